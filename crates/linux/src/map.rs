@@ -1,0 +1,209 @@
+//! Mappings: reserving address space, shared and anonymous memory, and changing what stands at an address.
+//!
+//! Owns [`Mapping`], a range that is unmapped when dropped. The `fixed_*` functions replace whatever stands at an address
+//! and are `unsafe` for that reason: they are how areas are carved from a reserved window. Lengths are bytes; a length that
+//! is not a multiple of the page size is rounded up by the kernel, addresses must be page-aligned. Refuses a length of 0.
+
+use crate::{Support, check_int, invalid};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+/// `MADV_POPULATE_WRITE` (Linux 5.14): make pages present and writable without changing their content.
+const MADV_POPULATE_WRITE: libc::c_int = 23;
+
+/// The size of a page in bytes. Async-signal-safe.
+pub fn page_size() -> usize {
+    // SAFETY: sysconf reads a constant of the system.
+    let n = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(n).unwrap_or(4096)
+}
+
+/// A range of address space that this value owns: unmapped when dropped.
+///
+/// It hands out a raw pointer only; who reads and writes through it, and when, is the owner's affair.
+#[derive(Debug)]
+pub struct Mapping {
+    addr: usize,
+    len: usize,
+}
+
+impl Mapping {
+    /// Reserves `len` bytes of address space: no access, no memory charged.
+    ///
+    /// # Errors
+    /// `EINVAL` for 0, `ENOMEM` when the address space or the number of mappings is exhausted.
+    pub fn reserve(len: usize) -> io::Result<Mapping> {
+        Mapping::new(len, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
+    }
+
+    /// Maps the first `len` bytes of a file, shared with everyone who maps it so. With `populate` all pages are made
+    /// present now (a first touch later costs microseconds a page).
+    ///
+    /// Touching pages beyond the file's end raises SIGBUS: seal the size ([`crate::memfd::seal_size`]) when the other
+    /// side is not trusted.
+    ///
+    /// # Errors
+    /// Those of `mmap(2)`: `EACCES` or `EPERM` when `writable` is asked of a file that is read-only or sealed.
+    pub fn shared(fd: BorrowedFd<'_>, len: usize, writable: bool, populate: bool) -> io::Result<Mapping> {
+        let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        let flags = libc::MAP_SHARED | if populate { libc::MAP_POPULATE } else { 0 };
+        Mapping::new(len, prot, flags, fd.as_raw_fd())
+    }
+
+    /// Private zeroed memory, readable and writable; all pages present at once with `populate`.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn anonymous(len: usize, populate: bool) -> io::Result<Mapping> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | if populate { libc::MAP_POPULATE } else { 0 };
+        Mapping::new(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
+    }
+
+    fn new(len: usize, prot: i32, flags: i32, fd: i32) -> io::Result<Mapping> {
+        if len == 0 {
+            return Err(invalid("a mapping of 0 bytes".into()));
+        }
+        // SAFETY: no address is given, so the kernel picks a free range: no memory of anyone else is touched.
+        let p = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, fd, 0) };
+        if p == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Mapping { addr: p as usize, len })
+    }
+
+    /// First byte of the range.
+    pub fn as_ptr(&self) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(self.addr)
+    }
+
+    /// Address of the first byte.
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// Length in bytes, as asked for.
+    #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Gives the range up without unmapping it: address and length.
+    pub fn leak(self) -> (usize, usize) {
+        let range = (self.addr, self.len);
+        std::mem::forget(self);
+        range
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new` and is owned by this value; whoever used its pointer agreed to stop.
+        unsafe { libc::munmap(self.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Maps private zeroed memory at `addr`, replacing what stands there.
+///
+/// # Safety
+/// Nothing else may use `[addr, addr + len)`: it is gone after the call. The caller owns that range (a reservation).
+///
+/// # Errors
+/// Those of `mmap(2)`; the old mapping may be gone after an error.
+pub unsafe fn fixed_anonymous(addr: usize, len: usize) -> io::Result<()> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the caller owns the range.
+    unsafe { fixed(addr, len, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) }
+}
+
+/// Turns `[addr, addr + len)` back into reserved address space: no access, no memory.
+///
+/// # Safety
+/// As [`fixed_anonymous`].
+///
+/// # Errors
+/// Those of `mmap(2)`.
+pub unsafe fn fixed_none(addr: usize, len: usize) -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: the caller owns the range.
+    unsafe { fixed(addr, len, libc::PROT_NONE, flags, -1, 0) }
+}
+
+/// Maps `len` bytes of a file from `offset` at `addr`, privately (writes stay in this process), replacing what stands there.
+///
+/// # Safety
+/// As [`fixed_anonymous`]. Pages beyond the file's end raise SIGBUS when touched.
+///
+/// # Errors
+/// Those of `mmap(2)`.
+pub unsafe fn fixed_private_file(addr: usize, len: usize, fd: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the caller owns the range.
+    unsafe { fixed(addr, len, prot, libc::MAP_PRIVATE | libc::MAP_NORESERVE, fd.as_raw_fd(), offset) }
+}
+
+/// # Safety
+/// The caller owns `[addr, addr + len)`.
+unsafe fn fixed(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: u64) -> io::Result<()> {
+    let Ok(offset) = libc::off_t::try_from(offset) else {
+        return Err(io::Error::from_raw_os_error(libc::EOVERFLOW));
+    };
+    // SAFETY: MAP_FIXED replaces exactly the range the caller owns.
+    let p = unsafe { libc::mmap(ptr::without_provenance_mut(addr), len, prot, flags | libc::MAP_FIXED, fd, offset) };
+    if p == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Drops the pages of a range: private anonymous memory reads as zero again, a private file mapping as the file.
+/// Write-protection of [`crate::uffd`] is lost with them: harvest first. Async-signal-safe.
+///
+/// # Safety
+/// The content of `[addr, addr + len)` may go: nobody holds a reference into it that must stay as it is.
+///
+/// # Errors
+/// Those of `madvise(2)`.
+pub unsafe fn dont_need(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: the caller gives the content up.
+    unsafe { advise(addr, len, libc::MADV_DONTNEED) }
+}
+
+/// Makes every page of a range present and writable now, without changing its content (`MADV_POPULATE_WRITE`).
+/// Async-signal-safe.
+///
+/// # Errors
+/// `EINVAL` before Linux 5.14 or when the range is not writable, `ENOMEM` for holes, `EFAULT` beyond a file's end.
+pub fn populate_write(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: populating changes no content; the kernel refuses ranges that are not mapped.
+    unsafe { advise(addr, len, MADV_POPULATE_WRITE) }
+}
+
+/// Gives the kernel any advice of `madvise(2)` about a range. Async-signal-safe.
+///
+/// # Safety
+/// Some advice changes content or what a fork copies; the caller owns the range and accepts what the advice does.
+///
+/// # Errors
+/// Those of `madvise(2)`.
+pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> io::Result<()> {
+    // SAFETY: the caller accepts the advice's effect on a range it owns.
+    check_int(unsafe { libc::madvise(ptr::without_provenance_mut(addr), len, advice) }).map(|_| ())
+}
+
+/// Changes the protection of a range to `prot` (`libc::PROT_*`). Async-signal-safe.
+///
+/// # Safety
+/// The caller owns the range; references into it must stay usable for what they are used for.
+///
+/// # Errors
+/// Those of `mprotect(2)`.
+pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> io::Result<()> {
+    // SAFETY: the caller owns the range.
+    check_int(unsafe { libc::mprotect(ptr::without_provenance_mut(addr), len, prot) }).map(|_| ())
+}
+
+/// Reserves and releases one page.
+pub fn probe() -> Support {
+    Support::from_result("mmap", Mapping::reserve(page_size()), |_| String::new())
+}

@@ -1,0 +1,71 @@
+//! Shared memory without a name in any file system (`memfd_create`), and the seals that bound what a peer may do to it.
+//!
+//! A descriptor given to a process that is not trusted lets it shrink the file, after which touching the lost pages kills
+//! the other side by SIGBUS: [`seal_size`] rules that out. [`seal_future_write`] leaves writing to mappings that exist now.
+
+use crate::{Support, check_int, invalid};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Linux 6.3: never executable. Missing from older headers.
+const MFD_NOEXEC_SEAL: libc::c_uint = 0x0008;
+/// Linux 5.1.
+const F_SEAL_FUTURE_WRITE: libc::c_int = 0x0010;
+
+/// Creates a memory file of `len` zero bytes, close-on-exec, never executable where the kernel can say so.
+///
+/// `name` (at most 249 bytes) shows in `/proc/PID/maps`. Only a `sealable` file takes seals later.
+///
+/// # Errors
+/// `InvalidInput` for a name with a NUL byte, `EINVAL` for one that is too long, `EMFILE`, `ENFILE`, `ENOMEM`.
+pub fn create(name: &str, len: usize, sealable: bool) -> io::Result<OwnedFd> {
+    let c_name = CString::new(name).map_err(|_| invalid(format!("memfd name {name:?} has a NUL byte")))?;
+    let Ok(size) = libc::off_t::try_from(len) else {
+        return Err(invalid(format!("memfd {name:?}: {len} bytes are more than a file can have")));
+    };
+    let base = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a C string that outlives the call.
+    let mut raw = unsafe { libc::memfd_create(c_name.as_ptr(), base | MFD_NOEXEC_SEAL) };
+    if raw == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
+        // SAFETY: as above.
+        raw = unsafe { libc::memfd_create(c_name.as_ptr(), base) };
+    }
+    check_int(raw)?;
+    // SAFETY: the kernel just made this descriptor for us; nobody else has it.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: an own descriptor, a size that was checked.
+    check_int(unsafe { libc::ftruncate(fd.as_raw_fd(), size) })?;
+    if !sealable {
+        add_seals(fd.as_fd(), libc::F_SEAL_SEAL)?;
+    }
+    Ok(fd)
+}
+
+/// From now on nobody can make the file shorter or longer.
+///
+/// # Errors
+/// `EPERM` when the file is not sealable.
+pub fn seal_size(fd: BorrowedFd<'_>) -> io::Result<()> {
+    add_seals(fd, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
+}
+
+/// From now on nobody can write the file (neither `write(2)` nor a new writable shared mapping), except through writable
+/// mappings that exist already. The size is sealed with it.
+///
+/// # Errors
+/// `EPERM` when the file is not sealable, `EINVAL` before Linux 5.1.
+pub fn seal_future_write(fd: BorrowedFd<'_>) -> io::Result<()> {
+    add_seals(fd, F_SEAL_FUTURE_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
+}
+
+fn add_seals(fd: BorrowedFd<'_>, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: F_ADD_SEALS takes an integer.
+    check_int(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(|_| ())
+}
+
+/// Creates and seals one page.
+pub fn probe() -> Support {
+    let tried = create("orbit-probe", crate::map::page_size(), true).and_then(|fd| seal_future_write(fd.as_fd()));
+    Support::from_result("memfd_create", tried, |_| String::new())
+}

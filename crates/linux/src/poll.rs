@@ -1,0 +1,31 @@
+//! Waiting for several descriptors at once.
+
+use crate::Support;
+use crate::futex::timespec;
+use std::io;
+use std::ptr;
+use std::time::Duration;
+
+/// Blocks until one of `fds` has an event, at most for `timeout` (`None`: no limit); answers how many have.
+///
+/// 0 when the time is over or a signal came: callers with a deadline look at the clock themselves. Nanosecond timeouts.
+/// Async-signal-safe.
+///
+/// # Errors
+/// `EINVAL` for more descriptors than the limit of open files, `ENOMEM`.
+pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
+    let spec = timeout.map(timespec);
+    let spec_ptr = spec.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: the slice and the timespec live until the call returns; no signal mask is given.
+    let n = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, spec_ptr, ptr::null()) };
+    if n >= 0 {
+        return Ok(n as usize);
+    }
+    let e = io::Error::last_os_error();
+    if e.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(e) }
+}
+
+/// Polls nothing for no time.
+pub fn probe() -> Support {
+    Support::from_result("ppoll", poll(&mut [], Some(Duration::ZERO)), |_| String::new())
+}

@@ -1,0 +1,160 @@
+//! Making processes without libc's help, and what a fresh child does first.
+//!
+//! [`raw_fork`] is the legacy `clone` system call: unlike `clone3` it passes Docker's seccomp profile, and unlike libc's
+//! `fork` it runs no atfork handlers and lets the caller choose the exit signal. With exit signal 0 the child never raises
+//! SIGCHLD and a plain `waitpid(-1)` does not see it; it is reaped through its pidfd ([`crate::pidfd::wait`]).
+//! `CLONE_PARENT` is refused: it would hand the caller's own exit signal on.
+
+use crate::{Support, check, check_int, invalid};
+use std::ffi::CStr;
+use std::fs;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+/// Linux 3.5, with checkpoint/restore support: where the kernel clears the thread id at a thread's end.
+const PR_GET_TID_ADDRESS: libc::c_int = 40;
+
+/// A child as its parent sees it.
+#[derive(Debug)]
+pub struct RawChild {
+    /// Process id. May name another process once the child is reaped: prefer the pidfd.
+    pub pid: i32,
+    /// Handle of the child, close-on-exec. `None` only on kernels before 5.2.
+    pub pidfd: Option<OwnedFd>,
+}
+
+/// Forks the calling thread into a process of its own. `None` in the child. Async-signal-safe.
+///
+/// `exit_signal` is what the parent gets at the child's end: 0 for nothing, `libc::SIGCHLD` as `fork` does.
+///
+/// # Safety
+/// The child is a copy of the whole address space with one thread. If the caller had others, their locks (malloc, stdio)
+/// stay as they were, held or not, for ever: such a child may only do what is async-signal-safe until it execs or exits.
+/// No atfork handlers run in either process. The child must end by `_exit`, not by returning through its caller's frames
+/// into code that does not expect to run twice.
+///
+/// # Errors
+/// `EAGAIN` (limit of processes), `ENOMEM`, `EPERM`; `InvalidInput` for a signal beyond 0..=64.
+pub unsafe fn raw_fork(exit_signal: i32) -> io::Result<Option<RawChild>> {
+    if !(0..=64).contains(&exit_signal) {
+        return Err(invalid(format!("exit signal {exit_signal} is not in 0..=64")));
+    }
+    let mut flags = libc::c_long::from(libc::CLONE_PIDFD | exit_signal);
+    let mut pidfd: RawFd = -1;
+    // libc keeps the thread's id in memory and takes it for the owner of locks: let the kernel write the child's own id
+    // there, as libc's fork does. Without this, parent and child would look like one owner of a shared recursive lock.
+    let mut tid: usize = 0;
+    // SAFETY: PR_GET_TID_ADDRESS writes one pointer to the given place.
+    if unsafe { libc::prctl(PR_GET_TID_ADDRESS, &raw mut tid) } == 0 && tid != 0 {
+        flags |= libc::c_long::from(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID);
+    } else {
+        tid = 0;
+    }
+    // SAFETY: without CLONE_VM the child gets its own copy of memory and goes on on a copy of this stack (stack 0). The
+    // kernel writes the pidfd to the third argument in the parent. The places of child_tid and tls differ between
+    // architectures: on x86-64 the fourth argument is child_tid, on arm64 and riscv the fifth; tls is not used as
+    // CLONE_SETTLS is not given. What the child may do is in the caller's contract.
+    let r = unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, &raw mut pidfd, tid, tid) };
+    let pid = check(r)?;
+    if pid == 0 {
+        return Ok(None);
+    }
+    // SAFETY: the kernel made this descriptor for us in the clone call.
+    let pidfd = (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) });
+    Ok(Some(RawChild { pid: pid as i32, pidfd }))
+}
+
+/// How many threads the calling process has.
+///
+/// # Errors
+/// Those of reading `/proc/self/status` (no `/proc` mounted); `InvalidData` if it has no such line.
+pub fn thread_count() -> io::Result<usize> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    status
+        .lines()
+        .find_map(|l| l.strip_prefix("Threads:"))
+        .and_then(|n| n.trim().parse().ok())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/status has no Threads line"))
+}
+
+/// Closes every descriptor of the process but those in `keep` (any order, repeats allowed). Async-signal-safe.
+///
+/// For a fresh child only: Rust values that own one of the closed descriptors must never be dropped afterwards.
+pub fn close_all_but(keep: &[RawFd]) {
+    let mut from: libc::c_uint = 0;
+    loop {
+        // The smallest kept descriptor at or above `from`: no sorting, as this may run where memory cannot be had.
+        let next = keep.iter().filter_map(|&fd| libc::c_uint::try_from(fd).ok()).filter(|&fd| fd >= from).min();
+        match next {
+            Some(fd) => {
+                if fd > from {
+                    close_between(from, fd - 1);
+                }
+                from = fd + 1;
+            }
+            None => {
+                close_between(from, libc::c_uint::MAX);
+                return;
+            }
+        }
+    }
+}
+
+/// Closes `first..=last`. Async-signal-safe.
+fn close_between(first: libc::c_uint, last: libc::c_uint) {
+    // SAFETY: closing descriptors touches no memory; that their owners are gone is `close_all_but`'s contract.
+    if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0 {
+        return;
+    }
+    // Kernels before 5.9: one by one up to the highest number a descriptor can have had.
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: getrlimit fills the struct.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let top = libc::c_uint::try_from(limit.rlim_max.min(1 << 20)).unwrap_or(1 << 20);
+    for fd in first..=last.min(top) {
+        // SAFETY: as above.
+        unsafe { libc::close(fd as RawFd) };
+    }
+}
+
+/// The calling process gets `sig` when the *thread* that made it ends (0: nothing). Async-signal-safe.
+///
+/// If that thread may end before its process, or may have ended already, also watch its process by pidfd or socket.
+///
+/// # Errors
+/// `EINVAL` for a number that is no signal.
+pub fn set_parent_death_signal(sig: i32) -> io::Result<()> {
+    // SAFETY: an integer option.
+    check_int(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, sig as libc::c_ulong) }).map(|_| ())
+}
+
+/// Names the calling thread (at most 15 bytes are kept), as `ps` and `top` show it. Async-signal-safe.
+///
+/// # Errors
+/// None in practice.
+pub fn set_name(name: &CStr) -> io::Result<()> {
+    // SAFETY: a C string that outlives the call.
+    check_int(unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) }).map(|_| ())
+}
+
+/// Makes a child that ends at once, and reaps it.
+pub fn probe() -> Support {
+    let tried = (|| {
+        // SAFETY: the child calls nothing but _exit.
+        match unsafe { raw_fork(0) }? {
+            // SAFETY: _exit ends the child without touching anything.
+            None => unsafe { libc::_exit(0) },
+            Some(RawChild { pidfd: Some(fd), .. }) => {
+                use std::os::fd::AsFd;
+                crate::pidfd::wait(fd.as_fd(), false).map(|_| ())
+            }
+            Some(RawChild { pid, pidfd: None }) => {
+                let mut status = 0;
+                // SAFETY: waits for the own child by its id, which cannot have been given to another yet.
+                unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
+                Err(io::Error::from_raw_os_error(libc::ENOSYS))
+            }
+        }
+    })();
+    Support::from_result("clone with CLONE_PIDFD", tried, |_| "needs Linux 5.4".into())
+}
