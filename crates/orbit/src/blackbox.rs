@@ -1,0 +1,450 @@
+//! The black box: what a dying orbit leaves behind about its death, and how main reads it.
+//!
+//! It lies in memory that the orbit writes and main reads, so main trusts none of it: every word is read once and
+//! checked. In the orbit, [`install`] sets handlers for the signals that mean a bug. A handler runs on a stack of its
+//! own, so a stack overflow is recorded too. It uses nothing that a crash in the middle of `malloc` could have left
+//! locked, and it takes its steps in the order of their worth:
+//!
+//! 1. signal, address, registers; then the record counts, whatever happens next;
+//! 2. whether memory was exhausted (a mapping of the size asked for fails);
+//! 3. the call stack, frame by frame. If the unwinder itself faults, or hangs for a second, the orbit dies at once;
+//! 4. the default action and the same signal once more: whoever waits for the orbit sees the true cause.
+//!
+//! Not recorded: deaths that run no handler (SIGKILL, `_exit`, out of memory in a control group), and a stack overflow
+//! in a thread that the task made without a signal stack.
+
+use std::ffi::{c_int, c_void};
+use std::fmt::{self, Write};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::error::{Error, Result};
+
+pub use symbols::{Crash, Frame, signal_name};
+pub(crate) use symbols::{function_at, symbolise};
+
+mod symbols;
+
+/// Frames that are kept of a call stack.
+pub(crate) const MAX_FRAMES: usize = 64;
+/// Bytes that are kept of a panic's message.
+pub(crate) const MAX_MESSAGE: usize = 256;
+
+/// "orbit", and the version of the layout.
+const MAGIC: u32 = 0x6f72_6201;
+/// Only the message is there.
+const STATE_MESSAGE: u32 = 1;
+/// The message, if any, and everything but the frames are there; frames count one by one.
+const STATE_RECORDED: u32 = 2;
+/// The stack that handlers run on.
+const SIGNAL_STACK: usize = 128 * 1024;
+/// Seconds that the handler may take.
+const PATIENCE: libc::c_uint = 1;
+
+/// The signals that mean a bug in the task.
+const SIGNALS: [c_int; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGSYS, libc::SIGTRAP];
+
+/// What a dying orbit leaves. Writer of all: the orbit; reader: main. All zeros: nothing is recorded.
+#[repr(C, align(64))]
+pub struct BlackBox {
+    /// [`MAGIC`], once the record counts.
+    magic: AtomicU32,
+    /// Written last: 0, [`STATE_MESSAGE`], [`STATE_RECORDED`].
+    state: AtomicU32,
+    /// Number of the signal.
+    signal: AtomicI32,
+    /// Its `si_code`.
+    code: AtomicI32,
+    /// Number of the thread that crashed.
+    thread: AtomicI32,
+    /// 1: a mapping of the reserve failed at the time of the crash.
+    memory_exhausted: AtomicU32,
+    /// Address that the fault is about (`si_addr`).
+    address: AtomicU64,
+    /// Program counter.
+    pc: AtomicU64,
+    /// Stack pointer.
+    sp: AtomicU64,
+    /// Frames that are there; at most [`MAX_FRAMES`].
+    frame_count: AtomicU32,
+    /// Bytes of the message; at most [`MAX_MESSAGE`].
+    message_len: AtomicU32,
+    /// The exact program counter, then return addresses.
+    frames: [AtomicU64; MAX_FRAMES],
+    /// UTF-8, perhaps cut off.
+    message: [AtomicU8; MAX_MESSAGE],
+}
+
+const _: () = assert!(size_of::<BlackBox>() == 832 && align_of::<BlackBox>() == 64);
+
+/// A black box as main has read it: numbers within their limits, otherwise whatever the orbit wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// Number of the signal, 0 if only a message was left.
+    pub signal: i32,
+    /// Its `si_code`.
+    pub code: i32,
+    /// Number of the thread that crashed.
+    pub thread: i32,
+    /// Whether memory was exhausted.
+    pub memory_exhausted: bool,
+    /// Address that the fault is about.
+    pub address: usize,
+    /// Program counter.
+    pub pc: u64,
+    /// Stack pointer.
+    pub sp: u64,
+    /// The exact program counter, then return addresses.
+    pub frames: Vec<u64>,
+    /// The message of a Rust panic, control characters taken out.
+    pub message: Option<String>,
+}
+
+impl Record {
+    /// With functions, files and lines, for `signal`, which is how the orbit really ended.
+    pub(crate) fn into_crash(self, signal: i32) -> Crash {
+        Crash {
+            signal,
+            code: self.code,
+            address: self.address,
+            backtrace: symbolise(&self.frames),
+            message: self.message,
+        }
+    }
+}
+
+/// Main: what the orbit left, if anything.
+///
+/// # Safety
+/// The pointer is to a black box that is mapped and readable; others may be writing to it.
+pub(crate) unsafe fn read(black_box: *const BlackBox) -> Option<Record> {
+    // SAFETY: as the caller vouches; all fields are atomics, so writes by the orbit are no data race.
+    let black_box = unsafe { &*black_box };
+    let state = black_box.state.load(Ordering::Acquire);
+    if black_box.magic.load(Ordering::Relaxed) != MAGIC || (state != STATE_MESSAGE && state != STATE_RECORDED) {
+        return None;
+    }
+    let frame_count = (black_box.frame_count.load(Ordering::Acquire) as usize).min(MAX_FRAMES);
+    let message_len = (black_box.message_len.load(Ordering::Acquire) as usize).min(MAX_MESSAGE);
+    let bytes: Vec<u8> = black_box.message[..message_len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+    let message: String = String::from_utf8_lossy(&bytes).chars().map(printable).collect();
+    Some(Record {
+        signal: black_box.signal.load(Ordering::Relaxed),
+        code: black_box.code.load(Ordering::Relaxed),
+        thread: black_box.thread.load(Ordering::Relaxed),
+        memory_exhausted: black_box.memory_exhausted.load(Ordering::Relaxed) != 0,
+        address: black_box.address.load(Ordering::Relaxed) as usize,
+        pc: black_box.pc.load(Ordering::Relaxed),
+        sp: black_box.sp.load(Ordering::Relaxed),
+        frames: black_box.frames[..frame_count].iter().map(|frame| frame.load(Ordering::Relaxed)).collect(),
+        message: Some(message).filter(|message| !message.is_empty()),
+    })
+}
+
+fn printable(c: char) -> char {
+    if c.is_control() { ' ' } else { c }
+}
+
+/// Empties a black box before an orbit is started on it.
+///
+/// # Safety
+/// The pointer is to a black box that is mapped and writable.
+pub(crate) unsafe fn clear(black_box: *mut BlackBox) {
+    // SAFETY: as the caller vouches; all fields are atomics.
+    let black_box = unsafe { &*black_box };
+    black_box.state.store(0, Ordering::Relaxed);
+    black_box.magic.store(0, Ordering::Relaxed);
+    black_box.frame_count.store(0, Ordering::Relaxed);
+    black_box.message_len.store(0, Ordering::Relaxed);
+    black_box.signal.store(0, Ordering::Relaxed);
+    black_box.memory_exhausted.store(0, Ordering::Release);
+}
+
+/// The black box of this orbit; null in main.
+static BLACK_BOX: AtomicPtr<BlackBox> = AtomicPtr::new(null_mut());
+/// Bytes to try and map in order to see whether memory is exhausted.
+static PROBE_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Number of the thread that is recording its crash; 0: none yet.
+static CRASHING: AtomicI32 = AtomicI32::new(0);
+/// The signal to die of.
+static CAUSE: AtomicI32 = AtomicI32::new(0);
+
+/// Orbit: sets the handlers, and a signal stack for the calling thread. `reserve_probe_bytes` is how much a healthy
+/// orbit should always be able to allocate; 0 leaves the question out. To be called once, from the thread that will
+/// run the tasks.
+///
+/// # Safety
+/// The black box stays mapped and writable until the process ends.
+pub(crate) unsafe fn install(black_box: *mut BlackBox, reserve_probe_bytes: usize) -> Result<()> {
+    BLACK_BOX.store(black_box, Ordering::Relaxed);
+    PROBE_BYTES.store(reserve_probe_bytes, Ordering::Relaxed);
+    signal_stack()?;
+    // The first walk binds symbols and fills caches, with locks and malloc: better now than in a handler.
+    // SAFETY: the only other walks in this process are those of the handler, after the process is past caring.
+    unsafe { backtrace::trace_unsynchronized(|frame| !frame.ip().is_null()) };
+    for signal in SIGNALS {
+        handle(signal, record as *const () as usize).map_err(|error| Error::system("handler for a crash", error))?;
+    }
+    Ok(())
+}
+
+/// A stack for handlers, with a page below it that nobody may touch. It is never given back.
+fn signal_stack() -> Result<()> {
+    let doing = "signal stack of an orbit";
+    let page = orbit_linux::map::page_size();
+    // SAFETY: asks the kernel for a number.
+    let least = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
+    let usable = (SIGNAL_STACK + least).next_multiple_of(page);
+    // SAFETY: a fresh mapping, anywhere.
+    let stack = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        libc::mmap(null_mut(), page + usable, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    if stack == libc::MAP_FAILED {
+        return Err(Error::system(doing, std::io::Error::last_os_error()));
+    }
+    // SAFETY: the first page of the mapping just made.
+    if unsafe { libc::mprotect(stack, page, libc::PROT_NONE) } != 0 {
+        return Err(Error::system(doing, std::io::Error::last_os_error()));
+    }
+    // SAFETY: points behind that page, within the mapping.
+    let bottom = unsafe { stack.byte_add(page) };
+    let stack = libc::stack_t { ss_sp: bottom, ss_flags: 0, ss_size: usable };
+    // SAFETY: the stack stays mapped for the life of the process.
+    if unsafe { libc::sigaltstack(&raw const stack, null_mut()) } != 0 {
+        return Err(Error::system(doing, std::io::Error::last_os_error()));
+    }
+    Ok(())
+}
+
+/// Sets a handler: on the signal stack, with the signal itself not blocked meanwhile, so that a fault in the handler
+/// comes back to it instead of to the kernel's own end.
+fn handle(signal: c_int, handler: usize) -> std::io::Result<()> {
+    // SAFETY: zeros are a valid `sigaction`: no flags, empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    // SAFETY: the handlers passed here are functions of this file with the signature for SA_SIGINFO.
+    match unsafe { libc::sigaction(signal, &raw const action, null_mut()) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// The handler of a crash. Uses system calls, atomics and the unwinder, nothing else.
+extern "C" fn record(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: a system call without arguments.
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
+    match CRASHING.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => CAUSE.store(signal, Ordering::Relaxed),
+        // A fault while recording: what is recorded so far has to do.
+        Err(first) if first == thread => die(),
+        // Another thread is recording; it ends the process, and so does the alarm.
+        Err(_) => loop {
+            // SAFETY: waits for signals.
+            unsafe { libc::pause() };
+        },
+    }
+    let _ = handle(libc::SIGALRM, out_of_patience as *const () as usize);
+    unblock(libc::SIGALRM);
+    // SAFETY: the handler for the alarm is set.
+    unsafe { libc::alarm(PATIENCE) };
+
+    let black_box = BLACK_BOX.load(Ordering::Relaxed);
+    if black_box.is_null() {
+        die();
+    }
+    // SAFETY: `install` was told that the black box stays mapped.
+    let black_box = unsafe { &*black_box };
+    // SAFETY: the kernel passes valid pointers to a handler set with SA_SIGINFO.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as u64) };
+    let sent = code <= 0 || signal == libc::SIGABRT;
+    let address = if sent { 0 } else { address };
+    let (pc, sp) = registers(context);
+    black_box.signal.store(signal, Ordering::Relaxed);
+    black_box.code.store(code, Ordering::Relaxed);
+    black_box.address.store(address, Ordering::Relaxed);
+    black_box.thread.store(thread, Ordering::Relaxed);
+    black_box.pc.store(pc, Ordering::Relaxed);
+    black_box.sp.store(sp, Ordering::Relaxed);
+    black_box.frames[0].store(pc, Ordering::Relaxed);
+    black_box.frame_count.store(1, Ordering::Relaxed);
+    black_box.magic.store(MAGIC, Ordering::Relaxed);
+    // Release: main sees all of the above before the state that says so.
+    black_box.state.store(STATE_RECORDED, Ordering::Release);
+
+    black_box.memory_exhausted.store(u32::from(exhausted()), Ordering::Release);
+
+    let fetch = (signal == libc::SIGSEGV || signal == libc::SIGBUS) && !sent && address == pc;
+    walk(black_box, pc, if fetch { step_back(context) } else { None });
+    die();
+}
+
+/// Stores the return addresses above the handler. `caller` is where a jump into nowhere came from.
+fn walk(black_box: &BlackBox, pc: u64, caller: Option<u64>) {
+    let mut count = 1;
+    let mut keep = |ip: u64| {
+        black_box.frames[count].store(ip, Ordering::Relaxed);
+        count += 1;
+        // Release: main sees the frame before the number that counts it.
+        black_box.frame_count.store(count as u32, Ordering::Release);
+        count < MAX_FRAMES
+    };
+    if let Some(caller) = caller {
+        keep(caller);
+    }
+    // The frames of the handler come first; the interrupted function is the one with the program counter of the crash.
+    let first = caller.map_or(pc, |caller| caller - 1);
+    let mut above = false;
+    // SAFETY: no other walk is under way: other threads that crash wait, and the process does not go on.
+    unsafe {
+        backtrace::trace_unsynchronized(|frame| {
+            let ip = frame.ip() as u64;
+            if above {
+                return ip != 0 && keep(ip);
+            }
+            above = ip == first;
+            true
+        });
+    }
+}
+
+/// Program counter and stack pointer of the interrupted thread.
+#[cfg(target_arch = "x86_64")]
+fn registers(context: *mut c_void) -> (u64, u64) {
+    // SAFETY: the kernel passes a `ucontext_t` to a handler set with SA_SIGINFO.
+    let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    (registers[libc::REG_RIP as usize] as u64, registers[libc::REG_RSP as usize] as u64)
+}
+
+/// After a call of an address where there is no code, makes the saved registers look as they did at the call, so that
+/// the unwinder, which reads them, has code to start from. Returns the return address.
+#[cfg(target_arch = "x86_64")]
+fn step_back(context: *mut c_void) -> Option<u64> {
+    // SAFETY: the kernel passes a `ucontext_t` to a handler set with SA_SIGINFO; nothing else refers to it.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let sp = registers[libc::REG_RSP as usize] as u64;
+    if sp == 0 || sp % 8 != 0 {
+        return None;
+    }
+    // SAFETY: a call pushed the return address here. If it was no call and the stack pointer is wild as well, the fault
+    // comes back to the handler, which then ends the process with what is recorded.
+    let caller = unsafe { (sp as *const u64).read_volatile() };
+    if caller < 4096 {
+        return None;
+    }
+    // The call instruction itself, not what follows it: that may belong to another function.
+    registers[libc::REG_RIP as usize] = caller as i64 - 1;
+    registers[libc::REG_RSP as usize] = sp as i64 + 8;
+    Some(caller)
+}
+
+#[cfg(target_arch = "aarch64")]
+fn registers(context: *mut c_void) -> (u64, u64) {
+    // SAFETY: the kernel passes a `ucontext_t` to a handler set with SA_SIGINFO.
+    let machine = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext };
+    (machine.pc, machine.sp)
+}
+
+#[cfg(target_arch = "aarch64")]
+fn step_back(context: *mut c_void) -> Option<u64> {
+    // SAFETY: the kernel passes a `ucontext_t` to a handler set with SA_SIGINFO; nothing else refers to it.
+    let machine = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+    let caller = machine.regs[30];
+    if caller < 4096 {
+        return None;
+    }
+    machine.pc = caller - 1;
+    Some(caller)
+}
+
+/// Whether memory that a healthy orbit should be able to get cannot be had.
+fn exhausted() -> bool {
+    let bytes = PROBE_BYTES.load(Ordering::Relaxed);
+    if bytes == 0 {
+        return false;
+    }
+    // SAFETY: a fresh mapping, anywhere; it is not touched.
+    let probe = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    if probe == libc::MAP_FAILED {
+        return true;
+    }
+    // SAFETY: the mapping just made.
+    unsafe { libc::munmap(probe, bytes) };
+    false
+}
+
+/// The handler of the alarm: the unwinder hangs.
+extern "C" fn out_of_patience(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+    die();
+}
+
+fn unblock(signal: c_int) {
+    // SAFETY: a set of signals on the stack, initialised by `sigemptyset`.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, null_mut());
+    }
+}
+
+/// Ends the process by the signal that began it all.
+fn die() -> ! {
+    let signal = CAUSE.load(Ordering::Relaxed);
+    // SAFETY: system calls on this process and thread only.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(signal, &raw const action, null_mut());
+        unblock(signal);
+        let thread = libc::syscall(libc::SYS_gettid);
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal);
+        // Only the first process of a container outlives that.
+        libc::_exit(128 + signal)
+    }
+}
+
+/// Orbit: a Rust panic leaves its message in the black box and aborts. `catch_unwind` in a task does not see it: state
+/// that a panic left half-changed is not worth keeping, and a restart gives a fresh one.
+pub(crate) fn install_panic_hook() {
+    std::panic::set_hook(Box::new(leave_panic_message));
+}
+
+/// Not inlined, so that a call stack shows it by this name.
+#[inline(never)]
+fn leave_panic_message(panic: &std::panic::PanicHookInfo<'_>) {
+    let black_box = BLACK_BOX.load(Ordering::Relaxed);
+    if !black_box.is_null() {
+        // SAFETY: `install` was told that the black box stays mapped.
+        let mut message = MessageWriter { black_box: unsafe { &*black_box }, len: 0 };
+        let _ = write!(message, "{panic}");
+        message.black_box.magic.store(MAGIC, Ordering::Relaxed);
+        message.black_box.state.store(STATE_MESSAGE, Ordering::Release);
+    }
+    std::process::abort();
+}
+
+/// Writes text into the black box, without allocating, and drops what does not fit.
+struct MessageWriter<'a> {
+    black_box: &'a BlackBox,
+    len: usize,
+}
+
+impl fmt::Write for MessageWriter<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for (slot, &byte) in self.black_box.message[self.len..].iter().zip(text.as_bytes()) {
+            slot.store(byte, Ordering::Relaxed);
+            self.len += 1;
+        }
+        self.black_box.message_len.store(self.len as u32, Ordering::Release);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
