@@ -1,0 +1,40 @@
+//! Small files of `/proc`: read into a bounded buffer and parsed here.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Reads a small file from its start through an open descriptor (each read makes the kernel write it anew).
+pub(crate) fn reread<'a>(file: &File, buf: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    let n = file.read_at(buf, 0)?;
+    Ok(&buf[..n])
+}
+
+/// A small file as text, at most `limit` bytes of it.
+pub(crate) fn text(path: &str, limit: u64) -> io::Result<String> {
+    use io::Read;
+    let mut v = Vec::new();
+    File::open(path)?.take(limit).read_to_end(&mut v)?;
+    Ok(String::from_utf8_lossy(&v).into_owned())
+}
+
+/// The value behind `Name:` in a file such as `status`.
+pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines()
+        .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
+}
+
+/// Ids that are names in a directory such as `/proc` or `/proc/PID/task`, sorted.
+pub(crate) fn ids(path: &str) -> io::Result<Vec<i32>> {
+    let mut v: Vec<i32> = std::fs::read_dir(path)?
+        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    v.sort_unstable();
+    Ok(v)
+}
+
+/// The process a thread (of this pid namespace) belongs to.
+pub(crate) fn process_of(tid: i32) -> Option<i32> {
+    field(&text(&format!("/proc/{tid}/status"), 8192).ok()?, "Tgid")?.parse().ok()
+}

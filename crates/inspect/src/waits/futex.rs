@@ -1,0 +1,260 @@
+//! Which lock hides behind a futex wait.
+//!
+//! Owns: the rules that tell a mutex from a condition variable by the call's arguments and the bytes around the word.
+//! Promises: pure functions over bytes; any bytes give an answer. Refuses: guessing an owner; `Owner::Unknown` is the
+//! answer where the lock does not keep one.
+//!
+//! What the rules rest on (x86_64; offsets in bytes):
+//!
+//! | library, lock | call | where the holder stands |
+//! |---|---|---|
+//! | glibc mutex | WAIT, value 2, at +0 | +8, kind at +16 |
+//! | glibc robust mutex | WAIT, thread id with the waiters bit | the word itself |
+//! | priority-inheriting mutex | LOCK_PI | the word itself |
+//! | glibc rwlock | WAIT_BITSET on the wall clock, value 2 or 3, at +8 or +12 | writer at +24; readers are not kept |
+//! | glibc condition variable | the same, on +40 or +44 (from 2.41: +32 or +36) | none |
+//! | glibc semaphore | the same, value 0, waiters at +4 | none |
+//! | pthread_join | the same, not private, value is the thread's id | the word itself |
+//! | stdio | WAIT, value 2 | thread block's address at +8, which holds the id at +720 |
+//! | Rust std | WAIT_BITSET on the steady clock | none |
+//! | musl mutex | WAIT, at +4, waiters bit | the word, unless it is a plain mutex |
+
+use crate::Sure;
+
+/// Bytes needed in front of the futex word and, with it, behind.
+pub(crate) const WINDOW: usize = 48;
+
+const PRIVATE: u32 = 128;
+const REALTIME: u32 = 256;
+const WAITERS: u32 = 0x8000_0000;
+const TID: u32 = 0x3fff_ffff;
+/// Where glibc's thread block keeps the thread's id.
+pub(crate) const GLIBC_TID: u64 = 720;
+
+/// A futex wait as called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Address of the futex word.
+    pub addr: u64,
+    /// Operation with its flags, as given to the kernel.
+    pub op: u32,
+    /// The value the word had for the waiter when it went to sleep (for LOCK_PI it means nothing).
+    pub expected: u32,
+    /// Has a time limit.
+    pub timed: bool,
+}
+
+impl Waiting {
+    /// From the arguments of `futex`; nothing if this operation does not wait.
+    pub(crate) fn of(args: &[u64; 6]) -> Option<Waiting> {
+        let op = args[1] as u32;
+        matches!(op & 127, 0 | 6 | 9 | 11 | 13).then_some(Waiting {
+            addr: args[0],
+            op,
+            expected: args[2] as u32,
+            timed: args[3] != 0,
+        })
+    }
+
+    /// Waits for a priority-inheriting mutex.
+    pub fn pi(&self) -> bool {
+        matches!(self.op & 127, 6 | 13)
+    }
+
+    /// Only threads of one process use the word.
+    pub fn private(&self) -> bool {
+        self.op & PRIVATE != 0
+    }
+}
+
+/// The holder as the lock tells it, before anyone looked whether there is such a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// By the thread with this id in the program's own pid namespace.
+    By(i32),
+    /// By the thread whose glibc thread block is here.
+    Block(u64),
+    /// It does not say.
+    Unsaid,
+}
+
+/// What kind of lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Mutex(Held),
+    RwLock(Held),
+    Condvar,
+    Join(i32),
+    Semaphore,
+    Parked,
+    Unknown,
+}
+
+/// The bytes around a futex word, as far as they could be read.
+pub(crate) struct Around {
+    pub(crate) before: Option<[u8; WINDOW]>,
+    pub(crate) after: Option<[u8; WINDOW]>,
+}
+
+impl Around {
+    /// The 32-bit word at a distance from the futex word; nothing outside what was read.
+    pub(crate) fn u32(&self, off: isize) -> Option<u32> {
+        let (half, at) = if off < 0 {
+            (self.before.as_ref()?, off + WINDOW as isize)
+        } else {
+            (self.after.as_ref()?, off)
+        };
+        let at = usize::try_from(at).ok()?;
+        Some(u32::from_le_bytes(half.get(at..at + 4)?.try_into().ok()?))
+    }
+
+    fn u64(&self, off: isize) -> Option<u64> {
+        Some(u64::from(self.u32(off)?) | u64::from(self.u32(off + 4)?) << 32)
+    }
+}
+
+/// Tells the lock. `live` says whether an id is that of a thread which could hold or be joined.
+pub(crate) fn shape(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
+    let unknown = (Shape::Unknown, Sure::Certain);
+    let Some(word) = around.u32(0) else {
+        return unknown;
+    };
+    match (w.op & 127, w.op & REALTIME != 0) {
+        (6 | 13, _) => (Shape::Mutex(by(word & TID)), Sure::Certain),
+        (11, _) => (Shape::Condvar, Sure::Certain),
+        (0, _) => plain(w, word, around, live),
+        (9, true) => wall_clock(w, word, around, live),
+        (9, false) => steady_clock(w, word, around),
+        _ => unknown,
+    }
+}
+
+fn by(id: u32) -> Held {
+    if id == 0 { Held::Unsaid } else { Held::By(id as i32) }
+}
+
+/// FUTEX_WAIT: glibc's low-level locks, robust mutexes, musl, Go.
+fn plain(w: &Waiting, word: u32, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
+    if w.expected == 2 {
+        return low_level(around, live);
+    }
+    let id = w.expected & TID;
+    if w.expected & WAITERS != 0 {
+        let robust = around.u32(16).is_some_and(|k| mutex_kind(k) && k & 16 != 0);
+        if robust && word & TID == id {
+            return (Shape::Mutex(by(id)), Sure::Certain);
+        }
+        // musl: the kind stands in front of the word; a plain mutex holds EBUSY instead of an id.
+        let kind = around.u32(-4).unwrap_or(u32::MAX);
+        if id == libc::EBUSY as u32 && kind & !128 == 0 {
+            return (Shape::Mutex(Held::Unsaid), Sure::Likely);
+        }
+        if kind & !(3 | 4 | 128) == 0 && live(id as i32) {
+            return (Shape::Mutex(by(id)), Sure::Likely);
+        }
+    }
+    if !w.private() && w.expected == word && live(word as i32) {
+        return (Shape::Join(word as i32), Sure::Likely);
+    }
+    (Shape::Unknown, Sure::Certain)
+}
+
+fn mutex_kind(kind: u32) -> bool {
+    kind & !(3 | 16 | 32 | 64 | 128 | 0x100 | 0x200) == 0
+}
+
+/// A glibc lock with value 2: mutex, stdio lock or a bare one as malloc's.
+fn low_level(around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
+    let owner = around.u32(8).unwrap_or(0);
+    let users = around.u32(12).unwrap_or(0);
+    if owner != 0 && owner & !TID == 0 && (1..1 << 20).contains(&users) && around.u32(16).is_some_and(mutex_kind) {
+        let sure = if live(owner as i32) { Sure::Certain } else { Sure::Likely };
+        return (Shape::Mutex(by(owner)), sure);
+    }
+    match around.u64(8) {
+        Some(block) if block & 15 == 0 && block >> 47 == 0 && block >> 16 != 0 => {
+            (Shape::Mutex(Held::Block(block)), Sure::Likely)
+        }
+        _ => (Shape::Mutex(Held::Unsaid), Sure::Likely),
+    }
+}
+
+/// FUTEX_WAIT_BITSET on the wall clock: what glibc uses for all but mutexes.
+fn wall_clock(w: &Waiting, word: u32, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
+    if !w.private() && w.expected == word && word != 0 && live(word as i32) {
+        return (Shape::Join(word as i32), Sure::Likely);
+    }
+    if w.expected == 2 || w.expected == 3 {
+        if let Some(held) = rwlock(around, -8, live).or_else(|| rwlock(around, -12, live)) {
+            return (Shape::RwLock(held), Sure::Certain);
+        }
+    }
+    if w.expected == 2 && w.timed {
+        return low_level(around, live);
+    }
+    if w.expected == 0 && condvar(around, -40, 16) || w.expected == 0 && condvar(around, -44, 20) {
+        return (Shape::Condvar, Sure::Certain);
+    }
+    let waiters = around.u32(4).unwrap_or(0);
+    let scope = around.u32(8).unwrap_or(1);
+    if w.expected == 0 && (1..1 << 20).contains(&waiters) && matches!(scope, 0 | 128) {
+        return (Shape::Semaphore, Sure::Certain);
+    }
+    if condvar_241(around, -32) || condvar_241(around, -36) {
+        return (Shape::Condvar, Sure::Likely);
+    }
+    (Shape::Unknown, Sure::Certain)
+}
+
+/// A glibc rwlock that begins at this distance from the word.
+fn rwlock(a: &Around, base: isize, live: &dyn Fn(i32) -> bool) -> Option<Held> {
+    let writer = a.u32(base + 24)?;
+    let fits = a.u32(base + 16)? == 0
+        && a.u32(base + 20)? == 0
+        && a.u32(base + 28)? <= 1
+        && (writer == 0 || live(writer as i32))
+        && a.u32(base + 48).is_none_or(|flags| flags <= 2);
+    fits.then_some(by(writer))
+}
+
+/// A condition variable of glibc 2.25 to 2.40; `refs` is the distance of the group's reference count.
+fn condvar(a: &Around, base: isize, refs: isize) -> bool {
+    (|| {
+        let seq = a.u64(base)?;
+        let group_start = a.u64(base + 8)?;
+        let waiters = a.u32(base + 36)? >> 3;
+        Some(seq >> 1 >= group_start >> 1 && seq > 0 && (1..1 << 20).contains(&waiters) && a.u32(base + refs)? >= 2)
+    })()
+    .unwrap_or(false)
+}
+
+/// A condition variable of glibc 2.41 and later, which dropped the groups' reference counts.
+fn condvar_241(a: &Around, base: isize) -> bool {
+    (|| {
+        let seq = a.u64(base)?;
+        let waiters = a.u32(base + 28)? >> 3;
+        Some(seq > 0 && seq >> 1 >= a.u64(base + 8)? >> 1 && (1..1 << 20).contains(&waiters))
+    })()
+    .unwrap_or(false)
+}
+
+/// FUTEX_WAIT_BITSET on the steady clock: Rust's standard library, and glibc's waits with such a limit.
+fn steady_clock(w: &Waiting, word: u32, around: &Around) -> (Shape, Sure) {
+    const COUNT: u32 = (1 << 30) - 1;
+    if w.expected == u32::MAX {
+        return (Shape::Parked, Sure::Likely);
+    }
+    if w.expected == 2 {
+        return (Shape::Mutex(Held::Unsaid), Sure::Likely);
+    }
+    let readers_wait = w.expected & COUNT != 0 && w.expected >> 30 != 0 && word & COUNT != 0;
+    // A waiting writer sleeps on the word behind the state.
+    let writer_waits = around
+        .u32(-4)
+        .is_some_and(|state| state & WAITERS != 0 && state & COUNT != 0);
+    if readers_wait || writer_waits {
+        let sure = if readers_wait { Sure::Likely } else { Sure::Guess };
+        return (Shape::RwLock(Held::Unsaid), sure);
+    }
+    (Shape::Unknown, Sure::Certain)
+}

@@ -1,0 +1,529 @@
+//! What the threads of another process do and what each waits for.
+//!
+//! Owns: the descriptors of `/proc/PID/task/*`, kept open between looks, because opening costs several times what reading
+//! does. Promises: [`Watched::scan`] reads two small files a thread and nothing else; who holds a lock or the other end
+//! of a pipe is found only when [`Watched::wait_of`] is asked about that thread. The process is not stopped or written.
+//! Refuses: waits of 32-bit programs, which are told by the call's number only.
+
+mod call;
+mod files;
+mod futex;
+mod owner;
+mod peers;
+mod socket;
+mod thread;
+
+pub use call::{Call, name as call_name};
+pub use futex::Waiting;
+pub use owner::Owner;
+pub use peers::Direction;
+pub use thread::{State, ThreadState};
+
+use crate::{Error, Maps, Memory, Sure};
+use call::Seen;
+use files::Kept;
+use futex::{Around, Held, Shape, WINDOW};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What a thread waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// For nothing: it runs, or could if it had a CPU.
+    Running,
+    /// For a lock or another word in memory.
+    Futex(FutexWait),
+    /// For bytes or room in a pipe.
+    Pipe {
+        /// Descriptor of the waiting process.
+        fd: i32,
+        /// The pipe's inode.
+        ino: u64,
+        /// Whether it reads or writes.
+        direction: Direction,
+        /// Processes that hold the other end, sorted. Only those this process may look into are found. If it is the
+        /// waiting process alone, nobody else can ever end the wait.
+        peers: Vec<i32>,
+    },
+    /// For a socket.
+    Socket {
+        /// Descriptor of the waiting process.
+        fd: i32,
+        /// The socket's inode.
+        ino: u64,
+        /// What is done: `recvfrom`, `accept`, ...
+        call: &'static str,
+        /// Its own address (`tcp 127.0.0.1:80`, `unix /run/x`), where it has one.
+        local: Option<String>,
+        /// The other side's address, where it has one.
+        remote: Option<String>,
+        /// Processes of this machine that hold the other side. Empty if there is none or it is elsewhere.
+        peers: Vec<i32>,
+    },
+    /// For a lock on a file.
+    FileLock {
+        /// The file.
+        path: String,
+        /// Process that holds a lock in the way, as `/proc/locks` has it.
+        owner: Option<i32>,
+    },
+    /// For a child process to end.
+    Child {
+        /// The children there are now, sorted; empty if none is left in sight.
+        pids: Vec<i32>,
+    },
+    /// In `poll` or `select`.
+    Poll {
+        /// Descriptors waited for.
+        fds: usize,
+        /// Has a time limit.
+        timed: bool,
+    },
+    /// In `epoll_wait`.
+    Epoll {
+        /// Descriptors the epoll instance watches.
+        fds: usize,
+        /// Has a time limit.
+        timed: bool,
+    },
+    /// For time to pass.
+    Sleep,
+    /// For a signal.
+    Signal,
+    /// Stopped by a signal (SIGSTOP, Ctrl-Z).
+    Stopped,
+    /// Stopped by a tracer.
+    Traced {
+        /// The tracer's process id, 0 where it cannot be seen.
+        by: i32,
+    },
+    /// Inside the kernel, not to be interrupted: disk, network file system, memory.
+    Disk {
+        /// Where in the kernel, if it tells.
+        wchan: String,
+        /// In which call, if in one.
+        call: Option<Call>,
+    },
+    /// In another call.
+    Other(Call),
+    /// Blocked outside any call, for instance in a page fault.
+    Fault {
+        /// Where in the kernel, if it tells.
+        wchan: String,
+    },
+    /// The thread has ended.
+    Ended,
+    /// The kernel does not let this process see it; the text says what it would need.
+    Hidden(String),
+}
+
+/// A wait for a futex.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FutexWait {
+    /// The call's arguments.
+    pub call: Waiting,
+    /// The word's value now; nothing if it cannot be read.
+    pub word: Option<u32>,
+    /// The lock it belongs to.
+    pub kind: FutexKind,
+    /// How sure the kind is.
+    pub sure: Sure,
+    /// What names the word for all who share it.
+    pub key: Key,
+}
+
+impl FutexWait {
+    /// Nobody seems to hold what the thread sleeps for: the word is free or has moved on, or its holder has ended.
+    /// True for a moment in healthy programs too. If it stays so while the thread's [`ThreadState::switches`] stand still, a wake-up
+    /// was lost or the holder died with the lock.
+    pub fn lost(&self) -> bool {
+        let owner = match &self.kind {
+            FutexKind::Mutex { owner } | FutexKind::RwLock { writer: owner } => *owner,
+            _ => Owner::Unknown,
+        };
+        if let Owner::Gone { .. } = owner {
+            return true;
+        }
+        match self.kind {
+            FutexKind::Mutex { .. } if self.call.pi() => self.word == Some(0),
+            // A mutex held without waiters being noted (1) or free (0) while somebody sleeps.
+            FutexKind::Mutex { .. } if self.call.expected == 2 => self.word == Some(0),
+            _ => self.word.is_some_and(|w| w != self.call.expected),
+        }
+    }
+}
+
+/// Kinds of locks behind a futex.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FutexKind {
+    /// A mutex.
+    Mutex {
+        /// Who holds it.
+        owner: Owner,
+    },
+    /// A readers-writer lock. Readers leave no trace, so an unknown writer often means that readers hold it.
+    RwLock {
+        /// The writer that holds it.
+        writer: Owner,
+    },
+    /// A condition variable.
+    Condvar,
+    /// The end of a thread.
+    Join(Owner),
+    /// A semaphore.
+    Semaphore,
+    /// `std::thread::park` and what is built on it (channels).
+    Parked,
+    /// Not told from the bytes around the word.
+    Unknown,
+}
+
+/// What names a futex word for everybody who shares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// Memory of one process.
+    Private {
+        /// The process.
+        pid: i32,
+        /// The address there.
+        addr: u64,
+    },
+    /// A file or shared memory.
+    Shared {
+        /// Device.
+        dev: u64,
+        /// Inode.
+        ino: u64,
+        /// Bytes from the file's start.
+        offset: u64,
+    },
+}
+
+/// A process whose threads are looked at again and again. Not to be shared between threads at the same time.
+#[derive(Debug)]
+pub struct Watched {
+    pid: i32,
+    threads: BTreeMap<i32, Kept>,
+    /// Threads that may keep descriptors; the rest open theirs each time.
+    room: usize,
+    compat: bool,
+    /// A thread could not be read: the list of threads is out of date.
+    stale: bool,
+    /// Ids inside the process' own pid namespace, where that is another one: theirs to ours.
+    foreign: Option<BTreeMap<i32, i32>>,
+}
+
+impl Watched {
+    /// Begins to look at a process. Fails if there is none.
+    pub fn new(pid: i32) -> Result<Watched, Error> {
+        let mut w = Watched {
+            pid,
+            threads: BTreeMap::new(),
+            room: files::room(),
+            compat: files::is_32bit(pid),
+            stale: false,
+            foreign: None,
+        };
+        w.refresh()?;
+        Ok(w)
+    }
+
+    /// The process' id.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Ids of the threads seen at the last look, sorted.
+    pub fn tids(&self) -> Vec<i32> {
+        self.threads.keys().copied().collect()
+    }
+
+    /// Brings the list of threads up to date.
+    fn refresh(&mut self) -> Result<(), Error> {
+        let ids = crate::procfs::ids(&format!("/proc/{}/task", self.pid))
+            .map_err(|e| Error::of(self.pid, "listing the threads", e))?;
+        if ids.is_empty() {
+            return Err(Error::Gone { id: self.pid });
+        }
+        self.threads.retain(|t, _| ids.binary_search(t).is_ok());
+        for tid in ids {
+            let keep = self.threads.len() < self.room;
+            self.threads.entry(tid).or_insert_with(|| Kept::new(self.pid, tid, keep));
+        }
+        self.foreign = owner::foreign(self.pid, self.threads.keys());
+        Ok(())
+    }
+
+    /// All threads as they are now, sorted by id; empty once the process is gone. Costs about 6 us a thread.
+    pub fn scan(&mut self) -> Vec<ThreadState> {
+        let known = self.threads.len();
+        if files::count(self.pid) != Some(known) && self.refresh().is_err() {
+            self.threads.clear();
+            return Vec::new();
+        }
+        let states: Vec<ThreadState> = self.threads.values_mut().filter_map(Kept::state).collect();
+        if states.len() == known && known == self.threads.len() {
+            return states;
+        }
+        // A thread ended and perhaps another took its place.
+        if self.refresh().is_err() {
+            self.threads.clear();
+        }
+        self.threads.values_mut().filter_map(Kept::state).collect()
+    }
+
+    /// What one thread waits for. Blocks for no longer than reading `/proc` takes; finding the other end of a pipe or
+    /// socket looks at the descriptors of every process and takes milliseconds.
+    pub fn wait_of(&mut self, tid: i32) -> Wait {
+        let pid = self.pid;
+        let Some(kept) = self.threads.get_mut(&tid) else {
+            if self.refresh().is_ok() && self.threads.contains_key(&tid) {
+                return self.wait_of(tid);
+            }
+            return Wait::Ended;
+        };
+        let Some(state) = kept.state() else {
+            return Wait::Ended;
+        };
+        match state.state {
+            State::Running => return Wait::Running,
+            State::Ended => return Wait::Ended,
+            State::Stopped => return Wait::Stopped,
+            State::Traced => return Wait::Traced { by: files::tracer(tid) },
+            State::Sleeping | State::Uninterruptible | State::Other(_) => {}
+        }
+        let seen = match kept.seen() {
+            Ok(s) => s,
+            Err(e) => {
+                return match Error::of(tid, "seeing the system call", e) {
+                    Error::Gone { .. } => Wait::Ended,
+                    e => Wait::Hidden(e.to_string()),
+                };
+            }
+        };
+        let disk = state.state == State::Uninterruptible;
+        match seen {
+            Seen::Running => Wait::Running,
+            Seen::Outside(..) if disk => Wait::Disk { wchan: files::wchan(tid), call: None },
+            Seen::Outside(..) => Wait::Fault { wchan: files::wchan(tid) },
+            Seen::In(call) if self.compat => Wait::Other(call),
+            Seen::In(call) if disk && !matches!(call.nr, libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3) => {
+                Wait::Disk { wchan: files::wchan(tid), call: Some(call) }
+            }
+            Seen::In(call) => self.in_call(pid, tid, call),
+        }
+    }
+
+    fn in_call(&self, pid: i32, tid: i32, mut call: Call) -> Wait {
+        if call.nr == libc::SYS_restart_syscall {
+            // A timed wait that a stop interrupted; the arguments are still those of the first call.
+            call.nr = match files::wchan(tid).as_str() {
+                w if w.contains("futex") => libc::SYS_futex,
+                w if w.contains("poll") => libc::SYS_poll,
+                w if w.contains("nanosleep") => libc::SYS_nanosleep,
+                _ => call.nr,
+            };
+        }
+        let a = call.args;
+        match call.nr {
+            libc::SYS_futex => match Waiting::of(&a) {
+                Some(w) => Wait::Futex(self.futexes(&[(tid, w)]).remove(0)),
+                None => Wait::Other(call),
+            },
+            libc::SYS_nanosleep | libc::SYS_clock_nanosleep => Wait::Sleep,
+            libc::SYS_pause | libc::SYS_rt_sigsuspend | libc::SYS_rt_sigtimedwait => Wait::Signal,
+            libc::SYS_wait4 | libc::SYS_waitid | libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3 => {
+                Wait::Child { pids: peers::children(pid, &call) }
+            }
+            libc::SYS_poll => Wait::Poll { fds: a[1].min(1 << 20) as usize, timed: a[2] as i32 >= 0 },
+            libc::SYS_ppoll => Wait::Poll { fds: a[1].min(1 << 20) as usize, timed: a[2] != 0 },
+            libc::SYS_select | libc::SYS_pselect6 => {
+                Wait::Poll { fds: peers::selected(Memory::of(pid), &a), timed: a[4] != 0 }
+            }
+            libc::SYS_epoll_wait | libc::SYS_epoll_pwait => {
+                Wait::Epoll { fds: peers::watched(pid, tid, a[0] as i32), timed: a[3] as i32 >= 0 }
+            }
+            libc::SYS_epoll_pwait2 => Wait::Epoll { fds: peers::watched(pid, tid, a[0] as i32), timed: a[3] != 0 },
+            _ => peers::of_descriptor(pid, tid, &call).unwrap_or(Wait::Other(call)),
+        }
+    }
+
+    /// Brings the list of threads up to date if it changed; `false` once the process is gone.
+    pub(crate) fn keep_up(&mut self) -> bool {
+        let same = !self.stale && files::count(self.pid) == Some(self.threads.len());
+        self.stale = false;
+        same || self.refresh().is_ok()
+    }
+
+    /// The futex waits of all threads (or of some) that are in one now, by thread id.
+    /// A thread whose call cannot be read is left out.
+    pub(crate) fn futex_calls(&mut self, only: Option<&BTreeSet<i32>>) -> Vec<(i32, Waiting)> {
+        if self.compat {
+            return Vec::new();
+        }
+        self.threads
+            .values_mut()
+            .filter(|k| only.is_none_or(|o| o.contains(&k.tid())))
+            .filter_map(|k| match k.seen() {
+                Ok(Seen::In(c)) if c.nr == libc::SYS_futex => Some((k.tid(), Waiting::of(&c.args)?)),
+                Ok(_) => None,
+                Err(_) => {
+                    self.stale = true;
+                    None
+                }
+            })
+            .collect()
+    }
+
+    /// CPU time and switches of one thread, fresh; nothing once it has ended.
+    pub(crate) fn progress(&mut self, tid: i32) -> Option<(u64, u64)> {
+        self.threads.get_mut(&tid)?.progress()
+    }
+
+    /// Looks at the locks behind futex waits, all memory in one go.
+    pub(crate) fn futexes(&self, waits: &[(i32, Waiting)]) -> Vec<FutexWait> {
+        let memory = Memory::of(self.pid);
+        let at: Vec<u64> = waits
+            .iter()
+            .flat_map(|(_, w)| [w.addr.saturating_sub(WINDOW as u64), w.addr])
+            .collect();
+        let bytes = memory.many::<WINDOW>(&at);
+        let shared = waits.iter().any(|(_, w)| !w.private());
+        let maps = shared.then(|| Maps::of(self.pid).unwrap_or_default());
+        waits
+            .iter()
+            .zip(bytes.chunks_exact(2))
+            .map(|(&(tid, w), b)| self.futex(tid, w, Around { before: b[0], after: b[1] }, memory, maps.as_ref()))
+            .collect()
+    }
+
+    fn futex(&self, tid: i32, call: Waiting, mut around: Around, memory: Memory, maps: Option<&Maps>) -> FutexWait {
+        let private = Key::Private { pid: self.pid, addr: call.addr };
+        if around.after.is_none() {
+            // The word may stand at the very end of what is mapped.
+            let got = memory.vec(call.addr, WINDOW);
+            if got.len() >= 4 {
+                let mut b = [0; WINDOW];
+                b[..got.len()].copy_from_slice(&got);
+                around.after = Some(b);
+            }
+        }
+        let live = |id: i32| self.owner(id, call.private()).is_some();
+        let (shape, mut sure) = futex::shape(&call, &around, &live);
+        let held = |h: Held| match h {
+            Held::Unsaid => Owner::Unknown,
+            Held::By(id) => self.owner(id, call.private()).unwrap_or(Owner::Gone { tid: id }),
+            Held::Block(at) => memory
+                .u32(at + futex::GLIBC_TID)
+                .and_then(|id| self.owner(i32::try_from(id).ok()?, true))
+                .unwrap_or(Owner::Unknown),
+        };
+        let kind = match shape {
+            Shape::Mutex(h) => FutexKind::Mutex { owner: held(h) },
+            Shape::RwLock(h) => FutexKind::RwLock { writer: held(h) },
+            Shape::Condvar => FutexKind::Condvar,
+            Shape::Semaphore => FutexKind::Semaphore,
+            Shape::Parked => FutexKind::Parked,
+            Shape::Unknown => FutexKind::Unknown,
+            Shape::Join(id) => {
+                // glibc's thread block names itself twice; then the word is its id field beyond doubt.
+                let block = call.addr.wrapping_sub(futex::GLIBC_TID);
+                if memory.u64(block) == Some(block) && memory.u64(block.wrapping_add(16)) == Some(block) {
+                    sure = Sure::Certain;
+                }
+                FutexKind::Join(held(Held::By(id)))
+            }
+        };
+        let (kind, sure) = match kind {
+            FutexKind::Unknown => match self.given_up(tid, &call, &around, memory) {
+                Some(owner) => (FutexKind::Mutex { owner }, Sure::Likely),
+                None => (kind, sure),
+            },
+            _ => (kind, sure),
+        };
+        let key = maps
+            .filter(|_| !call.private())
+            .and_then(|m| m.at(call.addr))
+            .filter(|m| m.shared)
+            .map_or(private, |m| Key::Shared {
+                dev: m.dev,
+                ino: m.ino,
+                offset: call.addr - m.start + m.offset,
+            });
+        FutexWait { call, word: around.u32(0), kind, sure, key }
+    }
+
+    /// A live thread by its id in the program's own pid namespace. A private lock is held by a thread of this process.
+    fn owner(&self, id: i32, private: bool) -> Option<Owner> {
+        let tid = match &self.foreign {
+            None => id,
+            Some(map) => match map.get(&id) {
+                Some(&t) => t,
+                None if private => return None,
+                None => owner::ours(id, self.pid)?,
+            },
+        };
+        if self.threads.contains_key(&tid) {
+            return Some(Owner::Thread { pid: self.pid, tid });
+        }
+        if private {
+            return None;
+        }
+        crate::procfs::process_of(tid).map(|pid| Owner::Thread { pid, tid })
+    }
+
+    /// The holder of a priority-inheriting mutex that glibc gave up on.
+    ///
+    /// When the kernel answers that the wait would close a ring, glibc parks the thread for ever on a zero word of its
+    /// own stack. The mutex is then found by its address in the frames just above.
+    fn given_up(&self, tid: i32, call: &Waiting, around: &Around, memory: Memory) -> Option<Owner> {
+        let Ok(Seen::In(seen)) = self.threads.get(&tid)?.peek() else {
+            return None;
+        };
+        let near = call.addr.wrapping_sub(seen.sp) < 4096;
+        if call.timed || call.expected != 0 || around.u32(0) != Some(0) || !near {
+            return None;
+        }
+        let stack = memory.vec(seen.sp, 1024);
+        let mut at: Vec<u64> = stack
+            .chunks_exact(8)
+            .map(|c| u64::from_le_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]]))
+            .filter(|&p| p & 3 == 0 && p >> 16 != 0 && p >> 47 == 0)
+            .collect();
+        at.sort_unstable();
+        at.dedup();
+        let mut owners: Vec<Owner> = memory
+            .many::<20>(&at)
+            .into_iter()
+            .flatten()
+            .filter_map(|b| {
+                let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
+                let id = (word(0) & 0x3fff_ffff) as i32;
+                (word(16) & !(3 | 16 | 64 | 128) == 32 && word(8) as i32 == id)
+                    .then(|| self.owner(id, word(16) & 128 == 0))
+                    .flatten()
+            })
+            .collect();
+        owners.dedup();
+        (owners.len() == 1).then(|| owners[0])
+    }
+}
+
+/// Looks again until the answer no longer changes or the time is over: `true` if the thread slept for something lost
+/// (see [`FutexWait::lost`]) all the while and did not run once. Blocks for `span`.
+pub fn stays_lost(watched: &mut Watched, tid: i32, span: Duration) -> bool {
+    const LOOKS: u32 = 8;
+    let Some(first) = watched.progress(tid) else {
+        return false;
+    };
+    for look in 0..=LOOKS {
+        if look > 0 {
+            std::thread::sleep(span / LOOKS);
+        }
+        let lost = matches!(watched.wait_of(tid), Wait::Futex(f) if f.lost() && !f.call.timed);
+        if !lost || watched.progress(tid) != Some(first) {
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,185 @@
+//! Who could end a wait for a descriptor or a child: the other end of a pipe, the holder of a file lock, the children.
+//!
+//! Promises: looks at descriptors by their links in `/proc` and opens none of the files. Refuses: processes this one may not look into
+//! (they are not found, and cannot be told from those that are not there).
+
+use super::Wait;
+use super::call::{Call, name};
+use super::socket;
+use crate::{Memory, procfs};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+/// Which way the waiting side of a pipe goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// It waits for bytes.
+    Read,
+    /// It waits for room.
+    Write,
+}
+
+/// The wait behind a call whose first argument is a descriptor; nothing if it is none, or one of no known kind.
+pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call) -> Option<Wait> {
+    let called = name(call.nr)?;
+    let direction = match call.nr {
+        libc::SYS_read
+        | libc::SYS_readv
+        | libc::SYS_recvfrom
+        | libc::SYS_recvmsg
+        | libc::SYS_recvmmsg
+        | libc::SYS_accept
+        | libc::SYS_accept4
+        | libc::SYS_splice => Direction::Read,
+        libc::SYS_write
+        | libc::SYS_writev
+        | libc::SYS_sendto
+        | libc::SYS_sendmsg
+        | libc::SYS_sendmmsg
+        | libc::SYS_sendfile
+        | libc::SYS_connect => Direction::Write,
+        libc::SYS_flock | libc::SYS_fcntl => {
+            let path = link(pid, tid, call.args[0] as i32)?;
+            return Some(Wait::FileLock { owner: lock_owner(pid, call.args[0] as i32), path });
+        }
+        _ => return None,
+    };
+    let fd = call.args[0] as i32;
+    let link = link(pid, tid, fd)?;
+    if let Some(ino) = inside(&link, "socket:[") {
+        return Some(socket::wait(pid, fd, ino, called));
+    }
+    let ino = match inside(&link, "pipe:[") {
+        Some(ino) => ino,
+        None => {
+            let meta = fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok()?;
+            meta.file_type().is_fifo().then(|| meta.ino())?
+        }
+    };
+    let peers = holders(&link, Some(direction == Direction::Read));
+    Some(Wait::Pipe { fd, ino, direction, peers })
+}
+
+/// What a descriptor of a thread is a link to.
+fn link(pid: i32, tid: i32, fd: i32) -> Option<String> {
+    let to = fs::read_link(format!("/proc/{pid}/task/{tid}/fd/{fd}")).ok()?;
+    Some(to.to_string_lossy().into_owned())
+}
+
+/// The number in `pipe:[123]`.
+fn inside(link: &str, prefix: &str) -> Option<u64> {
+    link.strip_prefix(prefix)?.strip_suffix(']')?.parse().ok()
+}
+
+/// Processes that have a descriptor with this link, sorted; with `writable`, only such as may be written to (or not).
+pub(super) fn holders(link: &str, writable: Option<bool>) -> Vec<i32> {
+    let holds = |pid: &i32| {
+        let Ok(dir) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+            return false;
+        };
+        dir.flatten().any(|e| {
+            // The link's own mode tells how the file is open.
+            fs::read_link(e.path()).is_ok_and(|l| l.as_os_str() == link)
+                && writable.is_none_or(|w| {
+                    let need = if w { 0o200 } else { 0o400 };
+                    fs::symlink_metadata(e.path()).is_ok_and(|m| m.mode() & need != 0)
+                })
+        })
+    };
+    procfs::ids("/proc").unwrap_or_default().into_iter().filter(holds).collect()
+}
+
+/// The process whose lock stands in the way of one that waits.
+fn lock_owner(pid: i32, fd: i32) -> Option<i32> {
+    let text = procfs::text("/proc/locks", 16 << 20).ok()?;
+    let ino = fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok()?.ino();
+    owner_in(&text, pid, ino)
+}
+
+/// In the text of `/proc/locks` waiters follow the lock they wait for, with its number and an arrow.
+fn owner_in(locks: &str, waiter: i32, ino: u64) -> Option<i32> {
+    let mut holder: Option<(&str, i32)> = None;
+    for l in locks.lines() {
+        let mut f: Vec<&str> = l.split_whitespace().collect();
+        let blocked = f.get(1) == Some(&"->");
+        if blocked {
+            f.remove(1);
+        }
+        let (Some(id), Some(pid), Some(file)) = (f.first(), f.get(4).and_then(|p| p.parse().ok()), f.get(5)) else {
+            continue;
+        };
+        if !blocked {
+            holder = Some((id, pid));
+        } else if pid == waiter && file.rsplit(':').next().and_then(|i| i.parse().ok()) == Some(ino) {
+            return holder.filter(|h| h.0 == *id && h.1 > 0).map(|h| h.1);
+        }
+    }
+    None
+}
+
+/// The children a call waits for: the one it names, if that is there, else all.
+pub(super) fn children(pid: i32, call: &Call) -> Vec<i32> {
+    let mut all: Vec<i32> = Vec::new();
+    let mut told = false;
+    for t in procfs::ids(&format!("/proc/{pid}/task")).unwrap_or_default() {
+        if let Ok(text) = procfs::text(&format!("/proc/{pid}/task/{t}/children"), 1 << 20) {
+            told = true;
+            all.extend(text.split_whitespace().filter_map(|p| p.parse::<i32>().ok()));
+        }
+    }
+    if !told {
+        // A kernel without these lists: ask every process for its parent.
+        let parent = |p: i32| -> Option<i32> {
+            procfs::field(&procfs::text(&format!("/proc/{p}/status"), 8192).ok()?, "PPid")?.parse().ok()
+        };
+        all = procfs::ids("/proc").unwrap_or_default();
+        all.retain(|&p| parent(p) == Some(pid));
+    }
+    all.sort_unstable();
+    let named = match call.nr {
+        libc::SYS_wait4 => Some(call.args[0] as i32),
+        libc::SYS_waitid if call.args[0] == u64::from(libc::P_PID) => Some(call.args[1] as i32),
+        _ => None,
+    };
+    match named.filter(|n| all.contains(n)) {
+        Some(one) => vec![one],
+        None => all,
+    }
+}
+
+/// Descriptors in the three sets of `select`.
+pub(super) fn selected(memory: Memory, args: &[u64; 6]) -> usize {
+    let bytes = (args[0] as usize).min(1 << 20).div_ceil(8);
+    let mut any = vec![0u8; bytes];
+    for &set in &args[1..4] {
+        if set != 0 {
+            for (a, b) in any.iter_mut().zip(memory.vec(set, bytes)) {
+                *a |= b;
+            }
+        }
+    }
+    any.iter().map(|b| b.count_ones() as usize).sum()
+}
+
+/// Descriptors an epoll instance watches.
+pub(super) fn watched(pid: i32, tid: i32, fd: i32) -> usize {
+    procfs::text(&format!("/proc/{pid}/task/{tid}/fdinfo/{fd}"), 64 << 20)
+        .map_or(0, |t| t.lines().filter(|l| l.starts_with("tfd:")).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::owner_in;
+
+    #[test]
+    fn holder_is_the_lock_above_the_waiter() {
+        let text = "1: FLOCK  ADVISORY  WRITE 10 08:01:77 0 EOF\n\
+                    1: -> FLOCK  ADVISORY  WRITE 11 08:01:77 0 EOF\n\
+                    2: POSIX  ADVISORY  WRITE -1 08:01:78 0 EOF\n\
+                    2: -> POSIX  ADVISORY  WRITE 12 08:01:78 0 EOF\n\
+                    rubbish\n";
+        assert_eq!(owner_in(text, 11, 77), Some(10));
+        assert_eq!(owner_in(text, 12, 78), None, "an open-file lock has no process");
+        assert_eq!(owner_in(text, 13, 77), None);
+    }
+}
