@@ -1,0 +1,70 @@
+//! Whether existing memory can become an area: whole pages, private, writable, ordinary.
+
+use crate::error::{Error, Kind, Result};
+use orbit_linux::map::page_size;
+use std::fs;
+
+/// Checks `[addr, addr + len)` against the mappings of this process.
+///
+/// # Errors
+/// `Invalid` for what is not page aligned, mapped, writable and private; `Unsupported` for huge pages of hugetlbfs and
+/// without `/proc`.
+pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<()> {
+    let refuse =
+        |kind, why: String| Err(Error::new(kind, format!("cannot adopt {addr:#x}+{len:#x} as area \"{name}\": {why}")));
+    let page = page_size();
+    if addr == 0 || len == 0 || !addr.is_multiple_of(page) || !len.is_multiple_of(page) {
+        return refuse(
+            Kind::Invalid,
+            format!("address and length must be multiples of {page} and not zero; align the memory"),
+        );
+    }
+    let Some(end) = addr.checked_add(len) else {
+        return refuse(Kind::Invalid, "it ends beyond the address space".into());
+    };
+    let maps = match fs::read_to_string("/proc/self/maps") {
+        Ok(maps) => maps,
+        Err(error) => {
+            return refuse(Kind::Unsupported, format!("/proc/self/maps cannot be read ({error}); mount /proc"));
+        }
+    };
+    let mut at = addr;
+    for line in maps.lines() {
+        let Some((start, stop, flags, path)) = parse(line) else { continue };
+        if stop <= at {
+            continue;
+        }
+        if start > at {
+            break;
+        }
+        if !flags.starts_with("rw") {
+            return refuse(Kind::Invalid, format!("{at:#x} is not both readable and writable ({flags})"));
+        }
+        if flags.as_bytes().get(3) != Some(&b'p') {
+            return refuse(
+                Kind::Invalid,
+                format!("{at:#x} is shared memory ({path}); only private memory can be tracked"),
+            );
+        }
+        if path.contains("anon_hugepage") || path.contains("hugepages") {
+            return refuse(
+                Kind::Unsupported,
+                format!("{at:#x} is made of hugetlb pages, which cannot be tracked page by page"),
+            );
+        }
+        at = stop;
+        if at >= end {
+            return Ok(());
+        }
+    }
+    refuse(Kind::Invalid, format!("{at:#x} is not mapped"))
+}
+
+/// Start, end, flags and path of a line of `/proc/self/maps`.
+fn parse(line: &str) -> Option<(usize, usize, &str, &str)> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, stop) = words.next()?.split_once('-')?;
+    let flags = words.next()?;
+    let path = words.nth(3).unwrap_or("no file");
+    Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(stop, 16).ok()?, flags, path))
+}

@@ -1,0 +1,62 @@
+//! The names of the ways to find out which pages were written.
+
+use crate::error::{Error, Kind, Result};
+use std::fmt;
+use std::str::FromStr;
+
+/// How an area's written pages are found. All of them mean the same; they differ in cost and in what they need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Engine {
+    /// Chosen by the size in use and what the kernel offers: `copy` up to 8 KiB, then `track`, or `compare` where there is
+    /// no userfaultfd. May change while the area grows.
+    #[default]
+    Auto,
+    /// The kernel notes written pages: about 1 us for the first write to a page after a call, nothing for pages that stay.
+    /// Needs userfaultfd and `PAGEMAP_SCAN` (Linux 6.7; forbidden by Docker's default seccomp profile).
+    Track,
+    /// Every page is compared with a copy: works everywhere, costs main a read of the whole area for each call, and as much
+    /// memory again.
+    Compare,
+    /// Every page is sent with each call.
+    Copy,
+    /// As `Auto`, and a one-shot child of main sends the pages: for calls that change so much that copying it would hold
+    /// main up for longer than a fork.
+    Fork,
+    /// Pages are read-only between first writes, caught by a SIGSEGV handler that hands other faults on to the earlier one.
+    /// System calls that write into the area can fail with EFAULT. Only when asked for.
+    Mprotect,
+}
+
+impl Engine {
+    const ALL: [Engine; 6] =
+        [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Mprotect];
+
+    fn name(self) -> &'static str {
+        match self {
+            Engine::Auto => "auto",
+            Engine::Track => "track",
+            Engine::Compare => "compare",
+            Engine::Copy => "copy",
+            Engine::Fork => "fork",
+            Engine::Mprotect => "mprotect",
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Engine {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Engine> {
+        Engine::ALL.into_iter().find(|engine| engine.name() == name).ok_or_else(|| {
+            let names = Engine::ALL.map(Engine::name).join(", ");
+            Error::new(Kind::Invalid, format!("no engine is called \"{name}\"; there are {names}"))
+        })
+    }
+}

@@ -1,0 +1,112 @@
+//! Free runs of pages below the high-water mark: which there are, which fits, which are worth giving back.
+
+use crate::area::pages::Bitmap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Free pages of one area.
+///
+/// Invariants: `by_first` and `by_len` hold the same runs; no two runs overlap or touch; every page of a run is below the
+/// heap's top; `dirty` of a run is the number of its pages in `touched`.
+#[derive(Debug, Default)]
+pub(super) struct FreeRuns {
+    /// first -> (pages, dirty pages)
+    by_first: BTreeMap<usize, (usize, usize)>,
+    /// (pages, first)
+    by_len: BTreeSet<(usize, usize)>,
+}
+
+impl FreeRuns {
+    fn add(&mut self, first: usize, pages: usize, dirty: usize) {
+        if pages != 0 {
+            self.by_first.insert(first, (pages, dirty));
+            self.by_len.insert((pages, first));
+        }
+    }
+
+    fn remove(&mut self, first: usize) -> Option<(usize, usize)> {
+        let (pages, dirty) = self.by_first.remove(&first)?;
+        self.by_len.remove(&(pages, first));
+        Some((pages, dirty))
+    }
+
+    /// Takes `[at, at + pages)` out of the run that starts at `first` and holds it.
+    fn carve(&mut self, first: usize, at: usize, pages: usize, touched: &Bitmap) {
+        if let Some((len, _)) = self.remove(first) {
+            let end = at + pages;
+            self.add(first, at - first, touched.count_in(first, at - first));
+            self.add(end, first + len - end, touched.count_in(end, first + len - end));
+        }
+    }
+
+    /// Takes `pages` pages from the smallest run that fits, its lowest pages whose number plus `skew` is a multiple of
+    /// `align`; `None` if no run fits.
+    pub fn take(&mut self, pages: usize, align: usize, skew: usize, touched: &Bitmap) -> Option<usize> {
+        let (first, at) = self.by_len.range((pages, 0)..).find_map(|&(len, first)| {
+            let at = (first + skew).next_multiple_of(align) - skew;
+            (at + pages <= first + len).then_some((first, at))
+        })?;
+        self.carve(first, at, pages, touched);
+        Some(at)
+    }
+
+    /// Takes exactly the `pages` pages from `at` on, if the run that begins there has them.
+    pub fn take_at(&mut self, at: usize, pages: usize, touched: &Bitmap) -> bool {
+        match self.by_first.get(&at) {
+            Some(&(len, _)) if len >= pages => {
+                self.carve(at, at, pages, touched);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The run that begins at `at`, as a number of pages.
+    pub fn len_at(&self, at: usize) -> usize {
+        self.by_first.get(&at).map_or(0, |&(len, _)| len)
+    }
+
+    /// Where the run that ends at `end` begins, or `end`.
+    pub fn begin_of(&self, end: usize) -> usize {
+        match self.by_first.range(..end).next_back() {
+            Some((&first, &(len, _))) if first + len == end => first,
+            _ => end,
+        }
+    }
+
+    /// Puts a run back and joins it with its neighbours. Returns the whole run: first, pages, dirty pages.
+    pub fn put(&mut self, mut first: usize, mut pages: usize, touched: &Bitmap) -> (usize, usize, usize) {
+        let mut dirty = touched.count_in(first, pages);
+        let before = self.begin_of(first);
+        if before != first
+            && let Some((len, more)) = self.remove(before)
+        {
+            first = before;
+            pages += len;
+            dirty += more;
+        }
+        if let Some((len, more)) = self.remove(first + pages) {
+            pages += len;
+            dirty += more;
+        }
+        self.add(first, pages, dirty);
+        (first, pages, dirty)
+    }
+
+    /// Notes that `[at, at + count)`, inside one run, was given back to the kernel and reads as zeros. `touched` is
+    /// already up to date.
+    pub fn cleaned(&mut self, at: usize, touched: &Bitmap) {
+        if let Some((&first, run)) = self.by_first.range_mut(..=at).next_back() {
+            run.1 = touched.count_in(first, run.0);
+        }
+    }
+
+    /// The longest run, in pages.
+    pub fn longest(&self) -> usize {
+        self.by_len.last().map_or(0, |&(len, _)| len)
+    }
+
+    #[cfg(test)]
+    pub fn iter(&self) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
+        self.by_first.iter().map(|(&first, &(pages, dirty))| (first, pages, dirty))
+    }
+}

@@ -1,0 +1,121 @@
+//! The books balance after every step of a random history.
+
+use super::*;
+use std::collections::BTreeMap;
+
+impl Heap {
+    /// Checks every invariant stated at the head of the module.
+    fn check(&self) {
+        assert_eq!(self.owner.len(), self.top);
+        let mut pages = 0;
+        let mut free_pages = 0;
+        let mut last_end = None;
+        for (first, len, dirty) in self.runs.iter() {
+            assert_ne!(last_end, Some(first), "two free runs touch");
+            last_end = Some(first + len);
+            assert!(first + len <= self.top);
+            assert_eq!(dirty, self.touched.count_in(first, len));
+            assert!(self.owner[first..first + len].iter().all(|&id| id == FREE));
+            free_pages += len;
+        }
+        let spare: std::collections::HashSet<u32> = self.spare.iter().copied().collect();
+        for (id, span) in self.spans.iter().enumerate().filter(|(id, _)| !spare.contains(&(*id as u32))) {
+            let (first, len) = (span.first as usize, span.pages as usize);
+            assert!(self.owner[first..first + len].iter().all(|&owner| owner == id as u32));
+            assert_eq!(self.touched.count_in(first, len), len);
+            pages += len;
+            let free: u32 = span.bits.iter().map(|bits| bits.count_ones()).sum();
+            assert_eq!(free, u32::from(span.free));
+        }
+        assert_eq!(pages, self.pages);
+        assert_eq!(pages + free_pages, self.top);
+        for class in 0..CLASSES {
+            let (mut id, mut prev) = (self.lists[class], NIL);
+            while id != NIL {
+                let span = &self.spans[id as usize];
+                assert!(span.free > 0 && span.class as usize == class && span.prev == prev);
+                prev = id;
+                id = span.next;
+            }
+        }
+    }
+}
+
+/// Random allocation, resizing and freeing against a map of what lives where.
+#[test]
+fn books_balance() {
+    let mut seed = 0x1234_5678_9abc_def1u64;
+    let mut random = move |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed % below as u64) as usize
+    };
+    for round in 0..8 {
+        let base = 0x7000_0000_0000 + random(1000) * PAGE;
+        let mut heap = Heap::new(base, (2 + round) << 20);
+        let mut living: BTreeMap<usize, usize> = BTreeMap::new();
+        for step in 0..6000 {
+            match random(10) {
+                0..6 => {
+                    let size = if random(20) == 0 {
+                        random(200_000)
+                    } else {
+                        let most = 1 << (3 + random(10));
+                        random(most)
+                    };
+                    let shift = if random(8) == 0 { random(16) } else { random(5) };
+                    let align = 1 << shift;
+                    if let Some(object) = heap.alloc(size, align) {
+                        assert!(object.size >= size && (base + object.offset).is_multiple_of(align.max(16).min(align)));
+                        assert!(object.offset + object.size <= heap.high_water());
+                        let before = living.range(..object.offset + object.size).next_back();
+                        assert!(before.is_none_or(|(&at, &len)| at + len <= object.offset), "objects overlap");
+                        living.insert(object.offset, object.size);
+                    } else {
+                        assert!(size.max(PAGE) > heap.longest() || align > PAGE || size <= classes::LARGEST);
+                    }
+                }
+                6..9 => {
+                    if let Some((&at, _)) = living.range(random(heap.high_water() + 1)..).next() {
+                        living.remove(&at);
+                        let run = heap.free(at).unwrap();
+                        assert!(heap.free(at).is_err());
+                        if let Some(run) = run {
+                            heap.check();
+                            heap.now_zero(run);
+                        }
+                    }
+                }
+                _ => {
+                    if let Some((&at, &old)) = living.range(random(heap.high_water() + 1)..).next() {
+                        let size = random(old * 2 + 1);
+                        if let Some((new, run)) = heap.resize(at, size).unwrap() {
+                            assert!(new >= size);
+                            living.insert(at, new);
+                            run.into_iter().for_each(|run| heap.now_zero(run));
+                        }
+                        assert!(heap.free(at + 8).is_err());
+                    }
+                }
+            }
+            if step % 50 == 0 {
+                heap.check();
+                assert_eq!(heap.used(), living.values().sum());
+                assert_eq!(heap.objects(), living.len());
+            }
+        }
+        for (at, size) in living {
+            assert_eq!(heap.size_of(at), Ok(size));
+            if let Some(run) = heap.free(at).unwrap() {
+                heap.now_zero(run);
+            }
+        }
+        heap.check();
+        assert_eq!((heap.used(), heap.objects()), (0, 0));
+        // Nothing lives, so all of it can be had as one object.
+        let whole = heap.alloc(heap.limit * PAGE, 1).unwrap();
+        assert_eq!(whole.offset, 0);
+        heap.check();
+    }
+}

@@ -1,0 +1,418 @@
+//! What stands behind an [`Area`](super::Area): its range, its heap, its tracker, and what each orbit is owed of it.
+//!
+//! **Locks**, in the order in which they are taken: `track`, `state`, then `dropped` or `owed`. Allocation takes `state` and
+//! never waits for a harvest; a harvest takes `track` and never waits for an allocation, except the instant it reads the
+//! high-water mark, which is an atomic.
+
+use super::heap::{Bad, Heap, Object, Run};
+use super::owed::OwedSet;
+use super::pages::PageRuns;
+use super::track::Tracker;
+use super::window::{Window, window};
+use super::{Engine, human, registry};
+use crate::error::{Error, Kind, Result};
+use orbit_linux::map;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Number of the next area. Never used twice in a process.
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+/// An area. Shared by all handles to it; usable from any thread.
+#[derive(Debug)]
+pub struct AreaInner {
+    /// Its number, unique in this process.
+    pub id: u32,
+    /// Its name, for messages.
+    pub name: String,
+    /// Its first address, the same in main and in every orbit.
+    pub base: usize,
+    /// Its length in bytes, whole pages; it never uses more.
+    pub limit: usize,
+    /// The engine asked for.
+    pub asked: Engine,
+    /// Orbits that have a replica of it.
+    pub users: AtomicUsize,
+    page: usize,
+    /// The window that the range came from; `None` for adopted memory.
+    window: Option<&'static Window>,
+    state: Mutex<State>,
+    /// Bytes from the base to the end of the last page ever used. Written under `state`, only ever grows.
+    high: AtomicUsize,
+    /// Pages given back to the kernel, which the tracker cannot see, since the last harvest.
+    dropped: Mutex<PageRuns>,
+    /// `None` once the area is gone.
+    track: Mutex<Option<Tracker>>,
+    owed: Mutex<Vec<Weak<OwedSet>>>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` for adopted memory.
+    heap: Option<Heap>,
+    gone: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl AreaInner {
+    /// Carves an area of `limit` bytes (whole pages) out of the window.
+    pub(super) fn carve(name: String, limit: usize, asked: Engine) -> Result<Arc<Self>> {
+        let window = window()?;
+        let base = window.take(limit)?;
+        // SAFETY: the window just gave this range to us, and nobody else uses it.
+        let tracker = unsafe { map::protect(base, limit, libc::PROT_READ | libc::PROT_WRITE) }
+            .map_err(|error| {
+                Error::system(format!("making {} of memory accessible for area \"{name}\"", human(limit)), error)
+            })
+            .and_then(|()| {
+                // One page is what a write makes dirty; a huge page would make 512 so. Kernels without them refuse.
+                // SAFETY: the advice changes neither content nor access.
+                let _ = unsafe { map::advise(base, limit, libc::MADV_NOHUGEPAGE) };
+                Self::tracker(&name, base, limit, asked)
+            });
+        match tracker {
+            Ok(tracker) => Self::over(name, tracker, base, limit, asked, Some(window)),
+            Err(error) => {
+                Self::uncarve(window, base, limit);
+                Err(error)
+            }
+        }
+    }
+
+    fn tracker(name: &str, base: usize, limit: usize, asked: Engine) -> Result<Tracker> {
+        Tracker::new(base, limit, asked).map_err(|error| Error::new(error.kind(), format!("area \"{name}\": {error}")))
+    }
+
+    /// Makes existing memory an area. The caller has checked it.
+    pub(super) fn adopt(name: String, base: usize, len: usize, asked: Engine) -> Result<Arc<Self>> {
+        let tracker = Self::tracker(&name, base, len, asked)?;
+        Self::over(name, tracker, base, len, asked, None)
+    }
+
+    /// The area over a range that it owns from here on: if it cannot be entered, dropping it gives the range back.
+    fn over(
+        name: String,
+        tracker: Tracker,
+        base: usize,
+        limit: usize,
+        asked: Engine,
+        window: Option<&'static Window>,
+    ) -> Result<Arc<Self>> {
+        let area = Arc::new(AreaInner {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            name,
+            base,
+            limit,
+            asked,
+            users: AtomicUsize::new(0),
+            page: map::page_size(),
+            window,
+            state: Mutex::new(State { heap: window.map(|_| Heap::new(base, limit)), gone: false }),
+            high: AtomicUsize::new(if window.is_some() { 0 } else { limit }),
+            dropped: Mutex::default(),
+            track: Mutex::new(Some(tracker)),
+            owed: Mutex::default(),
+        });
+        registry::enter(&area)?;
+        Ok(area)
+    }
+
+    /// Gives a range back to the window.
+    fn uncarve(window: &Window, base: usize, limit: usize) {
+        // SAFETY: the range is ours, and nothing of it is in use any more. If even this fails the range is not reused.
+        if unsafe { map::fixed_none(base, limit) }.is_ok() {
+            window.give_back(base, limit);
+        }
+    }
+
+    /// Ends the area: its memory goes back to the window (adopted memory stays as it is), its pointers are void.
+    pub(super) fn close(&self) {
+        registry::leave(self);
+        let mut track = lock(&self.track);
+        let mut state = lock(&self.state);
+        if state.gone {
+            return;
+        }
+        state.gone = true;
+        state.heap = None;
+        *track = None;
+        if let Some(window) = self.window {
+            Self::uncarve(window, self.base, self.limit);
+        }
+    }
+
+    fn gone(&self) -> Error {
+        Error::new(Kind::Gone, format!("area \"{}\" was destroyed", self.name))
+    }
+
+    /// Runs `f` on the heap. Adopted memory has none.
+    fn heap<R>(&self, f: impl FnOnce(&mut Heap) -> Result<R>) -> Result<R> {
+        let mut state = lock(&self.state);
+        if state.gone {
+            return Err(self.gone());
+        }
+        let Some(heap) = &mut state.heap else {
+            return Err(Error::new(
+                Kind::Unsupported,
+                format!("area \"{}\" is adopted memory and has no allocator; use Area::new for objects", self.name),
+            ));
+        };
+        let result = f(heap);
+        let high = heap.high_water().next_multiple_of(self.page).min(self.limit);
+        if high != self.high.load(Ordering::Relaxed) {
+            // Release: whoever sees an object in these pages (it got the pointer after this) sees the mark as well.
+            self.high.store(high, Ordering::Release);
+        }
+        result
+    }
+
+    /// Whether `[addr, addr + len)` lies in the area.
+    pub fn contains(&self, addr: usize, len: usize) -> bool {
+        addr >= self.base && addr - self.base <= self.limit && len <= self.limit - (addr - self.base)
+    }
+
+    /// Bytes of living objects; all of it for adopted memory.
+    pub(super) fn used(&self) -> usize {
+        lock(&self.state).heap.as_ref().map_or(self.limit, Heap::used)
+    }
+
+    /// Living objects.
+    pub(super) fn objects(&self) -> usize {
+        lock(&self.state).heap.as_ref().map_or(0, Heap::objects)
+    }
+
+    /// Pages from the base to the last one ever used.
+    pub fn high_pages(&self) -> usize {
+        self.high.load(Ordering::Acquire) / self.page
+    }
+
+    /// Hands out an object; `zeroed` if it must read as zeros.
+    pub(super) fn alloc(&self, size: usize, align: usize, zeroed: bool) -> Result<NonNull<u8>> {
+        if !align.is_power_of_two() {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!("area \"{}\": an alignment of {align} is no power of two", self.name),
+            ));
+        }
+        let object = self.heap(|heap| heap.alloc(size, align).ok_or_else(|| self.full(heap, size, align)))?;
+        let Object { offset, size, zero } = object;
+        let at: *mut u8 = ptr::with_exposed_provenance_mut(self.base + offset);
+        if zeroed && !zero {
+            // SAFETY: the heap just gave us these bytes of the area, which are mapped and nobody else's.
+            unsafe { at.write_bytes(0, size) };
+        }
+        NonNull::new(at).ok_or_else(|| self.gone())
+    }
+
+    fn full(&self, heap: &Heap, size: usize, align: usize) -> Error {
+        let (name, held, limit) = (&self.name, human(heap.held()), human(self.limit));
+        if size > self.limit {
+            let text = format!(
+                "area \"{name}\": an object of {} is larger than the area's limit of {limit}; raise Area::limit",
+                human(size)
+            );
+            return Error::new(Kind::TooLarge, text);
+        }
+        let aligned = if align > 16 { format!(" aligned to {align}") } else { String::new() };
+        Error::new(
+            Kind::Full,
+            format!(
+                "area \"{name}\" is full: {held} of {limit} used, {}{aligned} asked for, longest free range {}; \
+                 raise Area::limit or free objects",
+                human(size),
+                human(heap.longest())
+            ),
+        )
+    }
+
+    /// The offset of a pointer into this area.
+    fn offset(&self, addr: usize) -> Result<usize> {
+        if self.contains(addr, 1) {
+            return Ok(addr - self.base);
+        }
+        Err(Error::new(
+            Kind::Foreign,
+            format!(
+                "{addr:#x} does not belong to area \"{}\" ({:#x} to {:#x}); pass it to the area it came from",
+                self.name,
+                self.base,
+                self.base + self.limit
+            ),
+        ))
+    }
+
+    /// The error for an address that is no living object.
+    fn bad(&self, addr: usize, bad: Bad) -> Error {
+        let name = &self.name;
+        match bad {
+            Bad::Freed => Error::new(
+                Kind::DoubleFree,
+                format!("area \"{name}\": no object lives at {addr:#x}: it was freed already, or was never handed out"),
+            ),
+            Bad::Never => {
+                Error::new(Kind::Invalid, format!("area \"{name}\": no object was ever handed out at {addr:#x}"))
+            }
+            Bad::Interior { inside, size } => Error::new(
+                Kind::Invalid,
+                format!(
+                    "area \"{name}\": {addr:#x} lies {inside} bytes inside an object of {size}; pass {:#x}, as alloc returned it",
+                    addr - inside
+                ),
+            ),
+        }
+    }
+
+    /// The real size of the object at `addr`.
+    pub(super) fn size_of(&self, addr: usize) -> Result<usize> {
+        let offset = self.offset(addr)?;
+        self.heap(|heap| heap.size_of(offset).map_err(|bad| self.bad(addr, bad)))
+    }
+
+    /// Frees the object at `addr`.
+    pub(super) fn free(&self, addr: usize) -> Result<()> {
+        let offset = self.offset(addr)?;
+        self.heap(|heap| {
+            if let Some(run) = heap.free(offset).map_err(|bad| self.bad(addr, bad))? {
+                self.give_back(heap, run);
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes the object at `addr` hold `size` bytes, where it is or at a multiple of `align` elsewhere.
+    ///
+    /// # Safety
+    /// Nobody uses the object meanwhile, nor its old address afterwards.
+    pub(super) unsafe fn realloc(&self, addr: usize, size: usize, align: usize) -> Result<NonNull<u8>> {
+        let offset = self.offset(addr)?;
+        let old = self.heap(|heap| {
+            let bad = |bad| self.bad(addr, bad);
+            let old = heap.size_of(offset).map_err(bad)?;
+            if !addr.is_multiple_of(align.max(1)) {
+                return Ok(Some(old));
+            }
+            match heap.resize(offset, size).map_err(bad)? {
+                Some((_, run)) => {
+                    if let Some(run) = run {
+                        self.give_back(heap, run);
+                    }
+                    Ok(None)
+                }
+                None => Ok(Some(old)),
+            }
+        })?;
+        let from: *mut u8 = ptr::with_exposed_provenance_mut(addr);
+        let Some(old) = old else { return NonNull::new(from).ok_or_else(|| self.gone()) };
+        let to = self.alloc(size, align, false)?;
+        // SAFETY: both objects live, the new one is not the old one, and both have as many bytes.
+        unsafe { to.as_ptr().copy_from_nonoverlapping(from, old.min(size)) };
+        self.free(addr)?;
+        Ok(to)
+    }
+
+    /// Gives a free run back to the kernel, and notes that its pages changed: the kernel loses their protection.
+    fn give_back(&self, heap: &mut Heap, run: Run) {
+        let start = (run.first * super::heap::PAGE).next_multiple_of(self.page);
+        let end = (run.first + run.pages) * super::heap::PAGE / self.page * self.page;
+        if start >= end {
+            return;
+        }
+        // SAFETY: the heap says that no object lives in these pages, and holds its lock, so none comes to. Should the
+        // kernel refuse, the pages simply keep what they have.
+        if unsafe { map::dont_need(self.base + start, end - start) }.is_ok() {
+            lock(&self.dropped).push(start / self.page, (end - start) / self.page);
+            heap.now_zero(Run { first: start / super::heap::PAGE, pages: (end - start) / super::heap::PAGE });
+        }
+    }
+
+    /// Runs `f` with the tracker, brought up to what is in use. Blocks while another thread harvests.
+    ///
+    /// # Errors
+    /// `Gone`, `Forked`, and those of `f`.
+    pub fn with_tracker<R>(&self, f: impl FnOnce(&mut Tracker) -> Result<R>) -> Result<R> {
+        let mut track = lock(&self.track);
+        let tracker = track.as_mut().ok_or_else(|| self.gone())?;
+        tracker.grow(self.high_pages())?;
+        let mut dropped = lock(&self.dropped);
+        for (first, pages) in dropped.iter() {
+            tracker.mark(first, pages);
+        }
+        dropped.clear();
+        drop(dropped);
+        f(tracker)
+    }
+
+    /// Registers an orbit: it is owed every page in use.
+    pub fn attach(&self) -> Arc<OwedSet> {
+        // Under the tracker's lock, so that no harvest falls between the two steps.
+        let _track = lock(&self.track);
+        let set = Arc::new(OwedSet::all(self.high_pages()));
+        lock(&self.owed).push(Arc::downgrade(&set));
+        set
+    }
+
+    /// Adds to `out` every page that the orbit of `mine` needs to have the area as it is now: what was written since the
+    /// last harvest, and what it is owed. The same pages are then owed to all other orbits, and none to this one; if they
+    /// do not reach it, the caller puts them back with [`OwedSet::owe`].
+    ///
+    /// # Errors
+    /// Those of [`Tracker::harvest`]; nothing is lost and `mine` is as before.
+    pub fn snapshot_pages(&self, mine: &OwedSet, out: &mut PageRuns) -> Result<()> {
+        self.snapshot_with(mine, out, |_, _| Ok(()))
+    }
+
+    /// As [`AreaInner::snapshot_pages`], and runs `copy` on the tracker and the pages before anybody else can harvest. If
+    /// it fails, the pages are owed again.
+    ///
+    /// # Errors
+    /// As `snapshot_pages`, and those of `copy`.
+    pub fn snapshot_with<R>(
+        &self,
+        mine: &OwedSet,
+        out: &mut PageRuns,
+        copy: impl FnOnce(&Tracker, &PageRuns) -> Result<R>,
+    ) -> Result<R> {
+        self.with_tracker(|tracker| {
+            let mut fresh = PageRuns::new();
+            tracker.harvest(&mut fresh)?;
+            lock(&self.owed).retain(|set| {
+                let Some(set) = set.upgrade() else { return false };
+                if !ptr::eq(&*set, mine) && !fresh.is_empty() {
+                    set.owe(&fresh);
+                }
+                true
+            });
+            mine.take(&mut fresh);
+            let result = copy(tracker, &fresh);
+            if result.is_err() {
+                mine.owe(&fresh);
+            } else {
+                out.extend(&fresh);
+            }
+            result
+        })
+    }
+
+    /// About how many pages the next snapshot for the orbit of `mine` has, counting no further than `stop_after`: pages
+    /// both owed and written count twice.
+    ///
+    /// # Errors
+    /// Those of [`Tracker::peek`].
+    pub fn peek_pages(&self, mine: &OwedSet, stop_after: usize) -> Result<usize> {
+        let owed = mine.pages();
+        if owed >= stop_after {
+            return Ok(stop_after);
+        }
+        self.with_tracker(|tracker| tracker.peek(stop_after - owed)).map(|written| owed + written)
+    }
+}
+
+impl Drop for AreaInner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,344 @@
+//! Areas: ranges of main's memory, at the same address in main and in every orbit, whose state an orbit is shown.
+//!
+//! An [`Area`] hands out objects ([`Area::alloc`], [`Area::place`]) or is existing memory ([`Area::adopt`]). Its parts:
+//!
+//! | part | question |
+//! |---|---|
+//! | `window` | which addresses are areas carved from |
+//! | `heap` | which bytes of an area are whose |
+//! | `track` | which pages were written since the last harvest |
+//! | `owed` | which pages has an orbit not been sent yet |
+//! | `inner` | the area itself: these together, and their locks |
+//! | `registry` | which area does an address belong to |
+//!
+//! ```
+//! use orbit::Area;
+//! let area = Area::builder("accounts").limit(1 << 20).build()?;
+//! let balance = area.place(17u64)?;
+//! // SAFETY: the object was just made and nobody else knows it.
+//! assert_eq!(unsafe { *balance.as_ptr() }, 17);
+//! // SAFETY: and nobody uses it from here on.
+//! unsafe { orbit::area::free(balance.as_ptr().cast())? };
+//! # Ok::<(), orbit::Error>(())
+//! ```
+
+mod adopt;
+mod engine;
+#[doc(hidden)]
+pub mod fault;
+pub(crate) mod forked;
+mod heap;
+mod inner;
+mod owed;
+mod pages;
+mod registry;
+#[doc(hidden)]
+pub mod track;
+pub(crate) mod window;
+
+use crate::error::{Error, Kind, Result};
+pub use engine::Engine;
+#[doc(hidden)]
+pub use inner::AreaInner;
+use orbit_linux::map::page_size;
+#[doc(hidden)]
+pub use owed::OwedSet;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The limit of an area that states none, if its size is smaller.
+const DEFAULT_LIMIT: usize = 64 << 20;
+
+/// `64 MiB`, `1.5 KiB`, `17 bytes`.
+fn human(bytes: usize) -> String {
+    for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        if bytes >> shift != 0 {
+            let tenths = (bytes as u128 * 10) >> shift;
+            let rest = if tenths % 10 == 0 { String::new() } else { format!(".{}", tenths % 10) };
+            return format!("{}{rest} {unit}", tenths / 10);
+        }
+    }
+    format!("{bytes} bytes")
+}
+
+/// An area. A handle: clones stand for the same area, which lives until the last of them and the last orbit that uses it
+/// are gone, or [`Area::destroy`]. All of it may be used from any thread.
+#[derive(Clone)]
+pub struct Area {
+    inner: Arc<AreaInner>,
+}
+
+/// What an area shall be like. Made by [`Area::builder`].
+#[derive(Clone, Debug)]
+pub struct AreaBuilder {
+    name: String,
+    size: usize,
+    limit: Option<usize>,
+    engine: Engine,
+}
+
+impl AreaBuilder {
+    /// How many bytes it is expected to hold: the least that the limit may be. Memory is taken as objects are made.
+    pub fn size(mut self, bytes: usize) -> Self {
+        self.size = bytes;
+        self
+    }
+
+    /// How many bytes it may ever hold: it grows in place up to there. Takes address space, not memory. Rounded up to
+    /// whole pages; 64 MiB, or the size if that is more, when not said.
+    pub fn limit(mut self, bytes: usize) -> Self {
+        self.limit = Some(bytes);
+        self
+    }
+
+    /// How written pages are found; [`Engine::Auto`] when not said.
+    pub fn engine(mut self, engine: Engine) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// Makes the area.
+    ///
+    /// # Errors
+    /// `Invalid` for a limit of 0 or below the size, `Full` when the window of address space has no room left, `Limit` when
+    /// it cannot be reserved, `Unsupported` when the engine asked for cannot be had here.
+    pub fn build(self) -> Result<Area> {
+        let limit = self.limit.unwrap_or(self.size.max(DEFAULT_LIMIT));
+        if limit == 0 || limit < self.size {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!(
+                    "area \"{}\": a limit of {limit} bytes for a size of {}; raise Area::limit",
+                    self.name, self.size
+                ),
+            ));
+        }
+        let Some(limit) = limit.checked_next_multiple_of(page_size()) else {
+            return Err(Error::new(Kind::Invalid, format!("area \"{}\": no limit can be {limit} bytes", self.name)));
+        };
+        AreaInner::carve(self.name, limit, self.engine).map(|inner| Area { inner })
+    }
+
+    /// Makes existing memory the area, at its address: a table, or a section of globals. It has no allocator, and its
+    /// memory stays as it is when the area goes. Size and limit do not apply.
+    ///
+    /// # Errors
+    /// `Invalid` unless `addr` and `len` are whole pages of private memory, mapped readable and writable, that no other
+    /// area has; `Unsupported` for hugetlb pages, or when the engine asked for cannot be had here.
+    ///
+    /// # Safety
+    /// The range stays mapped as long as the area lives. Its pages are not given back to the kernel, moved or replaced
+    /// meanwhile (`MADV_DONTNEED`, `mremap`, `mmap` over it): such a change is not seen.
+    pub unsafe fn adopt(self, addr: *mut u8, len: usize) -> Result<Area> {
+        let base = addr.expose_provenance();
+        adopt::check(&self.name, base, len)?;
+        if window::existing().is_some_and(|window| window.overlaps(base, len)) {
+            let text =
+                format!("cannot adopt {base:#x}+{len:#x} as area \"{}\": it lies in the window of areas", self.name);
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        AreaInner::adopt(self.name, base, len, self.engine).map(|inner| Area { inner })
+    }
+}
+
+impl Area {
+    /// An area named "area" for `bytes` bytes, with a limit of 64 MiB or `bytes` if that is more.
+    ///
+    /// # Errors
+    /// As [`AreaBuilder::build`].
+    pub fn new(bytes: usize) -> Result<Area> {
+        Area::builder("area").size(bytes).build()
+    }
+
+    /// Begins an area with this name, which messages show.
+    pub fn builder(name: impl Into<String>) -> AreaBuilder {
+        AreaBuilder { name: name.into(), size: 0, limit: None, engine: Engine::Auto }
+    }
+
+    /// Makes existing memory an area. See [`AreaBuilder::adopt`], which also takes a name and an engine.
+    ///
+    /// # Errors
+    /// As [`AreaBuilder::adopt`].
+    ///
+    /// # Safety
+    /// As [`AreaBuilder::adopt`].
+    pub unsafe fn adopt(addr: *mut u8, len: usize) -> Result<Area> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { Area::builder(format!("adopted at {addr:p}")).adopt(addr, len) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Its number, unique in this process.
+    pub fn id(&self) -> u32 {
+        self.inner.id
+    }
+
+    /// Its first byte, the same address in main and in every orbit.
+    pub fn base(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.inner.base)
+    }
+
+    /// How many bytes it may ever hold, whole pages.
+    pub fn limit(&self) -> usize {
+        self.inner.limit
+    }
+
+    /// Bytes of living objects, each as rounded up to its class; all bytes of adopted memory.
+    pub fn used(&self) -> usize {
+        self.inner.used()
+    }
+
+    /// Living objects (0 for adopted memory).
+    pub fn objects(&self) -> usize {
+        self.inner.objects()
+    }
+
+    /// Bytes from the base to the end of the last page ever used: what a first snapshot holds.
+    pub fn high_water(&self) -> usize {
+        self.inner.high_pages() * page_size()
+    }
+
+    /// The engine at work: what [`Engine::Auto`] came to at the last snapshot; [`Engine::Fork`] if that was asked for.
+    pub fn engine(&self) -> Engine {
+        match self.inner.asked {
+            Engine::Fork => Engine::Fork,
+            asked => self.inner.with_tracker(|tracker| Ok(tracker.engine())).unwrap_or(asked),
+        }
+    }
+
+    /// Why the engine is not the usual one, if so: which facility is missing, and the way out.
+    pub fn engine_note(&self) -> Option<String> {
+        self.inner.with_tracker(|tracker| Ok(tracker.note().map(str::to_owned))).unwrap_or(None)
+    }
+
+    /// Whether all `len` bytes from `addr` on lie in the area's range.
+    pub fn contains(&self, addr: *const u8, len: usize) -> bool {
+        self.inner.contains(addr.addr(), len)
+    }
+
+    /// Hands out at least `size` bytes at a multiple of `align` (a power of two; at least 16 is given). Their content is
+    /// not defined. Takes tens of nanoseconds; blocks only while another thread allocates.
+    ///
+    /// # Errors
+    /// `Full`, `TooLarge` for more than the limit, `Invalid` for the alignment, `Unsupported` for adopted memory, `Gone`.
+    pub fn alloc(&self, size: usize, align: usize) -> Result<NonNull<u8>> {
+        self.inner.alloc(size, align, false)
+    }
+
+    /// As [`Area::alloc`], and all bytes read as zero.
+    ///
+    /// # Errors
+    /// As [`Area::alloc`].
+    pub fn alloc_zeroed(&self, size: usize, align: usize) -> Result<NonNull<u8>> {
+        self.inner.alloc(size, align, true)
+    }
+
+    /// Moves `value` into the area. It is not dropped when the object is freed: `ptr::drop_in_place` does that.
+    ///
+    /// # Errors
+    /// As [`Area::alloc`]; `value` is dropped then.
+    pub fn place<T>(&self, value: T) -> Result<NonNull<T>> {
+        let object = self.alloc(size_of::<T>(), align_of::<T>())?.cast::<T>();
+        // SAFETY: the bytes are new, long enough and aligned.
+        unsafe { object.write(value) };
+        Ok(object)
+    }
+
+    /// Makes an object hold `size` bytes and returns where it is now, at a multiple of `align`. The bytes that both sizes
+    /// have keep their content; the old address is void unless it is the one returned.
+    ///
+    /// # Errors
+    /// As [`Area::alloc`] and [`Area::free`]; the object is as before then.
+    ///
+    /// # Safety
+    /// Nobody uses the object meanwhile, nor its old address afterwards.
+    pub unsafe fn realloc(&self, object: NonNull<u8>, size: usize, align: usize) -> Result<NonNull<u8>> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.inner.realloc(object.addr().get(), size, align) }
+    }
+
+    /// Frees an object of this area. Free pages are used again, and long runs of them go back to the kernel.
+    ///
+    /// # Errors
+    /// `Foreign` for an address outside the area, `DoubleFree` where no object lives, `Invalid` inside an object. The area
+    /// is unharmed then.
+    ///
+    /// # Safety
+    /// Nobody uses the object from here on.
+    pub unsafe fn free(&self, object: NonNull<u8>) -> Result<()> {
+        self.inner.free(object.addr().get())
+    }
+
+    /// How many bytes an object really has.
+    ///
+    /// # Errors
+    /// As [`Area::free`].
+    pub fn usable_size(&self, object: NonNull<u8>) -> Result<usize> {
+        self.inner.size_of(object.addr().get())
+    }
+
+    /// Ends the area now, whatever handles there are: its memory is unmapped (adopted memory stays), its objects are gone,
+    /// and every later use of a handle answers `Gone`.
+    ///
+    /// # Errors
+    /// `Invalid` while orbits use it.
+    pub fn destroy(&self) -> Result<()> {
+        let users = self.inner.users.load(Ordering::Acquire);
+        if users != 0 {
+            let text = format!("area \"{}\" is used by {users} orbits; destroy those first", self.inner.name);
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        self.inner.close();
+        Ok(())
+    }
+
+    /// What stands behind the handle.
+    #[doc(hidden)]
+    pub fn inner(&self) -> &Arc<AreaInner> {
+        &self.inner
+    }
+}
+
+impl fmt::Debug for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AreaInner { name, id, base, limit, .. } = &*self.inner;
+        write!(f, "Area {{ name: {name:?}, id: {id}, base: {base:#x}, limit: {limit:#x} }}")
+    }
+}
+
+fn foreign(addr: usize) -> Error {
+    Error::new(Kind::Foreign, format!("{addr:#x} belongs to no area; pass what an area's alloc returned"))
+}
+
+/// Frees an object of whichever area it is in. Null is nothing to free.
+///
+/// # Errors
+/// `Foreign` if it is in no area, else as [`Area::free`].
+///
+/// # Safety
+/// Nobody uses the object from here on.
+pub unsafe fn free(object: *mut u8) -> Result<()> {
+    if object.is_null() {
+        return Ok(());
+    }
+    registry::with(object.addr(), |area| area.free(object.addr())).unwrap_or_else(|| Err(foreign(object.addr())))
+}
+
+/// How many bytes an object of whichever area really has.
+///
+/// # Errors
+/// As [`free`].
+pub fn usable_size(object: *const u8) -> Result<usize> {
+    registry::with(object.addr(), |area| area.size_of(object.addr())).unwrap_or_else(|| Err(foreign(object.addr())))
+}
+
+/// The area that `addr` is in.
+pub fn find(addr: *const u8) -> Option<Area> {
+    registry::find(addr.addr()).map(|inner| Area { inner })
+}

@@ -1,0 +1,296 @@
+//! Sets of pages, named by their number relative to an area's base.
+//!
+//! Two forms of one thing: [`Bitmap`] when pages arrive in any order and a set is kept for long, [`PageRuns`] when it is
+//! handed on to be walked once. Neither knows addresses or the size of a page.
+
+/// A sorted list of disjoint runs of page numbers, none empty and no two touching.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PageRuns {
+    /// `(first, count)`, ascending; `first + count` of one is below `first` of the next.
+    runs: Vec<(usize, usize)>,
+    /// The sum of all counts.
+    pages: usize,
+}
+
+impl PageRuns {
+    /// The empty set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds `count` pages from `first` on. Cheap in ascending order, correct in any.
+    pub fn push(&mut self, first: usize, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let end = first + count;
+        match self.runs.last_mut() {
+            None => self.runs.push((first, count)),
+            Some(&mut (last, n)) if first > last + n => self.runs.push((first, count)),
+            Some((last, n)) if first >= *last => {
+                let longer = end.max(*last + *n) - *last;
+                self.pages += longer - *n;
+                *n = longer;
+                return;
+            }
+            Some(_) => return self.insert(first, end),
+        }
+        self.pages += count;
+    }
+
+    /// The general case of `push`: joins every run that `[first, end)` overlaps or touches.
+    fn insert(&mut self, mut first: usize, mut end: usize) {
+        let from = self.runs.partition_point(|&(f, n)| f + n < first);
+        let to = self.runs.partition_point(|&(f, _)| f <= end);
+        for &(f, n) in &self.runs[from..to] {
+            first = first.min(f);
+            end = end.max(f + n);
+            self.pages -= n;
+        }
+        self.runs.splice(from..to, [(first, end - first)]);
+        self.pages += end - first;
+    }
+
+    /// Adds every page of `other`.
+    pub fn extend(&mut self, other: &PageRuns) {
+        if self.runs.is_empty() {
+            self.clone_from(other);
+            return;
+        }
+        self.merge(other.iter());
+    }
+
+    /// Adds every page of `bits`.
+    pub fn union(&mut self, bits: &Bitmap) {
+        if !bits.is_empty() {
+            self.merge(bits.runs());
+        }
+    }
+
+    fn merge(&mut self, other: impl Iterator<Item = (usize, usize)>) {
+        let mine = std::mem::take(self);
+        let mut mine = mine.runs.into_iter().peekable();
+        let mut other = other.peekable();
+        loop {
+            let next = match (mine.peek(), other.peek()) {
+                (Some(a), Some(b)) if a.0 <= b.0 => mine.next(),
+                (Some(_), None) => mine.next(),
+                (_, Some(_)) => other.next(),
+                (None, None) => return,
+            };
+            if let Some((first, count)) = next {
+                self.push(first, count);
+            }
+        }
+    }
+
+    /// The runs as `(first, count)`, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.runs.iter().copied()
+    }
+
+    /// How many pages the set holds.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// How many runs they form.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.pages == 0
+    }
+
+    /// Whether `page` is in the set.
+    pub fn contains(&self, page: usize) -> bool {
+        let at = self.runs.partition_point(|&(f, n)| f + n <= page);
+        self.runs.get(at).is_some_and(|&(f, _)| f <= page)
+    }
+
+    /// Empties the set and keeps its memory.
+    pub fn clear(&mut self) {
+        self.runs.clear();
+        self.pages = 0;
+    }
+}
+
+/// A set of pages as one bit a page; grows as pages are added.
+#[derive(Clone, Debug, Default)]
+pub struct Bitmap {
+    words: Vec<u64>,
+    /// How many bits are set.
+    pages: usize,
+}
+
+/// The bits `from..to` of one word, `0 <= from <= to <= 64`.
+fn mask(from: usize, to: usize) -> u64 {
+    let low = |n: usize| if n == 64 { u64::MAX } else { (1 << n) - 1 };
+    low(to) & !low(from)
+}
+
+impl Bitmap {
+    /// The empty set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Calls `f` with each word that `[first, first + count)` touches and the mask of that part.
+    fn each(words: &mut [u64], first: usize, count: usize, mut f: impl FnMut(&mut u64, u64)) {
+        let end = (first + count).min(words.len() * 64);
+        let mut at = first;
+        while at < end {
+            let word = at / 64;
+            let to = end.min((word + 1) * 64);
+            f(&mut words[word], mask(at % 64, to - word * 64));
+            at = to;
+        }
+    }
+
+    /// Adds `count` pages from `first` on.
+    pub fn set(&mut self, first: usize, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let words = (first + count).div_ceil(64);
+        if words > self.words.len() {
+            self.words.resize(words, 0);
+        }
+        let mut new = 0;
+        Self::each(&mut self.words, first, count, |word, mask| {
+            new += (mask & !*word).count_ones() as usize;
+            *word |= mask;
+        });
+        self.pages += new;
+    }
+
+    /// Takes `count` pages from `first` on out of the set.
+    pub fn unset(&mut self, first: usize, count: usize) {
+        let mut gone = 0;
+        Self::each(&mut self.words, first, count, |word, mask| {
+            gone += (mask & *word).count_ones() as usize;
+            *word &= !mask;
+        });
+        self.pages -= gone;
+    }
+
+    /// How many of `count` pages from `first` on are in the set.
+    pub fn count_in(&self, first: usize, count: usize) -> usize {
+        let end = (first + count).min(self.words.len() * 64);
+        let mut at = first;
+        let mut found = 0;
+        while at < end {
+            let word = at / 64;
+            let to = end.min((word + 1) * 64);
+            found += (self.words[word] & mask(at % 64, to - word * 64)).count_ones() as usize;
+            at = to;
+        }
+        found
+    }
+
+    /// Whether `page` is in the set.
+    pub fn contains(&self, page: usize) -> bool {
+        self.words.get(page / 64).is_some_and(|word| word >> (page % 64) & 1 == 1)
+    }
+
+    /// Adds every page of `runs`.
+    pub fn add(&mut self, runs: &PageRuns) {
+        for (first, count) in runs.iter() {
+            self.set(first, count);
+        }
+    }
+
+    /// How many pages the set holds.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.pages == 0
+    }
+
+    /// Empties the set and keeps its memory.
+    pub fn clear(&mut self) {
+        if self.pages != 0 {
+            self.words.fill(0);
+            self.pages = 0;
+        }
+    }
+
+    /// The runs of pages in the set as `(first, count)`, ascending, no two touching.
+    pub fn runs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let total = self.words.len() * 64;
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let first = self.next(at, total, |word| word);
+            if first == total {
+                return None;
+            }
+            let end = self.next(first, total, |word| !word);
+            at = end;
+            Some((first, end - first))
+        })
+    }
+
+    /// The first page from `at` on whose bit in `view` of its word is set, or `total`.
+    fn next(&self, at: usize, total: usize, view: impl Fn(u64) -> u64) -> usize {
+        let mut word = at / 64;
+        let mut keep = u64::MAX << (at % 64);
+        while word < self.words.len() {
+            let bits = view(self.words[word]) & keep;
+            if bits != 0 {
+                return word * 64 + bits.trailing_zeros() as usize;
+            }
+            keep = u64::MAX;
+            word += 1;
+        }
+        total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Both forms agree with an ordered set over random histories.
+    #[test]
+    fn runs_and_bitmaps_agree_with_a_set() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = |below: usize| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            (seed % below as u64) as usize
+        };
+        for _ in 0..300 {
+            let (mut runs, mut bits, mut model) = (PageRuns::new(), Bitmap::new(), BTreeSet::new());
+            for _ in 0..random(60) {
+                let (first, count) = (random(400), random(90));
+                runs.push(first, count);
+                bits.set(first, count);
+                model.extend(first..first + count);
+            }
+            assert_eq!(runs.pages(), model.len());
+            assert_eq!(bits.pages(), model.len());
+            assert_eq!(runs.iter().collect::<Vec<_>>(), bits.runs().collect::<Vec<_>>());
+            assert_eq!(runs.iter().flat_map(|(f, n)| f..f + n).collect::<BTreeSet<_>>(), model);
+            let (first, count) = (random(400), random(200));
+            assert_eq!(bits.count_in(first, count), model.range(first..first + count).count());
+            let mut other = Bitmap::new();
+            other.set(random(500), random(100));
+            runs.union(&other);
+            model.extend(other.runs().flat_map(|(f, n)| f..f + n));
+            assert_eq!(runs.iter().flat_map(|(f, n)| f..f + n).collect::<BTreeSet<_>>(), model);
+            bits.unset(first, count);
+            assert_eq!(bits.count_in(first, count), 0);
+            assert_eq!(bits.pages(), bits.runs().map(|(_, n)| n).sum());
+            for page in 0..600 {
+                assert_eq!(runs.contains(page), model.contains(&page));
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! All living areas by address: which area a pointer belongs to.
+//!
+//! A look-up takes a shared lock and a search of a few nodes, and may run in any number of threads at once; making and
+//! dropping an area takes the lock alone.
+
+use super::inner::AreaInner;
+use crate::error::{Error, Kind, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+/// One living area. The pointer is valid while the entry is in the map: an area takes its entry out, under the exclusive
+/// lock, before it goes.
+struct Entry {
+    len: usize,
+    here: *const AreaInner,
+    handle: Weak<AreaInner>,
+}
+
+// SAFETY: the pointer is only read through, under the lock, and `AreaInner` may be used from any thread.
+unsafe impl Send for Entry {}
+// SAFETY: as above.
+unsafe impl Sync for Entry {}
+
+/// By base address; no two overlap.
+static AREAS: RwLock<BTreeMap<usize, Entry>> = RwLock::new(BTreeMap::new());
+
+/// Enters an area.
+///
+/// # Errors
+/// `Invalid` when it overlaps another one.
+pub(super) fn enter(area: &Arc<AreaInner>) -> Result<()> {
+    let mut areas = AREAS.write().unwrap_or_else(PoisonError::into_inner);
+    let (base, end) = (area.base, area.base + area.limit);
+    if let Some((&other, entry)) = areas.range(..end).next_back()
+        && other + entry.len > base
+    {
+        // SAFETY: the entry is in the map and we hold the lock.
+        let name = unsafe { &(*entry.here).name };
+        return Err(Error::new(
+            Kind::Invalid,
+            format!(
+                "area \"{}\" at {base:#x} to {end:#x} overlaps area \"{name}\" at {other:#x} to {:#x}; adopt each range once",
+                area.name,
+                other + entry.len
+            ),
+        ));
+    }
+    areas.insert(base, Entry { len: area.limit, here: Arc::as_ptr(area), handle: Arc::downgrade(area) });
+    Ok(())
+}
+
+/// Takes an area out, if it is in.
+pub(super) fn leave(area: &AreaInner) {
+    let mut areas = AREAS.write().unwrap_or_else(PoisonError::into_inner);
+    if areas.get(&area.base).is_some_and(|entry| std::ptr::eq(entry.here, area)) {
+        areas.remove(&area.base);
+    }
+}
+
+/// Calls `f` with the area that holds `addr`; it cannot go away meanwhile.
+pub(super) fn with<R>(addr: usize, f: impl FnOnce(&AreaInner) -> R) -> Option<R> {
+    let areas = AREAS.read().unwrap_or_else(PoisonError::into_inner);
+    let (&base, entry) = areas.range(..=addr).next_back()?;
+    if addr - base >= entry.len {
+        return None;
+    }
+    // SAFETY: the entry is in the map and we hold the lock.
+    Some(f(unsafe { &*entry.here }))
+}
+
+/// The area that holds `addr`.
+pub(super) fn find(addr: usize) -> Option<Arc<AreaInner>> {
+    let areas = AREAS.read().unwrap_or_else(PoisonError::into_inner);
+    let (&base, entry) = areas.range(..=addr).next_back()?;
+    if addr - base >= entry.len { None } else { entry.handle.upgrade() }
+}

@@ -1,0 +1,69 @@
+//! The two descriptors that the `track` engine works with, shared by all trackers of this process.
+//!
+//! `/proc/self/pagemap` is bound to the address space when it is opened, so a descriptor opened early goes on working after
+//! `setuid`; it, and the userfaultfd, would also go on acting on main's memory in a forked child, so they carry the
+//! generation they were opened in.
+
+use super::super::forked::generation;
+use orbit_linux::pagemap::Pagemap;
+use orbit_linux::uffd::Uffd;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// An asynchronous userfaultfd and the pagemap of the same address space.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    pub uffd: Uffd,
+    pub pagemap: Pagemap,
+    generation: u64,
+}
+
+/// What could not be had, and the kernel's answer.
+#[derive(Debug)]
+pub(super) struct Missing {
+    pub facility: &'static str,
+    pub error: io::Error,
+}
+
+static SHARED: Mutex<Weak<Kernel>> = Mutex::new(Weak::new());
+
+impl Kernel {
+    /// The one of this process, opened if no tracker holds it.
+    pub fn open() -> Result<Arc<Kernel>, Missing> {
+        let now = generation();
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = shared.upgrade()
+            && kernel.generation == now
+        {
+            return Ok(kernel);
+        }
+        let uffd = Uffd::open_wp_async().map_err(|error| Missing { facility: "userfaultfd", error })?;
+        let pagemap = Pagemap::own().map_err(|error| Missing { facility: "/proc/self/pagemap", error })?;
+        if !pagemap.has_scan() {
+            let error = io::Error::from_raw_os_error(libc::ENOTTY);
+            return Err(Missing { facility: "PAGEMAP_SCAN", error });
+        }
+        let kernel = Arc::new(Kernel { uffd, pagemap, generation: now });
+        *shared = Arc::downgrade(&kernel);
+        Ok(kernel)
+    }
+
+    /// Whether this process opened it, and not one it was forked from.
+    pub fn is_ours(&self) -> bool {
+        self.generation == generation()
+    }
+}
+
+impl Missing {
+    /// The reason and the way out, for a message.
+    pub fn reason(&self) -> String {
+        let hint = match self.error.raw_os_error() {
+            Some(libc::EPERM) => "; allow userfaultfd in the container's seccomp profile",
+            Some(libc::EACCES) => "; after setuid call prctl(PR_SET_DUMPABLE, 1) first, or make the area before it",
+            Some(libc::ENOSYS | libc::EINVAL | libc::ENOTTY) => "; it came with Linux 6.7",
+            Some(libc::EMFILE) => "; raise the limit of descriptors (ulimit -n)",
+            _ => "",
+        };
+        format!("{} is missing: {}{hint}", self.facility, self.error)
+    }
+}

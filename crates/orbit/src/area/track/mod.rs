@@ -1,0 +1,257 @@
+//! The tracker: which pages of an area were written since the last harvest.
+//!
+//! **Vocabulary.** To *harvest* is to fetch the written pages and begin anew, in that order page by page: a page is
+//! protected (or copied to the shadow) before it is reported. To *peek* is to count without beginning anew. An *engine* is a
+//! way of finding out; [`Engine`] names them.
+//!
+//! **Promise.** A page whose content changed is reported by the first harvest that begins after the change, or by a later
+//! one if that one fails: what a failed harvest has fetched is kept in `pending`. The opposite is not promised: a reported
+//! page may be unchanged.
+//!
+//! A tracker is used by one thread at a time, beside any number of threads that write to the area.
+
+mod compare;
+mod hot;
+mod kernel;
+mod protect;
+mod written;
+
+use super::Engine;
+use super::forked::generation;
+pub use super::pages::PageRuns;
+use crate::error::{Error, Kind, Result};
+use compare::Compare;
+use kernel::Kernel;
+use protect::Protect;
+use std::io;
+use written::Written;
+
+/// Up to this many pages, `Auto` copies them all: 8 KiB cost less than one scan.
+const COPIED_PAGES: usize = 2;
+
+/// The engine at work.
+#[derive(Debug)]
+enum Way {
+    Copy,
+    Compare(Compare),
+    Track(Written),
+    Protect(Protect),
+}
+
+/// Finds the written pages of one range of memory. See the module's head.
+#[derive(Debug)]
+pub struct Tracker {
+    base: usize,
+    /// Bytes, a multiple of `page`.
+    limit: usize,
+    page: usize,
+    /// What was asked for; `Auto` and `Fork` leave the choice to us.
+    asked: Engine,
+    way: Way,
+    /// Why the choice is not the usual one.
+    note: Option<String>,
+    /// Pages looked at: `[0, used)`.
+    used: usize,
+    /// Pages that the next harvest reports whatever the engine says. Below `used`.
+    pending: PageRuns,
+    /// The process it works in, see [`super::forked`].
+    generation: u64,
+}
+
+impl Tracker {
+    /// A tracker of the `limit` bytes at `base` (whole pages, mapped and writable, for as long as the tracker lives). It
+    /// looks at nothing until [`Tracker::grow`].
+    ///
+    /// # Errors
+    /// `Unsupported` when the engine asked for cannot be had here, with the facility that is missing. `Auto` always finds
+    /// one that works.
+    pub fn new(base: usize, limit: usize, engine: Engine) -> Result<Tracker> {
+        let mut tracker = Tracker {
+            base,
+            limit,
+            page: orbit_linux::map::page_size(),
+            asked: engine,
+            way: Way::Copy,
+            note: None,
+            used: 0,
+            pending: PageRuns::new(),
+            generation: generation(),
+        };
+        let refused = |needs: String, instead: &str| {
+            Error::new(Kind::Unsupported, format!("engine \"{engine}\" cannot be had: {needs}; choose {instead}"))
+        };
+        match engine {
+            Engine::Auto | Engine::Fork | Engine::Copy => {}
+            Engine::Track => {
+                tracker.way = tracker.track().map_err(|why| refused(why, "Engine::Auto or Engine::Compare"))?;
+            }
+            Engine::Compare => {
+                let compare = Compare::new(base, limit, tracker.page);
+                tracker.way = Way::Compare(compare.map_err(|error| {
+                    refused(format!("no address space for a shadow ({error})"), "a smaller limit or Engine::Copy")
+                })?);
+            }
+            Engine::Mprotect => {
+                let protect = Protect::new(base, limit, tracker.page);
+                tracker.way = Way::Protect(protect.map_err(|error| refused(error.to_string(), "Engine::Auto"))?);
+            }
+        }
+        Ok(tracker)
+    }
+
+    fn track(&self) -> std::result::Result<Way, String> {
+        let kernel = Kernel::open().map_err(|missing| missing.reason())?;
+        let written = Written::new(kernel, self.base, self.limit, self.page);
+        written.map(Way::Track).map_err(|error| format!("userfaultfd refused the range: {error}"))
+    }
+
+    /// The engine at work now. [`Engine::Auto`] and [`Engine::Fork`] show what they came to.
+    pub fn engine(&self) -> Engine {
+        match self.way {
+            Way::Copy => Engine::Copy,
+            Way::Compare(_) => Engine::Compare,
+            Way::Track(_) => Engine::Track,
+            Way::Protect(_) => Engine::Mprotect,
+        }
+    }
+
+    /// Why the engine is not the one expected, if so: the facility that is missing and the way out.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    fn chooses(&self) -> bool {
+        matches!(self.asked, Engine::Auto | Engine::Fork)
+    }
+
+    /// Goes over to comparing, after `why`. Every page counts as written, as what the engine before knew is gone.
+    fn degrade(&mut self, why: String) -> io::Result<()> {
+        self.way = Way::Compare(Compare::new(self.base, self.limit, self.page)?);
+        self.note = Some(why);
+        self.pending.push(0, self.used);
+        Ok(())
+    }
+
+    fn ours(&self) -> Result<()> {
+        if self.generation == generation() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Forked,
+            "this area was made by the process that this one was forked from; make areas of your own after a fork",
+        ))
+    }
+
+    /// From now on looks at the first `used_pages` pages (never fewer than before). The new ones are reported by the next
+    /// harvest. `Auto` may change the engine.
+    ///
+    /// # Errors
+    /// `Forked` in another process than the one it was made in.
+    pub fn grow(&mut self, used_pages: usize) -> Result<()> {
+        self.ours()?;
+        let used = used_pages.min(self.limit / self.page);
+        if used <= self.used {
+            return Ok(());
+        }
+        self.pending.push(self.used, used - self.used);
+        self.used = used;
+        if self.chooses() && self.used > COPIED_PAGES && matches!(self.way, Way::Copy) && self.note.is_none() {
+            match self.track() {
+                Ok(way) => {
+                    self.way = way;
+                    self.pending.push(0, self.used);
+                }
+                Err(why) => {
+                    if let Err(error) = self.degrade(why.clone()) {
+                        self.note = Some(format!("{why}; no address space for a shadow either: {error}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many pages the next harvest would report, counting no further than `stop_after`. Protects nothing.
+    ///
+    /// # Errors
+    /// `Forked`, or `System` when the kernel refuses the scan.
+    pub fn peek(&mut self, stop_after: usize) -> Result<usize> {
+        self.ours()?;
+        if self.pending.pages() >= stop_after {
+            return Ok(stop_after);
+        }
+        let mut pages = self.pending.clone();
+        match &mut self.way {
+            Way::Copy => return Ok(self.used.min(stop_after)),
+            Way::Compare(compare) => compare.peek(self.used, stop_after, &mut pages),
+            Way::Track(written) => {
+                let status = written.peek(self.used, stop_after, &mut pages);
+                status.map_err(|error| Error::system("counting the written pages of an area", error))?;
+            }
+            Way::Protect(protect) => protect.peek(self.used, stop_after, &mut pages),
+        }
+        Ok(pages.pages().min(stop_after))
+    }
+
+    /// Adds to `out` every page written since the last harvest that succeeded, after protecting it again.
+    ///
+    /// # Errors
+    /// `Forked`, or `System` when the kernel refuses: then `out` is as before, nothing is lost, and the next harvest
+    /// reports what this one has fetched. An engine of `Auto`'s choice that the kernel no longer allows is replaced instead.
+    pub fn harvest(&mut self, out: &mut PageRuns) -> Result<()> {
+        self.ours()?;
+        let mut status = self.fetch();
+        if let Err(error) = &status
+            && self.chooses()
+            && matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+        {
+            let why =
+                format!("the kernel no longer lets this process track writes ({error}); pages are compared instead");
+            status = self.degrade(why).and_then(|()| self.fetch());
+        }
+        status.map_err(|error| Error::system("fetching the written pages of an area", error))?;
+        out.extend(&self.pending);
+        self.pending.clear();
+        Ok(())
+    }
+
+    fn fetch(&mut self) -> io::Result<()> {
+        match &mut self.way {
+            Way::Copy => {
+                self.pending.push(0, self.used);
+                Ok(())
+            }
+            Way::Compare(compare) => {
+                compare.adopt(&self.pending);
+                compare.harvest(self.used, &mut self.pending)
+            }
+            Way::Track(written) => written.harvest(self.used, &mut self.pending),
+            Way::Protect(protect) => protect.harvest(self.used, &mut self.pending),
+        }
+    }
+
+    /// Makes the next harvest report `pages` pages from `first` on: for changes that the engine cannot see, as
+    /// `MADV_DONTNEED`. Pages not looked at yet are reported anyway when they are.
+    pub fn mark(&mut self, first: usize, pages: usize) {
+        let end = (first + pages).min(self.used);
+        if first < end {
+            self.pending.push(first, end - first);
+        }
+    }
+
+    /// From where a snapshot copies `page` after a harvest: the area, or the shadow of `compare`. Readable for a page as
+    /// long as the tracker lives; the content of one taken from the area may change while it is being copied, and is then
+    /// reported by the next harvest.
+    pub fn source(&self, page: usize) -> *const u8 {
+        debug_assert!(page < self.limit / self.page);
+        match &self.way {
+            Way::Compare(compare) => compare.source(page),
+            _ => std::ptr::with_exposed_provenance(self.base + page * self.page),
+        }
+    }
+
+    /// How many pages are looked at.
+    pub fn used_pages(&self) -> usize {
+        self.used
+    }
+}

@@ -1,0 +1,178 @@
+//! The window: one reservation of address space that all areas are carved from.
+//!
+//! It is made before the template is cloned and never moved, so an area has the same address in main and in every orbit.
+//! Reserved space is `PROT_NONE` and costs no memory. Ranges go out page aligned, from 2 MiB on aligned to 2 MiB, with at
+//! least one unmapped page between two, and come back when an area goes away.
+
+use crate::error::{Error, Kind, Result};
+use orbit_linux::map::{self, Mapping};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// What is reserved when nobody says otherwise.
+const DEFAULT_BYTES: usize = 64 << 30;
+/// Less than this is not worth going on with.
+const LEAST_BYTES: usize = 64 << 20;
+/// Alignment of ranges at least this long, and the unit of a huge page.
+const HUGE: usize = 2 << 20;
+
+/// The reservation and what of it is free.
+#[derive(Debug)]
+pub(crate) struct Window {
+    base: usize,
+    len: usize,
+    /// Free ranges by address: start to length. No two touch.
+    free: Mutex<BTreeMap<usize, usize>>,
+}
+
+static WINDOW: OnceLock<Window> = OnceLock::new();
+/// Held while the window is reserved, so that two first users do not reserve twice.
+static RESERVING: Mutex<()> = Mutex::new(());
+
+/// The window, reserved with the default size on first use.
+pub(crate) fn window() -> Result<&'static Window> {
+    reserve_window(DEFAULT_BYTES)
+}
+
+/// The window, if it is reserved.
+pub(crate) fn existing() -> Option<&'static Window> {
+    WINDOW.get()
+}
+
+/// Reserves `bytes` of address space as the window, halving until the kernel agrees. A window that exists already stays
+/// as it is, whatever its size.
+///
+/// # Errors
+/// `Limit` when not even 64 MiB can be had.
+pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
+    if let Some(window) = WINDOW.get() {
+        return Ok(window);
+    }
+    let _one = RESERVING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(window) = WINDOW.get() {
+        return Ok(window);
+    }
+    let mut len = bytes.max(LEAST_BYTES).next_multiple_of(HUGE);
+    loop {
+        match Mapping::reserve(len) {
+            Ok(mapping) => {
+                // Areas hold addresses inside the window for as long as the process lives, so it is never unmapped.
+                let mapping = std::mem::ManuallyDrop::new(mapping);
+                return Ok(WINDOW.get_or_init(|| Window::over(mapping.as_ptr() as usize, len)));
+            }
+            Err(_) if len / 2 >= LEAST_BYTES => len = (len / 2).next_multiple_of(HUGE),
+            Err(error) => {
+                return Err(Error::new(
+                    Kind::Limit,
+                    format!(
+                        "cannot reserve address space for areas: {bytes} bytes asked for, {len} refused as well ({error}); \
+                         raise the address space limit (ulimit -v) or ask for a smaller window"
+                    ),
+                ));
+            }
+        }
+    }
+}
+
+impl Window {
+    fn over(base: usize, len: usize) -> Self {
+        Window { base, len, free: Mutex::new(BTreeMap::from([(base, len)])) }
+    }
+
+    /// The first address of the window.
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Its length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether any byte of `[addr, addr + len)` lies in the window.
+    pub(crate) fn overlaps(&self, addr: usize, len: usize) -> bool {
+        addr < self.base + self.len && self.base < addr.saturating_add(len)
+    }
+
+    /// The whole room a range of `bytes` takes: it and the unmapped page after it.
+    fn room(bytes: usize) -> usize {
+        bytes + map::page_size()
+    }
+
+    /// Takes a range of `bytes` (whole pages) out of the window. It is still `PROT_NONE`.
+    ///
+    /// # Errors
+    /// `Full` when no free range is long enough.
+    pub(crate) fn take(&self, bytes: usize) -> Result<usize> {
+        let align = if bytes >= HUGE { HUGE } else { map::page_size() };
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = Self::room(bytes);
+        let found = free.iter().find_map(|(&start, &len)| {
+            let first = start.next_multiple_of(align);
+            (first - start).checked_add(room).filter(|&need| need <= len).map(|_| (start, len, first))
+        });
+        let Some((start, len, first)) = found else {
+            let left: usize = free.values().sum();
+            return Err(Error::new(
+                Kind::Full,
+                format!(
+                    "the window for areas has no range of {bytes} bytes left ({left} of {} bytes free); \
+                     lower Area::limit, drop areas, or reserve a larger window at start",
+                    self.len
+                ),
+            ));
+        };
+        free.remove(&start);
+        if first > start {
+            free.insert(start, first - start);
+        }
+        if first + room < start + len {
+            free.insert(first + room, start + len - (first + room));
+        }
+        Ok(first)
+    }
+
+    /// Takes back a range that `take` gave. The caller has made it `PROT_NONE` again.
+    pub(crate) fn give_back(&self, first: usize, bytes: usize) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut start, mut end) = (first, first + Self::room(bytes));
+        if let Some((&before, &len)) = free.range(..start).next_back()
+            && before + len == start
+        {
+            free.remove(&before);
+            start = before;
+        }
+        if let Some(len) = free.remove(&end) {
+            end += len;
+        }
+        free.insert(start, end - start);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranges do not overlap, are aligned, leave a gap, and all come back.
+    #[test]
+    fn ranges_are_apart_and_come_back() {
+        let window = Window::over(HUGE * 100, HUGE * 64);
+        let sizes = [4096, HUGE, 8192, HUGE * 3, 4096, HUGE / 2, HUGE + 4096];
+        let mut taken = Vec::new();
+        for bytes in sizes {
+            let first = window.take(bytes).unwrap();
+            assert_eq!(first % if bytes >= HUGE { HUGE } else { 4096 }, 0);
+            assert!(window.overlaps(first, bytes));
+            for &(other, len) in &taken {
+                assert!(first >= other + len + 4096 || other >= first + bytes + 4096);
+            }
+            taken.push((first, bytes));
+        }
+        assert!(window.take(HUGE * 64).is_err());
+        for (first, bytes) in taken {
+            window.give_back(first, bytes);
+        }
+        let free = window.free.lock().unwrap();
+        assert_eq!(*free, BTreeMap::from([(HUGE * 100, HUGE * 64)]));
+    }
+}
