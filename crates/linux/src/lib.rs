@@ -27,16 +27,22 @@
 
 use std::io;
 
+pub mod cgroup;
 pub mod eventfd;
 pub mod futex;
 pub mod map;
 pub mod memfd;
 pub mod pagemap;
+pub mod perf;
 pub mod pidfd;
 pub mod poll;
 pub mod process;
+pub mod rlimit;
+pub mod sched;
+pub mod seccomp;
 pub mod socket;
 pub mod uffd;
+pub mod uname;
 
 /// Whether a facility can be used by this process, here and now.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -102,6 +102,12 @@ impl Pagemap {
         self.has_scan
     }
 
+    /// The same file, read the way a kernel without `PAGEMAP_SCAN` needs it: to compare the two, and for tests.
+    pub fn without_scan(mut self) -> Self {
+        self.has_scan = false;
+        self
+    }
+
     /// Appends the ranges of `[start, end)` written since they were last protected, and with `protect` protects exactly
     /// those again, each page in one step with finding it: no write is lost. Stops after `max_pages` pages (0: no limit).
     /// Answers how many pages were found. Pages that were swapped out are found too.

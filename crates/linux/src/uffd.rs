@@ -91,6 +91,14 @@ impl Uffd {
     /// userfaultfd has it, `ENOMEM`.
     pub fn register_wp(&self, addr: usize, len: usize) -> io::Result<()> {
         refuse_hugetlb(addr, len)?;
+        self.register_wp_unchecked(addr, len)
+    }
+
+    /// As [`Uffd::register_wp`] for memory known not to be hugetlb, without looking. Async-signal-safe.
+    ///
+    /// # Errors
+    /// As [`Uffd::register_wp`].
+    pub fn register_wp_unchecked(&self, addr: usize, len: usize) -> io::Result<()> {
         let mut arg = UffdioRegister { range: range(addr, len), mode: UFFDIO_REGISTER_MODE_WP, ioctls: 0 };
         // SAFETY: the struct is the one UFFDIO_REGISTER takes. Registering changes no content.
         check_int(unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_REGISTER, &raw mut arg) }).map(|_| ())

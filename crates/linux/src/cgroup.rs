@@ -1,0 +1,379 @@
+//! Control groups: a bound on the memory and the processor time of a few processes, and the truth about who was killed
+//! for lack of memory.
+//!
+//! A [`Group`] lies below the control group the caller is in, so the caller's own limits hold for it too. With version 2
+//! that needs the `memory` and `cpu` controllers enabled for children there, which the kernel refuses for a group that
+//! holds processes itself (all but the root); then the parent group is tried, which is where a delegated service manager
+//! (`DelegateSubgroup=`) or root may make one. With version 1 the `memory` and `cpu` hierarchies are used, either alone if
+//! need be. Groups are directories: [`Group::remove`], also done on drop, takes them away; [`sweep`] takes away those of
+//! programs that could not.
+//!
+//! Enabling a controller for children (version 2) stays when the group goes. Nothing else does.
+
+use crate::process::{RawChild, raw_fork};
+use crate::{Support, invalid};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The period over which processor time is bounded, in microseconds: the kernel's own default.
+const PERIOD_US: u64 = 100_000;
+/// How long [`Group::remove`] waits for processes that have ended to leave, in steps of a millisecond.
+const REMOVE_TRIES: u32 = 100;
+
+/// A control group of its own for a few processes. Removed on drop. May be used from any thread.
+#[derive(Debug)]
+pub struct Group {
+    memory: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+    unified: bool,
+}
+
+impl Group {
+    /// Makes an empty group without limits. `name` becomes the directory's name: no slash, not empty.
+    ///
+    /// # Errors
+    /// `Unsupported` where there is no control group with `memory` or `cpu` that the caller may make children in (the text
+    /// says what was tried); `AlreadyExists`; `InvalidInput` for the name.
+    pub fn create(name: &str) -> io::Result<Group> {
+        if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\n', '\0']) {
+            return Err(invalid(format!("control group name {name:?}: must be one directory name")));
+        }
+        let (bases, mut why) = Bases::find();
+        for dir in &bases.unified {
+            match create_unified(dir, name) {
+                Ok(group) => return Ok(group),
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => return Err(e),
+                Err(e) => why.push(format!("{}: {e}", dir.display())),
+            }
+        }
+        let mut group = Group { memory: None, cpu: None, unified: false };
+        for (base, slot) in [(&bases.memory, &mut group.memory), (&bases.cpu, &mut group.cpu)] {
+            let Some(base) = base else { continue };
+            let dir = base.join(name);
+            match fs::create_dir(&dir) {
+                Ok(()) => *slot = Some(dir),
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => return Err(e),
+                Err(e) => why.push(format!("{}: {e}", dir.display())),
+            }
+        }
+        if group.memory.is_none() && group.cpu.is_none() {
+            let why = why.join("; ");
+            let text = format!("no control group to be had ({why}): run as root, or delegate one to this user");
+            return Err(io::Error::new(ErrorKind::Unsupported, text));
+        }
+        Ok(group)
+    }
+
+    /// The directories of the group: one, or one a hierarchy.
+    pub fn dirs(&self) -> Vec<PathBuf> {
+        let mut dirs: Vec<PathBuf> = self.memory.iter().chain(&self.cpu).cloned().collect();
+        dirs.dedup();
+        dirs
+    }
+
+    /// Whether memory can be bounded.
+    pub fn has_memory(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// Whether processor time can be bounded.
+    pub fn has_cpu(&self) -> bool {
+        self.cpu.is_some()
+    }
+
+    /// Bounds the memory of the group, swap included where it is accounted. More than that and the kernel kills a process
+    /// of the group. Pages of shared memory count for the group that touches them first.
+    ///
+    /// # Errors
+    /// `Unsupported` without the memory controller; `EBUSY` when more is in use already and cannot be reclaimed.
+    pub fn set_memory(&self, bytes: u64) -> io::Result<()> {
+        let dir = self.memory_dir()?;
+        let value = bytes.to_string();
+        if self.unified {
+            write(dir, "memory.max", &value)?;
+            return ignore_missing(write(dir, "memory.swap.max", "0"));
+        }
+        // Memory and swap together must never be below memory alone, so raising and lowering need opposite orders.
+        let both = "memory.memsw.limit_in_bytes";
+        if write(dir, "memory.limit_in_bytes", &value).is_err() {
+            ignore_missing(write(dir, both, &value))?;
+            return write(dir, "memory.limit_in_bytes", &value);
+        }
+        ignore_missing(write(dir, both, &value))
+    }
+
+    /// Bounds the processor time of the group: 100 is one whole processor, 250 two and a half.
+    ///
+    /// # Errors
+    /// `Unsupported` without the cpu controller or without bandwidth control; `InvalidInput` for 0.
+    pub fn set_cpu(&self, percent_of_one_cpu: u32) -> io::Result<()> {
+        if percent_of_one_cpu == 0 {
+            return Err(invalid("a processor bound of 0 %: 1 is the least".into()));
+        }
+        let Some(dir) = &self.cpu else {
+            return Err(unsupported("the control group has no cpu controller"));
+        };
+        let quota = PERIOD_US * u64::from(percent_of_one_cpu) / 100;
+        let done = if self.unified {
+            write(dir, "cpu.max", &format!("{quota} {PERIOD_US}"))
+        } else {
+            write(dir, "cpu.cfs_period_us", &PERIOD_US.to_string())
+                .and_then(|()| write(dir, "cpu.cfs_quota_us", &quota.to_string()))
+        };
+        done.map_err(|e| if e.kind() == ErrorKind::NotFound { unsupported("kernel without CFS_BANDWIDTH") } else { e })
+    }
+
+    /// Moves a process, with all its threads, into the group.
+    ///
+    /// # Errors
+    /// `ESRCH` when there is no such process, `EACCES` when the caller may not move it there.
+    pub fn add(&self, pid: i32) -> io::Result<()> {
+        for dir in self.dirs() {
+            write(&dir, "cgroup.procs", &pid.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// How many processes of the group the kernel has killed for lack of memory, as far as it counts them.
+    pub fn oom_kills(&self) -> u64 {
+        let file = if self.unified { "memory.events" } else { "memory.oom_control" };
+        let text = self.memory.as_ref().and_then(|d| fs::read_to_string(d.join(file)).ok()).unwrap_or_default();
+        text.lines().find_map(|l| l.strip_prefix("oom_kill ")).and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Bytes in use by the group now; 0 where they are not counted.
+    pub fn memory_now(&self) -> u64 {
+        let file = if self.unified { "memory.current" } else { "memory.usage_in_bytes" };
+        let text = self.memory.as_ref().and_then(|d| fs::read_to_string(d.join(file)).ok()).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    }
+
+    /// Takes the group away. Its processes must have ended; the kernel is given up to 0.1 s to let go of them. Done
+    /// already is fine.
+    ///
+    /// # Errors
+    /// `EBUSY` while a process is in it.
+    pub fn remove(&self) -> io::Result<()> {
+        let mut result = Ok(());
+        for dir in self.dirs() {
+            let mut tries = 0;
+            loop {
+                match fs::remove_dir(&dir) {
+                    Ok(()) => break,
+                    Err(e) if e.kind() == ErrorKind::NotFound => break,
+                    Err(e) if e.raw_os_error() == Some(libc::EBUSY) && tries < REMOVE_TRIES => {
+                        tries += 1;
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    Err(e) => {
+                        result = Err(e);
+                        break;
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    fn memory_dir(&self) -> io::Result<&Path> {
+        self.memory.as_deref().ok_or_else(|| unsupported("the control group has no memory controller"))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A process still in it keeps the group alive: `sweep` finds it later.
+        let _ = self.remove();
+    }
+}
+
+/// Takes away empty groups named `prefix-PID-...` or `prefix-PID` whose process PID is gone: what programs leave that were
+/// killed. Looks where [`Group::create`] would make them. Answers how many directories went.
+pub fn sweep(prefix: &str) -> usize {
+    let (bases, _) = Bases::find();
+    let mut gone = 0;
+    for base in bases.unified.iter().chain(&bases.memory).chain(&bases.cpu) {
+        let Ok(entries) = fs::read_dir(base) else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let owner = name
+                .to_str()
+                .and_then(|n| n.strip_prefix(prefix)?.strip_prefix('-'))
+                .and_then(|rest| rest.split('-').next()?.parse::<i32>().ok());
+            if let Some(pid) = owner
+                && !Path::new(&format!("/proc/{pid}")).exists()
+                && fs::remove_dir(entry.path()).is_ok()
+            {
+                gone += 1;
+            }
+        }
+    }
+    gone
+}
+
+/// The directories below which groups may be made.
+#[derive(Default)]
+struct Bases {
+    /// Version 2, in the order they are tried.
+    unified: Vec<PathBuf>,
+    /// Version 1.
+    memory: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+}
+
+impl Bases {
+    /// Finds them by where control groups are mounted and which of them this process is in; and says what is missing.
+    fn find() -> (Bases, Vec<String>) {
+        let mut bases = Bases::default();
+        let mut why = Vec::new();
+        let (Ok(mounts), Ok(own)) =
+            (fs::read_to_string("/proc/self/mountinfo"), fs::read_to_string("/proc/self/cgroup"))
+        else {
+            why.push("/proc/self/mountinfo or /proc/self/cgroup cannot be read".into());
+            return (bases, why);
+        };
+        for line in mounts.lines() {
+            let Some(m) = Mount::parse(line) else { continue };
+            let has = |c: &str| m.options.split(',').any(|o| o == c);
+            if m.kind == "cgroup2" && bases.unified.is_empty() {
+                if let Some(dir) = m.dir_of(own_path(&own, "")) {
+                    if let Some(parent) = dir.parent().filter(|p| p.starts_with(&m.at)) {
+                        bases.unified.push(parent.to_path_buf());
+                    }
+                    bases.unified.insert(0, dir);
+                }
+            } else if m.kind == "cgroup" {
+                if has("memory") && bases.memory.is_none() {
+                    bases.memory = m.dir_of(own_path(&own, "memory"));
+                }
+                if has("cpu") && bases.cpu.is_none() {
+                    bases.cpu = m.dir_of(own_path(&own, "cpu"));
+                }
+            }
+        }
+        if bases.unified.is_empty() && bases.memory.is_none() && bases.cpu.is_none() {
+            why.push("no cgroup file system is mounted".into());
+        }
+        (bases, why)
+    }
+}
+
+/// One line of `/proc/self/mountinfo`.
+struct Mount<'a> {
+    root: &'a str,
+    at: PathBuf,
+    kind: &'a str,
+    options: &'a str,
+}
+
+impl<'a> Mount<'a> {
+    fn parse(line: &'a str) -> Option<Mount<'a>> {
+        let (left, right) = line.split_once(" - ")?;
+        let mut left = left.split(' ').skip(3);
+        let (root, at) = (left.next()?, left.next()?);
+        let mut right = right.split(' ');
+        let (kind, options) = (right.next()?, right.nth(1)?);
+        Some(Mount { root, at: PathBuf::from(at), kind, options })
+    }
+
+    /// Where the group with this path shows below the mount, which may begin at a group other than the root.
+    fn dir_of(&self, path: Option<&str>) -> Option<PathBuf> {
+        let below = path?.strip_prefix(self.root.trim_end_matches('/')).unwrap_or("");
+        let dir = self.at.join(below.trim_start_matches('/'));
+        if dir.is_dir() { Some(dir) } else { Some(self.at.clone()) }
+    }
+}
+
+/// This process' group in the hierarchy with the given controller ("" for version 2), from `/proc/self/cgroup`.
+fn own_path<'a>(own: &'a str, controller: &str) -> Option<&'a str> {
+    own.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (id, list, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let hit =
+            if controller.is_empty() { id == "0" && list.is_empty() } else { list.split(',').any(|c| c == controller) };
+        hit.then_some(path)
+    })
+}
+
+fn create_unified(base: &Path, name: &str) -> io::Result<Group> {
+    for controller in ["memory", "cpu"] {
+        if lists(&base.join("cgroup.controllers"), controller)
+            && !lists(&base.join("cgroup.subtree_control"), controller)
+        {
+            // What cannot be enabled shows below, when the new group lacks it.
+            let _ = write(base, "cgroup.subtree_control", &format!("+{controller}"));
+        }
+    }
+    if !["memory", "cpu"].iter().any(|c| lists(&base.join("cgroup.subtree_control"), c)) {
+        return Err(unsupported("neither memory nor cpu is, or can be, enabled for children"));
+    }
+    let dir = base.join(name);
+    fs::create_dir(&dir)?;
+    let has = |c: &str| lists(&dir.join("cgroup.controllers"), c).then(|| dir.clone());
+    Ok(Group { memory: has("memory"), cpu: has("cpu"), unified: true })
+}
+
+/// Whether a file with a list of words has this one.
+fn lists(file: &Path, word: &str) -> bool {
+    fs::read_to_string(file).is_ok_and(|text| text.split_whitespace().any(|w| w == word))
+}
+
+fn write(dir: &Path, file: &str, value: &str) -> io::Result<()> {
+    fs::OpenOptions::new()
+        .write(true)
+        .open(dir.join(file))
+        .and_then(|mut f| io::Write::write_all(&mut f, value.as_bytes()))
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn unsupported(why: &str) -> io::Error {
+    io::Error::new(ErrorKind::Unsupported, why)
+}
+
+/// Makes a group, sets a bound, moves a child into it, and removes all of it.
+pub fn probe() -> Support {
+    let tried = (|| {
+        let group = Group::create(&format!("orbit-probe-{}-{}", std::process::id(), unique()))?;
+        if group.has_memory() {
+            group.set_memory(64 << 20)?;
+        }
+        // SAFETY: the child only sleeps; it calls nothing that allocates or locks.
+        let Some(RawChild { pid, pidfd }) = (unsafe { raw_fork(0) })? else {
+            loop {
+                // SAFETY: pause takes nothing.
+                unsafe { libc::pause() };
+            }
+        };
+        let added = group.add(pid);
+        if let Some(fd) = pidfd {
+            crate::pidfd::send_signal(fd.as_fd(), libc::SIGKILL)?;
+            crate::pidfd::wait(fd.as_fd(), false)?;
+        } else {
+            let mut status = 0;
+            // SAFETY: an own child that was not reaped yet.
+            unsafe {
+                libc::kill(pid, libc::SIGKILL);
+                libc::waitpid(pid, &raw mut status, libc::__WALL);
+            }
+        }
+        added?;
+        group.remove()
+    })();
+    Support::from_result("control groups", tried, |_| "limits fall back to rlimits, affinity and nice".into())
+}
+
+/// A number no other probe of this process has.
+fn unique() -> u32 {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

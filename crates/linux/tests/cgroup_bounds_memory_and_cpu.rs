@@ -1,0 +1,124 @@
+//! A control group: a process that takes more memory than its group may is killed and counted; processor time is held
+//! down; nothing of the group stays.
+
+use orbit_linux::cgroup::{self, Group};
+use orbit_linux::map::Mapping;
+use orbit_linux::pidfd::{self, Ended};
+use orbit_linux::process::raw_fork;
+use orbit_linux::{sched, socket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+fn group(what: &str) -> Option<Group> {
+    if let Some(why) = cgroup::probe().reason() {
+        println!("SKIP: needs control groups: {why}");
+        return None;
+    }
+    Some(Group::create(&format!("orbit-test-{}-{what}", std::process::id())).expect("create"))
+}
+
+/// A child that waits for a byte, then does `work`, and ends with its answer.
+fn child(group: &Group, work: impl FnOnce() -> i32) -> (i32, OwnedFd) {
+    let (ours, theirs) = socket::pair().expect("pair");
+    // SAFETY: `work` makes system calls and touches memory it maps; nothing else.
+    let Some(child) = unsafe { raw_fork(0) }.expect("fork") else {
+        let _ = socket::receive(theirs.as_fd(), &mut [0; 1], &mut Vec::new(), false);
+        let answer = work();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(answer) };
+    };
+    group.add(child.pid).expect("add");
+    socket::send(ours.as_fd(), &[1], &[]).expect("go");
+    (child.pid, child.pidfd.expect("pidfd"))
+}
+
+#[test]
+fn too_much_memory_kills_and_is_counted() {
+    let Some(group) = group("memory") else { return };
+    if !group.has_memory() {
+        println!("SKIP: needs the memory controller");
+        return;
+    }
+    group.set_memory(16 << 20).expect("set_memory");
+    assert_eq!(group.oom_kills(), 0);
+    let (_, fd) = child(&group, || Mapping::anonymous(64 << 20, true).map_or(1, |_| 0));
+    let end = pidfd::wait(fd.as_fd(), false).expect("wait").expect("ended");
+    assert_eq!(end.signal(), Some(libc::SIGKILL), "{end:?}");
+    assert_eq!(group.oom_kills(), 1);
+    group.set_memory(128 << 20).expect("raise");
+    let (_, fd) = child(&group, || Mapping::anonymous(64 << 20, true).map_or(1, |_| 0));
+    let end = pidfd::wait(fd.as_fd(), false).expect("wait").expect("ended");
+    assert_eq!(end, Ended { code: libc::CLD_EXITED, status: 0 }, "enough memory now");
+    group.set_memory(8 << 20).expect("lower");
+    let dirs = group.dirs();
+    assert!(!dirs.is_empty() && dirs.iter().all(|d| d.is_dir()));
+    group.remove().expect("remove");
+    group.remove().expect("again");
+    assert!(dirs.iter().all(|d| !d.exists()), "{dirs:?}");
+}
+
+#[test]
+fn processor_time_is_held_down() {
+    let Some(group) = group("cpu") else { return };
+    if !group.has_cpu() {
+        println!("SKIP: needs the cpu controller");
+        return;
+    }
+    match group.set_cpu(10) {
+        Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {
+            println!("SKIP: needs cpu bandwidth control: {e}");
+            return;
+        }
+        other => other.expect("set_cpu"),
+    }
+    let (pid, fd) = child(&group, || {
+        loop {
+            std::hint::spin_loop();
+        }
+    });
+    let begun = Instant::now();
+    std::thread::sleep(Duration::from_millis(1500));
+    let ran = sched::schedstat(pid, pid).map(|s| s.run_ns);
+    let passed = begun.elapsed().as_nanos() as u64;
+    pidfd::send_signal(fd.as_fd(), libc::SIGKILL).expect("kill");
+    pidfd::wait(fd.as_fd(), false).expect("wait");
+    let ran = ran.expect("schedstat");
+    assert!(ran < passed / 3, "ran {ran} of {passed} ns at 10 %");
+}
+
+#[test]
+fn a_dropped_group_is_gone() {
+    let Some(group) = group("dropped") else { return };
+    let dirs = group.dirs();
+    drop(group);
+    assert!(dirs.iter().all(|d| !d.exists()), "{dirs:?}");
+}
+
+#[test]
+fn sweeping_takes_groups_of_dead_programs_only() {
+    if group("sweep-probe").is_none() {
+        return;
+    }
+    // SAFETY: the child only ends.
+    let Some(dead) = unsafe { raw_fork(0) }.expect("fork") else {
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) }
+    };
+    pidfd::wait(dead.pidfd.expect("pidfd").as_fd(), false).expect("wait");
+    let prefix = format!("orbit-sweep{}", std::process::id());
+    let left = Group::create(&format!("{prefix}-{}-3", dead.pid)).expect("create");
+    let living = Group::create(&format!("{prefix}-{}-3", std::process::id())).expect("create");
+    let (left_dirs, living_dirs) = (left.dirs(), living.dirs());
+    // As if its program had been killed before it could remove it.
+    std::mem::forget(left);
+    assert_eq!(cgroup::sweep(&prefix), left_dirs.len());
+    assert!(left_dirs.iter().all(|d| !d.exists()) && living_dirs.iter().all(|d| d.exists()));
+}
+
+#[test]
+fn bad_names_are_refused() {
+    for name in ["", ".", "..", "a/b", "../x"] {
+        let e = Group::create(name).expect_err("must be refused");
+        assert_eq!(e.kind(), std::io::ErrorKind::InvalidInput, "{name:?}: {e}");
+    }
+}
