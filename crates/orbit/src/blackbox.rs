@@ -325,7 +325,7 @@ fn step_back(context: *mut c_void) -> Option<u64> {
     // SAFETY: the kernel passes a `ucontext_t` to a handler set with SA_SIGINFO; nothing else refers to it.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let sp = registers[libc::REG_RSP as usize] as u64;
-    if sp == 0 || sp % 8 != 0 {
+    if sp == 0 || !sp.is_multiple_of(8) {
         return None;
     }
     // SAFETY: a call pushed the return address here. If it was no call and the stack pointer is wild as well, the fault

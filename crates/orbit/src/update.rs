@@ -441,7 +441,7 @@ fn pieces(address: usize, len: usize, mut word: impl FnMut(usize, usize, usize) 
     while done < len {
         let at = address + done;
         let mut size = 8;
-        while size > len - done || at % size != 0 {
+        while size > len - done || !at.is_multiple_of(size) {
             size /= 2;
         }
         if !word(at, done, size) {
