@@ -21,7 +21,7 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 /// An area. Shared by all handles to it; usable from any thread.
 #[derive(Debug)]
-pub struct AreaInner {
+pub(super) struct AreaInner {
     /// Its number, unique in this process.
     pub id: u32,
     /// Its name, for messages.
@@ -32,8 +32,6 @@ pub struct AreaInner {
     pub limit: usize,
     /// The engine asked for.
     pub asked: Engine,
-    /// Orbits that have a replica of it.
-    pub users: AtomicUsize,
     page: usize,
     /// The window that the range came from; `None` for adopted memory.
     window: Option<&'static Window>,
@@ -108,7 +106,6 @@ impl AreaInner {
             base,
             limit,
             asked,
-            users: AtomicUsize::new(0),
             page: map::page_size(),
             window,
             state: Mutex::new(State { heap: window.map(|_| Heap::new(base, limit)), gone: false }),
@@ -171,7 +168,7 @@ impl AreaInner {
     }
 
     /// Whether `[addr, addr + len)` lies in the area.
-    pub fn contains(&self, addr: usize, len: usize) -> bool {
+    pub(super) fn contains(&self, addr: usize, len: usize) -> bool {
         addr >= self.base && addr - self.base <= self.limit && len <= self.limit - (addr - self.base)
     }
 
@@ -186,7 +183,7 @@ impl AreaInner {
     }
 
     /// Pages from the base to the last one ever used.
-    pub fn high_pages(&self) -> usize {
+    pub(super) fn high_pages(&self) -> usize {
         self.high.load(Ordering::Acquire) / self.page
     }
 
@@ -333,7 +330,7 @@ impl AreaInner {
     ///
     /// # Errors
     /// `Gone`, `Forked`, and those of `f`.
-    pub fn with_tracker<R>(&self, f: impl FnOnce(&mut Tracker) -> Result<R>) -> Result<R> {
+    pub(super) fn with_tracker<R>(&self, f: impl FnOnce(&mut Tracker) -> Result<R>) -> Result<R> {
         let mut track = lock(&self.track);
         let tracker = track.as_mut().ok_or_else(|| self.gone())?;
         tracker.grow(self.high_pages())?;
@@ -347,12 +344,19 @@ impl AreaInner {
     }
 
     /// Registers an orbit: it is owed every page in use.
-    pub fn attach(&self) -> Arc<OwedSet> {
+    pub(super) fn attach(&self) -> Arc<OwedSet> {
         // Under the tracker's lock, so that no harvest falls between the two steps.
         let _track = lock(&self.track);
         let set = Arc::new(OwedSet::all(self.high_pages()));
         lock(&self.owed).push(Arc::downgrade(&set));
         set
+    }
+
+    /// How many orbits are registered.
+    pub(super) fn users(&self) -> usize {
+        let mut owed = lock(&self.owed);
+        owed.retain(|set| set.strong_count() != 0);
+        owed.len()
     }
 
     /// Adds to `out` every page that the orbit of `mine` needs to have the area as it is now: what was written since the
@@ -361,21 +365,7 @@ impl AreaInner {
     ///
     /// # Errors
     /// Those of [`Tracker::harvest`]; nothing is lost and `mine` is as before.
-    pub fn snapshot_pages(&self, mine: &OwedSet, out: &mut PageRuns) -> Result<()> {
-        self.snapshot_with(mine, out, |_, _| Ok(()))
-    }
-
-    /// As [`AreaInner::snapshot_pages`], and runs `copy` on the tracker and the pages before anybody else can harvest. If
-    /// it fails, the pages are owed again.
-    ///
-    /// # Errors
-    /// As `snapshot_pages`, and those of `copy`.
-    pub fn snapshot_with<R>(
-        &self,
-        mine: &OwedSet,
-        out: &mut PageRuns,
-        copy: impl FnOnce(&Tracker, &PageRuns) -> Result<R>,
-    ) -> Result<R> {
+    pub(super) fn snapshot_pages(&self, mine: &OwedSet, out: &mut PageRuns) -> Result<()> {
         self.with_tracker(|tracker| {
             let mut fresh = PageRuns::new();
             tracker.harvest(&mut fresh)?;
@@ -386,15 +376,19 @@ impl AreaInner {
                 }
                 true
             });
-            mine.take(&mut fresh);
-            let result = copy(tracker, &fresh);
-            if result.is_err() {
-                mine.owe(&fresh);
-            } else {
-                out.extend(&fresh);
-            }
-            result
+            out.extend(&fresh);
+            mine.take(out);
+            Ok(())
         })
+    }
+
+    /// Runs `f` with the function that says from where a page of a snapshot is copied. Nobody harvests meanwhile.
+    pub(super) fn with_source<R>(&self, f: impl FnOnce(&dyn Fn(usize) -> *const u8) -> R) -> R {
+        let track = lock(&self.track);
+        match &*track {
+            Some(tracker) => f(&|page| tracker.source(page)),
+            None => f(&|page| ptr::with_exposed_provenance(self.base + page * self.page)),
+        }
     }
 
     /// About how many pages the next snapshot for the orbit of `mine` has, counting no further than `stop_after`: pages
@@ -402,7 +396,7 @@ impl AreaInner {
     ///
     /// # Errors
     /// Those of [`Tracker::peek`].
-    pub fn peek_pages(&self, mine: &OwedSet, stop_after: usize) -> Result<usize> {
+    pub(super) fn peek_pages(&self, mine: &OwedSet, stop_after: usize) -> Result<usize> {
         let owed = mine.pages();
         if owed >= stop_after {
             return Ok(stop_after);

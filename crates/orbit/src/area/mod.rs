@@ -26,7 +26,7 @@ mod adopt;
 mod engine;
 #[doc(hidden)]
 pub mod fault;
-pub(crate) mod forked;
+mod forked;
 mod heap;
 mod inner;
 mod owed;
@@ -34,19 +34,20 @@ mod pages;
 mod registry;
 #[doc(hidden)]
 pub mod track;
-pub(crate) mod window;
+mod window;
 
 use crate::error::{Error, Kind, Result};
 pub use engine::Engine;
-#[doc(hidden)]
-pub use inner::AreaInner;
+pub(crate) use forked::generation;
+use inner::AreaInner;
 use orbit_linux::map::page_size;
 #[doc(hidden)]
 pub use owed::OwedSet;
+#[doc(hidden)]
+pub use pages::PageRuns;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// The limit of an area that states none, if its size is smaller.
 const DEFAULT_LIMIT: usize = 64 << 20;
@@ -56,8 +57,10 @@ fn human(bytes: usize) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes >> shift != 0 {
             let tenths = (bytes as u128 * 10) >> shift;
-            let rest = if tenths % 10 == 0 { String::new() } else { format!(".{}", tenths % 10) };
-            return format!("{}{rest} {unit}", tenths / 10);
+            return match (tenths / 10, tenths % 10) {
+                (whole, 0) => format!("{whole} {unit}"),
+                (whole, rest) => format!("{whole}.{rest} {unit}"),
+            };
         }
     }
     format!("{bytes} bytes")
@@ -179,9 +182,9 @@ impl Area {
         self.inner.id
     }
 
-    /// Its first byte, the same address in main and in every orbit.
-    pub fn base(&self) -> *mut u8 {
-        std::ptr::with_exposed_provenance_mut(self.inner.base)
+    /// Its first address, the same in main and in every orbit.
+    pub fn base(&self) -> usize {
+        self.inner.base
     }
 
     /// How many bytes it may ever hold, whole pages.
@@ -217,9 +220,9 @@ impl Area {
         self.inner.with_tracker(|tracker| Ok(tracker.note().map(str::to_owned))).unwrap_or(None)
     }
 
-    /// Whether all `len` bytes from `addr` on lie in the area's range.
-    pub fn contains(&self, addr: *const u8, len: usize) -> bool {
-        self.inner.contains(addr.addr(), len)
+    /// Whether all `len` bytes from address `addr` on lie in the area's range.
+    pub fn contains(&self, addr: usize, len: usize) -> bool {
+        self.inner.contains(addr, len)
     }
 
     /// Hands out at least `size` bytes at a multiple of `align` (a power of two; at least 16 is given). Their content is
@@ -289,7 +292,7 @@ impl Area {
     /// # Errors
     /// `Invalid` while orbits use it.
     pub fn destroy(&self) -> Result<()> {
-        let users = self.inner.users.load(Ordering::Acquire);
+        let users = self.inner.users();
         if users != 0 {
             let text = format!("area \"{}\" is used by {users} orbits; destroy those first", self.inner.name);
             return Err(Error::new(Kind::Invalid, text));
@@ -298,10 +301,34 @@ impl Area {
         Ok(())
     }
 
-    /// What stands behind the handle.
+    /// Pages from the base to the last one ever used.
     #[doc(hidden)]
-    pub fn inner(&self) -> &Arc<AreaInner> {
-        &self.inner
+    pub fn used_pages(&self) -> usize {
+        self.inner.high_pages()
+    }
+
+    /// Registers an orbit, which is owed every page in use. It counts as using the area while the set lives.
+    #[doc(hidden)]
+    pub fn attach(&self) -> Arc<OwedSet> {
+        self.inner.attach()
+    }
+
+    /// The pages that the orbit of `mine` needs now, see `inner`.
+    #[doc(hidden)]
+    pub fn snapshot_pages(&self, mine: &OwedSet, out: &mut PageRuns) -> Result<()> {
+        self.inner.snapshot_pages(mine, out)
+    }
+
+    /// About how many they would be, see `inner`.
+    #[doc(hidden)]
+    pub fn peek_pages(&self, mine: &OwedSet, stop_after: usize) -> Result<usize> {
+        self.inner.peek_pages(mine, stop_after)
+    }
+
+    /// From where each page of a snapshot is copied, see `inner`.
+    #[doc(hidden)]
+    pub fn with_source<R>(&self, f: impl FnOnce(&dyn Fn(usize) -> *const u8) -> R) -> R {
+        self.inner.with_source(f)
     }
 }
 
@@ -338,7 +365,16 @@ pub fn usable_size(object: *const u8) -> Result<usize> {
     registry::with(object.addr(), |area| area.size_of(object.addr())).unwrap_or_else(|| Err(foreign(object.addr())))
 }
 
-/// The area that `addr` is in.
-pub fn find(addr: *const u8) -> Option<Area> {
-    registry::find(addr.addr()).map(|inner| Area { inner })
+/// The area that address `addr` is in.
+pub fn find(addr: usize) -> Option<Area> {
+    registry::find(addr).map(|inner| Area { inner })
+}
+
+/// Reserves the window of address space for areas, before the template is made: `(first address, bytes)`. One that is
+/// reserved already stays as it is.
+///
+/// # Errors
+/// `Limit` when not even 64 MiB can be had.
+pub(crate) fn reserve_window(bytes: usize) -> Result<(usize, usize)> {
+    window::reserve_window(bytes).map(|window| (window.base(), window.len()))
 }

@@ -282,11 +282,11 @@ impl Heap {
 
     /// Lets go of every span without a living object.
     fn drop_empty_spans(&mut self) {
-        for class in 0..CLASSES {
+        for (class, about) in TABLE.iter().enumerate() {
             let mut id = self.lists[class];
             while id != NIL {
                 let next = self.spans[id as usize].next;
-                if u32::from(self.spans[id as usize].free) == TABLE[class].objects {
+                if u32::from(self.spans[id as usize].free) == about.objects {
                     self.unlink(id);
                     self.release_span(id);
                 }
