@@ -23,6 +23,7 @@ mod maps;
 mod memory;
 mod procfs;
 pub mod rings;
+pub mod stacks;
 pub mod waits;
 
 pub use error::Error;

@@ -20,7 +20,7 @@ pub use peers::Direction;
 pub use thread::{State, ThreadState};
 
 use crate::{Error, Maps, Memory, Sure};
-use call::Seen;
+pub(crate) use call::Seen;
 use files::Kept;
 use futex::{Around, Held, Shape, WINDOW};
 use std::collections::{BTreeMap, BTreeSet};

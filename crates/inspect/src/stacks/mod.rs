@@ -1,0 +1,385 @@
+//! Stacks of the threads of another process.
+//!
+//! Owns: the files mapped into the process, parsed once and kept. Promises: each thread is stopped by itself, only while
+//! its registers and at most [`MAX_STACK`] bytes of its stack are copied (some 30 us), and let go before the next one; the
+//! stacks are unwound afterwards, from the copies. How long each was stopped is told. What the threads did when stopped they go on
+//! with, but a few calls (`epoll_wait` above all) return EINTR after a stop, as after any debugger's; [`Unwinder::gentle`] avoids it.
+//! Refuses: goroutines that are on no thread; code generated at run time has no names, and is passed by frame pointer.
+//!
+//! What happens in [`Unwinder::capture`]: read the map; parse files not yet known; in a thread of its own, for each thread
+//! of the process: seize, interrupt, wait at most [`PATIENCE`], registers, stack, detach; then unwind by `.eh_frame` or
+//! `.debug_frame` (else by frame pointer, and say so), and name by Go's table, symbols and DWARF.
+
+pub(crate) mod elf;
+mod go;
+mod lines;
+pub(crate) mod module;
+mod stop;
+mod symbols;
+mod unwind;
+
+pub use stop::{MAX_STACK, PATIENCE};
+pub use symbols::MAX_NAME;
+
+use crate::{Error, Mapping, Maps, Memory, Sure, procfs};
+use module::Module;
+use std::collections::HashMap;
+use std::time::Duration;
+use stop::Copied;
+use unwind::{Regs, Stuck};
+
+/// Frames of one stack at most.
+pub const MAX_FRAMES: usize = 512;
+/// Files kept parsed at most.
+const MAX_MODULES: usize = 4096;
+
+/// One frame: a function and where in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Address in the process; for all but the innermost frame a return address.
+    pub address: u64,
+    /// File it belongs to, by the name the process knows it, or a name such as `[vdso]`; empty for code in no file.
+    pub module: String,
+    /// Function, demangled; nothing if no symbol covers the address.
+    pub function: Option<String>,
+    /// Source file, where there is debug information.
+    pub file: Option<String>,
+    /// Line in it, from 1.
+    pub line: Option<u32>,
+    /// Bytes from the start of the function; without a function, from the start of the file as linked.
+    pub offset: u64,
+    /// Inlined into the next frame of this list.
+    pub inlined: bool,
+    /// How sure it is that this frame is on the stack and has this name.
+    pub sure: Sure,
+}
+
+impl std::fmt::Display for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let module = if self.module.is_empty() { "?" } else { &self.module };
+        match &self.function {
+            Some(n) if self.inlined => write!(f, "{n} (inlined)")?,
+            Some(n) => write!(f, "{n}+{:#x}", self.offset)?,
+            None => write!(f, "{module}+{:#x}", self.offset)?,
+        }
+        if let Some(file) = &self.file {
+            write!(f, " at {file}:{}", self.line.unwrap_or(0))?;
+        } else if self.function.is_some() {
+            write!(f, " in {module}")?;
+        }
+        if self.sure < Sure::Certain { write!(f, " ({})", self.sure) } else { Ok(()) }
+    }
+}
+
+/// How a stack was come by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// The thread was stopped; all registers are known.
+    Stopped,
+    /// The thread slept and was left alone; only stack pointer and program counter are known, so the stack may end early.
+    Asleep,
+    /// Not at all.
+    Not,
+}
+
+/// How a stack ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// At its outermost frame.
+    Complete,
+    /// Early: the next frame could not be found.
+    Lost,
+    /// At [`MAX_FRAMES`].
+    TooDeep,
+}
+
+/// The stack of one thread.
+#[derive(Debug)]
+pub struct ThreadStack {
+    /// Thread id.
+    pub tid: i32,
+    /// The thread's name.
+    pub comm: String,
+    /// Frames, innermost first. Empty if there is an error and the thread could not be seen asleep either.
+    pub frames: Vec<Frame>,
+    /// How it was come by.
+    pub how: How,
+    /// Whether it is whole.
+    pub end: End,
+    /// How long the thread was stopped.
+    pub stopped: Duration,
+    /// Why the thread could not be stopped, if so.
+    pub error: Option<Error>,
+}
+
+/// Takes stacks of one process. Use from one thread at a time; may be moved between threads.
+pub struct Unwinder {
+    pid: i32,
+    modules: HashMap<Identity, Option<Module>>,
+    gentle: bool,
+    stopped: Duration,
+}
+
+impl std::fmt::Debug for Unwinder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (pid, modules) = (self.pid, self.modules.len());
+        f.debug_struct("Unwinder").field("pid", &pid).field("modules", &modules).finish_non_exhaustive()
+    }
+}
+
+/// What tells a mapped file from another: device, inode, name.
+type Identity = (u64, u64, String);
+
+fn identity(m: &Mapping) -> Identity {
+    (m.dev, m.ino, m.path.clone())
+}
+
+impl Unwinder {
+    /// For this process. Fails if it is gone or may not be looked into.
+    pub fn new(pid: i32) -> Result<Unwinder, Error> {
+        Maps::of(pid)?;
+        Ok(Unwinder {
+            pid,
+            modules: HashMap::new(),
+            gentle: false,
+            stopped: Duration::ZERO,
+        })
+    }
+
+    /// The process' id.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Stop no thread that can be seen asleep without it. Its stack may then end early where code keeps frame pointers.
+    pub fn gentle(&mut self, on: bool) {
+        self.gentle = on;
+    }
+
+    /// Time for which threads were stopped in the last capture, all added up. They are never stopped together.
+    pub fn stopped(&self) -> Duration {
+        self.stopped
+    }
+
+    /// Parses the files mapped now, so that a later capture need not. Takes some milliseconds the first time.
+    pub fn prepare(&mut self) -> Result<(), Error> {
+        let maps = Maps::of(self.pid)?;
+        self.follow(&maps);
+        Ok(())
+    }
+
+    /// Stacks of these threads (all, if none are named), in their order. A thread that cannot be looked at has an error
+    /// and no frames. Blocks for at most [`PATIENCE`] a thread, usually some 50 us, and for the time to parse new files.
+    pub fn capture(&mut self, tids: &[i32]) -> Vec<ThreadStack> {
+        self.stopped = Duration::ZERO;
+        let pid = self.pid;
+        let maps = Maps::of(pid).unwrap_or_default();
+        self.follow(&maps);
+        let tids = match tids {
+            [] => procfs::ids(&format!("/proc/{pid}/task")).unwrap_or_default(),
+            some => some.to_vec(),
+        };
+        let gentle = self.gentle;
+        let one = |tid: i32| -> (How, Result<Copied, Error>, Option<Error>) {
+            if gentle {
+                if let Ok(Some(c)) = stop::asleep(pid, tid, &maps) {
+                    return (How::Asleep, Ok(c), None);
+                }
+            }
+            match stop::stopped(pid, tid, &maps) {
+                Ok(c) => (How::Stopped, Ok(c), None),
+                Err(e) => match stop::asleep(pid, tid, &maps) {
+                    Ok(Some(c)) => (How::Asleep, Ok(c), Some(e)),
+                    _ => (How::Not, Err(e), None),
+                },
+            }
+        };
+        // A thread of its own: when it ends, the kernel lets go of whatever it still traces.
+        let copies: Vec<_> = std::thread::scope(|s| {
+            s.spawn(|| tids.iter().map(|&t| (t, one(t))).collect()).join().unwrap_or_default()
+        });
+        // A library may have come while the threads were copied.
+        let maps = Maps::of(pid).unwrap_or(maps);
+        self.follow(&maps);
+        copies.into_iter().map(|(tid, (how, copied, error))| self.stack(tid, how, copied, error, &maps)).collect()
+    }
+
+    /// Parses what is new in the map and forgets what is gone.
+    fn follow(&mut self, maps: &Maps) {
+        let code = |m: &&Mapping| m.exec && (m.ino != 0 || m.path == "[vdso]");
+        let now: std::collections::HashSet<Identity> = maps.iter().filter(code).map(identity).collect();
+        self.modules.retain(|k, _| now.contains(k));
+        for m in maps.iter().filter(code) {
+            if self.modules.len() < MAX_MODULES && !self.modules.contains_key(&identity(m)) {
+                self.modules.insert(identity(m), Module::load(self.pid, m));
+            }
+        }
+    }
+
+    fn stack(
+        &mut self,
+        tid: i32,
+        how: How,
+        copied: Result<Copied, Error>,
+        error: Option<Error>,
+        maps: &Maps,
+    ) -> ThreadStack {
+        let comm = procfs::text(&format!("/proc/{}/task/{tid}/comm", self.pid), 64).unwrap_or_default();
+        let comm = comm.trim_end().to_owned();
+        match copied {
+            Ok(c) => {
+                self.stopped += c.stopped;
+                let (frames, end) = self.unwind(&c, maps);
+                ThreadStack { tid, comm, frames, how, end, stopped: c.stopped, error }
+            }
+            Err(e) => ThreadStack {
+                tid,
+                comm,
+                frames: Vec::new(),
+                how,
+                end: End::Lost,
+                stopped: Duration::ZERO,
+                error: Some(e),
+            },
+        }
+    }
+
+    fn unwind(&mut self, c: &Copied, maps: &Maps) -> (Vec<Frame>, End) {
+        let memory = Memory::of(self.pid);
+        // Words outside the copy are read from the living process: then no frame from there on is certain.
+        let outside = std::cell::Cell::new(false);
+        let mut read = |addr: u64| {
+            let at = addr.checked_sub(c.base).and_then(|o| usize::try_from(o).ok());
+            if let Some(w) = at.and_then(|o| elf::u64_at(&c.stack, o)) {
+                return Some(w);
+            }
+            outside.set(true);
+            memory.u64(addr)
+        };
+        let mut frames = Vec::new();
+        let mut regs = c.regs;
+        let mut sure = Sure::Certain;
+        let mut exact = true; // the pc is where the thread was, not where it will return to
+        for depth in 0..MAX_FRAMES {
+            let pc = regs.pc();
+            let lookup = if exact { pc } else { pc.wrapping_sub(1) };
+            let mapping = maps.at(lookup).filter(|m| m.exec);
+            self.name(pc, lookup, mapping, sure, &mut frames);
+            let Some(mapping) = mapping else {
+                if depth > 0 {
+                    return (frames, End::Lost);
+                }
+                // A call through a wild pointer: its caller is on top of the stack.
+                match unwind::by_top_word(&regs, &mut read) {
+                    Some(next) => {
+                        (regs, sure, exact) = (next, Sure::Guess, false);
+                        continue;
+                    }
+                    None => return (frames, End::Lost),
+                }
+            };
+            let module = self.modules.get(&identity(mapping)).and_then(Option::as_ref);
+            let linked = module.and_then(|m| m.linked(mapping, lookup));
+            let by_table = match (module, linked) {
+                (Some(m), Some(at)) => m.tables.step(at, &regs, &mut read),
+                _ => Err(Stuck::NoEntry),
+            };
+            let (next, signal) = match by_table {
+                Ok(step) => (step.regs, step.signal),
+                Err(Stuck::Outermost) => return (frames, End::Complete),
+                Err(_) => match unwind::by_frame_pointer(&regs, &mut read) {
+                    Ok(r) => {
+                        // Go keeps frame pointers everywhere; other code perhaps not.
+                        if module.is_none_or(|m| m.go.is_none()) {
+                            sure = Sure::Guess;
+                        }
+                        (r, false)
+                    }
+                    Err(Stuck::Outermost) => return (frames, End::Complete),
+                    Err(_) => return (frames, End::Lost),
+                },
+            };
+            if !moved(&regs, &next, signal) {
+                return (frames, End::Lost);
+            }
+            if outside.get() {
+                sure = sure.min(Sure::Likely);
+            }
+            (regs, exact) = (next, signal);
+        }
+        (frames, End::TooDeep)
+    }
+
+    /// Adds the frame of an address, and those inlined into it.
+    fn name(&mut self, pc: u64, lookup: u64, mapping: Option<&Mapping>, sure: Sure, out: &mut Vec<Frame>) {
+        let mut frame = Frame {
+            address: pc,
+            module: mapping.map_or_else(String::new, |m| m.path.clone()),
+            function: None,
+            file: None,
+            line: None,
+            offset: mapping.map_or(pc, |m| pc.wrapping_sub(m.start).wrapping_add(m.offset)),
+            inlined: false,
+            sure: if mapping.is_some() { sure } else { sure.min(Sure::Likely) },
+        };
+        let module = mapping.and_then(|m| self.modules.get_mut(&identity(m))?.as_mut());
+        let (Some(module), Some(mapping)) = (module, mapping) else {
+            out.push(frame);
+            return;
+        };
+        let Some(at) = module.linked(mapping, lookup) else {
+            out.push(frame);
+            return;
+        };
+        let back = pc.wrapping_sub(lookup);
+        frame.offset = at.wrapping_add(back);
+        if let Some((name, distance, line)) = module.go.as_ref().and_then(|g| g.at(at)) {
+            frame.function = Some(name);
+            frame.offset = distance.wrapping_add(back);
+            (frame.file, frame.line) = line.unzip();
+            out.push(frame);
+            return;
+        }
+        if let Some((name, distance, named)) = module.symbols.at(at) {
+            frame.function = Some(symbols::readable(name));
+            frame.offset = distance.wrapping_add(back);
+            frame.sure = frame.sure.min(named);
+        }
+        let mut places = module.lines().map_or_else(Vec::new, |l| l.at(at));
+        if let Some(own) = places.pop() {
+            for p in places {
+                out.push(Frame {
+                    function: p.function,
+                    file: p.file,
+                    line: p.line,
+                    inlined: true,
+                    ..frame.clone()
+                });
+            }
+            (frame.file, frame.line) = (own.file, own.line);
+            if frame.function.is_none() {
+                frame.function = own.function;
+            }
+        }
+        out.push(frame);
+    }
+
+    /// Address and size in the process of an object of this exact name, of the first file that has it.
+    pub(crate) fn object(&mut self, name: &[u8]) -> Option<(u64, u64)> {
+        let maps = Maps::of(self.pid).ok()?;
+        self.follow(&maps);
+        maps.iter().filter(|m| m.exec).find_map(|m| {
+            let module = self.modules.get(&identity(m))?.as_ref()?;
+            let (at, size) = module.object(name)?;
+            Some((module.loaded(m, at)?, size))
+        })
+    }
+}
+
+/// Whether a step went anywhere: up the stack, or, out of a signal handler, to another one.
+fn moved(from: &Regs, to: &Regs, signal: bool) -> bool {
+    if signal {
+        return (from.pc(), from.sp()) != (to.pc(), to.sp());
+    }
+    to.sp() > from.sp()
+}

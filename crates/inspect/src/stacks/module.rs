@@ -1,0 +1,145 @@
+//! One file mapped into a process: its unwind tables, names and lines.
+//!
+//! Promises: opened without blocking (a name may lead to a FIFO by now) and used only if it is the file that is mapped.
+//! Refuses: files on FUSE, whose server could keep the reader waiting for ever.
+
+use super::elf::{Elf, Source};
+use super::go::GoTable;
+use super::lines::Lines;
+use super::symbols::Symbols;
+use super::unwind::Tables;
+use crate::{Mapping, Memory, procfs};
+use gimli::BaseAddresses;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes of unwind tables read of one file at most.
+const MAX_TABLES: usize = 256 << 20;
+/// Bytes of a module that is read out of memory.
+const MAX_IMAGE: usize = 1 << 20;
+
+/// What is known of a file.
+pub(crate) struct Module {
+    pub(crate) name: String,
+    elf: Elf,
+    pub(crate) tables: Tables,
+    pub(crate) symbols: Symbols,
+    pub(crate) go: Option<GoTable>,
+    lines: Option<Option<Lines>>,
+    /// Files with separate debug information are looked for below these directories.
+    roots: [PathBuf; 2],
+}
+
+impl Module {
+    /// Reads what unwinding and naming need; nothing if the file cannot be had or is no ELF file.
+    pub(crate) fn load(pid: i32, m: &Mapping) -> Option<Module> {
+        let source = if m.path == "[vdso]" {
+            let size = usize::try_from(m.end - m.start).ok()?.min(MAX_IMAGE);
+            Source::Bytes(Memory::of(pid).vec(m.start, size))
+        } else {
+            Source::File(open(pid, m)?)
+        };
+        let elf = Elf::open(source)?;
+        let mut bases = BaseAddresses::default();
+        let mut content = |name: &str| {
+            if let Some(s) = elf.section(name) {
+                bases = match name {
+                    ".eh_frame" => bases.clone().set_eh_frame(s.addr),
+                    ".eh_frame_hdr" => bases.clone().set_eh_frame_hdr(s.addr),
+                    ".text" => bases.clone().set_text(s.addr),
+                    _ => bases.clone(),
+                };
+            }
+            if name == ".text" { Vec::new() } else { elf.named(name, MAX_TABLES).unwrap_or_default() }
+        };
+        content(".text");
+        let mut tables = Tables {
+            eh_frame: content(".eh_frame"),
+            eh_frame_hdr: content(".eh_frame_hdr"),
+            debug_frame: content(".debug_frame"),
+            ..Tables::default()
+        };
+        tables.bases = bases;
+        tables.index();
+        let mut symbols = Symbols::of(&elf);
+        let roots = [PathBuf::from("/"), PathBuf::from(format!("/proc/{pid}/root"))];
+        let mut go = GoTable::of(&elf);
+        if go.is_none() && elf.section(".symtab").is_none() {
+            if let Some(more) = debug_file(&elf, &roots) {
+                let full = Symbols::of(&more);
+                if !full.is_empty() {
+                    symbols = full;
+                }
+                go = None;
+            }
+        }
+        let name = m.path.clone();
+        Some(Module { name, elf, tables, symbols, go, lines: None, roots })
+    }
+
+    /// Address as linked of an address in the process, where `m` is the mapping that holds it.
+    pub(crate) fn linked(&self, m: &Mapping, addr: u64) -> Option<u64> {
+        if m.path == "[vdso]" {
+            let first = self.elf.segments.first().map_or(0, |s| s.addr);
+            return Some(addr - m.start + first);
+        }
+        self.elf.linked(addr - m.start + m.offset)
+    }
+
+    /// Source lines, read from the file when first asked for.
+    pub(crate) fn lines(&mut self) -> Option<&mut Lines> {
+        let (elf, roots) = (&self.elf, &self.roots);
+        self.lines
+            .get_or_insert_with(|| Lines::of(elf).or_else(|| Lines::of(&debug_file(elf, roots)?)))
+            .as_mut()
+    }
+
+    /// Address as linked and size of an object of this name.
+    pub(crate) fn object(&self, name: &[u8]) -> Option<(u64, u64)> {
+        super::symbols::object(&self.elf, name)
+    }
+
+    /// An address of the process for one as linked, where `m` is a mapping of the file.
+    pub(crate) fn loaded(&self, m: &Mapping, linked: u64) -> Option<u64> {
+        Some(linked.wrapping_sub(self.elf.linked(m.offset)?).wrapping_add(m.start))
+    }
+}
+
+/// A plain file, opened so that nothing can block.
+fn plain(path: impl AsRef<Path>) -> Option<File> {
+    let f = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
+    f.metadata().ok()?.is_file().then_some(f)
+}
+
+/// The file behind a mapping: also when its name is gone, and by the names of the process' own root directory.
+fn open(pid: i32, m: &Mapping) -> Option<File> {
+    if m.ino == 0 || on_fuse(pid, m) {
+        return None;
+    }
+    let same = |f: &File| f.metadata().is_ok_and(|s| s.ino() == m.ino);
+    plain(format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end))
+        .or_else(|| plain(format!("/proc/{pid}/root{}", m.path)).filter(same))
+        .or_else(|| plain(format!("/proc/{pid}/exe")).filter(same))
+}
+
+/// Whether the file system of a mapping is served by a program.
+fn on_fuse(pid: i32, m: &Mapping) -> bool {
+    let dev = format!("{}:{}", m.dev >> 32, m.dev & 0xffff_ffff);
+    let mounts = procfs::text(&format!("/proc/{pid}/mountinfo"), 16 << 20).unwrap_or_default();
+    mounts.lines().any(|l| {
+        l.split(' ').nth(2) == Some(&dev)
+            && l.split_once(" - ").is_some_and(|(_, kind)| kind.starts_with("fuse"))
+    })
+}
+
+/// The file with the debug information that was split off, found by build id.
+fn debug_file(elf: &Elf, roots: &[PathBuf; 2]) -> Option<Elf> {
+    let id = elf.build_id()?;
+    let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
+    let (dir, rest) = hex.split_at(2);
+    let path = format!("usr/lib/debug/.build-id/{dir}/{rest}.debug");
+    let found = roots.iter().find_map(|r| plain(r.join(&path)))?;
+    let found = Elf::open(Source::File(found))?;
+    (found.build_id()? == id).then_some(found)
+}
