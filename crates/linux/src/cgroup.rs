@@ -61,7 +61,7 @@ impl Group {
         }
         if group.memory.is_none() && group.cpu.is_none() {
             let why = why.join("; ");
-            let text = format!("no control group to be had ({why}): run as root, or delegate one to this user");
+            let text = format!("none to be had ({why}): run as root, or delegate one to this user");
             return Err(io::Error::new(ErrorKind::Unsupported, text));
         }
         Ok(group)

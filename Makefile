@@ -1,0 +1,48 @@
+# The front door. `make help` lists what there is; every target installs the system packages it needs (as root or by sudo,
+# naming them first) and says so.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+.PHONY: help demo test test-full bench lint lab build install clean
+
+help:
+	@echo 'make demo       see it work, in about a minute'
+	@echo 'make build      the library, the C library and the orbit command, into target/release'
+	@echo 'make test       every test; the last line is: N passed, N failed, N skipped'
+	@echo 'make test-full  the same with longer random tests and fuzzing'
+	@echo 'make lint       formatting, clippy, rustdoc, C examples, shell scripts'
+	@echo 'make bench      measurements (minutes; leave the machine alone meanwhile)'
+	@echo 'make lab        what must not be tried on the kernel one stands on, in a virtual machine'
+	@echo 'make install    into $$(DESTDIR)$$(PREFIX), now $(DESTDIR)$(PREFIX)'
+	@echo 'make clean      removes what was built'
+
+demo:
+	@scripts/packages.sh build demo
+	@scripts/demo.sh
+
+test:
+	@scripts/test.sh
+
+test-full:
+	@ORBIT_TEST_FULL=1 scripts/test.sh
+
+bench:
+	@scripts/bench.sh
+
+lint:
+	@scripts/lint.sh
+
+lab:
+	@scripts/packages.sh build lab
+	@scripts/lab.sh
+
+build:
+	@scripts/packages.sh build
+	cargo build --release --workspace
+
+install:
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/install.sh
+
+clean:
+	cargo clean

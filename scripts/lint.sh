@@ -1,0 +1,55 @@
+#!/bin/sh
+# Everything that can be checked without running the programs. Stops at nothing, fails if anything did.
+#
+#   scripts/lint.sh
+#
+# Formatting, clippy and rustdoc with warnings as errors, the C header against its source (if there is a check for it), all
+# C and C++ examples with -Wall -Wextra -Werror, shell scripts with shellcheck.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+scripts/packages.sh build lint || exit 1
+
+bad=0
+step() {
+    name=$1
+    shift
+    printf '%-34s ' "$name"
+    if output=$("$@" 2>&1); then
+        echo ok
+    else
+        bad=1
+        echo FAILED
+        echo "$output" | tail -n 200
+        echo "---- to run it again: $*"
+    fi
+}
+
+compile_c() {
+    out=$(mktemp -d) || return 1
+    worst=0
+    for source in $(find examples crates apps -path '*/target/*' -prune -o -name '*.c' -print -o -name '*.cpp' -print | sort); do
+        # BPF programs have another compiler, and their crates' builds check them.
+        case $source in *.bpf.c | */bpf/*) continue ;; esac
+        case $source in *.cpp) compiler="${CXX:-g++} -std=c++17" ;; *) compiler="${CC:-gcc} -std=gnu11" ;; esac
+        # shellcheck disable=SC2086  # the compiler with its flags
+        $compiler -Wall -Wextra -Werror -O2 -Icrates/orbit-c/include -Icrates/section/include -c "$source" -o "$out/object.o" || {
+            echo "$source: does not compile without warnings"
+            worst=1
+        }
+    done
+    rm -rf "$out"
+    return "$worst"
+}
+
+scripts_of_project() { find scripts .ci examples apps lab crates -path '*/target/*' -prune -o -type f \( -name '*.sh' -o -path '.ci/*' \) -print 2>/dev/null; }
+
+step "rustfmt" cargo fmt --all --check
+step "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
+step "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items
+if [ -x scripts/check-header.sh ]; then
+    step "C header" scripts/check-header.sh
+fi
+step "C and C++ examples" compile_c
+# shellcheck disable=SC2046  # file names of the project have no blanks
+step "shellcheck" shellcheck --severity=warning $(scripts_of_project)
+exit $bad

@@ -1,0 +1,119 @@
+#!/bin/sh
+# Sees to it that the system packages of the named groups are there.
+#
+#   scripts/packages.sh GROUP...        groups: build test demo lint fuzz lab bench
+#
+# Does nothing, quickly and without network, if all are there. Else names what is missing and installs it with apt-get, as
+# root or through sudo. No daemon that comes with a package is started or left enabled. Debian 12 and Ubuntu 24.04.
+set -eu
+
+# package=proof: a command, or a path (may have wildcards) that shows that it is there, wherever it came from.
+group() {
+    case $1 in
+    build) echo "gcc=gcc g++=g++ libc6-dev=/usr/include/stdio.h make=make pkg-config=pkg-config clang=clang
+        llvm=llvm-strip|/usr/bin/llvm-strip-*|/usr/lib/llvm-*/bin/llvm-strip libbpf-dev=/usr/include/bpf/bpf_helpers.h
+        libclang-dev=/usr/lib/llvm-*/lib/libclang*.so*" ;;
+    test) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx valgrind=valgrind
+        python3=python3 stress-ng=stress-ng iproute2=ip|/sbin/ip|/usr/sbin/ip" ;;
+    demo) echo "redis-server=redis-server redis-tools=redis-cli" ;;
+    bench) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx wrk=wrk" ;;
+    lint) echo "shellcheck=shellcheck" ;;
+    fuzz) echo "clang=clang" ;;
+    lab) echo "qemu-system-x86=qemu-system-x86_64 busybox-static=busybox cpio=cpio zstd=zstd" ;;
+    *)
+        echo "packages.sh: no group $1: build test demo lint fuzz lab bench" >&2
+        exit 2
+        ;;
+    esac
+}
+
+there() {
+    proofs=$1
+    while [ -n "$proofs" ]; do
+        proof=${proofs%%|*}
+        case $proofs in *"|"*) proofs=${proofs#*|} ;; *) proofs= ;; esac
+        case $proof in
+        /*)
+            for path in $proof; do
+                [ -e "$path" ] && return 0
+            done
+            ;;
+        *) command -v "$proof" >/dev/null 2>&1 && return 0 ;;
+        esac
+    done
+    return 1
+}
+
+missing() {
+    for g in "$@"; do
+        # Wildcards belong to the proofs: not to be expanded here.
+        set -f
+        entries=$(group "$g")
+        for entry in $entries; do
+            set +f
+            there "${entry#*=}" || printf '%s ' "${entry%%=*}"
+            set -f
+        done
+        set +f
+    done
+}
+
+install_as_root() {
+    export DEBIAN_FRONTEND=noninteractive
+    policy=/usr/sbin/policy-rc.d
+    made_policy=
+    if [ ! -e $policy ]; then
+        # 101: "may not be started", which invoke-rc.d and systemd's helpers ask for.
+        printf '#!/bin/sh\nexit 101\n' >$policy
+        chmod 755 $policy
+        made_policy=$policy
+        trap 'rm -f "$made_policy"' EXIT
+        trap 'exit 130' INT TERM HUP
+    fi
+    if ! apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" >/dev/null 2>&1; then
+        apt-get -qq -o DPkg::Lock::Timeout=300 update
+        apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" >/dev/null
+    fi
+    # Nor at the next boot: only the programs are wanted.
+    for unit in nginx redis-server; do
+        for package in "$@"; do
+            if [ "$package" = "$unit" ] && command -v systemctl >/dev/null 2>&1; then
+                systemctl --quiet disable "$unit" >/dev/null 2>&1 || true
+            fi
+        done
+    done
+}
+
+if [ "${1:-}" = --install ]; then
+    shift
+    install_as_root "$@"
+    exit 0
+fi
+[ $# -gt 0 ] || { echo "usage: scripts/packages.sh GROUP..." >&2; exit 2; }
+for g in "$@"; do
+    group "$g" >/dev/null || exit 2
+done
+
+need=$(missing "$@" | tr ' ' '\n' | sort -u | tr '\n' ' ')
+need=$(echo "$need" | sed 's/^ *//; s/ *$//')
+[ -n "$need" ] || exit 0
+
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "packages.sh: missing: $need. There is no apt-get here: install their like and try again." >&2
+    exit 1
+fi
+echo "packages.sh: installing: $need" >&2
+# shellcheck disable=SC2086  # a list of package names
+if [ "$(id -u)" = 0 ]; then
+    install_as_root $need
+elif command -v sudo >/dev/null 2>&1; then
+    sudo "$0" --install $need
+else
+    echo "packages.sh: neither root nor sudo: as root run: apt-get install $need" >&2
+    exit 1
+fi
+still=$(missing "$@")
+if [ -n "$still" ]; then
+    echo "packages.sh: installed, but still not found: $still" >&2
+    exit 1
+fi
