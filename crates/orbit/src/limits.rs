@@ -155,6 +155,12 @@ pub(crate) fn make_room(wire: &LimitsWire, more: u64) -> Result<()> {
     set_data_limit(soft.saturating_add(more))
 }
 
+/// How much a healthy orbit under these limits can always allocate; for telling, when it has crashed, whether it was short
+/// of memory. 0 where no `RLIMIT_DATA` holds it.
+pub(crate) fn probe_bytes(wire: &LimitsWire) -> usize {
+    if wire.memory == 0 { 0 } else { (wire.memory / 8).clamp(128 << 10, 8 << 20) as usize }
+}
+
 fn data_limit() -> Result<(u64, u64)> {
     rlimit::get(0, Resource::Data).map_err(|error| Error::system("memory limit of an orbit", error))
 }
@@ -170,9 +176,13 @@ fn set_data_limit(bytes: u64) -> Result<()> {
 fn data_now() -> Result<u64> {
     let path = "/proc/self/statm";
     let text = std::fs::read_to_string(path).map_err(|error| Error::system(path, error))?;
-    let pages = text.split_whitespace().nth(5).and_then(|pages| pages.parse::<u64>().ok());
-    let pages = pages.ok_or_else(|| Error::new(Kind::Unsupported, format!("{path} has no sixth number: {text}")))?;
-    Ok(pages.saturating_mul(orbit_linux::map::page_size() as u64))
+    Ok(data_in(&text))
+}
+
+/// The same out of a `statm` file; 0 if it makes no sense.
+fn data_in(statm: &str) -> u64 {
+    let pages = statm.split_whitespace().nth(5).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    pages.saturating_mul(orbit_linux::map::page_size() as u64)
 }
 
 /// The limits of one orbit as they are held, over all its restarts. In main.
@@ -268,6 +278,28 @@ impl Applied {
     pub(crate) fn add(&self, pid: i32) -> Result<()> {
         let Some(group) = &self.group else { return Ok(()) };
         group.add(pid).map_err(|error| Error::system(format!("control group for process {pid}"), error))
+    }
+
+    /// Puts a process that runs already under these limits, in place of earlier ones: what no group holds is set from
+    /// outside, as far as this user may.
+    pub(crate) fn apply_to(&self, pid: i32) -> Result<()> {
+        self.add(pid)?;
+        let wire = self.wire();
+        let doing = |what: &str| format!("{what} of process {pid}");
+        if wire.has_nice != 0 {
+            sched::set_nice(pid, wire.nice).map_err(|error| Error::system(doing("nice value"), error))?;
+        }
+        if let Some(cpus) = &self.limits.cpus {
+            sched::set_affinity(pid, cpus).map_err(|error| Error::system(doing("CPUs"), error))?;
+        }
+        if wire.memory != 0 {
+            let (_, hard) = rlimit::get(pid, Resource::Data).map_err(|error| Error::system(doing("limit"), error))?;
+            let path = format!("/proc/{pid}/statm");
+            let text = std::fs::read_to_string(&path).map_err(|error| Error::system(&path, error))?;
+            let bytes = data_in(&text).saturating_add(wire.memory).min(hard);
+            rlimit::set(pid, Resource::Data, bytes, hard).map_err(|error| Error::system(doing("limit"), error))?;
+        }
+        Ok(())
     }
 
     /// The group's directories, for the template to remove if main cannot.

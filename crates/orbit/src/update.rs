@@ -417,7 +417,7 @@ fn too_large(bytes: usize) -> Error {
     Error::new(Kind::TooLarge, format!("update takes {bytes} bytes; the limit is {MAX_BYTES}; push several updates"))
 }
 
-fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` promises that there is no padding, so every byte of the value is initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }

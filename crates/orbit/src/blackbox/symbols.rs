@@ -39,6 +39,13 @@ const MESSENGERS: [&str; 10] =
 /// What names of such functions contain: inner names of the C library, and our own panic hook.
 const MESSENGERS_INSIDE: [&str; 5] = ["__GI_", "__assert", "__libc_message", "libc.so.6+0x", "leave_panic_message"];
 
+impl Crash {
+    /// A crash of which nothing is known but the signal.
+    pub(crate) fn bare(signal: i32) -> Crash {
+        Crash { signal, code: 0, address: 0, backtrace: Vec::new(), message: None }
+    }
+}
+
 impl Frame {
     /// Whether this is the machinery of dying, or of a standard library, which the task called with something wrong.
     fn is_messenger(&self) -> bool {

@@ -1,0 +1,237 @@
+//! The two pieces of memory that main and one orbit share.
+//!
+//! *Down* is written by main alone: the orbit maps it read-only from a descriptor sealed against writing. It holds the
+//! queue of calls and the log. *Up* is written by the orbit: how far it has come, what its calls returned, the updates
+//! it pushed, and the black box. Main reads a word of *up* once, checks it, and never follows it anywhere.
+//!
+//! Counters of calls are `u32` and wrap; a call's slot is its number modulo the number of slots, a power of two.
+//!
+//! ```text
+//! completed <= begun <= submitted      (as the orbit ought to have it; main checks completed <= submitted)
+//! submitted - completed <= SLOTS
+//! ```
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicU8};
+
+use orbit_linux::map::Mapping;
+use orbit_linux::memfd;
+
+use crate::blackbox::BlackBox;
+use crate::error::{Error, Result};
+
+/// Calls that may wait in one orbit's queue, the running one included.
+pub(crate) const SLOTS: u32 = 256;
+/// Arguments up to this size travel in the slot; longer ones in the log.
+pub(crate) const INLINE_ARGS: usize = 192;
+/// Bytes of the ring that carries updates from the orbit.
+pub(crate) const PUSH_BYTES: usize = 256 * 1024;
+/// Where the log begins in *down*.
+const LOG_OFFSET: usize = size_of::<Down>().next_multiple_of(4096);
+
+/// A call as the orbit reads it. Main writes a slot before it raises [`Down::submitted`] over it, and never again until
+/// the call is completed, except for `state` and `copier`.
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    /// [`READY`] or [`CANCELLED`]. Writer: main, at any time.
+    pub state: AtomicU32,
+    /// [`COPIER_NONE`], [`COPIER_WAITED_FOR`], [`COPIER_DONE`], [`COPIER_FAILED`]; a futex the orbit sleeps on.
+    /// Writer: main, and the copier, a child of main.
+    pub copier: AtomicU32,
+    /// The number of this call. Writer: main.
+    pub call: AtomicU32,
+    /// Bytes of arguments. Writer: main.
+    pub args_len: AtomicU32,
+    /// Address of the function to run. Writer: main.
+    pub function: AtomicU64,
+    /// The part of the log that belongs to this call. Writer: main.
+    pub log_start: AtomicU64,
+    /// End of that part. Writer: main.
+    pub log_end: AtomicU64,
+    /// Replicas whose descriptors wait in the orbit's socket to be mapped before this call. Writer: main.
+    pub attach: AtomicU32,
+    /// Replicas to unmap before this call are told in the log; this keeps the layout's size even.
+    pub reserved: AtomicU32,
+    /// The arguments, if they are no longer than [`INLINE_ARGS`]. Writer: main.
+    pub args: [AtomicU8; INLINE_ARGS],
+}
+
+pub(crate) const READY: u32 = 1;
+pub(crate) const CANCELLED: u32 = 2;
+
+pub(crate) const COPIER_NONE: u32 = 0;
+pub(crate) const COPIER_WAITED_FOR: u32 = 1;
+pub(crate) const COPIER_DONE: u32 = 2;
+pub(crate) const COPIER_FAILED: u32 = 3;
+
+/// What main tells one orbit. Writer of everything here: main.
+#[repr(C, align(64))]
+pub(crate) struct Down {
+    /// Calls handed over so far. A futex the orbit sleeps on.
+    pub submitted: AtomicU32,
+    /// Threads of main that sleep on [`Up::completed`].
+    pub waiters: AtomicU32,
+    /// Not 0 while main wants the orbit's eventfd signalled at the end of each call.
+    pub notify: AtomicU32,
+    /// Not 0 while the orbit may look for calls by itself a while before it sleeps.
+    pub spin_us: AtomicU32,
+    /// Bytes of updates main has taken. A futex the orbit sleeps on when [`Up::pushed`] is a ring ahead.
+    pub pulled: AtomicU32,
+    pub slots: [Slot; SLOTS as usize],
+}
+
+/// How a call ended, as the orbit says.
+#[repr(C, align(32))]
+pub(crate) struct Ending {
+    /// The call's number. Writer: orbit.
+    pub call: AtomicU32,
+    /// [`ENDED_RETURNED`] or [`ENDED_SKIPPED`] or [`ENDED_NO_IMAGE`]. Writer: orbit.
+    pub kind: AtomicU32,
+    /// What the function returned. Writer: orbit.
+    pub value: AtomicI64,
+    /// CLOCK_MONOTONIC when it ended, nanoseconds. Writer: orbit.
+    pub at: AtomicU64,
+}
+
+pub(crate) const ENDED_RETURNED: u32 = 1;
+/// The call was cancelled before it began.
+pub(crate) const ENDED_SKIPPED: u32 = 2;
+/// The copier that held the call's snapshot died.
+pub(crate) const ENDED_NO_IMAGE: u32 = 3;
+
+/// What the orbit tells main. Writer of everything here: the orbit. Nothing of it may be trusted.
+#[repr(C, align(64))]
+pub(crate) struct Up {
+    /// Calls ended so far. A futex that main's callers sleep on.
+    pub completed: AtomicU32,
+    /// Calls begun so far (the number of the running call plus one). A futex that copiers sleep on.
+    pub begun: AtomicU32,
+    /// Not 0 while the orbit sleeps, or is about to, on [`Down::submitted`].
+    pub asleep: AtomicU32,
+    /// 1 when the init function has returned and the orbit takes calls.
+    pub ready: AtomicU32,
+    /// Bytes of updates the orbit has put into the ring, counted without end.
+    pub pushed: AtomicU32,
+    pub endings: [Ending; SLOTS as usize],
+    pub black_box: BlackBox,
+    /// The ring of updates, in words: pieces are multiples of 8 bytes.
+    pub push: [AtomicU64; PUSH_BYTES / 8],
+}
+
+/// Main's hold on *down*, the only one that can write it.
+pub(crate) struct DownSide {
+    fd: OwnedFd,
+    mapping: Mapping,
+    log_bytes: usize,
+}
+
+impl DownSide {
+    /// Makes the memory with a log of `log_bytes` (a power of two), populated so that no call pays for its pages.
+    pub fn create(log_bytes: usize) -> Result<DownSide> {
+        let len = LOG_OFFSET + log_bytes;
+        let fd = memfd::create("orbit-down", len, true).map_err(|e| Error::system("memory for a queue of calls", e))?;
+        let mapping =
+            Mapping::shared(fd.as_fd(), len, true, true).map_err(|e| Error::system("mapping a queue of calls", e))?;
+        memfd::seal_future_write(fd.as_fd()).map_err(|e| Error::system("sealing a queue of calls", e))?;
+        Ok(DownSide { fd, mapping, log_bytes })
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub fn log_bytes(&self) -> usize {
+        self.log_bytes
+    }
+
+    /// Where the log lies in main.
+    pub fn log(&self) -> *mut u8 {
+        self.mapping.as_ptr().wrapping_add(LOG_OFFSET)
+    }
+}
+
+impl std::ops::Deref for DownSide {
+    type Target = Down;
+
+    fn deref(&self) -> &Down {
+        // SAFETY: the mapping is at least LOG_OFFSET >= size_of::<Down>() bytes, page-aligned, zeroed by the kernel at
+        // first, lives as long as self, and holds atomics only.
+        unsafe { &*(self.mapping.as_ptr() as *const Down) }
+    }
+}
+
+/// The memory the orbit writes, as main or the orbit maps it.
+pub(crate) struct UpSide {
+    fd: OwnedFd,
+    mapping: Mapping,
+}
+
+impl UpSide {
+    pub fn create() -> Result<UpSide> {
+        let fd = memfd::create("orbit-up", size_of::<Up>(), false)
+            .map_err(|e| Error::system("memory for the answers of an orbit", e))?;
+        UpSide::map(fd).map_err(|e| Error::system("mapping the answers of an orbit", e))
+    }
+
+    /// Maps a descriptor that [`UpSide::create`] made.
+    pub fn map(fd: OwnedFd) -> std::io::Result<UpSide> {
+        let mapping = Mapping::shared(fd.as_fd(), size_of::<Up>(), true, false)?;
+        Ok(UpSide { fd, mapping })
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl std::ops::Deref for UpSide {
+    type Target = Up;
+
+    fn deref(&self) -> &Up {
+        // SAFETY: the mapping has the size of Up, is page-aligned, lives as long as self; every field that the other
+        // process may change meanwhile is an atomic (the black box is read through its own careful reader).
+        unsafe { &*(self.mapping.as_ptr() as *const Up) }
+    }
+}
+
+/// The orbit's hold on *down*: read-only.
+pub(crate) struct DownView {
+    mapping: Mapping,
+    log_bytes: usize,
+}
+
+impl DownView {
+    pub fn map(fd: OwnedFd, log_bytes: usize) -> std::io::Result<DownView> {
+        let mapping = Mapping::shared(fd.as_fd(), LOG_OFFSET + log_bytes, false, true)?;
+        Ok(DownView { mapping, log_bytes })
+    }
+
+    pub fn log(&self) -> *const u8 {
+        self.mapping.as_ptr().wrapping_add(LOG_OFFSET)
+    }
+
+    pub fn log_bytes(&self) -> usize {
+        self.log_bytes
+    }
+}
+
+impl std::ops::Deref for DownView {
+    type Target = Down;
+
+    fn deref(&self) -> &Down {
+        // SAFETY: as for DownSide; the orbit only loads from it (a store would fault: the mapping is read-only).
+        unsafe { &*(self.mapping.as_ptr() as *const Down) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layout_is_what_both_sides_count_on() {
+        assert_eq!(size_of::<Slot>(), 256);
+        assert!(SLOTS.is_power_of_two() && PUSH_BYTES.is_power_of_two());
+        assert_eq!(LOG_OFFSET % 4096, 0);
+    }
+}

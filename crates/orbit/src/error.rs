@@ -1,0 +1,117 @@
+//! The library's errors: a kind to decide on, and a sentence for people that names the thing, the value, the limit and
+//! the way out.
+//!
+//! Every kind has one `errno` value, the same everywhere; the C face returns it negated.
+
+use std::fmt;
+
+/// A result of this library.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What kind of error this is: what a program may decide on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// An argument makes no sense: null, misaligned, out of range.
+    Invalid,
+    /// An address that belongs to no area, or not to the one named.
+    Foreign,
+    /// An object that is free already.
+    DoubleFree,
+    /// An area, a log or a queue has no room left.
+    Full,
+    /// More bytes than this call takes.
+    TooLarge,
+    /// A name or number that nothing answers to.
+    NotFound,
+    /// This machine, user or build cannot do it.
+    Unsupported,
+    /// The orbit, or the area, was destroyed, or the orbit is down for good.
+    Gone,
+    /// The library was set up by the parent of this process: it does not reach across `fork`.
+    Forked,
+    /// A limit of descriptors, processes or memory was reached.
+    Limit,
+    /// The orbit lacks the privilege for it.
+    Denied,
+    /// The time given has run out.
+    TimedOut,
+    /// The call was cancelled before it began.
+    Cancelled,
+    /// The orbit is not running just now.
+    Down,
+    /// Only an orbit may do this, or only main may.
+    WrongSide,
+    /// The kernel said no, with this `errno`.
+    System(i32),
+}
+
+impl Kind {
+    /// The `errno` value for this kind (positive).
+    pub fn errno(self) -> i32 {
+        match self {
+            Kind::Invalid => libc::EINVAL,
+            Kind::Foreign => libc::EFAULT,
+            Kind::DoubleFree => libc::EALREADY,
+            Kind::Full => libc::ENOSPC,
+            Kind::TooLarge => libc::E2BIG,
+            Kind::NotFound => libc::ENOENT,
+            Kind::Unsupported => libc::EOPNOTSUPP,
+            Kind::Gone => libc::ENODEV,
+            Kind::Forked => libc::ECHILD,
+            Kind::Limit => libc::EAGAIN,
+            Kind::Denied => libc::EACCES,
+            Kind::TimedOut => libc::ETIMEDOUT,
+            Kind::Cancelled => libc::ECANCELED,
+            Kind::Down => libc::EHOSTDOWN,
+            Kind::WrongSide => libc::EPERM,
+            Kind::System(errno) => errno,
+        }
+    }
+}
+
+/// An error: its kind and a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    kind: Kind,
+    message: String,
+}
+
+impl Error {
+    /// An error of this kind with this sentence.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Error {
+        Error { kind, message: message.into() }
+    }
+
+    /// The error of a system call: what was being done, and the kernel's answer. Running out of descriptors, processes
+    /// or memory becomes [`Kind::Limit`].
+    pub fn system(doing: impl fmt::Display, error: std::io::Error) -> Error {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        let (kind, way_out) = match errno {
+            libc::EMFILE => (Kind::Limit, "; raise the limit of descriptors (ulimit -n)"),
+            libc::ENFILE => (Kind::Limit, "; the system's table of open files is full (fs.file-max)"),
+            libc::EAGAIN => (Kind::Limit, "; raise the limit of processes (ulimit -u, pids of the control group)"),
+            libc::ENOMEM => (Kind::Limit, "; free memory, or raise the limit of address space (ulimit -v)"),
+            other => (Kind::System(other), ""),
+        };
+        Error { kind, message: format!("{doing}: {error}{way_out}") }
+    }
+
+    /// What kind of error this is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The `errno` value (positive).
+    pub fn errno(&self) -> i32 {
+        self.kind.errno()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,71 @@
+//! Orbit: auxiliary tasks in address spaces of their own.
+//!
+//! A program (*main*) makes an [`Orbit`] with an entry function, puts the state its task looks at into [`Area`]s, and
+//! calls: the task sees a consistent snapshot of the areas at the same addresses, in its own process. What it wants
+//! changed in main it pushes as an [`Update`], which main checks and applies. When the task crashes, hangs or leaks, main
+//! gets an [`Outcome`] and goes on; the task is started again.
+//!
+//! ```
+//! use std::ffi::{c_long, c_void};
+//!
+//! // Runs in the orbit: `args` is a copy of the caller's bytes, here the address of a counter in the area.
+//! unsafe extern "C" fn look(_store: *mut c_void, args: *mut c_void) -> c_long {
+//!     unsafe { **(args as *const *const i64) as c_long }
+//! }
+//!
+//! fn main() -> Result<(), orbit::Error> {
+//!     let orbit = orbit::Orbit::new("looker", look)?;
+//!     let area = orbit::Area::new(4096)?;
+//!     let counter = area.place(41i64)?;
+//!     unsafe { *counter.as_ptr() += 1 };
+//!     let outcome = orbit.call(&[&area], &(counter.as_ptr() as usize).to_ne_bytes())?;
+//!     assert_eq!(outcome.returned(), Some(42));
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The semantics are those of *orbit* (OSDI '22), sections 3 to 4.6. Main never trusts a byte that an orbit can write.
+
+pub mod area;
+mod blackbox;
+mod call;
+mod channel;
+mod copier;
+mod error;
+mod life;
+mod limits;
+mod log;
+mod orbit;
+mod queue;
+mod replica;
+mod runtime;
+pub mod status;
+mod supervisor;
+mod task;
+mod template;
+mod update;
+
+pub use area::{Area, AreaBuilder, Engine};
+pub use blackbox::{Crash, Frame, signal_name};
+pub use call::{CallOptions, Coalesce, Future, Outcome};
+pub use error::{Error, Kind, Result};
+pub use limits::Limits;
+pub use orbit::{Orbit, OrbitBuilder, Pending, Restart, Stats, WhenFull};
+pub use queue::MAX_ARGS;
+pub use runtime::{Config, init, init_with};
+pub use task::{Entry, Init, is_orbit};
+pub use update::{Item, Operation, Plain, Update, register_operation, unregister_operation};
+
+/// Hands an update from the task that runs now to main, for the future of its call (section 4.5 of the paper). Blocks
+/// while the ring of updates is full and main has not taken any. Only in an orbit.
+pub fn push(update: &Update) -> Result<()> {
+    let mut bytes = Vec::new();
+    update.encode(&mut bytes)?;
+    task::push(&bytes)
+}
+
+#[doc(hidden)]
+pub mod fuzzing {
+    //! Bodies of fuzz targets.
+    pub use crate::update::fuzzing::*;
+}

@@ -1,0 +1,360 @@
+//! The life of an orbit's process: how it is started, how its end is understood, what follows.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use orbit_linux::{futex, pidfd, poll, socket};
+
+use crate::blackbox::{self, Crash};
+use crate::call::Outcome;
+use crate::channel::{SLOTS, UpSide};
+use crate::error::{Error, Kind, Result};
+use crate::limits::{Applied, Limits};
+use crate::orbit::{Core, Inner, Pending, Restart};
+use crate::status;
+use crate::task::{Identity, bytes_of};
+use crate::template::{Ended, Template};
+
+/// Where an orbit stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It has a process.
+    Running,
+    /// It has none just now and will get one.
+    Down,
+    /// It has none and gets none: its restart policy says so.
+    Ended,
+    /// Main destroyed it.
+    Destroyed,
+}
+
+/// By whom a process comes to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndedBy {
+    Itself,
+    /// The supervisor, for a call past its deadline.
+    Deadline,
+    /// Main, because what the process wrote makes no sense.
+    Nonsense,
+    /// [`crate::Orbit::kill`].
+    Main,
+}
+
+/// An orbit's process as main holds it.
+pub(crate) struct Process {
+    pub template: Arc<Template>,
+    pub pid: i32,
+    pub pidfd: OwnedFd,
+    pub socket: OwnedFd,
+    pub up: Arc<UpSide>,
+    pub ended_by: EndedBy,
+}
+
+/// When the orbit is to be started again; kept by the supervisor.
+pub(crate) enum Next {
+    Nothing,
+    StartAt(Instant),
+}
+
+/// How long the template may take to say how a process ended that has ended.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Failures in a row that are followed by an immediate start.
+const FREE_FAILURES: u32 = 3;
+
+impl Inner {
+    pub fn destroyed(&self) -> Error {
+        Error::new(Kind::Gone, format!("orbit \"{}\" was destroyed", self.options.name))
+    }
+
+    pub fn ended(&self) -> Error {
+        Error::new(
+            Kind::Gone,
+            format!("orbit \"{}\" has ended and its restart policy leaves it down", self.options.name),
+        )
+    }
+
+    /// Gives the orbit a process: a spare, or a fresh clone of the template.
+    pub fn start(&self, core: &mut Core, up: Option<UpSide>) -> Result<()> {
+        let mut code = vec![self.options.entry.map_or(0, |f| f as usize)];
+        code.extend(self.options.init.map(|f| f as usize));
+        let template = self.runtime.template_knowing(&code)?;
+        let up = match up {
+            Some(up) => up,
+            None => UpSide::create()?,
+        };
+        let start_at = core.queue.completed;
+        up.completed.store(start_at, Ordering::Relaxed);
+        up.begun.store(start_at, Ordering::Relaxed);
+        let process = self.runtime.take_process(&template)?;
+        core.limits.add(process.pid)?;
+        let groups = core.limits.dirs();
+        if !groups.is_empty() {
+            template.remember_groups(&groups);
+        }
+        let mut name = [0u8; 16];
+        for (to, from) in name[..15].iter_mut().zip(self.name.as_bytes()) {
+            *to = *from;
+        }
+        let identity = Identity {
+            entry: code[0],
+            init: self.options.init.map_or(0, |f| f as usize),
+            log_bytes: self.down.log_bytes(),
+            start_at,
+            attachments: core.replicas.len() as u32,
+            limits: core.limits.wire(),
+            name,
+        };
+        // Calls that were queued for an earlier process: their replicas are sent with the identity now.
+        for waiting in &core.queue.pending {
+            self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize].attach.store(0, Ordering::Relaxed);
+        }
+        core.queue.attached = 0;
+        core.queue.restart_pushes();
+        self.down.pulled.store(0, Ordering::Relaxed);
+        let doing = "handing an orbit its identity";
+        socket::send(process.socket.as_fd(), bytes_of(&identity), &[self.down.fd(), up.fd(), self.event.as_fd()])
+            .map_err(|e| Error::system(doing, e))?;
+        for replica in &core.replicas {
+            socket::send(process.socket.as_fd(), bytes_of(&replica.message()), &[replica.fd.as_fd()])
+                .map_err(|e| Error::system(doing, e))?;
+        }
+        if core.stats.crashes == 0 {
+            self.status.started(process.pid);
+        } else {
+            self.status.restarted(process.pid);
+        }
+        self.status.set_state(status::State::Idle);
+        core.process = Some(Process {
+            template,
+            pid: process.pid,
+            pidfd: process.pidfd,
+            socket: process.socket,
+            up: Arc::new(up),
+            ended_by: EndedBy::Itself,
+        });
+        core.state = State::Running;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Kills the process; the supervisor sees its end.
+    pub fn kill_process(&self, core: &Core) {
+        if let Some(process) = &core.process {
+            let _ = pidfd::send_signal(process.pidfd.as_fd(), libc::SIGKILL);
+        }
+    }
+
+    /// Kills the process for a reason of main's.
+    pub fn end_process(&self, core: &mut Core, why: EndedBy) {
+        if let Some(process) = &mut core.process {
+            if process.ended_by == EndedBy::Itself {
+                process.ended_by = why;
+            }
+        }
+        self.kill_process(core);
+    }
+
+    /// The process wrote something that no honest orbit writes: it is not listened to any more.
+    pub fn break_off(&self, core: &mut Core, what: String) {
+        core.nonsense = Some(what);
+        self.end_process(core, EndedBy::Nonsense);
+    }
+
+    /// Whether the process has ended, without waiting.
+    pub fn process_has_ended(core: &Core) -> bool {
+        use std::os::fd::AsRawFd;
+        core.process.as_ref().is_some_and(|p| {
+            let mut fds = [libc::pollfd { fd: p.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            poll::poll(&mut fds, Some(Duration::ZERO)).unwrap_or(0) > 0
+        })
+    }
+
+    /// Understands the end of the process, gives its calls their outcomes, and says what follows. Called by the
+    /// supervisor when the pidfd says so.
+    pub fn after_the_end(&self, core: &mut Core) -> Next {
+        if !Inner::process_has_ended(core) {
+            return Next::Nothing;
+        }
+        // What was completed before the end counts.
+        self.reap_locked(core);
+        let Some(process) = core.process.take() else { return Next::Nothing };
+        let outcome = understand(&process, &core.limits, core.nonsense.take());
+        core.state = State::Down;
+        core.stats.crashes += 1;
+        core.failures += 1;
+        self.status.crashed();
+        let mut rest = std::mem::take(&mut core.queue.pending);
+        if let Some(mut head) = rest.pop_front() {
+            // The pages of the call that failed still have to reach the replicas, for later calls build on them: a call
+            // that is kept makes the next process replay from here; else everything is owed again.
+            self.let_go_of_copier(core, &mut head);
+            self.finish(core, &head.call, outcome, u64::MAX);
+            let keep = self.options.pending == Pending::Keep && rest.iter().all(|w| w.copier.is_none());
+            if keep && !rest.is_empty() {
+                let slot = &self.down.slots[(head.call.number & (SLOTS - 1)) as usize];
+                slot.state.store(crate::channel::CANCELLED, Ordering::SeqCst);
+                head.cancelled = true;
+                rest.push_front(head);
+                core.queue.pending = rest;
+            } else {
+                for mut waiting in rest {
+                    self.let_go_of_copier(core, &mut waiting);
+                    self.finish(core, &waiting.call, Outcome::Cancelled, u64::MAX);
+                }
+                self.forget_queue(core);
+            }
+        }
+        // Whoever sleeps on the old word must look again; main may write there, the process is gone.
+        process.up.completed.fetch_xor(1 << 31, Ordering::SeqCst);
+        futex::wake(&process.up.completed, i32::MAX);
+        let pause = match self.options.restart {
+            Restart::Never => None,
+            Restart::Always => Some(Duration::ZERO),
+            Restart::OnFailure { give_up, .. } if give_up > 0 && core.failures >= give_up => None,
+            Restart::OnFailure { first_pause, longest_pause, .. } => {
+                let doublings = core.failures.saturating_sub(FREE_FAILURES + 1).min(20);
+                let pause = if core.failures <= FREE_FAILURES { Duration::ZERO } else { first_pause * (1 << doublings) };
+                Some(pause.min(longest_pause))
+            }
+        };
+        self.changed.notify_all();
+        match pause {
+            None => {
+                core.state = State::Ended;
+                self.drop_pending(core);
+                self.status.set_state(status::State::Down);
+                Next::Nothing
+            }
+            Some(pause) => {
+                self.status.set_state(status::State::Restarting);
+                Next::StartAt(Instant::now() + pause)
+            }
+        }
+    }
+
+    /// Starts the orbit again, if it is still wanted; on failure says when to try again.
+    pub fn start_again(&self, core: &mut Core) -> Next {
+        if core.state != State::Down {
+            return Next::Nothing;
+        }
+        match self.start(core, None) {
+            Ok(()) => {
+                core.stats.restarts += 1;
+                Next::Nothing
+            }
+            Err(_) => Next::StartAt(Instant::now() + Duration::from_millis(50)),
+        }
+    }
+
+    /// Calls that wait for a process that will not come.
+    fn drop_pending(&self, core: &mut Core) {
+        for mut waiting in std::mem::take(&mut core.queue.pending) {
+            self.let_go_of_copier(core, &mut waiting);
+            self.finish(core, &waiting.call, Outcome::Cancelled, u64::MAX);
+        }
+        self.forget_queue(core);
+    }
+
+    /// The queue is empty: counts it as completed, and owes every replica its whole area, since pages that were in the
+    /// log are gone with it.
+    fn forget_queue(&self, core: &mut Core) {
+        core.queue.completed = core.queue.submitted;
+        let head = core.queue.log.head();
+        core.queue.log.release(head);
+        for replica in &core.replicas {
+            replica.owed.owe_run(0, replica.area.used_pages());
+        }
+    }
+
+    /// Ends the orbit for good.
+    pub fn destroy(&self) {
+        let mut core = self.lock();
+        if core.state == State::Destroyed {
+            return;
+        }
+        core.state = State::Destroyed;
+        self.status.set_state(status::State::Ended);
+        self.kill_process(&core);
+        if let Some(process) = core.process.take() {
+            use std::os::fd::AsRawFd;
+            let mut fds = [libc::pollfd { fd: process.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            let until = Instant::now() + PATIENCE;
+            while fds[0].revents == 0 && Instant::now() < until {
+                let _ = poll::poll(&mut fds, Some(Duration::from_millis(100)));
+            }
+            let _ = process.template.how_ended(process.pid, PATIENCE);
+            process.up.completed.fetch_xor(1 << 31, Ordering::SeqCst);
+            futex::wake(&process.up.completed, i32::MAX);
+        }
+        core.limits.remove();
+        self.drop_pending(&mut core);
+        core.replicas.clear();
+        self.changed.notify_all();
+    }
+
+    /// Lets go of an area.
+    pub fn detach(&self, area: u32) {
+        let mut core = self.lock();
+        if let Some(at) = core.replicas.iter().position(|r| r.area.id() == area) {
+            core.replicas.swap_remove(at);
+            if core.process.is_some() {
+                core.forget.push(area);
+            }
+        }
+    }
+
+    pub fn set_limits(&self, limits: Limits) -> Result<()> {
+        self.runtime.check_process()?;
+        let mut core = self.lock();
+        if core.state == State::Destroyed {
+            return Err(self.destroyed());
+        }
+        let applied = Applied::create(&limits, &self.options.name)?;
+        if let Some(process) = &core.process {
+            applied.apply_to(process.pid)?;
+            process.template.remember_groups(&applied.dirs());
+        }
+        core.limits = applied;
+        Ok(())
+    }
+}
+
+/// How a process that has ended came to its end.
+fn understand(process: &Process, limits: &Applied, nonsense: Option<String>) -> Outcome {
+    let ended = process.template.how_ended(process.pid, PATIENCE);
+    // SAFETY: the black box is mapped as long as `up` lives; its reader takes nothing in it for granted.
+    let record = unsafe { blackbox::read(&process.up.black_box) };
+    match process.ended_by {
+        EndedBy::Deadline => return Outcome::TimedOut,
+        EndedBy::Nonsense => {
+            let mut crash = record.map_or_else(|| Crash::bare(libc::SIGKILL), |r| r.into_crash(libc::SIGKILL));
+            crash.message = nonsense.map(|what| format!("ended by main: the orbit {what}"));
+            return Outcome::Crashed(Box::new(crash));
+        }
+        EndedBy::Main | EndedBy::Itself => {}
+    }
+    let out_of_memory = limits.oom_killed();
+    match ended {
+        Some(Ended { code: libc::CLD_EXITED, status }) => Outcome::Exited(status),
+        Some(Ended { status: libc::SIGKILL, .. }) if out_of_memory => Outcome::OutOfMemory,
+        // The template is gone and has taken its orbits along.
+        None | Some(Ended { status: libc::SIGKILL, .. }) => Outcome::Killed(libc::SIGKILL),
+        Some(Ended { status: signal, .. }) => match record {
+            Some(record) if record.memory_exhausted => Outcome::OutOfMemory,
+            Some(record) => Outcome::Crashed(Box::new(record.into_crash(signal))),
+            None if is_crash(signal) => Outcome::Crashed(Box::new(Crash::bare(signal))),
+            None => Outcome::Killed(signal),
+        },
+    }
+}
+
+/// Signals that a process brings upon itself.
+fn is_crash(signal: i32) -> bool {
+    matches!(
+        signal,
+        libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGABRT | libc::SIGSYS | libc::SIGTRAP
+    )
+}

@@ -1,0 +1,210 @@
+//! The snapshot log: the ring of page contents (and long arguments) that calls bring along while the orbit is busy.
+//!
+//! Main appends, the orbit replays. A record is a header of 16 bytes and its payload, never cut at the ring's end: a
+//! run of pages that does not fit is split, a rest too short for anything is skipped. Main never overwrites what a
+//! pending call still needs: [`LogWriter::room`] counts from the end of the last completed call, as main itself counts it.
+//!
+//! ```text
+//! tail <= head <= tail + bytes          positions count bytes without end; offset = position mod bytes
+//! ```
+
+use crate::channel::{DownSide, DownView};
+
+pub(crate) const PAGE: usize = 4096;
+const HEADER: usize = 16;
+
+const PAGES: u32 = 1;
+const ARGS: u32 = 2;
+const FORGET: u32 = 3;
+const SKIP: u32 = 4;
+
+/// A record's header. Writer: main.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Header {
+    kind: u32,
+    /// Number of the area (pages, forget).
+    area: u32,
+    /// First page (pages).
+    first: u32,
+    /// Pages (pages), or bytes (arguments).
+    count: u32,
+}
+
+/// Main's end of the log.
+pub(crate) struct LogWriter {
+    head: u64,
+    tail: u64,
+}
+
+impl LogWriter {
+    pub fn new() -> LogWriter {
+        LogWriter { head: 0, tail: 0 }
+    }
+
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Everything before `position` has been replayed.
+    pub fn release(&mut self, position: u64) {
+        debug_assert!(position >= self.tail && position <= self.head);
+        self.tail = position;
+    }
+
+    /// Forgets what was appended after `position`, which no call has been given yet.
+    pub fn rewind(&mut self, position: u64) {
+        self.head = position;
+    }
+
+    /// Bytes free.
+    pub fn room(&self, down: &DownSide) -> usize {
+        down.log_bytes() - (self.head - self.tail) as usize
+    }
+
+    /// Bytes that this many pages in this many runs may take, skipped ends included.
+    pub fn need_for_pages(pages: usize, runs: usize) -> usize {
+        if pages == 0 { 0 } else { pages * PAGE + (runs + 2) * HEADER + HEADER + PAGE }
+    }
+
+    /// Bytes that arguments may take, a skipped end included.
+    pub fn need_for_args(len: usize) -> usize {
+        2 * (len.next_multiple_of(HEADER) + HEADER)
+    }
+
+    /// Room for a record with `payload` bytes in one piece: skips the ring's end if the rest there is shorter. The caller
+    /// has made sure of the room.
+    fn place(&mut self, down: &DownSide, header: Header, payload: usize) -> *mut u8 {
+        let bytes = down.log_bytes();
+        let offset = self.head as usize & (bytes - 1);
+        if bytes - offset < HEADER + payload {
+            if bytes - offset >= HEADER {
+                // SAFETY: offset + HEADER <= bytes: inside the log, which only main writes; positions are multiples of 16.
+                unsafe {
+                    (down.log().add(offset) as *mut Header).write(Header { kind: SKIP, area: 0, first: 0, count: 0 })
+                };
+            }
+            self.head += (bytes - offset) as u64;
+        }
+        let offset = self.head as usize & (bytes - 1);
+        self.head += (HEADER + payload.next_multiple_of(HEADER)) as u64;
+        // SAFETY: the record lies inside the ring (checked or skipped above), and the caller checked that the room is free.
+        unsafe {
+            let at = down.log().add(offset);
+            (at as *mut Header).write(header);
+            at.add(HEADER)
+        }
+    }
+
+    /// Appends pages `first..first + count` of an area; `source` gives where each lies.
+    pub fn pages(&mut self, down: &DownSide, area: u32, first: u32, count: u32, source: impl Fn(u32) -> *const u8) {
+        let bytes = down.log_bytes();
+        let (mut first, mut left) = (first, count);
+        while left > 0 {
+            let contiguous = bytes - (self.head as usize & (bytes - 1));
+            let fit = if contiguous < HEADER + PAGE { left } else { left.min(((contiguous - HEADER) / PAGE) as u32) };
+            let fit = fit.min(((bytes - HEADER) / PAGE) as u32);
+            let to = self.place(down, Header { kind: PAGES, area, first, count: fit }, fit as usize * PAGE);
+            for page in 0..fit {
+                // SAFETY: `to` has room for `fit` pages; the source page is readable memory of the area (its tracker's word).
+                unsafe {
+                    std::ptr::copy_nonoverlapping(source(first + page), to.add(page as usize * PAGE), PAGE);
+                }
+            }
+            first += fit;
+            left -= fit;
+        }
+    }
+
+    /// Appends arguments.
+    pub fn args(&mut self, down: &DownSide, args: &[u8]) {
+        let to = self.place(down, Header { kind: ARGS, area: 0, first: 0, count: args.len() as u32 }, args.len());
+        // SAFETY: `place` made room for args.len() bytes.
+        unsafe { std::ptr::copy_nonoverlapping(args.as_ptr(), to, args.len()) };
+    }
+
+    /// Appends the word that an area is gone.
+    pub fn forget(&mut self, down: &DownSide, area: u32) {
+        self.place(down, Header { kind: FORGET, area, first: 0, count: 0 }, 0);
+    }
+}
+
+/// A record as the orbit reads it.
+pub(crate) enum Record<'a> {
+    Pages { area: u32, first: u32, data: &'a [u8] },
+    Args(&'a [u8]),
+    Forget { area: u32 },
+}
+
+/// Reads the records between two positions.
+pub(crate) fn replay<'a>(down: &'a DownView, start: u64, end: u64, mut each: impl FnMut(Record<'a>)) {
+    let bytes = down.log_bytes();
+    let mut at = start;
+    while at < end {
+        let offset = at as usize & (bytes - 1);
+        if bytes - offset < HEADER {
+            at += (bytes - offset) as u64;
+            continue;
+        }
+        // SAFETY: offset + HEADER <= bytes; main wrote a header there before it submitted the call.
+        let header = unsafe { (down.log().add(offset) as *const Header).read() };
+        let payload = match header.kind {
+            SKIP => {
+                at += (bytes - offset) as u64;
+                continue;
+            }
+            PAGES => header.count as usize * PAGE,
+            ARGS => header.count as usize,
+            _ => 0,
+        };
+        // SAFETY: main never cuts a record at the ring's end, and leaves it alone until the call is completed.
+        let data = unsafe { std::slice::from_raw_parts(down.log().add(offset + HEADER), payload) };
+        match header.kind {
+            PAGES => each(Record::Pages { area: header.area, first: header.first, data }),
+            ARGS => each(Record::Args(data)),
+            _ => each(Record::Forget { area: header.area }),
+        }
+        at += (HEADER + payload.next_multiple_of(HEADER)) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    /// Every record that goes in comes out, in order and unharmed, over many turns of a small ring.
+    #[test]
+    fn what_goes_in_comes_out_over_many_turns() {
+        let down = DownSide::create(64 * 1024).expect("channel");
+        let view = DownView::map(down.fd().as_fd().try_clone_to_owned().expect("dup"), 64 * 1024).expect("view");
+        let mut log = LogWriter::new();
+        let page: Vec<u8> = (0..PAGE).map(|i| i as u8).collect();
+        let mut random = 7u64;
+        for turn in 0..5_000u32 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let pages = (random >> 33) as u32 % 7;
+            let args: Vec<u8> = (0..(random >> 40) as usize % 3000).map(|i| (i as u32 ^ turn) as u8).collect();
+            let need = LogWriter::need_for_pages(pages as usize, 1) + LogWriter::need_for_args(args.len()) + HEADER;
+            assert!(need <= log.room(&down), "an empty ring has room for {need}");
+            let start = log.head();
+            log.pages(&down, 3, turn, pages, |_| page.as_ptr());
+            log.args(&down, &args);
+            let (mut seen_pages, mut seen_args) = (0, None);
+            replay(&view, start, log.head(), |record| match record {
+                Record::Pages { area, first, data } => {
+                    assert_eq!((area, first), (3, turn + seen_pages));
+                    for one in data.chunks(PAGE) {
+                        assert_eq!(one, page);
+                        seen_pages += 1;
+                    }
+                }
+                Record::Args(data) => seen_args = Some(data.to_vec()),
+                Record::Forget { .. } => panic!("nobody wrote this"),
+            });
+            assert_eq!(seen_pages, pages);
+            assert_eq!(seen_args.as_deref(), Some(&args[..]));
+            log.release(log.head());
+        }
+    }
+}

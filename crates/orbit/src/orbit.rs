@@ -1,0 +1,452 @@
+//! An orbit as main holds it: how it is made, what it may use, how it is called and ended.
+
+use std::ffi::CString;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::area::Area;
+use crate::call::{CallOptions, Future, Outcome};
+use crate::channel::DownSide;
+use crate::error::{Error, Kind, Result};
+use crate::life::{Process, State};
+use crate::limits::{Applied, Limits};
+use crate::queue::Queue;
+use crate::replica::Replica;
+use crate::runtime::{self, LOG_BYTES, Runtime};
+use crate::status::SlotHandle;
+use crate::task::{Entry, Init};
+use crate::update::{Gate, Plain, Update};
+
+/// What becomes of an orbit that has come to an end by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restart {
+    /// It stays down; calls fail.
+    Never,
+    /// It is started again: at once after the first failures, then after a pause that doubles from `first_pause` with
+    /// every further failure in a row (a call that returns ends the row) up to `longest_pause`. After `give_up` failures in a row
+    /// (0: never) it stays down.
+    OnFailure {
+        /// Pause after the fourth failure in a row.
+        first_pause: Duration,
+        /// Longest pause.
+        longest_pause: Duration,
+        /// Failures in a row after which it stays down; 0: no such number.
+        give_up: u32,
+    },
+    /// It is started again at once, always.
+    Always,
+}
+
+impl Default for Restart {
+    fn default() -> Restart {
+        Restart::OnFailure { first_pause: Duration::from_millis(1), longest_pause: Duration::from_secs(1), give_up: 0 }
+    }
+}
+
+/// What becomes of calls that wait behind the one in which the orbit ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pending {
+    /// They fail with [`Outcome::Cancelled`].
+    #[default]
+    Fail,
+    /// They run in the orbit's next process, each on its own snapshot.
+    Keep,
+}
+
+/// What a call does when the queue or the log has no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It blocks until there is room.
+    #[default]
+    Block,
+    /// It fails with [`Kind::Full`]; nothing is lost: the pages go with the next call.
+    Fail,
+    /// It cancels the waiting calls that have not begun; fails with [`Kind::Full`] if that does not help.
+    DropOldest,
+}
+
+#[derive(Clone)]
+pub(crate) struct Options {
+    pub name: String,
+    pub entry: Option<Entry>,
+    pub init: Option<Init>,
+    pub limits: Limits,
+    pub restart: Restart,
+    pub pending: Pending,
+    pub when_full: WhenFull,
+    pub deadline: Option<Duration>,
+    pub log_bytes: usize,
+    pub may_alter: bool,
+    pub alters: Option<Vec<Area>>,
+}
+
+/// How an orbit is to be made; see [`Orbit::builder`].
+#[must_use]
+pub struct OrbitBuilder {
+    options: Options,
+}
+
+impl OrbitBuilder {
+    /// The function that calls run. It must be code of the program or of a library that is loaded now.
+    pub fn entry(mut self, entry: Entry) -> Self {
+        self.options.entry = Some(entry);
+        self
+    }
+
+    /// A function that the orbit runs once when it starts, and after each restart; what it returns is the `store` that
+    /// every call gets.
+    pub fn init(mut self, init: Init) -> Self {
+        self.options.init = Some(init);
+        self
+    }
+
+    /// What the orbit may use of memory and CPU.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.options.limits = limits;
+        self
+    }
+
+    /// What becomes of it when it ends by itself. Default: restart on failure with back-off.
+    pub fn restart(mut self, restart: Restart) -> Self {
+        self.options.restart = restart;
+        self
+    }
+
+    /// What becomes of waiting calls when it ends by itself. Default: they fail.
+    pub fn pending(mut self, pending: Pending) -> Self {
+        self.options.pending = pending;
+        self
+    }
+
+    /// What a call does when there is no room for it. Default: it blocks.
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.options.when_full = when_full;
+        self
+    }
+
+    /// Deadline of calls that have none of their own. Default: none.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.options.deadline = Some(deadline);
+        self
+    }
+
+    /// Size of the log, bytes: rounded up to a power of two, 128 KiB to 1 GiB, 1 MiB by default. All of it is memory in
+    /// use from the start.
+    pub fn log(mut self, bytes: usize) -> Self {
+        self.options.log_bytes = bytes.clamp(128 << 10, 1 << 30).next_power_of_two();
+        self
+    }
+
+    /// Whether updates of this orbit may alter main (modifications, operations) or carry data only. Default: they may,
+    /// in every area.
+    pub fn may_alter(mut self, may: bool) -> Self {
+        self.options.may_alter = may;
+        self
+    }
+
+    /// The only areas that updates of this orbit may modify.
+    pub fn alters(mut self, areas: &[&Area]) -> Self {
+        self.options.alters = Some(areas.iter().map(|a| (*a).clone()).collect());
+        self
+    }
+
+    /// Makes the orbit. Returns when its process exists; its init function runs meanwhile. Some tens of microseconds with
+    /// a spare, a few hundred without, whatever the size of main.
+    pub fn build(self) -> Result<Orbit> {
+        Orbit::make(self.options)
+    }
+}
+
+/// An auxiliary task in an address space of its own. Thread-safe; cheap to clone. The orbit ends with
+/// [`Orbit::destroy`], or when the last handle and the last future are gone.
+#[derive(Clone)]
+pub struct Orbit {
+    inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Orbit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Orbit").field("name", &self.inner.options.name).field("pid", &self.pid()).finish()
+    }
+}
+
+/// What an orbit has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Calls made.
+    pub calls: u64,
+    /// Calls that wait or run now.
+    pub pending: u32,
+    /// Calls that ended with something else than [`Outcome::Returned`].
+    pub failed: u64,
+    /// Times the orbit ended by itself or was killed for a deadline.
+    pub crashes: u64,
+    /// Times it was started again.
+    pub restarts: u64,
+    /// Pages of snapshots sent to it.
+    pub pages: u64,
+    /// Calls whose snapshot a copier held.
+    pub copiers: u64,
+    /// Updates received, and those refused because they made no sense.
+    pub updates: u64,
+    /// Updates refused because they made no sense.
+    pub bad_updates: u64,
+    /// The orbit's process now, 0 when it is down.
+    pub pid: i32,
+}
+
+pub(crate) struct Inner {
+    pub options: Options,
+    pub runtime: Arc<Runtime>,
+    pub number: u64,
+    pub name: CString,
+    pub down: DownSide,
+    pub event: OwnedFd,
+    core: Mutex<Core>,
+    /// Told when room or state may have changed.
+    pub changed: Condvar,
+    pub status: SlotHandle,
+    /// Earliest deadline among waiting calls, nanoseconds of CLOCK_MONOTONIC; `u64::MAX`: none.
+    pub next_deadline: AtomicU64,
+}
+
+/// What changes in an orbit's life, under one lock.
+pub(crate) struct Core {
+    pub state: State,
+    pub process: Option<Process>,
+    pub queue: Queue,
+    pub replicas: Vec<Replica>,
+    /// Areas that are gone and that the orbit has still mapped.
+    pub forget: Vec<u32>,
+    pub limits: Applied,
+    /// What the process wrote that makes no sense, if it did.
+    pub nonsense: Option<String>,
+    /// Failures since a call last returned.
+    pub failures: u32,
+    pub stats: Stats,
+}
+
+impl Inner {
+    pub fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A forked child's copy names its parent's processes.
+        if self.runtime.check_process().is_ok() {
+            self.destroy();
+        } else {
+            let core = self.core.get_mut().unwrap_or_else(|e| e.into_inner());
+            std::mem::forget(core.process.take());
+        }
+    }
+}
+
+impl Orbit {
+    /// Begins an orbit of this name (shown by `orbit ps`, and, its first 15 bytes, as the process's name).
+    pub fn builder(name: &str) -> OrbitBuilder {
+        OrbitBuilder {
+            options: Options {
+                name: name.to_owned(),
+                entry: None,
+                init: None,
+                limits: Limits::default(),
+                restart: Restart::default(),
+                pending: Pending::default(),
+                when_full: WhenFull::default(),
+                deadline: None,
+                log_bytes: LOG_BYTES,
+                may_alter: true,
+                alters: None,
+            },
+        }
+    }
+
+    /// An orbit with default options.
+    pub fn new(name: &str, entry: Entry) -> Result<Orbit> {
+        Orbit::builder(name).entry(entry).build()
+    }
+
+    fn make(options: Options) -> Result<Orbit> {
+        let name = CString::new(options.name.as_str()).map_err(|_| {
+            Error::new(Kind::Invalid, format!("the orbit's name {:?} has a zero byte: leave it out", options.name))
+        })?;
+        if options.entry.is_none() {
+            return Err(Error::new(Kind::Invalid, format!("orbit \"{}\" has no entry function", options.name)));
+        }
+        let runtime = runtime::runtime()?;
+        let channel = runtime.take_channel(options.log_bytes)?;
+        let status = runtime.status.slot(&options.name);
+        channel.down.spin_us.store(runtime.spin_us(), Ordering::Relaxed);
+        let limits = Applied::create(&options.limits, &options.name)?;
+        let inner = Arc::new(Inner {
+            number: runtime.next_number(),
+            name,
+            down: channel.down,
+            event: channel.event,
+            core: Mutex::new(Core {
+                state: State::Down,
+                process: None,
+                queue: Queue::new(),
+                replicas: Vec::new(),
+                forget: Vec::new(),
+                limits,
+                nonsense: None,
+                failures: 0,
+                stats: Stats::default(),
+            }),
+            changed: Condvar::new(),
+            status,
+            next_deadline: AtomicU64::new(u64::MAX),
+            options,
+            runtime: runtime.clone(),
+        });
+        inner.start(&mut inner.lock(), Some(channel.up))?;
+        runtime.add(&inner);
+        Ok(Orbit { inner })
+    }
+
+    /// The orbit's name.
+    pub fn name(&self) -> &str {
+        &self.inner.options.name
+    }
+
+    /// Calls the entry function and waits for the end. `args` are at most [`crate::MAX_ARGS`] bytes, copied.
+    pub fn call(&self, areas: &[&Area], args: &[u8]) -> Result<Outcome> {
+        self.call_with(areas, args, &CallOptions::default())
+    }
+
+    /// The same with options.
+    pub fn call_with(&self, areas: &[&Area], args: &[u8], options: &CallOptions) -> Result<Outcome> {
+        self.call_async_with(areas, args, options)?.wait()
+    }
+
+    /// Takes a snapshot of the areas and queues a call of the entry function; returns when the snapshot is taken. The
+    /// objects must not change meanwhile: call inside the lock that guards them (section 4.3 of the paper).
+    pub fn call_async(&self, areas: &[&Area], args: &[u8]) -> Result<Future> {
+        self.call_async_with(areas, args, &CallOptions::default())
+    }
+
+    /// The same with options.
+    pub fn call_async_with(&self, areas: &[&Area], args: &[u8], options: &CallOptions) -> Result<Future> {
+        let call = self.inner.submit(areas, args, options)?;
+        Ok(Future { call, orbit: self.inner.clone() })
+    }
+
+    /// The same with a plain value as arguments.
+    pub fn call_async_value<T: Plain>(&self, areas: &[&Area], args: &T) -> Result<Future> {
+        self.call_async(areas, crate::update::bytes_of(args))
+    }
+
+    /// The same as [`Orbit::call`] with a plain value as arguments.
+    pub fn call_value<T: Plain>(&self, areas: &[&Area], args: &T) -> Result<Outcome> {
+        self.call(areas, crate::update::bytes_of(args))
+    }
+
+    /// Cancels the waiting calls that have these arguments and have not begun; returns how many.
+    pub fn cancel_args(&self, args: &[u8]) -> usize {
+        self.inner.cancel_args(args)
+    }
+
+    /// Applies an update of this orbit: checked first, then whole or not at all; operations run after the modifications.
+    pub fn apply(&self, update: &Update) -> Result<()> {
+        update.apply(&*self.inner)
+    }
+
+    /// Changes the limits, of the running process too as far as the kernel allows.
+    pub fn set_limits(&self, limits: Limits) -> Result<()> {
+        self.inner.set_limits(limits)
+    }
+
+    /// Lets go of an area: the orbit has it no longer. Later calls may name it again.
+    pub fn detach(&self, area: &Area) {
+        self.inner.detach(area.id());
+    }
+
+    /// What the orbit has done so far.
+    pub fn stats(&self) -> Stats {
+        self.inner.reap();
+        let core = self.inner.lock();
+        let mut stats = core.stats.clone();
+        stats.pending = core.queue.len() as u32;
+        stats.pid = core.process.as_ref().map_or(0, |p| p.pid);
+        stats
+    }
+
+    /// The orbit's process, 0 while it is down.
+    pub fn pid(&self) -> i32 {
+        self.inner.lock().process.as_ref().map_or(0, |p| p.pid)
+    }
+
+    /// Kills the orbit's process. It ends as by any other failure: the running call's outcome is
+    /// [`Outcome::Killed`], and the restart policy decides what follows.
+    pub fn kill(&self) -> Result<()> {
+        self.inner.runtime.check_process()?;
+        self.inner.kill_process(&self.inner.lock());
+        Ok(())
+    }
+
+    /// Blocks until the orbit's process is up (it has run its init function), or this long.
+    pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
+        let until = Instant::now() + timeout;
+        loop {
+            {
+                let core = self.inner.lock();
+                match &core.state {
+                    State::Destroyed => return Err(self.inner.destroyed()),
+                    State::Ended => return Err(self.inner.ended()),
+                    _ => {}
+                }
+                if core.process.as_ref().is_some_and(|p| p.up.ready.load(Ordering::Acquire) == 1) {
+                    return Ok(());
+                }
+            }
+            if Instant::now() > until {
+                return Err(Error::new(
+                    Kind::TimedOut,
+                    format!("orbit \"{}\" was not up within {timeout:?}", self.name()),
+                ));
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Ends the orbit: its process is killed, waiting calls are cancelled, and every later call fails with
+    /// [`Kind::Gone`]. Idempotent. Blocks until the process has ended.
+    pub fn destroy(&self) -> Result<()> {
+        self.inner.runtime.check_process()?;
+        self.inner.destroy();
+        Ok(())
+    }
+}
+
+impl Gate for Inner {
+    fn may_modify(&self, address: usize, len: usize) -> Result<()> {
+        self.may_operate()?;
+        let Some(area) = crate::area::find(address).filter(|a| a.contains(address, len)) else {
+            return Err(Error::new(Kind::Foreign, format!("{len} bytes at {address:#x} are in no area")));
+        };
+        match &self.options.alters {
+            Some(allowed) if !allowed.iter().any(|a| a.id() == area.id()) => Err(Error::new(
+                Kind::Denied,
+                format!("orbit \"{}\" may not alter area \"{}\"", self.options.name, area.name()),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn may_operate(&self) -> Result<()> {
+        if self.options.may_alter {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Denied,
+            format!("orbit \"{}\" was made to push data only; see OrbitBuilder::may_alter", self.options.name),
+        ))
+    }
+}

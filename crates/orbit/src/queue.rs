@@ -1,0 +1,695 @@
+//! The way of a call in main: the snapshot, the queue, the end.
+//!
+//! Everything here runs under the orbit's lock, except the sleeping. Calls are numbered without end (`u32`, wrapping) and
+//! end in order; `pending` holds those that main has submitted and not seen completed, the first one being the one that runs.
+//!
+//! ```text
+//! submitted == completed + pending.len()            completed as main has counted it
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use orbit_linux::{futex, socket};
+use std::os::fd::AsFd;
+
+use crate::area::{Area, Engine, PageRuns};
+use crate::call::{Call, CallOptions, Coalesce, Outcome};
+use crate::channel::{
+    CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, ENDED_NO_IMAGE, ENDED_RETURNED, ENDED_SKIPPED, INLINE_ARGS, PUSH_BYTES,
+    READY, SLOTS,
+};
+use crate::copier::{self, Copier, Part};
+use crate::error::{Error, Kind, Result};
+use crate::life::{EndedBy, State};
+use crate::log::{LogWriter, PAGE};
+use crate::orbit::{Core, Inner, WhenFull};
+use crate::replica::Replica;
+use crate::task::{PUSH_HEADER, PUSH_PIECE, bytes_of, now_ns};
+use crate::update::{self, Update};
+
+/// Most bytes of arguments a call takes.
+pub const MAX_ARGS: usize = 64 * 1024;
+
+/// Updates one call may bring, encoded bytes in all; more are refused.
+const MAX_UPDATE_BYTES_PER_CALL: usize = 256 << 20;
+
+/// Areas up to this many pages in use are never given to a copier.
+const COPIER_FROM_PAGES: usize = 512;
+
+/// What copying a page into a replica or the log costs main, nanoseconds; decides between copying and cloning.
+const COPY_NS_A_PAGE: usize = 700;
+
+/// A call main has submitted.
+pub(crate) struct Waiting {
+    pub call: Arc<Call>,
+    /// The log up to here is free when the call is completed.
+    pub log_end: u64,
+    pub copier: Option<Copier>,
+    /// Areas whose pages the copier holds: owed again if it dies.
+    pub held: Vec<u32>,
+    pub cancelled: bool,
+}
+
+/// An orbit's queue as main counts it.
+pub(crate) struct Queue {
+    pub submitted: u32,
+    pub completed: u32,
+    pub pending: VecDeque<Waiting>,
+    pub log: LogWriter,
+    /// Bytes of updates taken, counted as [`crate::channel::Up::pushed`] counts.
+    pub pulled: u32,
+    /// Pieces of an update that is not whole yet, and its call.
+    partial: Vec<u8>,
+    partial_call: u32,
+    update_bytes: usize,
+    /// Replicas sent to the orbit and not yet counted in a slot.
+    pub attached: u32,
+    runs: PageRuns,
+}
+
+impl Queue {
+    pub fn new() -> Queue {
+        Queue {
+            submitted: 0,
+            completed: 0,
+            pending: VecDeque::new(),
+            log: LogWriter::new(),
+            pulled: 0,
+            partial: Vec::new(),
+            partial_call: 0,
+            update_bytes: 0,
+            attached: 0,
+            runs: PageRuns::default(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Forgets what a process that is gone had half pushed.
+    pub fn restart_pushes(&mut self) {
+        self.pulled = 0;
+        self.partial.clear();
+        self.update_bytes = 0;
+    }
+}
+
+/// Why a snapshot cannot be taken now.
+enum Obstacle {
+    /// No room until the orbit has come further.
+    NoRoom(String),
+    Failed(Error),
+}
+
+impl From<Error> for Obstacle {
+    fn from(e: Error) -> Obstacle {
+        Obstacle::Failed(e)
+    }
+}
+
+impl Inner {
+    /// Takes the snapshot and queues the call.
+    pub fn submit(self: &Arc<Inner>, areas: &[&Area], args: &[u8], options: &CallOptions) -> Result<Arc<Call>> {
+        self.runtime.check_process()?;
+        if args.len() > MAX_ARGS {
+            return Err(Error::new(
+                Kind::TooLarge,
+                format!(
+                    "{} bytes of arguments for orbit \"{}\": a call takes up to {MAX_ARGS}; put larger data into an area",
+                    args.len(),
+                    self.options.name
+                ),
+            ));
+        }
+        let function = options.function.map_or(0, |f| f as usize);
+        let submitted_ns = now_ns();
+        let deadline = options.deadline.or(self.options.deadline).and_then(|d| Instant::now().checked_add(d));
+        let mut core = self.lock();
+        loop {
+            self.reap_locked(&mut core);
+            self.check_open(&core)?;
+            if let Some(process) = core.process.as_ref().filter(|p| function != 0 && !p.template.knows(function)) {
+                return Err(Error::new(
+                    Kind::Invalid,
+                    format!(
+                        "the function at {function:#x} is not in orbit \"{}\" (process {}): it was loaded after the orbit \
+                         was made; make the orbit again",
+                        self.options.name, process.pid
+                    ),
+                ));
+            }
+            if let Some(found) = self.coalesce(&mut core, function, args, options.coalesce) {
+                return Ok(found);
+            }
+            let full = if core.queue.len() as u32 >= SLOTS {
+                Obstacle::NoRoom(format!("{SLOTS} calls wait"))
+            } else {
+                match self.snapshot_and_queue(&mut core, areas, args, function, submitted_ns, deadline) {
+                    Ok(call) => return Ok(call),
+                    Err(obstacle) => obstacle,
+                }
+            };
+            let why = match full {
+                Obstacle::Failed(e) => return Err(e),
+                Obstacle::NoRoom(why) => why,
+            };
+            core = match self.options.when_full {
+                WhenFull::Block => self.wait_for_room(core),
+                policy => {
+                    if policy == WhenFull::DropOldest && self.cancel_locked(&mut core, |_| true) > 0 {
+                        self.wait_for_room(core)
+                    } else {
+                        return Err(Error::new(
+                            Kind::Full,
+                            format!(
+                                "orbit \"{}\" has no room for the call: {why}; make calls more seldom, or the log larger \
+                                 (OrbitBuilder::log)",
+                                self.options.name
+                            ),
+                        ));
+                    }
+                }
+            };
+        }
+    }
+
+    /// An error if no call may be queued.
+    fn check_open(&self, core: &Core) -> Result<()> {
+        match core.state {
+            State::Running => Ok(()),
+            State::Destroyed => Err(self.destroyed()),
+            State::Ended => Err(self.ended()),
+            State::Down if self.options.pending == crate::orbit::Pending::Keep => Ok(()),
+            State::Down => Err(Error::new(
+                Kind::Down,
+                format!("orbit \"{}\" is down just now and will be started again", self.options.name),
+            )),
+        }
+    }
+
+    /// A waiting call that stands for this one, as asked; or cancels those this one replaces.
+    fn coalesce(&self, core: &mut Core, function: usize, args: &[u8], how: Coalesce) -> Option<Arc<Call>> {
+        match how {
+            Coalesce::Never => None,
+            Coalesce::SkipIfAny => core.queue.pending.iter().find(|w| !w.cancelled).map(|w| w.call.clone()),
+            Coalesce::SkipIfSame => core
+                .queue
+                .pending
+                .iter()
+                .find(|w| !w.cancelled && w.call.function == function && self.has_args(w.call.number, args))
+                .map(|w| w.call.clone()),
+            Coalesce::Replace => {
+                self.cancel_locked(core, |call| call.function == function);
+                None
+            }
+        }
+    }
+
+    /// Whether a waiting call has these arguments. Read back from *down*, which only main writes.
+    fn has_args(&self, call: u32, args: &[u8]) -> bool {
+        let slot = &self.down.slots[(call & (SLOTS - 1)) as usize];
+        if slot.args_len.load(Ordering::Relaxed) as usize != args.len() {
+            return false;
+        }
+        if args.len() <= INLINE_ARGS {
+            return args.iter().zip(&slot.args).all(|(a, b)| *a == b.load(Ordering::Relaxed));
+        }
+        // Long arguments are the last record of the call's part of the log.
+        let bytes = self.down.log_bytes();
+        let end = slot.log_end.load(Ordering::Relaxed) as usize;
+        let offset = (end - args.len().next_multiple_of(16)) & (bytes - 1);
+        // SAFETY: the record lies in one piece inside the log, which only main writes, under the lock held now.
+        let there = unsafe { std::slice::from_raw_parts(self.down.log().add(offset), args.len()) };
+        there == args
+    }
+
+    fn snapshot_and_queue(
+        self: &Arc<Inner>,
+        core: &mut Core,
+        areas: &[&Area],
+        args: &[u8],
+        function: usize,
+        submitted_ns: u64,
+        deadline: Option<Instant>,
+    ) -> std::result::Result<Arc<Call>, Obstacle> {
+        let number = core.queue.submitted;
+        let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
+        let log_start = core.queue.log.head();
+        let idle = core.queue.pending.is_empty() && core.process.is_some();
+        let mut parts: Vec<Part> = Vec::new();
+        let mut held: Vec<u32> = Vec::new();
+        let mut pages = 0;
+        let long_args = args.len() > INLINE_ARGS;
+        let mut runs = std::mem::take(&mut core.queue.runs);
+        for area in areas {
+            let at = match core.replicas.iter().position(|r| r.area.id() == area.id()) {
+                Some(at) => at,
+                None => {
+                    let replica = Replica::make(area)?;
+                    if let Some(process) = &core.process {
+                        socket::send(process.socket.as_fd(), bytes_of(&replica.message()), &[replica.fd.as_fd()])
+                            .map_err(|e| Error::system("handing a replica to the orbit", e))?;
+                        core.queue.attached += 1;
+                    }
+                    core.replicas.push(replica);
+                    core.replicas.len() - 1
+                }
+            };
+            let replica = &mut core.replicas[at];
+            runs.clear();
+            let used = area.used_pages();
+            let mut large = false;
+            if used > COPIER_FROM_PAGES {
+                let most = copier_pays_from(used).max(1);
+                large = area.peek_pages(&replica.owed, most)? >= most;
+            }
+            let large = large || area.engine() == Engine::Fork;
+            if large && !replica.protect_now() {
+                runs.push(0, used);
+            } else {
+                if !large {
+                    replica.small_again();
+                }
+                area.snapshot_pages(&replica.owed, &mut runs)?;
+            }
+            pages += runs.pages();
+            if large {
+                held.push(area.id());
+                let (from, to) = (area.base() as *const u8, replica.alias.as_ptr());
+                parts.extend(runs.iter().map(|(first, count)| Part {
+                    from: from.wrapping_add(first * PAGE),
+                    to: to.wrapping_add(first * PAGE),
+                    pages: count,
+                }));
+            } else if idle {
+                replica.write(&runs);
+            } else {
+                let need = LogWriter::need_for_pages(runs.pages(), runs.iter().count())
+                    + if long_args { LogWriter::need_for_args(args.len()) } else { 0 };
+                let room = core.queue.log.room(&self.down);
+                if need > room {
+                    // What went into the log for this call is forgotten, and owed again.
+                    replica.owed.owe(&runs);
+                    self.owe_again(core, areas, log_start, &held);
+                    core.queue.log.rewind(log_start);
+                    core.queue.runs = runs;
+                    return Err(Obstacle::NoRoom(format!(
+                        "{need} bytes of pages for a log with {room} of {} bytes free",
+                        self.down.log_bytes()
+                    )));
+                }
+                let id = area.id();
+                for (first, count) in runs.iter() {
+                    area.with_source(|source| {
+                        core.queue.log.pages(&self.down, id, first as u32, count as u32, |page| source(page as usize))
+                    });
+                }
+            }
+        }
+        core.queue.runs = runs;
+        if !core.forget.is_empty() && core.queue.log.room(&self.down) > core.forget.len() * 64 + 2 * PAGE + MAX_ARGS {
+            for area in core.forget.drain(..) {
+                core.queue.log.forget(&self.down, area);
+            }
+        }
+        if long_args {
+            if LogWriter::need_for_args(args.len()) > core.queue.log.room(&self.down) {
+                self.owe_again(core, areas, log_start, &held);
+                core.queue.log.rewind(log_start);
+                return Err(Obstacle::NoRoom("the log has no room for the arguments".to_owned()));
+            }
+            core.queue.log.args(&self.down, args);
+        } else {
+            for (to, from) in slot.args.iter().zip(args) {
+                to.store(*from, Ordering::Relaxed);
+            }
+        }
+        slot.call.store(number, Ordering::Relaxed);
+        slot.function.store(function as u64, Ordering::Relaxed);
+        slot.args_len.store(args.len() as u32, Ordering::Relaxed);
+        slot.log_start.store(log_start, Ordering::Relaxed);
+        slot.log_end.store(core.queue.log.head(), Ordering::Relaxed);
+        slot.state.store(READY, Ordering::Relaxed);
+        slot.attach.store(std::mem::take(&mut core.queue.attached), Ordering::Relaxed);
+        let mut copier = None;
+        if parts.is_empty() {
+            slot.copier.store(COPIER_NONE, Ordering::Relaxed);
+        } else {
+            slot.copier.store(COPIER_WAITED_FOR, Ordering::Relaxed);
+            let started = match &core.process {
+                // SAFETY: the parts lie in areas and aliases that this process maps now; the copier has its own copies.
+                Some(process) => unsafe {
+                    copier::start(&parts, slot, &process.up, if idle { None } else { Some(number) })
+                },
+                None => Err(Error::new(Kind::Down, "the orbit is down, and the snapshot too large for its log")),
+            };
+            match started {
+                Ok(one) => copier = Some(one),
+                Err(e) => {
+                    self.owe_again(core, areas, log_start, &held);
+                    core.queue.log.rewind(log_start);
+                    return Err(Obstacle::Failed(e));
+                }
+            }
+            core.stats.copiers += 1;
+        }
+        let call = Arc::new(Call::new(number, function, submitted_ns, deadline));
+        let log_end = core.queue.log.head();
+        core.queue.pending.push_back(Waiting { call: call.clone(), log_end, copier, held, cancelled: false });
+        core.queue.submitted = number.wrapping_add(1);
+        core.stats.calls += 1;
+        core.stats.pages += pages as u64;
+        // SeqCst: the orbit stores `asleep` and then looks here; here it is the other way round.
+        self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);
+        if let Some(process) = &core.process {
+            if process.up.asleep.load(Ordering::SeqCst) != 0 {
+                futex::wake(&self.down.submitted, 1);
+            }
+        }
+        self.status.call_submitted(core.queue.len() as u32, pages as u64);
+        if let Some(deadline) = deadline {
+            self.note_deadline(deadline);
+        }
+        Ok(call)
+    }
+
+    /// Every page of the areas named is owed again: some of it was on its way and will not arrive.
+    fn owe_again(&self, core: &mut Core, areas: &[&Area], log_start: u64, held: &[u32]) {
+        let logged = core.queue.log.head() != log_start;
+        for replica in &core.replicas {
+            let id = replica.area.id();
+            if held.contains(&id) || (logged && areas.iter().any(|a| a.id() == id)) {
+                replica.owed.owe_run(0, replica.area.used_pages());
+            }
+        }
+    }
+
+    fn note_deadline(&self, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let at = now_ns().saturating_add(left.as_nanos() as u64);
+        self.next_deadline.fetch_min(at, Ordering::Relaxed);
+        self.runtime.wake_by(at);
+    }
+
+    /// Sleeps until the orbit has completed a call, or its state has changed.
+    fn wait_for_room<'a>(&'a self, core: std::sync::MutexGuard<'a, Core>) -> std::sync::MutexGuard<'a, Core> {
+        let up = core.process.as_ref().map(|p| p.up.clone());
+        let before = core.queue.completed;
+        match up {
+            Some(up) => {
+                drop(core);
+                self.sleep_on(&up, before, Duration::from_millis(50));
+                self.lock()
+            }
+            None => {
+                let (core, _) = self
+                    .changed
+                    .wait_timeout(core, Duration::from_millis(50))
+                    .unwrap_or_else(|e| e.into_inner());
+                core
+            }
+        }
+    }
+
+    fn sleep_on(&self, up: &crate::channel::UpSide, seen: u32, at_most: Duration) {
+        self.down.waiters.fetch_add(1, Ordering::SeqCst);
+        if up.completed.load(Ordering::SeqCst) == seen {
+            let _ = futex::wait(&up.completed, seen, Some(at_most));
+        }
+        self.down.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Waits until `done` says so; looks for it by itself a moment, then sleeps.
+    pub fn wait(&self, until: Option<Instant>, mut done: impl FnMut() -> bool) -> Result<()> {
+        if done() {
+            return Ok(());
+        }
+        self.runtime.check_process()?;
+        let spin = Duration::from_micros(u64::from(self.down.spin_us.load(Ordering::Relaxed)).min(20));
+        let began = Instant::now();
+        loop {
+            let (up, seen) = {
+                let mut core = self.lock();
+                self.reap_locked(&mut core);
+                (core.process.as_ref().map(|p| p.up.clone()), core.queue.completed)
+            };
+            if done() {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if until.is_some_and(|until| now >= until) {
+                return Ok(());
+            }
+            let slice = until.map_or(SLICE, |until| (until - now).min(SLICE));
+            let Some(up) = up else {
+                let core = self.lock();
+                if core.process.is_none() {
+                    drop(self.changed.wait_timeout(core, slice.min(Duration::from_millis(20))));
+                }
+                continue;
+            };
+            while began.elapsed() < spin && up.completed.load(Ordering::Acquire) == seen {
+                for _ in 0..16 {
+                    std::hint::spin_loop();
+                }
+            }
+            if up.completed.load(Ordering::Acquire) == seen {
+                self.sleep_on(&up, seen, slice);
+                if now.elapsed() >= SLICE {
+                    // An orbit that has scribbled over its own `asleep` word may have missed its wake-up.
+                    futex::wake(&self.down.submitted, 1);
+                }
+            }
+        }
+    }
+
+    /// Takes what the orbit has completed and pushed.
+    pub fn reap(&self) {
+        if self.runtime.check_process().is_ok() {
+            self.reap_locked(&mut self.lock());
+        }
+    }
+
+    pub fn reap_locked(&self, core: &mut Core) {
+        let Some(process) = &core.process else { return };
+        let up = process.up.clone();
+        let completed = up.completed.load(Ordering::Acquire);
+        let count = completed.wrapping_sub(core.queue.completed);
+        if process.ended_by != EndedBy::Itself {
+            return;
+        }
+        if count as usize > core.queue.pending.len() {
+            return self.break_off(core, format!("counted {completed} calls done"));
+        }
+        if let Err(nonsense) = self.take_updates(core, &up) {
+            return self.break_off(core, nonsense);
+        }
+        for _ in 0..count {
+            let number = core.queue.completed;
+            let ending = &up.endings[(number & (SLOTS - 1)) as usize];
+            let (call, kind) = (ending.call.load(Ordering::Relaxed), ending.kind.load(Ordering::Relaxed));
+            let (value, at) = (ending.value.load(Ordering::Relaxed), ending.at.load(Ordering::Relaxed));
+            let Some(waiting) = core.queue.pending.front() else { return };
+            let outcome = match kind {
+                ENDED_RETURNED if call == number && !waiting.cancelled => Outcome::Returned(value),
+                // A call that main marked too late for its own count may still have been skipped by the orbit.
+                ENDED_SKIPPED | ENDED_NO_IMAGE | ENDED_RETURNED if call == number => Outcome::Cancelled,
+                _ => return self.break_off(core, format!("gave call {number} an ending that makes no sense")),
+            };
+            let Some(mut waiting) = core.queue.pending.pop_front() else { return };
+            core.queue.log.release(waiting.log_end);
+            core.queue.completed = number.wrapping_add(1);
+            core.queue.update_bytes = 0;
+            self.let_go_of_copier(core, &mut waiting);
+            if matches!(outcome, Outcome::Returned(_)) {
+                core.failures = 0;
+            }
+            self.finish(core, &waiting.call, outcome, at);
+        }
+        if count > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Lets go of the copier of a call that has ended; what it held is owed again if it did not write all of it.
+    pub fn let_go_of_copier(&self, core: &mut Core, waiting: &mut Waiting) {
+        let Some(copier) = waiting.copier.take() else { return };
+        let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
+        if slot.copier.swap(COPIER_NONE, Ordering::AcqRel) != COPIER_DONE {
+            copier.kill();
+            for replica in core.replicas.iter().filter(|r| waiting.held.contains(&r.area.id())) {
+                replica.owed.owe_run(0, replica.area.used_pages());
+            }
+        }
+        self.runtime.bury(copier);
+    }
+
+    /// Gives a call its outcome. `at` is when it ended, as nanoseconds of CLOCK_MONOTONIC; the orbit's word is taken for
+    /// it within reason.
+    pub fn finish(&self, core: &mut Core, call: &Call, outcome: Outcome, at: u64) {
+        if !matches!(outcome, Outcome::Returned(_)) {
+            core.stats.failed += 1;
+        }
+        if call.is_done() {
+            return;
+        }
+        self.status.call_done(at.min(now_ns()).saturating_sub(call.submitted_ns));
+        if call.finish(outcome) {
+            self.down.notify.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// One more call whose end the supervisor must hear of.
+    pub fn notify_more(&self) {
+        self.down.notify.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Takes the pieces of updates out of the ring. Every byte is copied once, then checked. An error says what makes no
+    /// sense.
+    fn take_updates(&self, core: &mut Core, up: &crate::channel::UpSide) -> std::result::Result<(), String> {
+        let pushed = up.pushed.load(Ordering::Acquire);
+        let count = pushed.wrapping_sub(core.queue.pulled) as usize;
+        if count == 0 {
+            return Ok(());
+        }
+        if count > PUSH_BYTES || !count.is_multiple_of(8) {
+            return Err(format!("counted {count} bytes of updates in a ring of {PUSH_BYTES}"));
+        }
+        let start = core.queue.pulled as usize / 8;
+        let mut bytes: Vec<u8> = Vec::with_capacity(count);
+        for at in start..start + count / 8 {
+            bytes.extend_from_slice(&up.push[at & (PUSH_BYTES / 8 - 1)].load(Ordering::Relaxed).to_le_bytes());
+        }
+        core.queue.pulled = pushed;
+        self.down.pulled.store(pushed, Ordering::Release);
+        futex::wake(&self.down.pulled, i32::MAX);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let (head, more) = rest.split_at_checked(PUSH_HEADER).ok_or("cut an update short")?;
+            let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+            let (len, call, unfinished) = (word(0) as usize, word(4), word(8));
+            if len > PUSH_PIECE || unfinished > 1 || len.next_multiple_of(8) > more.len() {
+                return Err(format!("pushed a piece of {len} bytes"));
+            }
+            let (piece, after) = more.split_at(len.next_multiple_of(8));
+            rest = after;
+            if !core.queue.partial.is_empty() && core.queue.partial_call != call {
+                return Err("mixed the pieces of two updates".to_owned());
+            }
+            core.queue.partial_call = call;
+            core.queue.partial.extend_from_slice(&piece[..len]);
+            core.queue.update_bytes += len;
+            if core.queue.partial.len() > update::MAX_BYTES + 4096
+                || core.queue.update_bytes > MAX_UPDATE_BYTES_PER_CALL
+            {
+                return Err(format!("pushed more than {MAX_UPDATE_BYTES_PER_CALL} bytes of updates in a call"));
+            }
+            if unfinished == 0 {
+                let whole = std::mem::take(&mut core.queue.partial);
+                match Update::decode(&whole) {
+                    Ok(update) => {
+                        core.stats.updates += 1;
+                        let at = call.wrapping_sub(core.queue.completed) as usize;
+                        if let Some(waiting) = core.queue.pending.get(at) {
+                            waiting.call.add_update(update);
+                        }
+                    }
+                    Err(_) => core.stats.bad_updates += 1,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Cancels waiting calls that have not begun; returns how many.
+    pub fn cancel(&self, which: impl Fn(&Call) -> bool) -> usize {
+        if self.runtime.check_process().is_err() {
+            return 0;
+        }
+        let mut core = self.lock();
+        self.reap_locked(&mut core);
+        self.cancel_locked(&mut core, which)
+    }
+
+    pub fn cancel_args(&self, args: &[u8]) -> usize {
+        self.cancel(|call| self.has_args(call.number, args))
+    }
+
+    pub fn cancel_locked(&self, core: &mut Core, which: impl Fn(&Call) -> bool) -> usize {
+        self.skip(core, which, Outcome::Cancelled)
+    }
+
+    /// Has waiting calls that have not begun skipped, with this outcome.
+    fn skip(&self, core: &mut Core, which: impl Fn(&Call) -> bool, outcome: Outcome) -> usize {
+        let up = core.process.as_ref().map(|p| p.up.clone());
+        let mut cancelled = Vec::new();
+        for at in 0..core.queue.pending.len() {
+            let waiting = &mut core.queue.pending[at];
+            if waiting.cancelled || !which(&waiting.call) {
+                continue;
+            }
+            let number = waiting.call.number;
+            let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
+            // The orbit stores `begun` and then looks at `state`; here it is the other way round, so one of both sees the
+            // other. If both do, the orbit skips the call and says so.
+            slot.state.store(CANCELLED, Ordering::SeqCst);
+            let begun = up.as_ref().map_or(core.queue.completed, |up| up.begun.load(Ordering::SeqCst));
+            if begun.wrapping_sub(core.queue.completed) as usize > at {
+                slot.state.store(READY, Ordering::SeqCst);
+                continue;
+            }
+            waiting.cancelled = true;
+            cancelled.push(waiting.call.clone());
+        }
+        for call in &cancelled {
+            self.finish(core, call, outcome.clone(), call.submitted_ns);
+        }
+        cancelled.len()
+    }
+
+    /// Ends calls that are past their deadline: one that waits is skipped, the one whose turn it is ends with its orbit.
+    pub fn check_deadlines(&self) {
+        let mut core = self.lock();
+        self.next_deadline.store(u64::MAX, Ordering::Relaxed);
+        self.reap_locked(&mut core);
+        let now = Instant::now();
+        let late = |call: &Call| call.deadline.is_some_and(|d| d <= now);
+        let head_is_late = core.queue.pending.front().is_some_and(|w| !w.cancelled && late(&w.call));
+        let head = core.queue.completed;
+        self.skip(&mut core, |call| call.number != head && late(call), Outcome::TimedOut);
+        if head_is_late {
+            self.end_process(&mut core, EndedBy::Deadline);
+        }
+        let next = core.queue.pending.iter().filter(|w| !w.cancelled).filter_map(|w| w.call.deadline).filter(|d| *d > now).min();
+        if let Some(next) = next {
+            let at = now_ns().saturating_add((next - now).as_nanos() as u64);
+            self.next_deadline.fetch_min(at, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Longest sleep before a waiter looks again whether all is well.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// The number of pages from which a clone of main holds it up less than copying the pages.
+fn copier_pays_from(used: usize) -> usize {
+    static RESIDENT: std::sync::Mutex<Option<(Instant, usize)>> = std::sync::Mutex::new(None);
+    let mut known = RESIDENT.lock().unwrap_or_else(|e| e.into_inner());
+    let pages = match *known {
+        Some((at, pages)) if at.elapsed() < Duration::from_millis(200) => pages,
+        _ => {
+            let pages = std::fs::read_to_string("/proc/self/statm")
+                .ok()
+                .and_then(|s| s.split_ascii_whitespace().nth(1)?.parse().ok())
+                .unwrap_or(1 << 18);
+            *known = Some((Instant::now(), pages));
+            pages
+        }
+    };
+    // What a clone costs: 40 ns a mapped page and a quarter of a millisecond.
+    (pages.max(used) * 40 + 250_000) / COPY_NS_A_PAGE
+}

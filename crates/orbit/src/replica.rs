@@ -1,0 +1,77 @@
+//! Main's hold on one orbit's copy of one area, and the way of the pages into it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use orbit_linux::map::Mapping;
+use orbit_linux::memfd;
+
+use crate::area::{Area, OwedSet, PageRuns};
+use crate::error::{Error, Result};
+use crate::log::PAGE;
+use crate::task::Attach;
+
+/// A replica: memory that main writes through `alias` while the orbit is idle, and that the orbit maps privately at the
+/// area's own address.
+pub(crate) struct Replica {
+    pub area: Area,
+    /// What this orbit has not been sent of the area yet.
+    pub owed: Arc<OwedSet>,
+    pub fd: OwnedFd,
+    pub alias: Mapping,
+    /// Calls since the last one whose pages were left to a copier without being protected again; see [`Replica::protect_now`].
+    copied_in_a_row: u32,
+    until_protect: u32,
+}
+
+impl Replica {
+    /// A replica that is owed the whole area.
+    pub fn make(area: &Area) -> Result<Replica> {
+        let doing = || format!("a replica of area \"{}\" ({} bytes)", area.name(), area.limit());
+        let fd = memfd::create("orbit-replica", area.limit(), true).map_err(|e| Error::system(doing(), e))?;
+        let alias =
+            Mapping::shared(fd.as_fd(), area.limit(), true, false).map_err(|e| Error::system(doing(), e))?;
+        let owed = area.attach();
+        Ok(Replica { area: area.clone(), owed, fd, alias, copied_in_a_row: 0, until_protect: 0 })
+    }
+
+    /// The message that gives it to the orbit; its descriptor goes along.
+    pub fn message(&self) -> Attach {
+        Attach { base: self.area.base(), len: self.area.limit(), area: self.area.id(), reserved: 0 }
+    }
+
+    /// Copies pages from the area straight into the replica: only while the orbit is idle.
+    pub fn write(&self, runs: &PageRuns) {
+        for (first, count) in runs.iter() {
+            self.area.with_source(|source| {
+                for page in first..first + count {
+                    // SAFETY: pages reported by the area lie below its limit, which is the alias's length; the alias is
+                    // no part of the area.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(source(page), self.alias.as_ptr().add(page * PAGE), PAGE);
+                    }
+                }
+            });
+        }
+    }
+
+    /// Whether a call that goes to a copier should harvest (protect the written pages again) first. Protecting costs main
+    /// tens of nanoseconds a page; not protecting makes every later delta as large as this one. So: not at first, then
+    /// soon, then ever more seldom while deltas stay large.
+    pub fn protect_now(&mut self) -> bool {
+        if self.until_protect > 0 {
+            self.until_protect -= 1;
+            return false;
+        }
+        let first = self.copied_in_a_row == 0;
+        self.copied_in_a_row = (self.copied_in_a_row + 1).min(5);
+        self.until_protect = if first { 0 } else { 1 << self.copied_in_a_row };
+        !first
+    }
+
+    /// A call's delta was small again.
+    pub fn small_again(&mut self) {
+        self.copied_in_a_row = 0;
+        self.until_protect = 0;
+    }
+}

@@ -1,0 +1,310 @@
+//! What the library keeps for the whole process: the window, the template, spares, the supervisor's door, the list of
+//! orbits; and what becomes of it when the program forks.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
+
+use orbit_linux::eventfd;
+
+use crate::area;
+use crate::channel::{DownSide, UpSide};
+use crate::copier::Copier;
+use crate::error::{Error, Kind, Result};
+use crate::orbit::Inner;
+use crate::status::StatusPage;
+use crate::template::{self, Template};
+use crate::{limits, supervisor, task};
+
+/// How the library is set up. The default suits most programs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) window: usize,
+    pub(crate) spares: usize,
+    pub(crate) spin: std::time::Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { window: 64 << 30, spares: 1, spin: std::time::Duration::from_micros(50) }
+    }
+}
+
+impl Config {
+    /// The default: a window of 64 GiB, one spare, 50 us of spin.
+    pub fn new() -> Config {
+        Config::default()
+    }
+
+    /// Address space to reserve for areas, in bytes. It costs no memory; less is taken where the kernel gives less.
+    pub fn window(mut self, bytes: usize) -> Config {
+        self.window = bytes;
+        self
+    }
+
+    /// Processes cloned ahead of need (0 to 16), so that creating and restarting an orbit is a hand-over. Each costs the
+    /// memory of a small process.
+    pub fn spares(mut self, count: usize) -> Config {
+        self.spares = count.min(16);
+        self
+    }
+
+    /// How long an orbit whose calls come fast looks for the next one by itself before it sleeps. 0: never; taken as 0
+    /// on a machine with one CPU.
+    pub fn spin(mut self, spin: std::time::Duration) -> Config {
+        self.spin = spin;
+        self
+    }
+}
+
+/// The memory of an orbit's channel, made ahead of need.
+pub(crate) struct Channel {
+    pub down: DownSide,
+    pub up: UpSide,
+    pub event: OwnedFd,
+}
+
+impl Channel {
+    pub fn create(log_bytes: usize) -> Result<Channel> {
+        Ok(Channel {
+            down: DownSide::create(log_bytes)?,
+            up: UpSide::create()?,
+            event: eventfd::create().map_err(|e| Error::system("a descriptor for an orbit", e))?,
+        })
+    }
+}
+
+/// The log's size where nothing else is asked for, bytes.
+pub(crate) const LOG_BYTES: usize = 1 << 20;
+
+pub(crate) struct Runtime {
+    pub config: Config,
+    /// The process this was made in, as [`area::generation`] numbers it.
+    generation: u64,
+    template: Mutex<Option<Arc<Template>>>,
+    spares: Mutex<Vec<(Arc<Template>, template::Clone)>>,
+    channels: Mutex<Vec<Channel>>,
+    orbits: Mutex<Vec<Weak<Inner>>>,
+    /// Copiers that have done their work or were killed, to be reaped.
+    buried: Mutex<Vec<Copier>>,
+    pub status: StatusPage,
+    /// Wakes the supervisor.
+    pub door: OwnedFd,
+    /// When the supervisor will wake by itself, as nanoseconds of CLOCK_MONOTONIC; `u64::MAX`: not.
+    pub next_wake: AtomicU64,
+    numbers: AtomicU64,
+}
+
+static RUNTIME: RwLock<Option<Arc<Runtime>>> = RwLock::new(None);
+
+/// Sets the library up with the default configuration, if it is not yet. Best called early, while the program has one
+/// thread and little memory: the template is a copy of main as it is now. Thread-safe; a second call does nothing.
+pub fn init() -> Result<()> {
+    runtime().map(|_| ())
+}
+
+/// The same with a configuration of one's own. An error if the library is set up already.
+pub fn init_with(config: Config) -> Result<()> {
+    let mut slot = RUNTIME.write().unwrap_or_else(|e| e.into_inner());
+    if slot.as_ref().is_some_and(|r| r.generation == area::generation()) {
+        return Err(Error::new(
+            Kind::Invalid,
+            "the library is set up already: call init_with before the first area or orbit",
+        ));
+    }
+    *slot = Some(Runtime::start(config)?);
+    Ok(())
+}
+
+/// The runtime of this process, set up if need be.
+pub(crate) fn runtime() -> Result<Arc<Runtime>> {
+    if task::is_own_side() {
+        return Err(Error::new(Kind::WrongSide, "an orbit cannot make orbits or calls of its own: do it in main"));
+    }
+    let generation = area::generation();
+    {
+        let slot = RUNTIME.read().unwrap_or_else(|e| e.into_inner());
+        if let Some(runtime) = slot.as_ref().filter(|r| r.generation == generation) {
+            return Ok(runtime.clone());
+        }
+    }
+    let mut slot = RUNTIME.write().unwrap_or_else(|e| e.into_inner());
+    if let Some(runtime) = slot.as_ref().filter(|r| r.generation == generation) {
+        return Ok(runtime.clone());
+    }
+    let fresh = Runtime::start(Config::default())?;
+    if let Some(parents) = slot.replace(fresh.clone()) {
+        // What a forked child has of its parent's runtime names the parent's processes: it is left alone, not dropped.
+        std::mem::forget(parents);
+    }
+    Ok(fresh)
+}
+
+impl Runtime {
+    fn start(config: Config) -> Result<Arc<Runtime>> {
+        let window = area::reserve_window(config.window)?;
+        limits::sweep();
+        let template = Arc::new(Template::make(window)?);
+        let runtime = Arc::new(Runtime {
+            config,
+            generation: area::generation(),
+            template: Mutex::new(Some(template)),
+            spares: Mutex::new(Vec::new()),
+            channels: Mutex::new(Vec::new()),
+            orbits: Mutex::new(Vec::new()),
+            buried: Mutex::new(Vec::new()),
+            status: StatusPage::create()?,
+            door: eventfd::create().map_err(|e| Error::system("a descriptor for the supervisor", e))?,
+            next_wake: AtomicU64::new(u64::MAX),
+            numbers: AtomicU64::new(1),
+        });
+        supervisor::start(&runtime)?;
+        runtime.knock();
+        Ok(runtime)
+    }
+
+    /// An error if this process is a fork of the one that set the library up.
+    pub fn check_process(&self) -> Result<()> {
+        if self.generation == area::generation() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Forked,
+            "this process was forked from the one that made the orbit: orbits are not shared with a child; \
+             make new areas and orbits here",
+        ))
+    }
+
+    /// Wakes the supervisor.
+    pub fn knock(&self) {
+        eventfd::signal(self.door.as_fd());
+    }
+
+    /// Makes sure that the supervisor wakes by this time.
+    pub fn wake_by(&self, at_ns: u64) {
+        if at_ns < self.next_wake.load(Ordering::Relaxed) {
+            self.knock();
+        }
+    }
+
+    pub fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn spin_us(&self) -> u32 {
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+        if cpus < 2 { 0 } else { self.config.spin.as_micros().min(1_000_000) as u32 }
+    }
+
+    /// The template, made anew if it has ended.
+    pub fn template(&self) -> Result<Arc<Template>> {
+        let mut slot = lock(&self.template);
+        match slot.as_ref().filter(|t| !t.is_gone()) {
+            Some(template) => Ok(template.clone()),
+            None => {
+                let fresh = Arc::new(Template::make(area::reserve_window(self.config.window)?)?);
+                *slot = Some(fresh.clone());
+                Ok(fresh)
+            }
+        }
+    }
+
+    /// A template that has the code at these addresses: the present one, or a fresh one if code was loaded since.
+    pub fn template_knowing(&self, code: &[usize]) -> Result<Arc<Template>> {
+        let template = self.template()?;
+        if code.iter().all(|at| template.knows(*at)) {
+            return Ok(template);
+        }
+        let fresh = Arc::new(Template::make(area::reserve_window(self.config.window)?)?);
+        if let Some(stranger) = code.iter().find(|at| !fresh.knows(**at)) {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!("{stranger:#x} is not the address of a function: no loaded object has code there"),
+            ));
+        }
+        *lock(&self.template) = Some(fresh.clone());
+        lock(&self.spares).clear();
+        Ok(fresh)
+    }
+
+    /// A process of this template: a spare if there is one.
+    pub fn take_process(&self, template: &Arc<Template>) -> Result<template::Clone> {
+        let spare = {
+            let mut spares = lock(&self.spares);
+            let at = spares.iter().position(|(of, _)| Arc::ptr_eq(of, template));
+            at.map(|at| spares.swap_remove(at).1)
+        };
+        match spare {
+            Some(process) => Ok(process),
+            None => template.clone_one(),
+        }
+    }
+
+    /// A channel with a log of this size.
+    pub fn take_channel(&self, log_bytes: usize) -> Result<Channel> {
+        let spare = if log_bytes == LOG_BYTES { lock(&self.channels).pop() } else { None };
+        match spare {
+            Some(channel) => Ok(channel),
+            None => Channel::create(log_bytes),
+        }
+    }
+
+    /// Makes up for spares that were taken; one at a time, so that the supervisor stays attentive. True: call again.
+    pub fn restock(&self) -> bool {
+        if self.config.spares == 0 {
+            return false;
+        }
+        if lock(&self.channels).len() < self.config.spares {
+            return match Channel::create(LOG_BYTES) {
+                Ok(channel) => {
+                    lock(&self.channels).push(channel);
+                    true
+                }
+                Err(_) => false,
+            };
+        }
+        let Some(template) = lock(&self.template).clone() else { return false };
+        lock(&self.spares).retain(|(of, _)| Arc::ptr_eq(of, &template));
+        if template.is_gone() || lock(&self.spares).len() >= self.config.spares {
+            return false;
+        }
+        match template.clone_one() {
+            Ok(process) => {
+                lock(&self.spares).push((template, process));
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Leaves a copier that has ended, or soon will, to the supervisor.
+    pub fn bury(&self, copier: Copier) {
+        if !copier.reap() {
+            lock(&self.buried).push(copier);
+            self.knock();
+        }
+    }
+
+    /// Reaps what copiers have ended; false while some have not.
+    pub fn reap_buried(&self) -> bool {
+        let mut buried = lock(&self.buried);
+        buried.retain(|copier| !copier.reap());
+        buried.is_empty()
+    }
+
+    pub fn add(&self, orbit: &Arc<Inner>) {
+        lock(&self.orbits).push(Arc::downgrade(orbit));
+        self.knock();
+    }
+
+    /// The orbits there are.
+    pub fn orbits(&self) -> Vec<Arc<Inner>> {
+        let mut orbits = lock(&self.orbits);
+        orbits.retain(|o| o.strong_count() > 0);
+        orbits.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}

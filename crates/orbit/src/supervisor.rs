@@ -1,0 +1,115 @@
+//! The supervisor: one thread of main, asleep until an orbit ends, a deadline passes, a start is due, or a future that
+//! somebody watches may have ended. It also makes up for spares that were taken.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use orbit_linux::{eventfd, poll};
+
+use crate::error::{Error, Result};
+use crate::life::Next;
+use crate::orbit::Inner;
+use crate::runtime::Runtime;
+use crate::task::now_ns;
+
+/// Starts the thread. It ends when the runtime is dropped.
+pub(crate) fn start(runtime: &Arc<Runtime>) -> Result<()> {
+    let weak = Arc::downgrade(runtime);
+    // Signals are the program's: the supervisor takes none.
+    // SAFETY: plain calls on local sets; the mask of this thread is put back below.
+    let before = unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        before
+    };
+    let started = std::thread::Builder::new()
+        .name("orbit-super".to_owned())
+        .stack_size(256 * 1024)
+        .spawn(move || supervise(&weak));
+    // SAFETY: puts back the mask saved above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    started.map(drop).map_err(|e| Error::system("starting the supervisor's thread", e))
+}
+
+fn supervise(weak: &Weak<Runtime>) {
+    // When orbits are to be started again, by number.
+    let mut starts: HashMap<u64, Instant> = HashMap::new();
+    loop {
+        let Some(runtime) = weak.upgrade() else { return };
+        let orbits = runtime.orbits();
+        let more_spares = runtime.restock();
+        let all_buried = runtime.reap_buried();
+        starts.retain(|number, _| orbits.iter().any(|o| o.number == *number));
+        let mut wait = wait_for(&orbits, &starts);
+        if more_spares {
+            wait = Some(Duration::ZERO);
+        } else if !all_buried {
+            wait = Some(wait.map_or(BURY_EVERY, |w| w.min(BURY_EVERY)));
+        }
+        runtime.next_wake.store(wait.map_or(u64::MAX, |w| now_ns() + w.as_nanos() as u64), Ordering::Relaxed);
+        // A deadline set between the look above and this store is seen by a second look.
+        let deadlines_now = earliest_deadline(&orbits);
+        let wait = wait.into_iter().chain(deadlines_now).min();
+        let mut fds = vec![readable(runtime.door.as_raw_fd())];
+        for orbit in &orbits {
+            let pidfd = orbit.lock().process.as_ref().map_or(-1, |p| p.pidfd.as_raw_fd());
+            fds.push(readable(pidfd));
+            fds.push(readable(orbit.event.as_raw_fd()));
+        }
+        drop(runtime);
+        if poll::poll(&mut fds, wait).is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
+        }
+        let Some(runtime) = weak.upgrade() else { return };
+        eventfd::drain(runtime.door.as_fd());
+        let now = Instant::now();
+        for (at, orbit) in orbits.iter().enumerate() {
+            if fds[2 + 2 * at].revents != 0 {
+                eventfd::drain(orbit.event.as_fd());
+                orbit.reap();
+            }
+            if orbit.next_deadline.load(Ordering::Relaxed) <= now_ns() {
+                orbit.check_deadlines();
+            }
+            let next = if fds[1 + 2 * at].revents != 0 {
+                let mut core = orbit.lock();
+                match orbit.after_the_end(&mut core) {
+                    // Most starts are due at once: no need to go round first.
+                    Next::StartAt(when) if when <= Instant::now() => orbit.start_again(&mut core),
+                    next => next,
+                }
+            } else if starts.get(&orbit.number).is_some_and(|when| *when <= now) {
+                starts.remove(&orbit.number);
+                orbit.start_again(&mut orbit.lock())
+            } else {
+                Next::Nothing
+            };
+            if let Next::StartAt(when) = next {
+                starts.insert(orbit.number, when);
+            }
+        }
+    }
+}
+
+/// How often copiers that have not ended are looked at.
+const BURY_EVERY: Duration = Duration::from_millis(5);
+
+/// Longest that the supervisor may sleep.
+fn wait_for(orbits: &[Arc<Inner>], starts: &HashMap<u64, Instant>) -> Option<Duration> {
+    let start = starts.values().min().map(|at| at.saturating_duration_since(Instant::now()));
+    start.into_iter().chain(earliest_deadline(orbits)).min()
+}
+
+fn earliest_deadline(orbits: &[Arc<Inner>]) -> Option<Duration> {
+    let earliest = orbits.iter().map(|o| o.next_deadline.load(Ordering::Relaxed)).min().filter(|at| *at != u64::MAX)?;
+    Some(Duration::from_nanos(earliest.saturating_sub(now_ns())))
+}
+
+fn readable(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}

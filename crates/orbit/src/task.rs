@@ -1,0 +1,463 @@
+//! The orbit's own side: a process with one loop, which takes the next call, brings its replicas to the state of that
+//! call, runs the function, reports, and drops what the function wrote to its replicas.
+//!
+//! Nothing here runs in main. What goes wrong here ends the orbit, with the reason in the black box, never main.
+
+use std::ffi::{c_long, c_void};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use orbit_linux::pagemap::Pagemap;
+use orbit_linux::{eventfd, futex, map, process, socket};
+
+use crate::channel::{
+    COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, CANCELLED, DownView, ENDED_NO_IMAGE, ENDED_RETURNED, ENDED_SKIPPED,
+    INLINE_ARGS, PUSH_BYTES, SLOTS, Slot, UpSide,
+};
+use crate::error::{Error, Kind, Result};
+use crate::limits::LimitsWire;
+use crate::log::{self, PAGE, Record};
+use crate::{blackbox, limits};
+
+/// What an orbit runs: `long entry(void *store, void *args)`. `store` is what the init function returned, `args` a copy
+/// of the caller's arguments that the function may write to.
+pub type Entry = unsafe extern "C" fn(store: *mut c_void, args: *mut c_void) -> c_long;
+
+/// What an orbit runs once, when it starts and after each restart; makes its store.
+pub type Init = unsafe extern "C" fn() -> *mut c_void;
+
+const MAIN: u8 = 0;
+const TEMPLATE: u8 = 1;
+const ORBIT: u8 = 2;
+
+static SIDE: AtomicU8 = AtomicU8::new(MAIN);
+/// The orbit of this process, once it is one.
+static SELF: OnceLock<&'static Shared> = OnceLock::new();
+
+/// Whether this process is an orbit.
+pub fn is_orbit() -> bool {
+    SIDE.load(Ordering::Relaxed) == ORBIT
+}
+
+/// Whether this process is a template or an orbit, not main.
+pub(crate) fn is_own_side() -> bool {
+    SIDE.load(Ordering::Relaxed) != MAIN
+}
+
+/// Called first thing in a template.
+pub(crate) fn enter_own_side() {
+    SIDE.store(TEMPLATE, Ordering::Relaxed);
+}
+
+/// The first message on an orbit's socket: who it is. With it come the descriptors of *down*, *up* and the eventfd.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Identity {
+    pub entry: usize,
+    /// 0: none.
+    pub init: usize,
+    pub log_bytes: usize,
+    /// The number of the first call this process takes.
+    pub start_at: u32,
+    /// [`Attach`] messages that follow at once.
+    pub attachments: u32,
+    pub limits: LimitsWire,
+    pub name: [u8; 16],
+}
+
+/// A message that gives the orbit a replica. With it comes the replica's descriptor.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Attach {
+    pub base: usize,
+    pub len: usize,
+    pub area: u32,
+    pub reserved: u32,
+}
+
+/// The bytes of a message.
+pub(crate) fn bytes_of<T: Copy>(message: &T) -> &[u8] {
+    // SAFETY: the messages are repr(C) without padding bytes that matter; both ends are the same program.
+    unsafe { std::slice::from_raw_parts((message as *const T).cast(), size_of::<T>()) }
+}
+
+struct Replica {
+    area: u32,
+    base: usize,
+    len: usize,
+    fd: OwnedFd,
+}
+
+/// What the loop and any thread of the task that pushes use together.
+struct Shared {
+    down: DownView,
+    up: UpSide,
+    event: OwnedFd,
+    /// The call that runs.
+    current: AtomicU32,
+    pushing: Mutex<()>,
+}
+
+struct Task {
+    shared: &'static Shared,
+    socket: OwnedFd,
+    replicas: Vec<Replica>,
+    pagemap: Option<Pagemap>,
+    limits: LimitsWire,
+    entry: usize,
+    store: *mut c_void,
+    /// Calls done: the number of the next one.
+    done: u32,
+    /// Usual time from the end of one call to the next call's arrival, microseconds.
+    usual_gap_us: u64,
+}
+
+/// The life of an orbit from the moment it is cloned.
+pub(crate) fn live(socket: OwnedFd) -> ! {
+    SIDE.store(ORBIT, Ordering::Relaxed);
+    let _ = process::set_parent_death_signal(libc::SIGKILL);
+    process::close_all_but(&[0, 1, 2, socket.as_raw_fd()]);
+    let _ = process::set_name(c"orbit-spare");
+    let Some((identity, fds)) = receive::<Identity>(&socket, 3) else {
+        // SAFETY: main let go of this spare; ends without running the program's exit handlers.
+        unsafe { libc::_exit(0) }
+    };
+    let mut fds = fds.into_iter();
+    let (Some(down), Some(up), Some(event)) = (fds.next(), fds.next(), fds.next()) else {
+        // SAFETY: as above.
+        unsafe { libc::_exit(1) }
+    };
+    let (Ok(down), Ok(up)) = (DownView::map(down, identity.log_bytes), UpSide::map(up)) else {
+        // SAFETY: as above. Main sees the exit.
+        unsafe { libc::_exit(1) }
+    };
+    // SAFETY: the black box lies in memory that stays mapped as long as this process lives.
+    let installed = unsafe {
+        blackbox::install(std::ptr::addr_of!(up.black_box).cast_mut(), limits::probe_bytes(&identity.limits))
+    };
+    blackbox::install_panic_hook();
+    if let Ok(name) = std::ffi::CStr::from_bytes_until_nul(&identity.name) {
+        let _ = process::set_name(name);
+    }
+    if let Err(e) = installed.and_then(|()| limits::apply_inside(&identity.limits, 0)) {
+        panic!("starting an orbit: {e}");
+    }
+    let shared: &'static Shared = Box::leak(Box::new(Shared {
+        down,
+        up,
+        event,
+        current: AtomicU32::new(identity.start_at),
+        pushing: Mutex::new(()),
+    }));
+    let _ = SELF.set(shared);
+    let mut task = Task {
+        shared,
+        socket,
+        replicas: Vec::new(),
+        pagemap: Pagemap::own().ok(),
+        limits: identity.limits,
+        entry: identity.entry,
+        store: std::ptr::null_mut(),
+        done: identity.start_at,
+        usual_gap_us: 10_000,
+    };
+    task.attach(identity.attachments);
+    if identity.init != 0 {
+        // SAFETY: main gave the address of a function of type Init that this process has (its template was checked).
+        task.store = unsafe { std::mem::transmute::<usize, Init>(identity.init)() };
+    }
+    shared.up.ready.store(1, Ordering::Release);
+    loop {
+        task.next_call();
+    }
+}
+
+/// A message of this type from the socket, and its descriptors; `None` when main has let go.
+fn receive<T: Copy>(socket: &OwnedFd, fds_wanted: usize) -> Option<(T, Vec<OwnedFd>)> {
+    let mut bytes = vec![0u8; size_of::<T>()];
+    let mut fds = Vec::new();
+    loop {
+        match socket::receive(socket.as_fd(), &mut bytes, &mut fds, false) {
+            Ok(n) if n == bytes.len() && fds.len() == fds_wanted => break,
+            Err(e) if e.raw_os_error() == Some(libc::EINTR) => continue,
+            _ => return None,
+        }
+    }
+    // SAFETY: the other end sent a T of the same program, whole; T is Copy and read unaligned.
+    Some((unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }, fds))
+}
+
+impl Task {
+    /// Maps replicas that main has sent.
+    fn attach(&mut self, count: u32) {
+        for _ in 0..count {
+            let Some((attach, mut fds)) = receive::<Attach>(&self.socket, 1) else {
+                // SAFETY: main is gone or has let go; nothing is left to do.
+                unsafe { libc::_exit(0) }
+            };
+            let Some(fd) = fds.pop() else { continue };
+            if let Err(e) = limits::make_room(&self.limits, attach.len as u64) {
+                panic!("making room for the replica of area {}: {e}", attach.area);
+            }
+            // SAFETY: main carved this range from the window (empty here) or adopted memory that this process has as a
+            // stale copy at most: replacing it by the replica is what the range is for.
+            if let Err(e) = unsafe { map::fixed_private_file(attach.base, attach.len, fd.as_fd(), 0) } {
+                panic!("mapping the replica of area {} at {:#x}: {e}", attach.area, attach.base);
+            }
+            self.replicas.retain(|r| r.area != attach.area);
+            self.replicas.push(Replica { area: attach.area, base: attach.base, len: attach.len, fd });
+        }
+    }
+
+    fn forget(&mut self, area: u32) {
+        if let Some(at) = self.replicas.iter().position(|r| r.area == area) {
+            let replica = self.replicas.swap_remove(at);
+            // SAFETY: this range held the replica and nothing else; the area is gone in main.
+            let _ = unsafe { map::fixed_none(replica.base, replica.len) };
+        }
+    }
+
+    fn next_call(&mut self) {
+        self.wait_for_call();
+        let call = self.done;
+        let slot = &self.shared.down.slots[(call & (SLOTS - 1)) as usize];
+        self.shared.current.store(call, Ordering::Relaxed);
+        // Before the look at `state`: main, cancelling, stores `state` first and then looks here.
+        self.shared.up.begun.store(call.wrapping_add(1), Ordering::SeqCst);
+        let copied = self.wait_for_copier(slot);
+        self.attach(slot.attach.load(Ordering::Relaxed));
+        let mut long_args: Option<Vec<u8>> = None;
+        let (start, end) = (slot.log_start.load(Ordering::Relaxed), slot.log_end.load(Ordering::Relaxed));
+        if start != end {
+            self.replay(start, end, &mut long_args);
+        }
+        if slot.state.load(Ordering::SeqCst) == CANCELLED {
+            return self.report(call, ENDED_SKIPPED, 0);
+        }
+        if !copied {
+            return self.report(call, ENDED_NO_IMAGE, 0);
+        }
+        let args_len = slot.args_len.load(Ordering::Relaxed) as usize;
+        let value = match &mut long_args {
+            Some(args) => self.run(slot, args.as_mut_ptr()),
+            None if args_len == 0 => self.run(slot, std::ptr::null_mut()),
+            None => {
+                let mut args = Inline([0; INLINE_ARGS]);
+                for (to, from) in args.0.iter_mut().zip(&slot.args[..args_len.min(INLINE_ARGS)]) {
+                    *to = from.load(Ordering::Relaxed);
+                }
+                self.run(slot, args.0.as_mut_ptr())
+            }
+        };
+        self.report(call, ENDED_RETURNED, value as i64);
+        self.drop_own_writes();
+    }
+
+    fn run(&self, slot: &Slot, args: *mut u8) -> c_long {
+        let function = match slot.function.load(Ordering::Relaxed) as usize {
+            0 => self.entry,
+            once => once,
+        };
+        // SAFETY: main checked that the function's code is in this process; what the function does is its own affair.
+        unsafe { std::mem::transmute::<usize, Entry>(function)(self.store, args.cast()) }
+    }
+
+    /// Sleeps until a call is there; first looks for it by itself a while, if calls usually come that soon.
+    fn wait_for_call(&mut self) {
+        if self.shared.down.submitted.load(Ordering::Acquire) != self.done {
+            return;
+        }
+        let since = Instant::now();
+        let patience = u64::from(self.shared.down.spin_us.load(Ordering::Relaxed));
+        if self.usual_gap_us < patience {
+            let until = Duration::from_micros(patience);
+            loop {
+                for _ in 0..32 {
+                    if self.shared.down.submitted.load(Ordering::Acquire) != self.done {
+                        return self.note_gap(since);
+                    }
+                    std::hint::spin_loop();
+                }
+                if since.elapsed() > until {
+                    break;
+                }
+            }
+        }
+        while self.shared.down.submitted.load(Ordering::Acquire) == self.done {
+            // Main stores `submitted` and then looks at `asleep`; here it is the other way round: one of both sees the other.
+            self.shared.up.asleep.store(1, Ordering::SeqCst);
+            if self.shared.down.submitted.load(Ordering::SeqCst) == self.done {
+                let _ = futex::wait(&self.shared.down.submitted, self.done, None);
+            }
+        }
+        self.shared.up.asleep.store(0, Ordering::Relaxed);
+        self.note_gap(since);
+    }
+
+    fn note_gap(&mut self, since: Instant) {
+        let gap = (since.elapsed().as_micros() as u64).min(2_000);
+        self.usual_gap_us = (self.usual_gap_us * 7 + gap) / 8;
+    }
+
+    /// Lets the copier of this call, if it has one, write the replicas. False if the copier died.
+    fn wait_for_copier(&self, slot: &Slot) -> bool {
+        if slot.copier.load(Ordering::Acquire) == COPIER_NONE {
+            return true;
+        }
+        futex::wake(&self.shared.up.begun, i32::MAX);
+        loop {
+            match slot.copier.load(Ordering::Acquire) {
+                COPIER_WAITED_FOR => {
+                    let _ = futex::wait(&slot.copier, COPIER_WAITED_FOR, None);
+                }
+                state => return state == COPIER_DONE,
+            }
+        }
+    }
+
+    fn replay(&mut self, start: u64, end: u64, long_args: &mut Option<Vec<u8>>) {
+        let mut gone = Vec::new();
+        log::replay(&self.shared.down, start, end, |record| match record {
+            Record::Pages { area, first, data } => {
+                let Some(replica) = self.replicas.iter().find(|r| r.area == area) else { return };
+                if let Err(e) = write_all_at(&replica.fd, data, u64::from(first) * PAGE as u64) {
+                    panic!("writing {} pages of area {area} into its replica: {e}", data.len() / PAGE);
+                }
+            }
+            Record::Args(bytes) => *long_args = Some(bytes.to_vec()),
+            Record::Forget { area } => gone.push(area),
+        });
+        for area in gone {
+            self.forget(area);
+        }
+    }
+
+    fn report(&mut self, call: u32, kind: u32, value: i64) {
+        let ending = &self.shared.up.endings[(call & (SLOTS - 1)) as usize];
+        ending.call.store(call, Ordering::Relaxed);
+        ending.kind.store(kind, Ordering::Relaxed);
+        ending.value.store(value, Ordering::Relaxed);
+        ending.at.store(now_ns(), Ordering::Relaxed);
+        self.done = call.wrapping_add(1);
+        // After this main may read the ending, and write the replicas; SeqCst, for main raises `waiters` and then looks here.
+        self.shared.up.completed.store(self.done, Ordering::SeqCst);
+        if self.shared.down.waiters.load(Ordering::SeqCst) != 0 {
+            futex::wake(&self.shared.up.completed, i32::MAX);
+        }
+        if self.shared.down.notify.load(Ordering::SeqCst) != 0 {
+            eventfd::signal(self.shared.event.as_fd());
+        }
+    }
+
+    /// What the task wrote to its replicas stays its own and is gone at the next call.
+    fn drop_own_writes(&mut self) {
+        let mut ranges = Vec::new();
+        for replica in &self.replicas {
+            let (start, end) = (replica.base, replica.base + replica.len);
+            ranges.clear();
+            let found = self.pagemap.as_ref().map(|p| p.scan_anonymous(start, end, &mut ranges));
+            if !matches!(found, Some(Ok(_))) {
+                ranges.clear();
+                ranges.push((start, end));
+            }
+            for &(from, to) in &ranges {
+                // SAFETY: a range of the replica's private mapping: dropping it shows the replica's own pages again.
+                let _ = unsafe { map::dont_need(from, to - from) };
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Puts bytes into the ring of updates, in pieces, waiting for main to take them where the ring is full.
+    fn push(&self, bytes: &[u8]) -> Result<()> {
+        let _one_at_a_time = self.pushing.lock().unwrap_or_else(|e| e.into_inner());
+        let call = self.current.load(Ordering::Relaxed);
+        let mut rest = bytes;
+        loop {
+            let (piece, after) = rest.split_at(rest.len().min(PUSH_PIECE));
+            let record = PUSH_HEADER + piece.len().next_multiple_of(8);
+            let pushed = self.up.pushed.load(Ordering::Relaxed);
+            loop {
+                let pulled = self.down.pulled.load(Ordering::Acquire);
+                if record + pushed.wrapping_sub(pulled) as usize <= PUSH_BYTES {
+                    break;
+                }
+                eventfd::signal(self.event.as_fd());
+                let _ = futex::wait(&self.down.pulled, pulled, Some(Duration::from_millis(20)));
+            }
+            let more = u64::from(!after.is_empty());
+            let at = pushed as usize / 8;
+            self.put(at, piece.len() as u64 | u64::from(call) << 32);
+            self.put(at + 1, more);
+            for (offset, word) in piece.chunks(8).enumerate() {
+                let mut padded = [0; 8];
+                padded[..word.len()].copy_from_slice(word);
+                self.put(at + 2 + offset, u64::from_le_bytes(padded));
+            }
+            self.up.pushed.store(pushed.wrapping_add(record as u32), Ordering::Release);
+            if after.is_empty() {
+                break;
+            }
+            rest = after;
+        }
+        if self.down.waiters.load(Ordering::SeqCst) != 0 {
+            futex::wake(&self.up.completed, i32::MAX);
+        }
+        if self.down.notify.load(Ordering::SeqCst) != 0 {
+            eventfd::signal(self.event.as_fd());
+        }
+        Ok(())
+    }
+
+    fn put(&self, at: usize, word: u64) {
+        self.up.push[at & (PUSH_BYTES / 8 - 1)].store(word, Ordering::Relaxed);
+    }
+}
+
+/// Header of a piece of an update, two words: its bytes and its call; whether more pieces follow.
+pub(crate) const PUSH_HEADER: usize = 16;
+/// Longest piece.
+pub(crate) const PUSH_PIECE: usize = 64 * 1024;
+
+/// Arguments as C wants them: aligned for anything.
+#[repr(C, align(16))]
+struct Inline([u8; INLINE_ARGS]);
+
+fn write_all_at(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        // SAFETY: writes from a slice that lives through the call.
+        let n = unsafe { libc::pwrite(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset as libc::off_t) };
+        if n < 0 {
+            let e = std::io::Error::last_os_error();
+            if e.raw_os_error() == Some(libc::EINTR) {
+                continue;
+            }
+            return Err(e);
+        }
+        bytes = &bytes[n as usize..];
+        offset += n as u64;
+    }
+    Ok(())
+}
+
+/// CLOCK_MONOTONIC, nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the time into a local.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Hands encoded bytes of an update to main, from the task that runs now.
+pub(crate) fn push(bytes: &[u8]) -> Result<()> {
+    match SELF.get() {
+        Some(shared) => shared.push(bytes),
+        None => Err(Error::new(
+            Kind::WrongSide,
+            "orbit_push hands an update from an orbit to main: call it from a task, not from main",
+        )),
+    }
+}

@@ -1,0 +1,446 @@
+//! The template: a small process, forked from main early, that does nothing but make orbits and tell how they ended.
+//!
+//! It has one thread, so `PR_SET_PDEATHSIG` ties its orbits to it without the trap that signal has for threads; it
+//! watches main by a pidfd, so it goes (with its orbits, whatever they left behind, and their control groups) when main
+//! goes, however main goes. Main never sees any of them in its own `wait`: the template is cloned with exit signal 0
+//! where main has one thread, and by two forks where it has more.
+//!
+//! Messages are datagrams over a socket pair:
+//!
+//! | from | message | with |
+//! |---|---|---|
+//! | main | `Clone` | |
+//! | main | `Group`: paths of control groups to remove at the end, each ended by a 0 | |
+//! | template | `Cloned { pid }` | a pidfd, main's end of the orbit's own socket |
+//! | template | `Failed { errno }` | |
+//! | template | `Ended { pid, code, status }`, as `waitid` says | |
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use orbit_linux::{map, pidfd, poll, process, socket};
+
+use crate::error::{Error, Kind, Result};
+use crate::{limits, task};
+
+const CLONE: u8 = 1;
+const GROUP: u8 = 2;
+const CLONED: u8 = 3;
+const FAILED: u8 = 4;
+const ENDED: u8 = 5;
+
+/// Longest message in bytes.
+const MESSAGE: usize = 4096;
+
+/// How a process ended, as `waitid` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub code: i32,
+    pub status: i32,
+}
+
+/// A process made for an orbit, waiting on its socket to be told which.
+pub(crate) struct Clone {
+    pub pid: i32,
+    pub pidfd: OwnedFd,
+    pub socket: OwnedFd,
+}
+
+/// Main's hold on one template. Dropping it ends the template and what orbits it still has.
+pub(crate) struct Template {
+    pidfd: OwnedFd,
+    /// The socket, and what it has said of processes that ended.
+    link: Mutex<Link>,
+    /// Executable ranges of the objects that were loaded when the template was made.
+    code: Vec<(usize, usize)>,
+    /// Not none if the template is main's own child, to be reaped by it.
+    child: Option<i32>,
+}
+
+struct Link {
+    socket: OwnedFd,
+    ended: HashMap<i32, Ended>,
+    gone: bool,
+}
+
+impl Template {
+    /// Makes a template of the process as it is now. `window` is the reserved range of areas, which orbits get empty.
+    pub fn make(window: (usize, usize)) -> Result<Template> {
+        let doing = "making the template";
+        let (ours, theirs) = socket::pair().map_err(|e| Error::system(doing, e))?;
+        let main = pidfd::open(std::process::id() as i32).map_err(|e| Error::system(doing, e))?;
+        let code = loaded_code();
+        let threads = process::thread_count().unwrap_or(2);
+        let life = Life { socket: theirs.as_raw_fd(), main: main.as_raw_fd(), window };
+        let (fd, child) = if threads == 1 {
+            // SAFETY: this process has one thread, so its copy finds no lock held by a thread that is not there.
+            match unsafe { process::raw_fork(0) }.map_err(|e| Error::system(doing, e))? {
+                None => live(life),
+                Some(child) => {
+                    let fd = match child.pidfd {
+                        Some(fd) => fd,
+                        None => pidfd::open(child.pid).map_err(|e| Error::system(doing, e))?,
+                    };
+                    (fd, Some(child.pid))
+                }
+            }
+        } else {
+            (fork_twice(life, &ours).map_err(|e| Error::system(doing, e))?, None)
+        };
+        Ok(Template { pidfd: fd, link: Mutex::new(Link { socket: ours, ended: HashMap::new(), gone: false }), code, child })
+    }
+
+    /// Whether the code at this address was loaded when the template was made, so that orbits have it.
+    pub fn knows(&self, code: usize) -> bool {
+        match self.code.binary_search_by(|&(start, _)| start.cmp(&code)) {
+            Ok(_) => true,
+            Err(0) => false,
+            Err(at) => code < self.code[at - 1].1,
+        }
+    }
+
+    /// A new process. Takes some hundred microseconds, whatever the size of main.
+    pub fn clone_one(&self) -> Result<Clone> {
+        let doing = "asking the template for a process";
+        let mut link = self.lock();
+        if link.gone {
+            return Err(Error::new(Kind::Down, "the template process has ended; a new one is made with the next try"));
+        }
+        if let Err(e) = socket::send(link.socket.as_fd(), &[CLONE], &[]) {
+            link.gone = true;
+            return Err(Error::system(doing, e));
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            match link.next(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Some(Message::Cloned(clone))) => return Ok(clone),
+                Ok(Some(Message::Failed(errno))) => {
+                    return Err(Error::system("making a process", std::io::Error::from_raw_os_error(errno)));
+                }
+                Ok(Some(Message::Ended)) => {}
+                Ok(None) => {
+                    link.gone = true;
+                    return Err(Error::new(Kind::TimedOut, "the template did not answer within 20 s"));
+                }
+                Err(e) => return Err(Error::system(doing, e)),
+            }
+        }
+    }
+
+    /// Tells of control groups to remove when main is gone.
+    pub fn remember_groups(&self, dirs: &[PathBuf]) {
+        use std::os::unix::ffi::OsStrExt;
+        let mut message = vec![GROUP];
+        for dir in dirs {
+            message.extend_from_slice(dir.as_os_str().as_bytes());
+            message.push(0);
+        }
+        if message.len() <= MESSAGE {
+            // A template that is gone has nothing to remember, and the next one is told again.
+            let _ = socket::send(self.lock().socket.as_fd(), &message, &[]);
+        }
+    }
+
+    /// How a process of this template ended, once its pidfd says that it has. `None` if the template is gone, or has not
+    /// said it within `patience`.
+    pub fn how_ended(&self, pid: i32, patience: Duration) -> Option<Ended> {
+        let deadline = Instant::now() + patience;
+        let mut link = self.lock();
+        loop {
+            if let Some(ended) = link.ended.remove(&pid) {
+                return Some(ended);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if link.gone || left.is_zero() || !matches!(link.next(left), Ok(Some(_))) {
+                return link.ended.remove(&pid);
+            }
+        }
+    }
+
+    /// Whether the template has ended.
+    pub fn is_gone(&self) -> bool {
+        self.lock().gone || poll::poll(&mut [poll_in(self.pidfd.as_raw_fd())], Some(Duration::ZERO)).unwrap_or(0) > 0
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Link> {
+        self.link.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Drop for Template {
+    fn drop(&mut self) {
+        let _ = pidfd::send_signal(self.pidfd.as_fd(), libc::SIGKILL);
+        if self.child.is_some() {
+            let _ = pidfd::wait(self.pidfd.as_fd(), false);
+        }
+    }
+}
+
+enum Message {
+    Cloned(Clone),
+    Failed(i32),
+    Ended,
+}
+
+impl Link {
+    /// The template's next message; ends are noted on the way. `None` after `patience`; an error when it is gone.
+    fn next(&mut self, patience: Duration) -> std::io::Result<Option<Message>> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if poll::poll(&mut [poll_in(self.socket.as_raw_fd())], Some(left))? == 0 {
+                if left.is_zero() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let mut bytes = [0u8; MESSAGE];
+            let mut fds = Vec::new();
+            let n = socket::receive(self.socket.as_fd(), &mut bytes, &mut fds, true)?;
+            let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+            return match (n, bytes[0]) {
+                (5.., CLONED) if fds.len() == 2 => {
+                    let (Some(socket), Some(pidfd)) = (fds.pop(), fds.pop()) else { continue };
+                    Ok(Some(Message::Cloned(Clone { pid: word(1), pidfd, socket })))
+                }
+                (5.., FAILED) => Ok(Some(Message::Failed(word(1)))),
+                (13.., ENDED) => {
+                    self.ended.insert(word(1), Ended { code: word(5), status: word(9) });
+                    Ok(Some(Message::Ended))
+                }
+                (0, _) => {
+                    self.gone = true;
+                    Err(std::io::Error::from_raw_os_error(libc::EPIPE))
+                }
+                _ => continue,
+            };
+        }
+    }
+}
+
+fn poll_in(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+/// Executable ranges of everything loaded now, in order of address.
+fn loaded_code() -> Vec<(usize, usize)> {
+    unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, out: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: the loader calls this with a valid description, and `out` is the vector given below.
+        unsafe {
+            let out = &mut *(out as *mut Vec<(usize, usize)>);
+            for at in 0..(*info).dlpi_phnum as usize {
+                let header = &*(*info).dlpi_phdr.add(at);
+                if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0 {
+                    let start = (*info).dlpi_addr as usize + header.p_vaddr as usize;
+                    out.push((start, start + header.p_memsz as usize));
+                }
+            }
+        }
+        0
+    }
+    let mut out = Vec::new();
+    // SAFETY: `each` matches the signature wanted and only touches the vector, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(each), (&mut out as *mut Vec<(usize, usize)>).cast()) };
+    out.sort_unstable();
+    out
+}
+
+/// What a template needs to live.
+#[derive(Clone, Copy)]
+struct Life {
+    socket: RawFd,
+    main: RawFd,
+    window: (usize, usize),
+}
+
+/// A template out of a process with several threads: libc's fork mends libc's locks in the child, and a child of that
+/// child is nobody's to wait for.
+fn fork_twice(life: Life, ours: &OwnedFd) -> std::io::Result<OwnedFd> {
+    // SAFETY: libc's fork; the child only forks again and ends, without running anything of the program.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error()),
+        0 => {
+            // SAFETY: as above; the grandchild lives as a template, with libc's locks in order.
+            match unsafe { libc::fork() } {
+                0 => live(life),
+                pid => {
+                    let answer = [FAILED; 5].map(|_| 0u8);
+                    let mut answer = answer;
+                    answer[1..].copy_from_slice(&pid.to_le_bytes());
+                    // SAFETY: a descriptor this process holds; ends without running exit handlers of the program.
+                    unsafe {
+                        let socket = BorrowedFd::borrow_raw(life.socket);
+                        if pid > 0 {
+                            if let Ok(fd) = pidfd::open(pid) {
+                                let _ = socket::send(socket, &answer, &[fd.as_fd()]);
+                            }
+                        }
+                        libc::_exit(0)
+                    }
+                }
+            }
+        }
+        pid => {
+            // A program that ignores SIGCHLD, or waits for any child in another thread, may have reaped it: no matter.
+            // SAFETY: waits for the child just made; a null status is allowed.
+            while unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) } == -1
+                && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
+            {}
+            let (mut bytes, mut fds) = ([0u8; 16], Vec::new());
+            let ready = poll::poll(&mut [poll_in(ours.as_raw_fd())], Some(Duration::from_secs(10)))?;
+            if ready > 0 {
+                socket::receive(ours.as_fd(), &mut bytes, &mut fds, true)?;
+            }
+            fds.pop().ok_or_else(|| std::io::Error::from_raw_os_error(libc::EAGAIN))
+        }
+    }
+}
+
+/// The template's life. One thread; ends with main.
+fn live(life: Life) -> ! {
+    task::enter_own_side();
+    process::close_all_but(&[0, 1, 2, life.socket, life.main]);
+    let _ = process::set_name(c"orbit-template");
+    // SAFETY: plain calls on this process. Its own session, so that a terminal's signals to main's group pass it by;
+    // signals as a fresh process has them; a subreaper, so that what an orbit leaves behind comes to it.
+    unsafe {
+        libc::setsid();
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+        for signal in 1..32 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTSTP, libc::SIGPIPE] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+        let _ = map::fixed_none(life.window.0, life.window.1);
+    }
+    // SAFETY: both descriptors were inherited for this, and nothing else in this process closes them.
+    let (socket, main) = unsafe { (BorrowedFd::borrow_raw(life.socket), BorrowedFd::borrow_raw(life.main)) };
+    let mut children: Vec<(i32, OwnedFd)> = Vec::new();
+    let mut groups: Vec<PathBuf> = Vec::new();
+    loop {
+        let mut fds = vec![poll_in(socket.as_raw_fd()), poll_in(main.as_raw_fd())];
+        fds.extend(children.iter().map(|(_, fd)| poll_in(fd.as_raw_fd())));
+        if poll::poll(&mut fds, None).is_err() {
+            break;
+        }
+        if fds[1].revents != 0 {
+            break;
+        }
+        for at in (0..children.len()).rev() {
+            if fds[at + 2].revents == 0 {
+                continue;
+            }
+            let (pid, fd) = children.swap_remove(at);
+            let ended = pidfd::wait(fd.as_fd(), false).ok().flatten();
+            end_strays(&children);
+            let (code, status) = ended.map_or((libc::CLD_KILLED, libc::SIGKILL), |e| (e.code, e.status));
+            let mut message = vec![ENDED];
+            for word in [pid, code, status] {
+                message.extend_from_slice(&word.to_le_bytes());
+            }
+            let _ = socket::send(socket, &message, &[]);
+        }
+        if fds[0].revents != 0 {
+            let mut bytes = [0u8; MESSAGE];
+            let mut received = Vec::new();
+            match socket::receive(socket, &mut bytes, &mut received, true) {
+                Ok(0) => break,
+                Ok(n) if bytes[0] == GROUP => {
+                    use std::os::unix::ffi::OsStrExt;
+                    let dirs = bytes[1..n].split(|b| *b == 0).filter(|p| !p.is_empty());
+                    groups.extend(dirs.map(|p| PathBuf::from(std::ffi::OsStr::from_bytes(p))));
+                    groups.retain(|p| p.exists());
+                }
+                Ok(_) if bytes[0] == CLONE => {
+                    if clone_orbit(socket, life, &mut children).is_err() {
+                        break;
+                    }
+                }
+                Ok(_) => {}
+                Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
+                Err(_) => break,
+            }
+        }
+    }
+    for (_, fd) in &children {
+        let _ = pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
+    }
+    for (_, fd) in &children {
+        let _ = pidfd::wait(fd.as_fd(), false);
+    }
+    end_strays(&[]);
+    limits::remove_dirs(&groups);
+    // SAFETY: ends this process without running the program's exit handlers.
+    unsafe { libc::_exit(0) }
+}
+
+/// Kills and reaps processes that orbits made and left behind: they have become children of the template.
+fn end_strays(children: &[(i32, OwnedFd)]) {
+    for _ in 0..64 {
+        let Ok(list) = std::fs::read_to_string("/proc/thread-self/children") else { return };
+        let strays: Vec<i32> = list
+            .split_ascii_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .filter(|pid| !children.iter().any(|(child, _)| child == pid))
+            .collect();
+        if strays.is_empty() {
+            return;
+        }
+        for pid in strays {
+            // SAFETY: a child of this process that nobody else reaps, so the number is its own until the wait below.
+            unsafe {
+                libc::kill(pid, libc::SIGKILL);
+                libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
+            }
+        }
+    }
+}
+
+/// One orbit: its socket's other end and its pidfd go to main.
+fn clone_orbit(socket: BorrowedFd, life: Life, children: &mut Vec<(i32, OwnedFd)>) -> std::io::Result<()> {
+    let fail = |e: std::io::Error| {
+        let mut message = [FAILED; 5];
+        message[1..].copy_from_slice(&e.raw_os_error().unwrap_or(libc::EIO).to_le_bytes());
+        socket::send(socket, &message, &[]).map(|_| ())
+    };
+    let (ours, theirs) = match socket::pair() {
+        Ok(pair) => pair,
+        Err(e) => return fail(e),
+    };
+    // SAFETY: the template has one thread; libc's fork leaves its child with libc's state in order.
+    let pid = unsafe { libc::fork() };
+    match pid {
+        -1 => fail(std::io::Error::last_os_error()),
+        0 => {
+            drop(ours);
+            let _ = life;
+            task::live(theirs)
+        }
+        pid => {
+            drop(theirs);
+            let fd = match pidfd::open(pid) {
+                Ok(fd) => fd,
+                Err(e) => {
+                    // SAFETY: the child just made, not yet reaped.
+                    unsafe {
+                        libc::kill(pid, libc::SIGKILL);
+                        libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
+                    }
+                    return fail(e);
+                }
+            };
+            let mut message = [CLONED; 5];
+            message[1..].copy_from_slice(&pid.to_le_bytes());
+            let sent = socket::send(socket, &message, &[fd.as_fd(), ours.as_fd()]).map(|_| ());
+            children.push((pid, fd));
+            sent
+        }
+    }
+}

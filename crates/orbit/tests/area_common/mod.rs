@@ -1,0 +1,132 @@
+//! What the tests of areas share: random numbers with a printed seed, engines that can be had here, and an image that is
+//! kept up to date by harvests alone.
+#![allow(dead_code, reason = "each test uses its own part")]
+
+use orbit::area::track::Tracker;
+use orbit::area::{Area, Engine, OwedSet, PageRuns};
+use orbit_linux::map::Mapping;
+
+/// A random sequence. `ORBIT_SEED` replays one.
+pub struct Random(u64);
+
+impl Random {
+    /// Seeded from the clock unless `ORBIT_SEED` is set; prints the seed.
+    pub fn new() -> Self {
+        let clock = || {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+            now.as_nanos() as u64 | 1
+        };
+        let seed = std::env::var("ORBIT_SEED").map_or_else(|_| clock(), |seed| seed.parse().expect("ORBIT_SEED"));
+        println!("replay with ORBIT_SEED={seed}");
+        Random(seed)
+    }
+
+    /// A sequence of its own for the `n`-th thread.
+    pub fn fork(&self, n: u64) -> Self {
+        Random((self.0 ^ (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        ((u128::from(self.next()) * n as u128) >> 64) as usize
+    }
+}
+
+pub const PAGE: usize = 4096;
+
+/// The four engines that find written pages, without those that cannot be had here; says which it skips.
+pub fn engines() -> Vec<Engine> {
+    [Engine::Track, Engine::Compare, Engine::Copy, Engine::Mprotect].into_iter().filter(|&e| can_have(e)).collect()
+}
+
+/// Whether a tracker can have this engine here; prints the skip if not.
+pub fn can_have(engine: Engine) -> bool {
+    let memory = Mapping::anonymous(PAGE, false).unwrap();
+    match Tracker::new(memory.addr(), PAGE, engine) {
+        Ok(_) => true,
+        Err(error) => {
+            println!("SKIP: needs engine {engine}: {error}");
+            false
+        }
+    }
+}
+
+/// A copy of a range that is only ever changed by what a harvest reports.
+pub struct Image {
+    base: usize,
+    bytes: Vec<u8>,
+}
+
+impl Image {
+    pub fn new(base: usize, len: usize) -> Self {
+        Image { base, bytes: vec![0; len] }
+    }
+
+    fn copy(&mut self, runs: &PageRuns, source: &dyn Fn(usize) -> *const u8) {
+        for (first, count) in runs.iter() {
+            for page in first..first + count {
+                let to = &mut self.bytes[page * PAGE..(page + 1) * PAGE];
+                // SAFETY: the source is a readable page that lives as long as the tracker; the C function copies bytes
+                // that other threads may be writing, which is what a snapshot does.
+                unsafe { libc::memcpy(to.as_mut_ptr().cast(), source(page).cast(), PAGE) };
+            }
+        }
+    }
+
+    /// Harvests the first `used` pages and copies what was reported.
+    pub fn update(&mut self, tracker: &mut Tracker, used: usize) -> PageRuns {
+        let mut runs = PageRuns::new();
+        tracker.grow(used).unwrap();
+        tracker.harvest(&mut runs).unwrap();
+        self.copy(&runs, &|page| tracker.source(page));
+        runs
+    }
+
+    /// The same through an area.
+    pub fn update_from(&mut self, area: &Area, mine: &OwedSet) -> PageRuns {
+        let mut runs = PageRuns::new();
+        area.snapshot_pages(mine, &mut runs).unwrap();
+        area.with_source(|source| self.copy(&runs, source));
+        runs
+    }
+
+    /// Copies pages that were reported to somebody else's harvest.
+    pub fn take(&mut self, area: &Area, runs: &PageRuns) {
+        area.with_source(|source| self.copy(runs, source));
+    }
+
+    /// The first page of the first `used` that is not as in memory. Only meaningful while nobody writes.
+    pub fn wrong_page(&self, used: usize) -> Option<usize> {
+        (0..used).find(|&page| {
+            let mine = &self.bytes[page * PAGE..(page + 1) * PAGE];
+            // SAFETY: a mapped page, and nobody writes to it now.
+            let theirs = unsafe { std::slice::from_raw_parts((self.base + page * PAGE) as *const u8, PAGE) };
+            mine != theirs
+        })
+    }
+
+    /// The word at a byte offset.
+    pub fn word(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.bytes[at..at + 8].try_into().unwrap())
+    }
+}
+
+/// Writes a word at a byte offset of a mapped range.
+pub fn write(base: usize, at: usize, value: u64) {
+    // SAFETY: the tests pass offsets inside a range they have mapped, aligned to 8.
+    let word = unsafe { std::sync::atomic::AtomicU64::from_ptr((base + at) as *mut u64) };
+    word.store(value, std::sync::atomic::Ordering::Relaxed);
+}
+
+/// Reads a word at a byte offset of a mapped range.
+pub fn read(base: usize, at: usize) -> u64 {
+    // SAFETY: as for `write`.
+    let word = unsafe { std::sync::atomic::AtomicU64::from_ptr((base + at) as *mut u64) };
+    word.load(std::sync::atomic::Ordering::Relaxed)
+}

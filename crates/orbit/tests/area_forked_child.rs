@@ -1,0 +1,44 @@
+//! A child forked by main on its own has main's descriptors: it must not touch main's tracking. It gets a clear error, and
+//! main loses nothing.
+
+mod area_common;
+use area_common::{Image, PAGE, engines, write};
+use orbit::area::{Area, PageRuns};
+use orbit::error::Kind;
+
+#[test]
+fn a_child_leaves_mains_tracking_alone() {
+    for engine in engines() {
+        let area = Area::builder("parents").limit(64 * PAGE).engine(engine).build().unwrap();
+        let object = area.alloc(60 * PAGE, 16).unwrap().addr().get();
+        let orbit = area.attach();
+        let mut image = Image::new(area.base(), 64 * PAGE);
+        image.update_from(&area, &orbit);
+        for turn in 0..5usize {
+            (0..10).for_each(|n| write(object, (turn * 11 + n) % 60 * PAGE, turn as u64 + 1));
+            // SAFETY: the child uses what is said to work after fork, and leaves by _exit.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let mut runs = PageRuns::new();
+                let refused = area.snapshot_pages(&orbit, &mut runs).is_err_and(|e| e.kind() == Kind::Forked);
+                let peeked = area.peek_pages(&orbit, 100).is_err_and(|e| e.kind() == Kind::Forked);
+                write(object, 8, 77);
+                drop(orbit);
+                drop(area);
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(if refused && peeked && runs.is_empty() { 0 } else { 1 }) };
+            }
+            assert!(child > 0);
+            let mut status = 0;
+            // SAFETY: waits for the child just made.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0, "engine {engine}: the child was not refused");
+            image.update_from(&area, &orbit);
+            assert_eq!(image.wrong_page(area.used_pages()), None, "engine {engine}: the child blinded main");
+            // Still tracked after the child has dropped its handle.
+            write(object, 30 * PAGE, 1000 + turn as u64);
+            assert!(image.update_from(&area, &orbit).pages() >= 1);
+            assert_eq!(image.wrong_page(area.used_pages()), None, "engine {engine}");
+        }
+    }
+}

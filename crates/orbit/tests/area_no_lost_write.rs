@@ -1,0 +1,99 @@
+//! No write is lost: threads write while harvests run, and an image kept by the harvests alone is right whenever the
+//! writers stand still, with every engine.
+
+mod area_common;
+use area_common::{Image, PAGE, Random, engines, read, write};
+use orbit::area::Engine;
+use orbit::area::track::Tracker;
+use orbit_linux::map::Mapping;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex};
+
+const PAGES: usize = 96;
+const WRITERS: usize = 3;
+const ROUNDS: usize = 40;
+
+fn storm(engine: Engine, random: &Random) {
+    let memory = Mapping::anonymous(PAGES * PAGE, false).unwrap();
+    let base = memory.addr();
+    let mut tracker = Tracker::new(base, PAGES * PAGE, engine).unwrap();
+    let mut image = Image::new(base, PAGES * PAGE);
+    let (start, stop) = (Barrier::new(WRITERS + 1), Barrier::new(WRITERS + 1));
+    let go_on = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        for n in 0..WRITERS {
+            let mut random = random.fork(n as u64);
+            let (start, stop, go_on) = (&start, &stop, &go_on);
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    start.wait();
+                    let mut written = 0;
+                    while written < 50 || go_on.load(Ordering::Relaxed) {
+                        write(base, random.below(PAGES * PAGE / 8) * 8, random.next());
+                        written += 1;
+                    }
+                    stop.wait();
+                }
+            });
+        }
+        for round in 0..ROUNDS {
+            go_on.store(true, Ordering::Relaxed);
+            start.wait();
+            for _ in 0..1 + round % 7 {
+                // Pages come into use while all goes on.
+                image.update(&mut tracker, (round * 4 + 4).min(PAGES));
+            }
+            go_on.store(false, Ordering::Relaxed);
+            stop.wait();
+            let used = (round * 4 + 4).min(PAGES);
+            image.update(&mut tracker, used);
+            assert_eq!(image.wrong_page(used), None, "engine {engine}, round {round}");
+        }
+    });
+}
+
+/// Two words on different pages are changed under a lock; every snapshot taken inside the lock has both.
+fn locked(engine: Engine) {
+    let memory = Mapping::anonymous(PAGES * PAGE, false).unwrap();
+    let base = memory.addr();
+    let mut tracker = Tracker::new(base, PAGES * PAGE, engine).unwrap();
+    let mut image = Image::new(base, PAGES * PAGE);
+    let lock = Mutex::new(());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for n in 0..2 {
+            let (lock, done) = (&lock, &done);
+            scope.spawn(move || {
+                let mut turn = 0u64;
+                while !done.load(Ordering::Relaxed) {
+                    let _guard = lock.lock().unwrap();
+                    let value = read(base, 8) + 1;
+                    write(base, 8, value);
+                    write(base, 57 * PAGE + 16, value);
+                    // A neighbour of the guarded word that is not: the page is torn all the time.
+                    drop(_guard);
+                    turn += 1;
+                    write(base, 57 * PAGE + 512 + n * 8, turn);
+                }
+            });
+        }
+        for _ in 0..300 {
+            let guard = lock.lock().unwrap();
+            let value = read(base, 8);
+            image.update(&mut tracker, PAGES);
+            assert_eq!((image.word(8), image.word(57 * PAGE + 16)), (value, value), "engine {engine}");
+            drop(guard);
+            std::thread::yield_now();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn no_write_is_lost() {
+    let random = Random::new();
+    for engine in engines() {
+        storm(engine, &random);
+        locked(engine);
+    }
+}

@@ -1,0 +1,53 @@
+//! Several orbits share an area, each at its own version: every one of them gets every change, whoever harvested it.
+
+mod area_common;
+use area_common::{Image, PAGE, Random, engines, write};
+use orbit::area::{Area, PageRuns};
+use orbit::error::Kind;
+
+const PAGES: usize = 128;
+
+#[test]
+fn each_orbit_gets_every_change() {
+    let mut random = Random::new();
+    for engine in engines() {
+        let area = Area::builder("versions").limit(PAGES * PAGE).engine(engine).build().unwrap();
+        let object = area.alloc(PAGES * PAGE, 16).unwrap().addr().get();
+        let mut orbits = Vec::new();
+        for turn in 0..400u64 {
+            // Orbits come and go.
+            if orbits.len() < 4 && random.below(20) == 0 {
+                orbits.push((area.attach(), Image::new(area.base(), PAGES * PAGE)));
+            }
+            if random.below(60) == 0 && !orbits.is_empty() {
+                orbits.swap_remove(random.below(orbits.len()));
+            }
+            for _ in 0..random.below(6) {
+                write(object, random.below(PAGES * PAGE / 8) * 8, turn + 1);
+            }
+            if orbits.is_empty() {
+                continue;
+            }
+            let which = random.below(orbits.len());
+            let (owed, image) = &mut orbits[which];
+            if random.below(4) == 0 {
+                // Taken and never delivered: it is put back.
+                let mut runs = PageRuns::new();
+                area.snapshot_pages(owed, &mut runs).unwrap();
+                owed.owe(&runs);
+            } else {
+                let most = area.peek_pages(owed, usize::MAX).unwrap();
+                let runs = image.update_from(&area, owed);
+                assert!(runs.pages() <= most, "engine {engine}: {} pages, {most} expected", runs.pages());
+                assert_eq!(owed.pages(), 0);
+                assert_eq!(image.wrong_page(PAGES), None, "engine {engine}, turn {turn}");
+            }
+        }
+        let error = (!orbits.is_empty()).then(|| area.destroy().unwrap_err());
+        assert!(error.is_none_or(|error| error.kind() == Kind::Invalid));
+        orbits.clear();
+        area.destroy().unwrap();
+        assert_eq!(area.alloc(1, 1).unwrap_err().kind(), Kind::Gone);
+        assert!(orbit::area::find(object).is_none());
+    }
+}

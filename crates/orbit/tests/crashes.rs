@@ -1,0 +1,99 @@
+//! However a task ends, main learns how, and the next call works.
+
+use std::ffi::{c_long, c_void};
+use std::time::{Duration, Instant};
+
+use orbit::{CallOptions, Kind, Orbit, Outcome, Restart};
+
+unsafe extern "C" fn do_harm(_: *mut c_void, args: *mut c_void) -> c_long {
+    // SAFETY: the tests pass one i64; the harm is the point.
+    unsafe {
+        match *args.cast::<i64>() {
+            0 => std::ptr::null_mut::<u8>().write_volatile(1),
+            1 => libc::abort(),
+            2 => libc::_exit(3),
+            3 => {
+                libc::kill(libc::getpid(), libc::SIGKILL);
+            }
+            4 => loop {
+                std::hint::spin_loop();
+            },
+            5 => return deep(0) as c_long,
+            6 => panic!("by intent"),
+            _ => {}
+        }
+    }
+    42
+}
+
+#[inline(never)]
+fn deep(n: u64) -> u64 {
+    let page = std::hint::black_box([n; 512]);
+    if n == u64::MAX { 0 } else { deep(n + 1) + page[(n % 512) as usize] }
+}
+
+fn again_and_well(orbit: &Orbit) {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        match orbit.call(&[], &9i64.to_ne_bytes()) {
+            Ok(outcome) => return assert_eq!(outcome, Outcome::Returned(42)),
+            Err(e) if e.kind() == Kind::Down && Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+#[test]
+fn each_kind_of_end_is_told_apart_and_survived() {
+    let orbit = Orbit::builder("harm").entry(do_harm).restart(Restart::Always).build().expect("orbit");
+    let short = CallOptions::new().deadline(Duration::from_millis(100));
+    for round in 0..3 {
+        for harm in 0..7i64 {
+            again_and_well(&orbit);
+            let options = if harm == 4 { short } else { CallOptions::new() };
+            let outcome = orbit.call_with(&[], &harm.to_ne_bytes(), &options).expect("call");
+            match (harm, &outcome) {
+                (0, Outcome::Crashed(c)) => {
+                    assert_eq!((c.signal, c.address), (libc::SIGSEGV, 0), "{c}");
+                    assert!(c.to_string().contains("do_harm"), "the function is named: {c}");
+                }
+                (1, Outcome::Crashed(c)) => assert_eq!(c.signal, libc::SIGABRT),
+                (2, Outcome::Exited(3)) | (3, Outcome::Killed(libc::SIGKILL)) | (4, Outcome::TimedOut) => {}
+                (5, Outcome::Crashed(c)) => assert_eq!(c.signal, libc::SIGSEGV, "{c}"),
+                (6, Outcome::Crashed(c)) => {
+                    assert_eq!(c.signal, libc::SIGABRT);
+                    assert!(c.message.as_deref().is_some_and(|m| m.contains("by intent")), "{c}");
+                }
+                other => panic!("round {round}: {other:?}"),
+            }
+        }
+    }
+    again_and_well(&orbit);
+    assert_eq!(orbit.stats().crashes, 21);
+}
+
+#[test]
+fn an_orbit_that_is_destroyed_answers_so() {
+    let orbit = Orbit::new("short-lived", do_harm).expect("orbit");
+    again_and_well(&orbit);
+    let pid = orbit.pid();
+    orbit.destroy().expect("destroy");
+    orbit.destroy().expect("twice is fine");
+    assert_eq!(orbit.call(&[], &9i64.to_ne_bytes()).expect_err("gone").kind(), Kind::Gone);
+    // SAFETY: asks only.
+    assert_eq!(unsafe { libc::kill(pid, 0) }, -1, "its process is gone");
+}
+
+#[test]
+fn never_restarting_means_down_for_good() {
+    let orbit = Orbit::builder("once").entry(do_harm).restart(Restart::Never).build().expect("orbit");
+    assert!(orbit.call(&[], &1i64.to_ne_bytes()).expect("call").is_failure());
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        match orbit.call(&[], &9i64.to_ne_bytes()).expect_err("down").kind() {
+            Kind::Gone => break,
+            Kind::Down if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
