@@ -1,0 +1,72 @@
+//! What the core gives a pin to work with: [`Env`].
+
+use super::{
+    dispatcher::Dispatcher,
+    kernel::{self, Kernel},
+    subscription::lock,
+};
+use crate::{error::PinError, pins};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, Weak},
+};
+
+/// The dispatcher, and the kernel half where it can be had.
+#[derive(Clone)]
+pub struct Env {
+    dispatcher: Arc<Dispatcher>,
+    kernel: Arc<Mutex<Weak<Kernel>>>,
+    own: Arc<Mutex<BTreeSet<u32>>>,
+    allow_kernel: bool,
+}
+
+impl Env {
+    pub(crate) fn new(dispatcher: Arc<Dispatcher>, allow_kernel: bool) -> Env {
+        let own = BTreeSet::from([std::process::id()]);
+        Env { dispatcher, kernel: Arc::default(), own: Arc::new(Mutex::new(own)), allow_kernel }
+    }
+
+    /// Where sources of events add themselves.
+    pub fn dispatcher(&self) -> &Arc<Dispatcher> {
+        &self.dispatcher
+    }
+
+    /// Whether the kernel half can be loaded; if not, what to allow.
+    pub fn kernel_support(&self) -> Result<(), String> {
+        if !self.allow_kernel {
+            return Err("kernel programs are switched off for this core (CoreBuilder::kernel_programs)".into());
+        }
+        kernel::probe()
+    }
+
+    /// The kernel half, loaded now if no pin has it yet.
+    pub(crate) fn kernel(&self) -> Result<Arc<Kernel>, PinError> {
+        self.kernel_support().map_err(PinError::Refused)?;
+        let mut slot = lock(&self.kernel);
+        if let Some(kernel) = slot.upgrade() {
+            return Ok(kernel);
+        }
+        let own: Vec<u32> = lock(&self.own).iter().copied().collect();
+        let kernel = Kernel::load(&self.dispatcher, &pins::call_classes(), &own)?;
+        *slot = Arc::downgrade(&kernel);
+        Ok(kernel)
+    }
+
+    /// Names of the kernel programs that are attached now.
+    pub(crate) fn attached(&self) -> Vec<&'static str> {
+        lock(&self.kernel).upgrade().map(|kernel| kernel.attached()).unwrap_or_default()
+    }
+
+    /// Marks a process as the core's own: it is not seen by subscriptions to everyone.
+    pub(crate) fn mark_own(&self, pid: u32, own: bool) {
+        let mut pids = lock(&self.own);
+        if own {
+            pids.insert(pid);
+        } else {
+            pids.remove(&pid);
+        }
+        if let Some(kernel) = lock(&self.kernel).upgrade() {
+            kernel.flow().mark_own(pid, own);
+        }
+    }
+}

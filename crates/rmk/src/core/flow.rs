@@ -1,0 +1,325 @@
+//! The way of events out of the kernel: the tables shared with its programs, the slots of subscriptions, and the ring's reader.
+//!
+//! A slot is a bit in every mask of `bpf/rmk.h`. It is reused as late as possible, and an event older than the subscription
+//! that owns the slot now is dropped, so none reaches a stranger. The sum of the granted queues never exceeds the ring, so a
+//! subscriber that does not read takes no room from another.
+
+use super::{
+    dispatcher::Source,
+    layout::{Cpu, Listed, MAX_CPUS, OWN, SUBS, Seen, Sub, Table},
+    subscription::{Subscription, lock},
+};
+use crate::{command::CpuState, error::PinError, event::Event, filter::Who};
+use aya::maps::{HashMap as PidMap, MapData, RingBuf};
+use std::{
+    collections::{HashMap, VecDeque},
+    os::fd::{AsFd, AsRawFd, RawFd},
+    ptr::NonNull,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{
+            AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+};
+
+/// Events that the ring holds, less what several CPUs may overshoot.
+const RING_EVENTS: u64 = (16 << 20) / 72 - 1024;
+
+/// A map of the kernel, seen as an array here.
+pub(crate) struct View<T> {
+    at: NonNull<T>,
+    bytes: usize,
+}
+
+// SAFETY: the view is only read as `&T`, and every `T` it is made for consists of atomics.
+unsafe impl<T> Send for View<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for View<T> {}
+
+impl<T> View<T> {
+    pub(crate) fn new(map: &MapData, count: usize) -> Result<View<T>, PinError> {
+        let bytes = (count * size_of::<T>()).next_multiple_of(4096);
+        // SAFETY: a new mapping at an address of the kernel's choice; the descriptor is live.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                map.fd().as_fd().as_raw_fd(),
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(PinError::last("mapping a table of the kernel programs"));
+        }
+        NonNull::new(at.cast())
+            .map(|at| View { at, bytes })
+            .ok_or_else(|| PinError::Refused("a mapping at address 0".into()))
+    }
+
+    fn get(&self, n: usize) -> &T {
+        assert!((n + 1) * size_of::<T>() <= self.bytes, "row {n} is outside the table");
+        // SAFETY: row `n` lies inside the mapping, which lives as long as `self`; `T` is made of atomics, for which every
+        // value the kernel may write is valid.
+        unsafe { self.at.add(n).as_ref() }
+    }
+}
+
+impl<T> Drop for View<T> {
+    fn drop(&mut self) {
+        // SAFETY: this mapping was made in `new`, and no reference into it outlives `self`.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
+    }
+}
+
+struct Slots {
+    owner: Vec<Option<Arc<Subscription>>>,
+    free: VecDeque<usize>,
+    granted: u64,
+}
+
+/// See the module's head.
+pub(crate) struct Flow {
+    pids: Mutex<PidMap<MapData, u32, Listed>>,
+    tables: Tables,
+    slots: RwLock<Slots>,
+    cpus: usize,
+}
+
+pub(crate) struct Tables {
+    pub subs: View<Sub>,
+    pub seen: View<Seen>,
+    pub table: View<Table>,
+    pub cpus: View<Cpu>,
+}
+
+impl Flow {
+    pub(crate) fn new(tables: Tables, pids: PidMap<MapData, u32, Listed>) -> Flow {
+        let slots = RwLock::new(Slots { owner: vec![None; SUBS], free: (0..SUBS).collect(), granted: 0 });
+        Flow { pids: Mutex::new(pids), tables, slots, cpus: possible_cpus() }
+    }
+
+    /// Gives the subscription a slot and lets its events flow.
+    pub(crate) fn activate(self: &Arc<Self>, sub: &Arc<Subscription>, classes: u64) -> Result<(), PinError> {
+        let filter = &sub.filter;
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if slots.granted + u64::from(filter.queue) > RING_EVENTS {
+            return Err(PinError::Refused(format!(
+                "the ring has room for {RING_EVENTS} waiting events, {} are promised to other subscriptions and {} are asked for: lower Filter::queue",
+                slots.granted, filter.queue
+            )));
+        }
+        let slot = slots.free.pop_front().ok_or_else(|| {
+            PinError::Refused(format!(
+                "all {SUBS} subscriptions that the kernel half has room for are taken: unsubscribe one"
+            ))
+        })?;
+        let row = self.tables.subs.get(slot);
+        let set = |words: &[AtomicU64], chosen: &Option<Vec<u32>>| {
+            for word in words {
+                word.store(if chosen.is_some() { 0 } else { u64::MAX }, Relaxed);
+            }
+            for n in chosen.iter().flatten() {
+                if let Some(word) = words.get(*n as usize / 64) {
+                    word.fetch_or(1 << (n % 64), Relaxed);
+                }
+            }
+        };
+        set(&row.keys, &filter.keys);
+        set(&row.cpus, &filter.cpus);
+        for (word, value) in [
+            (&row.classes, classes),
+            (&row.min_ns, filter.min_ns),
+            (&row.every, filter.every),
+            (&row.exact, filter.ticks),
+            (&row.quota, u64::from(filter.queue)),
+            (&row.taken, 0),
+            (&row.sent, 0),
+            (&row.lost, 0),
+        ] {
+            word.store(value, Relaxed);
+        }
+        for cpu in 0..self.cpus {
+            let seen = self.tables.seen.get(cpu * 64 + slot);
+            seen.passed.store(0, Relaxed);
+            seen.due.store(0, Relaxed);
+        }
+        slots.granted += u64::from(filter.queue);
+        slots.owner[slot] = Some(sub.clone());
+        drop(slots);
+        sub.bind(self.clone(), slot);
+        let table = self.tables.table.get(0);
+        if filter.who == Who::Everyone {
+            table.everyone.fetch_or(1 << slot, SeqCst);
+        } else {
+            table.everyone.fetch_and(!(1 << slot), SeqCst);
+            for pid in sub.pids() {
+                self.list(pid, slot, true, filter.follow);
+            }
+        }
+        table.active[sub.kind as usize].fetch_or(1 << slot, SeqCst);
+        Ok(())
+    }
+
+    /// Ends the flow of a subscription's events. Those in the ring are dropped when they are read.
+    pub(crate) fn deactivate(&self, sub: &Subscription) {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(slot) = slots.owner.iter().position(|owner| owner.as_ref().is_some_and(|owner| owner.id == sub.id))
+        else {
+            return;
+        };
+        let table = self.tables.table.get(0);
+        table.active[sub.kind as usize].fetch_and(!(1 << slot), SeqCst);
+        table.everyone.fetch_and(!(1 << slot), SeqCst);
+        let mut pids = lock(&self.pids);
+        let listed: Vec<(u32, Listed)> =
+            pids.iter().flatten().filter(|(_, listed)| listed.mask & (1 << slot) != 0).collect();
+        for (pid, listed) in listed {
+            store(&mut pids, pid, Listed { mask: listed.mask & !(1 << slot), follow: listed.follow & !(1 << slot) });
+        }
+        slots.granted -= u64::from(sub.filter.queue);
+        slots.owner[slot] = None;
+        slots.free.push_back(slot);
+    }
+
+    /// Lists a process for a slot, or takes it off.
+    pub(crate) fn list(&self, pid: u32, slot: usize, on: bool, follow: bool) {
+        let mut pids = lock(&self.pids);
+        let mut listed = pids.get(&pid, 0).unwrap_or_default();
+        let bit = 1u64 << slot;
+        listed.mask = if on { listed.mask | bit } else { listed.mask & !bit };
+        listed.follow = if on && follow { listed.follow | bit } else { listed.follow & !bit };
+        store(&mut pids, pid, listed);
+    }
+
+    /// Marks a process as the core's own: subscriptions to everyone do not see it.
+    pub(crate) fn mark_own(&self, pid: u32, own: bool) {
+        let mut pids = lock(&self.pids);
+        let mut listed = pids.get(&pid, 0).unwrap_or_default();
+        listed.mask = if own { listed.mask | OWN } else { listed.mask & !OWN };
+        store(&mut pids, pid, listed);
+    }
+
+    pub(crate) fn took(&self, slot: usize, n: u64) {
+        self.tables.subs.get(slot).taken.fetch_add(n, Relaxed);
+    }
+
+    /// Passed, due, sent and lost of a slot.
+    pub(crate) fn counts(&self, slot: usize) -> (u64, u64, u64, u64) {
+        let row = self.tables.subs.get(slot);
+        let (mut passed, mut due) = (0, 0);
+        for cpu in 0..self.cpus {
+            let seen = self.tables.seen.get(cpu * 64 + slot);
+            passed += seen.passed.load(Relaxed);
+            due += seen.due.load(Relaxed);
+        }
+        (passed, due, row.sent.load(Relaxed), row.lost.load(Relaxed))
+    }
+
+    /// What is known of each CPU.
+    pub(crate) fn cpu_states(&self) -> Vec<CpuState> {
+        online_cpus()
+            .into_iter()
+            .map(|cpu| {
+                let row = self.tables.cpus.get(cpu as usize);
+                let current = row.current.load(Relaxed);
+                CpuState {
+                    cpu,
+                    switches: row.switches.load(Relaxed),
+                    last_switch: row.last_switch.load(Relaxed),
+                    longest: row.longest.load(Relaxed),
+                    ticks: row.ticks.load(Relaxed),
+                    last_tick: row.last_tick.load(Relaxed),
+                    pid: (current >> 32) as u32,
+                    tid: current as u32,
+                }
+            })
+            .collect()
+    }
+}
+
+fn store(pids: &mut PidMap<MapData, u32, Listed>, pid: u32, listed: Listed) {
+    // A process that is listed for nothing needs no row; a full table leaves the process unlisted, which its counts show.
+    let _ = if listed.mask == 0 { pids.remove(&pid) } else { pids.insert(pid, listed, 0) };
+}
+
+/// Online CPUs that the tables have room for.
+pub(crate) fn online_cpus() -> Vec<u32> {
+    let mut cpus = aya::util::online_cpus().unwrap_or_else(|_| vec![0]);
+    cpus.retain(|cpu| (*cpu as usize) < MAX_CPUS);
+    cpus
+}
+
+/// Number of CPUs that may come online.
+pub(crate) fn possible_cpus() -> usize {
+    aya::util::nr_cpus().unwrap_or(1).clamp(1, MAX_CPUS)
+}
+
+/// Reads the ring on the dispatcher's thread.
+pub(crate) struct Reader {
+    flow: Arc<Flow>,
+    ring: RingBuf<MapData>,
+    batches: HashMap<usize, Vec<Event>>,
+}
+
+/// Records read in one go, so that other sources have their turn.
+const BATCH: usize = 4096;
+/// Milliseconds that an event which must not wake the reader (one of its own doing, an interrupt) waits at most.
+const LATEST: i32 = 20;
+
+impl Reader {
+    pub(crate) fn new(flow: Arc<Flow>, ring: RingBuf<MapData>) -> Reader {
+        Reader { flow, ring, batches: HashMap::new() }
+    }
+
+    /// Moves what is in the ring to the queues; gives the number of records.
+    fn drain(&mut self) -> usize {
+        let mut records = 0;
+        while records < BATCH {
+            let Some(record) = self.ring.next() else { break };
+            records += 1;
+            let Some(bytes) = record.first_chunk::<{ Event::BYTES }>() else { continue };
+            let event = Event::from_bytes(bytes);
+            let mut left = event.subscription & !OWN;
+            while left != 0 {
+                let slot = left.trailing_zeros() as usize;
+                left &= left - 1;
+                self.batches.entry(slot).or_default().push(event);
+            }
+        }
+        let slots = self.flow.slots.read().unwrap_or_else(PoisonError::into_inner);
+        for (slot, events) in &mut self.batches {
+            if let Some(Some(sub)) = slots.owner.get(*slot) {
+                events.retain(|event| event.time >= sub.since);
+                for event in events.iter_mut() {
+                    event.subscription = sub.id;
+                }
+                if !events.is_empty() {
+                    sub.queue_sent(events);
+                }
+            }
+            events.clear();
+        }
+        records
+    }
+}
+
+impl Source for Reader {
+    fn fd(&self) -> RawFd {
+        self.ring.as_fd().as_raw_fd()
+    }
+
+    /// Says that it sleeps, and only then looks into the ring a last time: what comes after that look wakes it.
+    fn before_sleep(&mut self) -> i32 {
+        self.flow.tables.table.get(0).asleep.store(1, SeqCst);
+        if self.drain() > 0 { 0 } else { LATEST }
+    }
+
+    fn ready(&mut self) {
+        self.flow.tables.table.get(0).asleep.store(0, SeqCst);
+        self.drain();
+    }
+}

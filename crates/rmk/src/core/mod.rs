@@ -1,0 +1,375 @@
+//! The core, between modules and pins (the paper's section 3.3): it loads a pin for its first user and unloads it with the
+//! last, keeps who subscribed to what, hands events on, and knows which programs are guarded.
+//!
+//! Locks, in the order in which they are taken: the core's state, a pin, the dispatcher's sources, a queue. The dispatcher's
+//! thread takes only the last two, so a pin may wait for it while it is unloaded.
+
+mod client;
+mod dispatcher;
+mod env;
+mod flow;
+mod kernel;
+mod layout;
+mod subscription;
+pub(crate) mod timer;
+
+pub use client::Client;
+pub use dispatcher::{Dispatcher, Registration, Source};
+pub use env::Env;
+pub use subscription::Subscription;
+pub(crate) use {
+    flow::online_cpus,
+    kernel::{Attachment, Kernel},
+    subscription::lock,
+};
+
+use crate::{
+    command::{Command, Reply},
+    error::{Error, PinError, Result},
+    event::Kind,
+    filter::{Filter, Who},
+    pin::{Pin, PinKind, Probe},
+    pins,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use subscription::Queue;
+
+type SharedPin = Arc<Mutex<Box<dyn Pin>>>;
+
+struct Loaded {
+    pin: SharedPin,
+    users: BTreeSet<u64>,
+}
+
+struct Member {
+    name: String,
+    guarded: BTreeMap<u32, u64>,
+}
+
+#[derive(Default)]
+struct State {
+    kinds: BTreeMap<&'static str, PinKind>,
+    loaded: BTreeMap<&'static str, Loaded>,
+    members: HashMap<u64, Member>,
+    subscriptions: HashMap<u64, (&'static str, Arc<Subscription>)>,
+    guarded: BTreeMap<u32, u64>,
+}
+
+pub(crate) struct Inner {
+    state: Mutex<State>,
+    next: AtomicU64,
+    env: Env,
+}
+
+/// How a core is made; see [`Core::builder`].
+pub struct CoreBuilder {
+    kernel_programs: bool,
+    without: Vec<&'static str>,
+}
+
+impl CoreBuilder {
+    /// False: use no kernel programs, only what needs no privilege. Pins then fall back or are missing, as on a system that forbids them.
+    pub fn kernel_programs(self, allowed: bool) -> CoreBuilder {
+        CoreBuilder { kernel_programs: allowed, ..self }
+    }
+
+    /// Leaves a pin out, for a core that must not be able to do what it does.
+    pub fn without_pin(mut self, pin: &'static str) -> CoreBuilder {
+        self.without.push(pin);
+        self
+    }
+
+    /// Makes the core: one thread, asleep; no pin loaded.
+    pub fn build(self) -> Result<Core> {
+        let env = Env::new(Dispatcher::start()?, self.kernel_programs);
+        let mut kinds: BTreeMap<_, _> = pins::all().into_iter().map(|kind| (kind.name, kind)).collect();
+        kinds.retain(|name, _| !self.without.contains(name));
+        let state = State { kinds, ..State::default() };
+        Ok(Core { inner: Arc::new(Inner { state: Mutex::new(state), next: AtomicU64::new(1), env }) })
+    }
+}
+
+/// How a pin stands.
+#[derive(Clone, Debug)]
+pub struct PinStatus {
+    /// Its name.
+    pub name: &'static str,
+    /// One sentence: what it gives.
+    pub about: &'static str,
+    /// Whether it can work here.
+    pub probe: Probe,
+    /// Whether it is loaded.
+    pub loaded: bool,
+    /// Names of the modules that use it.
+    pub users: Vec<String>,
+}
+
+/// See the module's head. A handle: clones are the same core, which ends with the last handle and the last [`Client`].
+#[derive(Clone)]
+pub struct Core {
+    inner: Arc<Inner>,
+}
+
+impl Core {
+    /// A core with the twelve pins of the paper's Table 3.
+    pub fn new() -> Result<Core> {
+        Core::builder().build()
+    }
+
+    /// A core that is to differ from the usual one.
+    pub fn builder() -> CoreBuilder {
+        CoreBuilder { kernel_programs: true, without: Vec::new() }
+    }
+
+    /// Adds a pin, or replaces one that is not loaded; modules may use it from now on.
+    pub fn register_pin(&self, kind: PinKind) -> Result<()> {
+        let mut state = lock(&self.inner.state);
+        if state.loaded.contains_key(kind.name) {
+            let why = format!("pin {} is loaded: release it everywhere first", kind.name);
+            return Err(Error::Module { module: "core".into(), why });
+        }
+        state.kinds.insert(kind.name, kind);
+        Ok(())
+    }
+
+    /// Admits a module of this name (for messages; names need not differ).
+    pub fn client(&self, name: &str) -> Client {
+        let id = self.inner.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.inner.state).members.insert(id, Member { name: name.into(), guarded: BTreeMap::new() });
+        Client {
+            core: self.inner.clone(),
+            id,
+            name: name.into(),
+            queue: Arc::default(),
+            subscriptions: Mutex::default(),
+        }
+    }
+
+    /// Guards a program for every module: filters made with [`Filter::guarded`] let its events pass from now on, and those of the
+    /// processes it makes. Fails if there is no such process.
+    pub fn guard(&self, pid: u32) -> Result<()> {
+        self.inner.guard(None, pid)
+    }
+
+    /// Guards it no more. Processes that it made stay guarded until they end or are unguarded themselves.
+    pub fn unguard(&self, pid: u32) {
+        self.inner.unguard(None, pid);
+    }
+
+    /// The programs guarded for every module that still run.
+    pub fn guarded(&self) -> Vec<u32> {
+        let mut state = lock(&self.inner.state);
+        state.guarded.retain(|pid, born| start_time(*pid) == Some(*born));
+        state.guarded.keys().copied().collect()
+    }
+
+    /// How each pin stands.
+    pub fn pins(&self) -> Vec<PinStatus> {
+        let state = lock(&self.inner.state);
+        let status = |kind: &PinKind| {
+            let loaded = state.loaded.get(kind.name);
+            let name_of = |user: &u64| state.members.get(user).map(|member| member.name.clone());
+            PinStatus {
+                name: kind.name,
+                about: kind.about,
+                probe: (kind.probe)(&self.inner.env),
+                loaded: loaded.is_some(),
+                users: loaded.map(|loaded| loaded.users.iter().filter_map(name_of).collect()).unwrap_or_default(),
+            }
+        };
+        state.kinds.values().map(status).collect()
+    }
+
+    /// Names of the kernel programs that are attached now; empty when no pin needs one.
+    pub fn kernel_programs(&self) -> Vec<&'static str> {
+        self.inner.env.attached()
+    }
+
+    /// Marks a process as the core's own (its modules, its user interface): subscriptions to everyone do not see it.
+    pub fn mark_own(&self, pid: u32, own: bool) {
+        self.inner.env.mark_own(pid, own);
+    }
+}
+
+/// When a process was started, in ticks since boot: tells it from a later one of the same pid.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+impl Inner {
+    fn use_pin(&self, user: u64, module: &str, pin: &str) -> Result<()> {
+        let mut state = lock(&self.state);
+        let missing = |why: String| Error::PinMissing { pin: pin.into(), module: module.into(), why };
+        let Some(kind) = state.kinds.get(pin).cloned() else {
+            let known: Vec<_> = state.kinds.keys().copied().collect();
+            return Err(missing(format!("there is no such pin; this core has {}", known.join(", "))));
+        };
+        if let Some(loaded) = state.loaded.get_mut(kind.name) {
+            loaded.users.insert(user);
+            return Ok(());
+        }
+        if let Probe::Missing(why) = (kind.probe)(&self.env) {
+            return Err(missing(why));
+        }
+        let loaded = (kind.load)(&self.env).map_err(|error| missing(error.to_string()))?;
+        state.loaded.insert(kind.name, Loaded { pin: Arc::new(Mutex::new(loaded)), users: BTreeSet::from([user]) });
+        Ok(())
+    }
+
+    /// Gives the numbers of the subscriptions that ended.
+    fn release_pin(&self, user: u64, module: &str, pin: &str) -> Result<Vec<u64>> {
+        let mut state = lock(&self.state);
+        let not_used = || Error::PinNotUsed { pin: pin.into(), module: module.into() };
+        let Some(loaded) = state.loaded.get_mut(pin).filter(|loaded| loaded.users.contains(&user)) else {
+            return Err(not_used());
+        };
+        loaded.users.remove(&user);
+        let (shared, unused) = (loaded.pin.clone(), loaded.users.is_empty());
+        let ended: Vec<u64> = state
+            .subscriptions
+            .iter()
+            .filter(|(_, (of, sub))| *of == pin && sub.client == user)
+            .map(|(id, _)| *id)
+            .collect();
+        let gone: Vec<_> = ended.iter().filter_map(|id| state.subscriptions.remove(id)).collect();
+        let name = unused.then(|| state.loaded.remove_entry(pin)).flatten();
+        {
+            let mut pin = lock(&shared);
+            for (_, sub) in &gone {
+                pin.unsubscribe(sub);
+                sub.purge();
+            }
+            pin.forget(user);
+        }
+        // Under the state's lock, so that a new first user finds the old pin gone.
+        drop((shared, name));
+        Ok(ended)
+    }
+
+    /// The pin, if the module uses it.
+    fn pin_of(&self, user: u64, module: &str, pin: &str) -> Result<SharedPin> {
+        let state = lock(&self.state);
+        match state.loaded.get(pin) {
+            Some(loaded) if loaded.users.contains(&user) => Ok(loaded.pin.clone()),
+            _ => Err(Error::PinNotUsed { pin: pin.into(), module: module.into() }),
+        }
+    }
+
+    fn issue_cmd(&self, user: u64, module: &str, pin: &str, command: &Command) -> Result<Reply> {
+        let shared = self.pin_of(user, module, pin)?;
+        lock(&shared).command(user, command).map_err(|source| Error::Command {
+            pin: pin.into(),
+            module: module.into(),
+            source,
+        })
+    }
+
+    fn subscribe(
+        &self,
+        user: u64,
+        module: &str,
+        queue: &Arc<Queue>,
+        pin: &str,
+        kind: Kind,
+        filter: Filter,
+    ) -> Result<Arc<Subscription>> {
+        let shared = self.pin_of(user, module, pin)?;
+        let no_event = |why: String| Error::NoSuchEvent { pin: pin.into(), module: module.into(), kind, why };
+        let mut state = lock(&self.state);
+        let Some((name, events)) = state.kinds.get(pin).map(|known| (known.name, known.events)) else {
+            return Err(no_event("the pin was taken away".into()));
+        };
+        if !events.contains(&kind) {
+            return Err(no_event(format!("it raises {events:?}")));
+        }
+        let guarded = state.guarded_for(user);
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let subscription = Arc::new(Subscription::new(id, user, kind, filter, queue.clone(), &guarded));
+        lock(&shared).subscribe(&subscription).map_err(|error| match error {
+            PinError::NotMine => no_event("here it cannot".into()),
+            PinError::Refused(why) => no_event(why),
+            source => Error::Command { pin: pin.into(), module: module.into(), source },
+        })?;
+        state.subscriptions.insert(id, (name, subscription.clone()));
+        Ok(subscription)
+    }
+
+    fn unsubscribe(&self, subscription: &Arc<Subscription>) {
+        let mut state = lock(&self.state);
+        let Some((pin, _)) = state.subscriptions.remove(&subscription.id) else { return };
+        let shared = state.loaded.get(pin).map(|loaded| loaded.pin.clone());
+        drop(state);
+        if let Some(shared) = shared {
+            lock(&shared).unsubscribe(subscription);
+        }
+        subscription.purge();
+    }
+
+    fn leave(&self, user: u64, module: &str) {
+        let used: Vec<&str> = lock(&self.state)
+            .loaded
+            .iter()
+            .filter(|(_, loaded)| loaded.users.contains(&user))
+            .map(|(name, _)| *name)
+            .collect();
+        for pin in used {
+            // It was found among the users just now, and only its own client takes it away.
+            let _ = self.release_pin(user, module, pin);
+        }
+        lock(&self.state).members.remove(&user);
+    }
+
+    fn guard(&self, user: Option<u64>, pid: u32) -> Result<()> {
+        let born = start_time(pid).ok_or_else(|| Error::System {
+            what: format!("guarding process {pid}"),
+            source: std::io::Error::from_raw_os_error(libc::ESRCH),
+        })?;
+        let mut state = lock(&self.state);
+        match user {
+            None => state.guarded.insert(pid, born),
+            Some(user) => state.members.get_mut(&user).and_then(|member| member.guarded.insert(pid, born)),
+        };
+        state.list(user, pid, true);
+        Ok(())
+    }
+
+    fn unguard(&self, user: Option<u64>, pid: u32) {
+        let mut state = lock(&self.state);
+        match user {
+            None => state.guarded.remove(&pid),
+            Some(user) => state.members.get_mut(&user).and_then(|member| member.guarded.remove(&pid)),
+        };
+        state.list(user, pid, false);
+    }
+}
+
+impl State {
+    /// Programs guarded for a module that still run.
+    fn guarded_for(&mut self, user: u64) -> Vec<u32> {
+        let alive = |(pid, born): (&u32, &u64)| (start_time(*pid) == Some(*born)).then_some(*pid);
+        let own = self.members.get(&user).map(|member| &member.guarded);
+        self.guarded.iter().chain(own.into_iter().flatten()).filter_map(alive).collect()
+    }
+
+    /// Tells the subscriptions to guarded programs (of one module, or of all) that one came or went.
+    fn list(&self, user: Option<u64>, pid: u32, listed: bool) {
+        for (_, sub) in self.subscriptions.values() {
+            if sub.filter.who != Who::Guarded || user.is_some_and(|user| user != sub.client) {
+                continue;
+            }
+            // Guarded for all and for one module are two reasons: it stays while one of them holds.
+            let still = self.guarded.contains_key(&pid)
+                || self.members.get(&sub.client).is_some_and(|member| member.guarded.contains_key(&pid));
+            if listed || !still {
+                sub.list(pid, listed);
+            }
+        }
+    }
+}

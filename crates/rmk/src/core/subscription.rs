@@ -1,0 +1,194 @@
+//! One module's subscription to one kind of event: its filter, its counters, and the way its events take to the module.
+//!
+//! Invariant: events sent and not yet taken never exceed the filter's `queue`. Who makes the event (the kernel program, or a
+//! pin here) compares `sent - taken` with it first and counts a loss instead; so neither the ring nor the queue of a slow
+//! module can grow, and no module can use up another's share.
+
+use super::flow::Flow;
+use crate::{
+    event::{Event, Kind},
+    filter::{Counts, Filter, Who},
+};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+/// Locks a mutex; the data behind the locks here stays valid when a thread panicked while it held one.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Events that wait for one module, in the order in which they arrived.
+#[derive(Default)]
+pub(crate) struct Queue {
+    events: Mutex<VecDeque<Event>>,
+    arrived: Condvar,
+}
+
+impl Queue {
+    pub(crate) fn push(&self, events: &[Event]) {
+        lock(&self.events).extend(events);
+        self.arrived.notify_one();
+    }
+
+    /// Moves up to `most` events to `out`, waiting up to `timeout` for the first.
+    pub(crate) fn take(&self, most: usize, timeout: Duration, out: &mut Vec<Event>) -> usize {
+        let until = Instant::now() + timeout;
+        let mut events = lock(&self.events);
+        while events.is_empty() {
+            let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else {
+                return 0;
+            };
+            events = self.arrived.wait_timeout(events, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let n = most.min(events.len());
+        out.extend(events.drain(..n));
+        n
+    }
+
+    /// Removes the waiting events of one subscription.
+    pub(crate) fn purge(&self, subscription: u64) {
+        lock(&self.events).retain(|event| event.subscription != subscription);
+    }
+
+    /// Wakes whoever waits, so that it looks at the world again.
+    pub(crate) fn nudge(&self) {
+        self.arrived.notify_all();
+    }
+}
+
+/// See the module's head.
+pub struct Subscription {
+    /// Its number: never used twice.
+    pub id: u64,
+    /// The module it belongs to.
+    pub client: u64,
+    /// What it subscribed to.
+    pub kind: Kind,
+    /// Under which conditions.
+    pub filter: Filter,
+    /// When it began, `CLOCK_MONOTONIC`; older events are not its own.
+    pub since: u64,
+    queue: Arc<Queue>,
+    pids: Mutex<BTreeSet<u32>>,
+    in_kernel: OnceLock<(Arc<Flow>, usize)>,
+    passed: AtomicU64,
+    due: AtomicU64,
+    sent: AtomicU64,
+    lost: AtomicU64,
+    taken: AtomicU64,
+}
+
+impl Subscription {
+    pub(crate) fn new(
+        id: u64,
+        client: u64,
+        kind: Kind,
+        filter: Filter,
+        queue: Arc<Queue>,
+        guarded: &[u32],
+    ) -> Subscription {
+        let pids = match &filter.who {
+            Who::Everyone => BTreeSet::new(),
+            Who::Guarded => guarded.iter().copied().collect(),
+            Who::Pids(pids) => pids.iter().copied().collect(),
+        };
+        Subscription {
+            id,
+            client,
+            kind,
+            filter,
+            since: crate::event::now(),
+            queue,
+            pids: Mutex::new(pids),
+            in_kernel: OnceLock::new(),
+            passed: AtomicU64::new(0),
+            due: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+        }
+    }
+
+    /// Processes it is bound to now; with `Who::Everyone` those count nothing.
+    pub fn pids(&self) -> Vec<u32> {
+        lock(&self.pids).iter().copied().collect()
+    }
+
+    /// Offers an event that was made here, not in the kernel: filters by process, counts, and queues it or counts it as lost.
+    /// Takes the kind, time and subscription from itself where the event leaves them 0.
+    pub fn offer(&self, mut event: Event) {
+        if event.pid != 0 && self.filter.who != Who::Everyone && !lock(&self.pids).contains(&event.pid) {
+            return;
+        }
+        if let Some(keys) = &self.filter.keys
+            && !keys.iter().any(|key| u64::from(*key) == event.values[0])
+            && self.kind != Kind::SignalHeld
+        {
+            return;
+        }
+        let count = self.passed.fetch_add(1, Relaxed) + 1;
+        if self.filter.every == 0 || !count.is_multiple_of(self.filter.every) {
+            return;
+        }
+        self.due.fetch_add(1, Relaxed);
+        if self.sent.load(Relaxed).wrapping_sub(self.taken.load(Relaxed)) >= u64::from(self.filter.queue) {
+            self.lost.fetch_add(1, Relaxed);
+            return;
+        }
+        self.sent.fetch_add(1, Relaxed);
+        event.subscription = self.id;
+        self.queue.push(&[event]);
+    }
+
+    /// Queues events that the kernel program sent to this subscription and counted.
+    pub(crate) fn queue_sent(&self, events: &[Event]) {
+        self.queue.push(events);
+    }
+
+    /// Notes that the module took `n` events: their room is free again.
+    pub(crate) fn took(&self, n: u64) {
+        self.taken.fetch_add(n, Relaxed);
+        if let Some((flow, slot)) = self.in_kernel.get() {
+            flow.took(*slot, n);
+        }
+    }
+
+    /// What became of its events so far.
+    pub fn counts(&self) -> Counts {
+        let delivered = self.taken.load(Relaxed);
+        let (passed, due, sent, lost) = match self.in_kernel.get() {
+            Some((flow, slot)) => flow.counts(*slot),
+            None => {
+                (self.passed.load(Relaxed), self.due.load(Relaxed), self.sent.load(Relaxed), self.lost.load(Relaxed))
+            }
+        };
+        Counts { passed, due, delivered, waiting: sent.saturating_sub(delivered), lost }
+    }
+
+    /// From now on the kernel filters and counts for it, in this slot.
+    pub(crate) fn bind(&self, flow: Arc<Flow>, slot: usize) {
+        let _ = self.in_kernel.set((flow, slot));
+    }
+
+    /// Lists or unlists a process; nothing where it is not bound to processes.
+    pub(crate) fn list(&self, pid: u32, listed: bool) {
+        let mut pids = lock(&self.pids);
+        let changed = if listed { pids.insert(pid) } else { pids.remove(&pid) };
+        if let Some((flow, slot)) = self.in_kernel.get()
+            && changed
+        {
+            flow.list(pid, *slot, listed, self.filter.follow);
+        }
+    }
+
+    /// Takes its waiting events back.
+    pub(crate) fn purge(&self) {
+        self.queue.purge(self.id);
+    }
+}
