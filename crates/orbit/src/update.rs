@@ -41,8 +41,8 @@ const MODIFY: u32 = 2;
 const MODIFY_IF: u32 = 3;
 const OPERATION: u32 = 4;
 
-/// A function of main that an orbit may ask for. It gets a copy of the bytes that came with the request, aligned to 16;
-/// what it returns is for [`Update::apply_with_results`] to report.
+/// A function of main that an orbit may ask for. It gets a copy of the bytes that came with the request, aligned to 16.
+/// What it returns is not looked at, as with `pthread_cond_signal` in the paper: by then the update has been applied.
 pub type Operation = unsafe extern "C" fn(args: *mut c_void, len: usize) -> c_long;
 
 /// Types whose bytes may travel in an update: no padding, so that every byte has a value.
@@ -90,7 +90,7 @@ pub enum Item {
 
 /// What main lets one orbit do; asked before anything of an update is applied. The memory that
 /// [`may_modify`](Gate::may_modify) agreed to stays mapped and writable until the update is applied.
-pub trait Gate {
+pub(crate) trait Gate {
     /// Whether these bytes lie inside one area that this orbit may alter. The error names the limits.
     fn may_modify(&self, address: usize, len: usize) -> Result<()>;
     /// Whether this orbit may ask for operations.
@@ -260,12 +260,7 @@ impl Update {
     ///
     /// Aligned fields of 1, 2, 4 and 8 bytes are written in one piece. A condition that no longer holds gives
     /// `ESTALE`; the other errors name the item, its address and the limits.
-    pub fn apply(&self, gate: &dyn Gate) -> Result<()> {
-        self.apply_with_results(gate).map(drop)
-    }
-
-    /// As [`apply`](Update::apply), and tells what the operations returned, in order.
-    pub fn apply_with_results(&self, gate: &dyn Gate) -> Result<Vec<c_long>> {
+    pub(crate) fn apply(&self, gate: &dyn Gate) -> Result<()> {
         self.check_form()?;
         let operations = self.check_items(gate)?;
         self.check_conditions()?;
@@ -275,14 +270,14 @@ impl Update {
                 unsafe { store(*address, new) };
             }
         }
-        let run = |(function, args): (Operation, &[u8])| {
+        for (function, args) in operations {
             let mut copy = vec![0_u128; args.len().div_ceil(size_of::<u128>())];
             // SAFETY: the copy has room for all of the arguments; bytes may be written into integers.
             unsafe { std::ptr::copy_nonoverlapping(args.as_ptr(), copy.as_mut_ptr().cast::<u8>(), args.len()) };
             // SAFETY: whoever registered the function vouched that it takes any bytes of any length.
-            unsafe { function(copy.as_mut_ptr().cast(), args.len()) }
-        };
-        Ok(operations.into_iter().map(run).collect())
+            unsafe { function(copy.as_mut_ptr().cast(), args.len()) };
+        }
+        Ok(())
     }
 
     /// Lengths and counts; returns the length of the encoded form.
@@ -532,3 +527,6 @@ pub mod fuzzing {
         assert!(applied.is_ok() || buffer.iter().all(|&word| word == 0), "refused, yet applied in part");
     }
 }
+
+#[cfg(test)]
+mod tests;
