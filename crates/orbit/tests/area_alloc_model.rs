@@ -46,7 +46,8 @@ fn history(area: &Area, random: &mut Random, steps: usize) {
         match (random.below(10), picked) {
             (0..5, _) => {
                 let size = size(random);
-                let align = 1 << random.below(if random.below(10) == 0 { 17 } else { 7 });
+                let shifts = if random.below(10) == 0 { 17 } else { 7 };
+                let align = 1 << random.below(shifts);
                 let zeroed = random.below(3) == 0;
                 let made = if zeroed { area.alloc_zeroed(size, align) } else { area.alloc(size, align) };
                 let Ok(object) = made else { continue };

@@ -68,7 +68,7 @@ fn bad_pointers_are_refused_and_harm_nothing() {
 /// Writes all over the area do not reach the allocator's books.
 #[test]
 fn scribbling_over_the_area_harms_no_bookkeeping() {
-    let area = Area::builder("scribbled").limit(1 << 20).build().unwrap();
+    let area = Area::builder("scribbled").limit(2 << 20).build().unwrap();
     let objects: Vec<_> = (0..500).map(|n| area.alloc(n * 7 + 1, 16).unwrap()).collect();
     // SAFETY: the range up to the high-water mark is mapped and writable, and holds bytes of this test alone.
     unsafe { std::ptr::without_provenance_mut::<u8>(area.base()).write_bytes(0xa5, area.high_water()) };
@@ -77,7 +77,7 @@ fn scribbling_over_the_area_harms_no_bookkeeping() {
         unsafe { area.free(object) }.unwrap();
     }
     assert_eq!((area.used(), area.objects()), (0, 0));
-    assert!(area.alloc(1 << 20, 1).is_ok(), "all of it is free again");
+    assert!(area.alloc(2 << 20, 1).is_ok(), "all of it is free again");
 }
 
 /// A full area says so, with its name, its figures and the way out.

@@ -62,39 +62,25 @@ impl AreaInner {
         let window = window()?;
         let base = window.take(limit)?;
         // SAFETY: the window just gave this range to us, and nobody else uses it.
-        let tracker = unsafe { map::protect(base, limit, libc::PROT_READ | libc::PROT_WRITE) }
-            .map_err(|error| {
-                Error::system(format!("making {} of memory accessible for area \"{name}\"", human(limit)), error)
-            })
-            .and_then(|()| {
-                // One page is what a write makes dirty; a huge page would make 512 so. Kernels without them refuse.
-                // SAFETY: the advice changes neither content nor access.
-                let _ = unsafe { map::advise(base, limit, libc::MADV_NOHUGEPAGE) };
-                Self::tracker(&name, base, limit, asked)
-            });
-        match tracker {
-            Ok(tracker) => Self::over(name, tracker, base, limit, asked, Some(window)),
-            Err(error) => {
-                Self::uncarve(window, base, limit);
-                Err(error)
-            }
+        if let Err(error) = unsafe { map::protect(base, limit, libc::PROT_READ | libc::PROT_WRITE) } {
+            Self::uncarve(window, base, limit);
+            let doing = format!("making {} of memory accessible for area \"{name}\"", human(limit));
+            return Err(Error::system(doing, error));
         }
-    }
-
-    fn tracker(name: &str, base: usize, limit: usize, asked: Engine) -> Result<Tracker> {
-        Tracker::new(base, limit, asked).map_err(|error| Error::new(error.kind(), format!("area \"{name}\": {error}")))
+        // One page is what a write makes dirty; a huge page would make 512 so. Kernels without huge pages refuse.
+        // SAFETY: the advice changes neither content nor access.
+        let _ = unsafe { map::advise(base, limit, libc::MADV_NOHUGEPAGE) };
+        Self::over(name, base, limit, asked, Some(window))
     }
 
     /// Makes existing memory an area. The caller has checked it.
     pub(super) fn adopt(name: String, base: usize, len: usize, asked: Engine) -> Result<Arc<Self>> {
-        let tracker = Self::tracker(&name, base, len, asked)?;
-        Self::over(name, tracker, base, len, asked, None)
+        Self::over(name, base, len, asked, None)
     }
 
-    /// The area over a range that it owns from here on: if it cannot be entered, dropping it gives the range back.
+    /// The area over a range that it owns from here on: whatever fails, dropping it gives the range back.
     fn over(
         name: String,
-        tracker: Tracker,
         base: usize,
         limit: usize,
         asked: Engine,
@@ -111,10 +97,14 @@ impl AreaInner {
             state: Mutex::new(State { heap: window.map(|_| Heap::new(base, limit)), gone: false }),
             high: AtomicUsize::new(if window.is_some() { 0 } else { limit }),
             dropped: Mutex::default(),
-            track: Mutex::new(Some(tracker)),
+            track: Mutex::new(None),
             owed: Mutex::default(),
         });
+        // Before the tracker, which would end the tracking of another area in the same place when it goes.
         registry::enter(&area)?;
+        let tracker = Tracker::new(base, limit, asked)
+            .map_err(|error| Error::new(error.kind(), format!("area \"{}\": {error}", area.name)))?;
+        *lock(&area.track) = Some(tracker);
         Ok(area)
     }
 

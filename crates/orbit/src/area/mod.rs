@@ -136,12 +136,13 @@ impl AreaBuilder {
     /// meanwhile (`MADV_DONTNEED`, `mremap`, `mmap` over it): such a change is not seen.
     pub unsafe fn adopt(self, addr: *mut u8, len: usize) -> Result<Area> {
         let base = addr.expose_provenance();
-        adopt::check(&self.name, base, len)?;
         if window::existing().is_some_and(|window| window.overlaps(base, len)) {
             let text =
                 format!("cannot adopt {base:#x}+{len:#x} as area \"{}\": it lies in the window of areas", self.name);
             return Err(Error::new(Kind::Invalid, text));
         }
+        registry::check(&self.name, base, len)?;
+        adopt::check(&self.name, base, len)?;
         AreaInner::adopt(self.name, base, len, self.engine).map(|inner| Area { inner })
     }
 }

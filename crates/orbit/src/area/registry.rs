@@ -24,28 +24,42 @@ unsafe impl Sync for Entry {}
 /// By base address; no two overlap.
 static AREAS: RwLock<BTreeMap<usize, Entry>> = RwLock::new(BTreeMap::new());
 
-/// Enters an area.
+/// Refuses a range that overlaps an area.
+fn clash(areas: &BTreeMap<usize, Entry>, name: &str, base: usize, len: usize) -> Result<()> {
+    let end = base.saturating_add(len);
+    match areas.range(..end).next_back() {
+        Some((&other, entry)) if other + entry.len > base => {
+            // SAFETY: the entry is in the map, and the caller holds the lock.
+            let theirs = unsafe { &(*entry.here).name };
+            Err(Error::new(
+                Kind::Invalid,
+                format!(
+                    "area \"{name}\" at {base:#x} to {end:#x} overlaps area \"{theirs}\" at {other:#x} to {:#x}; \
+                     adopt each range once",
+                    other + entry.len
+                ),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether an area could be entered at this range now.
 ///
 /// # Errors
 /// `Invalid` when it overlaps another one.
+pub(super) fn check(name: &str, base: usize, len: usize) -> Result<()> {
+    clash(&AREAS.read().unwrap_or_else(PoisonError::into_inner), name, base, len)
+}
+
+/// Enters an area.
+///
+/// # Errors
+/// As [`check`].
 pub(super) fn enter(area: &Arc<AreaInner>) -> Result<()> {
     let mut areas = AREAS.write().unwrap_or_else(PoisonError::into_inner);
-    let (base, end) = (area.base, area.base + area.limit);
-    if let Some((&other, entry)) = areas.range(..end).next_back()
-        && other + entry.len > base
-    {
-        // SAFETY: the entry is in the map and we hold the lock.
-        let name = unsafe { &(*entry.here).name };
-        return Err(Error::new(
-            Kind::Invalid,
-            format!(
-                "area \"{}\" at {base:#x} to {end:#x} overlaps area \"{name}\" at {other:#x} to {:#x}; adopt each range once",
-                area.name,
-                other + entry.len
-            ),
-        ));
-    }
-    areas.insert(base, Entry { len: area.limit, here: Arc::as_ptr(area), handle: Arc::downgrade(area) });
+    clash(&areas, &area.name, area.base, area.limit)?;
+    areas.insert(area.base, Entry { len: area.limit, here: Arc::as_ptr(area), handle: Arc::downgrade(area) });
     Ok(())
 }
 
