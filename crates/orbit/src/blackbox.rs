@@ -146,21 +146,6 @@ fn printable(c: char) -> char {
     if c.is_control() { ' ' } else { c }
 }
 
-/// Empties a black box before an orbit is started on it.
-///
-/// # Safety
-/// The pointer is to a black box that is mapped and writable.
-pub(crate) unsafe fn clear(black_box: *mut BlackBox) {
-    // SAFETY: as the caller vouches; all fields are atomics.
-    let black_box = unsafe { &*black_box };
-    black_box.state.store(0, Ordering::Relaxed);
-    black_box.magic.store(0, Ordering::Relaxed);
-    black_box.frame_count.store(0, Ordering::Relaxed);
-    black_box.message_len.store(0, Ordering::Relaxed);
-    black_box.signal.store(0, Ordering::Relaxed);
-    black_box.memory_exhausted.store(0, Ordering::Release);
-}
-
 /// The black box of this orbit; null in main.
 static BLACK_BOX: AtomicPtr<BlackBox> = AtomicPtr::new(null_mut());
 /// Bytes to try and map in order to see whether memory is exhausted.

@@ -48,7 +48,8 @@ impl Limits {
     }
 
     /// Bytes of memory that are the orbit's own: what it allocates, and pages of areas that it writes to. At least
-    /// [`MIN_MEMORY`].
+    /// [`MIN_MEMORY`]. In a control group, pages of areas that reach the orbit while it is busy count as well, for it is
+    /// the first to fill them: allow for the size of its areas.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Limits {
         self.memory = Some(bytes);
@@ -140,7 +141,7 @@ pub(crate) fn apply_inside(wire: &LimitsWire, room: u64) -> Result<()> {
         sched::set_nice(0, wire.nice).map_err(|error| Error::system(doing(), error))?;
     }
     if wire.memory != 0 {
-        let bytes = wire.memory.saturating_add(room).saturating_add(data_now()?);
+        let bytes = wire.memory.saturating_add(room).saturating_add(data_now("/proc/self/statm")?);
         set_data_limit(bytes)?;
     }
     Ok(())
@@ -172,17 +173,12 @@ fn set_data_limit(bytes: u64) -> Result<()> {
     set.map_err(|error| Error::system(format!("memory limit of {bytes} bytes for an orbit"), error))
 }
 
-/// Bytes that count against `RLIMIT_DATA` already: private writable mappings.
-fn data_now() -> Result<u64> {
-    let path = "/proc/self/statm";
+/// Bytes that count against `RLIMIT_DATA` already, by a process' `statm`: private writable mappings.
+fn data_now(path: &str) -> Result<u64> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::system(path, error))?;
-    Ok(data_in(&text))
-}
-
-/// The same out of a `statm` file; 0 if it makes no sense.
-fn data_in(statm: &str) -> u64 {
-    let pages = statm.split_whitespace().nth(5).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
-    pages.saturating_mul(orbit_linux::map::page_size() as u64)
+    let pages = text.split_whitespace().nth(5).and_then(|pages| pages.parse::<u64>().ok());
+    let pages = pages.ok_or_else(|| Error::new(Kind::Unsupported, format!("{path} has no sixth number: {text}")))?;
+    Ok(pages.saturating_mul(orbit_linux::map::page_size() as u64))
 }
 
 /// The limits of one orbit as they are held, over all its restarts. In main.
@@ -201,49 +197,72 @@ impl Applied {
     /// Checks the limits, and makes a control group for those that one can hold. That there is none is no error: see
     /// [`how`](Applied::how).
     pub(crate) fn create(limits: &Limits, orbit: &str) -> Result<Applied> {
-        limits.check()?;
         let mut applied = Applied {
-            limits: limits.clone(),
+            limits: Limits::new(),
             group: None,
             no_group: None,
             memory_in_group: false,
             cpu_in_group: false,
             oom_kills: AtomicU64::new(0),
         };
-        if limits.memory.is_none() && limits.cpu_percent.is_none() {
-            return Ok(applied);
+        applied.hold(limits, orbit)?;
+        if !applied.memory_in_group && !applied.cpu_in_group {
+            // Of no use; its drop removes it.
+            applied.group = None;
         }
-        let group = match Group::create(&group_name(orbit)) {
-            Ok(group) => group,
-            Err(error) => {
-                applied.no_group = Some(error.to_string());
-                return Ok(applied);
-            }
-        };
+        Ok(applied)
+    }
+
+    /// Puts other limits in place of these, for the orbit's process too if it has one now. On an error some of the new
+    /// ones may hold already.
+    pub(crate) fn change(&mut self, limits: &Limits, orbit: &str, pid: Option<i32>) -> Result<()> {
+        self.hold(limits, orbit)?;
+        pid.map_or(Ok(()), |pid| self.apply_to(pid))
+    }
+
+    /// Sets the group's limits, in a new group if there is none, and notes what it does not hold.
+    fn hold(&mut self, limits: &Limits, orbit: &str) -> Result<()> {
+        limits.check()?;
         let mut refused = String::new();
-        if let Some(bytes) = limits.memory {
-            match group.set_memory(bytes) {
-                Ok(()) => applied.memory_in_group = true,
-                Err(error) => refused = format!("memory: {error}"),
+        if self.group.is_none() && (limits.memory.is_some() || limits.cpu_percent.is_some()) {
+            match Group::create(&group_name(orbit)) {
+                Ok(group) => {
+                    self.oom_kills = AtomicU64::new(group.oom_kills());
+                    self.group = Some(group);
+                }
+                Err(error) => refused = error.to_string(),
             }
         }
-        if let Some(percent) = limits.cpu_percent {
-            match group.set_cpu(percent) {
-                Ok(()) => applied.cpu_in_group = true,
+        if let Some(group) = &self.group {
+            let memory = match limits.memory {
+                Some(bytes) => group.set_memory(bytes),
+                None if self.memory_in_group => group.set_memory(u64::MAX),
+                None => Ok(()),
+            };
+            match memory {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    let what =
+                        format!("memory limit of orbit \"{orbit}\", which uses more already; restart it, or set more");
+                    return Err(Error::system(what, error));
+                }
+                Err(error) => refused = format!("memory: {error}"),
+                Ok(()) => self.memory_in_group = limits.memory.is_some(),
+            }
+            let cpu = match limits.cpu_percent {
+                Some(percent) => group.set_cpu(percent),
+                None if self.cpu_in_group => group.set_cpu(100 * cpus_there() as u32),
+                None => Ok(()),
+            };
+            match cpu {
                 Err(error) => {
                     let _ = write!(refused, "{}cpu: {error}", if refused.is_empty() { "" } else { "; " });
                 }
+                Ok(()) => self.cpu_in_group = limits.cpu_percent.is_some(),
             }
         }
-        applied.no_group = Some(refused).filter(|refused| !refused.is_empty());
-        if applied.memory_in_group || applied.cpu_in_group {
-            applied.oom_kills = AtomicU64::new(group.oom_kills());
-            applied.group = Some(group);
-        } else {
-            // Its drop removes it.
-            drop(group);
-        }
-        Ok(applied)
+        self.no_group = Some(refused).filter(|refused| !refused.is_empty());
+        self.limits = limits.clone();
+        Ok(())
     }
 
     /// What is left for the orbit to apply to itself.
@@ -281,23 +300,28 @@ impl Applied {
     }
 
     /// Puts a process that runs already under these limits, in place of earlier ones: what no group holds is set from
-    /// outside, as far as this user may.
+    /// outside, what is not limited becomes as it is in main.
     pub(crate) fn apply_to(&self, pid: i32) -> Result<()> {
         self.add(pid)?;
-        let wire = self.wire();
-        let doing = |what: &str| format!("{what} of process {pid}");
-        if wire.has_nice != 0 {
-            sched::set_nice(pid, wire.nice).map_err(|error| Error::system(doing("nice value"), error))?;
+        let failed = |what: &str, error| Error::system(format!("{what} of process {pid}"), error);
+        match self.nice() {
+            Some(nice) => sched::set_nice(pid, nice).map_err(|error| failed("nice value", error))?,
+            // An ordinary user may not take niceness back: then it stays until the orbit is started again.
+            None => drop(sched::nice(0).and_then(|nice| sched::set_nice(pid, nice))),
         }
-        if let Some(cpus) = &self.limits.cpus {
-            sched::set_affinity(pid, cpus).map_err(|error| Error::system(doing("CPUs"), error))?;
-        }
-        if wire.memory != 0 {
-            let (_, hard) = rlimit::get(pid, Resource::Data).map_err(|error| Error::system(doing("limit"), error))?;
-            let path = format!("/proc/{pid}/statm");
-            let text = std::fs::read_to_string(&path).map_err(|error| Error::system(&path, error))?;
-            let bytes = data_in(&text).saturating_add(wire.memory).min(hard);
-            rlimit::set(pid, Resource::Data, bytes, hard).map_err(|error| Error::system(doing("limit"), error))?;
+        let cpus = match &self.limits.cpus {
+            Some(cpus) => cpus.clone(),
+            None => sched::affinity(0).map_err(|error| failed("CPUs", error))?,
+        };
+        sched::set_affinity(pid, &cpus).map_err(|error| failed("CPUs", error))?;
+        let (own, _) = rlimit::get(0, Resource::Data).map_err(|error| failed("memory limit", error))?;
+        let (soft, hard) = rlimit::get(pid, Resource::Data).map_err(|error| failed("memory limit", error))?;
+        let wanted = match self.wire().memory {
+            0 => own.min(hard),
+            bytes => data_now(&format!("/proc/{pid}/statm"))?.saturating_add(bytes).min(hard),
+        };
+        if wanted != soft {
+            rlimit::set(pid, Resource::Data, wanted, hard).map_err(|error| failed("memory limit", error))?;
         }
         Ok(())
     }
@@ -353,16 +377,6 @@ impl Applied {
     }
 }
 
-/// How limits would be held here, for `orbit doctor`.
-pub fn support() -> String {
-    match cgroup::probe() {
-        orbit_linux::Support::Yes => "memory and CPU by control group".into(),
-        orbit_linux::Support::No(why) => {
-            format!("memory by RLIMIT_DATA for each process, CPU only approximated by nice ({why})")
-        }
-    }
-}
-
 /// The nice value whose weight gives this share against one competitor of nice 0. Each step is a factor of 1.25 in
 /// weight. None for a whole CPU or more.
 fn nice_for_share(percent: u32) -> Option<i32> {
@@ -412,161 +426,4 @@ fn kill_members(dir: &Path) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nonsense_is_named() {
-        let cases = [
-            (Limits::new().memory(5), "memory limit of 5 bytes"),
-            (Limits::new().cpu_percent(0), "CPU limit of 0 percent"),
-            (Limits::new().cpu_percent(1_000_000), "CPU limit of 1000000 percent"),
-            (Limits::new().nice(20), "nice value 20"),
-            (Limits::new().cpus([MAX_CPUS]), "CPU number 1024"),
-            (Limits::new().cpus([]), "none of the CPUs []"),
-        ];
-        for (limits, what) in cases {
-            let error = limits.check().expect_err("nonsense");
-            assert!(error.kind() == Kind::Invalid && error.to_string().contains(what), "{error}");
-        }
-    }
-
-    #[test]
-    fn shares_become_weights() {
-        assert_eq!(nice_for_share(100), None);
-        assert_eq!(nice_for_share(50), Some(0));
-        assert_eq!(nice_for_share(1), Some(19));
-        let values: Vec<i32> = (1..100).filter_map(nice_for_share).collect();
-        assert!(values.is_sorted_by(|a, b| a >= b), "less share, more nice");
-    }
-
-    #[test]
-    fn group_names_tell_program_and_orbit() {
-        let name = group_name("dead/lock ..\u{e9}");
-        assert!(name.starts_with(&format!("orbit-{}-", std::process::id())) && name.ends_with("-dead_lock____"));
-        assert_ne!(group_name("a"), group_name("a"));
-    }
-
-    /// Applies limits in a child; returns what the child answered.
-    fn in_child(body: impl FnOnce() -> i32) -> i32 {
-        // SAFETY: the child only runs the body and ends by itself.
-        let child = unsafe { libc::fork() };
-        assert!(child >= 0);
-        if child == 0 {
-            let answer = body();
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(answer) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child made above.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert!(libc::WIFEXITED(status), "status {status:#x}");
-        libc::WEXITSTATUS(status)
-    }
-
-    fn try_map(bytes: usize) -> bool {
-        // SAFETY: a fresh mapping, anywhere, that the child keeps.
-        let at = unsafe {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-        };
-        at != libc::MAP_FAILED
-    }
-
-    #[test]
-    fn memory_is_held_inside_and_areas_do_not_count() {
-        let wire = LimitsWire { memory: 16 << 20, ..LimitsWire::default() };
-        let answer = in_child(|| {
-            if apply_inside(&wire, 64 << 20).is_err() {
-                return 1;
-            }
-            // 64 MiB of replicas and 8 of the task's own fit; 32 more do not, until there is room for another replica.
-            if !try_map(64 << 20) || !try_map(8 << 20) {
-                return 2;
-            }
-            if try_map(32 << 20) {
-                return 3;
-            }
-            if make_room(&wire, 32 << 20).is_err() || !try_map(32 << 20) {
-                return 4;
-            }
-            0
-        });
-        assert_eq!(answer, 0);
-    }
-
-    #[test]
-    fn nice_and_cpus_are_held_inside() {
-        let cpu = sched::affinity(0).expect("CPUs")[0];
-        let applied = Applied::create(&Limits::new().nice(7).cpus([cpu]), "nice").expect("limits");
-        assert_eq!(applied.how(), format!("nice 7, CPUs [{cpu}]"));
-        let wire = applied.wire();
-        let answer = in_child(|| {
-            if apply_inside(&wire, 0).is_err() {
-                return 1;
-            }
-            let held = sched::nice(0).is_ok_and(|nice| nice == 7) && sched::affinity(0).is_ok_and(|cpus| cpus == [cpu]);
-            if held { 0 } else { 2 }
-        });
-        assert_eq!(answer, 0);
-    }
-
-    #[test]
-    fn group_or_stand_in_and_nothing_left_behind() {
-        let applied = Applied::create(&Limits::new().memory(64 << 20).cpu_percent(25), "held").expect("limits");
-        let dirs = applied.dirs();
-        let wire = applied.wire();
-        assert_eq!(wire.memory != 0, !applied.memory_in_group);
-        assert_eq!(wire.has_nice != 0, !applied.cpu_in_group);
-        assert!(applied.how().contains("CPU 25 %"), "{}", applied.how());
-        if dirs.is_empty() {
-            println!("SKIP: needs control groups ({})", applied.how());
-            return;
-        }
-        assert!(dirs.iter().all(|dir| dir.is_dir()));
-        drop(applied);
-        assert!(dirs.iter().all(|dir| !dir.exists()));
-    }
-
-    #[test]
-    fn memory_kill_in_a_group_is_seen() {
-        let applied = Applied::create(&Limits::new().memory(16 << 20), "greedy").expect("limits");
-        if !applied.memory_in_group {
-            println!("SKIP: needs a control group with memory ({})", applied.how());
-            return;
-        }
-        // SAFETY: the child waits to be told, then writes to memory of its own until it is killed.
-        let child = unsafe { libc::fork() };
-        assert!(child >= 0);
-        if child == 0 {
-            // SAFETY: a mapping of its own; the writes stay inside.
-            unsafe {
-                libc::raise(libc::SIGSTOP);
-                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-                let bytes = 256 << 20;
-                let at = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-                if at == libc::MAP_FAILED {
-                    libc::_exit(1);
-                }
-                libc::memset(at, 1, bytes);
-                libc::_exit(0);
-            }
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child made above, lets it go on, and waits for its end.
-        unsafe {
-            assert_eq!(libc::waitpid(child, &raw mut status, libc::WUNTRACED), child);
-            assert!(!applied.oom_killed());
-            let added = applied.add(child);
-            libc::kill(child, libc::SIGCONT);
-            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
-            added.expect("in the group");
-        }
-        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "status {status:#x}");
-        assert!(applied.oom_killed(), "the kill is told");
-        assert!(!applied.oom_killed(), "once");
-        let dirs = applied.dirs();
-        remove_dirs(&dirs);
-        assert!(dirs.iter().all(|dir| !dir.exists()));
-    }
-}
+mod tests;

@@ -1,0 +1,192 @@
+//! Limits are checked, held one way or the other, and lifted again; nothing is left behind.
+
+use super::*;
+
+#[test]
+fn nonsense_is_named() {
+    let cases = [
+        (Limits::new().memory(5), "memory limit of 5 bytes"),
+        (Limits::new().cpu_percent(0), "CPU limit of 0 percent"),
+        (Limits::new().cpu_percent(1_000_000), "CPU limit of 1000000 percent"),
+        (Limits::new().nice(20), "nice value 20"),
+        (Limits::new().cpus([MAX_CPUS]), "CPU number 1024"),
+        (Limits::new().cpus([]), "none of the CPUs []"),
+    ];
+    for (limits, what) in cases {
+        let error = limits.check().expect_err("nonsense");
+        assert!(error.kind() == Kind::Invalid && error.to_string().contains(what), "{error}");
+    }
+}
+
+#[test]
+fn shares_become_weights() {
+    assert_eq!(nice_for_share(100), None);
+    assert_eq!(nice_for_share(50), Some(0));
+    assert_eq!(nice_for_share(1), Some(19));
+    let values: Vec<i32> = (1..100).filter_map(nice_for_share).collect();
+    assert!(values.is_sorted_by(|a, b| a >= b), "less share, more nice");
+}
+
+#[test]
+fn group_names_tell_program_and_orbit() {
+    let name = group_name("dead/lock ..\u{e9}");
+    assert!(name.starts_with(&format!("orbit-{}-", std::process::id())) && name.ends_with("-dead_lock____"));
+    assert_ne!(group_name("a"), group_name("a"));
+}
+
+#[test]
+fn limits_change_while_the_orbit_runs() {
+    // SAFETY: the child waits for its end, which is below.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        loop {
+            // SAFETY: waits for signals.
+            unsafe { libc::pause() };
+        }
+    }
+    let main_cpus = sched::affinity(0).expect("CPUs");
+    let mut applied = Applied::create(&Limits::new(), "changed").expect("none");
+    assert!(applied.dirs().is_empty() && applied.how() == "no limits");
+    let change = applied.change(&Limits::new().memory(64 << 20).nice(3).cpus([main_cpus[0]]), "changed", Some(child));
+    let held = (sched::nice(child).ok(), sched::affinity(child).unwrap_or_default());
+    let limited = (applied.dirs().len(), rlimit::get(child, Resource::Data).map_or(0, |(soft, _)| soft));
+    let lifted = applied.change(&Limits::new(), "changed", Some(child));
+    let free = (sched::affinity(child).unwrap_or_default(), rlimit::get(child, Resource::Data).ok());
+    // SAFETY: ends the child made above and waits for it.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    change.expect("changed");
+    lifted.expect("lifted");
+    assert_eq!(held, (Some(3), vec![main_cpus[0]]));
+    assert!(limited.0 > 0 || limited.1 < rlimit::INFINITE, "held by a group or by RLIMIT_DATA");
+    assert_eq!(free, (main_cpus, rlimit::get(0, Resource::Data).ok()));
+    let dirs = applied.dirs();
+    drop(applied);
+    assert!(dirs.iter().all(|dir| !dir.exists()));
+}
+
+/// Applies limits in a child; returns what the child answered.
+fn in_child(body: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child only runs the body and ends by itself.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let answer = body();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(answer) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "status {status:#x}");
+    libc::WEXITSTATUS(status)
+}
+
+fn try_map(bytes: usize) -> bool {
+    // SAFETY: a fresh mapping, anywhere, that the child keeps.
+    let at = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    at != libc::MAP_FAILED
+}
+
+#[test]
+fn memory_is_held_inside_and_areas_do_not_count() {
+    let wire = LimitsWire { memory: 16 << 20, ..LimitsWire::default() };
+    let answer = in_child(|| {
+        if apply_inside(&wire, 64 << 20).is_err() {
+            return 1;
+        }
+        // 64 MiB of replicas and 8 of the task's own fit; 32 more do not, until there is room for another replica.
+        if !try_map(64 << 20) || !try_map(8 << 20) {
+            return 2;
+        }
+        if try_map(32 << 20) {
+            return 3;
+        }
+        if make_room(&wire, 32 << 20).is_err() || !try_map(32 << 20) {
+            return 4;
+        }
+        0
+    });
+    assert_eq!(answer, 0);
+}
+
+#[test]
+fn nice_and_cpus_are_held_inside() {
+    let cpu = sched::affinity(0).expect("CPUs")[0];
+    let applied = Applied::create(&Limits::new().nice(7).cpus([cpu]), "nice").expect("limits");
+    assert_eq!(applied.how(), format!("nice 7, CPUs [{cpu}]"));
+    let wire = applied.wire();
+    let answer = in_child(|| {
+        if apply_inside(&wire, 0).is_err() {
+            return 1;
+        }
+        let held = sched::nice(0).is_ok_and(|nice| nice == 7) && sched::affinity(0).is_ok_and(|cpus| cpus == [cpu]);
+        if held { 0 } else { 2 }
+    });
+    assert_eq!(answer, 0);
+}
+
+#[test]
+fn group_or_stand_in_and_nothing_left_behind() {
+    let applied = Applied::create(&Limits::new().memory(64 << 20).cpu_percent(25), "held").expect("limits");
+    let dirs = applied.dirs();
+    let wire = applied.wire();
+    assert_eq!(wire.memory != 0, !applied.memory_in_group);
+    assert_eq!(wire.has_nice != 0, !applied.cpu_in_group);
+    assert!(applied.how().contains("CPU 25 %"), "{}", applied.how());
+    if dirs.is_empty() {
+        println!("SKIP: needs control groups ({})", applied.how());
+        return;
+    }
+    assert!(dirs.iter().all(|dir| dir.is_dir()));
+    drop(applied);
+    assert!(dirs.iter().all(|dir| !dir.exists()));
+}
+
+#[test]
+fn memory_kill_in_a_group_is_seen() {
+    let applied = Applied::create(&Limits::new().memory(16 << 20), "greedy").expect("limits");
+    if !applied.memory_in_group {
+        println!("SKIP: needs a control group with memory ({})", applied.how());
+        return;
+    }
+    // SAFETY: the child waits to be told, then writes to memory of its own until it is killed.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: a mapping of its own; the writes stay inside.
+        unsafe {
+            libc::raise(libc::SIGSTOP);
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let bytes = 256 << 20;
+            let at = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            if at == libc::MAP_FAILED {
+                libc::_exit(1);
+            }
+            libc::memset(at, 1, bytes);
+            libc::_exit(0);
+        }
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above, lets it go on, and waits for its end.
+    unsafe {
+        assert_eq!(libc::waitpid(child, &raw mut status, libc::WUNTRACED), child);
+        assert!(!applied.oom_killed());
+        let added = applied.add(child);
+        libc::kill(child, libc::SIGCONT);
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        added.expect("in the group");
+    }
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "status {status:#x}");
+    assert!(applied.oom_killed(), "the kill is told");
+    assert!(!applied.oom_killed(), "once");
+    let dirs = applied.dirs();
+    remove_dirs(&dirs);
+    assert!(dirs.iter().all(|dir| !dir.exists()));
+}
