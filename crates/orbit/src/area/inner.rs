@@ -4,7 +4,7 @@
 //! never waits for a harvest; a harvest takes `track` and never waits for an allocation, except the instant it reads the
 //! high-water mark, which is an atomic.
 
-use super::heap::{Bad, Heap, Object, Run};
+use super::heap::{Bad, Heap, Object, PAGE, Run};
 use super::owed::OwedSet;
 use super::pages::PageRuns;
 use super::track::Tracker;
@@ -301,18 +301,23 @@ impl AreaInner {
         Ok(to)
     }
 
-    /// Gives a free run back to the kernel, and notes that its pages changed: the kernel loses their protection.
+    /// Gives the used pages of a free run back to the kernel, and notes that they changed: the kernel loses their
+    /// protection.
     fn give_back(&self, heap: &mut Heap, run: Run) {
-        let start = (run.first * super::heap::PAGE).next_multiple_of(self.page);
-        let end = (run.first + run.pages) * super::heap::PAGE / self.page * self.page;
-        if start >= end {
-            return;
+        let mut touched = PageRuns::new();
+        for (first, pages) in heap.touched_in(run) {
+            let start = (first * PAGE).div_ceil(self.page);
+            let end = (first + pages) * PAGE / self.page;
+            touched.push(start, end.saturating_sub(start));
         }
+        let (Some((first, _)), Some((last, count))) = (touched.iter().next(), touched.iter().last()) else { return };
+        let (start, end) = (first * self.page, (last + count) * self.page);
+        // One call for all of them: what lies between is free as well, and has nothing to give.
         // SAFETY: the heap says that no object lives in these pages, and holds its lock, so none comes to. Should the
         // kernel refuse, the pages simply keep what they have.
         if unsafe { map::dont_need(self.base + start, end - start) }.is_ok() {
-            lock(&self.dropped).push(start / self.page, (end - start) / self.page);
-            heap.now_zero(Run { first: start / super::heap::PAGE, pages: (end - start) / super::heap::PAGE });
+            lock(&self.dropped).extend(&touched);
+            heap.now_zero(run, start / PAGE, (end - start) / PAGE);
         }
     }
 

@@ -222,27 +222,31 @@ impl Bitmap {
 
     /// The runs of pages in the set as `(first, count)`, ascending, no two touching.
     pub fn runs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let total = self.words.len() * 64;
-        let mut at = 0;
+        self.runs_in(0, self.words.len() * 64)
+    }
+
+    /// The same of the `count` pages from `from` on alone.
+    pub fn runs_in(&self, from: usize, count: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let total = (from + count).min(self.words.len() * 64);
+        let mut at = from;
         std::iter::from_fn(move || {
             let first = self.next(at, total, |word| word);
-            if first == total {
+            if first >= total {
                 return None;
             }
-            let end = self.next(first, total, |word| !word);
-            at = end;
-            Some((first, end - first))
+            at = self.next(first, total, |word| !word);
+            Some((first, at - first))
         })
     }
 
-    /// The first page from `at` on whose bit in `view` of its word is set, or `total`.
+    /// The first page from `at` on, below `total`, whose bit in `view` of its word is set, or `total`.
     fn next(&self, at: usize, total: usize, view: impl Fn(u64) -> u64) -> usize {
         let mut word = at / 64;
         let mut keep = u64::MAX << (at % 64);
-        while word < self.words.len() {
+        while word * 64 < total {
             let bits = view(self.words[word]) & keep;
             if bits != 0 {
-                return word * 64 + bits.trailing_zeros() as usize;
+                return total.min(word * 64 + bits.trailing_zeros() as usize);
             }
             keep = u64::MAX;
             word += 1;
@@ -280,6 +284,8 @@ mod tests {
             assert_eq!(runs.iter().flat_map(|(f, n)| f..f + n).collect::<BTreeSet<_>>(), model);
             let (first, count) = (random(400), random(200));
             assert_eq!(bits.count_in(first, count), model.range(first..first + count).count());
+            let inside: Vec<_> = bits.runs_in(first, count).flat_map(|(f, n)| f..f + n).collect();
+            assert_eq!(inside, model.range(first..first + count).copied().collect::<Vec<_>>());
             let mut other = Bitmap::new();
             other.set(random(500), random(100));
             runs.union(&other);

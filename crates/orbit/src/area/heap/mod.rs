@@ -416,10 +416,15 @@ impl Heap {
         true
     }
 
-    /// Notes that the pages of `run`, all free, read as zeros again.
-    pub fn now_zero(&mut self, run: Run) {
-        self.touched.unset(run.first, run.pages);
-        self.runs.cleaned(run.first, &self.touched);
+    /// The pages of a free run that may hold something else than zeros, as runs.
+    pub fn touched_in(&self, run: Run) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.touched.runs_in(run.first, run.pages)
+    }
+
+    /// Notes that `pages` pages from `first` on, part of the free run `of`, read as zeros again.
+    pub fn now_zero(&mut self, of: Run, first: usize, pages: usize) {
+        self.touched.unset(first, pages);
+        self.runs.cleaned(of.first, self.touched.count_in(of.first, of.pages));
     }
 }
 

@@ -31,10 +31,12 @@ impl FreeRuns {
 
     /// Takes `[at, at + pages)` out of the run that starts at `first` and holds it.
     fn carve(&mut self, first: usize, at: usize, pages: usize, touched: &Bitmap) {
-        if let Some((len, _)) = self.remove(first) {
-            let end = at + pages;
-            self.add(first, at - first, touched.count_in(first, at - first));
-            self.add(end, first + len - end, touched.count_in(end, first + len - end));
+        if let Some((len, dirty)) = self.remove(first) {
+            // Counted are the parts that are short: what is taken, and what alignment leaves before it.
+            let (end, before) = (at + pages, touched.count_in(first, at - first));
+            let after = dirty - before - touched.count_in(at, pages);
+            self.add(first, at - first, before);
+            self.add(end, first + len - end, after);
         }
     }
 
@@ -92,11 +94,10 @@ impl FreeRuns {
         (first, pages, dirty)
     }
 
-    /// Notes that `[at, at + count)`, inside one run, was given back to the kernel and reads as zeros. `touched` is
-    /// already up to date.
-    pub fn cleaned(&mut self, at: usize, touched: &Bitmap) {
-        if let Some((&first, run)) = self.by_first.range_mut(..=at).next_back() {
-            run.1 = touched.count_in(first, run.0);
+    /// Notes that the run that begins at `first` was given back to the kernel and has `dirty` pages left that were not.
+    pub fn cleaned(&mut self, first: usize, dirty: usize) {
+        if let Some(run) = self.by_first.get_mut(&first) {
+            run.1 = dirty;
         }
     }
 

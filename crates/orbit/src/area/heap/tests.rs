@@ -83,7 +83,7 @@ fn books_balance() {
                         assert!(heap.free(at).is_err());
                         if let Some(run) = run {
                             heap.check();
-                            heap.now_zero(run);
+                            heap.now_zero(run, run.first, run.pages);
                         }
                     }
                 }
@@ -93,7 +93,7 @@ fn books_balance() {
                         if let Some((new, run)) = heap.resize(at, size).unwrap() {
                             assert!(new >= size);
                             living.insert(at, new);
-                            run.into_iter().for_each(|run| heap.now_zero(run));
+                            run.into_iter().for_each(|run| heap.now_zero(run, run.first, run.pages));
                         }
                         assert!(heap.free(at + 8).is_err());
                     }
@@ -108,7 +108,7 @@ fn books_balance() {
         for (at, size) in living {
             assert_eq!(heap.size_of(at), Ok(size));
             if let Some(run) = heap.free(at).unwrap() {
-                heap.now_zero(run);
+                heap.now_zero(run, run.first, run.pages);
             }
         }
         heap.check();
