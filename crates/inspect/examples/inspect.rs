@@ -1,5 +1,6 @@
 //! Looks at a running process: `inspect stacks PID`, `inspect waits PID`, `inspect rings PID...`.
 
+use orbit_inspect::python;
 use orbit_inspect::rings::RingWatch;
 use orbit_inspect::stacks::{End, Unwinder};
 use orbit_inspect::waits::Watched;
@@ -45,6 +46,19 @@ fn stacks(pid: i32) -> Result<(), orbit_inspect::Error> {
         if s.end != End::Complete {
             println!("      {:?}", s.end);
         }
+    }
+    match python::find(pid) {
+        Ok(None) => {}
+        Ok(Some(p)) => {
+            println!("Python {}.{}, lock held by {:?}", p.version().0, p.version().1, p.lock_holder());
+            for t in p.stacks() {
+                println!("thread {} ({}{})", t.tid, t.sure, if t.cut { ", cut" } else { "" });
+                for f in t.frames {
+                    println!("      {} at {}:{}", f.function, f.file, f.line.unwrap_or(0));
+                }
+            }
+        }
+        Err(e) => println!("{e}"),
     }
     println!("{} threads stopped for {:?} in all", stacks.len(), unwinder.stopped());
     Ok(())

@@ -22,6 +22,7 @@ mod error;
 mod maps;
 mod memory;
 mod procfs;
+pub mod python;
 pub mod rings;
 pub mod stacks;
 pub mod waits;

@@ -20,6 +20,7 @@ mod unwind;
 
 pub use stop::{MAX_STACK, PATIENCE};
 pub use symbols::MAX_NAME;
+pub(crate) use symbols::object;
 
 use crate::{Error, Mapping, Maps, Memory, Sure, procfs};
 use module::Module;
@@ -362,17 +363,6 @@ impl Unwinder {
             }
         }
         out.push(frame);
-    }
-
-    /// Address and size in the process of an object of this exact name, of the first file that has it.
-    pub(crate) fn object(&mut self, name: &[u8]) -> Option<(u64, u64)> {
-        let maps = Maps::of(self.pid).ok()?;
-        self.follow(&maps);
-        maps.iter().filter(|m| m.exec).find_map(|m| {
-            let module = self.modules.get(&identity(m))?.as_ref()?;
-            let (at, size) = module.object(name)?;
-            Some((module.loaded(m, at)?, size))
-        })
     }
 }
 

@@ -21,7 +21,6 @@ const MAX_IMAGE: usize = 1 << 20;
 
 /// What is known of a file.
 pub(crate) struct Module {
-    pub(crate) name: String,
     elf: Elf,
     pub(crate) tables: Tables,
     pub(crate) symbols: Symbols,
@@ -74,8 +73,7 @@ impl Module {
                 go = None;
             }
         }
-        let name = m.path.clone();
-        Some(Module { name, elf, tables, symbols, go, lines: None, roots })
+        Some(Module { elf, tables, symbols, go, lines: None, roots })
     }
 
     /// Address as linked of an address in the process, where `m` is the mapping that holds it.
@@ -94,16 +92,11 @@ impl Module {
             .get_or_insert_with(|| Lines::of(elf).or_else(|| Lines::of(&debug_file(elf, roots)?)))
             .as_mut()
     }
+}
 
-    /// Address as linked and size of an object of this name.
-    pub(crate) fn object(&self, name: &[u8]) -> Option<(u64, u64)> {
-        super::symbols::object(&self.elf, name)
-    }
-
-    /// An address of the process for one as linked, where `m` is a mapping of the file.
-    pub(crate) fn loaded(&self, m: &Mapping, linked: u64) -> Option<u64> {
-        Some(linked.wrapping_sub(self.elf.linked(m.offset)?).wrapping_add(m.start))
-    }
+/// The file behind a mapping, its headers read.
+pub(crate) fn open_elf(pid: i32, m: &Mapping) -> Option<Elf> {
+    Elf::open(Source::File(open(pid, m)?))
 }
 
 /// A plain file, opened so that nothing can block.

@@ -126,6 +126,8 @@ impl Write for Capped {
 /// A readable name: C++ and Rust are demangled, anything else is left as it is.
 pub(crate) fn readable(mangled: &[u8]) -> String {
     let short = &mangled[..mangled.len().min(MAX_NAME)];
+    // `name@@VERSION` in libraries with debug information.
+    let short = short.split(|&c| c == b'@').next().filter(|s| !s.is_empty()).unwrap_or(short);
     let plain = String::from_utf8_lossy(short);
     let mut out = Capped(String::new());
     if let Ok(d) = rustc_demangle::try_demangle(&plain) {

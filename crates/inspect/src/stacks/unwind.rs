@@ -83,10 +83,6 @@ impl Tables {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.eh_frame.is_empty() && self.debug_frame.is_empty()
-    }
-
     fn header(&self) -> Option<gimli::ParsedEhFrameHdr<Slice<'_>>> {
         let h = EhFrameHdr::new(&self.eh_frame_hdr, LittleEndian).parse(&self.bases, 8).ok()?;
         h.table().is_some().then_some(h)

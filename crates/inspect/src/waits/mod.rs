@@ -21,6 +21,7 @@ pub use thread::{State, ThreadState};
 
 use crate::{Error, Maps, Memory, Sure};
 pub(crate) use call::Seen;
+pub(crate) use futex::GLIBC_TID;
 use files::Kept;
 use futex::{Around, Held, Shape, WINDOW};
 use std::collections::{BTreeMap, BTreeSet};
@@ -378,6 +379,18 @@ impl Watched {
     /// CPU time and switches of one thread, fresh; nothing once it has ended.
     pub(crate) fn progress(&mut self, tid: i32) -> Option<(u64, u64)> {
         self.threads.get_mut(&tid)?.progress()
+    }
+
+    /// The same if the thread also sleeps: equal before and after something, it did not run in between.
+    pub(crate) fn still(&mut self, tid: i32) -> Option<(u64, u64)> {
+        let kept = self.threads.get_mut(&tid)?;
+        (kept.state()?.state != State::Running).then(|| kept.progress()).flatten()
+    }
+
+    /// Our id of one of the process' threads, by its id in the process' own pid namespace.
+    pub(crate) fn translated(&self, id: i32) -> Option<i32> {
+        let tid = self.foreign.as_ref().map_or(Some(id), |map| map.get(&id).copied())?;
+        self.threads.contains_key(&tid).then_some(tid)
     }
 
     /// Looks at the locks behind futex waits, all memory in one go.
