@@ -214,6 +214,20 @@ pub fn sweep(prefix: &str) -> usize {
     gone
 }
 
+/// The directories of groups named `prefix-PID-...` or `prefix-PID` of this process, whether it runs or not.
+pub fn groups_of(prefix: &str, pid: i32) -> Vec<PathBuf> {
+    let (bases, _) = Bases::find();
+    let name = format!("{prefix}-{pid}");
+    let bases = bases.unified.iter().chain(&bases.memory).chain(&bases.cpu);
+    let entries = bases.filter_map(|base| fs::read_dir(base).ok()).flat_map(|dir| dir.flatten());
+    let owned = |entry: &fs::DirEntry| {
+        let file_name = entry.file_name();
+        let rest = file_name.to_str().and_then(|n| n.strip_prefix(&name));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    entries.filter(owned).map(|entry| entry.path()).collect()
+}
+
 /// The directories below which groups may be made.
 #[derive(Default)]
 struct Bases {

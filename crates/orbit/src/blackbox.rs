@@ -1,7 +1,7 @@
 //! The black box: what a dying orbit leaves behind about its death, and how main reads it.
 //!
 //! It lies in memory that the orbit writes and main reads, so main trusts none of it: every word is read once and
-//! checked. In the orbit, [`install`] sets handlers for the signals that mean a bug. A handler runs on a stack of its
+//! checked. In the orbit, [`prepare`] sets handlers for the signals that mean a bug. A handler runs on a stack of its
 //! own, so a stack overflow is recorded too. It uses nothing that a crash in the middle of `malloc` could have left
 //! locked, and it takes its steps in the order of their worth:
 //!
@@ -17,6 +17,8 @@ use std::ffi::{c_int, c_void};
 use std::fmt::{self, Write};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use orbit_linux::rlimit::{self, Resource};
 
 use crate::error::{Error, Result};
 
@@ -102,15 +104,9 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// With functions, files and lines, for `signal`, which is how the orbit really ended.
+    /// As a crash by `signal`, which is how the orbit really ended.
     pub(crate) fn into_crash(self, signal: i32) -> Crash {
-        Crash {
-            signal,
-            code: self.code,
-            address: self.address,
-            backtrace: symbolise(&self.frames),
-            message: self.message,
-        }
+        Crash::new(signal, self.code, self.address, self.frames, self.message)
     }
 }
 
@@ -155,23 +151,36 @@ static CRASHING: AtomicI32 = AtomicI32::new(0);
 /// The signal to die of.
 static CAUSE: AtomicI32 = AtomicI32::new(0);
 
-/// Orbit: sets the handlers, and a signal stack for the calling thread. `reserve_probe_bytes` is how much a healthy
-/// orbit should always be able to allocate; 0 leaves the question out. To be called once, from the thread that will
-/// run the tasks.
+/// Orbit: sets the handlers, and a signal stack for the calling thread, which is the one that will run the tasks. This
+/// is the slow part (0.1 ms), to be done before the orbit is needed. A crash leaves its record from [`install`] on.
 ///
-/// # Safety
-/// The black box stays mapped and writable until the process ends.
-pub(crate) unsafe fn install(black_box: *mut BlackBox, reserve_probe_bytes: usize) -> Result<()> {
-    BLACK_BOX.store(black_box, Ordering::Relaxed);
-    PROBE_BYTES.store(reserve_probe_bytes, Ordering::Relaxed);
+/// No core file is written for an orbit, unless its init function raises `RLIMIT_CORE` again: writing one would hold up
+/// the restart for as long as it takes to write all areas to disk.
+pub(crate) fn prepare() -> Result<()> {
     signal_stack()?;
     // The first walk binds symbols and fills caches, with locks and malloc: better now than in a handler.
     // SAFETY: the only other walks in this process are those of the handler, after the process is past caring.
     unsafe { backtrace::trace_unsynchronized(|frame| !frame.ip().is_null()) };
     for signal in SIGNALS {
         handle(signal, record as *const () as usize).map_err(|error| Error::system("handler for a crash", error))?;
+        // The kernel ends a process without asking the handler if the signal of a fault is blocked.
+        unblock(signal);
     }
+    // 1 stands for no core file even where a program takes them from the kernel; 0 would not.
+    let core = rlimit::get(0, Resource::Core).and_then(|(_, hard)| rlimit::set(0, Resource::Core, hard.min(1), hard));
+    core.map_err(|error| Error::system("limit of core files", error))?;
+    std::panic::set_hook(Box::new(leave_panic_message));
     Ok(())
+}
+
+/// Orbit: from now on a crash leaves its record here. `reserve_probe_bytes` is how much a healthy orbit should always be
+/// able to allocate; 0 leaves open whether memory was exhausted.
+///
+/// # Safety
+/// The black box stays mapped and writable until the process ends.
+pub(crate) unsafe fn install(black_box: *mut BlackBox, reserve_probe_bytes: usize) {
+    PROBE_BYTES.store(reserve_probe_bytes, Ordering::Relaxed);
+    BLACK_BOX.store(black_box, Ordering::Release);
 }
 
 /// A stack for handlers, with a page below it that nobody may touch. It is never given back.
@@ -394,12 +403,9 @@ fn die() -> ! {
     }
 }
 
-/// Orbit: a Rust panic leaves its message in the black box and aborts. `catch_unwind` in a task does not see it: state
-/// that a panic left half-changed is not worth keeping, and a restart gives a fresh one.
-pub(crate) fn install_panic_hook() {
-    std::panic::set_hook(Box::new(leave_panic_message));
-}
-
+/// The hook for Rust panics: leaves the message in the black box and aborts. `catch_unwind` in a task does not see the
+/// panic: state that it left half-changed is not worth keeping, and a restart gives a fresh one.
+///
 /// Not inlined, so that a call stack shows it by this name.
 #[inline(never)]
 fn leave_panic_message(panic: &std::panic::PanicHookInfo<'_>) {

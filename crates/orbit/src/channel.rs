@@ -35,7 +35,7 @@ const LOG_OFFSET: usize = size_of::<Down>().next_multiple_of(4096);
 pub(crate) struct Slot {
     /// [`READY`] or [`CANCELLED`]. Writer: main, at any time.
     pub state: AtomicU32,
-    /// [`COPIER_NONE`], [`COPIER_WAITED_FOR`], [`COPIER_DONE`], [`COPIER_FAILED`]; a futex the orbit sleeps on.
+    /// [`COPIER_NONE`], [`COPIER_WAITED_FOR`], [`COPIER_DONE`]; a futex the orbit sleeps on.
     /// Writer: main, and the copier, a child of main.
     pub copier: AtomicU32,
     /// The number of this call. Writer: main.
@@ -50,7 +50,7 @@ pub(crate) struct Slot {
     pub log_end: AtomicU64,
     /// Replicas whose descriptors wait in the orbit's socket to be mapped before this call. Writer: main.
     pub attach: AtomicU32,
-    /// Replicas to unmap before this call are told in the log; this keeps the layout's size even.
+    /// Keeps the size even.
     pub reserved: AtomicU32,
     /// The arguments, if they are no longer than [`INLINE_ARGS`]. Writer: main.
     pub args: [AtomicU8; INLINE_ARGS],
@@ -62,7 +62,6 @@ pub(crate) const CANCELLED: u32 = 2;
 pub(crate) const COPIER_NONE: u32 = 0;
 pub(crate) const COPIER_WAITED_FOR: u32 = 1;
 pub(crate) const COPIER_DONE: u32 = 2;
-pub(crate) const COPIER_FAILED: u32 = 3;
 
 /// What main tells one orbit. Writer of everything here: main.
 #[repr(C, align(64))]

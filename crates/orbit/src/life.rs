@@ -38,8 +38,6 @@ pub(crate) enum EndedBy {
     Deadline,
     /// Main, because what the process wrote makes no sense.
     Nonsense,
-    /// [`crate::Orbit::kill`].
-    Main,
 }
 
 /// An orbit's process as main holds it.
@@ -90,10 +88,6 @@ impl Inner {
         up.begun.store(start_at, Ordering::Relaxed);
         let process = self.runtime.take_process(&template)?;
         core.limits.add(process.pid)?;
-        let groups = core.limits.dirs();
-        if !groups.is_empty() {
-            template.remember_groups(&groups);
-        }
         let mut name = [0u8; 16];
         for (to, from) in name[..15].iter_mut().zip(self.name.as_bytes()) {
             *to = *from;
@@ -312,13 +306,8 @@ impl Inner {
         if core.state == State::Destroyed {
             return Err(self.destroyed());
         }
-        let applied = Applied::create(&limits, &self.options.name)?;
-        if let Some(process) = &core.process {
-            applied.apply_to(process.pid)?;
-            process.template.remember_groups(&applied.dirs());
-        }
-        core.limits = applied;
-        Ok(())
+        let pid = core.process.as_ref().map(|p| p.pid);
+        core.limits.change(&limits, &self.options.name, pid)
     }
 }
 
@@ -334,7 +323,7 @@ fn understand(process: &Process, limits: &Applied, nonsense: Option<String>) -> 
             crash.message = nonsense.map(|what| format!("ended by main: the orbit {what}"));
             return Outcome::Crashed(Box::new(crash));
         }
-        EndedBy::Main | EndedBy::Itself => {}
+        EndedBy::Itself => {}
     }
     let out_of_memory = limits.oom_killed();
     match ended {

@@ -326,11 +326,6 @@ impl Applied {
         Ok(())
     }
 
-    /// The group's directories, for the template to remove if main cannot.
-    pub(crate) fn dirs(&self) -> Vec<PathBuf> {
-        self.group.as_ref().map(Group::dirs).unwrap_or_default()
-    }
-
     /// Whether the group's memory limit has killed since this was asked last. To be asked after the orbit has ended.
     pub(crate) fn oom_killed(&self) -> bool {
         let Some(group) = &self.group else { return false };
@@ -401,9 +396,14 @@ pub(crate) fn sweep() {
     cgroup::sweep(GROUP_PREFIX);
 }
 
-/// Template: removes the directories of control groups, after main and the orbits have ended. What an orbit's task
-/// started and left running in its group is killed, by number. Waits up to a second for it to be gone.
-pub(crate) fn remove_dirs(dirs: &[PathBuf]) {
+/// Template: removes the control groups of main, after main and the orbits have ended.
+pub(crate) fn remove_groups_of(main: i32) {
+    remove_dirs(&cgroup::groups_of(GROUP_PREFIX, main));
+}
+
+/// Removes directories of control groups. What an orbit's task started and left running in one is killed, by number.
+/// Waits up to a second for it to be gone.
+fn remove_dirs(dirs: &[PathBuf]) {
     for dir in dirs {
         for _ in 0..100 {
             match std::fs::remove_dir(dir) {

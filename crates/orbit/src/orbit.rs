@@ -363,6 +363,11 @@ impl Orbit {
         self.inner.set_limits(limits)
     }
 
+    /// How the limits are held here, in words: by control group, or by what stands in for one.
+    pub fn limits_held(&self) -> String {
+        self.inner.lock().limits.how()
+    }
+
     /// Lets go of an area: the orbit has it no longer. Later calls may name it again.
     pub fn detach(&self, area: &Area) {
         self.inner.detach(area.id());

@@ -531,11 +531,16 @@ impl Inner {
     /// Gives a call its outcome. `at` is when it ended, as nanoseconds of CLOCK_MONOTONIC; the orbit's word is taken for
     /// it within reason.
     pub fn finish(&self, core: &mut Core, call: &Call, outcome: Outcome, at: u64) {
-        if !matches!(outcome, Outcome::Returned(_)) {
-            core.stats.failed += 1;
-        }
         if call.is_done() {
             return;
+        }
+        match outcome {
+            Outcome::Returned(_) => {}
+            Outcome::TimedOut => self.status.timed_out(),
+            _ => self.status.calls_lost(1),
+        }
+        if !matches!(outcome, Outcome::Returned(_)) {
+            core.stats.failed += 1;
         }
         self.status.call_done(at.min(now_ns()).saturating_sub(call.submitted_ns));
         if call.finish(outcome) {

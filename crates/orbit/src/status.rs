@@ -4,8 +4,9 @@
 //! of running processes, and it is gone with the last of them. Main writes and never reads it back, so nothing that
 //! happens to the page can harm main. Readers take a copy with `pread` and trust none of it.
 //!
-//! Cost: a call is counted by a few relaxed atomic additions. Counters are exact; they are not a snapshot of one moment.
-//! A slot's name and process change under a sequence number, odd while they do.
+//! Cost: a call is counted by a few plain loads and stores, since one thread at a time counts for an orbit. Counters are
+//! exact; they are not a snapshot of one moment. A slot's name and process change under a sequence number, odd while
+//! they do.
 //!
 //! After `fork` the child has neither the mapping nor a claim to the counters: its handles do nothing.
 
@@ -129,13 +130,9 @@ struct Page {
 /// Forks that this process has seen itself be the child of; a handle of an earlier time is dead.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
+/// Makes all handles dead in a child that has main's memory but not the mapping of the page. A raw clone runs no such
+/// handler: code that runs in one keeps away from the status page.
 extern "C" fn in_forked_child() {
-    abandon();
-}
-
-/// Makes all handles dead: in a child that has main's memory but not the mapping of the page. After `fork` of libc it
-/// happens by itself; a raw clone has to call it.
-pub(crate) fn abandon() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -259,7 +256,8 @@ impl Slot {
     }
 }
 
-/// One orbit's slot, given back on drop. Its methods may be called from any thread, and never block.
+/// One orbit's slot, given back on drop. Its methods may be called from any thread, by one at a time: under the lock of
+/// the orbit. Should two do so at once, a count may be lost.
 pub(crate) struct SlotHandle {
     inner: Arc<Inner>,
     index: Option<usize>,
@@ -274,11 +272,11 @@ impl SlotHandle {
     #[inline]
     pub(crate) fn call_submitted(&self, queue_len: u32, pages: u64) {
         let Some(slot) = self.slot() else { return };
-        slot.calls.fetch_add(1, Ordering::Relaxed);
+        add(&slot.calls, 1);
         slot.queue.store(u64::from(queue_len), Ordering::Relaxed);
         slot.pages_last.store(pages, Ordering::Relaxed);
         if pages != 0 {
-            slot.pages_total.fetch_add(pages, Ordering::Relaxed);
+            add(&slot.pages_total, pages);
         }
     }
 
@@ -286,20 +284,20 @@ impl SlotHandle {
     #[inline]
     pub(crate) fn call_done(&self, latency_ns: u64) {
         let Some(slot) = self.slot() else { return };
-        slot.latency[bucket(latency_ns)].fetch_add(1, Ordering::Relaxed);
+        add(&slot.latency[bucket(latency_ns)], 1);
     }
 
     /// So many calls ended without a result.
     pub(crate) fn calls_lost(&self, count: u64) {
         let Some(slot) = self.slot() else { return };
-        slot.lost.fetch_add(count, Ordering::Relaxed);
+        add(&slot.lost, count);
     }
 
     /// A call ran out of time. It counts as lost as well.
     pub(crate) fn timed_out(&self) {
         let Some(slot) = self.slot() else { return };
-        slot.timeouts.fetch_add(1, Ordering::Relaxed);
-        slot.lost.fetch_add(1, Ordering::Relaxed);
+        add(&slot.timeouts, 1);
+        add(&slot.lost, 1);
     }
 
     /// What the orbit is doing now. [`State::Running`] need not be told: it is seen from the calls.
@@ -311,7 +309,7 @@ impl SlotHandle {
     /// The orbit's process ended by itself, by a signal or by a limit.
     pub(crate) fn crashed(&self) {
         let Some(slot) = self.slot() else { return };
-        slot.crashes.fetch_add(1, Ordering::Relaxed);
+        add(&slot.crashes, 1);
         self.set_pid(0);
     }
 
@@ -323,7 +321,7 @@ impl SlotHandle {
     /// The orbit has a new process.
     pub(crate) fn restarted(&self, pid: i32) {
         let Some(slot) = self.slot() else { return };
-        slot.restarts.fetch_add(1, Ordering::Relaxed);
+        add(&slot.restarts, 1);
         self.set_pid(pid);
     }
 
@@ -332,6 +330,12 @@ impl SlotHandle {
         let _one_at_a_time = self.inner.taken.lock().unwrap_or_else(PoisonError::into_inner);
         slot.change(|| slot.pid.store(pid.max(0) as u32, Ordering::Relaxed));
     }
+}
+
+/// Adds to a counter that one thread at a time writes: no locked instruction.
+#[inline]
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 impl Drop for SlotHandle {

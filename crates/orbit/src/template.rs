@@ -10,14 +10,12 @@
 //! | from | message | with |
 //! |---|---|---|
 //! | main | `Clone` | |
-//! | main | `Group`: paths of control groups to remove at the end, each ended by a 0 | |
 //! | template | `Cloned { pid }` | a pidfd, main's end of the orbit's own socket |
 //! | template | `Failed { errno }` | |
 //! | template | `Ended { pid, code, status }`, as `waitid` says | |
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -27,7 +25,6 @@ use crate::error::{Error, Kind, Result};
 use crate::{limits, task};
 
 const CLONE: u8 = 1;
-const GROUP: u8 = 2;
 const CLONED: u8 = 3;
 const FAILED: u8 = 4;
 const ENDED: u8 = 5;
@@ -74,7 +71,7 @@ impl Template {
         let main = pidfd::open(std::process::id() as i32).map_err(|e| Error::system(doing, e))?;
         let code = loaded_code();
         let threads = process::thread_count().unwrap_or(2);
-        let life = Life { socket: theirs.as_raw_fd(), main: main.as_raw_fd(), window };
+        let life = Life { socket: theirs.as_raw_fd(), main: main.as_raw_fd(), main_pid: std::process::id() as i32, window };
         let (fd, child) = if threads == 1 {
             // SAFETY: this process has one thread, so its copy finds no lock held by a thread that is not there.
             match unsafe { process::raw_fork(0) }.map_err(|e| Error::system(doing, e))? {
@@ -127,20 +124,6 @@ impl Template {
                 }
                 Err(e) => return Err(Error::system(doing, e)),
             }
-        }
-    }
-
-    /// Tells of control groups to remove when main is gone.
-    pub fn remember_groups(&self, dirs: &[PathBuf]) {
-        use std::os::unix::ffi::OsStrExt;
-        let mut message = vec![GROUP];
-        for dir in dirs {
-            message.extend_from_slice(dir.as_os_str().as_bytes());
-            message.push(0);
-        }
-        if message.len() <= MESSAGE {
-            // A template that is gone has nothing to remember, and the next one is told again.
-            let _ = socket::send(self.lock().socket.as_fd(), &message, &[]);
         }
     }
 
@@ -253,6 +236,7 @@ fn loaded_code() -> Vec<(usize, usize)> {
 struct Life {
     socket: RawFd,
     main: RawFd,
+    main_pid: i32,
     window: (usize, usize),
 }
 
@@ -267,8 +251,7 @@ fn fork_twice(life: Life, ours: &OwnedFd) -> std::io::Result<OwnedFd> {
             match unsafe { libc::fork() } {
                 0 => live(life),
                 pid => {
-                    let answer = [FAILED; 5].map(|_| 0u8);
-                    let mut answer = answer;
+                    let mut answer = [0u8; 5];
                     answer[1..].copy_from_slice(&pid.to_le_bytes());
                     // SAFETY: a descriptor this process holds; ends without running exit handlers of the program.
                     unsafe {
@@ -323,7 +306,6 @@ fn live(life: Life) -> ! {
     // SAFETY: both descriptors were inherited for this, and nothing else in this process closes them.
     let (socket, main) = unsafe { (BorrowedFd::borrow_raw(life.socket), BorrowedFd::borrow_raw(life.main)) };
     let mut children: Vec<(i32, OwnedFd)> = Vec::new();
-    let mut groups: Vec<PathBuf> = Vec::new();
     loop {
         let mut fds = vec![poll_in(socket.as_raw_fd()), poll_in(main.as_raw_fd())];
         fds.extend(children.iter().map(|(_, fd)| poll_in(fd.as_raw_fd())));
@@ -352,14 +334,8 @@ fn live(life: Life) -> ! {
             let mut received = Vec::new();
             match socket::receive(socket, &mut bytes, &mut received, true) {
                 Ok(0) => break,
-                Ok(n) if bytes[0] == GROUP => {
-                    use std::os::unix::ffi::OsStrExt;
-                    let dirs = bytes[1..n].split(|b| *b == 0).filter(|p| !p.is_empty());
-                    groups.extend(dirs.map(|p| PathBuf::from(std::ffi::OsStr::from_bytes(p))));
-                    groups.retain(|p| p.exists());
-                }
                 Ok(_) if bytes[0] == CLONE => {
-                    if clone_orbit(socket, life, &mut children).is_err() {
+                    if clone_orbit(socket, &mut children).is_err() {
                         break;
                     }
                 }
@@ -376,7 +352,7 @@ fn live(life: Life) -> ! {
         let _ = pidfd::wait(fd.as_fd(), false);
     }
     end_strays(&[]);
-    limits::remove_dirs(&groups);
+    limits::remove_groups_of(life.main_pid);
     // SAFETY: ends this process without running the program's exit handlers.
     unsafe { libc::_exit(0) }
 }
@@ -404,7 +380,7 @@ fn end_strays(children: &[(i32, OwnedFd)]) {
 }
 
 /// One orbit: its socket's other end and its pidfd go to main.
-fn clone_orbit(socket: BorrowedFd, life: Life, children: &mut Vec<(i32, OwnedFd)>) -> std::io::Result<()> {
+fn clone_orbit(socket: BorrowedFd, children: &mut Vec<(i32, OwnedFd)>) -> std::io::Result<()> {
     let fail = |e: std::io::Error| {
         let mut message = [FAILED; 5];
         message[1..].copy_from_slice(&e.raw_os_error().unwrap_or(libc::EIO).to_le_bytes());
@@ -420,7 +396,6 @@ fn clone_orbit(socket: BorrowedFd, life: Life, children: &mut Vec<(i32, OwnedFd)
         -1 => fail(std::io::Error::last_os_error()),
         0 => {
             drop(ours);
-            let _ = life;
             task::live(theirs)
         }
         pid => {

@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::fmt;
+use std::sync::OnceLock;
 
 /// One function on a call stack. A function that the compiler put inside another one has an entry of its own, with the
 /// same address.
@@ -19,7 +20,7 @@ pub struct Frame {
 }
 
 /// How a task crashed, as its orbit wrote it down.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Crash {
     /// Number of the signal that ended it.
     pub signal: i32,
@@ -27,24 +28,28 @@ pub struct Crash {
     pub code: i32,
     /// The address it was about: what was read, written, or jumped to; 0 for signals that are about no address.
     pub address: usize,
-    /// The call stack, innermost function first; empty if the orbit could not leave one.
-    pub backtrace: Vec<Frame>,
     /// The message of a Rust panic.
     pub message: Option<String>,
+    /// The exact program counter, then return addresses.
+    addresses: Vec<u64>,
+    /// The same as functions, once somebody has asked: a restart does not wait for that.
+    backtrace: OnceLock<Vec<Frame>>,
 }
+
+impl PartialEq for Crash {
+    fn eq(&self, other: &Crash) -> bool {
+        let what = |crash: &Crash| (crash.signal, crash.code, crash.address);
+        what(self) == what(other) && self.message == other.message && self.addresses == other.addresses
+    }
+}
+
+impl Eq for Crash {}
 
 /// How the names of functions begin that carry out a crash, rather than cause it.
 const MESSENGERS: [&str; 10] =
     ["core::", "std::", "alloc::", "__rust", "rust_", "pthread_kill", "__pthread_kill", "raise", "gsignal", "abort"];
 /// What names of such functions contain: inner names of the C library, and our own panic hook.
 const MESSENGERS_INSIDE: [&str; 5] = ["__GI_", "__assert", "__libc_message", "libc.so.6+0x", "leave_panic_message"];
-
-impl Crash {
-    /// A crash of which nothing is known but the signal.
-    pub(crate) fn bare(signal: i32) -> Crash {
-        Crash { signal, code: 0, address: 0, backtrace: Vec::new(), message: None }
-    }
-}
 
 impl Frame {
     /// Whether this is the machinery of dying, or of a standard library, which the task called with something wrong.
@@ -58,10 +63,26 @@ impl Frame {
 }
 
 impl Crash {
+    /// A crash of which nothing is known but the signal.
+    pub(crate) fn bare(signal: i32) -> Crash {
+        Crash::new(signal, 0, 0, Vec::new(), None)
+    }
+
+    /// A crash by this signal, with this code, about this address, at these addresses of code.
+    pub(crate) fn new(signal: i32, code: i32, address: usize, addresses: Vec<u64>, message: Option<String>) -> Crash {
+        Crash { signal, code, address, message, addresses, backtrace: OnceLock::new() }
+    }
+
+    /// The call stack, innermost function first; empty if the orbit could not leave one. Finds names and lines when first
+    /// asked, which reads debug information from disk and may take some tenths of a second.
+    pub fn backtrace(&self) -> &[Frame] {
+        self.backtrace.get_or_init(|| symbolise(&self.addresses))
+    }
+
     /// The frame to blame.
     fn culprit(&self) -> Option<&Frame> {
-        let first = self.backtrace.iter().find(|frame| !frame.is_messenger());
-        first.or_else(|| self.backtrace.iter().find(|frame| frame.function.is_some()))
+        let first = self.backtrace().iter().find(|frame| !frame.is_messenger());
+        first.or_else(|| self.backtrace().iter().find(|frame| frame.function.is_some()))
     }
 }
 
@@ -84,7 +105,7 @@ impl fmt::Display for Crash {
         if let Some(message) = &self.message {
             write!(f, ": {message}")?;
         }
-        for (number, frame) in self.backtrace.iter().enumerate() {
+        for (number, frame) in self.backtrace().iter().enumerate() {
             write!(f, "\n  {number:2}: {frame}")?;
         }
         Ok(())
@@ -108,8 +129,7 @@ fn write_place(f: &mut fmt::Formatter<'_>, file: &str, line: Option<u32>) -> fmt
     }
 }
 
-/// Finds the functions for a call stack: the exact program counter first, then return addresses. Reads debug
-/// information from disk the first time, so it may take some tenths of a second.
+/// Finds the functions for a call stack: the exact program counter first, then return addresses.
 pub(crate) fn symbolise(addresses: &[u64]) -> Vec<Frame> {
     let mut frames = Vec::with_capacity(addresses.len());
     for (depth, &address) in addresses.iter().enumerate() {

@@ -40,11 +40,11 @@ fn death_of(probe: usize, crash: impl FnOnce()) -> (i32, Option<Record>) {
     if child == 0 {
         // SAFETY: system calls on this process; the black box is mapped.
         unsafe {
-            let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
-            if install(shared.0, probe).is_err() {
+            block_everything();
+            if prepare().is_err() {
                 libc::_exit(90);
             }
+            install(shared.0, probe);
             crash();
             libc::_exit(91);
         }
@@ -54,6 +54,16 @@ fn death_of(probe: usize, crash: impl FnOnce()) -> (i32, Option<Record>) {
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFSIGNALED(status), "the child ended with status {status:#x}, not by a signal");
     (libc::WTERMSIG(status), shared.read())
+}
+
+/// As in a program that keeps signals for a thread of their own.
+fn block_everything() {
+    // SAFETY: a set of signals on the stack, initialised by `sigfillset`.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, null_mut());
+    }
 }
 
 fn names(record: &Record) -> String {
@@ -134,7 +144,6 @@ fn division_abort_trap_and_the_rest() {
 #[test]
 fn panic_leaves_its_message() {
     let (signal, record) = death_of(0, || {
-        install_panic_hook();
         panic!("the {} is on fire", "engine");
     });
     let record = record.expect("a record");
@@ -149,7 +158,6 @@ fn panic_leaves_its_message() {
 #[test]
 fn long_panic_message_is_cut_off() {
     let (_, record) = death_of(0, || {
-        install_panic_hook();
         panic!("{}", "é".repeat(1000));
     });
     let message = record.and_then(|record| record.message).expect("a message");
