@@ -3,8 +3,8 @@
 
 mod area_common;
 use area_common::{Image, PAGE, engines, write};
+use orbit::Kind;
 use orbit::area::{Area, free};
-use orbit::error::Kind;
 use orbit_linux::map::Mapping;
 use std::os::fd::AsFd;
 

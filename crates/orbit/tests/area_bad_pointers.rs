@@ -1,7 +1,7 @@
 //! Pointers that are no living object of the area give an error that says what is wrong, and leave the area unharmed.
 
+use orbit::Kind;
 use orbit::area::{Area, free, usable_size};
-use orbit::error::Kind;
 use std::ptr::NonNull;
 
 fn shifted(object: NonNull<u8>, by: isize) -> NonNull<u8> {

@@ -32,9 +32,11 @@ fn allocator() {
         let (mut alloc, mut free) = (Vec::new(), Vec::new());
         for _ in 0..15 {
             alloc.push(timed(|| objects.extend((0..N).map(|_| area.alloc(size, 8).unwrap()))));
-            // SAFETY: nobody uses them.
             free.push(timed(|| {
-                objects.drain(..).for_each(|object| unsafe { orbit::area::free(object.as_ptr()) }.unwrap())
+                for object in objects.drain(..) {
+                    // SAFETY: nobody uses it.
+                    unsafe { orbit::area::free(object.as_ptr()) }.unwrap();
+                }
             }));
         }
         alloc.sort_unstable();
@@ -73,10 +75,8 @@ fn small_areas_by_engine() {
                 tracker.grow(pages).unwrap();
                 let mut runs = PageRuns::new();
                 let mut random = Random::quiet();
-                let mut turn = 0;
                 let (mut writing, mut snapshot) = (Vec::new(), Vec::new());
-                for _ in 0..200 {
-                    turn += 1;
+                for turn in 1..=200 {
                     // Other pages each time, so that none is hot.
                     let first = random.below(pages);
                     writing.push(timed(|| {

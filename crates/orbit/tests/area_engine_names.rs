@@ -2,8 +2,8 @@
 
 mod area_common;
 use area_common::can_have;
+use orbit::Kind;
 use orbit::area::{Area, Engine};
-use orbit::error::Kind;
 
 #[test]
 fn names_go_both_ways() {

@@ -3,8 +3,8 @@
 
 mod area_common;
 use area_common::{Image, PAGE, engines, write};
+use orbit::Kind;
 use orbit::area::{Area, PageRuns};
-use orbit::error::Kind;
 
 #[test]
 fn a_child_leaves_mains_tracking_alone() {

@@ -2,8 +2,8 @@
 
 mod area_common;
 use area_common::{Image, PAGE, Random, engines, write};
+use orbit::Kind;
 use orbit::area::{Area, PageRuns};
-use orbit::error::Kind;
 
 const PAGES: usize = 128;
 
