@@ -22,7 +22,7 @@ fn wiped_page() -> Option<Mapping> {
 }
 
 /// The generation of this process: equal in all its threads and for all its life, different after a fork.
-pub(crate) fn generation() -> u64 {
+pub fn generation() -> u64 {
     let Some(page) = PAGE.get_or_init(wiped_page) else {
         // The top bit keeps process ids apart from counted generations.
         return 1 << 63 | u64::from(std::process::id());

@@ -38,7 +38,8 @@ mod window;
 
 use crate::error::{Error, Kind, Result};
 pub use engine::Engine;
-pub(crate) use forked::generation;
+#[doc(hidden)]
+pub use forked::generation;
 use inner::AreaInner;
 use orbit_linux::map::page_size;
 #[doc(hidden)]
