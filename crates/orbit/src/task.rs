@@ -120,6 +120,9 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
     let _ = process::set_parent_death_signal(libc::SIGKILL);
     process::close_all_but(&[0, 1, 2, socket.as_raw_fd()]);
     let _ = process::set_name(c"orbit-spare");
+    // The slow part comes before the orbit is needed: a spare has done it when it gets its identity.
+    let prepared = blackbox::prepare();
+    let pagemap = Pagemap::own().ok();
     let Some((identity, fds)) = receive::<Identity>(&socket, 3) else {
         // SAFETY: main let go of this spare; ends without running the program's exit handlers.
         unsafe { libc::_exit(0) }
@@ -134,14 +137,13 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
         unsafe { libc::_exit(1) }
     };
     // SAFETY: the black box lies in memory that stays mapped as long as this process lives.
-    let installed = unsafe {
-        blackbox::install(std::ptr::addr_of!(up.black_box).cast_mut(), limits::probe_bytes(&identity.limits))
-    };
-    blackbox::install_panic_hook();
+    unsafe {
+        blackbox::install(std::ptr::addr_of!(up.black_box).cast_mut(), limits::probe_bytes(&identity.limits));
+    }
     if let Ok(name) = std::ffi::CStr::from_bytes_until_nul(&identity.name) {
         let _ = process::set_name(name);
     }
-    if let Err(e) = installed.and_then(|()| limits::apply_inside(&identity.limits, 0)) {
+    if let Err(e) = prepared.and_then(|()| limits::apply_inside(&identity.limits, 0)) {
         panic!("starting an orbit: {e}");
     }
     let shared: &'static Shared = Box::leak(Box::new(Shared {
@@ -156,7 +158,7 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
         shared,
         socket,
         replicas: Vec::new(),
-        pagemap: Pagemap::own().ok(),
+        pagemap,
         limits: identity.limits,
         entry: identity.entry,
         store: std::ptr::null_mut(),
