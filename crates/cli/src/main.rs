@@ -1,5 +1,44 @@
 //! The `orbit` command: one module a subcommand; this file only reads the arguments and hands over.
 //!
 //! Exit status: 0 all well, 1 something is missing or went wrong (said on stderr), 2 arguments that make no sense.
+#![deny(unsafe_op_in_unsafe_fn)]
 
-fn main() {}
+mod doctor;
+mod out;
+mod ps;
+mod view;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  orbit doctor                  what this machine offers, and what is used in place of what it lacks
+  orbit ps                      the orbits of running programs, once
+  orbit ps --json               the same for scripts
+
+An orbit is an auxiliary task (a checker, a watchdog, a snapshot writer) that a program runs in a process of its own. It
+sees the program's latest state; when it crashes, hangs or leaks, the program goes on. Programs make orbits with the
+library (Rust crate `orbit`, C header <orbit.h>).";
+
+/// Sees to programs with orbits: what the machine offers them, how they fare, what they cost.
+#[derive(Parser)]
+#[command(name = "orbit", version, after_help = EXAMPLES, arg_required_else_help = true)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Doctor(doctor::Args),
+    Ps(ps::Args),
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Ps(args) => ps::run(&args),
+    };
+    out::exit_code(done)
+}

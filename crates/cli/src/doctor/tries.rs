@@ -1,0 +1,154 @@
+//! Facilities tried by system calls that no other part of the house makes: looking into another process, loading BPF,
+//! protection keys. Each try undoes what it did.
+
+use orbit_linux::Support;
+use orbit_linux::process::{self, RawChild};
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+/// A child that does nothing until it is dropped.
+struct Sleeper {
+    pid: i32,
+    pidfd: Option<OwnedFd>,
+}
+
+impl Sleeper {
+    fn start() -> io::Result<Sleeper> {
+        // SAFETY: the child sleeps and calls nothing that allocates or locks.
+        match unsafe { process::raw_fork(0) }? {
+            Some(RawChild { pid, pidfd }) => Ok(Sleeper { pid, pidfd }),
+            None => {
+                let _ = process::set_parent_death_signal(libc::SIGKILL);
+                loop {
+                    // SAFETY: waits for a signal.
+                    unsafe { libc::pause() };
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let mut status = 0;
+        // SAFETY: an own child that was not reaped yet, so the number is still its own.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, &raw mut status, libc::__WALL);
+        }
+        self.pidfd = None;
+    }
+}
+
+fn answer<T>(what: &str, result: io::Result<T>) -> Support {
+    match result {
+        Ok(_) => Support::Yes,
+        Err(error) => Support::No(format!("{what}: {error}")),
+    }
+}
+
+/// Attaches to a child, stops it, lets it go.
+pub fn ptrace() -> Support {
+    let tried = Sleeper::start().and_then(|child| {
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: asks the kernel about a process; no address is passed.
+        if unsafe { libc::ptrace(libc::PTRACE_SEIZE, child.pid, none, none) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    });
+    answer("ptrace", tried)
+}
+
+/// Reads a word of a child's memory.
+pub fn process_vm_readv() -> Support {
+    let word = 0x1234_5678_u64;
+    let tried = Sleeper::start().and_then(|child| {
+        let mut copy = 0_u64;
+        let local = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: 8 };
+        let remote = libc::iovec { iov_base: (&raw const word).cast_mut().cast(), iov_len: 8 };
+        // SAFETY: one word is written to `copy`; the address read is the child's copy of `word`.
+        let read = unsafe { libc::process_vm_readv(child.pid, &raw const local, 1, &raw const remote, 1, 0) };
+        match read {
+            8 if copy == word => Ok(()),
+            -1 => Err(io::Error::last_os_error()),
+            _ => Err(io::Error::other("a wrong word was read")),
+        }
+    });
+    answer("process_vm_readv", tried)
+}
+
+/// Loads a program of two instructions for tracepoints.
+pub fn bpf() -> Support {
+    const PROG_LOAD: libc::c_long = 5;
+    const TYPE_TRACEPOINT: u32 = 5;
+    /// The first fields of `union bpf_attr` for BPF_PROG_LOAD; the kernel takes any size and zeros for the rest.
+    #[repr(C)]
+    struct Load {
+        kind: u32,
+        instructions: u32,
+        code: u64,
+        license: u64,
+        log_level: u32,
+        log_size: u32,
+        log: u64,
+        kernel_version: u32,
+        flags: u32,
+    }
+    // r0 = 0; exit
+    let code: [u64; 2] = [0x0000_0000_0000_00b7, 0x0000_0000_0000_0095];
+    let license = c"GPL";
+    let load = Load {
+        kind: TYPE_TRACEPOINT,
+        instructions: code.len() as u32,
+        code: code.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        kernel_version: 0,
+        flags: 0,
+    };
+    // SAFETY: the kernel reads `load` and what it points to, which all live until the call returns.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const load, size_of::<Load>()) };
+    if fd < 0 {
+        return answer::<()>("loading a program", Err(io::Error::last_os_error()));
+    }
+    // SAFETY: the kernel made this descriptor for us.
+    drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+    Support::Yes
+}
+
+/// Takes a protection key and gives it back.
+pub fn protection_keys() -> Support {
+    // SAFETY: numbers only.
+    let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) };
+    if key < 0 {
+        return answer::<()>("pkey_alloc", Err(io::Error::last_os_error()));
+    }
+    // SAFETY: the key is ours and no page has it.
+    unsafe { libc::syscall(libc::SYS_pkey_free, key) };
+    Support::Yes
+}
+
+/// Which bounds a control group of one's own can hold: memory, CPU.
+pub fn group_bounds() -> io::Result<(bool, bool)> {
+    let group = orbit_linux::cgroup::Group::create(&format!("orbit-doctor-{}", std::process::id()))?;
+    let memory = group.has_memory() && group.set_memory(64 << 20).is_ok();
+    let cpu = group.has_cpu() && group.set_cpu(50).is_ok();
+    group.remove()?;
+    Ok((memory, cpu))
+}
+
+/// A sealed memory file refuses a writable mapping and a write, and keeps the one it had.
+pub fn seals() -> Support {
+    let tried = orbit_linux::memfd::create("orbit-doctor", 4096, true).and_then(|file| {
+        orbit_linux::memfd::seal_size(file.as_fd())?;
+        orbit_linux::memfd::seal_future_write(file.as_fd())?;
+        match orbit_linux::map::Mapping::shared(file.as_fd(), 4096, true, false) {
+            Err(_) => Ok(()),
+            Ok(_) => Err(io::Error::other("a sealed file could be mapped for writing")),
+        }
+    });
+    answer("memfd seals", tried)
+}
