@@ -31,7 +31,7 @@ pub struct Member {
     pub pid: i32,
     /// Thread.
     pub tid: i32,
-    /// Address of the futex word in that process.
+    /// Address of the futex word in that process (of a mutex given up, the word the thread is parked on).
     pub lock: u64,
     /// What names the lock for all who share it.
     pub key: Key,
@@ -50,6 +50,7 @@ impl std::fmt::Display for Ring {
                 FutexKind::Mutex { .. } => "mutex",
                 FutexKind::RwLock { .. } => "rwlock",
                 FutexKind::Join(_) => "end of thread",
+                FutexKind::GivenUp => "mutex given up at",
                 _ => "lock",
             };
             let sep = if i == 0 { "" } else { "; " };
@@ -116,6 +117,7 @@ impl RingWatch {
     /// Who waits for whom, for all threads or for some.
     fn edges(&mut self, only: Option<&BTreeSet<i32>>) -> BTreeMap<i32, Member> {
         let mut out = BTreeMap::new();
+        let mut given_up = Vec::new();
         for w in &mut self.watched {
             let pid = w.pid();
             let waits: Vec<(i32, Waiting)> = w
@@ -124,10 +126,15 @@ impl RingWatch {
                 .filter(|(_, c)| !c.timed)
                 .collect();
             for (&(tid, _), f) in waits.iter().zip(w.futexes(&waits)) {
-                if let Some(m) = member(pid, tid, &f) {
+                if f.kind == FutexKind::GivenUp {
+                    given_up.push((pid, tid, f));
+                } else if let Some(m) = member(pid, tid, &f) {
                     out.insert(tid, m);
                 }
             }
+        }
+        for (pid, tid, f) in given_up {
+            close(&mut out, pid, tid, &f);
         }
         out
     }
@@ -151,6 +158,29 @@ fn member(pid: i32, tid: i32, f: &FutexWait) -> Option<Member> {
         waits_for,
         sure: f.sure,
     })
+}
+
+/// The edge of a thread whose wait the kernel refused because it would have closed a ring: it leads to one of those who
+/// wait for this thread, over however many others. With one there is no choice; of several the last of the chain is
+/// taken, and that is a guess at who is a member, not at whether they are stuck. With none the holder has ended, or the thread wanted
+/// a mutex of its own.
+fn close(edges: &mut BTreeMap<i32, Member>, pid: i32, tid: i32, f: &FutexWait) {
+    let mut chain = vec![tid];
+    while let Some(m) = edges.values().find(|m| chain.last() == Some(&m.waits_for) && !chain.contains(&m.tid)) {
+        chain.push(m.tid);
+    }
+    if let [_, .., last] = chain[..] {
+        let member = Member {
+            pid,
+            tid,
+            lock: f.call.addr,
+            key: f.key,
+            kind: f.kind,
+            waits_for: last,
+            sure: if chain.len() == 2 { Sure::Likely } else { Sure::Guess },
+        };
+        edges.insert(tid, member);
+    }
 }
 
 /// The rings in a graph where each thread waits for at most one other.

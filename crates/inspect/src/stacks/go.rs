@@ -9,6 +9,16 @@ const MAX_TABLE: usize = 512 << 20;
 /// Steps through one function's line table at most.
 const MAX_STEPS: usize = 1 << 20;
 
+/// A function and a place in it.
+#[derive(Debug)]
+pub(crate) struct GoFunction {
+    pub(crate) name: String,
+    /// Bytes from its start.
+    pub(crate) offset: u64,
+    /// Source file and line.
+    pub(crate) line: Option<(String, u32)>,
+}
+
 /// The table of one program.
 #[derive(Debug)]
 pub(crate) struct GoTable {
@@ -51,8 +61,8 @@ impl GoTable {
         })
     }
 
-    /// Name, distance from the start, file and line of the function at an address as linked.
-    pub(crate) fn at(&self, addr: u64) -> Option<(String, u64, Option<(String, u32)>)> {
+    /// The function at an address as linked.
+    pub(crate) fn at(&self, addr: u64) -> Option<GoFunction> {
         let pc = u32::try_from(addr.checked_sub(self.text)?).ok()?;
         let entry = |i: usize| u32_at(&self.bytes, self.functions.checked_add(i.checked_mul(8)?)?);
         let (mut low, mut high) = (0usize, self.count.min(self.bytes.len() / 8));
@@ -76,11 +86,11 @@ impl GoTable {
             let path = text_at(&self.bytes, self.files.checked_add(u32_at(&self.bytes, slot)? as usize)?)?;
             Some((String::from_utf8_lossy(path).into_owned(), u32::try_from(line).ok()?))
         })();
-        Some((
-            String::from_utf8_lossy(&name[..name.len().min(super::symbols::MAX_NAME)]).into_owned(),
-            u64::from(pc - start),
+        Some(GoFunction {
+            name: String::from_utf8_lossy(&name[..name.len().min(super::symbols::MAX_NAME)]).into_owned(),
+            offset: u64::from(pc - start),
             line,
-        ))
+        })
     }
 
     /// The value of a table of (value difference, address difference) pairs at an address.

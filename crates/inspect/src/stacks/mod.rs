@@ -334,10 +334,10 @@ impl Unwinder {
         };
         let back = pc.wrapping_sub(lookup);
         frame.offset = at.wrapping_add(back);
-        if let Some((name, distance, line)) = module.go.as_ref().and_then(|g| g.at(at)) {
-            frame.function = Some(name);
-            frame.offset = distance.wrapping_add(back);
-            (frame.file, frame.line) = line.unzip();
+        if let Some(f) = module.go.as_ref().and_then(|g| g.at(at)) {
+            frame.function = Some(f.name);
+            frame.offset = f.offset.wrapping_add(back);
+            (frame.file, frame.line) = f.line.unzip();
             out.push(frame);
             return;
         }

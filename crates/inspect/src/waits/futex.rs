@@ -192,7 +192,7 @@ fn wall_clock(w: &Waiting, word: u32, around: &Around, live: &dyn Fn(i32) -> boo
     if w.expected == 2 && w.timed {
         return low_level(around, live);
     }
-    if w.expected == 0 && condvar(around, -40, 16) || w.expected == 0 && condvar(around, -44, 20) {
+    if w.expected == 0 && (condvar(around, -40, 16) || condvar(around, -44, 20)) {
         return (Shape::Condvar, Sure::Certain);
     }
     let waiters = around.u32(4).unwrap_or(0);

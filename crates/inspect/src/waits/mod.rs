@@ -146,6 +146,7 @@ impl FutexWait {
             return true;
         }
         match self.kind {
+            FutexKind::GivenUp => true,
             FutexKind::Mutex { .. } if self.call.pi() => self.word == Some(0),
             // A mutex held without waiters being noted (1) or free (0) while somebody sleeps.
             FutexKind::Mutex { .. } if self.call.expected == 2 => self.word == Some(0),
@@ -175,6 +176,9 @@ pub enum FutexKind {
     Semaphore,
     /// `std::thread::park` and what is built on it (channels).
     Parked,
+    /// A priority-inheriting mutex that the C library gave up: the kernel said that the wait would close a ring, or that
+    /// the holder has ended. The thread is parked for ever; which mutex it was is known to nobody but its registers.
+    GivenUp,
     /// Not told from the bytes around the word.
     Unknown,
 }
@@ -447,12 +451,11 @@ impl Watched {
                 FutexKind::Join(held(Held::By(id)))
             }
         };
-        let (kind, sure) = match kind {
-            FutexKind::Unknown => match self.given_up(tid, &call, &around, memory) {
-                Some(owner) => (FutexKind::Mutex { owner }, Sure::Likely),
-                None => (kind, sure),
-            },
-            _ => (kind, sure),
+        // The bytes around a word on a stack may look like anything.
+        let (kind, sure) = if self.given_up(tid, &call, &around) {
+            (FutexKind::GivenUp, Sure::Likely)
+        } else {
+            (kind, sure)
         };
         let key = maps
             .filter(|_| !call.private())
@@ -485,40 +488,19 @@ impl Watched {
         crate::procfs::process_of(tid).map(|pid| Owner::Thread { pid, tid })
     }
 
-    /// The holder of a priority-inheriting mutex that glibc gave up on.
+    /// Whether glibc gave up on a priority-inheriting mutex here.
     ///
-    /// When the kernel answers that the wait would close a ring, glibc parks the thread for ever on a zero word of its
-    /// own stack. The mutex is then found by its address in the frames just above.
-    fn given_up(&self, tid: i32, call: &Waiting, around: &Around, memory: Memory) -> Option<Owner> {
-        let Ok(Seen::In(seen)) = self.threads.get(&tid)?.peek() else {
-            return None;
-        };
-        let near = call.addr.wrapping_sub(seen.sp) < 4096;
-        if call.timed || call.expected != 0 || around.u32(0) != Some(0) || !near {
-            return None;
+    /// When the kernel answers that the wait would close a ring, or that the holder has ended, glibc parks the thread for ever on a zero
+    /// word of its own stack, so close to the top that no variable of the program's own can be there.
+    fn given_up(&self, tid: i32, call: &Waiting, around: &Around) -> bool {
+        const FRAME: u64 = 112;
+        if call.timed || call.expected != 0 || around.u32(0) != Some(0) {
+            return false;
         }
-        let stack = memory.vec(seen.sp, 1024);
-        let mut at: Vec<u64> = stack
-            .chunks_exact(8)
-            .map(|c| u64::from_le_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]]))
-            .filter(|&p| p & 3 == 0 && p >> 16 != 0 && p >> 47 == 0)
-            .collect();
-        at.sort_unstable();
-        at.dedup();
-        let mut owners: Vec<Owner> = memory
-            .many::<20>(&at)
-            .into_iter()
-            .flatten()
-            .filter_map(|b| {
-                let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
-                let id = (word(0) & 0x3fff_ffff) as i32;
-                (word(16) & !(3 | 16 | 64 | 128) == 32 && word(8) as i32 == id)
-                    .then(|| self.owner(id, word(16) & 128 == 0))
-                    .flatten()
-            })
-            .collect();
-        owners.dedup();
-        (owners.len() == 1).then(|| owners[0])
+        match self.threads.get(&tid).map(Kept::peek) {
+            Some(Ok(Seen::In(seen))) => call.addr.wrapping_sub(seen.sp) < FRAME,
+            _ => false,
+        }
     }
 }
 

@@ -1,0 +1,106 @@
+//! Programs to look at: built from `tests/c` with the system's compiler, run, and killed at the end.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A directory of this test's own, removed at the end.
+pub struct Dir(pub PathBuf);
+
+impl Dir {
+    pub fn new(name: &str) -> Dir {
+        let d = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&d);
+        std::fs::create_dir_all(&d).unwrap();
+        Dir(d)
+    }
+
+    /// Builds `tests/c/FILE` with more flags; the program's path.
+    pub fn build(&self, file: &str, flags: &[&str]) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(file);
+        let out = self.0.join(file.replace('.', "_"));
+        let compiler = if file.ends_with(".cpp") { "c++" } else { "cc" };
+        let status = Command::new(compiler)
+            .arg("-pthread")
+            .args(flags)
+            .arg("-o")
+            .arg(&out)
+            .arg(&source)
+            .args(flags.iter().filter(|f| f.starts_with("-l")))
+            .status()
+            .unwrap();
+        assert!(status.success(), "building {file}");
+        out
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether the tool can be run.
+pub fn have(tool: &str, arg: &str) -> bool {
+    Command::new(tool)
+        .arg(arg)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
+}
+
+/// A program that runs until the test ends.
+pub struct Running(pub Child);
+
+impl Running {
+    /// Starts it and waits for its line "ready".
+    pub fn start(command: &mut Command) -> Running {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let out = child.stdout.take().unwrap();
+        let mut running = Running(child);
+        let mut lines = BufReader::new(out).lines();
+        loop {
+            match lines.next() {
+                Some(Ok(l)) if l.ends_with("ready") => break,
+                Some(Ok(_)) => {}
+                end => {
+                    let status = running.0.wait();
+                    panic!("ended before it was ready: {end:?} {status:?}");
+                }
+            }
+        }
+        // Its later output would block or kill it if nobody held the other end.
+        std::mem::forget(lines);
+        running
+    }
+
+    pub fn program(path: &Path, args: &[&str]) -> Running {
+        Running::start(Command::new(path).args(args))
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Looks again and again until there is an answer, for half a minute at most.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(t) = look() {
+            return t;
+        }
+        assert!(Instant::now() < end, "waited 30 s for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

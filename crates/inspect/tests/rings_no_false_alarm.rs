@@ -1,0 +1,20 @@
+//! A healthy program whose threads fight over their locks never shows a ring, however often one looks.
+//! `ORBIT_SCANS` sets the number of looks: 3000 unless told; 100000 is the full form.
+
+mod common;
+use common::{Dir, Running};
+use orbit_inspect::rings::RingWatch;
+
+#[test]
+fn healthy_program_has_no_ring() {
+    let scans: u64 = std::env::var("ORBIT_SCANS").ok().and_then(|s| s.parse().ok()).unwrap_or(3000);
+    let dir = Dir::new("healthy");
+    let program = dir.build("locks.c", &["-O2"]);
+    let p = Running::program(&program, &["healthy"]);
+    let mut watch = RingWatch::new(&[p.pid()]).unwrap();
+    for i in 0..scans {
+        let rings = watch.scan();
+        assert!(rings.is_empty(), "scan {i}: {rings:?}");
+    }
+    println!("{scans} scans, {} rings seen in one look and not in the second", watch.suspected());
+}
