@@ -135,3 +135,25 @@ pub fn read(base: usize, at: usize) -> u64 {
     let word = unsafe { std::sync::atomic::AtomicU64::from_ptr((base + at) as *mut u64) };
     word.load(std::sync::atomic::Ordering::Relaxed)
 }
+
+/// Runs `f` in a forked child, and fails if it does not come to its end there. For what changes a process for good.
+pub fn in_child(f: impl FnOnce()) {
+    // SAFETY: glibc makes fork safe for its allocator; the child runs `f` alone and leaves by _exit.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // The harness's capture ends with the child, so the message goes out at once.
+        std::panic::set_hook(Box::new(|info| {
+            let text = format!("in the child: {info}\n");
+            // SAFETY: the text lives through the call.
+            unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+        }));
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).is_ok();
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!ended)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child failed, see standard error");
+}
