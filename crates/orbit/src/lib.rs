@@ -26,6 +26,7 @@
 //!
 //! The semantics are those of *orbit* (OSDI '22), sections 3 to 4.6. Main never trusts a byte that an orbit can write.
 
+mod answers;
 pub mod area;
 mod blackbox;
 mod call;
@@ -67,5 +68,7 @@ pub fn push(update: &Update) -> Result<()> {
 #[doc(hidden)]
 pub mod fuzzing {
     //! Bodies of fuzz targets.
+    pub use crate::answers::fuzzing::queue;
+    pub use crate::log::fuzzing::log;
     pub use crate::update::fuzzing::*;
 }

@@ -83,7 +83,7 @@ impl Inner {
             Some(up) => up,
             None => UpSide::create()?,
         };
-        let start_at = core.queue.completed;
+        let start_at = core.queue.completed();
         up.completed.store(start_at, Ordering::Relaxed);
         up.begun.store(start_at, Ordering::Relaxed);
         let process = self.runtime.take_process(&template)?;
@@ -106,8 +106,7 @@ impl Inner {
             self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize].attach.store(0, Ordering::Relaxed);
         }
         core.queue.attached = 0;
-        core.queue.restart_pushes();
-        self.down.pulled.store(0, Ordering::Relaxed);
+        core.queue.answers.restart(&self.down);
         let doing = "handing an orbit its identity";
         socket::send(process.socket.as_fd(), bytes_of(&identity), &[self.down.fd(), up.fd(), self.event.as_fd()])
             .map_err(|e| Error::system(doing, e))?;
@@ -255,7 +254,7 @@ impl Inner {
     /// The queue is empty: counts it as completed, and owes every replica its whole area, since pages that were in the
     /// log are gone with it.
     fn forget_queue(&self, core: &mut Core) {
-        core.queue.completed = core.queue.submitted;
+        core.queue.answers.completed = core.queue.submitted;
         let head = core.queue.log.head();
         core.queue.log.release(head);
         for replica in &core.replicas {

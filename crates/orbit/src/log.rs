@@ -168,6 +168,61 @@ pub(crate) fn replay<'a>(down: &'a DownView, start: u64, end: u64, mut each: imp
     }
 }
 
+pub(crate) mod fuzzing {
+    //! Bodies of fuzz targets.
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::sync::OnceLock;
+
+    /// Whatever records go into the log, they come out the same, in order, over any number of turns of the ring.
+    pub fn log(data: &[u8]) {
+        const BYTES: usize = 128 << 10;
+        static SHARED: OnceLock<Option<(DownSide, DownView)>> = OnceLock::new();
+        let made = || {
+            let down = DownSide::create(BYTES).ok()?;
+            let view = DownView::map(down.fd().as_fd().try_clone_to_owned().ok()?, BYTES).ok()?;
+            Some((down, view))
+        };
+        let Some((down, view)) = SHARED.get_or_init(made) else { return };
+        let source: Vec<u8> = (0..40 * PAGE).map(|at| (at / 7) as u8).collect();
+        let mut log = LogWriter::new();
+        let mut at = 0;
+        while at + 4 <= data.len() {
+            // One call: a run of pages, arguments, an area that is gone.
+            let (pages, first) = (u32::from(data[at] % 24), u32::from(data[at + 1] % 16));
+            let args = usize::from(data[at + 2]) * 64 + usize::from(data[at + 3] % 64);
+            at += 4;
+            let need = LogWriter::need_for_pages(pages as usize, 1) + LogWriter::need_for_args(args) + 2 * HEADER;
+            if need > log.room(down) {
+                continue;
+            }
+            let start = log.head();
+            log.pages(down, 9, first, pages, |page| source[page as usize * PAGE..].as_ptr());
+            log.args(down, &source[..args]);
+            log.forget(down, first);
+            assert!(log.head() - start <= need as u64);
+            let (mut next, mut seen) = (first, 0);
+            replay(view, start, log.head(), |record| match record {
+                Record::Pages { area, first, data } => {
+                    assert_eq!((area, first), (9, next));
+                    assert_eq!(data, &source[next as usize * PAGE..][..data.len()]);
+                    next += (data.len() / PAGE) as u32;
+                }
+                Record::Args(bytes) => {
+                    assert_eq!(bytes, &source[..args]);
+                    seen += 1;
+                }
+                Record::Forget { area } => {
+                    assert_eq!(area, first);
+                    seen += 1;
+                }
+            });
+            assert_eq!((next, seen), (first + pages, 2));
+            log.release(log.head());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -378,7 +378,7 @@ impl Orbit {
         self.inner.reap();
         let core = self.inner.lock();
         let mut stats = core.stats.clone();
-        stats.pending = core.queue.len() as u32;
+        stats.pending = core.queue.pending.len() as u32;
         stats.pid = core.process.as_ref().map_or(0, |p| p.pid);
         stats
     }

@@ -15,26 +15,20 @@ use std::time::{Duration, Instant};
 use orbit_linux::{futex, socket};
 use std::os::fd::AsFd;
 
+use crate::answers::{Nonsense, Reader};
 use crate::area::{Area, Engine, PageRuns};
 use crate::call::{Call, CallOptions, Coalesce, Outcome};
-use crate::channel::{
-    CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, ENDED_NO_IMAGE, ENDED_RETURNED, ENDED_SKIPPED, INLINE_ARGS, PUSH_BYTES,
-    READY, SLOTS,
-};
+use crate::channel::{CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, INLINE_ARGS, READY, SLOTS, UpSide};
 use crate::copier::{self, Copier, Part};
 use crate::error::{Error, Kind, Result};
 use crate::life::{EndedBy, State};
 use crate::log::{LogWriter, PAGE};
 use crate::orbit::{Core, Inner, WhenFull};
 use crate::replica::Replica;
-use crate::task::{PUSH_HEADER, PUSH_PIECE, bytes_of, now_ns};
-use crate::update::{self, Update};
+use crate::task::{bytes_of, now_ns};
 
 /// Most bytes of arguments a call takes.
 pub const MAX_ARGS: usize = 64 * 1024;
-
-/// Updates one call may bring, encoded bytes in all; more are refused.
-const MAX_UPDATE_BYTES_PER_CALL: usize = 256 << 20;
 
 /// Areas up to this many pages in use are never given to a copier.
 const COPIER_FROM_PAGES: usize = 512;
@@ -56,15 +50,10 @@ pub(crate) struct Waiting {
 /// An orbit's queue as main counts it.
 pub(crate) struct Queue {
     pub submitted: u32,
-    pub completed: u32,
     pub pending: VecDeque<Waiting>,
     pub log: LogWriter,
-    /// Bytes of updates taken, counted as [`crate::channel::Up::pushed`] counts.
-    pub pulled: u32,
-    /// Pieces of an update that is not whole yet, and its call.
-    partial: Vec<u8>,
-    partial_call: u32,
-    update_bytes: usize,
+    /// Main's place in the orbit's answers; counts the completed calls.
+    pub answers: Reader,
     /// Replicas sent to the orbit and not yet counted in a slot.
     pub attached: u32,
     runs: PageRuns,
@@ -74,27 +63,17 @@ impl Queue {
     pub fn new() -> Queue {
         Queue {
             submitted: 0,
-            completed: 0,
             pending: VecDeque::new(),
             log: LogWriter::new(),
-            pulled: 0,
-            partial: Vec::new(),
-            partial_call: 0,
-            update_bytes: 0,
+            answers: Reader::new(),
             attached: 0,
             runs: PageRuns::default(),
         }
     }
 
-    pub fn len(&self) -> usize {
-        self.pending.len()
-    }
-
-    /// Forgets what a process that is gone had half pushed.
-    pub fn restart_pushes(&mut self) {
-        self.pulled = 0;
-        self.partial.clear();
-        self.update_bytes = 0;
+    /// Calls that main has seen completed.
+    pub fn completed(&self) -> u32 {
+        self.answers.completed
     }
 }
 
@@ -145,7 +124,7 @@ impl Inner {
             if let Some(found) = self.coalesce(&mut core, function, args, options.coalesce) {
                 return Ok(found);
             }
-            let full = if core.queue.len() as u32 >= SLOTS {
+            let full = if core.queue.pending.len() as u32 >= SLOTS {
                 Obstacle::NoRoom(format!("{SLOTS} calls wait"))
             } else {
                 match self.snapshot_and_queue(&mut core, areas, args, function, submitted_ns, deadline) {
@@ -370,7 +349,7 @@ impl Inner {
                 futex::wake(&self.down.submitted, 1);
             }
         }
-        self.status.call_submitted(core.queue.len() as u32, pages as u64);
+        self.status.call_submitted(core.queue.pending.len() as u32, pages as u64);
         if let Some(deadline) = deadline {
             self.note_deadline(deadline);
         }
@@ -398,7 +377,7 @@ impl Inner {
     /// Sleeps until the orbit has completed a call, or its state has changed.
     fn wait_for_room<'a>(&'a self, core: std::sync::MutexGuard<'a, Core>) -> std::sync::MutexGuard<'a, Core> {
         let up = core.process.as_ref().map(|p| p.up.clone());
-        let before = core.queue.completed;
+        let before = core.queue.completed();
         match up {
             Some(up) => {
                 drop(core);
@@ -415,7 +394,7 @@ impl Inner {
         }
     }
 
-    fn sleep_on(&self, up: &crate::channel::UpSide, seen: u32, at_most: Duration) {
+    fn sleep_on(&self, up: &UpSide, seen: u32, at_most: Duration) {
         self.down.waiters.fetch_add(1, Ordering::SeqCst);
         if up.completed.load(Ordering::SeqCst) == seen {
             let _ = futex::wait(&up.completed, seen, Some(at_most));
@@ -435,7 +414,7 @@ impl Inner {
             let (up, seen) = {
                 let mut core = self.lock();
                 self.reap_locked(&mut core);
-                (core.process.as_ref().map(|p| p.up.clone()), core.queue.completed)
+                (core.process.as_ref().map(|p| p.up.clone()), core.queue.completed())
             };
             if done() {
                 return Ok(());
@@ -475,44 +454,45 @@ impl Inner {
     }
 
     pub fn reap_locked(&self, core: &mut Core) {
-        let Some(process) = &core.process else { return };
+        let Some(process) = core.process.as_ref().filter(|p| p.ended_by == EndedBy::Itself) else { return };
         let up = process.up.clone();
-        let completed = up.completed.load(Ordering::Acquire);
-        let count = completed.wrapping_sub(core.queue.completed);
-        if process.ended_by != EndedBy::Itself {
-            return;
+        if let Err(nonsense) = self.take_answers(core, &up) {
+            self.break_off(core, nonsense);
         }
-        if count as usize > core.queue.pending.len() {
-            return self.break_off(core, format!("counted {completed} calls done"));
-        }
-        if let Err(nonsense) = self.take_updates(core, &up) {
-            return self.break_off(core, nonsense);
+    }
+
+    fn take_answers(&self, core: &mut Core, up: &UpSide) -> std::result::Result<(), Nonsense> {
+        // The count of calls first: the updates of a call are in the ring before the call is counted.
+        let count = core.queue.answers.newly_completed(up, core.queue.pending.len())?;
+        for (call, update) in core.queue.answers.updates(up, &self.down)? {
+            let at = call.wrapping_sub(core.queue.completed()) as usize;
+            match (update, core.queue.pending.get(at)) {
+                (Ok(update), Some(waiting)) => {
+                    core.stats.updates += 1;
+                    waiting.call.add_update(update);
+                }
+                _ => core.stats.bad_updates += 1,
+            }
         }
         for _ in 0..count {
-            let number = core.queue.completed;
-            let ending = &up.endings[(number & (SLOTS - 1)) as usize];
-            let (call, kind) = (ending.call.load(Ordering::Relaxed), ending.kind.load(Ordering::Relaxed));
-            let (value, at) = (ending.value.load(Ordering::Relaxed), ending.at.load(Ordering::Relaxed));
-            let Some(waiting) = core.queue.pending.front() else { return };
-            let outcome = match kind {
-                ENDED_RETURNED if call == number && !waiting.cancelled => Outcome::Returned(value),
-                // A call that main marked too late for its own count may still have been skipped by the orbit.
-                ENDED_SKIPPED | ENDED_NO_IMAGE | ENDED_RETURNED if call == number => Outcome::Cancelled,
-                _ => return self.break_off(core, format!("gave call {number} an ending that makes no sense")),
-            };
-            let Some(mut waiting) = core.queue.pending.pop_front() else { return };
+            let ending = core.queue.answers.ending(up)?;
+            let Some(mut waiting) = core.queue.pending.pop_front() else { break };
             core.queue.log.release(waiting.log_end);
-            core.queue.completed = number.wrapping_add(1);
-            core.queue.update_bytes = 0;
             self.let_go_of_copier(core, &mut waiting);
+            // A call that main marked too late for its own count may still have been skipped by the orbit.
+            let outcome = match ending.value {
+                Some(value) if !waiting.cancelled => Outcome::Returned(value),
+                _ => Outcome::Cancelled,
+            };
             if matches!(outcome, Outcome::Returned(_)) {
                 core.failures = 0;
             }
-            self.finish(core, &waiting.call, outcome, at);
+            self.finish(core, &waiting.call, outcome, ending.at);
         }
         if count > 0 {
             self.changed.notify_all();
         }
+        Ok(())
     }
 
     /// Lets go of the copier of a call that has ended; what it held is owed again if it did not write all of it.
@@ -553,63 +533,6 @@ impl Inner {
         self.down.notify.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Takes the pieces of updates out of the ring. Every byte is copied once, then checked. An error says what makes no
-    /// sense.
-    fn take_updates(&self, core: &mut Core, up: &crate::channel::UpSide) -> std::result::Result<(), String> {
-        let pushed = up.pushed.load(Ordering::Acquire);
-        let count = pushed.wrapping_sub(core.queue.pulled) as usize;
-        if count == 0 {
-            return Ok(());
-        }
-        if count > PUSH_BYTES || !count.is_multiple_of(8) {
-            return Err(format!("counted {count} bytes of updates in a ring of {PUSH_BYTES}"));
-        }
-        let start = core.queue.pulled as usize / 8;
-        let mut bytes: Vec<u8> = Vec::with_capacity(count);
-        for at in start..start + count / 8 {
-            bytes.extend_from_slice(&up.push[at & (PUSH_BYTES / 8 - 1)].load(Ordering::Relaxed).to_le_bytes());
-        }
-        core.queue.pulled = pushed;
-        self.down.pulled.store(pushed, Ordering::Release);
-        futex::wake(&self.down.pulled, i32::MAX);
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            let (head, more) = rest.split_at_checked(PUSH_HEADER).ok_or("cut an update short")?;
-            let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-            let (len, call, unfinished) = (word(0) as usize, word(4), word(8));
-            if len > PUSH_PIECE || unfinished > 1 || len.next_multiple_of(8) > more.len() {
-                return Err(format!("pushed a piece of {len} bytes"));
-            }
-            let (piece, after) = more.split_at(len.next_multiple_of(8));
-            rest = after;
-            if !core.queue.partial.is_empty() && core.queue.partial_call != call {
-                return Err("mixed the pieces of two updates".to_owned());
-            }
-            core.queue.partial_call = call;
-            core.queue.partial.extend_from_slice(&piece[..len]);
-            core.queue.update_bytes += len;
-            if core.queue.partial.len() > update::MAX_BYTES + 4096
-                || core.queue.update_bytes > MAX_UPDATE_BYTES_PER_CALL
-            {
-                return Err(format!("pushed more than {MAX_UPDATE_BYTES_PER_CALL} bytes of updates in a call"));
-            }
-            if unfinished == 0 {
-                let whole = std::mem::take(&mut core.queue.partial);
-                match Update::decode(&whole) {
-                    Ok(update) => {
-                        core.stats.updates += 1;
-                        let at = call.wrapping_sub(core.queue.completed) as usize;
-                        if let Some(waiting) = core.queue.pending.get(at) {
-                            waiting.call.add_update(update);
-                        }
-                    }
-                    Err(_) => core.stats.bad_updates += 1,
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Cancels waiting calls that have not begun; returns how many.
     pub fn cancel(&self, which: impl Fn(&Call) -> bool) -> usize {
         if self.runtime.check_process().is_err() {
@@ -632,6 +555,7 @@ impl Inner {
     fn skip(&self, core: &mut Core, which: impl Fn(&Call) -> bool, outcome: Outcome) -> usize {
         let up = core.process.as_ref().map(|p| p.up.clone());
         let mut cancelled = Vec::new();
+        let completed = core.queue.completed();
         for at in 0..core.queue.pending.len() {
             let waiting = &mut core.queue.pending[at];
             if waiting.cancelled || !which(&waiting.call) {
@@ -642,8 +566,8 @@ impl Inner {
             // The orbit stores `begun` and then looks at `state`; here it is the other way round, so one of both sees the
             // other. If both do, the orbit skips the call and says so.
             slot.state.store(CANCELLED, Ordering::SeqCst);
-            let begun = up.as_ref().map_or(core.queue.completed, |up| up.begun.load(Ordering::SeqCst));
-            if begun.wrapping_sub(core.queue.completed) as usize > at {
+            let begun = up.as_ref().map_or(completed, |up| up.begun.load(Ordering::SeqCst));
+            if begun.wrapping_sub(completed) as usize > at {
                 slot.state.store(READY, Ordering::SeqCst);
                 continue;
             }
@@ -664,7 +588,7 @@ impl Inner {
         let now = Instant::now();
         let late = |call: &Call| call.deadline.is_some_and(|d| d <= now);
         let head_is_late = core.queue.pending.front().is_some_and(|w| !w.cancelled && late(&w.call));
-        let head = core.queue.completed;
+        let head = core.queue.completed();
         self.skip(&mut core, |call| call.number != head && late(call), Outcome::TimedOut);
         if head_is_late {
             self.end_process(&mut core, EndedBy::Deadline);
