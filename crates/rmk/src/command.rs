@@ -197,7 +197,7 @@ wire_enum! {
             /// What is done with them.
             verdict: Verdict,
         }
-        /// P_SIG: decides about a signal held back, by the ticket of its [`crate::Kind::SignalHeld`] event.
+        /// P_SIG: decides about a signal held back, by the ticket of its [`crate::Kind::SignalIntercepted`] event.
         12 SignalDecide {
             /// The ticket.
             ticket: u64,

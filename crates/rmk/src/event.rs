@@ -49,8 +49,9 @@ pub enum Kind {
     Overflow = 33,
     /// P_DBR: an address was executed or accessed. Values: breakpoint id, address, instruction that did it.
     Breakpoint = 34,
-    /// P_SIG: a signal is held back from a thread. Key: signal. Values: ticket to decide with, signal, si_code, pid of the sender.
-    SignalHeld = 35,
+    /// P_SIG: a signal to a process whose signals are intercepted. Values: ticket to decide with (0: decided already), signal,
+    /// si_code, pid of the sender.
+    SignalIntercepted = 35,
     /// P_MEM: pages were written. Values: watch id, first byte, first byte after them.
     PagesWritten = 36,
     /// P_PERI: an interval passed. Values: intervals so far, intervals since the last event (more than 1: the reader was late).
@@ -77,7 +78,7 @@ impl Kind {
         Kind::CounterReached,
         Kind::Overflow,
         Kind::Breakpoint,
-        Kind::SignalHeld,
+        Kind::SignalIntercepted,
         Kind::PagesWritten,
         Kind::Period,
     ];
