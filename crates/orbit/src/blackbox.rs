@@ -22,8 +22,8 @@ use orbit_linux::rlimit::{self, Resource};
 
 use crate::error::{Error, Result};
 
+pub(crate) use symbols::function_at;
 pub use symbols::{Crash, Frame, signal_name};
-pub(crate) use symbols::{function_at, symbolise};
 
 mod symbols;
 

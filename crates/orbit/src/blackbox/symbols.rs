@@ -130,7 +130,7 @@ fn write_place(f: &mut fmt::Formatter<'_>, file: &str, line: Option<u32>) -> fmt
 }
 
 /// Finds the functions for a call stack: the exact program counter first, then return addresses.
-pub(crate) fn symbolise(addresses: &[u64]) -> Vec<Frame> {
+pub(super) fn symbolise(addresses: &[u64]) -> Vec<Frame> {
     let mut frames = Vec::with_capacity(addresses.len());
     for (depth, &address) in addresses.iter().enumerate() {
         // A return address is looked up one byte earlier, inside the call; an exact one is moved so that this fits it.

@@ -1,5 +1,6 @@
 //! A dying process leaves a record, whatever it dies of. Each case runs in a forked child on memory shared with it.
 
+use super::symbols::symbolise;
 use super::*;
 
 /// Memory shared with a child; unmapped at the end.
@@ -50,10 +51,26 @@ fn death_of(probe: usize, crash: impl FnOnce()) -> (i32, Option<Record>) {
         }
     }
     let mut status = 0;
-    // SAFETY: waits for the child made above.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    wait_or_kill(child, &mut status);
     assert!(libc::WIFSIGNALED(status), "the child ended with status {status:#x}, not by a signal");
     (libc::WTERMSIG(status), shared.read())
+}
+
+/// Waits for a child; one that hangs is killed after half a minute, so that the test fails instead of hanging too.
+fn wait_or_kill(child: libc::pid_t, status: &mut c_int) {
+    for wait in 0..3001 {
+        if wait == 3000 {
+            // SAFETY: the child is not waited for yet, so the number is still its own.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        // SAFETY: waits for the child that the caller made.
+        let ended = unsafe { libc::waitpid(child, &raw mut *status, if wait == 3000 { 0 } else { libc::WNOHANG }) };
+        assert!(ended >= 0, "waiting for a child");
+        if ended == child {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }
 
 /// As in a program that keeps signals for a thread of their own.
@@ -184,6 +201,7 @@ fn crash_while_the_unwinder_would_hang_ends_by_the_true_signal() {
         CRASHING.store(1, Ordering::Relaxed);
         CAUSE.store(signal, Ordering::Relaxed);
         let _ = handle(libc::SIGALRM, out_of_patience as *const () as usize);
+        unblock(libc::SIGALRM);
         // SAFETY: the handler for the alarm is set; pause waits for signals.
         unsafe {
             libc::alarm(PATIENCE);

@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn dirs_of(applied: &Applied) -> Vec<PathBuf> {
+    applied.group.as_ref().map(Group::dirs).unwrap_or_default()
+}
+
 #[test]
 fn nonsense_is_named() {
     let cases = [
@@ -47,10 +51,10 @@ fn limits_change_while_the_orbit_runs() {
     }
     let main_cpus = sched::affinity(0).expect("CPUs");
     let mut applied = Applied::create(&Limits::new(), "changed").expect("none");
-    assert!(applied.dirs().is_empty() && applied.how() == "no limits");
+    assert!(dirs_of(&applied).is_empty() && applied.how() == "no limits");
     let change = applied.change(&Limits::new().memory(64 << 20).nice(3).cpus([main_cpus[0]]), "changed", Some(child));
     let held = (sched::nice(child).ok(), sched::affinity(child).unwrap_or_default());
-    let limited = (applied.dirs().len(), rlimit::get(child, Resource::Data).map_or(0, |(soft, _)| soft));
+    let limited = (dirs_of(&applied).len(), rlimit::get(child, Resource::Data).map_or(0, |(soft, _)| soft));
     let lifted = applied.change(&Limits::new(), "changed", Some(child));
     let free = (sched::affinity(child).unwrap_or_default(), rlimit::get(child, Resource::Data).ok());
     // SAFETY: ends the child made above and waits for it.
@@ -63,7 +67,7 @@ fn limits_change_while_the_orbit_runs() {
     assert_eq!(held, (Some(3), vec![main_cpus[0]]));
     assert!(limited.0 > 0 || limited.1 < rlimit::INFINITE, "held by a group or by RLIMIT_DATA");
     assert_eq!(free, (main_cpus, rlimit::get(0, Resource::Data).ok()));
-    let dirs = applied.dirs();
+    let dirs = dirs_of(&applied);
     drop(applied);
     assert!(dirs.iter().all(|dir| !dir.exists()));
 }
@@ -135,7 +139,7 @@ fn nice_and_cpus_are_held_inside() {
 #[test]
 fn group_or_stand_in_and_nothing_left_behind() {
     let applied = Applied::create(&Limits::new().memory(64 << 20).cpu_percent(25), "held").expect("limits");
-    let dirs = applied.dirs();
+    let dirs = dirs_of(&applied);
     let wire = applied.wire();
     assert_eq!(wire.memory != 0, !applied.memory_in_group);
     assert_eq!(wire.has_nice != 0, !applied.cpu_in_group);
@@ -186,7 +190,7 @@ fn memory_kill_in_a_group_is_seen() {
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "status {status:#x}");
     assert!(applied.oom_killed(), "the kill is told");
     assert!(!applied.oom_killed(), "once");
-    let dirs = applied.dirs();
+    let dirs = dirs_of(&applied);
     remove_dirs(&dirs);
     assert!(dirs.iter().all(|dir| !dir.exists()));
 }
