@@ -49,16 +49,21 @@ impl Eq for Crash {}
 const MESSENGERS: [&str; 10] =
     ["core::", "std::", "alloc::", "__rust", "rust_", "pthread_kill", "__pthread_kill", "raise", "gsignal", "abort"];
 /// What names of such functions contain: inner names of the C library, and our own panic hook.
-const MESSENGERS_INSIDE: [&str; 5] = ["__GI_", "__assert", "__libc_message", "libc.so.6+0x", "leave_panic_message"];
+const MESSENGERS_INSIDE: [&str; 4] = ["__GI_", "__assert", "__libc_message", "leave_panic_message"];
+/// How files of code begin that are full of messengers.
+const SYSTEM_LIBRARIES: [&str; 4] = ["libc.so", "libgcc_s", "libstdc++", "ld-linux"];
 
 impl Frame {
     /// Whether this is the machinery of dying, or of a standard library, which the task called with something wrong.
     fn is_messenger(&self) -> bool {
-        let own_name = self.function.as_ref().is_none_or(|name| {
+        let by_name = self.function.as_ref().is_none_or(|name| {
             MESSENGERS.iter().any(|start| name.starts_with(start))
                 || MESSENGERS_INSIDE.iter().any(|part| name.contains(part))
         });
-        own_name || self.file.as_ref().is_some_and(|file| file.starts_with("/rustc/"))
+        by_name
+            || self.file.as_ref().is_some_and(|file| file.starts_with("/rustc/"))
+            || module_and_offset(self.address)
+                .is_some_and(|(module, _)| SYSTEM_LIBRARIES.iter().any(|start| module.starts_with(start)))
     }
 }
 
@@ -149,7 +154,7 @@ pub(super) fn symbolise(addresses: &[u64]) -> Vec<Frame> {
         }
         for frame in &mut frames[before..] {
             if frame.function.is_none() {
-                frame.function = module_and_offset(address as usize);
+                frame.function = module_and_offset(address as usize).map(|(module, at)| format!("{module}+{at:#x}"));
             }
         }
     }
@@ -162,7 +167,7 @@ pub(crate) fn function_at(address: usize) -> Option<String> {
 }
 
 /// The file of code that an address belongs to, and the offset in it.
-fn module_and_offset(address: usize) -> Option<String> {
+fn module_and_offset(address: usize) -> Option<(String, usize)> {
     // SAFETY: zeros are a valid `Dl_info`: null pointers.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: dladdr compares the address with those of loaded objects; it does not follow it.
@@ -172,7 +177,7 @@ fn module_and_offset(address: usize) -> Option<String> {
     // SAFETY: dladdr succeeded, so this is the name of a loaded object, ended by a zero.
     let path = unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy();
     let name = path.rsplit('/').next().unwrap_or_default();
-    Some(format!("{name}+{:#x}", address.wrapping_sub(info.dli_fbase as usize)))
+    Some((name.to_owned(), address.wrapping_sub(info.dli_fbase as usize)))
 }
 
 /// The name of a signal, such as `SIGSEGV`; `signal 42` for those without one.
