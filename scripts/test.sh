@@ -132,7 +132,7 @@ for package in $CONTAINED; do
     begun=$(date +%s)
     directory=$(cargo tree -p "$package" --depth 0 --prefix none | sed -n '1s/.*(\(\/[^)]*\)).*/\1/p')
     programs=$(cargo test --release --no-run -p "$package" --message-format=json 2>/dev/null |
-        grep '"test":true' | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+        grep '"test":true},"features"' | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
     for program in $programs; do
         name=$(basename "$program")
         cp "$program" "$scratch/bin/$name"

@@ -1,0 +1,53 @@
+#!/bin/sh
+# Installs what `make build` made: the orbit command, the C library with headers and pkg-config file, man pages, licences.
+#
+#   PREFIX=/usr/local DESTDIR= scripts/install.sh
+#
+# Prints each file it writes. Builds first if there is nothing to install.
+set -eu
+cd "$(dirname "$0")/.."
+PREFIX=${PREFIX:-/usr/local}
+DESTDIR=${DESTDIR:-}
+case $PREFIX in
+/*) ;;
+*)
+    echo "install.sh: PREFIX must be an absolute path: $PREFIX" >&2
+    exit 2
+    ;;
+esac
+built=${CARGO_TARGET_DIR:-target}/release
+if [ ! -e "$built/orbit" ] || [ ! -e "$built/liborbit.so" ]; then
+    scripts/packages.sh build
+    cargo build --release --workspace
+fi
+
+# $1 mode, $2 directory below PREFIX, then files.
+put() {
+    mode=$1 to=$DESTDIR$PREFIX/$2
+    shift 2
+    for file in "$@"; do
+        [ -f "$file" ] || continue
+        mkdir -p "$to"
+        install -m "$mode" "$file" "$to/"
+        echo "$to/${file##*/}"
+    done
+}
+
+put 755 bin "$built/orbit"
+put 755 lib "$built/liborbit.so"
+put 644 lib "$built/liborbit.a"
+put 644 include crates/orbit-c/include/*.h crates/orbit-c/include/*.hpp crates/section/include/*.h
+for section in 1 3 7; do
+    for page in $(find crates man -name "*.$section" -path '*man*' 2>/dev/null | sort); do
+        put 644 "share/man/man$section" "$page"
+    done
+done
+put 644 share/doc/orbit LICENSE-MIT LICENSE-APACHE CHANGELOG.md README.md
+
+if [ -f crates/orbit-c/orbit.pc.in ]; then
+    version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+    mkdir -p "$DESTDIR$PREFIX/lib/pkgconfig"
+    sed "s|@PREFIX@|$PREFIX|g; s|@VERSION@|$version|g" crates/orbit-c/orbit.pc.in >"$DESTDIR$PREFIX/lib/pkgconfig/orbit.pc"
+    chmod 644 "$DESTDIR$PREFIX/lib/pkgconfig/orbit.pc"
+    echo "$DESTDIR$PREFIX/lib/pkgconfig/orbit.pc"
+fi
