@@ -1,0 +1,159 @@
+//! Calls (`orbit_call`, `orbit_call_async` and their forms with options).
+
+use std::ffi::{c_int, c_void};
+
+use orbit::{CallOptions, Coalesce};
+
+use crate::area::COrbitArea;
+use crate::failure::{Answer, Failure, code, pointer};
+use crate::future::{self, COrbitFuture};
+use crate::given::{self, Sized0, micros};
+use crate::handle;
+use crate::orbits::{self, CEntry, COrbit};
+use crate::outcome::{self, COutcome};
+
+/// `struct orbit_call_options`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CCallOptions {
+    size: usize,
+    func_once: CEntry,
+    flags: c_int,
+    reserved: c_int,
+    deadline_us: u64,
+}
+
+// SAFETY: integers and a function that may be null, the size first.
+unsafe impl Sized0 for CCallOptions {
+    const NAME: &str = "orbit_call_options";
+    const MAKER: &str = "ORBIT_CALL_OPTIONS_INIT";
+}
+
+fn coalesce(flags: c_int) -> Answer<Coalesce> {
+    match flags {
+        0 => Ok(Coalesce::Never),
+        1 => Ok(Coalesce::SkipIfAny),
+        2 => Ok(Coalesce::SkipIfSame),
+        4 => Ok(Coalesce::Replace),
+        other => Err(Failure::invalid(format!(
+            "flags {other:#x} of a call: one of ORBIT_SKIP_ANY, ORBIT_SKIP_SAME, ORBIT_REPLACE, or 0"
+        ))),
+    }
+}
+
+fn options(func_once: CEntry, flags: c_int, deadline_us: u64) -> Answer<CallOptions> {
+    let mut options = CallOptions::new().coalesce(coalesce(flags)?);
+    if let Some(function) = func_once {
+        options = options.function(function);
+    }
+    if let Some(deadline) = micros(deadline_us) {
+        options = options.deadline(deadline);
+    }
+    Ok(options)
+}
+
+/// What every form of call begins with.
+struct Begun {
+    orbit: orbit::Orbit,
+    future: orbit::Future,
+}
+
+/// # Safety
+/// As the header says of lists of areas and of arguments.
+unsafe fn begin(
+    orbit: *mut COrbit,
+    area_count: usize,
+    areas: *const *mut COrbitArea,
+    args: *const c_void,
+    args_size: usize,
+    options: &CallOptions,
+) -> Answer<Begun> {
+    let orbit = handle::get::<orbits::Object>(orbit)?;
+    // SAFETY: the caller's contract.
+    let (areas, args) = unsafe { (orbits::areas(areas, area_count)?, given::bytes(args, args_size, "the arguments")?) };
+    let future = orbit.call_async_with(&areas.iter().collect::<Vec<_>>(), args, options)?;
+    Ok(Begun { orbit, future })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_call(
+    orbit: *mut COrbit,
+    area_count: usize,
+    areas: *const *mut COrbitArea,
+    func_once: CEntry,
+    args: *const c_void,
+    args_size: usize,
+    to: *mut COutcome,
+) -> c_int {
+    code(|| {
+        // SAFETY: the header's contract.
+        unsafe {
+            outcome::blank(to, outcome::PENDING);
+            let begun = begin(orbit, area_count, areas, args, args_size, &options(func_once, 0, 0)?)?;
+            future::ended(&begun.future.wait()?, to)
+        }
+    })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_call_with(
+    orbit: *mut COrbit,
+    area_count: usize,
+    areas: *const *mut COrbitArea,
+    args: *const c_void,
+    args_size: usize,
+    given: *const CCallOptions,
+    to: *mut COutcome,
+) -> c_int {
+    code(|| {
+        // SAFETY: the header's contract.
+        unsafe {
+            outcome::blank(to, outcome::PENDING);
+            let given = given::structure(given)?;
+            let options = options(given.func_once, given.flags, given.deadline_us)?;
+            let begun = begin(orbit, area_count, areas, args, args_size, &options)?;
+            future::ended(&begun.future.wait()?, to)
+        }
+    })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_call_async(
+    orbit: *mut COrbit,
+    flags: c_int,
+    area_count: usize,
+    areas: *const *mut COrbitArea,
+    func_once: CEntry,
+    args: *const c_void,
+    args_size: usize,
+) -> *mut COrbitFuture {
+    pointer(|| {
+        // SAFETY: the header's contract.
+        let begun = unsafe { begin(orbit, area_count, areas, args, args_size, &options(func_once, flags, 0)?)? };
+        handle::add(future::Object { future: begun.future, orbit: begun.orbit })
+    })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_call_async_with(
+    orbit: *mut COrbit,
+    area_count: usize,
+    areas: *const *mut COrbitArea,
+    args: *const c_void,
+    args_size: usize,
+    given: *const CCallOptions,
+) -> *mut COrbitFuture {
+    pointer(|| {
+        // SAFETY: the header's contract.
+        let begun = unsafe {
+            let given = given::structure(given)?;
+            let options = options(given.func_once, given.flags, given.deadline_us)?;
+            begin(orbit, area_count, areas, args, args_size, &options)?
+        };
+        handle::add(future::Object { future: begun.future, orbit: begun.orbit })
+    })
+}

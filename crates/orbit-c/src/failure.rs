@@ -1,0 +1,97 @@
+//! How a failure reaches C: a negative `errno` or a null pointer, and a sentence that the thread keeps.
+//!
+//! Every exported function runs its body inside [`code`], [`number`] or [`pointer`]. They let no panic out, and put the
+//! sentence where `orbit_last_error` finds it.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int, c_long};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+/// What went wrong: an `errno` value (positive) and a sentence for people.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub errno: c_int,
+    pub message: String,
+}
+
+/// What the body of an exported function gives.
+pub(crate) type Answer<T> = Result<T, Failure>;
+
+impl Failure {
+    pub fn new(errno: c_int, message: impl Into<String>) -> Failure {
+        Failure { errno, message: message.into() }
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Failure {
+        Failure::new(libc::EINVAL, message)
+    }
+}
+
+impl From<orbit::Error> for Failure {
+    fn from(error: orbit::Error) -> Failure {
+        Failure::new(error.errno(), error.to_string())
+    }
+}
+
+thread_local! {
+    /// The sentence of this thread's last failure.
+    static LAST: RefCell<CString> = RefCell::new(CString::default());
+}
+
+/// Keeps the sentence for `orbit_last_error`.
+pub(crate) fn remember(message: String) {
+    let mut bytes = message.into_bytes();
+    bytes.retain(|&byte| byte != 0);
+    let sentence = CString::new(bytes).unwrap_or_default();
+    // While a thread ends its storage may be gone already: then the sentence is lost, the number is not.
+    let _ = LAST.try_with(|last| last.replace(sentence));
+}
+
+/// The sentence of this thread's last failure; valid until its next one.
+pub(crate) fn last() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// A panic of the library is a fault of it: it becomes an error, is not printed, and does not reach C.
+fn run<T>(body: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| std::panic::set_hook(Box::new(|_| ())));
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|what| Err(panicked(&*what)))
+}
+
+fn panicked(what: &(dyn Any + Send)) -> Failure {
+    let text = match (what.downcast_ref::<&str>(), what.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (_, Some(text)) => text.as_str(),
+        _ => "no text",
+    };
+    Failure::new(libc::EIO, format!("a fault in liborbit itself, please report it: {text}"))
+}
+
+/// The answer as C gets it: the value, or `-errno` with a sentence.
+pub(crate) fn code(body: impl FnOnce() -> Answer<c_int>) -> c_int {
+    run(body).unwrap_or_else(|failure| {
+        remember(failure.message);
+        -failure.errno
+    })
+}
+
+/// As [`code`], for counts and sizes.
+pub(crate) fn number(body: impl FnOnce() -> Answer<c_long>) -> c_long {
+    run(body).unwrap_or_else(|failure| {
+        remember(failure.message);
+        -c_long::from(failure.errno)
+    })
+}
+
+/// As [`code`], for functions that give a pointer: null, with `errno` set.
+pub(crate) fn pointer<T>(body: impl FnOnce() -> Answer<*mut T>) -> *mut T {
+    run(body).unwrap_or_else(|failure| {
+        remember(failure.message);
+        // SAFETY: the address is this thread's errno.
+        unsafe { *libc::__errno_location() = failure.errno };
+        std::ptr::null_mut()
+    })
+}

@@ -1,0 +1,157 @@
+//! Futures (`orbit_future_*`, `pull_orbit`).
+
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use std::sync::RwLock;
+use std::time::Duration;
+
+use orbit::{Future, Kind, Orbit, Outcome, Update};
+
+use crate::failure::{Answer, Failure, code};
+use crate::given;
+use crate::handle::{self, Table, Tables};
+use crate::outcome::{self, COutcome};
+use crate::update::{self, COrbitUpdate};
+
+/// `struct orbit_future`.
+#[repr(C)]
+pub struct COrbitFuture {
+    _opaque: [u8; 0],
+}
+
+/// What stands behind a future's handle.
+#[derive(Clone)]
+pub(crate) struct Object {
+    pub future: Future,
+    /// The orbit of the call: its updates are applied in its name.
+    pub orbit: Orbit,
+}
+
+impl handle::Object for Object {
+    type Opaque = COrbitFuture;
+    const KIND: usize = 2;
+    fn table(all: &Tables) -> &RwLock<Table<Object>> {
+        &all.futures
+    }
+}
+
+/// The number that goes with an outcome, which is written to `to` if that is not null. The sentence is set.
+///
+/// # Safety
+/// If not null, the pointer may be written to.
+pub(crate) unsafe fn ended(outcome: &Outcome, to: *mut COutcome) -> Answer<c_int> {
+    // SAFETY: the caller's contract.
+    Ok(unsafe { outcome::tell(outcome, to) })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_future_wait(future: *mut COrbitFuture, to: *mut COutcome) -> c_int {
+    code(|| {
+        // SAFETY: the header's contract.
+        unsafe {
+            outcome::blank(to, outcome::PENDING);
+            ended(&handle::get::<Object>(future)?.future.wait()?, to)
+        }
+    })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_future_wait_timeout(
+    future: *mut COrbitFuture,
+    timeout_us: u64,
+    to: *mut COutcome,
+) -> c_int {
+    code(|| {
+        // SAFETY: the header's contract.
+        unsafe {
+            outcome::blank(to, outcome::PENDING);
+            ended(&handle::get::<Object>(future)?.future.wait_timeout(Duration::from_micros(timeout_us))?, to)
+        }
+    })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_future_poll(future: *mut COrbitFuture, to: *mut COutcome) -> c_int {
+    code(|| {
+        // SAFETY: the header's contract.
+        unsafe {
+            outcome::blank(to, outcome::PENDING);
+            match handle::get::<Object>(future)?.future.poll() {
+                Some(outcome) => ended(&outcome, to),
+                None => Err(Failure::new(libc::EINPROGRESS, "the call has not ended; wait for it or ask again")),
+            }
+        }
+    })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_future_fd(future: *mut COrbitFuture) -> c_int {
+    code(|| Ok(handle::get::<Object>(future)?.future.fd()?.as_raw_fd()))
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_future_cancel(future: *mut COrbitFuture) -> c_int {
+    code(|| {
+        if handle::get::<Object>(future)?.future.cancel() {
+            return Ok(0);
+        }
+        Err(Failure::new(
+            libc::EBUSY,
+            "the call runs or has ended: it cannot be cancelled; to end a running call give it a deadline, or orbit_kill",
+        ))
+    })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_future_free(future: *mut COrbitFuture) -> c_int {
+    code(|| {
+        if !future.is_null() {
+            handle::remove::<Object>(future)?;
+        }
+        Ok(0)
+    })
+}
+
+/// Takes an update by `take` and gives C a handle of it: 1; 0 if there was none.
+fn pull(
+    future: *mut COrbitFuture,
+    to: *mut *mut COrbitUpdate,
+    take: impl FnOnce(&Future) -> orbit::Result<Option<Update>>,
+) -> c_int {
+    code(|| {
+        given::range(to.cast(), size_of::<*mut COrbitUpdate>(), "the place for the update")?;
+        // SAFETY: the header's contract.
+        unsafe { given::give(to, std::ptr::null_mut()) };
+        let Object { future, orbit } = handle::get(future)?;
+        let Some(taken) = take(&future)? else { return Ok(0) };
+        let handle = handle::add(update::Object::pulled(taken, orbit))?;
+        // SAFETY: the header's contract.
+        unsafe { given::give(to, handle) };
+        Ok(1)
+    })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pull_orbit(future: *mut COrbitFuture, to: *mut *mut COrbitUpdate) -> c_int {
+    pull(future, to, Future::pull)
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_try_pull(future: *mut COrbitFuture, to: *mut *mut COrbitUpdate) -> c_int {
+    pull(future, to, |future| match future.try_pull() {
+        Some(update) => Ok(Some(update)),
+        None if future.poll().is_some() => Ok(future.try_pull()),
+        None => Err(orbit::Error::new(
+            Kind::System(libc::EINPROGRESS),
+            "no update has arrived, and the call has not ended; ask again or wait with pull_orbit",
+        )),
+    })
+}
