@@ -3,6 +3,7 @@
 //! Exit status: 0 all well, 1 something is missing or went wrong (said on stderr), 2 arguments that make no sense.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod bench;
 mod doctor;
 mod out;
 mod ps;
@@ -13,13 +14,15 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  orbit doctor                  what this machine offers, and what is used in place of what it lacks
-  orbit ps                      the orbits of running programs, once
-  orbit ps --json               the same for scripts
+  orbit doctor        what this machine offers, what replaces what it lacks
+  orbit ps            the orbits of running programs, once
+  orbit ps --json     the same for scripts
+  orbit bench call    what a call costs, against threads, pipes and fork
 
-An orbit is an auxiliary task (a checker, a watchdog, a snapshot writer) that a program runs in a process of its own. It
-sees the program's latest state; when it crashes, hangs or leaks, the program goes on. Programs make orbits with the
-library (Rust crate `orbit`, C header <orbit.h>).";
+An orbit is an auxiliary task (a checker, a watchdog, a snapshot writer) that a
+program runs in a process of its own. It sees the program's latest state; when
+it crashes, hangs or leaks, the program goes on. Programs make orbits with the
+library: the Rust crate `orbit`, or the C header <orbit.h>.";
 
 /// Sees to programs with orbits: what the machine offers them, how they fare, what they cost.
 #[derive(Parser)]
@@ -31,12 +34,14 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Bench(bench::Args),
     Doctor(doctor::Args),
     Ps(ps::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
+        Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Ps(args) => ps::run(&args),
     };

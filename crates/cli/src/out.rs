@@ -20,6 +20,13 @@ pub enum Failure {
 /// What a command comes to.
 pub type Done = Result<ExitCode, Failure>;
 
+impl Failure {
+    /// A failure with this sentence.
+    pub fn text(sentence: impl Into<String>) -> Failure {
+        Failure::Text(sentence.into())
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -122,9 +122,10 @@ pub fn bpf() -> Support {
 /// Takes a protection key and gives it back.
 pub fn protection_keys() -> Support {
     // SAFETY: numbers only.
-    let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) };
+    let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0usize, 0usize) };
     if key < 0 {
-        return answer::<()>("pkey_alloc", Err(io::Error::last_os_error()));
+        let why = "the processor has none, or the hypervisor hides them";
+        return Support::No(format!("pkey_alloc: {}: {why}", io::Error::last_os_error()));
     }
     // SAFETY: the key is ours and no page has it.
     unsafe { libc::syscall(libc::SYS_pkey_free, key) };

@@ -1,0 +1,203 @@
+//! `orbit bench`: the paper's measurements on this machine, each beside its rivals.
+//!
+//! Rules that all of them keep: the rivals take turns sample by sample in one process; figures are medians; what main's
+//! thread waits for is what is timed; a fork's child ends at once and only the parent's call counts; the machine and how
+//! quiet it was are recorded. A figure beside a bound says whether this run reached it.
+
+mod call;
+mod machine;
+mod memory;
+mod plot;
+mod reach;
+mod rivals;
+mod stats;
+
+use crate::out::{self, BAD, Done, FAINT, Failure, GOOD, HEAD, PLAIN, Table};
+use plot::Chart;
+use reach::Reach;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measures what orbits cost on this machine, against threads, pipes and fork.
+///
+/// Leave the machine alone meanwhile: the load of others is recorded with the result, not taken out of it. Some seconds
+/// each with --quick, up to some minutes without.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    Call(call::Args),
+}
+
+/// Options of every bench.
+#[derive(clap::Args)]
+pub struct Common {
+    /// Fewer sizes and samples.
+    #[arg(long)]
+    quick: bool,
+    /// Writes the result as JSON to this file; - for stdout, in place of the table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draws the result into this file.
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+pub fn run(args: &Args) -> Done {
+    match &args.what {
+        What::Call(args) => call::run(args),
+    }
+}
+
+/// A bench that runs: collects notes and bounds, and writes the result.
+pub struct Bench {
+    name: &'static str,
+    watch: machine::Watch,
+    notes: Vec<String>,
+    reaches: Vec<Reach>,
+}
+
+#[derive(Serialize)]
+struct Report<'a, R> {
+    bench: &'static str,
+    version: &'static str,
+    quick: bool,
+    /// Of times, unless a field's name says otherwise.
+    unit: &'static str,
+    machine: machine::Machine,
+    rows: &'a [R],
+    reach: &'a [Reach],
+    notes: &'a [String],
+}
+
+impl Bench {
+    /// Begins.
+    pub fn start(name: &'static str, common: &Common) -> Bench {
+        let mut bench = Bench { name, watch: machine::Watch::start(), notes: Vec::new(), reaches: Vec::new() };
+        if common.quick {
+            bench.note("a quick run: few samples".to_owned());
+        }
+        bench
+    }
+
+    /// Something that a reader of the result must know.
+    pub fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// Figures with bounds.
+    pub fn reach(&mut self, reaches: impl IntoIterator<Item = Reach>) {
+        self.reaches.extend(reaches);
+    }
+
+    /// Writes the result where it was asked for.
+    pub fn finish<R: Serialize>(&self, common: &Common, rows: &[R], table: &Table, chart: Chart) -> Done {
+        let report = Report {
+            bench: self.name,
+            version: env!("CARGO_PKG_VERSION"),
+            quick: common.quick,
+            unit: "us",
+            machine: self.watch.finish(),
+            rows,
+            reach: &self.reaches,
+            notes: &self.notes,
+        };
+        if let Some(path) = &common.plot {
+            let why = |error| Failure::text(format!("cannot write {}: {error}", path.display()));
+            std::fs::write(path, chart.svg()).map_err(why)?;
+        }
+        match &common.json {
+            Some(path) if path.as_os_str() == "-" => {
+                out::json(&mut anstream::stdout().lock(), &report)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Some(path) => {
+                let file = File::create(path);
+                let file = file.map_err(|error| Failure::text(format!("cannot write {}: {error}", path.display())))?;
+                out::json(&mut BufWriter::new(file), &report)?;
+            }
+            None => {}
+        }
+        self.write(&report.machine, table)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn write(&self, machine: &machine::Machine, table: &Table) -> Result<(), Failure> {
+        let mut to = anstream::stdout().lock();
+        table.write(&mut to)?;
+        if !self.reaches.is_empty() {
+            writeln!(to)?;
+            let column = |name, align| (name, align);
+            use out::Align::{Left, Right};
+            let mut reach = Table::new(&[
+                column("FIGURE TO REACH", Left),
+                column("HERE", Right),
+                column("BOUND", Left),
+                column("", Left),
+            ]);
+            for line in &self.reaches {
+                let (style, word) = if line.met { (GOOD, "met") } else { (BAD, "missed") };
+                reach.row(vec![
+                    (line.what.clone(), PLAIN),
+                    (out::figures(line.value), PLAIN),
+                    (format!("{} {} {}", line.bound, line.limit, line.unit), PLAIN),
+                    (word.to_owned(), style),
+                ]);
+            }
+            reach.write(&mut to)?;
+        }
+        writeln!(to)?;
+        writeln!(
+            to,
+            "{FAINT}medians; {} CPUs, {}, {}, {:.0} s; steal {:.1} %, CPUs busy {:.0} %, load {:.2} to {:.2}{FAINT:#}",
+            machine.cpus,
+            machine.cpu_model,
+            machine.kernel,
+            machine.seconds,
+            machine.steal_percent,
+            machine.busy_percent,
+            machine.load_before,
+            machine.load_after
+        )?;
+        for note in &self.notes {
+            writeln!(to, "{HEAD}note:{HEAD:#} {note}")?;
+        }
+        to.flush()?;
+        Ok(())
+    }
+}
+
+/// How far a bench has come: one line on stderr, rewritten, if that is a terminal.
+pub struct Progress {
+    of: usize,
+    shown: bool,
+}
+
+impl Progress {
+    /// A bench of so many parts.
+    pub fn new(of: usize) -> Progress {
+        Progress { of, shown: std::io::stderr().is_terminal() }
+    }
+
+    /// Part `nth`, from 0 on, begins.
+    pub fn at(&self, nth: usize, what: &str) {
+        if self.shown {
+            // A terminal that is gone is no reason to stop measuring.
+            let _ = write!(std::io::stderr(), "\r\x1b[K{}/{} {what}", nth + 1, self.of);
+        }
+    }
+
+    /// Clears the line.
+    pub fn finish(&self) {
+        if self.shown {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
