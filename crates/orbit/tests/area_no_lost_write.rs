@@ -2,21 +2,23 @@
 //! writers stand still, with every engine.
 
 mod area_common;
-use area_common::{Image, PAGE, Random, engines, read, write};
-use orbit::area::Engine;
+use area_common::{Image, PAGE, Random, can_have, engines, read, write};
 use orbit::area::track::Tracker;
+use orbit::area::{Area, Engine};
 use orbit_linux::map::Mapping;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 
 const PAGES: usize = 96;
 const WRITERS: usize = 3;
 const ROUNDS: usize = 40;
 
-fn storm(engine: Engine, random: &Random) {
+fn storm(engine: Engine, random: &Random, zeroes: bool) {
     let memory = Mapping::anonymous(PAGES * PAGE, false).unwrap();
     let base = memory.addr();
-    let mut tracker = Tracker::new(base, PAGES * PAGE, engine).unwrap();
+    let make =
+        |base, len| if zeroes { Tracker::over_zeroes(base, len, engine, 0) } else { Tracker::new(base, len, engine) };
+    let mut tracker = make(base, PAGES * PAGE).unwrap();
     let mut image = Image::new(base, PAGES * PAGE);
     let (start, stop) = (Barrier::new(WRITERS + 1), Barrier::new(WRITERS + 1));
     let go_on = AtomicBool::new(true);
@@ -89,11 +91,58 @@ fn locked(engine: Engine) {
     });
 }
 
+/// A large area with huge pages, growing, with objects freed and made, while threads write to those that live.
+fn huge(engine: Engine, random: &Random) {
+    let size = 64 << 20;
+    let area = Area::builder("huge").size(size).engine(engine).build().unwrap();
+    let orbit = area.attach();
+    let mut image = Image::new(area.base(), size);
+    let mut random = random.fork(99);
+    let mut tables: Vec<usize> = Vec::new();
+    for round in 0..25 {
+        if tables.len() < 12 {
+            tables.push(area.alloc(3 << 20, 4096).unwrap().addr().get());
+        }
+        if round % 5 == 4 {
+            let table = tables.swap_remove(random.below(tables.len()));
+            // SAFETY: no thread writes to it any more.
+            unsafe { orbit::area::free(table as *mut u8) }.unwrap();
+        }
+        let running = AtomicUsize::new(WRITERS);
+        std::thread::scope(|scope| {
+            for n in 0..WRITERS {
+                let (mut random, tables, running) = (random.fork(n as u64 * 1000 + round), &tables, &running);
+                scope.spawn(move || {
+                    for _ in 0..400 {
+                        // Mostly one table, so that other huge pages stay whole.
+                        let table = tables[if random.below(8) == 0 { random.below(tables.len()) } else { 0 }];
+                        write(table, random.below((3 << 20) / 8) * 8, random.next());
+                    }
+                    running.fetch_sub(1, Ordering::Release);
+                });
+            }
+            while running.load(Ordering::Acquire) > 0 {
+                image.update_from(&area, &orbit);
+            }
+        });
+        image.update_from(&area, &orbit);
+        assert_eq!(image.wrong_page(area.used_pages()), None, "engine {engine}, round {round}");
+    }
+}
+
+#[test]
+fn no_write_is_lost_in_huge_pages() {
+    if can_have(Engine::Track) {
+        huge(Engine::Track, &Random::new());
+    }
+}
+
 #[test]
 fn no_write_is_lost() {
     let random = Random::new();
     for engine in engines() {
-        storm(engine, &random);
+        storm(engine, &random, false);
+        storm(engine, &random, true);
         locked(engine);
     }
 }

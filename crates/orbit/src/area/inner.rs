@@ -7,6 +7,7 @@
 use super::heap::{Bad, Heap, Object, PAGE, Run};
 use super::owed::OwedSet;
 use super::pages::PageRuns;
+use super::touched::touched;
 use super::track::Tracker;
 use super::window::{Window, window};
 use super::{Engine, human, registry};
@@ -15,6 +16,14 @@ use orbit_linux::map;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The size of a huge page.
+const HUGE: usize = 2 << 20;
+/// An area that states at least this size may have huge pages: a harvest of 256 MiB that finds nothing takes 12 us instead
+/// of 180, and nothing that a small area would gain pays for its first page becoming 2 MiB (`area_costs`).
+const HUGE_FROM: usize = 32 << 20;
+/// Up to this many pages, it is not worth asking which of them were touched.
+const FEW_PAGES: usize = 16;
 
 /// Number of the next area. Never used twice in a process.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
@@ -57,8 +66,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl AreaInner {
-    /// Carves an area of `limit` bytes (whole pages) out of the window.
-    pub(super) fn carve(name: String, limit: usize, asked: Engine) -> Result<Arc<Self>> {
+    /// Carves an area of `limit` bytes (whole pages) out of the window, of which `size` are expected to be used.
+    pub(super) fn carve(name: String, size: usize, limit: usize, asked: Engine) -> Result<Arc<Self>> {
         let window = window()?;
         let base = window.take(limit)?;
         // SAFETY: the window just gave this range to us, and nobody else uses it.
@@ -67,10 +76,15 @@ impl AreaInner {
             let doing = format!("making {} of memory accessible for area \"{name}\"", human(limit));
             return Err(Error::system(doing, error));
         }
-        // One page is what a write makes dirty; a huge page would make 512 so. Kernels without huge pages refuse.
+        let huge = if size >= HUGE_FROM { size / HUGE * HUGE } else { 0 };
+        // Else one page is what a write makes dirty, not the 512 of a huge page. Kernels without huge pages refuse both,
+        // and lose nothing but speed.
         // SAFETY: the advice changes neither content nor access.
-        let _ = unsafe { map::advise(base, limit, libc::MADV_NOHUGEPAGE) };
-        Self::over(name, base, limit, asked, Some(window))
+        let _ = unsafe {
+            map::advise(base, limit, libc::MADV_NOHUGEPAGE)
+                .and_then(|()| if huge > 0 { map::advise(base, huge, libc::MADV_HUGEPAGE) } else { Ok(()) })
+        };
+        Self::over(name, base, limit, asked, Some((window, huge)))
     }
 
     /// Makes existing memory an area. The caller has checked it.
@@ -78,14 +92,16 @@ impl AreaInner {
         Self::over(name, base, len, asked, None)
     }
 
-    /// The area over a range that it owns from here on: whatever fails, dropping it gives the range back.
+    /// The area over a range that it owns from here on: whatever fails, dropping it gives the range back. `carved` names
+    /// the window that it comes from, and how many bytes of it are advised to be huge pages.
     fn over(
         name: String,
         base: usize,
         limit: usize,
         asked: Engine,
-        window: Option<&'static Window>,
+        carved: Option<(&'static Window, usize)>,
     ) -> Result<Arc<Self>> {
+        let window = carved.map(|(window, _)| window);
         let area = Arc::new(AreaInner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             name,
@@ -102,8 +118,11 @@ impl AreaInner {
         });
         // Before the tracker, which would end the tracking of another area in the same place when it goes.
         registry::enter(&area)?;
-        let tracker = Tracker::new(base, limit, asked)
-            .map_err(|error| Error::new(error.kind(), format!("area \"{}\": {error}", area.name)))?;
+        let tracker = match carved {
+            Some((_, huge)) => Tracker::over_zeroes(base, limit, asked, huge),
+            None => Tracker::new(base, limit, asked),
+        };
+        let tracker = tracker.map_err(|error| Error::new(error.kind(), format!("area \"{}\": {error}", area.name)))?;
         *lock(&area.track) = Some(tracker);
         Ok(area)
     }
@@ -338,13 +357,28 @@ impl AreaInner {
         f(tracker)
     }
 
-    /// Registers an orbit: it is owed every page in use.
+    /// Registers an orbit: it is owed every page in use that was ever touched.
     pub(super) fn attach(&self) -> Arc<OwedSet> {
         // Under the tracker's lock, so that no harvest falls between the two steps.
         let _track = lock(&self.track);
-        let set = Arc::new(OwedSet::all(self.high_pages()));
+        let set = Arc::new(OwedSet::default());
+        let used = self.high_pages();
+        match self.touched(used) {
+            Some(touched) => set.owe(&touched),
+            None => set.owe_run(0, used),
+        }
         lock(&self.owed).push(Arc::downgrade(&set));
         set
+    }
+
+    /// Which of the first `used` pages were ever touched, if the others are known to read as zeros. A page touched after
+    /// this has looked is one that the next harvest reports.
+    fn touched(&self, used: usize) -> Option<PageRuns> {
+        if self.window.is_none() || used <= FEW_PAGES {
+            return None;
+        }
+        let mut found = PageRuns::new();
+        touched(self.base, self.page, 0, used, &mut found).then_some(found)
     }
 
     /// How many orbits are registered.

@@ -32,6 +32,7 @@ mod inner;
 mod owed;
 mod pages;
 mod registry;
+mod touched;
 #[doc(hidden)]
 pub mod track;
 mod window;
@@ -84,7 +85,8 @@ pub struct AreaBuilder {
 }
 
 impl AreaBuilder {
-    /// How many bytes it is expected to hold: the least that the limit may be. Memory is taken as objects are made.
+    /// How many bytes it is expected to hold: the least that the limit may be. Memory is taken as objects are made. From
+    /// 32 MiB on the kernel may take it in huge pages, with which a call that finds little changed costs less.
     pub fn size(mut self, bytes: usize) -> Self {
         self.size = bytes;
         self
@@ -122,7 +124,7 @@ impl AreaBuilder {
         let Some(limit) = limit.checked_next_multiple_of(page_size()) else {
             return Err(Error::new(Kind::Invalid, format!("area \"{}\": no limit can be {limit} bytes", self.name)));
         };
-        AreaInner::carve(self.name, limit, self.engine).map(|inner| Area { inner })
+        AreaInner::carve(self.name, self.size, limit, self.engine).map(|inner| Area { inner })
     }
 
     /// Makes existing memory the area, at its address: a table, or a section of globals. It has no allocator, and its

@@ -18,13 +18,6 @@ impl OwedSet {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A set that owes the first `pages` pages.
-    pub(super) fn all(pages: usize) -> Self {
-        let set = Self::default();
-        set.lock().set(0, pages);
-        set
-    }
-
     /// Puts pages back that were taken and did not arrive, or adds new ones.
     pub fn owe(&self, runs: &PageRuns) {
         self.lock().add(runs);

@@ -110,6 +110,22 @@ impl PageRuns {
         self.runs.get(at).is_some_and(|&(f, _)| f <= page)
     }
 
+    /// Adds the pages that are both in `self` and in one of the ascending `others` to `out`.
+    pub fn common(&self, others: impl Iterator<Item = (usize, usize)>, out: &mut PageRuns) {
+        let mut at = 0;
+        for (first, count) in others {
+            let end = first + count;
+            while let Some(&(mine, n)) = self.runs.get(at).filter(|run| run.0 < end) {
+                let from = mine.max(first);
+                out.push(from, (mine + n).min(end).saturating_sub(from));
+                if mine + n > end {
+                    break;
+                }
+                at += 1;
+            }
+        }
+    }
+
     /// Empties the set and keeps its memory.
     pub fn clear(&mut self) {
         self.runs.clear();
@@ -287,7 +303,14 @@ mod tests {
             let inside: Vec<_> = bits.runs_in(first, count).flat_map(|(f, n)| f..f + n).collect();
             assert_eq!(inside, model.range(first..first + count).copied().collect::<Vec<_>>());
             let mut other = Bitmap::new();
-            other.set(random(500), random(100));
+            for _ in 0..random(5) {
+                other.set(random(500), random(100));
+            }
+            let (mut common, mut theirs) = (PageRuns::new(), PageRuns::new());
+            theirs.union(&other);
+            runs.common(theirs.iter(), &mut common);
+            let both = common.iter().flat_map(|(f, n)| f..f + n).collect::<BTreeSet<_>>();
+            assert_eq!(both, model.iter().copied().filter(|page| other.contains(*page)).collect());
             runs.union(&other);
             model.extend(other.runs().flat_map(|(f, n)| f..f + n));
             assert_eq!(runs.iter().flat_map(|(f, n)| f..f + n).collect::<BTreeSet<_>>(), model);

@@ -24,7 +24,7 @@ use compare::Compare;
 use kernel::Kernel;
 use protect::Protect;
 use std::io;
-use written::Written;
+use written::{Shape, Written};
 
 /// Up to this many pages, `Auto` copies them all: 16 KiB are copied in 0.3 us out of the cache and 3 from memory, and
 /// tracking one write takes 4 (`area_costs`, `small_areas_by_engine`).
@@ -55,6 +55,10 @@ pub struct Tracker {
     used: usize,
     /// Pages that the next harvest reports whatever the engine says. Below `used`.
     pending: PageRuns,
+    /// Whether pages that were never touched read as zeros, as they do where nothing was ever sent: then they need not be.
+    zeroes: bool,
+    /// Bytes from the base on that may be huge pages.
+    huge: usize,
     /// The process it works in, see [`super::forked`].
     generation: u64,
 }
@@ -67,6 +71,19 @@ impl Tracker {
     /// `Unsupported` when the engine asked for cannot be had here, with the facility that is missing. `Auto` always finds
     /// one that works.
     pub fn new(base: usize, limit: usize, engine: Engine) -> Result<Tracker> {
+        Self::make(base, limit, engine, false, 0)
+    }
+
+    /// The same of new anonymous memory, of which the first `huge` bytes may be huge pages. Pages that nobody touches are
+    /// not reported, also not when they come into use.
+    ///
+    /// # Errors
+    /// As [`Tracker::new`].
+    pub fn over_zeroes(base: usize, limit: usize, engine: Engine, huge: usize) -> Result<Tracker> {
+        Self::make(base, limit, engine, true, huge)
+    }
+
+    fn make(base: usize, limit: usize, engine: Engine, zeroes: bool, huge: usize) -> Result<Tracker> {
         let mut tracker = Tracker {
             base,
             limit,
@@ -76,6 +93,8 @@ impl Tracker {
             note: None,
             used: 0,
             pending: PageRuns::new(),
+            zeroes,
+            huge,
             generation: generation(),
         };
         let refused = |needs: String, instead: &str| {
@@ -84,7 +103,7 @@ impl Tracker {
         match engine {
             Engine::Auto | Engine::Fork | Engine::Copy => {}
             Engine::Track => {
-                tracker.way = tracker.track().map_err(|why| refused(why, "Engine::Auto or Engine::Compare"))?;
+                tracker.way = tracker.track(0).map_err(|why| refused(why, "Engine::Auto or Engine::Compare"))?;
             }
             Engine::Compare => {
                 let compare = Compare::new(base, limit, tracker.page);
@@ -100,9 +119,12 @@ impl Tracker {
         Ok(tracker)
     }
 
-    fn track(&self) -> std::result::Result<Way, String> {
+    /// The `track` engine, for an area of which the pages below `known` were harvested before.
+    fn track(&self, known: usize) -> std::result::Result<Way, String> {
         let kernel = Kernel::open().map_err(|missing| missing.reason())?;
-        let written = Written::new(kernel, self.base, self.limit, self.page);
+        let fresh = self.zeroes.then_some(known);
+        let shape = Shape { base: self.base, len: self.limit, page: self.page, huge: self.huge / self.page, fresh };
+        let written = Written::new(kernel, shape);
         written.map(Way::Track).map_err(|error| format!("userfaultfd refused the range: {error}"))
     }
 
@@ -125,11 +147,12 @@ impl Tracker {
         matches!(self.asked, Engine::Auto | Engine::Fork)
     }
 
-    /// Goes over to comparing, after `why`. Every page counts as written, as what the engine before knew is gone.
-    fn degrade(&mut self, why: String) -> io::Result<()> {
+    /// Goes over to comparing, after `why`. The pages below `known` count as written, as what the engine before knew is
+    /// gone; others were never sent, and the shadow is all zeros as well.
+    fn degrade(&mut self, why: String, known: usize) -> io::Result<()> {
         self.way = Way::Compare(Compare::new(self.base, self.limit, self.page)?);
         self.note = Some(why);
-        self.pending.push(0, self.used);
+        self.pending.push(0, known);
         Ok(())
     }
 
@@ -144,7 +167,7 @@ impl Tracker {
     }
 
     /// From now on looks at the first `used_pages` pages (never fewer than before). The new ones are reported by the next
-    /// harvest. `Auto` may change the engine.
+    /// harvest, except untouched ones of new memory. `Auto` may change the engine.
     ///
     /// # Errors
     /// `Forked` in another process than the one it was made in.
@@ -154,16 +177,19 @@ impl Tracker {
         if used <= self.used {
             return Ok(());
         }
-        self.pending.push(self.used, used - self.used);
+        let known = self.used;
         self.used = used;
+        if !self.zeroes {
+            self.pending.push(known, used - known);
+        }
         if self.chooses() && self.used > COPIED_PAGES && matches!(self.way, Way::Copy) && self.note.is_none() {
-            match self.track() {
+            match self.track(known) {
                 Ok(way) => {
                     self.way = way;
-                    self.pending.push(0, self.used);
+                    self.pending.push(0, known);
                 }
                 Err(why) => {
-                    if let Err(error) = self.degrade(why.clone()) {
+                    if let Err(error) = self.degrade(why.clone(), known) {
                         self.note = Some(format!("{why}; no address space for a shadow either: {error}"));
                     }
                 }
@@ -208,7 +234,7 @@ impl Tracker {
         {
             let why =
                 format!("the kernel no longer lets this process track writes ({error}); pages are compared instead");
-            status = self.degrade(why).and_then(|()| self.fetch());
+            status = self.degrade(why, self.used).and_then(|()| self.fetch());
         }
         status.map_err(|error| Error::system("fetching the written pages of an area", error))?;
         out.extend(&self.pending);

@@ -6,6 +6,7 @@
 
 use super::super::fault;
 use super::super::pages::PageRuns;
+use super::super::touched::touched;
 use super::hot::Hot;
 use super::kernel::Kernel;
 use std::io;
@@ -14,37 +15,62 @@ use std::sync::Arc;
 /// Pages that one scan call covers: 64 MiB.
 const STEP: usize = 16 << 10;
 
+/// What the range is like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub base: usize,
+    /// Bytes, whole pages.
+    pub len: usize,
+    /// Bytes of a page.
+    pub page: usize,
+    /// Pages from the base on that the kernel may keep as huge pages.
+    pub huge: usize,
+    /// Pages from here on were not harvested yet, and read as zeros where they were never touched. `None`: any page may
+    /// hold something.
+    pub fresh: Option<usize>,
+}
+
 /// One registered range.
 #[derive(Debug)]
 pub(super) struct Written {
     kernel: Arc<Kernel>,
-    base: usize,
-    len: usize,
-    page: usize,
+    shape: Shape,
+    /// Pages in a huge page.
+    unit: usize,
     hot: Hot,
+    /// Pages at or above what was in use when they were found and protected.
+    beyond: PageRuns,
     /// Room for what a scan finds, kept between harvests.
     found: Vec<(usize, usize)>,
 }
 
 impl Written {
     /// Registers the range. Every page counts as written until the first harvest.
-    pub fn new(kernel: Arc<Kernel>, base: usize, len: usize, page: usize) -> io::Result<Self> {
-        kernel.uffd.register_wp(base, len)?;
-        Ok(Written { kernel, base, len, page, hot: Hot::default(), found: Vec::new() })
+    pub fn new(kernel: Arc<Kernel>, shape: Shape) -> io::Result<Self> {
+        kernel.uffd.register_wp(shape.base, shape.len)?;
+        let unit = (2 << 20) / shape.page;
+        Ok(Written { kernel, shape, unit, hot: Hot::default(), beyond: PageRuns::new(), found: Vec::new() })
+    }
+
+    /// The address of a page.
+    fn at(&self, page: usize) -> usize {
+        self.shape.base + page * self.shape.page
     }
 
     /// Adds written pages of the first `used` to `out`, without protecting, until `stop_after` are found.
     pub fn peek(&mut self, used: usize, stop_after: usize, out: &mut PageRuns) -> io::Result<()> {
+        let known = self.shape.fresh.map_or(used, |fresh| fresh.min(used));
         self.found.clear();
-        self.kernel.pagemap.scan_written(
-            self.base,
-            self.base + used * self.page,
-            false,
-            stop_after,
-            &mut self.found,
-        )?;
+        let mut found = 0;
+        if known > 0 {
+            let (start, end) = (self.at(0), self.at(known));
+            found = self.kernel.pagemap.scan_written(start, end, false, stop_after, &mut self.found)?;
+        }
         for &(start, end) in &self.found {
-            out.push((start - self.base) / self.page, (end - start) / self.page);
+            out.push((start - self.shape.base) / self.shape.page, (end - start) / self.shape.page);
+        }
+        if known < used && found < stop_after && !touched(self.shape.base, self.shape.page, known, used - known, out) {
+            out.push(known, used - known);
         }
         for (first, count) in self.hot.runs() {
             out.push(first, count.min(used.saturating_sub(first)));
@@ -56,41 +82,83 @@ impl Written {
     /// that may have lost their note.
     pub fn harvest(&mut self, used: usize, pending: &mut PageRuns) -> io::Result<()> {
         self.hot.begin();
+        let earlier = std::mem::take(&mut self.beyond);
+        for (first, count) in earlier.iter() {
+            self.keep(first, count, used, pending);
+        }
+        let known = self.shape.fresh.map_or(used, |fresh| fresh.min(used));
         let hot: Vec<_> = self.hot.runs().collect();
         let mut from = 0;
         for (first, count) in hot {
-            if first >= used {
+            if first >= known {
                 break;
             }
-            self.scan(from, first, pending)?;
-            from = (first + count).min(used);
+            self.scan(from, first, used, pending)?;
+            from = (first + count).min(known);
             pending.push(first, from - first);
         }
-        self.scan(from, used, pending)?;
+        self.scan(from, known, used, pending)?;
+        // A huge page is scanned whole, or the kernel splits it.
+        let end = if used < self.shape.huge { used.next_multiple_of(self.unit).min(self.shape.huge) } else { used };
+        if known < end {
+            self.scan_fresh(known, end, used, pending)?;
+        }
         self.hot.learn(pending);
         Ok(())
     }
 
-    /// Scans pages `from..to` in steps.
-    fn scan(&mut self, mut from: usize, to: usize, pending: &mut PageRuns) -> io::Result<()> {
+    /// Scans pages that come into use, and leaves out those that nobody has touched: they read as zeros, as they do where
+    /// nothing was ever sent. After they were protected, as a write before that is no longer noted.
+    fn scan_fresh(&mut self, known: usize, end: usize, used: usize, pending: &mut PageRuns) -> io::Result<()> {
+        let mut new = PageRuns::new();
+        let status = self.scan(known, end, used, &mut new);
+        if status.is_err() || self.shape.fresh.is_none() || used <= known {
+            pending.extend(&new);
+            return status;
+        }
+        self.shape.fresh = Some(used);
+        let mut there = PageRuns::new();
+        if touched(self.shape.base, self.shape.page, known, used - known, &mut there) {
+            new.common(there.iter(), pending);
+        } else {
+            pending.extend(&new);
+        }
+        Ok(())
+    }
+
+    /// Scans pages `from..to` in steps, of which the first `used` are reported now.
+    fn scan(&mut self, mut from: usize, to: usize, used: usize, pending: &mut PageRuns) -> io::Result<()> {
         let step = fault::step(STEP);
         while from < to {
-            let until = (from + step).min(to);
+            let mut until = (from + step).min(to);
+            if until < self.shape.huge && until < to {
+                // Not through the middle of a huge page, which the kernel would split.
+                until = (until / self.unit * self.unit).max(from + 1);
+            }
             fault::check()?;
             self.found.clear();
-            let (start, end) = (self.base + from * self.page, self.base + until * self.page);
-            let status = self.kernel.pagemap.scan_written(start, end, true, 0, &mut self.found);
+            let status = self.kernel.pagemap.scan_written(self.at(from), self.at(until), true, 0, &mut self.found);
             if let Err(error) = status {
                 // The kernel may have protected pages whose ranges it did not hand over: all of the step counts as written.
-                pending.push(from, until - from);
+                self.keep(from, until - from, used, pending);
                 return Err(error);
             }
-            for &(start, end) in &self.found {
-                pending.push((start - self.base) / self.page, (end - start) / self.page);
+            let found = std::mem::take(&mut self.found);
+            for &(start, end) in &found {
+                let first = (start - self.shape.base) / self.shape.page;
+                self.keep(first, (end - start) / self.shape.page, used, pending);
             }
+            self.found = found;
             from = until;
         }
         Ok(())
+    }
+
+    /// Adds a run to what is reported now, and what of it is not in use yet to what is reported when it is.
+    fn keep(&mut self, first: usize, count: usize, used: usize, pending: &mut PageRuns) {
+        let now = used.clamp(first, first + count) - first;
+        pending.push(first, now);
+        self.beyond.push(first + now, count - now);
     }
 }
 
@@ -99,7 +167,7 @@ impl Drop for Written {
         // In a forked child the descriptor still stands for main's memory: taking the range off there would blind main.
         if self.kernel.is_ours() {
             // The range may be unmapped already, which ended the tracking as well: nothing is left to do then.
-            let _ = self.kernel.uffd.unregister(self.base, self.len);
+            let _ = self.kernel.uffd.unregister(self.shape.base, self.shape.len);
         }
     }
 }
