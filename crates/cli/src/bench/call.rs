@@ -5,7 +5,7 @@ use super::memory::{Ballast, Field, PAGE};
 use super::plot::{Chart, Series};
 use super::reach::{Reach, ratio};
 use super::rivals::{self, Echo, Hand, Piped, Places, Sleeper};
-use super::stats::{Samples, Summary};
+use super::stats::{Samples, Shuffle, Summary};
 use super::{Bench, Common, Progress};
 use crate::out::{self, Align, Failure, PLAIN, Table};
 use orbit::{Engine, Limits, Orbit};
@@ -160,7 +160,16 @@ fn measure(case: &Case, rivals: &Rivals, quick: bool) -> Result<Row, Failure> {
     orbit.wait_ready(Duration::from_secs(20))?;
     let field = Field::new("bench-call", case.area_bytes, case.engine)?;
     let sleeper = Sleeper::process(orbit.pid())?;
-    let mut run = Run { case: *case, orbit, sleeper, field, rivals, pages: Vec::new(), times: Times::default() };
+    let mut run = Run {
+        case: *case,
+        orbit,
+        sleeper,
+        field,
+        rivals,
+        pages: Vec::new(),
+        times: Times::default(),
+        shuffle: Shuffle::new(1),
+    };
     run.pages = run.field.spread(case.dirty_pages);
     // A copier is a child as fork's is: it must not have to share main's CPU.
     rivals.places.hold(!case.all_dirty());
@@ -199,44 +208,54 @@ struct Run<'a> {
     rivals: &'a Rivals,
     pages: Vec<usize>,
     times: Times,
+    shuffle: Shuffle,
 }
 
 impl Run<'_> {
-    /// Everybody once; who begins changes from round to round.
+    /// Everybody once, in an order that changes from round to round; fork every fourth round. What a fork leaves behind
+    /// (pages to be copied or marked at the next write) is fork's affair: a round that does not count follows it.
     fn round(&mut self, round: usize) -> Result<(), Failure> {
-        for turn in 0..6 {
+        if round % 4 == 1 {
+            self.field.write(&self.pages);
+            self.rivals.places.hold(false);
+            self.times.fork.add(rivals::fork()?);
+            self.rivals.places.hold(!self.case.all_dirty());
+            let counted = std::mem::take(&mut self.times);
+            self.turns()?;
+            self.times = counted;
+        }
+        self.turns()
+    }
+
+    fn turns(&mut self) -> Result<(), Failure> {
+        let mut order = [0, 1, 2, 3, 4];
+        self.shuffle.shuffle(&mut order);
+        for rival in order {
             self.field.write(&self.pages);
             self.sleeper.wait()?;
             self.rivals.hand.sleeper.wait()?;
             self.rivals.echo.sleeper.wait()?;
             self.rivals.piped.sleeper.wait()?;
-            match (turn + round) % 6 {
+            match rival {
                 0 => self.call_async()?,
                 1 => self.call_sync()?,
                 2 => self.times.thread.add(self.rivals.hand.give()),
                 3 => self.times.pipe.add(self.rivals.piped.give(self.field.bytes(), &self.pages)?),
-                4 => self.times.futex.add(self.rivals.echo.round_trip()),
-                _ => {
-                    self.rivals.places.hold(false);
-                    self.times.fork.add(rivals::fork()?);
-                    self.rivals.places.hold(!self.case.all_dirty());
-                }
+                _ => self.times.futex.add(self.rivals.echo.round_trip()),
             }
         }
         Ok(())
     }
 
     /// Calls that come as fast as they are answered, so that the orbit keeps looking for the next one: first some to get it
-    /// going, then some that count. The rivals' turn comes in between, asleep as ever.
+    /// going, then some that count. No rival has such a state.
     fn round_awake(&mut self) -> Result<(), Failure> {
-        let before = (self.times.call_async.len(), self.times.call_sync.len());
-        let counts = (self.times.call_async.clone(), self.times.call_sync.clone());
+        let counted = std::mem::take(&mut self.times);
         for _ in 0..100 {
             self.field.write(&self.pages);
             self.call_async()?;
         }
-        debug_assert_eq!(before.1, counts.1.len());
-        (self.times.call_async, self.times.call_sync) = counts;
+        self.times = counted;
         for _ in 0..20 {
             self.field.write(&self.pages);
             self.call_async()?;
