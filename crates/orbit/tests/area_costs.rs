@@ -5,7 +5,7 @@ mod area_common;
 use area_common::{PAGE, Random, can_have, write};
 use orbit::area::track::{PageRuns, Tracker};
 use orbit::area::{Area, Engine};
-use orbit_linux::map::{Mapping, advise};
+use orbit_linux::map::Mapping;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -115,43 +115,50 @@ fn clean_scans_and_dirty_pages() {
     if !can_have(Engine::Track) {
         return;
     }
-    for (mib, huge) in [(1, false), (32, false), (256, false), (32, true), (256, true)] {
-        let len = (mib << 20) + (2 << 20);
-        let whole = Mapping::anonymous(len, false).unwrap();
-        let base = whole.addr().next_multiple_of(2 << 20);
+    for (mib, stated) in [(1, false), (32, false), (256, false), (32, true), (256, true)] {
         let (len, pages) = (mib << 20, (mib << 20) / PAGE);
-        // SAFETY: advice about an own mapping that is not in use yet.
-        unsafe { advise(base, len, if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE }) }.unwrap();
-        orbit_linux::map::populate_write(base, len).unwrap();
-        let mut tracker = Tracker::new(base, len, Engine::Track).unwrap();
-        tracker.grow(pages).unwrap();
+        let area = Area::builder("scanned").size(if stated { len } else { 0 }).limit(len).build().unwrap();
+        let base = area.base();
+        let orbit = area.attach();
         let mut runs = PageRuns::new();
-        tracker.harvest(&mut runs).unwrap();
-        let clean = median(25, || {
+        let mut harvest = || {
             runs.clear();
-            timed(|| tracker.harvest(&mut runs).unwrap())
-        });
-        let mut random = Random::quiet();
-        let (mut first, mut harvest, mut found) = (Vec::new(), Vec::new(), 0);
-        for turn in 0..25 {
-            let at: Vec<_> = (0..64).map(|_| random.below(pages)).collect();
-            first.push(timed(|| at.iter().for_each(|page| write(base, page * PAGE, turn))) / 64);
-            runs.clear();
-            harvest.push(timed(|| tracker.harvest(&mut runs).unwrap()));
-            found += runs.pages();
+            let time = timed(|| area.snapshot_pages(&orbit, &mut runs).unwrap());
+            (time, runs.pages())
+        };
+        // Grows bit by bit, with snapshots in between.
+        for _ in 0..64 {
+            let part = area.alloc(len / 64, PAGE).unwrap().addr().get();
+            (0..pages / 64).for_each(|page| write(part, page * PAGE, 1));
+            harvest();
         }
-        first.sort_unstable();
-        harvest.sort_unstable();
+        let clean = median(25, || harvest().0);
         println!(
-            "{mib:>4} MiB of {} pages: clean harvest {:>7.1} us ({:.2} ns a page); 64 random pages: first write {} ns each, \
-             harvest {:.1} us, {} reported",
-            if huge { "huge" } else { "4 KiB" },
+            "{mib:>4} MiB{}: clean harvest {:>6.1} us ({:.2} ns a page)",
+            if stated { ", size stated" } else { "" },
             clean / 1e3,
-            clean / pages as f64,
-            first[12],
-            harvest[12] as f64 / 1e3,
-            found / 25
+            clean / pages as f64
         );
+        let mut random = Random::quiet();
+        for (round, spread) in [(1, pages / 8), (2, pages / 8), (1, pages), (2, pages)] {
+            let (mut first, mut found) = (0, 0);
+            let mut times = Vec::new();
+            for turn in 0..25 {
+                let at: Vec<_> = (0..64).map(|_| random.below(spread)).collect();
+                first += timed(|| at.iter().for_each(|page| write(base, page * PAGE, turn)));
+                let (time, pages) = harvest();
+                times.push(time);
+                found += pages;
+            }
+            times.sort_unstable();
+            println!(
+                "          64 pages of {:>3} MiB, round {round}: first write {:>5} ns each, harvest {:>6.1} us, {} reported",
+                spread * PAGE >> 20,
+                first / 25 / 64,
+                times[12] as f64 / 1e3,
+                found / 25
+            );
+        }
     }
 }
 
