@@ -34,7 +34,14 @@ put() {
 }
 
 put 755 bin "$built/orbit"
-put 755 lib "$built/liborbit.so"
+# The file has the whole version in its name; programs find it by its soname, compilers by the short name.
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+lib=$DESTDIR$PREFIX/lib
+mkdir -p "$lib"
+install -m 755 "$built/liborbit.so" "$lib/liborbit.so.$version"
+ln -sf "liborbit.so.$version" "$lib/liborbit.so.0"
+ln -sf liborbit.so.0 "$lib/liborbit.so"
+printf '%s\n' "$lib/liborbit.so.$version" "$lib/liborbit.so.0" "$lib/liborbit.so"
 put 644 lib "$built/liborbit.a"
 put 644 include crates/orbit-c/include/*.h crates/orbit-c/include/*.hpp crates/section/include/*.h
 for section in 1 3 7; do
@@ -44,10 +51,7 @@ for section in 1 3 7; do
 done
 put 644 share/doc/orbit LICENSE-MIT LICENSE-APACHE CHANGELOG.md README.md
 
-if [ -f crates/orbit-c/orbit.pc.in ]; then
-    version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-    mkdir -p "$DESTDIR$PREFIX/lib/pkgconfig"
-    sed "s|@PREFIX@|$PREFIX|g; s|@VERSION@|$version|g" crates/orbit-c/orbit.pc.in >"$DESTDIR$PREFIX/lib/pkgconfig/orbit.pc"
-    chmod 644 "$DESTDIR$PREFIX/lib/pkgconfig/orbit.pc"
-    echo "$DESTDIR$PREFIX/lib/pkgconfig/orbit.pc"
-fi
+mkdir -p "$lib/pkgconfig"
+sed "s|@PREFIX@|$PREFIX|g; s|@VERSION@|$version|g" crates/orbit-c/orbit.pc.in >"$lib/pkgconfig/orbit.pc"
+chmod 644 "$lib/pkgconfig/orbit.pc"
+echo "$lib/pkgconfig/orbit.pc"

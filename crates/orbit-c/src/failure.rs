@@ -4,8 +4,8 @@
 //! sentence where `orbit_last_error` finds it.
 
 use std::any::Any;
-use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_int, c_long};
+use std::cell::Cell;
+use std::ffi::{c_char, c_int, c_long};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
@@ -35,23 +35,33 @@ impl From<orbit::Error> for Failure {
     }
 }
 
+/// Bytes of a sentence that are kept, the final zero included.
+const KEPT: usize = 2048;
+
 thread_local! {
-    /// The sentence of this thread's last failure.
-    static LAST: RefCell<CString> = RefCell::new(CString::default());
+    /// The sentence of this thread's last failure. It never moves, so that a pointer to it is good as long as the thread is.
+    static LAST: Cell<[u8; KEPT]> = const { Cell::new([0; KEPT]) };
 }
 
 /// Keeps the sentence for `orbit_last_error`.
 pub(crate) fn remember(message: String) {
-    let mut bytes = message.into_bytes();
-    bytes.retain(|&byte| byte != 0);
-    let sentence = CString::new(bytes).unwrap_or_default();
-    // While a thread ends its storage may be gone already: then the sentence is lost, the number is not.
-    let _ = LAST.try_with(|last| last.replace(sentence));
+    let mut len = message.len().min(KEPT - 1);
+    while !message.is_char_boundary(len) {
+        len -= 1;
+    }
+    LAST.with(|last| {
+        let room = last.as_ptr().cast::<u8>();
+        // SAFETY: the array is this thread's own, longer than `len`, and no reference to it exists.
+        unsafe {
+            std::ptr::copy_nonoverlapping(message.as_ptr(), room, len);
+            room.add(len).write(0);
+        }
+    });
 }
 
-/// The sentence of this thread's last failure; valid until its next one.
+/// The sentence of this thread's last failure.
 pub(crate) fn last() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    LAST.with(|last| last.as_ptr().cast_const().cast())
 }
 
 /// A panic of the library is a fault of it: it becomes an error, is not printed, and does not reach C.

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * orbit.h: auxiliary tasks in address spaces of their own.
+ *
+ * Words. main: your program. orbit: one auxiliary task, a process of its own that runs functions of your program when
+ * main calls it. area: memory of main whose objects an orbit is shown, at the same addresses. call: one invocation.
+ * snapshot: the state of the named areas at the moment of a call; that is what the task sees. update: what a task hands
+ * back: data, modifications, operations; main looks at it and applies it, or does not. The meaning is that of "orbit"
+ * (OSDI '22); section numbers below are that paper's.
+ *
+ *     static long check(void *store, void *args) {          // runs in the orbit
+ *         struct account *a = *(struct account **)args;
+ *         return a->balance < 0;
+ *     }
+ *     struct orbit *checker = orbit_create("checker", check, NULL);
+ *     struct orbit_area *area = orbit_area_create(4096, NULL);
+ *     struct account *a = orbit_alloc(area, sizeof *a);
+ *     ...
+ *     struct orbit_outcome end;
+ *     if (orbit_call(checker, 1, &area, NULL, &a, sizeof a, &end) < 0)
+ *         log(orbit_last_error());                          // "crashed: SIGSEGV at 0x0 in check (account.c:12)"
+ *
+ * Build: cc prog.c $(pkg-config --cflags --libs orbit). Linux on x86-64 or AArch64.
+ *
+ * Errors. A function that gives an int or long gives a negative errno value when it fails; one that gives a pointer
+ * gives NULL and sets errno. Either way orbit_last_error() has a sentence that names the thing, the value, the limit and
+ * the way out. A failed function has changed nothing unless it says otherwise. The numbers, everywhere the same:
+ *
+ *     EINVAL       an argument makes no sense: NULL, misaligned, out of range, unknown flag
+ *     EBADF        not a handle of this kind, or one that was freed or destroyed
+ *     EFAULT       an address that is in no area, or that no memory can have
+ *     EALREADY     the object is free already (double free)
+ *     ENOSPC       the area, the log or the queue has no room left
+ *     E2BIG        more bytes than this function takes
+ *     ENOENT       nothing answers to this name, number or function
+ *     EOPNOTSUPP   this machine, user or build cannot do it
+ *     ENODEV       the orbit or area is gone for good
+ *     EHOSTDOWN    the orbit has ended and is about to be started again: call later
+ *     ECHILD       the handle was made by the process that this one was forked from
+ *     EAGAIN       a limit of descriptors, processes or memory was reached
+ *     EACCES       the orbit, or the operation, lacks the privilege
+ *     EPERM        only an orbit may do this, or only main may; or the kernel does not permit it
+ *     ESTALE       the old bytes of a conditional modification no longer stand there
+ *
+ * and, of calls, how they ended (see struct orbit_outcome): EREMOTEIO crashed, EOWNERDEAD killed or exited, ENOMEM out of
+ * memory, ETIMEDOUT, ECANCELED; EINPROGRESS not ended yet.
+ *
+ * Handles (struct orbit *, struct orbit_area *, struct orbit_future *, struct orbit_update *) are looked up, never followed:
+ * any value may be passed for one and gives an error at worst. Other pointers must be what they say they are, as in the C
+ * library: NULL, and addresses where nothing can be mapped, give an error; the rest is read or written.
+ *
+ * Threads: every function may be called from any thread at any time, also on the same handle, unless it says otherwise.
+ * Freeing a handle that another thread uses is safe: the other one finishes. Not from signal handlers.
+ * Signals: waits go on when a signal handler of yours has run. The library's one thread in main takes no signals.
+ * fork: a child has none of its parent's orbits, areas or futures; it may make its own. exec: nothing is inherited.
+ * Blocking: functions that wait say so; all others take microseconds, orbit_init and the first orbit_create some
+ * milliseconds.
+ * The library prints nothing and never ends your program.
+ */
+#ifndef ORBIT_H
+#define ORBIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ORBIT_VERSION "0.1.0"
+
+struct orbit;        /* an orbit, as main holds it */
+struct orbit_area;   /* an area */
+struct orbit_future; /* a call that was made */
+struct orbit_update; /* what a task hands back */
+
+/* What an orbit runs, in its own process. store: what the init function gave (NULL without one); args: a copy of the
+ * caller's bytes, aligned to 16, which the function may write to; NULL if there were none. The objects of the areas named
+ * in the call are there at their addresses, as they were at the call. What the function writes to them stays in the orbit
+ * and is gone at the next call; what it keeps in its store, or in other memory of its own, stays until the orbit ends. */
+typedef long (*orbit_entry)(void *store, void *args);
+
+/* A function of main that a task may ask for in an update. args: a copy of the bytes that came with the request, aligned
+ * to 16, chosen by the task: look at len and at every value before use. What it returns is not looked at. */
+typedef long (*orbit_operation)(void *args, size_t len);
+
+/* ---- set-up and errors ------------------------------------------------------------------------------------------- */
+
+/* How the library is set up; begin with ORBIT_CONFIG_INIT. */
+struct orbit_config {
+    size_t size;      /* sizeof(struct orbit_config) */
+    size_t window;    /* address space to reserve for areas, bytes; 0: 64 GiB; costs no memory; less where there is less */
+    uint32_t spares;  /* processes cloned ahead of need, so that making an orbit is a hand-over; 0 to 16 */
+    uint32_t spin_us; /* how long a busy orbit looks for its next call before it sleeps, microseconds; 0: never */
+};
+#define ORBIT_CONFIG_INIT { sizeof(struct orbit_config), 0, 1, 50 }
+
+/* Sets the library up, if it is not yet. Best called early in main(), while there is one thread and little memory: orbits
+ * are clones of the program as it is now. Calling it is not required. 0 or -errno (EAGAIN, EOPNOTSUPP; EPERM in an orbit). */
+int orbit_init(void);
+/* The same with a configuration. EINVAL if the library is set up already. */
+int orbit_init_with(const struct orbit_config *config);
+
+/* 1 in an orbit, 0 in main. */
+int orbit_is_orbit(void);
+/* The sentence of this thread's last failure, "" if there was none. The pointer is good as long as the thread lives; the next
+ * failure in this thread overwrites what is there. Waits that tell of a task's bad end leave its text here too. */
+const char *orbit_last_error(void);
+/* A phrase for an error number, negative or positive. Valid until the thread's next call of it. */
+const char *orbit_strerror(int error);
+/* The library's version, as ORBIT_VERSION was when it was built. */
+const char *orbit_version(void);
+
+/* ---- orbits (sections 3, 4.1, 4.2) --------------------------------------------------------------------------------- */
+
+/* What an orbit may use; begin with ORBIT_LIMITS_INIT, which limits nothing. With a control group (root, or one that was
+ * delegated) memory and CPU hold exactly; without, memory by RLIMIT_DATA and the CPU share by a nice value. */
+struct orbit_limits {
+    size_t size;           /* sizeof(struct orbit_limits) */
+    uint64_t memory;       /* bytes of memory of its own, at least 1 MiB; 0: no limit */
+    uint32_t cpu_percent;  /* CPU time in percent of one CPU: 50 is half a CPU, 200 two; 0: no limit */
+    int set_nice;          /* not 0: the next field counts */
+    int nice;              /* -20 (most urgent) to 19; below main's own it takes CAP_SYS_NICE */
+    uint32_t cpu_count;    /* numbers in cpus; 0: any CPU */
+    const uint32_t *cpus;  /* the CPUs it may run on, 0 to 1023 */
+};
+#define ORBIT_LIMITS_INIT { sizeof(struct orbit_limits), 0, 0, 0, 0, 0, NULL }
+
+enum orbit_restart {
+    ORBIT_RESTART_ON_FAILURE = 0, /* at once after the first failures in a row, then after pauses that double */
+    ORBIT_RESTART_NEVER = 1,      /* it stays down; calls fail with ENODEV */
+    ORBIT_RESTART_ALWAYS = 2      /* at once, always */
+};
+enum orbit_pending {
+    ORBIT_PENDING_FAIL = 0, /* calls that wait behind the one that failed are cancelled */
+    ORBIT_PENDING_KEEP = 1  /* they run in the orbit's next process, each on its own snapshot */
+};
+enum orbit_when_full {
+    ORBIT_FULL_BLOCK = 0,      /* a call waits until the queue and the log have room */
+    ORBIT_FULL_FAIL = 1,       /* it fails with ENOSPC; nothing is lost, its pages go with the next call */
+    ORBIT_FULL_DROP_OLDEST = 2 /* calls that wait and have not begun are cancelled */
+};
+/* Flags of struct orbit_options. */
+#define ORBIT_DATA_ONLY 1u /* the task may push data, but no modifications and no operations (section 4.5: not privileged) */
+
+/* How an orbit is made; begin with ORBIT_OPTIONS_INIT and set name and entry. */
+struct orbit_options {
+    size_t size;                       /* sizeof(struct orbit_options) */
+    const char *name;                  /* shown in messages; its first 15 bytes are the process's name; NULL: "orbit" */
+    orbit_entry entry;                 /* what calls run: code of the program or of a library loaded now */
+    void *(*init)(void);               /* run once in each process of the orbit; gives the store; may be NULL */
+    const struct orbit_limits *limits; /* NULL: none */
+    int restart;                       /* enum orbit_restart */
+    int pending;                       /* enum orbit_pending */
+    int when_full;                     /* enum orbit_when_full */
+    uint32_t flags;                    /* ORBIT_DATA_ONLY or 0 */
+    uint64_t first_pause_us;           /* pause after the fourth failure in a row; 0: 1000 */
+    uint64_t longest_pause_us;         /* 0: one second */
+    uint32_t give_up;                  /* failures in a row after which it stays down; 0: never */
+    uint32_t alter_count;              /* areas in alters; 0: its updates may modify every area */
+    struct orbit_area *const *alters;  /* the only areas that its updates may modify */
+    uint64_t deadline_us;              /* deadline of calls that have none of their own, microseconds; 0: none */
+    size_t log_size;                   /* shared memory for snapshots on their way, bytes, all in use from the start: 128 KiB
+                                          to 1 GiB, rounded up to a power of two; 0: 1 MiB */
+};
+#define ORBIT_OPTIONS_INIT \
+    { sizeof(struct orbit_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0 }
+
+/* Makes an orbit (section 4.2). name: NULL is "orbit". init: run once in the orbit's process, and again after each restart,
+ * gives the store; NULL: none. Returns when the process exists; init runs meanwhile. NULL on failure: EINVAL (no entry, or
+ * no code at its address), EAGAIN, EPERM (in an orbit). */
+struct orbit *orbit_create(const char *name, orbit_entry entry, void *(*init)(void));
+/* The same with options. */
+struct orbit *orbit_create_with(const struct orbit_options *options);
+/* Ends an orbit: its process is killed, waiting calls are cancelled, the handle is void. Blocks until the process has
+ * ended. Futures of its calls stay valid. */
+int orbit_destroy(struct orbit *orbit);
+/* Kills the orbit's process. The running call ends with ORBIT_KILLED; what follows says the restart policy. */
+int orbit_kill(struct orbit *orbit);
+/* Blocks until the orbit's process has run its init function, or this many microseconds (ETIMEDOUT). */
+int orbit_wait_ready(struct orbit *orbit, uint64_t timeout_us);
+/* Changes the limits, of the running process too as far as the kernel allows. NULL: no limits. */
+int orbit_set_limits(struct orbit *orbit, const struct orbit_limits *limits);
+/* The orbit lets go of an area, which may then be destroyed. A later call may name it again. */
+int orbit_detach(struct orbit *orbit, struct orbit_area *area);
+
+/* What an orbit has done so far. */
+struct orbit_stats {
+    uint64_t calls;       /* made */
+    uint64_t failed;      /* of these, ended otherwise than by returning */
+    uint64_t crashes;     /* times its process ended by itself or was killed */
+    uint64_t restarts;    /* times it was started again */
+    uint64_t pages;       /* pages of snapshots sent to it */
+    uint64_t copiers;     /* calls whose snapshot a one-shot child held, being large */
+    uint64_t updates;     /* received */
+    uint64_t bad_updates; /* refused since they made no sense */
+    uint32_t pending;     /* calls that wait or run now */
+    int32_t pid;          /* its process now, 0 while it is down */
+    uint64_t reserved[6]; /* 0 */
+};
+int orbit_stats(struct orbit *orbit, struct orbit_stats *stats);
+
+/* ---- areas and objects (section 4.3) --------------------------------------------------------------------------- */
+
+/* How an area's written pages are found. All mean the same; they differ in cost and in what they need. */
+enum orbit_engine {
+    ORBIT_ENGINE_AUTO = 0,    /* chosen by size and by what the kernel offers */
+    ORBIT_ENGINE_TRACK = 1,   /* userfaultfd and PAGEMAP_SCAN (Linux 6.7); EOPNOTSUPP where they are not to be had */
+    ORBIT_ENGINE_COMPARE = 2, /* compared with a copy; works everywhere; as much memory again */
+    ORBIT_ENGINE_COPY = 3,    /* every page with each call: for a few pages that change all the time (section 4.6.2) */
+    ORBIT_ENGINE_FORK = 4,    /* as AUTO, and a one-shot child sends them: for calls that change very much */
+    ORBIT_ENGINE_MPROTECT = 5 /* by SIGSEGV: system calls that write into the area may fail with EFAULT */
+};
+
+/* What an area shall be like; begin with ORBIT_AREA_OPTIONS_INIT. */
+struct orbit_area_options {
+    size_t size;      /* sizeof(struct orbit_area_options) */
+    const char *name; /* shown in messages; NULL: "area" */
+    size_t init_size; /* bytes it is expected to hold; with adopt: bytes of memory to adopt */
+    size_t limit;     /* bytes it may ever hold, growing in place; 0: 64 MiB, or init_size if that is more */
+    int engine;       /* enum orbit_engine */
+    int reserved;     /* 0 */
+    void *adopt;      /* not NULL: make the memory there the area, as orbit_area_adopt does */
+};
+#define ORBIT_AREA_OPTIONS_INIT { sizeof(struct orbit_area_options), NULL, 0, 0, 0, 0, NULL }
+
+/* Makes an area for about init_size bytes; it grows in place up to 64 MiB, or init_size if that is more. Its memory is taken
+ * as objects are made. orbit may be NULL; any orbit may be shown any area, and gets its mirror, at the same address, with
+ * the first call that names it. NULL on failure: ENOSPC (no address space left), EBADF. */
+struct orbit_area *orbit_area_create(size_t init_size, struct orbit *orbit);
+struct orbit_area *orbit_area_create_with(const struct orbit_area_options *options);
+/* Makes existing memory an area, where it is: whole pages of private memory, readable and writable, mapped as long as the
+ * area lives, and not given back to the kernel or replaced meanwhile (madvise, mremap, mmap over it). It has no allocator.
+ * See ORBIT_GLOBAL for global variables. NULL on failure: EINVAL, EOPNOTSUPP. */
+struct orbit_area *orbit_area_adopt(void *start, size_t len);
+/* Ends an area: its objects are gone and its memory is unmapped (adopted memory stays). EINVAL while orbits use it:
+ * orbit_detach or orbit_destroy them first. */
+int orbit_area_destroy(struct orbit_area *area);
+
+/* An area as it is now. */
+struct orbit_area_info {
+    void *base;        /* first address, the same in main and in every orbit */
+    size_t limit;      /* bytes it may ever hold */
+    size_t used;       /* bytes of living objects, as rounded up */
+    size_t objects;    /* living objects */
+    size_t high_water; /* bytes from base to the end of the last page ever used */
+    int engine;        /* enum orbit_engine: what AUTO came to at the last snapshot */
+    int reserved;      /* 0 */
+};
+int orbit_area_info(struct orbit_area *area, struct orbit_area_info *info);
+
+/* An object of at least size bytes, aligned to 16, content undefined. NULL: ENOSPC (area full), E2BIG, EBADF, EPERM (in an
+ * orbit). Takes tens of nanoseconds. Bookkeeping lies outside the area: writing beyond an object cannot corrupt it. */
+void *orbit_alloc(struct orbit_area *area, size_t size);
+/* The same for count objects of size bytes, all bytes 0. */
+void *orbit_calloc(struct orbit_area *area, size_t count, size_t size);
+/* The same at a multiple of align, a power of two. */
+void *orbit_aligned_alloc(struct orbit_area *area, size_t align, size_t size);
+/* Makes an object hold size bytes; gives where it is now. NULL: the object is as it was. object NULL: orbit_alloc. */
+void *orbit_realloc(struct orbit_area *area, void *object, size_t size);
+/* Frees an object of whatever area. NULL is nothing to free. EFAULT: in no area; EALREADY: free already; EINVAL: inside an
+ * object. */
+int orbit_free(void *object);
+/* Bytes that an object really has; 0 for NULL and on failure. */
+size_t orbit_usable_size(const void *object);
+
+/* ---- calls and futures (sections 4.1, 4.3, 4.4) -------------------------------------------------------------------- */
+
+/* Bytes of arguments that a call takes at most. */
+#define ORBIT_MAX_ARGS 65536
+
+enum orbit_outcome_kind {
+    ORBIT_PENDING = 0,       /* not ended yet, or no call was made */
+    ORBIT_RETURNED = 1,      /* value */
+    ORBIT_CRASHED = 2,       /* signal, code, address, frames: the task did something fatal */
+    ORBIT_EXITED = 3,        /* status: the task ended its process by exit() */
+    ORBIT_KILLED = 4,        /* signal: from outside, or by orbit_kill */
+    ORBIT_OUT_OF_MEMORY = 5, /* it went beyond its memory limit */
+    ORBIT_TIMED_OUT = 6,     /* not done at its deadline; if it was running, its process was killed */
+    ORBIT_CANCELLED = 7      /* it never ran: cancelled, replaced, or its orbit went down before its turn */
+};
+/* How a call ended. Fields that do not belong to the kind are 0. */
+struct orbit_outcome {
+    int kind;             /* enum orbit_outcome_kind */
+    int signal;           /* CRASHED, KILLED */
+    int code;             /* CRASHED: the signal's si_code */
+    int status;           /* EXITED */
+    long value;           /* RETURNED */
+    void *address;        /* CRASHED: what the signal is about: read, written or jumped to */
+    uint32_t frame_count; /* CRASHED: addresses in frames */
+    uint32_t reserved;    /* 0 */
+    void *frames[32];     /* CRASHED: the call stack, innermost first, in addresses of main */
+    char text[1024];      /* all but RETURNED: a sentence, for a crash followed by the call stack with functions and lines */
+};
+
+/* Flags of a call: what to do when calls of the same orbit wait already (the running one counts as waiting). At most one. */
+#define ORBIT_SKIP_ANY 1  /* if any waits: queue nothing, take no snapshot; the future is that call's */
+#define ORBIT_SKIP_SAME 2 /* the same if one with the same function and the same arguments waits */
+#define ORBIT_REPLACE 4   /* cancel calls of the same function that have not begun, then queue this one */
+
+/* How a call is made; begin with ORBIT_CALL_OPTIONS_INIT. */
+struct orbit_call_options {
+    size_t size;           /* sizeof(struct orbit_call_options) */
+    orbit_entry func_once; /* run this in place of the orbit's entry; NULL: the entry */
+    int flags;             /* ORBIT_SKIP_ANY, ORBIT_SKIP_SAME, ORBIT_REPLACE, or 0 */
+    int reserved;          /* 0 */
+    uint64_t deadline_us;  /* from now, microseconds; 0: the orbit's own */
+};
+#define ORBIT_CALL_OPTIONS_INIT { sizeof(struct orbit_call_options), NULL, 0, 0, 0 }
+
+/* Takes a snapshot of the areas, has the orbit run its entry (or func_once, if not NULL) on it, and waits for the end.
+ * args: args_size bytes, copied, at most ORBIT_MAX_ARGS; may be NULL with a size of 0. Pointers in them mean the same in the
+ * orbit if they point into the areas. The objects must not change while the snapshot is taken: call inside the lock
+ * that guards them. outcome may be NULL.
+ * 0: the task returned, outcome->value is what. Else negative: if outcome->kind is not ORBIT_PENDING, the call was made and
+ * ended so (EREMOTEIO, EOWNERDEAD, ENOMEM, ETIMEDOUT, ECANCELED), and the orbit is started again as its policy says;
+ * otherwise it was not made (E2BIG, EBADF, EINVAL, ENOSPC, ENODEV, EHOSTDOWN, ECHILD, EPERM). Updates that the task pushes
+ * are lost: use orbit_call_async to get them. */
+int orbit_call(struct orbit *orbit, size_t area_count, struct orbit_area *const *areas, orbit_entry func_once,
+               const void *args, size_t args_size, struct orbit_outcome *outcome);
+int orbit_call_with(struct orbit *orbit, size_t area_count, struct orbit_area *const *areas, const void *args,
+                    size_t args_size, const struct orbit_call_options *options, struct orbit_outcome *outcome);
+/* The same without waiting for the end: returns when the snapshot is taken and the call is queued; main may change the
+ * objects at once, and the task sees them as they were. Calls of one orbit run one after the other, in the order made. Blocks
+ * while there is no room (see ORBIT_FULL_BLOCK). Free the future with orbit_future_free. NULL on failure. */
+struct orbit_future *orbit_call_async(struct orbit *orbit, int flags, size_t area_count, struct orbit_area *const *areas,
+                                      orbit_entry func_once, const void *args, size_t args_size);
+struct orbit_future *orbit_call_async_with(struct orbit *orbit, size_t area_count, struct orbit_area *const *areas,
+                                           const void *args, size_t args_size,
+                                           const struct orbit_call_options *options);
+/* Cancels the waiting calls that have these arguments and have not begun; gives how many. */
+long orbit_cancel_args(struct orbit *orbit, const void *args, size_t args_size);
+
+/* Blocks until the call has ended. Answers as orbit_call does; may be asked again. outcome may be NULL. */
+int orbit_future_wait(struct orbit_future *future, struct orbit_outcome *outcome);
+/* The same for at most this many microseconds; then ETIMEDOUT with kind ORBIT_PENDING, and the call goes on. */
+int orbit_future_wait_timeout(struct orbit_future *future, uint64_t timeout_us, struct orbit_outcome *outcome);
+/* The same without waiting: EINPROGRESS while the call has not ended. */
+int orbit_future_poll(struct orbit_future *future, struct orbit_outcome *outcome);
+/* A descriptor that becomes readable when the call has ended, and stays so: for poll and epoll. Do not read or close it; it
+ * is closed after orbit_future_free. */
+int orbit_future_fd(struct orbit_future *future);
+/* Cancels the call if it has not begun: 0, and it will never run. EBUSY: it runs or has ended. */
+int orbit_future_cancel(struct orbit_future *future);
+/* Lets go of a future. The call goes on; updates that were not pulled are lost. NULL is nothing to free. */
+int orbit_future_free(struct orbit_future *future);
+
+/* ---- updates (section 4.5) ---------------------------------------------------------------------------------------- */
+
+/* In a task: an empty update to be filled. Free it with orbit_update_free, after the push. */
+struct orbit_update *orbit_update_create(void);
+int orbit_update_free(struct orbit_update *update);
+/* Adds bytes for main to read (copied, as with all that follow). An update holds at most 65,536 items and 64 MiB. */
+int orbit_update_add_data(struct orbit_update *update, const void *data, size_t size);
+/* Adds a modification: these size bytes at place, which lies in an area. Aligned fields of 1, 2, 4 and 8 bytes are written
+ * in one piece. */
+int orbit_update_add_modify(struct orbit_update *update, const void *place, const void *new_bytes, size_t size);
+/* The same with a condition: if old_bytes do not stand at place when the update is applied, nothing of it is. */
+int orbit_update_add_modify_if(struct orbit_update *update, const void *place, const void *old_bytes,
+                               const void *new_bytes, size_t size);
+/* Adds a call of a function that main has registered, with a copy of these bytes. */
+int orbit_update_add_operation(struct orbit_update *update, orbit_operation operation, const void *args, size_t size);
+/* In a task: hands the update to main, for the future of the call that runs. Blocks while main has much to take. The
+ * update is still the task's. EPERM in main; E2BIG. */
+int orbit_push(struct orbit_update *update);
+
+/* In main: blocks until the task pushes an update in this call, and takes it. 1: *update is it, free it with
+ * orbit_update_free. 0: the call has ended and no update is left; *update is NULL, orbit_future_wait says how it ended. */
+int pull_orbit(struct orbit_future *future, struct orbit_update **update);
+/* The same without waiting: EINPROGRESS while there is none and the call has not ended. */
+int orbit_try_pull(struct orbit_future *future, struct orbit_update **update);
+
+enum orbit_item_kind {
+    ORBIT_ITEM_DATA = 1,      /* data, size */
+    ORBIT_ITEM_MODIFY = 2,    /* address, data (the new bytes), size */
+    ORBIT_ITEM_MODIFY_IF = 3, /* the same, and old_data */
+    ORBIT_ITEM_OPERATION = 4  /* operation (never call it yourself: orbit_apply checks it), data (its arguments), size */
+};
+/* One item of an update. Trust none of it: the task wrote it. data need not be aligned for its type: copy it out. */
+struct orbit_item {
+    int kind; /* enum orbit_item_kind */
+    int reserved;
+    size_t size;
+    const void *data;
+    void *address;
+    const void *old_data;
+    orbit_operation operation;
+};
+/* The items in order. Valid until the update is changed or freed. NULL: no further item (or a bad handle, errno is set). */
+const struct orbit_item *orbit_update_first(struct orbit_update *update);
+const struct orbit_item *orbit_update_next(struct orbit_update *update, const struct orbit_item *item);
+
+/* Applies an update that was pulled: every item is checked first (in an area that this orbit may alter: EFAULT, EACCES; old
+ * bytes: ESTALE; operation registered: EACCES), then all modifications are made, then all operations run, in order; if
+ * any check fails nothing is changed. Hold the lock that guards the objects. An area that an orbit may alter must hold
+ * objects that tolerate any bytes: indices are to be checked, pointers compared with known ones. */
+int orbit_apply(struct orbit_update *update);
+/* Lets tasks ask for this function. Twice is once. It must take any bytes of any length without harm. */
+int orbit_register_operation(orbit_operation operation);
+/* Takes it back. ENOENT: it was not registered. */
+int orbit_unregister_operation(orbit_operation operation);
+
+/* ---- global variables in an area ------------------------------------------------------------------------------------ */
+
+/* ORBIT_GLOBAL(int hits) = 3; or ORBIT_GLOBAL(static struct table tables[4]); at file scope puts a variable into the
+ * section "orbit_global_data" of the program or library it is in; orbit_globals() adopts that section as an area. The section
+ * begins and ends at a page, so nothing else lies in it. Not for const or thread-local variables; it is in the file with
+ * its whole size. */
+#ifdef __aarch64__
+#define ORBIT_GLOBALS_ALIGN_ "65536"
+#else
+#define ORBIT_GLOBALS_ALIGN_ "4096"
+#endif
+/* The assembler lays the numbered part of the section after the variables of this source file: it fills the last page. */
+#define ORBIT_GLOBAL(declaration)                                                      \
+    __asm__(".pushsection orbit_global_data, 8000, \"aw\", %progbits\n\t"                  \
+            ".balign " ORBIT_GLOBALS_ALIGN_ "\n\t.popsection");                        \
+    declaration __attribute__((section("orbit_global_data"), used))
+
+/* The linker's names for the ends of the section. */
+extern char __start_orbit_global_data[] __attribute__((weak, visibility("hidden")));
+extern char __stop_orbit_global_data[] __attribute__((weak, visibility("hidden")));
+
+/* The area of this program's or library's ORBIT_GLOBAL variables; to be called once. NULL: there are none (EINVAL), or as
+ * orbit_area_adopt. */
+static inline struct orbit_area *orbit_globals(void)
+{
+    return orbit_area_adopt(__start_orbit_global_data, (size_t)(__stop_orbit_global_data - __start_orbit_global_data));
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

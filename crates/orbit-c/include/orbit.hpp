@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * orbit.hpp: what C++ adds to orbit.h. Namespace `orbits` (the name orbit is the C type's).
+ *
+ *     orbits::area area(1 << 20);
+ *     auto *t = orbits::make<transaction>(area, 7);           // new in an area
+ *     orbits::destroy(t);                                      // and delete
+ *     using key = std::pair<const int, lock>;
+ *     std::map<int, lock, std::less<>, orbits::allocator<key>> locks{orbits::allocator<key>(area)};
+ *
+ * Containers whose nodes are in an area can be read in an orbit by their address, if the container itself is in an area too
+ * (orbits::make<std::map<...>>(area, alloc)). In an orbit they are for reading: allocating there throws std::bad_alloc.
+ *
+ * C++17. Thread safety as in orbit.h.
+ */
+#ifndef ORBIT_HPP
+#define ORBIT_HPP
+
+#include <cerrno>
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "orbit.h"
+
+namespace orbits {
+
+/* A failure of the library: the sentence of orbit_last_error() and the errno value (positive). */
+class error : public std::runtime_error {
+  public:
+    explicit error(int number) : std::runtime_error(orbit_last_error()), number_(number < 0 ? -number : number) {}
+    int number() const noexcept { return number_; }
+
+  private:
+    int number_;
+};
+
+/* An area that ends with its owner. While orbits use it, orbit_area_destroy would refuse: destroy the orbits first, or
+ * detach the area; otherwise it stays until the program ends. */
+class area {
+  public:
+    explicit area(std::size_t init_size) : handle_(orbit_area_create(init_size, nullptr)) { check(); }
+    explicit area(const orbit_area_options &options) : handle_(orbit_area_create_with(&options)) { check(); }
+    area(area &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    area &operator=(area &&other) noexcept
+    {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+    area(const area &) = delete;
+    area &operator=(const area &) = delete;
+    ~area()
+    {
+        if (handle_ != nullptr)
+            orbit_area_destroy(handle_);
+    }
+    orbit_area *get() const noexcept { return handle_; }
+    operator orbit_area *() const noexcept { return handle_; }
+
+  private:
+    void check() const
+    {
+        if (handle_ == nullptr)
+            throw error(errno);
+    }
+    orbit_area *handle_;
+};
+
+/* An allocator for containers of the standard library, in an area. Equal if the areas are. */
+template <class T> class allocator {
+  public:
+    using value_type = T;
+    using propagate_on_container_copy_assignment = std::true_type;
+    using propagate_on_container_move_assignment = std::true_type;
+    using propagate_on_container_swap = std::true_type;
+
+    allocator(orbit_area *area) noexcept : area_(area) {}
+    allocator(const orbits::area &area) noexcept : area_(area.get()) {}
+    template <class U> allocator(const allocator<U> &other) noexcept : area_(other.area()) {}
+
+    T *allocate(std::size_t count)
+    {
+        if (count > static_cast<std::size_t>(-1) / sizeof(T))
+            throw std::bad_array_new_length();
+        void *memory = orbit_aligned_alloc(area_, alignof(T), count * sizeof(T));
+        if (memory == nullptr)
+            throw std::bad_alloc();
+        return static_cast<T *>(memory);
+    }
+    void deallocate(T *object, std::size_t) noexcept { orbit_free(object); }
+    orbit_area *area() const noexcept { return area_; }
+
+  private:
+    orbit_area *area_;
+};
+template <class T, class U> bool operator==(const allocator<T> &a, const allocator<U> &b) noexcept
+{
+    return a.area() == b.area();
+}
+template <class T, class U> bool operator!=(const allocator<T> &a, const allocator<U> &b) noexcept { return !(a == b); }
+
+/* new T(args...) in an area. Throws std::bad_alloc, and what the constructor throws. */
+template <class T, class... Args> T *make(orbit_area *area, Args &&...args)
+{
+    static_assert(!std::is_array_v<T>, "for arrays use a std::vector with orbits::allocator");
+    void *memory = orbit_aligned_alloc(area, alignof(T), sizeof(T));
+    if (memory == nullptr)
+        throw std::bad_alloc();
+    try {
+        return ::new (memory) T(std::forward<Args>(args)...);
+    } catch (...) {
+        orbit_free(memory);
+        throw;
+    }
+}
+
+/* delete of what make made. */
+template <class T> void destroy(T *object) noexcept
+{
+    if (object != nullptr) {
+        object->~T();
+        orbit_free(object);
+    }
+}
+
+struct deleter {
+    template <class T> void operator()(T *object) const noexcept { destroy(object); }
+};
+/* A std::unique_ptr to an object in an area. */
+template <class T> using unique_ptr = std::unique_ptr<T, deleter>;
+template <class T, class... Args> unique_ptr<T> make_unique(orbit_area *area, Args &&...args)
+{
+    return unique_ptr<T>(make<T>(area, std::forward<Args>(args)...));
+}
+
+/* Delegate objects (section 4.6.3): of a large struct only the few fields that a task looks at lie in an area, side by side
+ * with those of others; the rest stays where it was. The program goes on using the fields by their names:
+ *
+ *     struct transaction_delegate { lock *wait_lock; long version; };          // what the task sees
+ *     struct transaction : orbits::delegated<transaction_delegate> {           // allocated as before
+ *         using delegated::delegated;                                          // transaction(orbit_area *)
+ *         ORBIT_DELEGATE_FIELD(wait_lock);                                     // was: lock *wait_lock;
+ *         ORBIT_DELEGATE_FIELD(version);
+ *         char everything_else[4000];
+ *     };
+ *     transaction t(area);  t.version++;  orbit_call(..., args with t.delegate() ...)
+ *
+ * The delegate is made before the fields (value-initialised) and freed after them. A delegated object cannot be copied:
+ * it and its delegate are one to one. */
+template <class Delegate> class delegated {
+  public:
+    using delegate_type = Delegate;
+    explicit delegated(orbit_area *area) : delegate_(make<Delegate>(area)) {}
+    delegated(const delegated &) = delete;
+    delegated &operator=(const delegated &) = delete;
+    ~delegated() { destroy(delegate_); }
+    /* The delegate, at its address in the area: what to pass to the task. */
+    Delegate *delegate() const noexcept { return delegate_; }
+
+  private:
+    Delegate *const delegate_;
+};
+#define ORBIT_DELEGATE_FIELD(name) decltype(delegate_type::name) &name = this->delegate()->name
+
+} // namespace orbits
+
+
+#endif
