@@ -153,7 +153,7 @@ fn clean_scans_and_dirty_pages() {
             times.sort_unstable();
             println!(
                 "          64 pages of {:>3} MiB, round {round}: first write {:>5} ns each, harvest {:>6.1} us, {} reported",
-                spread * PAGE >> 20,
+                (spread * PAGE) >> 20,
                 first / 25 / 64,
                 times[12] as f64 / 1e3,
                 found / 25
