@@ -17,7 +17,7 @@ TARGET=${CARGO_TARGET_DIR:-target}
 mkdir -p "$TARGET/old-kernel"
 WORK=$(cd "$TARGET/old-kernel" && pwd)
 ROOT=$WORK/root
-LIMIT=${ORBIT_VM_LIMIT:-600}
+LIMIT=${ORBIT_VM_LIMIT:-900}
 
 kernel=${ORBIT_VM_KERNEL:-}
 if [ -z "$kernel" ]; then
@@ -59,6 +59,8 @@ for package in "$@"; do
         done
     done
     for program in $(echo "$messages" | grep '"test":true},"features"' | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'); do
+        # The emulator's debug registers miss and repeat hits: nothing would be learnt.
+        case ${ORBIT_VM_KVM:-}$program in /*/perf_*) continue ;; esac
         echo "$package $directory $program" >>"$ROOT/tests"
     done
 done

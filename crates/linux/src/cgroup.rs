@@ -313,21 +313,36 @@ fn own_path<'a>(own: &'a str, controller: &str) -> Option<&'a str> {
 }
 
 fn create_unified(base: &Path, name: &str) -> io::Result<Group> {
-    for controller in ["memory", "cpu"] {
-        if lists(&base.join("cgroup.controllers"), controller)
-            && !lists(&base.join("cgroup.subtree_control"), controller)
+    const CONTROLLERS: [&str; 2] = ["memory", "cpu"];
+    let enabled = || CONTROLLERS.iter().filter(|c| lists(&base.join("cgroup.subtree_control"), c)).count();
+    let wanted: Vec<_> = CONTROLLERS.iter().filter(|c| lists(&base.join("cgroup.controllers"), c)).collect();
+    if enabled() < wanted.len() {
+        // A group with processes of its own, unless it is the root (which alone has no type), takes no controllers for
+        // children; it would take cpu, but then become "threaded", where children cannot hold processes: never asked for.
+        if base.join("cgroup.type").exists()
+            && fs::read_to_string(base.join("cgroup.procs")).is_ok_and(|p| !p.is_empty())
         {
+            return Err(unsupported("it holds processes itself, so its children can have no controllers"));
+        }
+        for controller in &wanted {
             // What cannot be enabled shows below, when the new group lacks it.
             let _ = write(base, "cgroup.subtree_control", &format!("+{controller}"));
         }
     }
-    if !["memory", "cpu"].iter().any(|c| lists(&base.join("cgroup.subtree_control"), c)) {
+    if enabled() == 0 {
         return Err(unsupported("neither memory nor cpu is, or can be, enabled for children"));
     }
     let dir = base.join(name);
     fs::create_dir(&dir)?;
     let has = |c: &str| lists(&dir.join("cgroup.controllers"), c).then(|| dir.clone());
-    Ok(Group { memory: has("memory"), cpu: has("cpu"), unified: true })
+    let group = Group { memory: has("memory"), cpu: has("cpu"), unified: true };
+    match fs::read_to_string(dir.join("cgroup.type")) {
+        Ok(kind) if kind.trim() != "domain" => {
+            group.remove()?;
+            Err(unsupported("it is a threaded group, whose children hold threads only"))
+        }
+        _ => Ok(group),
+    }
 }
 
 /// Whether a file with a list of words has this one.

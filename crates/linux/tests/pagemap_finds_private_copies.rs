@@ -56,6 +56,8 @@ fn populated_pages_are_found() {
     let page = page_size();
     let m = Mapping::anonymous(1000 * page, false).expect("mmap");
     let (start, end) = (m.addr(), m.addr() + m.len());
+    // SAFETY: says how the own mapping is to be populated: page by page. A kernel without huge pages refuses, which is fine.
+    let _ = unsafe { map::advise(start, m.len(), libc::MADV_NOHUGEPAGE) };
     for i in [0, 1, 2, 500, 999] {
         // SAFETY: inside the own mapping.
         unsafe { m.as_ptr().add(i * page).write_volatile(1) };
