@@ -26,7 +26,7 @@ pub enum Error {
         /// The tracer's process id, 0 where it cannot be seen.
         by: i32,
     },
-    /// The thread did not stop in time: it is inside the kernel and cannot be interrupted (disk wait).
+    /// The thread did not stop in time: it is inside the kernel and cannot be interrupted (disk wait), or gets no CPU.
     NotStopped {
         /// The thread.
         tid: i32,
@@ -83,7 +83,7 @@ impl std::fmt::Display for Error {
             Error::Traced { tid, by } => write!(f, "thread {tid} is traced by process {by} already; detach that first"),
             Error::NotStopped { tid, waited_ms } => write!(
                 f,
-                "thread {tid} did not stop within {waited_ms} ms: it waits inside the kernel where it cannot be interrupted"
+                "thread {tid} did not stop within {waited_ms} ms: it waits inside the kernel where it cannot be interrupted, or gets no CPU"
             ),
             Error::Io { id, what, source } => write!(f, "{what} of {id}: {source}"),
         }

@@ -38,3 +38,9 @@ pub(crate) fn ids(path: &str) -> io::Result<Vec<i32>> {
 pub(crate) fn process_of(tid: i32) -> Option<i32> {
     field(&text(&format!("/proc/{tid}/status"), 8192).ok()?, "Tgid")?.parse().ok()
 }
+
+/// The process that traces a thread, from the thread's `status`; 0 if none in sight. The kernel names the tracing thread.
+pub(crate) fn tracer(status: &str) -> i32 {
+    let by = field(status, "TracerPid").and_then(|p| p.parse().ok()).unwrap_or(0);
+    if by == 0 { 0 } else { process_of(by).unwrap_or(by) }
+}

@@ -26,12 +26,14 @@ def gr\u{fc}n_\u{4e2d}():
 gr\u{fc}n_\u{4e2d}()
 ";
 
-/// Interpreters by the names they usually have, each file once.
+/// Interpreters by the names they usually have, and those in `ORBIT_PYTHONS` (paths, with colons between), each once.
 fn interpreters() -> Vec<String> {
     let mut seen = Vec::new();
     let mut out = Vec::new();
-    for name in ["python3", "/usr/bin/python3", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13"] {
-        if !have(name, "--version") {
+    let usual = "python3:/usr/bin/python3:python3.9:python3.10:python3.11:python3.12:python3.13";
+    let more = std::env::var("ORBIT_PYTHONS").unwrap_or_default();
+    for name in usual.split(':').chain(more.split(':')) {
+        if name.is_empty() || !have(name, "--version") {
             continue;
         }
         let code = "import sys; print(sys.executable, sys.version_info[:2], sys.implementation.name)";

@@ -170,7 +170,8 @@ impl Unwinder {
     }
 
     /// Stacks of these threads (all, if none are named), in their order. A thread that cannot be looked at has an error
-    /// and no frames. Blocks for at most [`PATIENCE`] a thread, usually some 50 us, and for the time to parse new files.
+    /// and no frames. Blocks for some 50 us a thread, at most
+    /// ten times [`PATIENCE`], and for the time to parse new files.
     pub fn capture(&mut self, tids: &[i32]) -> Vec<ThreadStack> {
         self.stopped = Duration::ZERO;
         let pid = self.pid;
@@ -197,7 +198,12 @@ impl Unwinder {
         };
         // A thread of its own: when it ends, the kernel lets go of whatever it still traces.
         let copies: Vec<_> = std::thread::scope(|s| {
-            s.spawn(|| tids.iter().map(|&t| (t, one(t))).collect()).join().unwrap_or_default()
+            s.spawn(|| {
+                stop::hurry();
+                tids.iter().map(|&t| (t, one(t))).collect()
+            })
+            .join()
+            .unwrap_or_default()
         });
         // A library may have come while the threads were copied.
         let maps = Maps::of(pid).unwrap_or(maps);

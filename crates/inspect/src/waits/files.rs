@@ -131,11 +131,3 @@ pub(crate) fn wchan(tid: i32) -> String {
     let text = procfs::text(&format!("/proc/{tid}/wchan"), 128).unwrap_or_default();
     if text == "0" { String::new() } else { text }
 }
-
-/// The process that traces a thread, 0 if none in sight.
-pub(crate) fn tracer(tid: i32) -> i32 {
-    procfs::text(&format!("/proc/{tid}/status"), 8192)
-        .ok()
-        .and_then(|s| procfs::field(&s, "TracerPid")?.parse().ok())
-        .unwrap_or(0)
-}

@@ -294,7 +294,10 @@ impl Watched {
             State::Running => return Wait::Running,
             State::Ended => return Wait::Ended,
             State::Stopped => return Wait::Stopped,
-            State::Traced => return Wait::Traced { by: files::tracer(tid) },
+            State::Traced => {
+                let status = crate::procfs::text(&format!("/proc/{tid}/status"), 8192).unwrap_or_default();
+                return Wait::Traced { by: crate::procfs::tracer(&status) };
+            }
             State::Sleeping | State::Uninterruptible | State::Other(_) => {}
         }
         let seen = match kept.seen() {
