@@ -1,0 +1,165 @@
+//! The module's commands.
+
+use std::fmt::Write;
+
+use orbit::{Future, Outcome};
+use redis_module::{Context, RedisError, RedisResult, RedisString, RedisValue};
+
+use crate::keeper::Keeper;
+use crate::query::{self, Question};
+use crate::record::Entry;
+use crate::task::{self, Fault};
+use crate::{sensor, with_keeper};
+
+/// Entries that `GET` gives when not told otherwise, as in Redis.
+const DEFAULT_COUNT: u64 = 10;
+
+/// `ORBIT.SLOWLOG GET [count] | LEN | RESET`: as Redis' own `SLOWLOG`.
+pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
+    let word = |at: usize| args.get(at).map(RedisString::as_slice);
+    let is = |name: &str| word(1).is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()));
+    let question = match args.len() {
+        2 if is("RESET") => {
+            sensor::harvest(ctx);
+            with_keeper(Keeper::reset).ok_or_else(query::off)?;
+            return Ok(RedisValue::SimpleStringStatic("OK"));
+        }
+        2 if is("LEN") => Ask::Len,
+        2 if is("GET") => Ask::Get(DEFAULT_COUNT),
+        3 if is("GET") => match word(2).and_then(|w| std::str::from_utf8(w).ok()?.parse::<i64>().ok()) {
+            Some(-1) => Ask::Get(u64::MAX),
+            Some(count @ 0..) => Ask::Get(count as u64),
+            Some(_) => return Err(RedisError::Str("ERR count should be greater than or equal to -1")),
+            None => return Err(RedisError::Str("ERR value is not an integer or out of range")),
+        },
+        0..=1 => return Err(RedisError::WrongArity),
+        _ => {
+            let text = "ERR unknown subcommand or wrong number of arguments: there are GET [count], LEN, RESET";
+            return Err(RedisError::Str(text));
+        }
+    };
+    sensor::harvest(ctx);
+    let inside = with_keeper(|keeper| {
+        keeper.inside().map(|log| match question {
+            Ask::Len => RedisValue::Integer(log.len() as i64),
+            Ask::Get(count) => {
+                let count = usize::try_from(count).unwrap_or(usize::MAX);
+                RedisValue::Array(log.newest(count).cloned().map(entry_reply).collect())
+            }
+        })
+    });
+    match inside.flatten() {
+        Some(answer) => Ok(answer),
+        None => query::wait_for(ctx, Box::new(question)),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Ask {
+    Len,
+    Get(u64),
+}
+
+impl Question for Ask {
+    fn ask(&self, keeper: &mut Keeper) -> orbit::Result<Future> {
+        match *self {
+            Ask::Len => keeper.ask(task::note, 0),
+            Ask::Get(count) => keeper.ask(task::get, count),
+        }
+    }
+
+    fn answer(&self, outcome: &Outcome, future: &Future) -> Option<RedisResult> {
+        let value = outcome.returned()?;
+        Some(match *self {
+            Ask::Len => Ok(RedisValue::Integer(value)),
+            Ask::Get(count) => match future.try_pull() {
+                Some(update) => {
+                    let entries = task::entries(update.first_data().unwrap_or_default(), count);
+                    Ok(RedisValue::Array(entries.into_iter().map(entry_reply).collect()))
+                }
+                None => Err(RedisError::Str("ORBIT the slow log's orbit answered without entries")),
+            },
+        })
+    }
+}
+
+/// An entry as `SLOWLOG GET` shows it.
+fn entry_reply(entry: Entry) -> RedisValue {
+    RedisValue::Array(vec![
+        RedisValue::Integer(entry.id as i64),
+        RedisValue::Integer(entry.time),
+        RedisValue::Integer(entry.micros),
+        RedisValue::Array(entry.args.into_iter().map(RedisValue::StringBuffer).collect()),
+        RedisValue::StringBuffer(entry.address),
+        RedisValue::StringBuffer(entry.name),
+    ])
+}
+
+/// `ORBIT.FAULT segv|abort|hang|oom|leak`: has the orbit do harm, and says how the call ended.
+pub fn fault(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
+    if args.len() != 2 {
+        return Err(RedisError::WrongArity);
+    }
+    if with_keeper(|keeper| keeper.options.faults) != Some(true) {
+        return Err(RedisError::Str("ERR faults are not allowed here: load the module with the arguments faults yes"));
+    }
+    match Fault::named(args[1].as_slice()) {
+        Some(fault) => query::wait_for(ctx, Box::new(fault)),
+        None => Err(RedisError::Str("ERR there is no such fault: there are segv, abort, hang, oom, leak")),
+    }
+}
+
+impl Question for Fault {
+    fn ask(&self, keeper: &mut Keeper) -> orbit::Result<Future> {
+        keeper.ask(task::harm, *self as u64)
+    }
+
+    fn answer(&self, outcome: &Outcome, _: &Future) -> Option<RedisResult> {
+        Some(Ok(RedisValue::BulkString(outcome.to_string())))
+    }
+}
+
+/// `ORBIT.INFO`: what happened so far, one `name:value` a line, as `INFO` does.
+pub fn info(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
+    if args.len() != 1 {
+        return Err(RedisError::WrongArity);
+    }
+    sensor::harvest(ctx);
+    let text = with_keeper(|keeper| {
+        keeper.hand_over();
+        describe(keeper)
+    });
+    Ok(RedisValue::BulkString(text.unwrap_or_else(|| "mode:off\r\n".to_owned())))
+}
+
+fn describe(keeper: &Keeper) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &dyn std::fmt::Display| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{name}:{value}\r\n");
+    };
+    let counts = &keeper.counts;
+    line("mode", &format!("{:?}", keeper.options.mode).to_ascii_lowercase());
+    line("threshold_usec", &sensor::threshold());
+    line("every", &keeper.options.every);
+    line("max_len", &keeper.options.max_len);
+    line("entries_seen", &keeper.seen());
+    line("entries_missed", &counts.missed);
+    line("entries_lost", &counts.lost);
+    line("handovers", &counts.handovers);
+    line("handovers_failed", &counts.failed);
+    line("handover_usec_total", &(counts.handover_ns / 1000));
+    line("handover_usec_max", &(counts.handover_max_ns / 1000));
+    if let Some((stats, last_failure, engine)) = keeper.orbit() {
+        line("orbit_state", &if stats.pid == 0 { "down" } else { "up" });
+        line("orbit_pid", &stats.pid);
+        line("orbit_engine", &engine);
+        line("orbit_calls", &stats.calls);
+        line("orbit_calls_failed", &stats.failed);
+        line("orbit_crashes", &stats.crashes);
+        line("orbit_restarts", &stats.restarts);
+        line("orbit_pages", &stats.pages);
+        line("orbit_last_failure", &last_failure.and_then(|text| text.lines().next()).unwrap_or("none"));
+    }
+    text
+}

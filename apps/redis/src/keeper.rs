@@ -1,0 +1,276 @@
+//! Redis' side of the slow log: writes entries into the ring, hands them over, and counts what was lost.
+//!
+//! A hand-over takes the state of the ring as a snapshot, so one call brings all entries that came since the last; while
+//! a call is under way nothing is handed over. The ring keeps entries until newer ones need the room, so that a restarted
+//! orbit, whose log is empty, gets those again. Lost are the entries that the log should hold and that had left the ring
+//! by then.
+
+use std::time::{Duration, Instant};
+
+use orbit::{
+    Area, CallOptions, Entry as Function, Future, Kind, Limits, Orbit, Outcome, Pending, Restart, Stats, WhenFull,
+};
+
+use crate::log::{Handover, Log};
+use crate::options::{Mode, Options};
+use crate::record::Draft;
+use crate::ring::Ring;
+use crate::task;
+
+/// The slow log as Redis holds it.
+pub struct Keeper {
+    pub options: Options,
+    ring: Ring,
+    draft: Draft,
+    place: Place,
+    reset_before: u64,
+    /// Ids below this have been handed over.
+    handed: u64,
+    pub counts: Counts,
+}
+
+/// What happened so far.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Slow commands that Redis' own log had dropped before they were seen.
+    pub missed: u64,
+    /// Entries the log should hold and does not.
+    pub lost: u64,
+    /// Hand-overs made.
+    pub handovers: u64,
+    /// Hand-overs whose call failed.
+    pub failed: u64,
+    /// Time that hand-overs took in Redis' thread, nanoseconds.
+    pub handover_ns: u64,
+    /// Longest of them, nanoseconds.
+    pub handover_max_ns: u64,
+}
+
+enum Place {
+    /// The log, and the ring's memory.
+    Inside(Log, #[expect(dead_code, reason = "held for the ring, which has its address")] Box<[u64]>),
+    Orbit(Remote),
+}
+
+/// The orbit.
+struct Remote {
+    orbit: Orbit,
+    area: Area,
+    /// The hand-over under way.
+    call: Option<Future>,
+    /// Crashes counted when the log was last known to be whole.
+    crashes: u64,
+    /// Ids below this are counted as lost already.
+    counted: u64,
+    last_failure: Option<String>,
+}
+
+impl Keeper {
+    /// Makes the ring and, in mode orbit, the area and the orbit.
+    pub fn new(options: Options) -> orbit::Result<Keeper> {
+        let capacity = options.ring;
+        let (base, place) = match options.mode {
+            Mode::Orbit => {
+                let area = Area::builder("slowlog").size(capacity).limit(2 * capacity + (64 << 10)).build()?;
+                let base = area.alloc_zeroed(capacity, 4096)?.as_ptr();
+                let orbit = Orbit::builder("redis-slowlog")
+                    .entry(task::note)
+                    .init(task::begin)
+                    .limits(Limits::new().memory(options.memory))
+                    .deadline(options.deadline)
+                    .pending(Pending::Keep)
+                    .when_full(WhenFull::Fail)
+                    .restart(Restart::OnFailure {
+                        first_pause: Duration::from_millis(1),
+                        longest_pause: Duration::from_secs(1),
+                        give_up: 0,
+                    })
+                    .may_alter(false)
+                    .build()?;
+                (base, Place::Orbit(Remote { orbit, area, call: None, crashes: 0, counted: 0, last_failure: None }))
+            }
+            Mode::Inside | Mode::Off => {
+                let mut memory = vec![0u64; capacity / 8].into_boxed_slice();
+                (memory.as_mut_ptr().cast(), Place::Inside(Log::default(), memory))
+            }
+        };
+        // SAFETY: the memory is aligned, as large, used by nothing else, and lives in the same struct.
+        let ring = unsafe { Ring::new(base, capacity) };
+        let (draft, counts) = (Draft::default(), Counts::default());
+        Ok(Keeper { options, ring, draft, place, reset_before: 0, handed: 0, counts })
+    }
+
+    /// Begins an entry; its arguments follow, then [`Keeper::end`].
+    pub fn begin(&mut self, time: i64, micros: i64, address: &[u8], name: &[u8]) -> &mut Draft {
+        self.draft.begin(time, micros, address, name);
+        &mut self.draft
+    }
+
+    /// Puts the entry begun last into the ring.
+    pub fn end(&mut self) {
+        self.draft.set_id(self.ring.next());
+        self.ring.push(self.draft.bytes());
+        // What fell out of the ring before it was handed over is lost, unless the log would be too long for it anyway.
+        if self.ring.first() > self.handed {
+            self.handed = self.ring.first();
+            let wanted = self.wanted_from();
+            if let Place::Orbit(remote) = &mut self.place {
+                remote.count_lost(&mut self.counts.lost, wanted, self.handed);
+            }
+        }
+    }
+
+    /// The same, for a command whose time was not known when its entry was begun.
+    pub fn end_after(&mut self, micros: i64) {
+        self.draft.set_micros(micros);
+        self.end();
+    }
+
+    /// Entries seen so far.
+    pub fn seen(&self) -> u64 {
+        self.ring.next()
+    }
+
+    /// The id from which on a whole log has all entries.
+    fn wanted_from(&self) -> u64 {
+        self.reset_before.max(self.ring.next().saturating_sub(self.options.max_len))
+    }
+
+    fn handover(&self) -> Handover {
+        Handover { span: self.ring.span(), reset_before: self.reset_before, max_len: self.options.max_len }
+    }
+
+    /// Hands over what is new, if anything is and no call is under way. Never blocks on the orbit.
+    pub fn hand_over(&mut self) {
+        if self.handed == self.ring.next() {
+            return;
+        }
+        let begun = Instant::now();
+        let handover = self.handover();
+        match &mut self.place {
+            Place::Inside(log, _) => {
+                // SAFETY: the span is the ring's, and nothing is pushed meanwhile.
+                unsafe { log.take_in(&handover) };
+            }
+            Place::Orbit(remote) => {
+                if remote.is_busy(&mut self.counts.failed) {
+                    return;
+                }
+                match remote.call(&handover, None, 0) {
+                    Ok(future) => remote.call = Some(future),
+                    // Down, or a queue full of queries: the entries wait in the ring.
+                    Err(_) => return,
+                }
+            }
+        }
+        self.handed_over();
+        let took = begun.elapsed().as_nanos() as u64;
+        self.counts.handovers += 1;
+        self.counts.handover_ns += took;
+        self.counts.handover_max_ns = self.counts.handover_max_ns.max(took);
+    }
+
+    /// All entries are on their way in a call that was made just now.
+    fn handed_over(&mut self) {
+        self.handed = self.ring.next();
+        let (wanted, there) = (self.wanted_from(), self.ring.first());
+        if let Place::Orbit(remote) = &mut self.place {
+            let crashes = remote.orbit.stats().crashes;
+            if crashes != remote.crashes {
+                // A fresh process: its log begins with what the ring still holds.
+                remote.crashes = crashes;
+                remote.count_lost(&mut self.counts.lost, wanted, there);
+            }
+        }
+    }
+
+    /// Forgets all entries; the orbit hears of it with the next call.
+    pub fn reset(&mut self) {
+        self.reset_before = self.ring.next();
+        let handover = self.handover();
+        if let Place::Inside(log, _) = &mut self.place {
+            // SAFETY: the span is the ring's, and nothing is pushed meanwhile.
+            unsafe { log.take_in(&handover) };
+        }
+    }
+
+    /// The log, having taken in everything, where the task runs inside.
+    pub fn inside(&mut self) -> Option<&Log> {
+        if matches!(self.place, Place::Inside(..)) {
+            self.hand_over();
+        }
+        match &self.place {
+            Place::Inside(log, _) => Some(log),
+            Place::Orbit(_) => None,
+        }
+    }
+
+    /// Calls this function of the orbit with the state of the ring and this word.
+    pub fn ask(&mut self, function: Function, word: u64) -> orbit::Result<Future> {
+        let handover = self.handover();
+        let Place::Orbit(remote) = &mut self.place else {
+            return Err(orbit::Error::new(Kind::Invalid, "the slow log runs inside Redis: there is no orbit to ask"));
+        };
+        let future = remote.call(&handover, Some(function), word)?;
+        self.handed_over();
+        Ok(future)
+    }
+
+    /// Notes how a query or fault ended.
+    pub fn note_outcome(&mut self, outcome: &Outcome) {
+        if let Place::Orbit(remote) = &mut self.place {
+            remote.note_outcome(outcome);
+        }
+    }
+
+    /// What the orbit has done, how it last failed, and how its area is tracked; `None` where there is no orbit.
+    pub fn orbit(&self) -> Option<(Stats, Option<&str>, String)> {
+        match &self.place {
+            Place::Inside(..) => None,
+            Place::Orbit(remote) => {
+                Some((remote.orbit.stats(), remote.last_failure.as_deref(), remote.area.engine().to_string()))
+            }
+        }
+    }
+
+    /// Ends the orbit. Blocks until its process is gone.
+    pub fn close(self) {
+        if let Place::Orbit(remote) = &self.place {
+            // The only error is that this process is a fork of the one that has the orbit.
+            let _ = remote.orbit.destroy();
+        }
+    }
+}
+
+impl Remote {
+    fn is_busy(&mut self, failed: &mut u64) -> bool {
+        let Some(future) = &self.call else { return false };
+        let Some(outcome) = future.poll() else { return true };
+        self.call = None;
+        if outcome.returned().is_none() {
+            *failed += 1;
+            self.note_outcome(&outcome);
+        }
+        false
+    }
+
+    fn note_outcome(&mut self, outcome: &Outcome) {
+        if outcome.is_failure() {
+            self.last_failure = Some(outcome.to_string());
+        }
+    }
+
+    /// Entries from `wanted` to below `there` are lost, as far as they are not counted yet.
+    fn count_lost(&mut self, lost: &mut u64, wanted: u64, there: u64) {
+        *lost += there.saturating_sub(wanted.max(self.counted));
+        self.counted = self.counted.max(there);
+    }
+
+    fn call(&self, handover: &Handover, function: Option<Function>, word: u64) -> orbit::Result<Future> {
+        let mut options = CallOptions::new();
+        if let Some(function) = function {
+            options = options.function(function);
+        }
+        self.orbit.call_async_with(&[&self.area], &task::arguments(handover, word), &options)
+    }
+}

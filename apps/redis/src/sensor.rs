@@ -1,0 +1,253 @@
+//! How slow commands are seen.
+//!
+//! The module API of Redis 7 shows a command before it runs, never when it has run. But Redis times every command for its
+//! own slow log, nested ones (scripts, transactions) and unblocked ones included. So that log is the sensor: a short
+//! staging place, from which new entries are taken. It is looked at only when Redis was busy for at least the threshold
+//! between two sleeps, for no command can have been slow otherwise. Fast commands cost nothing; the event loop pays two
+//! looks at the clock a round.
+//!
+//! Each n-th command, if asked for (`every`), is seen by a command filter instead: its arguments are copied before it
+//! runs, and its time ends when the next command or the sleep begins. No client is known there. Commands whose arguments
+//! may hold secrets are noted by name only.
+
+use std::os::raw::{c_int, c_void};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use redis_module::raw;
+use redis_module::{Context, RedisString, RedisValue};
+
+use crate::keeper::Keeper;
+use crate::record::MAX_ARGUMENTS;
+use crate::with_keeper;
+
+/// Threshold, microseconds; negative: Redis notes nothing.
+static THRESHOLD: AtomicI64 = AtomicI64::new(-1);
+/// When the event loop last woke, nanoseconds of CLOCK_MONOTONIC.
+static WOKE: AtomicU64 = AtomicU64::new(0);
+/// Id that the next entry of Redis' own log will have.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+/// Commands until the filter acts.
+static COUNTDOWN: AtomicU32 = AtomicU32::new(0);
+/// When the command that the filter noted began, nanoseconds; 0: none is open.
+static OPEN_SINCE: AtomicU64 = AtomicU64::new(0);
+/// Commands from one that the filter notes to the next.
+static EVERY: AtomicU32 = AtomicU32::new(0);
+
+/// Entries of Redis' log asked for at first.
+const FIRST_LOOK: i64 = 16;
+
+/// Commands whose arguments may hold secrets.
+const SECRET: [&[u8]; 6] = [b"AUTH", b"HELLO", b"ACL", b"CONFIG", b"MIGRATE", b"REPLCONF"];
+
+fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the time into a local.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn unix_time() -> i64 {
+    // SAFETY: asks for the time only.
+    unsafe { libc::time(std::ptr::null_mut()) }
+}
+
+/// Begins to watch. `threshold`, if given, becomes Redis' own `slowlog-log-slower-than`.
+pub fn start(ctx: &Context, threshold: Option<i64>, every: u32) -> Result<(), String> {
+    if let Some(threshold) = threshold {
+        ctx.call("CONFIG", &["SET", "slowlog-log-slower-than", &threshold.to_string()])
+            .map_err(|e| format!("setting slowlog-log-slower-than to {threshold}: {e}"))?;
+    }
+    read_threshold(ctx);
+    NEXT_ID.store(look(ctx, 1, 0).first().map_or(0, |newest| newest.id + 1), Relaxed);
+    WOKE.store(now_ns(), Relaxed);
+    subscribe(ctx, raw::REDISMODULE_EVENT_EVENTLOOP, on_event_loop)?;
+    subscribe(ctx, raw::REDISMODULE_EVENT_CONFIG, on_config)?;
+    EVERY.store(every, Relaxed);
+    OPEN_SINCE.store(0, Relaxed);
+    COUNTDOWN.store(every, Relaxed);
+    if every > 0 {
+        let flags = raw::REDISMODULE_CMDFILTER_NOSELF as c_int;
+        // SAFETY: called on the main thread with a live context; the callback has the filter's type.
+        let filter = unsafe {
+            raw::RedisModule_RegisterCommandFilter.map(|register| register(ctx.ctx, Some(on_command), flags))
+        };
+        if filter.is_none_or(|f| f.is_null()) {
+            return Err("Redis refused the command filter".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// The threshold in microseconds; negative: none.
+pub fn threshold() -> i64 {
+    THRESHOLD.load(Relaxed)
+}
+
+type Callback = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
+
+fn subscribe(ctx: &Context, id: u64, callback: Callback) -> Result<(), String> {
+    let event = raw::RedisModuleEvent { id, dataver: 1 };
+    // SAFETY: the context is live, the callback has the type of the event.
+    let done = unsafe { raw::RedisModule_SubscribeToServerEvent.map(|s| s(ctx.ctx, event, Some(callback))) };
+    if done == Some(raw::Status::Ok as c_int) {
+        Ok(())
+    } else {
+        Err(format!("this Redis has no server event {id}: version 7.0 or later is needed"))
+    }
+}
+
+fn read_threshold(ctx: &Context) {
+    let number = |value: &RedisValue| std::str::from_utf8(text(value)).ok()?.parse().ok();
+    let value = match ctx.call("CONFIG", &["GET", "slowlog-log-slower-than"]) {
+        Ok(RedisValue::Array(pair)) => pair.get(1).and_then(number),
+        Ok(RedisValue::Map(map)) => map.values().next().and_then(number),
+        _ => None,
+    };
+    THRESHOLD.store(value.unwrap_or(-1), Relaxed);
+}
+
+unsafe extern "C" fn on_config(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
+    read_threshold(&Context::new(ctx));
+}
+
+unsafe extern "C" fn on_event_loop(
+    ctx: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    subevent: u64,
+    _: *mut c_void,
+) {
+    let now = now_ns();
+    if subevent == raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP {
+        WOKE.store(now, Relaxed);
+        return;
+    }
+    if OPEN_SINCE.load(Relaxed) != 0 {
+        with_keeper(|keeper| close_open(keeper, now));
+        COUNTDOWN.store(EVERY.load(Relaxed).max(2) - 1, Relaxed);
+    }
+    let threshold = THRESHOLD.load(Relaxed);
+    if threshold >= 0 && now.saturating_sub(WOKE.load(Relaxed)) / 1000 >= threshold as u64 {
+        harvest(&Context::new(ctx));
+    }
+    with_keeper(Keeper::hand_over);
+}
+
+/// Takes what is new in Redis' own slow log.
+pub fn harvest(ctx: &Context) {
+    if THRESHOLD.load(Relaxed) < 0 {
+        return;
+    }
+    let next = NEXT_ID.load(Relaxed);
+    let mut fresh = look(ctx, FIRST_LOOK, next);
+    if fresh.len() as i64 == FIRST_LOOK {
+        fresh = look(ctx, -1, next);
+    }
+    let Some(newest) = fresh.first().map(|entry| entry.id) else { return };
+    NEXT_ID.store(newest + 1, Relaxed);
+    with_keeper(|keeper| {
+        keeper.counts.missed += (newest + 1 - next).saturating_sub(fresh.len() as u64);
+        for entry in fresh.iter().rev() {
+            let draft = keeper.begin(entry.time, entry.micros, text(&entry.address), text(&entry.name));
+            for arg in &entry.args {
+                draft.cut_argument(text(arg));
+            }
+            keeper.end();
+        }
+    });
+}
+
+/// An entry of Redis' own log.
+struct Staged {
+    id: u64,
+    time: i64,
+    micros: i64,
+    args: Vec<RedisValue>,
+    address: RedisValue,
+    name: RedisValue,
+}
+
+/// Up to `count` entries (-1: all) with an id of at least `from`, the newest first.
+fn look(ctx: &Context, count: i64, from: u64) -> Vec<Staged> {
+    let Ok(RedisValue::Array(entries)) = ctx.call("SLOWLOG", &["GET", &count.to_string()]) else { return Vec::new() };
+    entries.into_iter().map_while(staged).take_while(|entry| entry.id >= from).collect()
+}
+
+fn staged(entry: RedisValue) -> Option<Staged> {
+    let RedisValue::Array(fields) = entry else { return None };
+    let mut fields = fields.into_iter();
+    let (RedisValue::Integer(id), RedisValue::Integer(time), RedisValue::Integer(micros), RedisValue::Array(args)) =
+        (fields.next()?, fields.next()?, fields.next()?, fields.next()?)
+    else {
+        return None;
+    };
+    let id = u64::try_from(id).ok()?;
+    Some(Staged { id, time, micros, args, address: fields.next()?, name: fields.next()? })
+}
+
+/// The bytes of a reply that is a string.
+fn text(value: &RedisValue) -> &[u8] {
+    match value {
+        RedisValue::SimpleString(s) | RedisValue::BulkString(s) => s.as_bytes(),
+        RedisValue::SimpleStringStatic(s) => s.as_bytes(),
+        RedisValue::StringBuffer(bytes) => bytes,
+        RedisValue::BulkRedisString(s) => s.as_slice(),
+        _ => b"",
+    }
+}
+
+/// The filter: counts, and acts on each n-th command and, to end its time, on the one after it.
+unsafe extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
+    let left = COUNTDOWN.load(Relaxed).wrapping_sub(1);
+    COUNTDOWN.store(left, Relaxed);
+    if left != 0 {
+        return;
+    }
+    let now = now_ns();
+    with_keeper(|keeper| {
+        let every = EVERY.load(Relaxed);
+        if OPEN_SINCE.load(Relaxed) != 0 {
+            close_open(keeper, now);
+            if every > 1 {
+                COUNTDOWN.store(every - 1, Relaxed);
+                return;
+            }
+        }
+        COUNTDOWN.store(1, Relaxed);
+        OPEN_SINCE.store(now, Relaxed);
+        // SAFETY: the filter's context is live in this callback.
+        unsafe { open(keeper, filter) };
+    });
+}
+
+/// Begins an entry of the command that is about to run.
+///
+/// # Safety
+/// `filter` is the context of the running filter callback.
+unsafe fn open(keeper: &mut Keeper, filter: *mut raw::RedisModuleCommandFilterCtx) {
+    let draft = keeper.begin(unix_time(), 0, b"", b"");
+    // SAFETY: pointers that are set when the module is loaded and only read later.
+    let functions = unsafe { (raw::RedisModule_CommandFilterArgsCount, raw::RedisModule_CommandFilterArgGet) };
+    let (Some(count), Some(get)) = functions else { return };
+    // SAFETY: by contract.
+    let count = unsafe { count(filter) } as usize;
+    // SAFETY: by contract; positions below the count have an argument, which lives through this callback.
+    let arg = |at: usize| RedisString::string_as_slice(unsafe { get(filter, at as c_int) });
+    let secret = count > 0 && SECRET.iter().any(|name| name.eq_ignore_ascii_case(arg(0)));
+    for at in 0..count.min(MAX_ARGUMENTS) {
+        if at == MAX_ARGUMENTS - 1 && count > MAX_ARGUMENTS {
+            draft.argument(format!("... ({} more arguments)", count - MAX_ARGUMENTS + 1).as_bytes());
+        } else if at > 0 && secret {
+            draft.argument(b"(redacted)");
+        } else {
+            draft.argument(arg(at));
+        }
+    }
+}
+
+/// The command noted last has ended.
+fn close_open(keeper: &mut Keeper, now: u64) {
+    let since = OPEN_SINCE.swap(0, Relaxed);
+    if since != 0 {
+        keeper.end_after((now.saturating_sub(since) / 1000) as i64);
+    }
+}
