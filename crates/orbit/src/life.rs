@@ -12,10 +12,11 @@ use crate::call::Outcome;
 use crate::channel::{SLOTS, UpSide};
 use crate::error::{Error, Kind, Result};
 use crate::limits::{Applied, Limits};
-use crate::orbit::{Core, Inner, Pending, Restart};
+use crate::orbit::{Core, Inner, Options, Pending, Restart};
 use crate::status;
 use crate::task::{Identity, bytes_of};
-use crate::template::{Ended, Template};
+use crate::runtime::{Coming, Runtime};
+use crate::template::{self, Ended, Template};
 
 /// Where an orbit stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Failures in a row that are followed by an immediate start.
 const FREE_FAILURES: u32 = 3;
 
+/// Calls for a process that has the code of this orbit's functions.
+pub(crate) fn call_for_process(runtime: &Runtime, options: &Options) -> Result<(Arc<Template>, Coming)> {
+    let mut code = vec![options.entry.map_or(0, |f| f as usize)];
+    code.extend(options.init.map(|f| f as usize));
+    let template = runtime.template_knowing(&code)?;
+    let coming = runtime.take_process(&template)?;
+    Ok((template, coming))
+}
+
 impl Inner {
     pub fn destroyed(&self) -> Error {
         Error::new(Kind::Gone, format!("orbit \"{}\" was destroyed", self.options.name))
@@ -74,26 +84,32 @@ impl Inner {
         )
     }
 
-    /// Gives the orbit a process: a spare, or a fresh clone of the template.
-    pub fn start(&self, core: &mut Core, up: Option<UpSide>) -> Result<()> {
-        let mut code = vec![self.options.entry.map_or(0, |f| f as usize)];
-        code.extend(self.options.init.map(|f| f as usize));
-        let template = self.runtime.template_knowing(&code)?;
-        let up = match up {
-            Some(up) => up,
-            None => UpSide::create()?,
-        };
+    /// Starts the orbit again: a spare, or a fresh clone of the template.
+    fn start(&self, core: &mut Core) -> Result<()> {
+        let (template, coming) = call_for_process(&self.runtime, &self.options)?;
+        let up = UpSide::create();
+        let process = coming.process()?;
+        self.give_process(core, template, process, up?)
+    }
+
+    /// Gives a process its identity: from now on it is this orbit.
+    pub fn give_process(
+        &self,
+        core: &mut Core,
+        template: Arc<Template>,
+        process: template::Clone,
+        up: UpSide,
+    ) -> Result<()> {
         let start_at = core.queue.completed();
         up.completed.store(start_at, Ordering::Relaxed);
         up.begun.store(start_at, Ordering::Relaxed);
-        let process = self.runtime.take_process(&template)?;
         core.limits.add(process.pid)?;
         let mut name = [0u8; 16];
         for (to, from) in name[..15].iter_mut().zip(self.name.as_bytes()) {
             *to = *from;
         }
         let identity = Identity {
-            entry: code[0],
+            entry: self.options.entry.map_or(0, |f| f as usize),
             init: self.options.init.map_or(0, |f| f as usize),
             log_bytes: self.down.log_bytes(),
             start_at,
@@ -233,7 +249,7 @@ impl Inner {
         if core.state != State::Down {
             return Next::Nothing;
         }
-        match self.start(core, None) {
+        match self.start(core) {
             Ok(()) => {
                 core.stats.restarts += 1;
                 Next::Nothing

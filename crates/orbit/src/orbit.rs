@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -209,6 +209,8 @@ pub(crate) struct Inner {
     /// Told when room or state may have changed.
     pub changed: Condvar,
     pub status: SlotHandle,
+    /// Whether the supervisor is still to populate `down`.
+    pub unpopulated: AtomicBool,
     /// Earliest deadline among waiting calls, nanoseconds of CLOCK_MONOTONIC; `u64::MAX`: none.
     pub next_deadline: AtomicU64,
 }
@@ -280,9 +282,14 @@ impl Orbit {
             return Err(Error::new(Kind::Invalid, format!("orbit \"{}\" has no entry function", options.name)));
         }
         let runtime = runtime::runtime()?;
-        let channel = runtime.take_channel(options.log_bytes)?;
+        let (template, coming) = crate::life::call_for_process(&runtime, &options)?;
+        // Made while the template clones, if it has to.
+        let channel = runtime.take_channel(options.log_bytes);
+        let process = coming.process()?;
+        let channel = channel?;
         let status = runtime.status.slot(&options.name);
-        channel.down.spin_us.store(runtime.spin_us(), Ordering::Relaxed);
+        let spin_us = runtime.config.spin.as_micros().min(1_000_000) as u32;
+        channel.down.spin_us.store(spin_us, Ordering::Relaxed);
         let limits = Applied::create(&options.limits, &options.name)?;
         let inner = Arc::new(Inner {
             number: runtime.next_number(),
@@ -302,11 +309,12 @@ impl Orbit {
             }),
             changed: Condvar::new(),
             status,
+            unpopulated: AtomicBool::new(true),
             next_deadline: AtomicU64::new(u64::MAX),
             options,
             runtime: runtime.clone(),
         });
-        inner.start(&mut inner.lock(), Some(channel.up))?;
+        inner.give_process(&mut inner.lock(), template, process, channel.up)?;
         runtime.add(&inner);
         Ok(Orbit { inner })
     }

@@ -140,8 +140,26 @@ pub(crate) fn runtime() -> Result<Arc<Runtime>> {
     Ok(fresh)
 }
 
+/// A process that is there, or on its way while its channel is being made.
+pub(crate) enum Coming {
+    Here(template::Clone),
+    Asked(Arc<Template>),
+}
+
+impl Coming {
+    pub fn process(self) -> Result<template::Clone> {
+        match self {
+            Coming::Here(process) => Ok(process),
+            Coming::Asked(template) => template.answer(),
+        }
+    }
+}
+
 impl Runtime {
-    fn start(config: Config) -> Result<Arc<Runtime>> {
+    fn start(mut config: Config) -> Result<Arc<Runtime>> {
+        if std::thread::available_parallelism().map_or(1, |n| n.get()) < 2 {
+            config.spin = std::time::Duration::ZERO;
+        }
         let window = area::reserve_window(config.window)?;
         limits::sweep();
         let template = Arc::new(Template::make(window)?);
@@ -191,10 +209,6 @@ impl Runtime {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub fn spin_us(&self) -> u32 {
-        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
-        if cpus < 2 { 0 } else { self.config.spin.as_micros().min(1_000_000) as u32 }
-    }
 
     /// The template, made anew if it has ended.
     pub fn template(&self) -> Result<Arc<Template>> {
@@ -227,16 +241,16 @@ impl Runtime {
         Ok(fresh)
     }
 
-    /// A process of this template: a spare if there is one.
-    pub fn take_process(&self, template: &Arc<Template>) -> Result<template::Clone> {
+    /// A process of this template: a spare if there is one, else one that the template is asked for; see [`Coming`].
+    pub fn take_process(&self, template: &Arc<Template>) -> Result<Coming> {
         let spare = {
             let mut spares = lock(&self.spares);
             let at = spares.iter().position(|(of, _)| Arc::ptr_eq(of, template));
             at.map(|at| spares.swap_remove(at).1)
         };
         match spare {
-            Some(process) => Ok(process),
-            None => template.clone_one(),
+            Some(process) => Ok(Coming::Here(process)),
+            None => template.ask().map(|()| Coming::Asked(template.clone())),
         }
     }
 
@@ -257,6 +271,7 @@ impl Runtime {
         if lock(&self.channels).len() < self.config.spares {
             return match Channel::create(LOG_BYTES) {
                 Ok(channel) => {
+                    channel.down.populate();
                     lock(&self.channels).push(channel);
                     true
                 }

@@ -43,6 +43,11 @@ fn supervise(weak: &Weak<Runtime>) {
         let orbits = runtime.orbits();
         let more_spares = runtime.restock();
         let all_buried = runtime.reap_buried();
+        for orbit in &orbits {
+            if orbit.unpopulated.swap(false, Ordering::Relaxed) {
+                orbit.down.populate();
+            }
+        }
         starts.retain(|number, _| orbits.iter().any(|o| o.number == *number));
         let mut wait = wait_for(&orbits, &starts);
         if more_spares {

@@ -14,9 +14,10 @@
 //! | template | `Failed { errno }` | |
 //! | template | `Ended { pid, code, status }`, as `waitid` says | |
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use orbit_linux::{map, pidfd, poll, process, socket};
@@ -49,18 +50,20 @@ pub(crate) struct Clone {
 /// Main's hold on one template. Dropping it ends the template and what orbits it still has.
 pub(crate) struct Template {
     pidfd: OwnedFd,
-    /// The socket, and what it has said of processes that ended.
     link: Mutex<Link>,
+    gone: AtomicBool,
     /// Executable ranges of the objects that were loaded when the template was made.
     code: Vec<(usize, usize)>,
     /// Not none if the template is main's own child, to be reaped by it.
     child: Option<i32>,
 }
 
+/// Main's end of the socket. Whoever reads it for one kind of message keeps what others wait for.
 struct Link {
     socket: OwnedFd,
     ended: HashMap<i32, Ended>,
-    gone: bool,
+    /// Answers to requests for a process, for whoever takes them.
+    answers: VecDeque<std::result::Result<Clone, i32>>,
 }
 
 impl Template {
@@ -87,7 +90,8 @@ impl Template {
         } else {
             (fork_twice(life, &ours).map_err(|e| Error::system(doing, e))?, None)
         };
-        Ok(Template { pidfd: fd, link: Mutex::new(Link { socket: ours, ended: HashMap::new(), gone: false }), code, child })
+        let link = Link { socket: ours, ended: HashMap::new(), answers: VecDeque::new() };
+        Ok(Template { pidfd: fd, link: Mutex::new(link), gone: AtomicBool::new(false), code, child })
     }
 
     /// Whether the code at this address was loaded when the template was made, so that orbits have it.
@@ -101,28 +105,45 @@ impl Template {
 
     /// A new process. Takes some hundred microseconds, whatever the size of main.
     pub fn clone_one(&self) -> Result<Clone> {
-        let doing = "asking the template for a process";
-        let mut link = self.lock();
-        if link.gone {
+        self.ask()?;
+        self.answer()
+    }
+
+    /// Asks for a process, to be taken by [`Template::answer`]: the caller has time for something else meanwhile. Who asks
+    /// must take an answer; which of several callers gets which process is all the same.
+    pub fn ask(&self) -> Result<()> {
+        if self.is_gone() {
             return Err(Error::new(Kind::Down, "the template process has ended; a new one is made with the next try"));
         }
-        if let Err(e) = socket::send(link.socket.as_fd(), &[CLONE], &[]) {
-            link.gone = true;
-            return Err(Error::system(doing, e));
+        if let Err(e) = socket::send(self.lock().socket.as_fd(), &[CLONE], &[]) {
+            self.gone.store(true, Ordering::Relaxed);
+            return Err(Error::system("asking the template for a process", e));
         }
+        Ok(())
+    }
+
+    /// The process asked for.
+    pub fn answer(&self) -> Result<Clone> {
         let deadline = Instant::now() + Duration::from_secs(20);
+        let mut link = self.lock();
         loop {
-            match link.next(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Some(Message::Cloned(clone))) => return Ok(clone),
-                Ok(Some(Message::Failed(errno))) => {
+            match link.answers.pop_front() {
+                Some(Ok(clone)) => return Ok(clone),
+                Some(Err(errno)) => {
                     return Err(Error::system("making a process", std::io::Error::from_raw_os_error(errno)));
                 }
-                Ok(Some(Message::Ended)) => {}
-                Ok(None) => {
-                    link.gone = true;
+                None => {}
+            }
+            match link.read(deadline.saturating_duration_since(Instant::now())) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.gone.store(true, Ordering::Relaxed);
                     return Err(Error::new(Kind::TimedOut, "the template did not answer within 20 s"));
                 }
-                Err(e) => return Err(Error::system(doing, e)),
+                Err(e) => {
+                    self.gone.store(true, Ordering::Relaxed);
+                    return Err(Error::system("asking the template for a process", e));
+                }
             }
         }
     }
@@ -137,15 +158,21 @@ impl Template {
                 return Some(ended);
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if link.gone || left.is_zero() || !matches!(link.next(left), Ok(Some(_))) {
-                return link.ended.remove(&pid);
+            match link.read(left) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(_) => {
+                    self.gone.store(true, Ordering::Relaxed);
+                    return None;
+                }
             }
         }
     }
 
     /// Whether the template has ended.
     pub fn is_gone(&self) -> bool {
-        self.lock().gone || poll::poll(&mut [poll_in(self.pidfd.as_raw_fd())], Some(Duration::ZERO)).unwrap_or(0) > 0
+        self.gone.load(Ordering::Relaxed)
+            || poll::poll(&mut [poll_in(self.pidfd.as_raw_fd())], Some(Duration::ZERO)).unwrap_or(0) > 0
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Link> {
@@ -162,45 +189,37 @@ impl Drop for Template {
     }
 }
 
-enum Message {
-    Cloned(Clone),
-    Failed(i32),
-    Ended,
-}
-
 impl Link {
-    /// The template's next message; ends are noted on the way. `None` after `patience`; an error when it is gone.
-    fn next(&mut self, patience: Duration) -> std::io::Result<Option<Message>> {
+    /// Waits for the template's next message and keeps it; false after `patience`; an error when the template is gone.
+    fn read(&mut self, patience: Duration) -> std::io::Result<bool> {
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if poll::poll(&mut [poll_in(self.socket.as_raw_fd())], Some(left))? == 0 {
-                if left.is_zero() {
-                    return Ok(None);
-                }
-                continue;
+            if poll::poll(&mut [poll_in(self.socket.as_raw_fd())], Some(left))? > 0 {
+                break;
             }
-            let mut bytes = [0u8; MESSAGE];
-            let mut fds = Vec::new();
-            let n = socket::receive(self.socket.as_fd(), &mut bytes, &mut fds, true)?;
-            let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            return match (n, bytes[0]) {
-                (5.., CLONED) if fds.len() == 2 => {
-                    let (Some(socket), Some(pidfd)) = (fds.pop(), fds.pop()) else { continue };
-                    Ok(Some(Message::Cloned(Clone { pid: word(1), pidfd, socket })))
-                }
-                (5.., FAILED) => Ok(Some(Message::Failed(word(1)))),
-                (13.., ENDED) => {
-                    self.ended.insert(word(1), Ended { code: word(5), status: word(9) });
-                    Ok(Some(Message::Ended))
-                }
-                (0, _) => {
-                    self.gone = true;
-                    Err(std::io::Error::from_raw_os_error(libc::EPIPE))
-                }
-                _ => continue,
-            };
+            if left.is_zero() {
+                return Ok(false);
+            }
         }
+        let mut bytes = [0u8; MESSAGE];
+        let mut fds = Vec::new();
+        let n = socket::receive(self.socket.as_fd(), &mut bytes, &mut fds, true)?;
+        let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        match (n, bytes[0], fds.pop(), fds.pop()) {
+            (5.., CLONED, Some(socket), Some(pidfd)) => {
+                self.answers.push_back(Ok(Clone { pid: word(1), pidfd, socket }));
+            }
+            // Descriptors that did not arrive: this process has no room for them.
+            (5.., CLONED, ..) => self.answers.push_back(Err(libc::EMFILE)),
+            (5.., FAILED, ..) => self.answers.push_back(Err(word(1))),
+            (13.., ENDED, ..) => {
+                self.ended.insert(word(1), Ended { code: word(5), status: word(9) });
+            }
+            (0, ..) => return Err(std::io::Error::from_raw_os_error(libc::EPIPE)),
+            _ => {}
+        }
+        Ok(true)
     }
 }
 
