@@ -5,7 +5,7 @@ use super::memory::{Ballast, Field, PAGE};
 use super::plot::{Chart, Series};
 use super::reach::{Reach, ratio};
 use super::rivals::{self, Echo, Hand, Piped, Places, Sleeper};
-use super::stats::{Samples, Shuffle, Summary};
+use super::stats::{Samples, Shuffle, Summary, median};
 use super::{Bench, Common, Progress};
 use crate::out::{self, Align, Failure, PLAIN, Table};
 use orbit::{Engine, Limits, Orbit};
@@ -302,10 +302,6 @@ impl Run<'_> {
             copier_calls: self.orbit.stats().copiers - copiers_before,
         }
     }
-}
-
-fn median(summary: Option<Summary>) -> f64 {
-    summary.map_or(0.0, |summary| summary.p50)
 }
 
 /// What this row has to reach.

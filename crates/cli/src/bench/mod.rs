@@ -5,12 +5,16 @@
 //! quiet it was are recorded. A figure beside a bound says whether this run reached it.
 
 mod call;
+mod create;
+mod incremental;
 mod machine;
 mod memory;
 mod plot;
 mod reach;
 mod rivals;
 mod stats;
+mod worker;
+mod write;
 
 use crate::out::{self, BAD, Done, FAINT, Failure, GOOD, HEAD, PLAIN, Table};
 use plot::Chart;
@@ -33,7 +37,10 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
+    Create(create::Args),
     Call(call::Args),
+    Incremental(incremental::Args),
+    Write(write::Args),
 }
 
 /// Options of every bench.
@@ -52,7 +59,10 @@ pub struct Common {
 
 pub fn run(args: &Args) -> Done {
     match &args.what {
+        What::Create(args) => create::run(args),
         What::Call(args) => call::run(args),
+        What::Incremental(args) => incremental::run(args),
+        What::Write(args) => write::run(args),
     }
 }
 

@@ -26,11 +26,6 @@ impl Samples {
         self.0.push(figure);
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// The figures, in the order they came.
     pub fn figures(&self) -> &[f64] {
         &self.0
@@ -49,11 +44,11 @@ impl Samples {
         let at = |part: f64| sorted[(last as f64 * part).round() as usize];
         Some(Summary { p50: round(at(0.5)), p99: round(at(0.99)), n: sorted.len() })
     }
+}
 
-    /// The median; 0 without samples.
-    pub fn median(&self) -> f64 {
-        self.summary().map_or(0.0, |summary| summary.p50)
-    }
+/// The median; 0 without samples.
+pub fn median(summary: Option<Summary>) -> f64 {
+    summary.map_or(0.0, |summary| summary.p50)
 }
 
 /// To a thousandth: a nanosecond, where the unit is a microsecond.
