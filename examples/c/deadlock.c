@@ -414,7 +414,7 @@ int main(int argc, char **argv)
     for (int t = 0; t < thread_count; t++)
         pthread_join(threads[t], NULL);
 
-    struct orbit_stats stats;
+    struct orbit_counters stats;
     orbit_stats(dlc, &stats);
     orbit_destroy(dlc);
     orbit_area_destroy(area);

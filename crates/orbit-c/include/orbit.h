@@ -185,7 +185,7 @@ int orbit_set_limits(struct orbit *orbit, const struct orbit_limits *limits);
 int orbit_detach(struct orbit *orbit, struct orbit_area *area);
 
 /* What an orbit has done so far. */
-struct orbit_stats {
+struct orbit_counters {
     uint64_t calls;       /* made */
     uint64_t failed;      /* of these, ended otherwise than by returning */
     uint64_t crashes;     /* times its process ended by itself or was killed */
@@ -198,7 +198,7 @@ struct orbit_stats {
     int32_t pid;          /* its process now, 0 while it is down */
     uint64_t reserved[6]; /* 0 */
 };
-int orbit_stats(struct orbit *orbit, struct orbit_stats *stats);
+int orbit_stats(struct orbit *orbit, struct orbit_counters *stats);
 
 /* ---- areas and objects (section 4.3) --------------------------------------------------------------------------- */
 
@@ -247,7 +247,7 @@ struct orbit_area_info {
     int engine;        /* enum orbit_engine: what AUTO came to at the last snapshot */
     int reserved;      /* 0 */
 };
-int orbit_area_info(struct orbit_area *area, struct orbit_area_info *info);
+int orbit_area_get_info(struct orbit_area *area, struct orbit_area_info *info);
 
 /* An object of at least size bytes, aligned to 16, content undefined. NULL: ENOSPC (area full), E2BIG, EBADF, EPERM (in an
  * orbit). Takes tens of nanoseconds. Bookkeeping lies outside the area: writing beyond an object cannot corrupt it. */

@@ -141,7 +141,7 @@ pub unsafe extern "C" fn orbit_area_destroy(area: *mut COrbitArea) -> c_int {
 
 /// See `include/orbit.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn orbit_area_info(area: *mut COrbitArea, info: *mut CAreaInfo) -> c_int {
+pub unsafe extern "C" fn orbit_area_get_info(area: *mut COrbitArea, info: *mut CAreaInfo) -> c_int {
     code(|| {
         given::range(info.cast(), size_of::<CAreaInfo>(), "the result")?;
         let area: Area = handle::get(area)?;

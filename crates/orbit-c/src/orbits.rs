@@ -81,7 +81,7 @@ unsafe impl Sized0 for COptions {
 /// `ORBIT_DATA_ONLY`.
 const DATA_ONLY: u32 = 1;
 
-/// `struct orbit_stats`.
+/// `struct orbit_counters`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CStats {
