@@ -379,3 +379,80 @@ fn moved(from: &Regs, to: &Regs, signal: bool) -> bool {
     }
     to.sp() > from.sp()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elf::{Elf, Source};
+    use gimli::BaseAddresses;
+
+    /// All that is read of a file, on one that has been damaged.
+    fn read_all(bytes: Vec<u8>, places: &[u64]) {
+        let Some(elf) = Elf::open(Source::Bytes(bytes)) else {
+            return;
+        };
+        let mut tables = unwind::Tables {
+            eh_frame: elf.named(".eh_frame", 1 << 24).unwrap_or_default(),
+            eh_frame_hdr: elf.named(".eh_frame_hdr", 1 << 24).unwrap_or_default(),
+            debug_frame: elf.named(".debug_frame", 1 << 24).unwrap_or_default(),
+            bases: BaseAddresses::default()
+                .set_eh_frame(elf.section(".eh_frame").map_or(0, |s| s.addr))
+                .set_eh_frame_hdr(elf.section(".eh_frame_hdr").map_or(0, |s| s.addr)),
+            ..Default::default()
+        };
+        tables.index();
+        let symbols = symbols::Symbols::of(&elf);
+        let go = go::GoTable::of(&elf);
+        let mut lines = lines::Lines::of(&elf);
+        let _ = (elf.build_id(), symbols::object(&elf, b"nothing"));
+        for &at in places {
+            let regs = Regs([Some(at); 17]);
+            let _ = tables.step(at, &regs, &mut |a| Some(a ^ 0x5555));
+            let _ = symbols.at(at).map(|(n, ..)| symbols::readable(n));
+            let _ = go.as_ref().and_then(|g| g.at(at));
+            let _ = lines.as_mut().map(|l| l.at(at));
+        }
+    }
+
+    #[test]
+    fn damaged_files_do_no_harm() {
+        let dir = std::env::temp_dir().join(format!("orbit-inspect-damaged-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let out = dir.join("deep");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/deep.c");
+        let built = std::process::Command::new("cc").args(["-g", "-O2", "-pthread", "-o"]).arg(&out).arg(source).status();
+        let bytes = std::fs::read(&out);
+        let _ = std::fs::remove_dir_all(&dir);
+        assert!(built.unwrap().success());
+        let whole = bytes.unwrap();
+        let elf = Elf::open(Source::Bytes(whole.clone())).unwrap();
+        let text = elf.section(".text").unwrap();
+        let places: Vec<u64> = (text.addr..text.addr + text.size).step_by(97).collect();
+        let seed: u64 = std::env::var("ORBIT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(7);
+        println!("ORBIT_SEED={seed}");
+        let mut x = seed | 1;
+        let mut next = move || {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x
+        };
+        for round in 0..400 {
+            let mut b = whole.clone();
+            for _ in 0..1 + next() % 60 {
+                // A third of the damage in the headers, at the start and the end of the file.
+                let len = b.len();
+                let at = match next() % 6 {
+                    0 => next() as usize % 1024,
+                    1 => len - 1 - next() as usize % 2600,
+                    _ => next() as usize % len,
+                };
+                b[at] = if next() % 3 == 0 { 0xff } else { next() as u8 };
+            }
+            if round % 10 == 0 {
+                b.truncate(next() as usize % whole.len());
+            }
+            read_all(b, &places);
+        }
+    }
+}

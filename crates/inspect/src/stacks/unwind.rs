@@ -276,3 +276,24 @@ pub(crate) fn by_top_word(regs: &Regs, read: &mut ReadWord<'_>) -> Option<Regs> 
     out.0[RSP] = Some(regs.sp().wrapping_add(8));
     Some(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(bytes: &[u8]) -> Option<u64> {
+        let encoding = gimli::Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 4 };
+        let mut regs = Regs::default();
+        regs.0[7] = Some(100);
+        expression(Expression(EndianSlice::new(bytes, LittleEndian)), encoding, None, &regs, &mut |a| Some(a + 1))
+    }
+
+    #[test]
+    fn expressions_end() {
+        assert_eq!(value(&[0x77, 8]), Some(108), "stack pointer plus 8");
+        assert_eq!(value(&[0x77, 8, 0x06]), Some(109), "what stands there");
+        assert_eq!(value(&[0x2f, 0xfd, 0xff]), None, "a jump to itself");
+        assert_eq!(value(&[0x30, 0x2f, 0xfc, 0xff]), None, "pushes for ever");
+        assert_eq!(value(&[0x70, 0]), None, "a register that is not known");
+    }
+}

@@ -63,10 +63,10 @@ KEEP int recursion(int n)
     if (n == 0) for (;;) pause();
     return recursion(n - 1) + room[1];
 }
-/* Every word of the stack above is made to look like a frame that leads to itself or to rubbish. */
+/* Every word of the stack from its own frame on is made to look like a frame that leads to itself or to rubbish. */
 KEEP static void spoil(uintptr_t seed)
 {
-    uintptr_t here = (uintptr_t)__builtin_frame_address(0) & ~15ul, *w = (uintptr_t *)here + 2;
+    uintptr_t here = (uintptr_t)__builtin_frame_address(0), *w = (uintptr_t *)here;
     for (int i = 0; i < 4000; i += 2) {
         if (!strcmp(mode, "cyclic")) { w[i] = here + 8 * (i & 62); w[i + 1] = (uintptr_t)&spoil + 4; }
         else {
@@ -80,7 +80,7 @@ KEEP static void spoil(uintptr_t seed)
 static void *spoiled(void *a)
 {
     char *room = alloca(40000);
-    room[0] = 1;
+    __asm__ volatile("" : : "r"(room) : "memory");
     spoil((uintptr_t)a * 77777 + 1);
     return room;
 }

@@ -1,0 +1,219 @@
+//! Each kind of wait is told for what it is, with who could end it.
+
+mod common;
+use common::{Dir, Running, until};
+use orbit_inspect::waits::{Direction, FutexKind, Owner, State, Wait, Watched, stays_lost};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// A program of a process group of its own, so that its children end with it.
+struct Group(Running);
+
+impl Group {
+    fn start(program: &Path, args: &[&str]) -> Group {
+        use std::os::unix::process::CommandExt;
+        Group(Running::start(Command::new(program).args(args).process_group(0)))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // SAFETY: plain call; the group was made above and holds the program and its children only.
+        unsafe { libc::kill(-self.0.pid(), libc::SIGKILL) };
+    }
+}
+
+fn wait(program: &Path, args: &[&str], is: impl Fn(&Wait) -> bool) -> (Wait, i32, Vec<i32>) {
+    let g = Group::start(program, args);
+    let pid = g.0.pid();
+    let mut w = Watched::new(pid).unwrap();
+    let told = until(args[0], || Some(w.wait_of(pid)).filter(&is));
+    println!("{}: {told:?}", args[0]);
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    (told, pid, children.split_whitespace().map(|c| c.parse().unwrap()).collect())
+}
+
+#[test]
+fn descriptors_and_children() {
+    let dir = Dir::new("waits");
+    let program = dir.build("waits.c", &["-O2", "-w"]);
+    let file = dir.0.join("locked");
+    let file = file.to_str().unwrap();
+    let is_pipe = |w: &Wait| matches!(w, Wait::Pipe { .. });
+    for (kind, towards) in [("pipe", Direction::Read), ("full-pipe", Direction::Write)] {
+        match wait(&program, &[kind], is_pipe) {
+            (Wait::Pipe { direction, peers, .. }, _, children) => assert_eq!((direction, peers), (towards, children)),
+            other => panic!("{other:?}"),
+        }
+    }
+    match wait(&program, &["own-pipe"], is_pipe) {
+        (Wait::Pipe { peers, .. }, pid, _) => assert_eq!(peers, [pid], "nobody else can ever write"),
+        other => panic!("{other:?}"),
+    }
+    for kind in ["unix", "tcp"] {
+        match wait(&program, &[kind], |w| matches!(w, Wait::Socket { .. })) {
+            (Wait::Socket { peers, remote, .. }, _, children) => {
+                assert_eq!(peers, children, "{kind}");
+                assert_eq!(remote.is_some(), kind == "tcp");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    match wait(&program, &["accept"], |w| matches!(w, Wait::Socket { .. })) {
+        (Wait::Socket { call, local, peers, .. }, ..) => {
+            assert_eq!((call, peers.len()), ("accept", 0));
+            assert!(local.unwrap().starts_with("tcp 127.0.0.1:"));
+        }
+        other => panic!("{other:?}"),
+    }
+    for kind in ["flock", "fcntl"] {
+        match wait(&program, &[kind, file], |w| matches!(w, Wait::FileLock { .. })) {
+            (Wait::FileLock { path, owner }, _, children) => {
+                assert_eq!(path, file);
+                assert_eq!(owner, Some(children[0]), "{kind}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    match wait(&program, &["child"], |w| matches!(w, Wait::Child { .. })) {
+        (Wait::Child { pids }, _, children) => {
+            assert_eq!(children.len(), 2);
+            assert_eq!(pids, [children[1]], "the one it names");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_rest() {
+    let dir = Dir::new("waits-rest");
+    let program = dir.build("waits.c", &["-O2", "-w"]);
+    wait(&program, &["poll"], |w| *w == Wait::Poll { fds: 3, timed: false });
+    wait(&program, &["select"], |w| *w == Wait::Poll { fds: 2, timed: true });
+    wait(&program, &["epoll"], |w| *w == Wait::Epoll { fds: 2, timed: false });
+    wait(&program, &["sleep"], |w| *w == Wait::Sleep);
+    wait(&program, &["signal"], |w| *w == Wait::Signal);
+    wait(&program, &["event"], |w| matches!(w, Wait::Other(c) if c.nr == libc::SYS_read));
+    wait(&program, &["spin"], |w| *w == Wait::Running);
+    let g = Group::start(&program, &["sleep"]);
+    let mut w = Watched::new(g.0.pid()).unwrap();
+    // SAFETY: plain calls on the program started above.
+    unsafe { libc::kill(g.0.pid(), libc::SIGSTOP) };
+    until("the stop", || (w.wait_of(g.0.pid()) == Wait::Stopped).then_some(()));
+    // SAFETY: as above.
+    unsafe { libc::kill(g.0.pid(), libc::SIGCONT) };
+    until("the sleep to go on", || (w.wait_of(g.0.pid()) == Wait::Sleep).then_some(()));
+}
+
+#[test]
+fn locks() {
+    let dir = Dir::new("waits-locks");
+    let program = dir.build("locks.c", &["-O2"]);
+    let p = Running::program(&program, &["each"]);
+    let main = Owner::Thread { pid: p.pid(), tid: p.pid() };
+    let mut w = Watched::new(p.pid()).unwrap();
+    let kinds = until("eight waits", || {
+        let tids: Vec<i32> = w.scan().iter().filter(|t| t.state == State::Sleeping && t.tid != p.pid()).map(|t| t.tid).collect();
+        let kinds: Vec<(FutexKind, bool)> = tids
+            .into_iter()
+            .filter_map(|t| match w.wait_of(t) {
+                Wait::Futex(f) => Some((f.kind, f.call.timed)),
+                _ => None,
+            })
+            .collect();
+        (kinds.len() == 8).then_some(kinds)
+    });
+    let want = [
+        (FutexKind::Condvar, false),
+        (FutexKind::Semaphore, false),
+        (FutexKind::RwLock { writer: main }, false),
+        (FutexKind::RwLock { writer: main }, false),
+        (FutexKind::Join(main), false),
+        (FutexKind::Mutex { owner: main }, false),
+        (FutexKind::Mutex { owner: main }, false), // stdio
+        (FutexKind::Mutex { owner: main }, true),
+    ];
+    assert_eq!(kinds, want);
+}
+
+#[test]
+fn nobody_will_wake_it() {
+    let dir = Dir::new("waits-lost");
+    let program = dir.build("locks.c", &["-O2"]);
+    let span = Duration::from_millis(80);
+    // The holder has ended with the lock.
+    let p = Running::program(&program, &["ended"]);
+    let mut w = Watched::new(p.pid()).unwrap();
+    until("the wait", || stays_lost(&mut w, p.pid(), span).then_some(()));
+    match w.wait_of(p.pid()) {
+        Wait::Futex(f) => assert!(matches!(f.kind, FutexKind::Mutex { owner: Owner::Gone { .. } }), "{f:?}"),
+        other => panic!("{other:?}"),
+    }
+    // The lock is free, and the sleeper was not woken.
+    let p = Running::program(&program, &["lost"]);
+    let mut w = Watched::new(p.pid()).unwrap();
+    until("the lost wake-up", || {
+        let tid = w.scan().last()?.tid;
+        (tid != p.pid() && stays_lost(&mut w, tid, span)).then_some(())
+    });
+    // In a ring nothing is lost.
+    let p = Running::program(&program, &["two"]);
+    let mut w = Watched::new(p.pid()).unwrap();
+    for t in w.scan() {
+        assert!(!stays_lost(&mut w, t.tid, span));
+    }
+}
+
+#[test]
+fn rust_and_park() {
+    if std::env::var_os("ORBIT_INSPECT_HOLD").is_some() {
+        let m = std::sync::Arc::new(std::sync::Mutex::new(()));
+        let held = m.lock().unwrap();
+        let other = m.clone();
+        std::thread::spawn(move || drop(other.lock()));
+        println!("\nready");
+        std::thread::park();
+        drop(held);
+        return;
+    }
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    again.args(["--exact", "rust_and_park", "--nocapture"]).env("ORBIT_INSPECT_HOLD", "1");
+    let p = Running::start(&mut again);
+    let mut w = Watched::new(p.pid()).unwrap();
+    until("a mutex and a parked thread", || {
+        let kinds: Vec<FutexKind> = w
+            .scan()
+            .iter()
+            .filter_map(|t| match w.wait_of(t.tid) {
+                Wait::Futex(f) => Some(f.kind),
+                _ => None,
+            })
+            .collect();
+        let mutex = FutexKind::Mutex { owner: Owner::Unknown };
+        (kinds.contains(&mutex) && kinds.contains(&FutexKind::Parked)).then_some(())
+    });
+}
+
+#[test]
+fn scan_costs_little() {
+    let dir = Dir::new("waits-cost");
+    let program = dir.build("deep.c", &["-O2"]);
+    for threads in [5, 98, 998] {
+        let p = Running::program(&program, &[&threads.to_string()]);
+        let mut w = Watched::new(p.pid()).unwrap();
+        let mut rings = orbit_inspect::rings::RingWatch::new(&[p.pid()]).unwrap();
+        let mut took: Vec<[Duration; 2]> = (0..31)
+            .map(|_| {
+                let t = std::time::Instant::now();
+                assert_eq!(w.scan().len(), threads + 1);
+                let scan = t.elapsed();
+                let t = std::time::Instant::now();
+                assert!(rings.scan().is_empty());
+                [scan, t.elapsed()]
+            })
+            .collect();
+        took.sort();
+        println!("{} threads: scan and look for rings take {:?} (median)", threads + 1, took[15]);
+    }
+}
