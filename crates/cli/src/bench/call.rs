@@ -1,7 +1,7 @@
 //! `orbit bench call`: how long a call holds the caller up, for areas of several sizes (Figure 10 of the paper), against
 //! handing work to a thread, writing the dirty pages to a process, and fork.
 
-use super::memory::{Ballast, Field, PAGE};
+use super::memory::{Ballast, Field, PAGE, settle};
 use super::plot::{Chart, Series};
 use super::reach::{Reach, ratio};
 use super::rivals::{self, Echo, Hand, Piped, Places, Sleeper};
@@ -173,7 +173,10 @@ fn measure(case: &Case, rivals: &Rivals, quick: bool) -> Result<Row, Failure> {
     run.pages = run.field.spread(case.dirty_pages);
     // A copier is a child as fork's is: it must not have to share main's CPU.
     rivals.places.hold(!case.all_dirty());
-    // The first call sends the whole area; every rival has one turn that does not count, too.
+    if case.engine != Engine::Copy && case.area_bytes > 8 * KIB {
+        settle(&run.orbit, &run.field.area)?;
+    }
+    // The first turn does not count, of nobody.
     run.round(0)?;
     run.times = Times::default();
     let copiers = run.orbit.stats().copiers;

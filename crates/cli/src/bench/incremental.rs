@@ -1,7 +1,7 @@
 //! `orbit bench incremental`: a call on a large area of which little is new (Figure 15 of the paper), against copying all
 //! of the area, and fork.
 
-use super::memory::{Field, PAGE};
+use super::memory::{Field, PAGE, settle};
 use super::plot::{Chart, Series};
 use super::reach::{Reach, ratio};
 use super::rivals;
@@ -75,6 +75,7 @@ fn measure(size: usize, samples: usize) -> Result<Row, Failure> {
     let (mut incremental, mut faults) = (Samples::default(), Samples::default());
     let (mut full, mut fork) = (Samples::default(), Samples::default());
     let pages = NEW / PAGE;
+    settle(&orbit, &field.area)?;
     for sample in 0..=samples {
         // Other pages each time, as where new objects are made.
         let first = sample * pages % field.pages();
@@ -96,7 +97,7 @@ fn measure(size: usize, samples: usize) -> Result<Row, Failure> {
         // SAFETY: both are so long, and do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(field.bytes(), copy.as_ptr(), size) };
         let copied = began.elapsed();
-        // The first call sends the whole area, so the first sample does not count, of nobody.
+        // The first sample does not count, of nobody.
         if sample > 0 {
             incremental.add(called);
             faults.add(tracked.saturating_sub(untracked));
@@ -111,7 +112,7 @@ fn measure(size: usize, samples: usize) -> Result<Row, Failure> {
                     unsafe { plain.as_ptr().add(page * PAGE).cast::<usize>().write_volatile(sample) };
                 }
                 field.write_all();
-                orbit.call(&[&field.area], &[])?;
+                settle(&orbit, &field.area)?;
             }
         }
     }

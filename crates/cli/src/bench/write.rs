@@ -1,6 +1,6 @@
 //! `orbit bench write`: what a page costs main that it writes to and ships, faults included, against fork's copy-on-write.
 
-use super::memory::{Field, PAGE};
+use super::memory::{Field, PAGE, settle};
 use super::plot::{Chart, Series};
 use super::reach::{Reach, ratio};
 use super::rivals::Child;
@@ -39,8 +39,6 @@ struct Row {
     copy_on_write_ns: Option<Summary>,
     with_fork_ns: Option<Summary>,
     plain_ns: Option<Summary>,
-    /// Calls whose snapshot a one-shot child held.
-    copier_calls: u64,
 }
 
 const MIB: usize = 1 << 20;
@@ -76,8 +74,7 @@ fn measure(pattern: &'static str, count: usize, samples: usize) -> Result<Row, F
     orbit.wait_ready(Duration::from_secs(20))?;
     let mut field = Field::new("bench-write", AREA, Engine::Auto)?;
     let mut shuffle = Shuffle::new(3);
-    orbit.call(&[&field.area], &[])?;
-    let copiers = orbit.stats().copiers;
+    settle(&orbit, &field.area)?;
     let per_page = |time: Duration| time.as_nanos() as f64 / count as f64;
     let [mut whole, mut writes, mut calls, mut cow, mut with_fork, mut plain] =
         std::array::from_fn(|_| Samples::default());
@@ -108,7 +105,7 @@ fn measure(pattern: &'static str, count: usize, samples: usize) -> Result<Row, F
         let began = Instant::now();
         field.write(&pages);
         plain.add_figure(per_page(began.elapsed()));
-        orbit.call(&[&field.area], &[])?;
+        settle(&orbit, &field.area)?;
         // For fork the pages are not tracked: the first writes after a call, which note the page, are done before.
         field.write(&pages);
         let child = Child::start()?;
@@ -120,7 +117,7 @@ fn measure(pattern: &'static str, count: usize, samples: usize) -> Result<Row, F
         drop(child);
         // What the fork left behind is not the orbit's: every page is marked as written and shipped.
         field.write_all();
-        orbit.call(&[&field.area], &[])?;
+        settle(&orbit, &field.area)?;
     }
     let row = Row {
         area_bytes: AREA,
@@ -133,7 +130,6 @@ fn measure(pattern: &'static str, count: usize, samples: usize) -> Result<Row, F
         copy_on_write_ns: cow.summary(),
         with_fork_ns: with_fork.summary(),
         plain_ns: plain.summary(),
-        copier_calls: orbit.stats().copiers - copiers,
     };
     orbit.destroy()?;
     Ok(row)
