@@ -1,0 +1,306 @@
+//! Every interleaving of the steps by which main and an orbit hand over calls: nobody sleeps for ever over a call that is
+//! there, and a call whose cancellation main has promised never runs.
+//!
+//! All the steps modelled are sequentially consistent accesses or futex calls of the kernel, which are atomic against each
+//! other; so every execution is some interleaving of them, and the search below visits them all. Each model stands
+//! beside the lines it models, and the test fails when those lines change.
+
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::hash::Hash;
+
+/// A protocol: threads that take one step at a time from a common state.
+trait Model: Clone + Eq + Hash + Debug {
+    /// Takes the next step of a thread; false if the thread cannot move now (asleep) or has ended.
+    fn step(&mut self, thread: usize) -> bool;
+    /// Must hold in every state.
+    fn check(&self) {}
+    /// Must hold where no thread can move any more.
+    fn check_end(&self);
+}
+
+/// Visits every reachable state; returns how many there are.
+fn explore<M: Model>(start: M, threads: usize) -> usize {
+    let mut seen = HashSet::new();
+    let mut look = vec![start];
+    while let Some(state) = look.pop() {
+        if !seen.insert(state.clone()) {
+            continue;
+        }
+        state.check();
+        let mut moved = false;
+        for thread in 0..threads {
+            let mut next = state.clone();
+            if next.step(thread) {
+                moved = true;
+                look.push(next);
+            }
+        }
+        if !moved {
+            state.check_end();
+        }
+    }
+    seen.len()
+}
+
+/// The lines stand in this file, in this order.
+fn in_order(source: &str, lines: &[&str]) {
+    let mut from = 0;
+    for line in lines {
+        let at = source[from..].find(line).unwrap_or_else(|| panic!("the model's line has changed: {line}"));
+        from += at + line.len();
+    }
+}
+
+const QUEUE: &str = include_str!("../src/queue.rs");
+const TASK: &str = include_str!("../src/task.rs");
+
+/// Main submits `CALLS` calls; the orbit takes them and sleeps in between. `skip_check` leaves out the orbit's second
+/// look, to show that the search finds what goes wrong then.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Submit {
+    submitted: u32,
+    asleep: bool,
+    /// Main's place: 0 store submitted, 1 look at asleep, 2 wake.
+    main: u8,
+    left: u32,
+    /// The orbit's place: 0 look for a call, 1 store asleep, 2 second look, 3 in the kernel's queue, 4 woken.
+    orbit: u8,
+    done: u32,
+    skip_check: bool,
+}
+
+const CALLS: u32 = 3;
+
+impl Model for Submit {
+    fn step(&mut self, thread: usize) -> bool {
+        if thread == 0 {
+            match self.main {
+                0 if self.left > 0 => {
+                    self.submitted += 1;
+                    self.main = 1;
+                }
+                1 if self.asleep => self.main = 2,
+                1 => (self.main, self.left) = (0, self.left - 1),
+                2 => {
+                    if self.orbit == 3 {
+                        self.orbit = 4;
+                    }
+                    (self.main, self.left) = (0, self.left - 1);
+                }
+                _ => return false,
+            }
+            return true;
+        }
+        match self.orbit {
+            0 if self.submitted != self.done => self.done += 1,
+            0 => self.orbit = 1,
+            1 => {
+                self.asleep = true;
+                self.orbit = 2;
+            }
+            // The kernel compares the word again when it queues the sleeper.
+            2 => self.orbit = if self.submitted == self.done || self.skip_check { 3 } else { 4 },
+            4 => {
+                if self.submitted != self.done {
+                    self.asleep = false;
+                }
+                self.orbit = if self.submitted == self.done { 1 } else { 0 };
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn check_end(&self) {
+        assert_eq!(self.done, CALLS, "the orbit sleeps over a call: {self:?}");
+    }
+}
+
+#[test]
+fn an_orbit_never_sleeps_over_a_call() {
+    in_order(
+        QUEUE,
+        &[
+            "self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);",
+            "if process.up.asleep.load(Ordering::SeqCst) != 0 {",
+            "futex::wake(&self.down.submitted, 1);",
+        ],
+    );
+    in_order(
+        TASK,
+        &[
+            "while self.shared.down.submitted.load(Ordering::Acquire) == self.done {",
+            "self.shared.up.asleep.store(1, Ordering::SeqCst);",
+            "if self.shared.down.submitted.load(Ordering::SeqCst) == self.done {",
+            "futex::wait(&self.shared.down.submitted, self.done, None);",
+            "self.shared.up.asleep.store(0, Ordering::Relaxed);",
+        ],
+    );
+    let start =
+        Submit { submitted: 0, asleep: false, main: 0, left: CALLS, orbit: 0, done: 0, skip_check: false };
+    let states = explore(start.clone(), 2);
+    println!("{states} states");
+    let broken = std::panic::catch_unwind(|| explore(Submit { skip_check: true, ..start }, 2));
+    assert!(broken.is_err(), "the search finds the fault when the second look is left out");
+}
+
+/// Main cancels a call while the orbit comes to it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Cancel {
+    cancelled: bool,
+    begun: bool,
+    /// 0 store CANCELLED, 1 look at begun, 2 promised, 3 put back, 4 not promised.
+    main: u8,
+    /// 0 store begun, 1 look at state, 2 ran, 3 skipped.
+    orbit: u8,
+    /// Main looks first and stores then: wrong.
+    swapped: bool,
+}
+
+impl Model for Cancel {
+    fn step(&mut self, thread: usize) -> bool {
+        if thread == 0 {
+            match (self.main, self.swapped) {
+                (0, false) => {
+                    self.cancelled = true;
+                    self.main = 1;
+                }
+                (1, false) => self.main = if self.begun { 3 } else { 2 },
+                (3, _) => {
+                    self.cancelled = false;
+                    self.main = 4;
+                }
+                (0, true) => self.main = if self.begun { 4 } else { 1 },
+                (1, true) => {
+                    self.cancelled = true;
+                    self.main = 2;
+                }
+                _ => return false,
+            }
+            return true;
+        }
+        match self.orbit {
+            0 => {
+                self.begun = true;
+                self.orbit = 1;
+            }
+            1 => self.orbit = if self.cancelled { 3 } else { 2 },
+            _ => return false,
+        }
+        true
+    }
+
+    fn check(&self) {
+        assert!(!(self.main == 2 && self.orbit == 2), "a call ran whose cancellation was promised: {self:?}");
+    }
+
+    fn check_end(&self) {
+        assert!(self.orbit >= 2, "the call ran or was skipped");
+    }
+}
+
+#[test]
+fn a_call_whose_cancellation_is_promised_never_runs() {
+    in_order(
+        QUEUE,
+        &[
+            "slot.state.store(CANCELLED, Ordering::SeqCst);",
+            "up.begun.load(Ordering::SeqCst)",
+            "slot.state.store(READY, Ordering::SeqCst);",
+            "waiting.cancelled = true;",
+        ],
+    );
+    in_order(
+        TASK,
+        &[
+            "self.shared.up.begun.store(call.wrapping_add(1), Ordering::SeqCst);",
+            "if slot.state.load(Ordering::SeqCst) == CANCELLED {",
+            "self.run(",
+        ],
+    );
+    let start = Cancel { cancelled: false, begun: false, main: 0, orbit: 0, swapped: false };
+    explore(start.clone(), 2);
+    let broken = std::panic::catch_unwind(|| explore(Cancel { swapped: true, ..start }, 2));
+    assert!(broken.is_err(), "the search finds the fault when main looks first");
+}
+
+/// Two threads of main wait for a call that the orbit ends.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Wait {
+    completed: bool,
+    waiters: u8,
+    /// Of each waiter: 0 count oneself, 1 look, 2 asleep, 3 leave, 4 gone.
+    waiter: [u8; 2],
+    /// 0 store completed, 1 look at waiters, 2 wake, 3 ended.
+    orbit: u8,
+    /// The orbit looks for waiters before it stores: wrong.
+    swapped: bool,
+}
+
+impl Model for Wait {
+    fn step(&mut self, thread: usize) -> bool {
+        if thread < 2 {
+            match self.waiter[thread] {
+                0 => {
+                    self.waiters += 1;
+                    self.waiter[thread] = 1;
+                }
+                1 => self.waiter[thread] = if self.completed { 3 } else { 2 },
+                3 => {
+                    self.waiters -= 1;
+                    self.waiter[thread] = 4;
+                }
+                _ => return false,
+            }
+            return true;
+        }
+        match (self.orbit, self.swapped) {
+            (0, false) | (1, true) => {
+                self.completed = true;
+                self.orbit = if self.swapped { 3 } else { 1 };
+            }
+            (1, false) => self.orbit = if self.waiters > 0 { 2 } else { 3 },
+            (0, true) => self.orbit = if self.waiters > 0 { 2 } else { 1 },
+            (2, _) => {
+                for waiter in &mut self.waiter {
+                    if *waiter == 2 {
+                        *waiter = 3;
+                    }
+                }
+                self.orbit = if self.swapped { 1 } else { 3 };
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn check_end(&self) {
+        assert_eq!(self.waiter, [4, 4], "a waiter sleeps over the end: {self:?}");
+    }
+}
+
+#[test]
+fn a_waiter_never_sleeps_over_the_end_of_its_call() {
+    in_order(
+        QUEUE,
+        &[
+            "self.down.waiters.fetch_add(1, Ordering::SeqCst);",
+            "if up.completed.load(Ordering::SeqCst) == seen {",
+            "futex::wait(&up.completed, seen, Some(at_most));",
+            "self.down.waiters.fetch_sub(1, Ordering::SeqCst);",
+        ],
+    );
+    in_order(
+        TASK,
+        &[
+            "self.shared.up.completed.store(self.done, Ordering::SeqCst);",
+            "if self.shared.down.waiters.load(Ordering::SeqCst) != 0 {",
+            "futex::wake(&self.shared.up.completed, i32::MAX);",
+        ],
+    );
+    let start = Wait { completed: false, waiters: 0, waiter: [0, 0], orbit: 0, swapped: false };
+    explore(start.clone(), 3);
+    let broken = std::panic::catch_unwind(|| explore(Wait { swapped: true, ..start }, 3));
+    assert!(broken.is_err(), "the search finds the fault when the orbit looks first");
+}
