@@ -310,6 +310,15 @@ static __always_inline u32 class_of_descriptor(struct task_struct *task, u32 fd)
 	return family == 1 ? NET_CALL | IPC_CALL : NET_CALL;
 }
 
+static __always_inline u32 class_of(struct task_struct *task, struct thread_call *call)
+{
+	u32 key = call->nr;
+	u32 *class = bpf_map_lookup_elem(&classes, &key);
+	if (!class)
+		return 0;
+	return *class & BY_DESCRIPTOR ? class_of_descriptor(task, call->arg0) : *class;
+}
+
 SEC("tp_btf/sys_enter")
 int BPF_PROG(call_begun, struct pt_regs *regs, long nr)
 {
@@ -325,10 +334,7 @@ int BPF_PROG(call_begun, struct pt_regs *regs, long nr)
 		return 0;
 	u32 key = nr, tid = id;
 	struct thread_call call = { .time = bpf_ktime_get_ns(), .nr = nr, .arg0 = REG_ARG(regs, 0) };
-	u32 *class = bpf_map_lookup_elem(&classes, &key);
-	call.classes = class ? *class : 0;
-	if (call.classes & BY_DESCRIPTOR)
-		call.classes = class_of_descriptor(task, call.arg0);
+	call.classes = class_of(task, &call);
 	if (mask & t->active[CALL_COMPLETED])
 		bpf_map_update_elem(&calls, &tid, &call, BPF_ANY);
 	struct offer o = { .mask = mask & t->active[CALL_BEGUN], .key = key, .classes = call.classes, .cpu = bpf_get_smp_processor_id(), .quiet = own };
@@ -354,18 +360,26 @@ int BPF_PROG(call_completed, struct pt_regs *regs, long result)
 	if (!mask)
 		return 0;
 	u32 tid = id;
-	struct thread_call *call = bpf_map_lookup_elem(&calls, &tid);
-	if (!call)
-		return 0;
 	u64 now = bpf_ktime_get_ns();
-	struct offer o = { .mask = mask, .duration = now - call->time, .key = call->nr, .classes = call->classes, .cpu = bpf_get_smp_processor_id(), .quiet = own };
+	struct thread_call *begun = bpf_map_lookup_elem(&calls, &tid), call;
+	if (begun) {
+		call = *begun;
+		bpf_map_delete_elem(&calls, &tid);
+	} else {
+		// It began before anybody subscribed: its duration is not known.
+		struct task_struct *task = bpf_get_current_task_btf();
+		if (COMPAT(task))
+			return 0;
+		call = (struct thread_call){ .time = now, .nr = REG_CALL(regs), .arg0 = REG_ARG(regs, 0) };
+		call.classes = class_of(task, &call);
+	}
+	struct offer o = { .mask = mask, .duration = now - call.time, .key = call.nr, .classes = call.classes, .cpu = bpf_get_smp_processor_id(), .quiet = own };
 	struct event e;
 	fill(&e, CALL_COMPLETED, id >> 32, tid, o.cpu, now);
-	e.values[0] = call->nr;
+	e.values[0] = call.nr;
 	e.values[1] = result;
 	e.values[2] = o.duration;
-	e.values[3] = call->arg0;
-	bpf_map_delete_elem(&calls, &tid);
+	e.values[3] = call.arg0;
 	raise(t, &o, &e);
 	return 0;
 }

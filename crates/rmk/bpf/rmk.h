@@ -92,13 +92,15 @@ struct thread_info { u32 status; };
 struct task_struct { struct thread_info thread_info; int pid, tgid, exit_code; struct signal_struct *signal; struct files_struct *files; };
 struct kernel_siginfo { int si_signo, si_errno, si_code; };
 #if defined(__TARGET_ARCH_arm64)
-struct pt_regs { u64 regs[31]; u64 pc; };
+struct pt_regs { u64 regs[31]; u64 pc; int syscallno; };
+#define REG_CALL(r) ((r)->syscallno)
 #define REG_IP(r) ((r)->pc)
 #define REG_ARG(r, n) ((r)->regs[n])
 #define COMPAT(t) 0
 #else
 struct pt_regs { unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip; };
 #define REG_IP(r) ((r)->ip)
+#define REG_CALL(r) ((r)->orig_ax)
 #define REG_ARG(r, n) ((n) == 0 ? (r)->di : (n) == 1 ? (r)->si : (r)->dx)
 #define COMPAT(t) ((t)->thread_info.status & 2)  // TS_COMPAT: a 32-bit call, whose numbers are others
 #endif

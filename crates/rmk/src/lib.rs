@@ -32,7 +32,10 @@ mod pin;
 mod pins;
 mod wire;
 
-pub use crate::core::{Client, Core, CoreBuilder, Dispatcher, Env, PinStatus, Registration, Source, Subscription};
+pub use crate::core::{
+    Client, Context, Core, CoreBuilder, Dispatcher, Env, Installed, Module, ModuleOptions, ModuleStatus, PinStatus,
+    Registration, Report, Source, Subscription,
+};
 pub use command::{
     Access, CallNow, Channel, Command, CpuState, Delivery, InterruptCount, Measure, OpenFile, PageProperty, Range,
     Region, Reply, Socket, Target, ThreadTime, Unit, Verdict,

@@ -1,7 +1,7 @@
 //! P_INTR reports interrupts, soft interrupts, page faults and exceptions, and counts interrupts since boot.
 
 mod common;
-use common::{Forked, event, kernel_programs_or_skip};
+use common::{Forked, Gate, event, kernel_programs_or_skip};
 use orbit_rmk::{Command, Core, Filter, Kind, Reply};
 
 #[test]
@@ -26,19 +26,21 @@ fn page_faults_and_a_wild_write_of_a_listed_process_are_seen() {
     let core = Core::new().expect("a core");
     let module = core.client("faults");
     module.use_pin("P_INTR").expect("P_INTR");
-    // SAFETY: the child touches fresh memory of its own for a while and then, on purpose, memory that is not there.
+    let gate = Gate::new();
+    // SAFETY: the child touches fresh memory of its own and then, on purpose, memory that is not there.
     let guest = Forked::new(|| unsafe {
-        for _ in 0..100 {
-            let fresh = libc::mmap(std::ptr::null_mut(), 4096, 3, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
-            fresh.cast::<u8>().write_volatile(1);
-            libc::usleep(10_000);
-        }
+        gate.pass();
+        let fresh = libc::mmap(std::ptr::null_mut(), 4096, 3, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        fresh.cast::<u8>().write_volatile(1);
+        gate.pass();
         (0x10 as *mut u8).write_volatile(1);
     });
     for kind in [Kind::PageFault, Kind::Exception] {
         module.subscr_event("P_INTR", kind, Filter::pids(&[guest.pid()])).expect("a subscription");
     }
+    gate.open();
     event(&module, "a page fault", |event| event.kind() == Some(Kind::PageFault) && event.pid == guest.pid());
+    gate.open();
     let wild = event(&module, "the exception", |event| event.kind() == Some(Kind::Exception));
     assert_eq!((wild.pid, wild.values[0], wild.values[2]), (guest.pid(), libc::SIGSEGV as u64, 0x10));
 }

@@ -36,6 +36,8 @@ type Programs = HashMap<&'static str, usize>;
 pub struct Kernel {
     programs: Mutex<(Ebpf, Btf, Programs)>,
     flow: Arc<Flow>,
+    /// Programs that are loaded later refer to it by its descriptor, so it stays open.
+    _classes: Array<MapData, u32>,
     /// Last, so that the reader is gone when `load`'s caller may load again.
     _reader: Registration,
 }
@@ -96,7 +98,12 @@ impl Kernel {
         }
         let reader = Box::new(Reader::new(flow.clone(), ring));
         let reader = dispatcher.add(reader).map_err(|error| PinError::of("waiting for the ring", error))?;
-        Ok(Arc::new(Kernel { programs: Mutex::new((ebpf, btf, Programs::new())), flow, _reader: reader }))
+        Ok(Arc::new(Kernel {
+            programs: Mutex::new((ebpf, btf, Programs::new())),
+            flow,
+            _classes: class_map,
+            _reader: reader,
+        }))
     }
 
     /// The way of its events.

@@ -8,14 +8,19 @@ mod client;
 mod dispatcher;
 mod env;
 mod flow;
+mod host;
 mod kernel;
 mod layout;
+mod module;
 mod subscription;
+mod task;
 pub(crate) mod timer;
 
 pub use client::Client;
 pub use dispatcher::{Dispatcher, Registration, Source};
 pub use env::Env;
+pub use host::{Installed, ModuleOptions, ModuleStatus, Report};
+pub use module::{Context, Module};
 pub use subscription::Subscription;
 pub(crate) use {
     flow::online_cpus,

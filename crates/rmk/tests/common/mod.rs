@@ -85,6 +85,37 @@ impl Drop for Forked {
     }
 }
 
+/// A gate that a forked child waits at until the test opens it, once for each passage.
+pub struct Gate([i32; 2]);
+
+impl Gate {
+    pub fn new() -> Gate {
+        let mut ends = [0; 2];
+        // SAFETY: two descriptors are written to a live array.
+        assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+        Gate(ends)
+    }
+    pub fn open(&self) {
+        // SAFETY: one byte is read from a live local.
+        assert_eq!(unsafe { libc::write(self.0[1], [1u8].as_ptr().cast(), 1) }, 1);
+    }
+    /// Called by the child.
+    pub fn pass(&self) {
+        let mut byte = 0u8;
+        // SAFETY: one byte is written to a live local.
+        unsafe { libc::read(self.0[0], (&raw mut byte).cast(), 1) };
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        for end in self.0 {
+            // SAFETY: the gate's own descriptors, closed once.
+            unsafe { libc::close(end) };
+        }
+    }
+}
+
 /// Waits until `done` is true.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();

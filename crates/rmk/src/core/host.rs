@@ -1,0 +1,459 @@
+//! The core's side of a module: installs it in an orbit of its own, hands it events, does what it asks, and when it crashes,
+//! loops or leaks, reports that and loads it again.
+//!
+//! A module's life is one [`Client`]. When a life ends the client stays until the next life has started: its subscriptions go
+//! on counting, nothing reads them, and what they counted is the number of missed events. Pins therefore stay loaded, and
+//! other modules notice nothing.
+
+use super::{
+    Client, Core,
+    module::{Ask, Module, Told},
+    subscription::lock,
+    task,
+};
+use crate::{
+    error::{Error, Result},
+    event::Event,
+    wire::Wire,
+};
+use orbit::{Limits, Orbit, Outcome, Restart};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// How a module is installed.
+#[derive(Clone, Debug)]
+pub struct ModuleOptions {
+    /// Handed to [`Module::create`].
+    pub settings: Vec<u8>,
+    /// Longest time for one call (a batch of events); a module that takes longer is taken to loop.
+    pub deadline: Duration,
+    /// Bytes of memory that it may use, where the system can limit that.
+    pub memory: u64,
+    /// Pause before it is loaded again after its second failure in a row; doubles with each further one, up to 5 s.
+    pub pause: Duration,
+    /// Failures in a row after which it stays unloaded; 0: never.
+    pub give_up: u32,
+}
+
+impl Default for ModuleOptions {
+    fn default() -> ModuleOptions {
+        ModuleOptions {
+            settings: Vec::new(),
+            deadline: Duration::from_secs(2),
+            memory: 64 << 20,
+            pause: Duration::from_millis(50),
+            give_up: 0,
+        }
+    }
+}
+
+/// What a module, or the core about it, has to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Report {
+    /// The module reported this.
+    Said(String),
+    /// The module failed and was unloaded: how.
+    Failed(String),
+    /// It was loaded again; events missed so far.
+    Reloaded {
+        /// Events that passed its subscriptions since it was installed while it was down.
+        missed: u64,
+    },
+    /// It failed too often and stays unloaded.
+    GaveUp,
+    /// Something that it asked was refused, though it has no ticket for a reply.
+    Refused(String),
+}
+
+/// How a module stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModuleStatus {
+    /// Its name.
+    pub name: String,
+    /// Its process; 0 while it is down.
+    pub pid: i32,
+    /// True while it is loaded and started.
+    pub up: bool,
+    /// Events handed to it.
+    pub handled: u64,
+    /// Events that came while it was down.
+    pub missed: u64,
+    /// Events that found its queue full while it was up.
+    pub lost: u64,
+    /// Times it failed.
+    pub failures: u64,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<Known>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Known {
+    status: ModuleStatus,
+    reports: VecDeque<Report>,
+    client: Option<Arc<Client>>,
+    guarded: Vec<u32>,
+    stop: bool,
+}
+
+/// Reports kept for a reader that does not come; older ones go first.
+const REPORTS: usize = 1024;
+/// Bytes of one call: an orbit's limit, less the envelope.
+const CALL_BYTES: usize = orbit::MAX_ARGS - 64;
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A module that works so long has no failures "in a row" any more.
+const HEALTHY: Duration = Duration::from_secs(10);
+
+impl Shared {
+    fn report(&self, report: Report) {
+        let mut known = lock(&self.state);
+        if known.reports.len() == REPORTS {
+            known.reports.pop_front();
+        }
+        known.reports.push_back(report);
+        self.changed.notify_all();
+    }
+
+    /// Waits, but not when the module is being removed; true: it is.
+    fn pause(&self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        let mut known = lock(&self.state);
+        while !known.stop {
+            let Some(left) = until.checked_duration_since(Instant::now()) else { return false };
+            known = self.changed.wait_timeout(known, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+/// An installed module. Dropping it removes the module.
+pub struct Installed {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Installed {
+    /// How it stands.
+    pub fn status(&self) -> ModuleStatus {
+        lock(&self.shared.state).status.clone()
+    }
+
+    /// The next report, waiting up to `timeout` for one.
+    pub fn report(&self, timeout: Duration) -> Option<Report> {
+        let until = Instant::now() + timeout;
+        let mut known = lock(&self.shared.state);
+        loop {
+            if let Some(report) = known.reports.pop_front() {
+                return Some(report);
+            }
+            let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+            known = self.shared.changed.wait_timeout(known, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Guards a program for this module only, through all its lives; see [`Core::guard`].
+    pub fn guard(&self, pid: u32) -> Result<()> {
+        let mut known = lock(&self.shared.state);
+        if let Some(client) = &known.client {
+            client.guard(pid)?;
+        }
+        known.guarded.push(pid);
+        Ok(())
+    }
+
+    /// Guards it for this module no more.
+    pub fn unguard(&self, pid: u32) {
+        let mut known = lock(&self.shared.state);
+        known.guarded.retain(|guarded| *guarded != pid);
+        if let Some(client) = &known.client {
+            client.unguard(pid);
+        }
+    }
+
+    /// Removes the module: its process ends, its pins are released.
+    pub fn remove(self) {}
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let client = {
+            let mut known = lock(&self.shared.state);
+            known.stop = true;
+            known.client.clone()
+        };
+        self.shared.changed.notify_all();
+        if let Some(client) = client {
+            client.wake();
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Core {
+    /// Installs a module: makes its process, lets it start, and does what it asks in [`Module::start`]. Returns when all that is
+    /// done. A program with threads had better call [`orbit::init`] before it makes them.
+    ///
+    /// # Errors
+    /// [`Error::PinMissing`] for a pin of [`Module::PINS`]; whatever its start asked for and was refused; how its start failed.
+    pub fn install<M: Module>(&self, options: ModuleOptions) -> Result<Installed> {
+        let wrong = |why: String| Error::Module { module: M::NAME.into(), why };
+        let shared: Arc<Shared> = Arc::default();
+        lock(&shared.state).status.name = M::NAME.into();
+        let first = self.life::<M>(&shared)?;
+        let orbit = Orbit::builder(M::NAME)
+            .entry(task::run::<M>)
+            .init(task::begin::<M>)
+            .limits(Limits::new().memory(options.memory))
+            .restart(Restart::Always)
+            .deadline(options.deadline)
+            .may_alter(false)
+            .build()
+            .map_err(|error| wrong(format!("its process could not be made: {error}")))?;
+        let mut host = Host {
+            core: self.clone(),
+            shared: shared.clone(),
+            orbit,
+            options,
+            life: first,
+            period: M::PERIOD,
+            missed: 0,
+            make: Core::life::<M>,
+            own: 0,
+        };
+        if let Some(refused) = host.start().map_err(&wrong)?.into_iter().next() {
+            return Err(refused);
+        }
+        let thread = std::thread::Builder::new()
+            .name(format!("rmk:{}", M::NAME))
+            .spawn(move || host.run())
+            .map_err(|error| wrong(format!("its thread could not be made: {error}")))?;
+        Ok(Installed { shared, thread: Some(thread) })
+    }
+
+    /// A client that uses the module's pins and sees the programs guarded for it.
+    fn life<M: Module>(&self, shared: &Shared) -> Result<Life> {
+        let client = Arc::new(self.client(M::NAME));
+        for pin in M::PINS {
+            client.use_pin(pin)?;
+        }
+        let mut known = lock(&shared.state);
+        // A guarded program that ended is no longer there to guard.
+        known.guarded.retain(|pid| client.guard(*pid).is_ok());
+        known.client = Some(client.clone());
+        Ok(Life { client, ids: HashMap::new(), handles: HashMap::new(), replies: VecDeque::new() })
+    }
+}
+
+/// What belongs to one life of a module.
+struct Life {
+    client: Arc<Client>,
+    /// Subscription of the core -> the module's number for it, and back.
+    ids: HashMap<u64, u64>,
+    handles: HashMap<u64, u64>,
+    replies: VecDeque<(u64, std::result::Result<crate::Reply, String>)>,
+}
+
+struct Host {
+    core: Core,
+    shared: Arc<Shared>,
+    orbit: Orbit,
+    options: ModuleOptions,
+    life: Life,
+    period: Option<Duration>,
+    missed: u64,
+    make: fn(&Core, &Shared) -> Result<Life>,
+    own: u32,
+}
+
+impl Host {
+    fn run(mut self) {
+        let mut next_tick = self.period.map(|period| Instant::now() + period);
+        let (mut row, mut since) = (0, Instant::now());
+        let mut events = Vec::new();
+        while !lock(&self.shared.state).stop {
+            if let Err(how) = self.turn(&mut events, &mut next_tick) {
+                row = if since.elapsed() > HEALTHY { 1 } else { row + 1 };
+                if !self.reload(how, row) {
+                    break;
+                }
+                since = Instant::now();
+                next_tick = self.period.map(|period| Instant::now() + period);
+            }
+        }
+        self.core.mark_own(self.own, false);
+        let mut known = lock(&self.shared.state);
+        (known.client, known.status.up, known.status.pid) = (None, false, 0);
+        drop(known);
+        // An orbit that is down already is as gone as one that was just ended.
+        let _ = self.orbit.destroy();
+    }
+
+    /// Hands the module what there is; the error says how it failed.
+    fn turn(&mut self, events: &mut Vec<Event>, next_tick: &mut Option<Instant>) -> std::result::Result<(), String> {
+        let idle = Duration::from_secs(1);
+        let wait = match *next_tick {
+            _ if !self.life.replies.is_empty() => Duration::ZERO,
+            Some(at) => at.saturating_duration_since(Instant::now()).min(idle),
+            None => idle,
+        };
+        events.clear();
+        self.life.client.wait(CALL_BYTES / Event::BYTES - 1, wait, events);
+        if !events.is_empty() {
+            let mut bytes = Vec::with_capacity(events.len() * Event::BYTES);
+            for event in events.iter_mut() {
+                event.subscription = self.life.ids.get(&event.subscription).copied().unwrap_or(0);
+                bytes.extend(event.to_bytes());
+            }
+            lock(&self.shared.state).status.handled += events.len() as u64;
+            self.tell(&Told::Happened { events: bytes })?;
+        }
+        while let Some((ticket, reply)) = self.life.replies.pop_front() {
+            self.tell(&Told::Replied { ticket, reply })?;
+        }
+        if let (Some(at), Some(period)) = (*next_tick, self.period)
+            && at <= Instant::now()
+        {
+            *next_tick = Some((at + period).max(Instant::now()));
+            self.tell(&Told::Tick {})?;
+        }
+        let lost = self.life.client.subscriptions().iter().map(|(.., counts)| counts.lost).sum();
+        lock(&self.shared.state).status.lost = lost;
+        Ok(())
+    }
+
+    /// Makes one call of the orbit and does what the module asks.
+    fn tell(&mut self, told: &Told) -> std::result::Result<(), String> {
+        for refused in self.call(told)? {
+            self.shared.report(Report::Refused(refused.to_string()));
+        }
+        Ok(())
+    }
+
+    /// The same; gives what was refused and has no ticket.
+    fn call(&mut self, told: &Told) -> std::result::Result<Vec<Error>, String> {
+        let mut args = vec![0; 4];
+        told.put(&mut args);
+        if args.len() > CALL_BYTES
+            && let Told::Replied { ticket, .. } = told
+        {
+            let why =
+                format!("the reply has {} bytes, and a module takes {CALL_BYTES} at a time: ask for less", args.len());
+            args.truncate(4);
+            Told::Replied { ticket: *ticket, reply: Err(why) }.put(&mut args);
+        }
+        let length = (args.len() - 4) as u32;
+        args[..4].copy_from_slice(&length.to_ne_bytes());
+        let future = self.orbit.call_async(&[], &args).map_err(|error| error.to_string())?;
+        let mut refused = Vec::new();
+        // Ends with the call; updates come in the order in which they were pushed.
+        while let Some(update) = future.pull().map_err(|error| error.to_string())? {
+            let asks = update.first_data().and_then(|mut bytes| Vec::<Ask>::read(&mut bytes));
+            let Some(asks) = asks else { return Err("it pushed something that is no request".into()) };
+            for ask in asks {
+                refused.extend(self.life.ask(ask, &self.shared).err());
+            }
+        }
+        match future.wait().map_err(|error| error.to_string())? {
+            Outcome::Returned(0) => Ok(refused),
+            Outcome::Returned(code) => Err(format!("it did not understand the core ({code})")),
+            outcome => Err(format!("{outcome:?}")),
+        }
+    }
+
+    /// Lets the module start; gives what it asked and was refused.
+    fn start(&mut self) -> std::result::Result<Vec<Error>, String> {
+        self.orbit.wait_ready(Duration::from_secs(30)).map_err(|error| error.to_string())?;
+        let pid = self.orbit.pid();
+        self.core.mark_own(self.own, false);
+        self.own = pid as u32;
+        self.core.mark_own(self.own, true);
+        let told = Told::Start { settings: self.options.settings.clone(), missed: self.missed };
+        let refused = self.call(&told)?;
+        let mut known = lock(&self.shared.state);
+        (known.status.pid, known.status.up, known.status.missed) = (pid, true, self.missed);
+        Ok(refused)
+    }
+
+    /// After a failure: reports it, pauses, starts a new life; false: the module is to stay unloaded.
+    fn reload(&mut self, mut how: String, mut row: u32) -> bool {
+        loop {
+            {
+                let mut known = lock(&self.shared.state);
+                (known.status.up, known.status.pid) = (false, 0);
+                known.status.failures += 1;
+            }
+            self.shared.report(Report::Failed(how));
+            if self.options.give_up != 0 && row >= self.options.give_up {
+                self.shared.report(Report::GaveUp);
+                return false;
+            }
+            let pause = if row < 2 {
+                Duration::ZERO
+            } else {
+                (self.options.pause * 2u32.saturating_pow(row - 2)).min(LONGEST_PAUSE)
+            };
+            if self.shared.pause(pause) {
+                return false;
+            }
+            let started = (self.make)(&self.core, &self.shared).map_err(|error| error.to_string()).and_then(|life| {
+                let old = std::mem::replace(&mut self.life, life);
+                let started = self.start();
+                // Only now, so that every event up to here was counted by the old life or will be seen by the new one.
+                let count =
+                    |(.., counts): &(u64, crate::Kind, crate::Counts)| counts.due.saturating_sub(counts.delivered);
+                self.missed += old.client.subscriptions().iter().map(count).sum::<u64>();
+                started
+            });
+            match started {
+                Ok(refused) => {
+                    lock(&self.shared.state).status.missed = self.missed;
+                    for error in refused {
+                        self.shared.report(Report::Refused(error.to_string()));
+                    }
+                    self.shared.report(Report::Reloaded { missed: self.missed });
+                    return true;
+                }
+                Err(again) => (how, row) = (again, row + 1),
+            }
+        }
+    }
+}
+
+impl Life {
+    fn ask(&mut self, ask: Ask, shared: &Shared) -> Result<()> {
+        match ask {
+            Ask::Use { pin } => self.client.use_pin(&pin),
+            Ask::Release { pin } => self.client.release_pin(&pin),
+            Ask::Subscribe { handle, pin, kind, filter } => {
+                let id = self.client.subscr_event(&pin, kind, filter)?;
+                self.ids.insert(id, handle);
+                self.handles.insert(handle, id);
+                Ok(())
+            }
+            Ask::Unsubscribe { handle } => {
+                let id = self.handles.remove(&handle).unwrap_or(0);
+                self.ids.remove(&id);
+                self.client.unsubscr_event(id)
+            }
+            Ask::Command { ticket, pin, command } => {
+                let reply = self.client.issue_cmd(&pin, &command).map_err(|error| error.to_string());
+                self.replies.push_back((ticket, reply));
+                Ok(())
+            }
+            Ask::Report { text } => {
+                shared.report(Report::Said(text));
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The module's side of its process: the function that the orbit runs for each thing the core tells.
+
+use super::module::{Context, Module, Told};
+use crate::{event::Event, wire::Wire};
+use std::ffi::{c_long, c_void};
+
+/// What `run` answers when it did not understand: the core and the module are of different builds.
+pub(super) const NOT_UNDERSTOOD: c_long = -1;
+
+struct Life<M> {
+    module: Option<M>,
+    context: Context,
+}
+
+/// Makes the store of an orbit that runs module `M`.
+pub(super) unsafe extern "C" fn begin<M: Module>() -> *mut c_void {
+    Box::into_raw(Box::new(Life::<M> { module: None, context: Context::default() })).cast()
+}
+
+/// Tells the module one thing and pushes what it asks. A panic here aborts, which ends the orbit as a crash.
+///
+/// # Safety
+/// `store` is what [`begin`] of the same `M` made; `args` starts with the length of what follows, as `u32`.
+pub(super) unsafe extern "C" fn run<M: Module>(store: *mut c_void, args: *mut c_void) -> c_long {
+    // SAFETY: by contract; the orbit makes one call at a time, so nothing else refers to the store.
+    let life = unsafe { &mut *store.cast::<Life<M>>() };
+    // SAFETY: by contract the arguments hold the length and as many bytes.
+    let mut told = unsafe {
+        let length = args.cast::<u32>().read_unaligned();
+        std::slice::from_raw_parts(args.cast::<u8>().add(4), length as usize)
+    };
+    let Some(told) = Told::read(&mut told) else { return NOT_UNDERSTOOD };
+    if let Told::Start { settings, missed } = &told {
+        life.context.missed = *missed;
+        life.module = Some(M::create(settings));
+    }
+    let Some(module) = &mut life.module else { return NOT_UNDERSTOOD };
+    let context = &mut life.context;
+    match &told {
+        Told::Start { .. } => module.start(context),
+        Told::Tick {} => module.tick(context),
+        Told::Replied { ticket, reply } => module.reply(context, *ticket, reply),
+        Told::Happened { events } => {
+            for bytes in events.as_chunks::<{ Event::BYTES }>().0 {
+                module.event(context, &Event::from_bytes(bytes));
+            }
+        }
+    }
+    if context.asks.is_empty() {
+        return 0;
+    }
+    let mut bytes = Vec::new();
+    context.asks.put(&mut bytes);
+    context.asks.clear();
+    let mut update = orbit::Update::new();
+    update.data(&bytes);
+    match orbit::push(&update) {
+        Ok(()) => 0,
+        Err(_) => NOT_UNDERSTOOD,
+    }
+}
