@@ -1,0 +1,62 @@
+//! `#[derive(Delegate)]`: the delegate of a large struct (section 4.6.3 of the orbit paper).
+//!
+//! Fields marked `#[delegate]` are what a task looks at. The derive makes a struct of just those, named after the large
+//! one with `Delegate` behind it, and tells `orbit::Delegated` how to fill it. Writes to the other fields then dirty no page
+//! that a snapshot must ship.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::spanned::Spanned;
+use syn::{Data, DeriveInput, Error, Fields, Result};
+
+/// Makes `NameDelegate` from the fields of `Name` that are marked `#[delegate]`, which must be `Copy`, and implements
+/// `orbit::Delegate`. For structs with named fields.
+#[proc_macro_derive(Delegate, attributes(delegate))]
+pub fn delegate(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = syn::parse_macro_input!(input as DeriveInput);
+    expand(&input).unwrap_or_else(Error::into_compile_error).into()
+}
+
+fn expand(input: &DeriveInput) -> Result<TokenStream> {
+    let no = |what: &str| Err(Error::new(input.ident.span(), what));
+    let Data::Struct(data) = &input.data else { return no("a delegate is made from a struct") };
+    let Fields::Named(fields) = &data.fields else { return no("a delegate is made from a struct with named fields") };
+    if !input.generics.params.is_empty() {
+        return no("a delegate cannot be made from a generic struct: its layout must be one");
+    }
+    let mut names = Vec::new();
+    let mut types = Vec::new();
+    let mut docs = Vec::new();
+    for field in &fields.named {
+        let marked = field.attrs.iter().find(|a| a.path().is_ident("delegate"));
+        let Some(mark) = marked else { continue };
+        if !matches!(mark.meta, syn::Meta::Path(_)) {
+            return Err(Error::new(mark.span(), "write #[delegate], without arguments"));
+        }
+        names.push(field.ident.as_ref());
+        types.push(&field.ty);
+        docs.push(format!("`{}` of the whole.", field.ident.as_ref().map(ToString::to_string).unwrap_or_default()));
+    }
+    if names.is_empty() {
+        return no("no field is marked #[delegate]: mark those that the task looks at");
+    }
+    let (whole, visible) = (&input.ident, &input.vis);
+    let part = format_ident!("{whole}Delegate");
+    let about = format!("What a task sees of a [`{whole}`].");
+    Ok(quote! {
+        #[doc = #about]
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        #visible struct #part {
+            #( #[doc = #docs] #visible #names: #types, )*
+        }
+
+        impl ::orbit::Delegate for #whole {
+            type Object = #part;
+
+            fn delegate(&self) -> #part {
+                #part { #( #names: self.#names, )* }
+            }
+        }
+    })
+}

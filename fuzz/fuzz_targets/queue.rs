@@ -1,0 +1,4 @@
+//! `cargo +nightly fuzz run queue`: see the target's body in crates/orbit for what it asserts.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| orbit::fuzzing::queue(data));
