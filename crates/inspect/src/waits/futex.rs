@@ -28,6 +28,8 @@ const PRIVATE: u32 = 128;
 const REALTIME: u32 = 256;
 const WAITERS: u32 = 0x8000_0000;
 const TID: u32 = 0x3fff_ffff;
+/// Thread ids are not larger on any kernel.
+const MAX_TID: u32 = 1 << 22;
 /// Where glibc's thread block keeps the thread's id.
 pub(crate) const GLIBC_TID: u64 = 720;
 
@@ -167,14 +169,16 @@ fn mutex_kind(kind: u32) -> bool {
 fn low_level(around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
     let owner = around.u32(8).unwrap_or(0);
     let users = around.u32(12).unwrap_or(0);
-    if owner != 0 && owner & !TID == 0 && (1..1 << 20).contains(&users) && around.u32(16).is_some_and(mutex_kind) {
-        let sure = if live(owner as i32) { Sure::Certain } else { Sure::Likely };
-        return (Shape::Mutex(by(owner)), sure);
+    let mutex = (1..=MAX_TID).contains(&owner) && (1..1 << 20).contains(&users) && around.u32(16).is_some_and(mutex_kind);
+    if mutex && live(owner as i32) {
+        return (Shape::Mutex(by(owner)), Sure::Certain);
     }
     match around.u64(8) {
-        Some(block) if block & 15 == 0 && block >> 47 == 0 && block >> 16 != 0 => {
+        // An address in the places where thread blocks are; as a mutex it would have thousands of waiters.
+        Some(block) if block & 15 == 0 && (0x1000..0x8000).contains(&(block >> 32)) => {
             (Shape::Mutex(Held::Block(block)), Sure::Likely)
         }
+        _ if mutex => (Shape::Mutex(by(owner)), Sure::Likely),
         _ => (Shape::Mutex(Held::Unsaid), Sure::Likely),
     }
 }
