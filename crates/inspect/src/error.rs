@@ -49,11 +49,7 @@ impl Error {
     pub(crate) fn of(id: i32, what: &'static str, source: io::Error) -> Error {
         match source.raw_os_error() {
             Some(libc::ESRCH | libc::ENOENT) => Error::Gone { id },
-            Some(libc::EPERM | libc::EACCES) => Error::NotPermitted {
-                id,
-                what,
-                needs: needed(id),
-            },
+            Some(libc::EPERM | libc::EACCES) => Error::NotPermitted { id, what, needs: needed(id) },
             _ => Error::Io { id, what, source },
         }
     }
@@ -68,7 +64,9 @@ fn needed(id: i32) -> String {
         "1" => format!(
             "CAP_SYS_PTRACE, or kernel.yama.ptrace_scope 0 and the same user, or prctl(PR_SET_PTRACER) called by {id}"
         ),
-        _ => format!("CAP_SYS_PTRACE, or the same user as {id} (which must be dumpable), and no seccomp filter against it"),
+        _ => format!(
+            "CAP_SYS_PTRACE, or the same user as {id} (which must be dumpable), and no seccomp filter against it"
+        ),
     }
 }
 
@@ -79,7 +77,9 @@ impl std::fmt::Display for Error {
             Error::NotPermitted { id, what, needs } => {
                 write!(f, "{what} of {id} is not permitted: needs {needs}")
             }
-            Error::Traced { tid, by: 0 } => write!(f, "thread {tid} is traced by another program already; detach that first"),
+            Error::Traced { tid, by: 0 } => {
+                write!(f, "thread {tid} is traced by another program already; detach that first")
+            }
             Error::Traced { tid, by } => write!(f, "thread {tid} is traced by process {by} already; detach that first"),
             Error::NotStopped { tid, waited_ms } => write!(
                 f,

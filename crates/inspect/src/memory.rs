@@ -37,10 +37,7 @@ impl Memory {
             let mut left = buf.len() - done;
             while left > 0 && parts.len() < PARTS {
                 let n = left.min((PAGE - at % PAGE) as usize);
-                parts.push(libc::iovec {
-                    iov_base: at as *mut libc::c_void,
-                    iov_len: n,
-                });
+                parts.push(libc::iovec { iov_base: at as *mut libc::c_void, iov_len: n });
                 left -= n;
                 match at.checked_add(n as u64) {
                     Some(next) => at = next,
@@ -87,13 +84,8 @@ impl Memory {
         let mut next = 0;
         while next < addrs.len() {
             let batch = &addrs[next..(next + PARTS).min(addrs.len())];
-            let parts: Vec<libc::iovec> = batch
-                .iter()
-                .map(|&a| libc::iovec {
-                    iov_base: a as *mut libc::c_void,
-                    iov_len: N,
-                })
-                .collect();
+            let parts: Vec<libc::iovec> =
+                batch.iter().map(|&a| libc::iovec { iov_base: a as *mut libc::c_void, iov_len: N }).collect();
             let mut buf = vec![0u8; N * batch.len()];
             let got = read_parts(self.pid, &mut buf, &parts) / N;
             for (i, b) in buf.chunks_exact(N).take(got).enumerate() {
@@ -108,10 +100,7 @@ impl Memory {
 
 /// Bytes read from the parts, in order, into `buf`.
 fn read_parts(pid: i32, buf: &mut [u8], parts: &[libc::iovec]) -> usize {
-    let local = libc::iovec {
-        iov_base: buf.as_mut_ptr().cast(),
-        iov_len: buf.len(),
-    };
+    let local = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     // SAFETY: `local` describes exactly `buf`, which outlives the call; the remote parts are plain numbers to the kernel,
     // which reads them in the other process and never writes there.
     let n = unsafe { libc::process_vm_readv(pid, &local, 1, parts.as_ptr(), parts.len() as libc::c_ulong, 0) };

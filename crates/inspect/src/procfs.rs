@@ -20,16 +20,12 @@ pub(crate) fn text(path: &str, limit: u64) -> io::Result<String> {
 
 /// The value behind `Name:` in a file such as `status`.
 pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.lines()
-        .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
-        .map(str::trim)
+    text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
 /// Ids that are names in a directory such as `/proc` or `/proc/PID/task`, sorted.
 pub(crate) fn ids(path: &str) -> io::Result<Vec<i32>> {
-    let mut v: Vec<i32> = std::fs::read_dir(path)?
-        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
+    let mut v: Vec<i32> = std::fs::read_dir(path)?.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
     v.sort_unstable();
     Ok(v)
 }

@@ -96,10 +96,7 @@ impl RingWatch {
         let second = rings(&self.edges(Some(&tids)));
         let after = self.progress(&tids);
         let still = |m: &Member| before.get(&m.tid).is_some_and(|p| p.is_some() && after.get(&m.tid) == Some(p));
-        first
-            .into_iter()
-            .filter(|r| second.contains(r) && r.members.iter().all(still))
-            .collect()
+        first.into_iter().filter(|r| second.contains(r) && r.members.iter().all(still)).collect()
     }
 
     fn progress(&mut self, tids: &BTreeSet<i32>) -> BTreeMap<i32, Option<(u64, u64)>> {
@@ -120,11 +117,7 @@ impl RingWatch {
         let mut given_up = Vec::new();
         for w in &mut self.watched {
             let pid = w.pid();
-            let waits: Vec<(i32, Waiting)> = w
-                .futex_calls(only)
-                .into_iter()
-                .filter(|(_, c)| !c.timed)
-                .collect();
+            let waits: Vec<(i32, Waiting)> = w.futex_calls(only).into_iter().filter(|(_, c)| !c.timed).collect();
             for (&(tid, _), f) in waits.iter().zip(w.futexes(&waits)) {
                 if f.kind == FutexKind::GivenUp {
                     given_up.push((pid, tid, f));
@@ -149,15 +142,7 @@ fn member(pid: i32, tid: i32, f: &FutexWait) -> Option<Member> {
     let Owner::Thread { tid: waits_for, .. } = owner else {
         return None;
     };
-    Some(Member {
-        pid,
-        tid,
-        lock: f.call.addr,
-        key: f.key,
-        kind: f.kind,
-        waits_for,
-        sure: f.sure,
-    })
+    Some(Member { pid, tid, lock: f.call.addr, key: f.key, kind: f.kind, waits_for, sure: f.sure })
 }
 
 /// The edge of a thread whose wait the kernel refused because it would have closed a ring: it leads to one of those who
@@ -227,13 +212,9 @@ mod tests {
 
     #[test]
     fn tails_are_left_out_and_each_ring_is_found_once() {
-        let g: BTreeMap<_, _> = [(1, 2), (2, 3), (3, 2), (4, 4), (5, 9), (6, 7), (7, 8), (8, 6)]
-            .map(|(a, b)| edge(a, b))
-            .into();
-        let found: Vec<Vec<i32>> = rings(&g)
-            .iter()
-            .map(|r| r.members.iter().map(|m| m.tid).collect())
-            .collect();
+        let g: BTreeMap<_, _> =
+            [(1, 2), (2, 3), (3, 2), (4, 4), (5, 9), (6, 7), (7, 8), (8, 6)].map(|(a, b)| edge(a, b)).into();
+        let found: Vec<Vec<i32>> = rings(&g).iter().map(|r| r.members.iter().map(|m| m.tid).collect()).collect();
         assert_eq!(found, [vec![2, 3], vec![4], vec![6, 7, 8]]);
     }
 }

@@ -93,9 +93,7 @@ fn frames_of_every_thread() {
         let want = std::fs::read_dir(format!("/proc/{}/task", p.pid())).unwrap().count();
         tids.dedup();
         assert_eq!(tids.len(), want);
-        until("all to be read while asleep", || {
-            python.stacks().iter().all(|t| t.sure == Sure::Certain).then_some(())
-        });
+        until("all to be read while asleep", || python.stacks().iter().all(|t| t.sure == Sure::Certain).then_some(()));
     }
 }
 

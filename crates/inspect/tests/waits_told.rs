@@ -114,7 +114,8 @@ fn locks() {
     let main = Owner::Thread { pid: p.pid(), tid: p.pid() };
     let mut w = Watched::new(p.pid()).unwrap();
     let kinds = until("eight waits", || {
-        let tids: Vec<i32> = w.scan().iter().filter(|t| t.state == State::Sleeping && t.tid != p.pid()).map(|t| t.tid).collect();
+        let tids: Vec<i32> =
+            w.scan().iter().filter(|t| t.state == State::Sleeping && t.tid != p.pid()).map(|t| t.tid).collect();
         let kinds: Vec<(FutexKind, bool)> = tids
             .into_iter()
             .filter_map(|t| match w.wait_of(t) {

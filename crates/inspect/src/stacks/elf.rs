@@ -106,11 +106,7 @@ impl Elf {
         if ph_size >= 56 {
             for p in source.at(ph, ph_size * ph_count).chunks_exact(ph_size) {
                 if u32_at(p, 0)? == 1 {
-                    segments.push(Segment {
-                        offset: u64_at(p, 8)?,
-                        addr: u64_at(p, 16)?,
-                        size: u64_at(p, 32)?,
-                    });
+                    segments.push(Segment { offset: u64_at(p, 8)?, addr: u64_at(p, 16)?, size: u64_at(p, 32)? });
                 }
             }
         }
@@ -170,10 +166,7 @@ impl Elf {
             return None;
         }
         let mut out = Vec::new();
-        flate2::read::ZlibDecoder::new(raw.get(24..)?)
-            .take(unpacked as u64)
-            .read_to_end(&mut out)
-            .ok()?;
+        flate2::read::ZlibDecoder::new(raw.get(24..)?).take(unpacked as u64).read_to_end(&mut out).ok()?;
         (out.len() == unpacked).then_some(out)
     }
 

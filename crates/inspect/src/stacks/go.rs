@@ -35,9 +35,7 @@ pub(crate) struct GoTable {
 
 impl GoTable {
     pub(crate) fn of(elf: &Elf) -> Option<GoTable> {
-        let bytes = elf
-            .named(".gopclntab", MAX_TABLE)
-            .or_else(|| elf.named(".data.rel.ro.gopclntab", MAX_TABLE))?;
+        let bytes = elf.named(".gopclntab", MAX_TABLE).or_else(|| elf.named(".data.rel.ro.gopclntab", MAX_TABLE))?;
         let magic = u32_at(&bytes, 0)?;
         if !matches!(magic, 0xffff_fff0 | 0xffff_fff1) || bytes.get(4..6)? != [0, 0] || bytes.get(7) != Some(&8) {
             return None;

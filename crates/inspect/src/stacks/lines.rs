@@ -44,10 +44,7 @@ impl Lines {
             Ok(EndianArcSlice::new(Arc::from(bytes), LittleEndian))
         };
         let dwarf = gimli::Dwarf::load(load).ok()?;
-        Some(Lines {
-            context: addr2line::Context::from_dwarf(dwarf).ok()?,
-            flat: HashMap::new(),
-        })
+        Some(Lines { context: addr2line::Context::from_dwarf(dwarf).ok()?, flat: HashMap::new() })
     }
 
     /// Places of an address as linked, innermost (most inlined) first; empty if nothing is known.
@@ -57,7 +54,9 @@ impl Lines {
             if let Ok(mut frames) = self.context.find_frames(addr).skip_all_loads() {
                 while let Ok(Some(f)) = frames.next() {
                     out.push(Place {
-                        function: f.function.and_then(|n| Some(super::symbols::readable(&n.raw_name().ok()?.into_owned().into_bytes()))),
+                        function: f.function.and_then(|n| {
+                            Some(super::symbols::readable(&n.raw_name().ok()?.into_owned().into_bytes()))
+                        }),
                         file: f.location.as_ref().and_then(|l| l.file).map(str::to_owned),
                         line: f.location.and_then(|l| l.line),
                     });
@@ -69,11 +68,7 @@ impl Lines {
         }
         if out.is_empty() {
             if let Ok(Some(l)) = self.context.find_location(addr) {
-                out.push(Place {
-                    function: None,
-                    file: l.file.map(str::to_owned),
-                    line: l.line,
-                });
+                out.push(Place { function: None, file: l.file.map(str::to_owned), line: l.line });
             }
         }
         out

@@ -139,12 +139,7 @@ impl Unwinder {
     /// For this process. Fails if it is gone or may not be looked into.
     pub fn new(pid: i32) -> Result<Unwinder, Error> {
         Maps::of(pid)?;
-        Ok(Unwinder {
-            pid,
-            modules: HashMap::new(),
-            gentle: false,
-            stopped: Duration::ZERO,
-        })
+        Ok(Unwinder { pid, modules: HashMap::new(), gentle: false, stopped: Duration::ZERO })
     }
 
     /// The process' id.
@@ -355,13 +350,7 @@ impl Unwinder {
         let mut places = module.lines().map_or_else(Vec::new, |l| l.at(at));
         if let Some(own) = places.pop() {
             for p in places {
-                out.push(Frame {
-                    function: p.function,
-                    file: p.file,
-                    line: p.line,
-                    inlined: true,
-                    ..frame.clone()
-                });
+                out.push(Frame { function: p.function, file: p.file, line: p.line, inlined: true, ..frame.clone() });
             }
             (frame.file, frame.line) = (own.file, own.line);
             if frame.function.is_none() {
@@ -420,7 +409,8 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let out = dir.join("deep");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/deep.c");
-        let built = std::process::Command::new("cc").args(["-g", "-O2", "-pthread", "-o"]).arg(&out).arg(source).status();
+        let built =
+            std::process::Command::new("cc").args(["-g", "-O2", "-pthread", "-o"]).arg(&out).arg(source).status();
         let bytes = std::fs::read(&out);
         let _ = std::fs::remove_dir_all(&dir);
         assert!(built.unwrap().success());

@@ -88,9 +88,7 @@ impl Module {
     /// Source lines, read from the file when first asked for.
     pub(crate) fn lines(&mut self) -> Option<&mut Lines> {
         let (elf, roots) = (&self.elf, &self.roots);
-        self.lines
-            .get_or_insert_with(|| Lines::of(elf).or_else(|| Lines::of(&debug_file(elf, roots)?)))
-            .as_mut()
+        self.lines.get_or_insert_with(|| Lines::of(elf).or_else(|| Lines::of(&debug_file(elf, roots)?))).as_mut()
     }
 }
 
@@ -121,8 +119,7 @@ fn on_fuse(pid: i32, m: &Mapping) -> bool {
     let dev = format!("{}:{}", m.dev >> 32, m.dev & 0xffff_ffff);
     let mounts = procfs::text(&format!("/proc/{pid}/mountinfo"), 16 << 20).unwrap_or_default();
     mounts.lines().any(|l| {
-        l.split(' ').nth(2) == Some(&dev)
-            && l.split_once(" - ").is_some_and(|(_, kind)| kind.starts_with("fuse"))
+        l.split(' ').nth(2) == Some(&dev) && l.split_once(" - ").is_some_and(|(_, kind)| kind.starts_with("fuse"))
     })
 }
 

@@ -79,12 +79,7 @@ pub(crate) fn stopped(pid: i32, tid: i32, maps: &Maps) -> Result<Copied, Error> 
         r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15,
         r.rip,
     ];
-    Ok(Copied {
-        regs: Regs(all.map(Some)),
-        base,
-        stack,
-        stopped: since.elapsed(),
-    })
+    Ok(Copied { regs: Regs(all.map(Some)), base, stack, stopped: since.elapsed() })
 }
 
 /// Waits until a thread that was interrupted has stopped; the signal it was about to get, if one.
@@ -148,12 +143,7 @@ pub(crate) fn asleep(pid: i32, tid: i32, maps: &Maps) -> Result<Option<Copied>, 
     let mut regs = Regs::default();
     regs.0[7] = Some(sp);
     regs.0[16] = Some(pc);
-    Ok(Some(Copied {
-        regs,
-        base,
-        stack,
-        stopped: Duration::ZERO,
-    }))
+    Ok(Some(Copied { regs, base, stack, stopped: Duration::ZERO }))
 }
 
 /// The stack from just below its pointer, where leaf functions keep things, to the end of its mapping.

@@ -63,11 +63,7 @@ impl Symbols {
     pub(crate) fn at(&self, addr: u64) -> Option<(&[u8], u64, Sure)> {
         let i = self.list.partition_point(|s| s.addr <= addr);
         // A function may hold smaller ones (entry points in assembly), so look back a little.
-        let s = self.list[..i]
-            .iter()
-            .rev()
-            .take(8)
-            .find(|s| addr - s.addr < s.size || s.size == 0)?;
+        let s = self.list[..i].iter().rev().take(8).find(|s| addr - s.addr < s.size || s.size == 0)?;
         let sure = if s.size == 0 { Sure::Likely } else { Sure::Certain };
         Some((self.name(s)?, addr - s.addr, sure))
     }

@@ -104,9 +104,8 @@ impl Tables {
         }
         let section = debug_frame(&self.debug_frame);
         let at = find(&self.debug_index, addr).ok_or(Stuck::NoEntry)?;
-        let fde = section
-            .fde_from_offset(&self.bases, at.into(), DebugFrame::cie_from_offset)
-            .map_err(|_| Stuck::NoEntry)?;
+        let fde =
+            section.fde_from_offset(&self.bases, at.into(), DebugFrame::cie_from_offset).map_err(|_| Stuck::NoEntry)?;
         run(&section, &self.bases, &fde, addr, regs, read)
     }
 }
@@ -161,9 +160,7 @@ fn run<'a, S: UnwindSection<Slice<'a>>>(
     }
     let encoding = fde.cie().encoding();
     let mut context = UnwindContext::new();
-    let row = fde
-        .unwind_info_for_address(section, bases, &mut context, addr)
-        .map_err(|_| Stuck::NoEntry)?;
+    let row = fde.unwind_info_for_address(section, bases, &mut context, addr).map_err(|_| Stuck::NoEntry)?;
     let evaluate = |e: Expression<Slice<'a>>, first: Option<u64>, read: &mut ReadWord<'_>| {
         expression(e, encoding, first, regs, read).ok_or(Stuck::Nonsense)
     };

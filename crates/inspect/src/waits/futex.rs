@@ -101,11 +101,8 @@ pub(crate) struct Around {
 impl Around {
     /// The 32-bit word at a distance from the futex word; nothing outside what was read.
     pub(crate) fn u32(&self, off: isize) -> Option<u32> {
-        let (half, at) = if off < 0 {
-            (self.before.as_ref()?, off + WINDOW as isize)
-        } else {
-            (self.after.as_ref()?, off)
-        };
+        let (half, at) =
+            if off < 0 { (self.before.as_ref()?, off + WINDOW as isize) } else { (self.after.as_ref()?, off) };
         let at = usize::try_from(at).ok()?;
         Some(u32::from_le_bytes(half.get(at..at + 4)?.try_into().ok()?))
     }
@@ -169,7 +166,8 @@ fn mutex_kind(kind: u32) -> bool {
 fn low_level(around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
     let owner = around.u32(8).unwrap_or(0);
     let users = around.u32(12).unwrap_or(0);
-    let mutex = (1..=MAX_TID).contains(&owner) && (1..1 << 20).contains(&users) && around.u32(16).is_some_and(mutex_kind);
+    let mutex =
+        (1..=MAX_TID).contains(&owner) && (1..1 << 20).contains(&users) && around.u32(16).is_some_and(mutex_kind);
     if mutex && live(owner as i32) {
         return (Shape::Mutex(by(owner)), Sure::Certain);
     }
@@ -253,9 +251,7 @@ fn steady_clock(w: &Waiting, word: u32, around: &Around) -> (Shape, Sure) {
     }
     let readers_wait = w.expected & COUNT != 0 && w.expected >> 30 != 0 && word & COUNT != 0;
     // A waiting writer sleeps on the word behind the state.
-    let writer_waits = around
-        .u32(-4)
-        .is_some_and(|state| state & WAITERS != 0 && state & COUNT != 0);
+    let writer_waits = around.u32(-4).is_some_and(|state| state & WAITERS != 0 && state & COUNT != 0);
     if readers_wait || writer_waits {
         let sure = if readers_wait { Sure::Likely } else { Sure::Guess };
         return (Shape::RwLock(Held::Unsaid), sure);

@@ -49,12 +49,7 @@ fn inet(pid: i32, ino: u64) -> Option<Found> {
 /// A line such as `0: 0100007F:1F90 00000000:0000 0A ... inode`.
 fn line(l: &str, proto: &'static str) -> Option<Line> {
     let f: Vec<&str> = l.split_whitespace().collect();
-    Some(Line {
-        proto,
-        local: address(f.get(1)?)?,
-        remote: address(f.get(2)?)?,
-        ino: f.get(9)?.parse().ok()?,
-    })
+    Some(Line { proto, local: address(f.get(1)?)?, remote: address(f.get(2)?)?, ino: f.get(9)?.parse().ok()? })
 }
 
 /// An address as the kernel prints it: 32-bit words in the machine's order.
@@ -143,10 +138,7 @@ mod tests {
     #[test]
     fn addresses_as_the_kernel_prints_them() {
         assert_eq!(address("0100007F:1F90").unwrap().to_string(), "127.0.0.1:8080");
-        assert_eq!(
-            address("0000000000000000FFFF00000100007F:0050").unwrap().to_string(),
-            "127.0.0.1:80"
-        );
+        assert_eq!(address("0000000000000000FFFF00000100007F:0050").unwrap().to_string(), "127.0.0.1:80");
         assert!(address("xyz:1").is_none());
         assert!(address("0100007é:0050").is_none());
     }
