@@ -1,0 +1,278 @@
+//! Blocked hangs: rings of locks, and waits that nobody ends.
+//!
+//! Owns: the decision, and the chain from a waiting thread to whoever holds it up. Promises: a ring is told as soon as it stood still
+//! in two looks; a wait that nobody can end (a lost wake-up, a dead holder, a pipe with no one at the other end, a process in
+//! which every thread waits for another) after a second; a lock that is held too long after the limit. Refuses: waits with a time limit, waits at a
+//! thread's usual place, and holders that are stopped, traced, in an uninterruptible wait or short of CPU.
+
+use crate::Ahd;
+use crate::describe::{edges, words};
+use crate::proc;
+use crate::report::{Edge, Event, Hang, Kind, Unit};
+use orbit_inspect::Sure;
+use orbit_inspect::rings::RingWatch;
+use orbit_inspect::waits::{FutexKind, Owner, Wait, stays_lost};
+use std::time::{Duration, Instant};
+
+/// A suspected lost wake-up must stay so for this long more.
+const STAYS: Duration = Duration::from_millis(60);
+/// A wait that was excused is judged again after this time.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Scans for rings take at most this part of the time.
+const SCAN_SHARE: u32 = 100;
+/// Waits judged in one tick.
+const JUDGED_A_TICK: usize = 16;
+/// Threads followed from a waiter to the last holder.
+const MAX_CHAIN: usize = 64;
+/// Threads whose stacks go into a report.
+const MAX_STACKS: usize = 32;
+/// Signals whose handlers do not wake threads: faults, and those every runtime catches.
+const HARMLESS: [i32; 9] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGINT, libc::SIGPIPE, 32, 33];
+
+/// Why a wait is a hang.
+struct Verdict {
+    why: String,
+    sure: Sure,
+    /// Threads involved beside the waiter.
+    others: Vec<(i32, i32)>,
+    cycle: Vec<Edge>,
+}
+
+impl Ahd {
+    /// Scans for rings if a thread went to sleep on a futex.
+    pub(crate) fn look_for_rings(&mut self, now: Instant) {
+        if !self.ring_due || now < self.next_scan {
+            return;
+        }
+        let started = Instant::now();
+        if self.rings.is_none() {
+            self.rings = RingWatch::new(&self.pids()).ok();
+        }
+        self.ring_due = false;
+        let found = self.rings.as_mut().map(RingWatch::scan).unwrap_or_default();
+        self.next_scan = now + (started.elapsed() * SCAN_SHARE).min(Duration::from_secs(1));
+        for ring in found {
+            let tids: Vec<i32> = ring.members.iter().map(|m| m.tid).collect();
+            if self.told_rings.contains(&tids) {
+                continue;
+            }
+            self.told_rings.push(tids.clone());
+            let first = &ring.members[0];
+            let why = match ring.members.len() {
+                1 => format!("thread {} waits for itself: {ring}", first.tid),
+                n => format!("{n} threads wait for each other in a ring: {ring}"),
+            };
+            let others = ring.members[1..].iter().map(|m| (m.pid, m.tid)).collect();
+            let verdict = Verdict { why, sure: ring.sure, others, cycle: edges(&ring) };
+            for m in &ring.members {
+                if let Some(t) = self.processes.get_mut(&m.pid).and_then(|p| p.threads.get_mut(&m.tid)) {
+                    t.told = Some((Kind::Blocked, now));
+                }
+            }
+            self.tell(first.pid, first.tid, self.config.period, verdict, started);
+        }
+    }
+
+    /// Judges the waits of threads that have been still for long enough.
+    pub(crate) fn judge_waits(&mut self) {
+        let (hopeless, limit) = (self.config.hopeless(), self.config.limit);
+        let mut due = Vec::new();
+        for p in self.processes.values() {
+            for t in p.threads.values() {
+                if t.told.is_none() && t.still >= hopeless && t.still >= t.judge {
+                    due.push((p.pid, t.tid, t.still));
+                }
+            }
+        }
+        for (pid, tid, still) in due.into_iter().take(JUDGED_A_TICK) {
+            let started = Instant::now();
+            let verdict = self.verdict(pid, tid, still >= limit);
+            let Some(t) = self.processes.get_mut(&pid).and_then(|p| p.threads.get_mut(&tid)) else {
+                continue;
+            };
+            let Some(v) = verdict else {
+                // Once more at the limit, then now and then; a usual wait less and less often.
+                t.judge = if still < limit { limit } else { still + AGAIN.max(still / 4) };
+                continue;
+            };
+            t.told = Some((Kind::Blocked, started));
+            self.tell(pid, tid, still, v, started);
+        }
+    }
+
+    /// Whether a wait is a hang. `late`: it has lasted for the limit.
+    fn verdict(&mut self, pid: i32, tid: i32, late: bool) -> Option<Verdict> {
+        let p = self.processes.get_mut(&pid)?;
+        let call = p.dir.call(tid).ok().flatten()?;
+        if p.threads.get(&tid)?.points.usual(&call) {
+            return None;
+        }
+        let single = p.threads.len() == 1;
+        let status = p.dir.status(tid)?;
+        if status.tracer != 0 || status.state != b'S' || frozen(p, tid) {
+            return None;
+        }
+        let wait = p.waits()?.wait_of(tid);
+        let only = |sure, why: String| Some(Verdict { why, sure, others: Vec::new(), cycle: Vec::new() });
+        match &wait {
+            Wait::Futex(f) if f.call.timed => None,
+            Wait::Futex(f) => {
+                let lock = matches!(
+                    f.kind,
+                    FutexKind::Mutex { .. }
+                        | FutexKind::RwLock { .. }
+                        | FutexKind::Condvar
+                        | FutexKind::Semaphore
+                        | FutexKind::GivenUp
+                );
+                if lock && f.lost() && stays_lost(p.waits()?, tid, STAYS) {
+                    return only(f.sure.min(Sure::Likely), format!("thread {tid} {}", words(&wait)));
+                }
+                match f.kind {
+                    FutexKind::Mutex { owner: Owner::Thread { pid: op, tid: ot } }
+                    | FutexKind::RwLock { writer: Owner::Thread { pid: op, tid: ot } }
+                        if late =>
+                    {
+                        self.chain(pid, tid, &wait, op, ot, f.sure)
+                    }
+                    FutexKind::Mutex { owner: Owner::Unknown } if late => {
+                        only(Sure::Likely, format!("thread {tid} {}", words(&wait)))
+                    }
+                    _ => self.all_wait(pid, tid),
+                }
+            }
+            Wait::Pipe { peers, .. } if peers.iter().all(|&o| o == pid) && single => {
+                only(Sure::Certain, format!("thread {tid} {}: nobody is left at the other end", words(&wait)))
+            }
+            Wait::Pipe { peers, .. } if late && peers.iter().all(|&o| o == pid) => {
+                only(Sure::Likely, format!("thread {tid} {}: no other process is at the other end", words(&wait)))
+            }
+            Wait::FileLock { owner: Some(o), .. } if late => self.chain(pid, tid, &wait, *o, *o, Sure::Certain),
+            _ => None,
+        }
+    }
+
+    /// From a waiter over the holders to the last one: a hang unless that one is held up by the machine.
+    fn chain(&mut self, pid: i32, tid: i32, wait: &Wait, op: i32, ot: i32, sure: Sure) -> Option<Verdict> {
+        let mut why = format!("thread {tid} {}", words(wait));
+        let mut others: Vec<(i32, i32)> = Vec::new();
+        let (mut hp, mut ht) = (op, ot);
+        let mut last = loop {
+            if (hp, ht) == (pid, tid) || others.contains(&(hp, ht)) || others.len() >= MAX_CHAIN {
+                break None;
+            }
+            others.push((hp, ht));
+            let Some(held) = self.wait_of(hp, ht) else {
+                break None;
+            };
+            why += &format!("; thread {ht} {}", words(&held));
+            match &held {
+                Wait::Futex(f) => match f.kind {
+                    FutexKind::Mutex { owner: Owner::Thread { pid: p, tid: t } }
+                    | FutexKind::RwLock { writer: Owner::Thread { pid: p, tid: t } } => (hp, ht) = (p, t),
+                    _ => break Some(held),
+                },
+                Wait::FileLock { owner: Some(o), .. } => (hp, ht) = (*o, *o),
+                _ => break Some(held),
+            }
+        };
+        let excused = match last.take() {
+            Some(Wait::Stopped | Wait::Traced { .. } | Wait::Disk { .. } | Wait::Fault { .. } | Wait::Hidden(_)) => {
+                true
+            }
+            // It runs: a hang only once it had the limit's worth of CPU meanwhile.
+            Some(Wait::Running) => !self.had_its_share(hp, ht),
+            _ => false,
+        };
+        (!excused).then_some(Verdict { why, sure, others, cycle: Vec::new() })
+    }
+
+    /// Whether a thread has used CPU time as long as the limit since it was first asked about.
+    fn had_its_share(&mut self, pid: i32, tid: i32) -> bool {
+        let Some(now) =
+            std::fs::File::open(format!("/proc/{pid}/task/{tid}/schedstat")).ok().and_then(|f| proc::sched(&f))
+        else {
+            return false;
+        };
+        let horizon = self.config.limit * 100;
+        self.holders.retain(|_, (_, at)| at.elapsed() < horizon);
+        let (run, _) = *self.holders.entry(tid).or_insert((now.run, Instant::now()));
+        now.run.saturating_sub(run) >= self.config.limit.as_nanos() as u64
+    }
+
+    fn wait_of(&mut self, pid: i32, tid: i32) -> Option<Wait> {
+        match self.processes.get_mut(&pid) {
+            Some(p) => Some(p.waits()?.wait_of(tid)),
+            None => Some(orbit_inspect::waits::Watched::new(pid).ok()?.wait_of(tid)),
+        }
+    }
+
+    /// Whether every thread of the process waits, without a time limit, for another one: then nobody is left to wake any.
+    fn all_wait(&mut self, pid: i32, tid: i32) -> Option<Verdict> {
+        let hopeless = self.config.hopeless();
+        let p = self.processes.get_mut(&pid)?;
+        if p.all_told || p.threads.values().any(|t| t.still < hopeless) {
+            return None;
+        }
+        let caught = p.dir.status(pid)?.caught;
+        let harmless = HARMLESS.iter().fold(0u64, |m, s| m | 1 << (s - 1));
+        if caught & !harmless != 0 {
+            return None;
+        }
+        let tids: Vec<i32> = p.threads.keys().copied().collect();
+        for &t in &tids {
+            match p.waits()?.wait_of(t) {
+                Wait::Futex(f) if !f.call.timed && matches!(f.key, orbit_inspect::waits::Key::Private { .. }) => {}
+                Wait::Ended => {}
+                _ => return None,
+            }
+        }
+        p.all_told = true;
+        let n = tids.len();
+        let why =
+            format!("each of the {n} threads of process {pid} waits for another one, and nobody is left to wake them");
+        let others = tids.into_iter().filter(|&t| t != tid).map(|t| (pid, t)).collect();
+        Some(Verdict { why, sure: Sure::Likely, others, cycle: Vec::new() })
+    }
+
+    fn tell(&mut self, pid: i32, tid: i32, still: Duration, v: Verdict, started: Instant) {
+        let mut who = vec![(pid, tid)];
+        who.extend(v.others);
+        who.truncate(MAX_STACKS);
+        let mut gentle = false;
+        let threads = who
+            .into_iter()
+            .map(|(p, t)| {
+                let wait = self.wait_of(p, t);
+                // A stop would end these calls early; the report is not worth that.
+                gentle |= matches!(wait, Some(Wait::Epoll { .. } | Wait::Poll { .. } | Wait::Sleep | Wait::Signal));
+                (p, t, wait.as_ref().map_or_else(|| "has ended".into(), words))
+            })
+            .collect();
+        let threads = self.stacks.involve(threads, gentle);
+        let check = if v.cycle.is_empty() { self.config.hopeless() } else { Duration::ZERO };
+        self.events.push(Event::Hang(Box::new(Hang {
+            kind: Kind::Blocked,
+            pid,
+            tid,
+            comm: threads.first().map_or_else(String::new, |t| t.comm.clone()),
+            section: None,
+            progress: still.as_nanos() as u64,
+            usual: None,
+            check_value: check.as_nanos() as u64,
+            unit: Unit::WaitNs,
+            since: still,
+            latency: started.elapsed(),
+            why: v.why,
+            sure: v.sure,
+            threads,
+            cycle: v.cycle,
+        })));
+    }
+}
+
+/// Whether a control group's freezer holds the thread.
+fn frozen(p: &crate::thread::Process, tid: i32) -> bool {
+    p.dir.text(format_args!("task/{tid}/wchan")).is_ok_and(|w| w.contains("freez"))
+}

@@ -1,0 +1,175 @@
+//! Busy hangs: threads that use CPU without getting back to where they usually wait.
+//!
+//! Owns: the decision. A thread that has a main loop (see [`crate::learn`]) and used more CPU time without one voluntary wait than
+//! its check value is examined (see [`crate::exam`]), twice; only if it ran both times and made none of its usual
+//! calls it hangs. Refuses: threads without a main loop, threads that somebody traces.
+
+use crate::Ahd;
+use crate::describe::place;
+use crate::exam::{self, Look};
+use crate::learn::Habit;
+use crate::report::{Event, Hang, Kind, Unit};
+use crate::thread::{Burst, Since};
+use orbit_inspect::Sure;
+use std::time::{Duration, Instant};
+
+/// A thread that is busy without hanging is examined less often, up to so many times its check value apart.
+const MOST_EASE: u64 = 2;
+/// Where threads may not be traced there is no examination, but so much more patience.
+const BLIND: u64 = 4;
+/// After a hang was told the thread is looked at again each time it used this much more.
+const AGAIN: Duration = Duration::from_secs(1);
+
+impl Ahd {
+    /// A thread that used much CPU since the last look, or did before.
+    pub(crate) fn suspect(&mut self, pid: i32, tid: i32, since: Since, now: Instant) {
+        let Some(p) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let Some(status) = p.dir.status(tid) else {
+            return;
+        };
+        let window = self.config.window;
+        let Some(t) = p.threads.get_mut(&tid) else {
+            return;
+        };
+        let waited = t.waits.replace(status.waits).map(|w| status.waits.saturating_sub(w));
+        if status.tracer != 0 {
+            t.burst = None;
+            return;
+        }
+        if waited != Some(0) {
+            // It has waited since: a burst is over. With nothing known from before, the burst begins here.
+            if let Some(n) = waited {
+                t.history.add(t.points.exit(), since.run / n.max(1));
+            }
+            t.ease = 1;
+            end(&mut self.events, pid, t, now);
+            let fresh = Burst { run: t.sched.run, began: now, exceeded: None, examine: 0 };
+            t.burst = (since.run > 0).then_some(fresh);
+            return;
+        }
+        let floor = match t.points.habit() {
+            Some(Habit::Events) => self.config.floor,
+            Some(Habit::Pool) => self.config.pool_floor.max(self.config.floor),
+            Some(Habit::Other) | None => return,
+        };
+        let check = t.history.check_value(self.config.factor, floor.as_nanos() as u64);
+        let run = t.sched.run;
+        let began = Burst { run, began: now, exceeded: None, examine: 0 };
+        let burst = t.burst.get_or_insert(began);
+        let progress = run.saturating_sub(burst.run);
+        if progress < (check * t.ease).max(burst.examine) {
+            return;
+        }
+        let first = *burst.exceeded.get_or_insert(now);
+        if p.replaced() {
+            for t in p.threads.values_mut() {
+                t.renew(window);
+            }
+            return;
+        }
+        if status.state != b'R' {
+            return;
+        }
+        self.examine(pid, tid, check, first);
+    }
+
+    fn examine(&mut self, pid: i32, tid: i32, check: u64, first: Instant) {
+        self.stacks.prepare(pid);
+        let Some(p) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let Ok(file) = p.dir.file(format_args!("task/{tid}/schedstat")) else {
+            return;
+        };
+        let Some(t) = p.threads.get_mut(&tid) else {
+            return;
+        };
+        let points = t.points.clone();
+        let usual = |nr| points.waits_in(nr);
+        let mut look = exam::look(tid, &file, &usual);
+        if let Look::Spins { .. } = look {
+            look = exam::look(tid, &file, &usual);
+        }
+        let Some(burst) = t.burst.as_mut() else {
+            return;
+        };
+        let progress = t.sched.run.saturating_sub(burst.run);
+        let (calls, sure) = match look {
+            Look::Waits => {
+                t.ease = (t.ease * 2).min(MOST_EASE);
+                end(&mut self.events, pid, t, Instant::now());
+                return;
+            }
+            Look::Starved | Look::Left => return,
+            Look::Spins { calls } => (Some(calls), Sure::Likely),
+            Look::Refused(e) => {
+                if !p.troubled {
+                    p.troubled = true;
+                    let text =
+                        format!("threads of {pid} cannot be examined ({e}): needs CAP_SYS_PTRACE, or the same user");
+                    self.events.push(Event::Trouble { pid, text });
+                }
+                if progress < check * BLIND {
+                    return;
+                }
+                (None, Sure::Guess)
+            }
+        };
+        burst.examine = progress + AGAIN.as_nanos() as u64;
+        if t.told.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        t.told = Some((Kind::Busy, now));
+        let (since, usual) = (now - burst.began, t.history.usual());
+        let threads = self.stacks.involve(vec![(pid, tid, "spins".into())], false);
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let mut why = format!(
+            "thread {tid} spins in {}: {:.0} ms of CPU without getting back to its main loop",
+            threads.first().map_or_else(String::new, |t| place(&t.stack)),
+            ms(progress)
+        );
+        if let Some(u) = usual {
+            why += &format!(", usually {:.3} ms", ms(u));
+        }
+        match calls {
+            Some(0) => why += "; it makes no system calls",
+            Some(_) => why += "; it makes system calls, but none it usually waits in",
+            None => why += "; it may not be traced, so it was not examined",
+        }
+        let comm = threads.first().map_or_else(String::new, |t| t.comm.clone());
+        self.events.push(Event::Hang(Box::new(Hang {
+            kind: Kind::Busy,
+            pid,
+            tid,
+            comm,
+            section: None,
+            progress,
+            usual,
+            check_value: check,
+            unit: Unit::CpuNs,
+            since,
+            latency: first.elapsed(),
+            why,
+            sure,
+            threads,
+            cycle: Vec::new(),
+        })));
+    }
+}
+
+/// A burst is over.
+fn end(events: &mut Vec<Event>, pid: i32, t: &mut crate::thread::Thread, now: Instant) {
+    if let Some(b) = t.burst.take() {
+        let progress = t.sched.run.saturating_sub(b.run);
+        if progress > 0 {
+            t.history.add(t.points.exit(), progress);
+        }
+    }
+    if let Some((Kind::Busy, told)) = t.told {
+        t.told = None;
+        events.push(Event::Recovered { pid, tid: t.tid, kind: Kind::Busy, after: now - told });
+    }
+}

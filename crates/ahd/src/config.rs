@@ -1,0 +1,49 @@
+//! What a watcher may be told.
+
+use std::time::Duration;
+
+/// Settings of a watcher. [`Config::default`] is right for servers and interactive programs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Time between two looks, 10 ms to 1 s.
+    pub period: Duration,
+    /// Least check value of a thread that waits for events: CPU time it may use without a wait, 50 ms to 1 h.
+    pub floor: Duration,
+    /// The same for a thread that waits for other threads (workers), whose jobs vary more.
+    pub pool_floor: Duration,
+    /// The check value is this times the largest mean of an exit's window, 1 to 1000.
+    pub factor: f64,
+    /// Executions remembered of each exit, 1 to 1000.
+    pub window: usize,
+    /// How long a thread may wait for a lock, or inside a section, without anybody getting on; 100 ms to 1 h.
+    pub limit: Duration,
+    /// Watch the processes that watched processes make.
+    pub children: bool,
+    /// Look for busy hangs.
+    pub busy: bool,
+    /// Look for blocked hangs.
+    pub blocked: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            period: Duration::from_millis(75),
+            floor: Duration::from_millis(120),
+            pool_floor: Duration::from_millis(400),
+            factor: 4.0,
+            window: 50,
+            limit: Duration::from_secs(5),
+            children: true,
+            busy: true,
+            blocked: true,
+        }
+    }
+}
+
+impl Config {
+    /// Waits that nobody can ever end are told after this time: the limit, at most a second.
+    pub(crate) fn hopeless(&self) -> Duration {
+        self.limit.min(Duration::from_secs(1))
+    }
+}

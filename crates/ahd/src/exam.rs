@@ -1,0 +1,141 @@
+//! Examining a thread that is suspected to spin: does it get back to its main loop?
+//!
+//! Owns: following one thread's system calls by ptrace for a short while. Promises: ends at the first call the thread
+//! usually waits in (of a healthy server that is after microseconds), else once the thread got [`CPU`] of CPU time, and
+//! at the latest after [`PATIENCE`]; signals that come in between are handed on; the thread is let go whatever happens,
+//! because the kernel ties the hold to the examining thread, and that one ends with the examination. Never collects an ended child: its
+//! status is for whoever started it. Refuses: threads that another program traces.
+
+use crate::proc;
+use std::fs::File;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// CPU time a thread must have had before it may be said to spin.
+const CPU: Duration = Duration::from_millis(20);
+/// Wall time after which a thread that got too little CPU is let go.
+const PATIENCE: Duration = Duration::from_millis(150);
+/// As long as calls come, the next one is waited for without sleeping.
+const EAGER: Duration = Duration::from_millis(2);
+
+/// What an examination found.
+#[derive(Debug)]
+pub(crate) enum Look {
+    /// It made a call it usually waits in.
+    Waits,
+    /// It ran and made none; so many other calls.
+    Spins { calls: u32 },
+    /// It ran too little to tell.
+    Starved,
+    /// It has ended, or was stopped by somebody else.
+    Left,
+    /// It may not be traced.
+    Refused(io::Error),
+}
+
+/// Follows a thread. `usual` says which calls are its main loop's. Blocks for [`PATIENCE`] at most.
+pub(crate) fn look(tid: i32, sched: &File, usual: &(dyn Fn(i64) -> bool + Sync)) -> Look {
+    std::thread::scope(|s| {
+        let examiner = s.spawn(|| follow(tid, sched, usual));
+        examiner.join().unwrap_or(Look::Left)
+    })
+}
+
+fn trace(request: libc::c_uint, tid: i32, data: usize) -> io::Result<()> {
+    // SAFETY: these requests take numbers only.
+    if unsafe { libc::ptrace(request, tid, 0usize, data) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Stops of the thread that have not been looked at: the signal number with the event above it.
+fn stop(tid: i32) -> io::Result<Option<i32>> {
+    // SAFETY: all-zero bytes are a valid siginfo.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WSTOPPED | libc::WNOHANG | libc::__WALL;
+    // SAFETY: `info` outlives the call.
+    if unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut info, options) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: waitid filled these fields or left zero.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    Ok((pid != 0).then_some(status))
+}
+
+fn follow(tid: i32, sched: &File, usual: &dyn Fn(i64) -> bool) -> Look {
+    let Some(before) = proc::sched(sched) else {
+        return Look::Left;
+    };
+    if let Err(e) = trace(libc::PTRACE_SEIZE, tid, libc::PTRACE_O_TRACESYSGOOD as usize) {
+        return if e.raw_os_error() == Some(libc::ESRCH) { Look::Left } else { Look::Refused(e) };
+    }
+    if trace(libc::PTRACE_INTERRUPT, tid, 0).is_err() {
+        return Look::Left;
+    }
+    let start = Instant::now();
+    let mut quiet = start;
+    let mut calls = 0;
+    let mut entered = false;
+    loop {
+        match stop(tid) {
+            Err(_) => return Look::Left,
+            Ok(Some(status)) => {
+                let signal = status & 0xff;
+                let mut deliver = 0;
+                if signal == libc::SIGTRAP | 0x80 {
+                    // Entry and exit alternate; a thread interrupted inside a call shows that call's exit first.
+                    if let Some(nr) = entry(tid) {
+                        if usual(nr) {
+                            let _ = trace(libc::PTRACE_DETACH, tid, 0);
+                            return Look::Waits;
+                        }
+                        calls += 1;
+                        entered = true;
+                    }
+                } else if status >> 8 != 0 {
+                    if signal != libc::SIGTRAP {
+                        // A group stop: somebody stopped the program.
+                        let _ = trace(libc::PTRACE_DETACH, tid, 0);
+                        return Look::Left;
+                    }
+                } else {
+                    deliver = signal as usize;
+                }
+                if trace(libc::PTRACE_SYSCALL, tid, deliver).is_err() {
+                    return Look::Left;
+                }
+                quiet = Instant::now();
+            }
+            Ok(None) => {
+                if quiet.elapsed() < EAGER {
+                    std::thread::yield_now();
+                    continue;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+                let Some(now) = proc::sched(sched) else {
+                    return Look::Left;
+                };
+                let ran = now.run.saturating_sub(before.run) as u128;
+                if ran >= CPU.as_nanos() {
+                    return Look::Spins { calls };
+                }
+            }
+        }
+        if start.elapsed() > PATIENCE {
+            let ran = proc::sched(sched).map_or(0, |n| n.run.saturating_sub(before.run));
+            return if entered && u128::from(ran) >= CPU.as_nanos() { Look::Spins { calls } } else { Look::Starved };
+        }
+    }
+}
+
+/// The number of the call a thread is about to make; nothing at the end of one.
+fn entry(tid: i32) -> Option<i64> {
+    const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
+    const ENTRY: u8 = 1;
+    let mut info = [0u64; 11];
+    // SAFETY: the buffer is as long as said; the kernel fills no more than that.
+    let n = unsafe { libc::ptrace(GET_SYSCALL_INFO, tid, size_of_val(&info), info.as_mut_ptr()) };
+    // The first byte is the kind of stop; the number of the call stands behind kind, architecture, pc and sp.
+    (n >= 32 && info[0].to_ne_bytes()[0] == ENTRY).then(|| info[3] as i64)
+}

@@ -1,0 +1,167 @@
+//! Where a thread usually waits: its main loop, learnt from outside.
+//!
+//! Owns: the wait points of one thread. A wait point is a system call and the place it is made from. Promises: a thread
+//! counts as having a main loop only after it was found asleep at one point in [`ENOUGH`] looks, having run in between, and
+//! in half of the looks at least. Refuses: waits that batch programs do before they compute (a file, a pipe, a child).
+
+use crate::proc::{Call, Dir};
+
+/// Looks at one point that make it usual.
+pub(crate) const ENOUGH: u32 = 3;
+/// Looks until the share of a point is halved, so that old habits fade.
+const FADE: u32 = 64;
+/// Points kept a thread.
+const MAX_POINTS: usize = 8;
+
+/// What a wait point is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Habit {
+    /// Events from outside: the loop of a server.
+    Events,
+    /// Work from other threads: the loop of a worker.
+    Pool,
+    /// Nothing can be learnt from it.
+    Other,
+}
+
+#[derive(Clone, Debug)]
+struct Point {
+    nr: i64,
+    pc: u64,
+    habit: Habit,
+    looks: u32,
+}
+
+/// The wait points of one thread.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Points {
+    points: Vec<Point>,
+    looks: u32,
+    /// Times it had been put on a CPU at the last look: without a change it is the same wait.
+    slices: u64,
+    last: u64,
+}
+
+impl Points {
+    /// Whether another look is worth its price now.
+    pub(crate) fn wants(&self, slices: u64) -> bool {
+        slices != self.slices && (self.looks < 24 || slices.wrapping_sub(self.slices) > 64)
+    }
+
+    /// The thread was found asleep in this call.
+    pub(crate) fn seen(&mut self, call: &Call, slices: u64, dir: &Dir) {
+        if slices == self.slices {
+            return;
+        }
+        self.slices = slices;
+        self.looks += 1;
+        if self.looks >= FADE {
+            self.looks /= 2;
+            for p in &mut self.points {
+                p.looks /= 2;
+            }
+            self.points.retain(|p| p.looks > 0);
+        }
+        self.last = call.pc;
+        if let Some(p) = self.points.iter_mut().find(|p| p.nr == call.nr && p.pc == call.pc) {
+            p.looks += 1;
+        } else if self.points.len() < MAX_POINTS {
+            self.points.push(Point { nr: call.nr, pc: call.pc, habit: habit(call, dir), looks: 1 });
+        }
+    }
+
+    /// The exit by which its last burst ended, as far as it was seen.
+    pub(crate) fn exit(&self) -> u64 {
+        self.last
+    }
+
+    /// Its main loop's habit, if it has one.
+    pub(crate) fn habit(&self) -> Option<Habit> {
+        let usual = |p: &&Point| p.habit != Habit::Other && p.looks >= ENOUGH && 2 * p.looks >= self.looks;
+        self.points.iter().filter(usual).max_by_key(|p| p.looks).map(|p| p.habit)
+    }
+
+    /// Whether this call is one it usually waits in (from wherever it is made).
+    pub(crate) fn waits_in(&self, nr: i64) -> bool {
+        self.points.iter().any(|p| p.habit != Habit::Other && same(p.nr, nr))
+    }
+
+    /// Whether it usually waits at this very place.
+    pub(crate) fn usual(&self, call: &Call) -> bool {
+        self.points.iter().any(|p| p.nr == call.nr && p.pc == call.pc && p.looks >= ENOUGH && 4 * p.looks >= self.looks)
+    }
+}
+
+/// Calls that stand for one another: a C library may use either.
+fn same(a: i64, b: i64) -> bool {
+    const TWINS: [&[i64]; 5] = [
+        &[libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2],
+        &[libc::SYS_poll, libc::SYS_ppoll],
+        &[libc::SYS_select, libc::SYS_pselect6],
+        &[libc::SYS_accept, libc::SYS_accept4],
+        &[libc::SYS_nanosleep, libc::SYS_clock_nanosleep],
+    ];
+    a == b || TWINS.iter().any(|t| t.contains(&a) && t.contains(&b))
+}
+
+fn habit(call: &Call, dir: &Dir) -> Habit {
+    match call.nr {
+        libc::SYS_epoll_wait
+        | libc::SYS_epoll_pwait
+        | libc::SYS_epoll_pwait2
+        | libc::SYS_poll
+        | libc::SYS_ppoll
+        | libc::SYS_select
+        | libc::SYS_pselect6
+        | libc::SYS_accept
+        | libc::SYS_accept4
+        | libc::SYS_recvfrom
+        | libc::SYS_recvmsg
+        | libc::SYS_recvmmsg
+        | libc::SYS_nanosleep
+        | libc::SYS_clock_nanosleep
+        | libc::SYS_pause
+        | libc::SYS_rt_sigsuspend
+        | libc::SYS_rt_sigtimedwait
+        | libc::SYS_io_uring_enter
+        | libc::SYS_io_getevents
+        | libc::SYS_restart_syscall => Habit::Events,
+        libc::SYS_futex | libc::SYS_futex_waitv | libc::SYS_semop | libc::SYS_semtimedop | libc::SYS_msgrcv => {
+            Habit::Pool
+        }
+        // A socket, timer or event counter is a loop's; a pipe, terminal or file may be a batch program's input.
+        libc::SYS_read | libc::SYS_readv => match dir.fd(call.args[0]) {
+            Some(link) if link.starts_with("socket:") || link.starts_with("anon_inode:") => Habit::Events,
+            _ => Habit::Other,
+        },
+        _ => Habit::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(nr: i64, pc: u64) -> Call {
+        Call { nr, args: [0; 6], pc }
+    }
+
+    #[test]
+    fn a_habit_needs_several_waits_with_runs_between() {
+        let dir = Dir::open(std::process::id() as i32).unwrap();
+        let mut p = Points::default();
+        for _ in 0..10 {
+            p.seen(&call(libc::SYS_epoll_wait, 1), 7, &dir);
+        }
+        assert_eq!(p.habit(), None, "one long wait is no habit");
+        p.seen(&call(libc::SYS_epoll_wait, 1), 8, &dir);
+        p.seen(&call(libc::SYS_epoll_wait, 1), 9, &dir);
+        assert_eq!(p.habit(), Some(Habit::Events));
+        assert!(p.waits_in(libc::SYS_epoll_pwait) && !p.waits_in(libc::SYS_futex));
+        assert!(p.usual(&call(libc::SYS_epoll_wait, 1)) && !p.usual(&call(libc::SYS_epoll_wait, 2)));
+        for i in 0..40 {
+            p.seen(&call(libc::SYS_wait4, i), 10 + i, &dir);
+        }
+        assert_eq!(p.habit(), None, "it does other things by now");
+    }
+}

@@ -1,0 +1,173 @@
+//! The small files of a watched process, and no more of them than needed.
+//!
+//! Owns: descriptors of `schedstat`, one a thread, kept open. Promises: all paths go through a descriptor of the process'
+//! own directory, so a process id that is given to another process reads as "gone". Refuses: any judgement.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+/// What the scheduler has counted for a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sched {
+    /// CPU time, ns.
+    pub(crate) run: u64,
+    /// Time it could have run but got no CPU, ns.
+    pub(crate) wait: u64,
+    /// Times it was put on a CPU.
+    pub(crate) slices: u64,
+}
+
+/// The parts of `status` that a suspicion needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status {
+    /// The scheduler's letter.
+    pub(crate) state: u8,
+    /// Process that traces it, 0 if none.
+    pub(crate) tracer: i32,
+    /// Times it gave up its CPU of itself, by waiting for something.
+    pub(crate) waits: u64,
+    /// Signals it catches, bit n-1 for signal n.
+    pub(crate) caught: u64,
+}
+
+/// A process' directory in `/proc`.
+#[derive(Debug)]
+pub(crate) struct Dir {
+    dir: File,
+}
+
+impl Dir {
+    pub(crate) fn open(pid: i32) -> io::Result<Dir> {
+        Ok(Dir { dir: File::open(format!("/proc/{pid}"))? })
+    }
+
+    fn path(&self, rest: std::fmt::Arguments<'_>) -> String {
+        format!("/proc/self/fd/{}/{rest}", self.dir.as_raw_fd())
+    }
+
+    pub(crate) fn file(&self, rest: std::fmt::Arguments<'_>) -> io::Result<File> {
+        File::open(self.path(rest))
+    }
+
+    /// A small file's text, at most 16 KiB.
+    pub(crate) fn text(&self, rest: std::fmt::Arguments<'_>) -> io::Result<String> {
+        use io::Read;
+        let mut v = Vec::new();
+        self.file(rest)?.take(16 << 10).read_to_end(&mut v)?;
+        Ok(String::from_utf8_lossy(&v).into_owned())
+    }
+
+    /// Number of threads; nothing once the process is gone.
+    pub(crate) fn count(&self) -> Option<usize> {
+        let links = std::fs::metadata(self.path(format_args!("task"))).ok()?.nlink();
+        usize::try_from(links).ok()?.checked_sub(2)
+    }
+
+    /// Thread ids, sorted.
+    pub(crate) fn tids(&self) -> io::Result<Vec<i32>> {
+        let dir = std::fs::read_dir(self.path(format_args!("task")))?;
+        let mut v: Vec<i32> = dir.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
+        v.sort_unstable();
+        Ok(v)
+    }
+
+    /// The thread's name.
+    pub(crate) fn comm(&self, tid: i32) -> String {
+        self.text(format_args!("task/{tid}/comm")).unwrap_or_default().trim_end().to_owned()
+    }
+
+    /// What the process runs; changes with exec.
+    pub(crate) fn exe(&self) -> Option<std::path::PathBuf> {
+        std::fs::read_link(self.path(format_args!("exe"))).ok()
+    }
+
+    pub(crate) fn status(&self, tid: i32) -> Option<Status> {
+        status(&self.text(format_args!("task/{tid}/status")).ok()?)
+    }
+
+    /// Children of one thread, where the kernel lists them.
+    pub(crate) fn children(&self, tid: i32) -> Vec<i32> {
+        let text = self.text(format_args!("task/{tid}/children")).unwrap_or_default();
+        text.split_whitespace().filter_map(|p| p.parse().ok()).collect()
+    }
+
+    /// The call a thread sleeps in: its number, arguments and where the program goes on. Nothing if it runs; an error
+    /// if it cannot be seen.
+    pub(crate) fn call(&self, tid: i32) -> io::Result<Option<Call>> {
+        Ok(call(&self.text(format_args!("task/{tid}/syscall"))?))
+    }
+
+    /// What a descriptor of the process is a link to.
+    pub(crate) fn fd(&self, fd: u64) -> Option<String> {
+        Some(std::fs::read_link(self.path(format_args!("fd/{fd}"))).ok()?.to_string_lossy().into_owned())
+    }
+}
+
+/// A system call that a thread sleeps in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) nr: i64,
+    pub(crate) args: [u64; 6],
+    pub(crate) pc: u64,
+}
+
+/// Reads `schedstat` through an open descriptor.
+pub(crate) fn sched(file: &File) -> Option<Sched> {
+    let mut buf = [0u8; 96];
+    let n = file.read_at(&mut buf, 0).ok()?;
+    let mut f = buf[..n].split(|b| b.is_ascii_whitespace()).map(number);
+    Some(Sched { run: f.next()??, wait: f.next()??, slices: f.next()?? })
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |n, &d| {
+        let d = d.checked_sub(b'0').filter(|&d| d < 10)?;
+        n.checked_mul(10)?.checked_add(u64::from(d))
+    })
+}
+
+fn status(text: &str) -> Option<Status> {
+    let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    Some(Status {
+        state: *field("State")?.as_bytes().first()?,
+        tracer: field("TracerPid")?.parse().ok()?,
+        waits: field("voluntary_ctxt_switches")?.parse().ok()?,
+        caught: u64::from_str_radix(field("SigCgt")?, 16).ok()?,
+    })
+}
+
+fn call(line: &str) -> Option<Call> {
+    let mut f = line.split_whitespace();
+    let nr: i64 = f.next()?.parse().ok().filter(|&n| n >= 0)?;
+    let mut hex = || u64::from_str_radix(f.next()?.strip_prefix("0x")?, 16).ok();
+    let mut args = [0; 6];
+    for a in &mut args {
+        *a = hex()?;
+    }
+    let _stack = hex()?;
+    Some(Call { nr, args, pc: hex()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_lines_and_rubbish() {
+        assert_eq!(call("running\n"), None);
+        assert_eq!(call("-1 0x7ffd 0x7f00\n"), None);
+        let c = call("232 0x3 0x10 0x20 0xffffffffffffffff 0x0 0x8 0x7ffd 0x7f00\n").unwrap();
+        assert_eq!((c.nr, c.args[0], c.pc), (232, 3, 0x7f00));
+        let s = "Name:\tx\nState:\tS (sleeping)\nTracerPid:\t7\nSigCgt:\t0000000000000002\nvoluntary_ctxt_switches:\t12\n\
+                 nonvoluntary_ctxt_switches:\t3\n";
+        assert_eq!(status(s), Some(Status { state: b'S', tracer: 7, waits: 12, caught: 2 }));
+        assert_eq!(status("State:\n"), None);
+        assert_eq!(number(b"18446744073709551616"), None);
+        assert_eq!(number(b""), None);
+    }
+}

@@ -1,0 +1,150 @@
+//! What a watcher tells.
+
+use orbit_inspect::Sure;
+use orbit_inspect::python::PyFrame;
+use orbit_inspect::stacks::Frame;
+use std::time::Duration;
+
+/// The two ways to hang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// It uses CPU and gets nowhere.
+    Busy,
+    /// It waits for what does not come.
+    Blocked,
+}
+
+impl Kind {
+    /// `busy` or `blocked`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Busy => "busy",
+            Kind::Blocked => "blocked",
+        }
+    }
+}
+
+/// What progress and check values count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// CPU time of the thread, nanoseconds.
+    CpuNs,
+    /// Time blocked, nanoseconds.
+    WaitNs,
+}
+
+impl Unit {
+    /// `cpu_ns` or `wait_ns`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Unit::CpuNs => "cpu_ns",
+            Unit::WaitNs => "wait_ns",
+        }
+    }
+}
+
+/// Something that happened to a watched process.
+#[derive(Debug)]
+pub enum Event {
+    /// A process is watched from now on.
+    Joined {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+    },
+    /// A process has ended.
+    Left {
+        /// The process.
+        pid: i32,
+    },
+    /// Threads hang.
+    Hang(Box<Hang>),
+    /// A thread that was told to hang has got on.
+    Recovered {
+        /// Process.
+        pid: i32,
+        /// Thread.
+        tid: i32,
+        /// How it hung.
+        kind: Kind,
+        /// For how long it was told to hang.
+        after: Duration,
+    },
+    /// Something cannot be watched; the text says what it needs.
+    Trouble {
+        /// The process.
+        pid: i32,
+        /// One sentence.
+        text: String,
+    },
+}
+
+/// One hang: who, in what, why.
+#[derive(Debug)]
+pub struct Hang {
+    /// Busy or blocked.
+    pub kind: Kind,
+    /// Process of the thread first named.
+    pub pid: i32,
+    /// That thread.
+    pub tid: i32,
+    /// Its name.
+    pub comm: String,
+    /// The section it is in, where sections are marked.
+    pub section: Option<String>,
+    /// Progress made (busy) or time waited (blocked) since it last got on.
+    pub progress: u64,
+    /// What it usually is; nothing without a history.
+    pub usual: Option<u64>,
+    /// What it may be.
+    pub check_value: u64,
+    /// What the three are counted in.
+    pub unit: Unit,
+    /// Wall time since it last got on, as far as that was seen.
+    pub since: Duration,
+    /// Time from the look at which it exceeded the check value (a ring: stood still) to the finished report.
+    pub latency: Duration,
+    /// One sentence: who waits for what, or spins where.
+    pub why: String,
+    /// How sure it is.
+    pub sure: Sure,
+    /// The threads involved with their stacks, the one first named in front.
+    pub threads: Vec<Involved>,
+    /// Who waits for whom in a ring, in order; empty if there is none.
+    pub cycle: Vec<Edge>,
+}
+
+/// A thread that is part of a hang.
+#[derive(Debug)]
+pub struct Involved {
+    /// Process.
+    pub pid: i32,
+    /// Thread.
+    pub tid: i32,
+    /// Its name.
+    pub comm: String,
+    /// What it does or waits for, in words.
+    pub does: String,
+    /// Native frames, innermost first.
+    pub stack: Vec<Frame>,
+    /// Python's own frames, innermost first, where there is a Python.
+    pub python: Vec<PyFrame>,
+    /// Why the stack is not whole, if so.
+    pub note: Option<String>,
+}
+
+/// One wait in a ring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// Process.
+    pub pid: i32,
+    /// Thread that waits.
+    pub tid: i32,
+    /// For what, in words: `mutex 0x55d0c0de`.
+    pub waits_for: String,
+    /// Thread that holds it.
+    pub held_by: i32,
+    /// How sure that is.
+    pub sure: Sure,
+}

@@ -1,0 +1,188 @@
+//! What is remembered of a watched process and its threads between two looks.
+
+use crate::Config;
+use crate::history::History;
+use crate::learn::Points;
+use crate::proc::{self, Dir, Sched};
+use crate::report::Kind;
+use orbit_inspect::waits::Watched;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// A stretch of CPU use without a wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Burst {
+    /// CPU time it had used when it was first noticed.
+    pub(crate) run: u64,
+    /// When that was.
+    pub(crate) began: Instant,
+    /// When it exceeded the check value.
+    pub(crate) exceeded: Option<Instant>,
+    /// Progress at which it is examined (again).
+    pub(crate) examine: u64,
+}
+
+/// One thread.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub(crate) tid: i32,
+    file: Option<File>,
+    pub(crate) sched: Sched,
+    /// For how long it has not run, by looks.
+    pub(crate) still: Duration,
+    /// It came to rest and nobody has looked yet where.
+    pub(crate) unseen: bool,
+    pub(crate) points: Points,
+    pub(crate) history: History,
+    pub(crate) burst: Option<Burst>,
+    /// Waits at the last reading of `status`.
+    pub(crate) waits: Option<u64>,
+    /// Factor on the check value, raised while the thread is busy without hanging.
+    pub(crate) ease: u64,
+    /// When its wait is judged next.
+    pub(crate) judge: Duration,
+    /// It was told to hang.
+    pub(crate) told: Option<(Kind, Instant)>,
+}
+
+/// How a thread fared between two looks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Since {
+    pub(crate) run: u64,
+    pub(crate) wait: u64,
+    pub(crate) slices: u64,
+}
+
+impl Thread {
+    fn new(dir: &Dir, tid: i32, keep: bool, window: usize) -> Option<Thread> {
+        let file = dir.file(format_args!("task/{tid}/schedstat")).ok()?;
+        let sched = proc::sched(&file)?;
+        Some(Thread {
+            tid,
+            file: keep.then_some(file),
+            sched,
+            still: Duration::ZERO,
+            unseen: true,
+            points: Points::default(),
+            history: History::new(window),
+            burst: None,
+            waits: None,
+            ease: 1,
+            judge: Duration::ZERO,
+            told: None,
+        })
+    }
+
+    /// Reads the counters; nothing once the thread has ended.
+    pub(crate) fn read(&mut self, dir: &Dir) -> Option<Since> {
+        let now = match &self.file {
+            Some(f) => proc::sched(f)?,
+            None => proc::sched(&dir.file(format_args!("task/{}/schedstat", self.tid)).ok()?)?,
+        };
+        let was = std::mem::replace(&mut self.sched, now);
+        Some(Since {
+            run: now.run.saturating_sub(was.run),
+            wait: now.wait.saturating_sub(was.wait),
+            slices: now.slices.saturating_sub(was.slices),
+        })
+    }
+
+    /// Forgets all habits, as after exec.
+    pub(crate) fn renew(&mut self, window: usize) {
+        self.points = Points::default();
+        self.history = History::new(window);
+        self.burst = None;
+        self.ease = 1;
+    }
+}
+
+/// One process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    pub(crate) dir: Dir,
+    pub(crate) threads: BTreeMap<i32, Thread>,
+    pub(crate) exe: Option<PathBuf>,
+    /// For looking at waits; made when first needed.
+    pub(crate) watched: Option<Watched>,
+    /// A thread could not be read: the list is out of date.
+    stale: bool,
+    /// Something that cannot be watched was told.
+    pub(crate) troubled: bool,
+    /// All its threads were told to wait for each other.
+    pub(crate) all_told: bool,
+}
+
+impl Process {
+    pub(crate) fn new(pid: i32, config: &Config) -> std::io::Result<Process> {
+        let dir = Dir::open(pid)?;
+        let exe = dir.exe();
+        let mut p = Process {
+            pid,
+            dir,
+            threads: BTreeMap::new(),
+            exe,
+            watched: None,
+            stale: true,
+            troubled: false,
+            all_told: false,
+        };
+        p.keep_up(config.window, 0);
+        if p.threads.is_empty() {
+            return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        Ok(p)
+    }
+
+    /// Brings the list of threads up to date; `room` descriptors may be kept. `false` once the process is gone.
+    pub(crate) fn keep_up(&mut self, window: usize, room: usize) -> bool {
+        let Some(count) = self.dir.count() else {
+            return false;
+        };
+        if !self.stale && count == self.threads.len() {
+            return true;
+        }
+        self.stale = false;
+        let Ok(tids) = self.dir.tids() else {
+            return false;
+        };
+        self.threads.retain(|t, _| tids.binary_search(t).is_ok());
+        for tid in tids {
+            let keep = self.threads.len() < room;
+            if let std::collections::btree_map::Entry::Vacant(v) = self.threads.entry(tid) {
+                if let Some(t) = Thread::new(&self.dir, tid, keep, window) {
+                    v.insert(t);
+                }
+            }
+        }
+        !self.threads.is_empty()
+    }
+
+    /// A thread's counters since the last look. A thread that has ended is forgotten.
+    pub(crate) fn read(&mut self, tid: i32) -> Option<Since> {
+        let since = self.threads.get_mut(&tid)?.read(&self.dir);
+        if since.is_none() {
+            self.threads.remove(&tid);
+            self.stale = true;
+        }
+        since
+    }
+
+    /// For asking what threads wait for.
+    pub(crate) fn waits(&mut self) -> Option<&mut Watched> {
+        if self.watched.is_none() {
+            self.watched = Watched::new(self.pid).ok();
+        }
+        self.watched.as_mut()
+    }
+
+    /// Whether exec has put another program in its place.
+    pub(crate) fn replaced(&mut self) -> bool {
+        let now = self.dir.exe();
+        let replaced = now != self.exe;
+        self.exe = now;
+        replaced
+    }
+}

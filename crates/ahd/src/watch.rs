@@ -1,0 +1,247 @@
+//! The watcher: one look after the other at all watched processes.
+//!
+//! Owns: which processes are watched, the reading of counters and the clock. Promises: a tick that finds nothing
+//! suspicious reads `schedstat` of each thread and little else; looks are spaced out if they cost more than a hundredth
+//! of the time. What makes a hang is decided in [`crate::busy`] and [`crate::blocked`].
+
+use crate::Config;
+use crate::describe::Stacks;
+use crate::report::{Event, Kind};
+use crate::thread::{Process, Since};
+use orbit_inspect::rings::RingWatch;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Threads whose wait is looked at in one tick: bounds the price of programs with thousands of restless threads.
+const LOOKS_A_TICK: usize = 48;
+/// Ticks between two searches for new children.
+const CHILDREN_EVERY: u64 = 3;
+/// Threads of a process that are asked for children in one search.
+const PARENTS: usize = 64;
+/// Looks are never further apart than this.
+const SLOWEST: Duration = Duration::from_millis(500);
+
+/// Watches processes for hangs. Use from one thread at a time; may be moved between threads.
+#[derive(Debug)]
+pub struct Ahd {
+    pub(crate) config: Config,
+    pub(crate) processes: BTreeMap<i32, Process>,
+    pub(crate) stacks: Stacks,
+    pub(crate) rings: Option<RingWatch>,
+    /// A thread came to rest in a futex since the last scan for rings.
+    pub(crate) ring_due: bool,
+    pub(crate) next_scan: Instant,
+    /// Rings told, by their threads.
+    pub(crate) told_rings: Vec<Vec<i32>>,
+    /// Holders outside the watched processes: CPU time when first met, and when.
+    pub(crate) holders: BTreeMap<i32, (u64, Instant)>,
+    last: Option<Instant>,
+    ticks: u64,
+    /// CPU time of an ordinary tick, smoothed.
+    price: Duration,
+    pub(crate) events: Vec<Event>,
+}
+
+impl Ahd {
+    /// A watcher of nothing yet.
+    pub fn new(config: Config) -> Ahd {
+        Ahd {
+            config,
+            processes: BTreeMap::new(),
+            stacks: Stacks::default(),
+            rings: None,
+            ring_due: false,
+            next_scan: Instant::now(),
+            told_rings: Vec::new(),
+            holders: BTreeMap::new(),
+            last: None,
+            ticks: 0,
+            price: Duration::ZERO,
+            events: Vec::new(),
+        }
+    }
+
+    /// Watches a process from now on; nothing happens if it is watched already.
+    ///
+    /// # Errors
+    /// `ESRCH` or `ENOENT` if there is none, `EACCES` if it may not be looked into.
+    pub fn add(&mut self, pid: i32) -> std::io::Result<()> {
+        if self.processes.contains_key(&pid) {
+            return Ok(());
+        }
+        let process = Process::new(pid, &self.config)?;
+        let comm = process.dir.comm(pid);
+        self.processes.insert(pid, process);
+        self.rings = None;
+        self.events.push(Event::Joined { pid, comm });
+        Ok(())
+    }
+
+    /// The watched processes, sorted.
+    pub fn pids(&self) -> Vec<i32> {
+        self.processes.keys().copied().collect()
+    }
+
+    /// Time to wait until the next [`Ahd::tick`].
+    pub fn pause(&self) -> Duration {
+        let wanted = self.config.period.max((self.price * 100).min(SLOWEST));
+        wanted.saturating_sub(self.last.map_or(Duration::ZERO, |l| l.elapsed()))
+    }
+
+    /// Looks once at everything and answers what happened. Blocks for some microseconds a thread; where a thread is
+    /// suspected, for the time it takes to examine it (at most 0.4 s each).
+    pub fn tick(&mut self) -> Vec<Event> {
+        let now = Instant::now();
+        let cpu = cpu_time();
+        let passed = self.last.map_or(Duration::ZERO, |l| now - l);
+        self.last = Some(now);
+        self.ticks += 1;
+        if self.config.children && self.ticks % CHILDREN_EVERY == 1 {
+            self.adopt();
+        }
+        let room = room();
+        let window = self.config.window;
+        let mut ended = Vec::new();
+        let mut kept = 0;
+        let mut fared: Vec<(i32, i32, Since)> = Vec::new();
+        for (&pid, p) in &mut self.processes {
+            if !p.keep_up(window, room.saturating_sub(kept)) {
+                ended.push(pid);
+                continue;
+            }
+            kept += p.threads.len();
+            let tids: Vec<i32> = p.threads.keys().copied().collect();
+            fared.extend(tids.into_iter().filter_map(|t| Some((pid, t, p.read(t)?))));
+        }
+        for pid in ended {
+            self.processes.remove(&pid);
+            self.stacks.forget(pid);
+            self.rings = None;
+            self.events.push(Event::Left { pid });
+        }
+        // A watcher that was held up itself has seen nothing meanwhile.
+        let counted = passed.min(self.config.period.max(self.pause()) * 2);
+        let mut looks = LOOKS_A_TICK;
+        let mut suspects = Vec::new();
+        for &(pid, tid, since) in &fared {
+            if self.note(pid, tid, since, passed, counted, &mut looks, now) {
+                suspects.push((pid, tid, since));
+            }
+        }
+        let spent = cpu_time().saturating_sub(cpu);
+        self.price = (self.price * 7 + spent) / 8;
+        if self.config.busy {
+            for (pid, tid, since) in suspects {
+                self.suspect(pid, tid, since, now);
+            }
+        }
+        if self.config.blocked {
+            self.look_for_rings(now);
+            self.judge_waits();
+        }
+        std::mem::take(&mut self.events)
+    }
+
+    /// Takes down how a thread fared; `true` if it may spin.
+    #[expect(clippy::too_many_arguments, reason = "one call, in one loop")]
+    fn note(
+        &mut self,
+        pid: i32,
+        tid: i32,
+        since: Since,
+        passed: Duration,
+        counted: Duration,
+        looks: &mut usize,
+        now: Instant,
+    ) -> bool {
+        let Some(p) = self.processes.get_mut(&pid) else {
+            return false;
+        };
+        let Some(t) = p.threads.get_mut(&tid) else {
+            return false;
+        };
+        let ran = since.run > 0 || since.slices > 0;
+        if ran {
+            t.still = Duration::ZERO;
+            t.judge = Duration::ZERO;
+            t.unseen = true;
+            p.all_told = false;
+            if let Some((Kind::Blocked, told)) = t.told {
+                t.told = None;
+                self.told_rings.retain(|r| !r.contains(&tid));
+                self.events.push(Event::Recovered { pid, tid, kind: Kind::Blocked, after: now - told });
+            }
+        } else {
+            t.still += counted;
+        }
+        // Where a thread that rests now does so; the first of these looks teach its habits.
+        let resting = !ran && t.unseen;
+        let learning = ran && t.points.wants(t.sched.slices) && since.run * 2 < passed.as_nanos() as u64;
+        if (resting || learning) && *looks > 0 {
+            *looks -= 1;
+            if resting {
+                t.unseen = false;
+            }
+            match p.dir.call(tid) {
+                Ok(Some(call)) => {
+                    t.points.seen(&call, t.sched.slices, &p.dir);
+                    if resting && call.nr == libc::SYS_futex {
+                        self.ring_due = true;
+                    }
+                }
+                Ok(None) => {}
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(e) if !p.troubled => {
+                    p.troubled = true;
+                    let text = format!(
+                        "what the threads of {pid} wait for cannot be seen ({e}): needs the same user, or CAP_SYS_PTRACE"
+                    );
+                    self.events.push(Event::Trouble { pid, text });
+                }
+                Err(_) => {}
+            }
+        }
+        let passed = passed.as_nanos() as u64;
+        let slept = passed.saturating_sub(since.run).saturating_sub(since.wait);
+        let busy = since.run > 0 && (since.run * 4 >= passed || slept * 4 < passed);
+        if t.burst.is_some() || busy {
+            return true;
+        }
+        if since.slices > 0 && since.run > 0 {
+            t.history.add(t.points.exit(), since.run / since.slices);
+        }
+        t.waits = None;
+        false
+    }
+
+    /// Watches the children of watched processes too.
+    fn adopt(&mut self) {
+        let mut found = Vec::new();
+        for p in self.processes.values() {
+            for &tid in p.threads.keys().take(PARENTS) {
+                found.extend(p.dir.children(tid));
+            }
+        }
+        for pid in found {
+            // A child may have ended by now, or belong to another user: then it is not watched.
+            let _ = self.add(pid);
+        }
+    }
+}
+
+/// CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    // SAFETY: all-zero bytes are a valid timespec.
+    let mut t: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: `t` is a valid place for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) };
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
+/// Descriptors that may be kept for counters: a third of what this process may open.
+fn room() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the answer.
+    let ok = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    if ok { usize::try_from(limit.rlim_cur / 3).unwrap_or(usize::MAX) } else { 0 }
+}
