@@ -45,7 +45,7 @@ scripts_of_project() { find scripts .ci examples apps lab crates -path '*/target
 
 step "rustfmt" cargo fmt --all --check
 step "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
-step "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items
+step "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 if [ -x scripts/check-header.sh ]; then
     step "C header" scripts/check-header.sh
 fi
