@@ -96,8 +96,11 @@ fn tables() -> &'static Tables {
     }
 }
 
-impl<T> Table<T> {
+impl<T: Object> Table<T> {
     fn object(&self, handle: usize) -> Option<&T> {
+        if handle >> (PLACE_BITS + GENERATION_BITS) != FIRST_TAG + T::KIND {
+            return None;
+        }
         let place = self.places.get(handle & ((1 << PLACE_BITS) - 1))?;
         if place.generation == generation_of(handle) { place.object.as_ref() } else { None }
     }

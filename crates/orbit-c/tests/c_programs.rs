@@ -1,0 +1,47 @@
+//! C and C++ programs against the library: each is one behaviour, and says in its first line which.
+
+mod common;
+
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Scratch, must, sources};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn program(sources_of_it: &[&str], arguments: &[&[&str]]) {
+    if !sources() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let built = scratch.compile("program", sources_of_it, &[]);
+    for arguments in arguments {
+        must(Command::new(&built).args(*arguments), LIMIT);
+    }
+}
+
+macro_rules! programs {
+    ($($name:ident: $sources:expr, $arguments:expr;)*) => { $(
+        #[test]
+        fn $name() {
+            program(&$sources, &$arguments);
+        }
+    )* };
+}
+
+programs! {
+    calls: ["tests/c/calls.c"], [&[]];
+    bad_input_costs_nothing: ["tests/c/bad_input.c"], [&[]];
+    updates_are_applied_whole_or_not: ["tests/c/updates.c"], [&[]];
+    a_forked_child_is_told: ["tests/c/forked_child.c"], [&[]];
+    memory_limits_hold: ["tests/c/limits.c"], [&[]];
+    signals_disturb_no_wait: ["tests/c/signals.c"], [&[]];
+    futures: ["tests/c/futures.c"], [&[]];
+    containers_in_an_area: ["tests/c/containers.cpp"], [&[]];
+    globals_of_several_files: ["tests/c/globals.c", "tests/c/globals_other.c"], [&[]];
+    limit_of_descriptors: ["tests/c/few_resources.c"], [&["descriptors"]];
+    limit_of_processes: ["tests/c/few_resources.c"], [&["processes"]];
+    limit_of_address_space: ["tests/c/few_resources.c"], [&["address-space"]];
+    no_proc: ["tests/c/no_proc.c"], [&[]];
+    many_threads: ["tests/c/threads.c"], [&[]];
+}
