@@ -43,7 +43,7 @@ ln -sf "liborbit.so.$version" "$lib/liborbit.so.0"
 ln -sf liborbit.so.0 "$lib/liborbit.so"
 printf '%s\n' "$lib/liborbit.so.$version" "$lib/liborbit.so.0" "$lib/liborbit.so"
 put 644 lib "$built/liborbit.a"
-put 644 include crates/orbit-c/include/*.h crates/orbit-c/include/*.hpp crates/section/include/*.h
+put 644 include crates/orbit-c/include/*.h crates/orbit-c/include/*.hpp crates/section/include/*.h*
 for section in 1 3 7; do
     for page in $(find crates man -name "*.$section" -path '*man*' 2>/dev/null | sort); do
         put 644 "share/man/man$section" "$page"
