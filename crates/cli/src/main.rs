@@ -7,6 +7,7 @@ mod bench;
 mod doctor;
 mod out;
 mod ps;
+mod top;
 mod view;
 
 use clap::{Parser, Subcommand};
@@ -17,6 +18,7 @@ Examples:
   orbit doctor        what this machine offers, what replaces what it lacks
   orbit ps            the orbits of running programs, once
   orbit ps --json     the same for scripts
+  orbit top           the same on a screen that follows them
   orbit bench call    what a call costs, against threads, pipes and fork
 
 An orbit is an auxiliary task (a checker, a watchdog, a snapshot writer) that a
@@ -37,6 +39,7 @@ enum Command {
     Bench(bench::Args),
     Doctor(doctor::Args),
     Ps(ps::Args),
+    Top(top::Args),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Ps(args) => ps::run(&args),
+        Command::Top(args) => top::run(&args),
     };
     out::exit_code(done)
 }

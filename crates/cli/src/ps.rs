@@ -25,20 +25,21 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Done {
-    let programs = look(args.pid, Duration::from_millis(args.interval));
-    if args.json {
-        out::json(&mut anstream::stdout().lock(), &serde_json::json!({ "programs": programs }))?;
+    print(&look(args.pid, Duration::from_millis(args.interval)), args.pid, args.json)
+}
+
+/// Prints what was found, of all programs or of one.
+pub fn print(programs: &[ProgramView], pid: Option<i32>, json: bool) -> Done {
+    let mut to = anstream::stdout().lock();
+    if json {
+        out::json(&mut to, &serde_json::json!({ "programs": programs }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut to = anstream::stdout().lock();
     if programs.is_empty() {
-        writeln!(
-            to,
-            "No running program {} has orbits.",
-            args.pid.map_or("of this user".to_owned(), |pid| format!("with number {pid}"))
-        )?;
+        let which = pid.map_or("of this user".to_owned(), |pid| format!("with number {pid}"));
+        writeln!(to, "No running program {which} has orbits.")?;
     } else {
-        table(&programs).write(&mut to)?;
+        table(programs).write(&mut to)?;
         for program in programs.iter().filter(|program| program.unseen > 0) {
             writeln!(to, "{FAINT}{} more of {} had no room on its page{FAINT:#}", program.unseen, program.pid)?;
         }

@@ -6,6 +6,7 @@
 
 mod call;
 mod create;
+mod delegate;
 mod incremental;
 mod machine;
 mod memory;
@@ -41,6 +42,7 @@ enum What {
     Call(call::Args),
     Incremental(incremental::Args),
     Write(write::Args),
+    Delegate(delegate::Args),
 }
 
 /// Options of every bench.
@@ -63,6 +65,7 @@ pub fn run(args: &Args) -> Done {
         What::Call(args) => call::run(args),
         What::Incremental(args) => incremental::run(args),
         What::Write(args) => write::run(args),
+        What::Delegate(args) => delegate::run(args),
     }
 }
 

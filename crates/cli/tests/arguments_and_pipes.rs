@@ -1,0 +1,78 @@
+//! Arguments that make no sense are refused with exit status 2 and a way out, help teaches, a closed pipe is no panic.
+
+use std::process::{Command, Output, Stdio};
+
+fn orbit(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_orbit")).args(args).output().expect("orbit runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn bad_arguments_are_refused_with_a_way_out() {
+    let bad: [&[&str]; 9] = [
+        &["nonsense"],
+        &["--nonsense"],
+        &["ps", "--interval", "soon"],
+        &["ps", "--pid", "-4"],
+        &["ps", "--pid", "0"],
+        &["top", "--json"],
+        &["bench"],
+        &["bench", "call", "--engine", "steam"],
+        &["bench", "create", "--max", "x"],
+    ];
+    for args in bad {
+        let output = orbit(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(output.stdout.is_empty(), "{args:?}: {}", text(&output.stdout));
+        let said = text(&output.stderr);
+        assert!(said.contains("--help") || said.contains("Usage"), "{args:?}: {said}");
+    }
+    let said = text(&orbit(&["bench", "call", "--engine", "steam"]).stderr);
+    assert!(said.contains("steam") && said.contains("compare"), "names the value and what there is: {said}");
+}
+
+#[test]
+fn help_teaches() {
+    for args in [&["--help"][..], &["doctor", "--help"], &["ps", "--help"], &["top", "--help"], &["bench", "--help"]] {
+        let output = orbit(args);
+        assert!(output.status.success(), "{args:?}");
+        assert!(text(&output.stdout).contains("Usage"), "{args:?}");
+    }
+    let help = text(&orbit(&["--help"]).stdout);
+    assert!(help.contains("Examples") && help.contains("orbit doctor"), "{help}");
+    for bench in ["create", "call", "incremental", "write", "delegate"] {
+        let help = text(&orbit(&["bench", bench, "--help"]).stdout);
+        assert!(
+            help.contains("--quick") && help.contains("_us") || help.contains("_ns") || help.contains("Transactions"),
+            "{help}"
+        );
+    }
+}
+
+#[test]
+fn top_without_a_terminal_says_what_to_do() {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_orbit")).arg("top").stdin(Stdio::null()).output().expect("orbit runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("--once --json"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_closed_pipe_is_no_panic() {
+    for args in [&["ps"][..], &["ps", "--json"], &["doctor"], &["doctor", "--json"], &["--help"]] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_orbit"))
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("orbit runs");
+        // The reader is gone before the first byte.
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it ends");
+        let said = text(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{args:?}: {} {said}", output.status);
+    }
+}
