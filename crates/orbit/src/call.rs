@@ -231,7 +231,10 @@ impl Future {
     /// Blocks until the call has ended, or this long; then the error's kind is [`Kind::TimedOut`] and the call goes on.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Outcome> {
         self.wait_until(Instant::now().checked_add(timeout))?.ok_or_else(|| {
-            Error::new(Kind::TimedOut, format!("call {} has not ended within {timeout:?}; it goes on", self.call.number))
+            Error::new(
+                Kind::TimedOut,
+                format!("call {} has not ended within {timeout:?}; it goes on", self.call.number),
+            )
         })
     }
 

@@ -12,7 +12,7 @@
 //! ```
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicU8};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 
 use orbit_linux::map::Mapping;
 use orbit_linux::memfd;

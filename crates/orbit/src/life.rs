@@ -13,9 +13,9 @@ use crate::channel::{SLOTS, UpSide};
 use crate::error::{Error, Kind, Result};
 use crate::limits::{Applied, Limits};
 use crate::orbit::{Core, Inner, Options, Pending, Restart};
+use crate::runtime::{Coming, Runtime};
 use crate::status;
 use crate::task::{Identity, bytes_of};
-use crate::runtime::{Coming, Runtime};
 use crate::template::{self, Ended, Template};
 
 /// Where an orbit stands.
@@ -158,10 +158,8 @@ impl Inner {
 
     /// Kills the process for a reason of main's.
     pub fn end_process(&self, core: &mut Core, why: EndedBy) {
-        if let Some(process) = &mut core.process {
-            if process.ended_by == EndedBy::Itself {
-                process.ended_by = why;
-            }
+        if let Some(process) = core.process.as_mut().filter(|p| p.ended_by == EndedBy::Itself) {
+            process.ended_by = why;
         }
         self.kill_process(core);
     }
@@ -225,7 +223,8 @@ impl Inner {
             Restart::OnFailure { give_up, .. } if give_up > 0 && core.failures >= give_up => None,
             Restart::OnFailure { first_pause, longest_pause, .. } => {
                 let doublings = core.failures.saturating_sub(FREE_FAILURES + 1).min(20);
-                let pause = if core.failures <= FREE_FAILURES { Duration::ZERO } else { first_pause * (1 << doublings) };
+                let pause =
+                    if core.failures <= FREE_FAILURES { Duration::ZERO } else { first_pause * (1 << doublings) };
                 Some(pause.min(longest_pause))
             }
         };

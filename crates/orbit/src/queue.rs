@@ -344,10 +344,10 @@ impl Inner {
         core.stats.pages += pages as u64;
         // SeqCst: the orbit stores `asleep` and then looks here; here it is the other way round.
         self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);
-        if let Some(process) = &core.process {
-            if process.up.asleep.load(Ordering::SeqCst) != 0 {
-                futex::wake(&self.down.submitted, 1);
-            }
+        if let Some(process) = &core.process
+            && process.up.asleep.load(Ordering::SeqCst) != 0
+        {
+            futex::wake(&self.down.submitted, 1);
         }
         self.status.call_submitted(core.queue.pending.len() as u32, pages as u64);
         if let Some(deadline) = deadline {
@@ -385,10 +385,8 @@ impl Inner {
                 self.lock()
             }
             None => {
-                let (core, _) = self
-                    .changed
-                    .wait_timeout(core, Duration::from_millis(50))
-                    .unwrap_or_else(|e| e.into_inner());
+                let (core, _) =
+                    self.changed.wait_timeout(core, Duration::from_millis(50)).unwrap_or_else(|e| e.into_inner());
                 core
             }
         }
@@ -593,7 +591,14 @@ impl Inner {
         if head_is_late {
             self.end_process(&mut core, EndedBy::Deadline);
         }
-        let next = core.queue.pending.iter().filter(|w| !w.cancelled).filter_map(|w| w.call.deadline).filter(|d| *d > now).min();
+        let next = core
+            .queue
+            .pending
+            .iter()
+            .filter(|w| !w.cancelled)
+            .filter_map(|w| w.call.deadline)
+            .filter(|d| *d > now)
+            .min();
         if let Some(next) = next {
             let at = now_ns().saturating_add((next - now).as_nanos() as u64);
             self.next_deadline.fetch_min(at, Ordering::Relaxed);

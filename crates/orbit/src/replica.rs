@@ -29,8 +29,7 @@ impl Replica {
     pub fn make(area: &Area) -> Result<Replica> {
         let doing = || format!("a replica of area \"{}\" ({} bytes)", area.name(), area.limit());
         let fd = memfd::create("orbit-replica", area.limit(), true).map_err(|e| Error::system(doing(), e))?;
-        let alias =
-            Mapping::shared(fd.as_fd(), area.limit(), true, false).map_err(|e| Error::system(doing(), e))?;
+        let alias = Mapping::shared(fd.as_fd(), area.limit(), true, false).map_err(|e| Error::system(doing(), e))?;
         let owed = area.attach();
         Ok(Replica { area: area.clone(), owed, fd, alias, copied_in_a_row: 0, until_protect: 0 })
     }

@@ -209,7 +209,6 @@ impl Runtime {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-
     /// The template, made anew if it has ended.
     pub fn template(&self) -> Result<Arc<Template>> {
         let mut slot = lock(&self.template);

@@ -13,7 +13,7 @@ use orbit_linux::pagemap::Pagemap;
 use orbit_linux::{eventfd, futex, map, process, socket};
 
 use crate::channel::{
-    COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, CANCELLED, DownView, ENDED_NO_IMAGE, ENDED_RETURNED, ENDED_SKIPPED,
+    CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, DownView, ENDED_NO_IMAGE, ENDED_RETURNED, ENDED_SKIPPED,
     INLINE_ARGS, PUSH_BYTES, SLOTS, Slot, UpSide,
 };
 use crate::error::{Error, Kind, Result};

@@ -74,7 +74,8 @@ impl Template {
         let main = pidfd::open(std::process::id() as i32).map_err(|e| Error::system(doing, e))?;
         let code = loaded_code();
         let threads = process::thread_count().unwrap_or(2);
-        let life = Life { socket: theirs.as_raw_fd(), main: main.as_raw_fd(), main_pid: std::process::id() as i32, window };
+        let life =
+            Life { socket: theirs.as_raw_fd(), main: main.as_raw_fd(), main_pid: std::process::id() as i32, window };
         let (fd, child) = if threads == 1 {
             // SAFETY: this process has one thread, so its copy finds no lock held by a thread that is not there.
             match unsafe { process::raw_fork(0) }.map_err(|e| Error::system(doing, e))? {
@@ -275,10 +276,10 @@ fn fork_twice(life: Life, ours: &OwnedFd) -> std::io::Result<OwnedFd> {
                     // SAFETY: a descriptor this process holds; ends without running exit handlers of the program.
                     unsafe {
                         let socket = BorrowedFd::borrow_raw(life.socket);
-                        if pid > 0 {
-                            if let Ok(fd) = pidfd::open(pid) {
-                                let _ = socket::send(socket, &answer, &[fd.as_fd()]);
-                            }
+                        if pid > 0
+                            && let Ok(fd) = pidfd::open(pid)
+                        {
+                            let _ = socket::send(socket, &answer, &[fd.as_fd()]);
                         }
                         libc::_exit(0)
                     }

@@ -101,8 +101,7 @@ fn what_the_task_writes_is_gone_at_the_next_call() {
 fn two_orbits_on_one_area_are_each_up_to_date() {
     let area = Area::new(1 << 20).expect("area");
     let number = area.place(0i64).expect("room").as_ptr();
-    let (one, two) =
-        (Orbit::new("one", read_number).expect("orbit"), Orbit::new("two", read_number).expect("orbit"));
+    let (one, two) = (Orbit::new("one", read_number).expect("orbit"), Orbit::new("two", read_number).expect("orbit"));
     for round in 0..200 {
         // SAFETY: an object of the area.
         unsafe { *number = round };

@@ -158,12 +158,18 @@ fn main_survives_crashes_of_every_kind_at_every_step() {
         // Every kind with every step, then again.
         let (kind, step) = ((round % HARMS.len()) as u32, (round / HARMS.len()) as u32 % STEPS);
         let order = Order { harm: kind, step, object: object as usize };
-        let options = if kind == 7 { CallOptions::new().deadline(Duration::from_millis(60)) } else { CallOptions::new() };
+        let options =
+            if kind == 7 { CallOptions::new().deadline(Duration::from_millis(60)) } else { CallOptions::new() };
         let future = orbit.call_async_with(&[&area], bytes(&order), &options).expect("call");
         let outcome = future.wait().expect("wait");
         assert!(is_right(kind, &outcome), "{} at step {step}: {outcome:?}", HARMS[kind as usize]);
         let pushed = future.pull().expect("pull").is_some();
-        assert_eq!(pushed, step >= 4, "an update pushed before the end arrives: {} at step {step}", HARMS[kind as usize]);
+        assert_eq!(
+            pushed,
+            step >= 4,
+            "an update pushed before the end arrives: {} at step {step}",
+            HARMS[kind as usize]
+        );
         restarts.push(well(round as i64).as_secs_f64() * 1e6);
         if round == 60 {
             before = Some(holdings());

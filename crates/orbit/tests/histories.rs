@@ -264,10 +264,11 @@ fn history(engine: Engine, pending: Pending, seed: u64, steps: usize) {
             }
             960..975 => {
                 let n = outstanding.len();
-                if let Some(one) = outstanding.get_mut(random.below(n)) {
-                    if one.future.poll().is_none() && one.future.cancel() {
-                        one.cancelled = true;
-                    }
+                if let Some(one) = outstanding.get_mut(random.below(n))
+                    && one.future.poll().is_none()
+                    && one.future.cancel()
+                {
+                    one.cancelled = true;
                 }
             }
             _ => {
@@ -288,7 +289,9 @@ fn history(engine: Engine, pending: Pending, seed: u64, steps: usize) {
         writer.join().expect("writer");
     }
     let stats = orbit.stats();
-    println!("{engine:?} {pending:?}: {steps} steps, {calls} calls, {applied} updates applied, {crashes} crashes asked for: {stats:?}");
+    println!(
+        "{engine:?} {pending:?}: {steps} steps, {calls} calls, {applied} updates applied, {crashes} crashes asked for: {stats:?}"
+    );
     assert!(stats.crashes <= crashes, "the orbit only crashes when told to");
     assert_eq!(stats.bad_updates, 0);
 }

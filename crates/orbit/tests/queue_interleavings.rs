@@ -123,7 +123,7 @@ fn an_orbit_never_sleeps_over_a_call() {
         QUEUE,
         &[
             "self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);",
-            "if process.up.asleep.load(Ordering::SeqCst) != 0 {",
+            "&& process.up.asleep.load(Ordering::SeqCst) != 0",
             "futex::wake(&self.down.submitted, 1);",
         ],
     );
@@ -137,8 +137,7 @@ fn an_orbit_never_sleeps_over_a_call() {
             "self.shared.up.asleep.store(0, Ordering::Relaxed);",
         ],
     );
-    let start =
-        Submit { submitted: 0, asleep: false, main: 0, left: CALLS, orbit: 0, done: 0, skip_check: false };
+    let start = Submit { submitted: 0, asleep: false, main: 0, left: CALLS, orbit: 0, done: 0, skip_check: false };
     let states = explore(start.clone(), 2);
     println!("{states} states");
     let broken = std::panic::catch_unwind(|| explore(Submit { skip_check: true, ..start }, 2));
