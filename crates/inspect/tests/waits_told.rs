@@ -7,26 +7,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// A program of a process group of its own, so that its children end with it.
-struct Group(Running);
-
-impl Group {
-    fn start(program: &Path, args: &[&str]) -> Group {
-        use std::os::unix::process::CommandExt;
-        Group(Running::start(Command::new(program).args(args).process_group(0)))
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // SAFETY: plain call; the group was made above and holds the program and its children only.
-        unsafe { libc::kill(-self.0.pid(), libc::SIGKILL) };
-    }
-}
-
 fn wait(program: &Path, args: &[&str], is: impl Fn(&Wait) -> bool) -> (Wait, i32, Vec<i32>) {
-    let g = Group::start(program, args);
-    let pid = g.0.pid();
+    let g = Running::program(program, args);
+    let pid = g.pid();
     let mut w = Watched::new(pid).unwrap();
     let told = until(args[0], || Some(w.wait_of(pid)).filter(&is));
     println!("{}: {told:?}", args[0]);
@@ -96,14 +79,14 @@ fn the_rest() {
     wait(&program, &["signal"], |w| *w == Wait::Signal);
     wait(&program, &["event"], |w| matches!(w, Wait::Other(c) if c.nr == libc::SYS_read));
     wait(&program, &["spin"], |w| *w == Wait::Running);
-    let g = Group::start(&program, &["sleep"]);
-    let mut w = Watched::new(g.0.pid()).unwrap();
+    let g = Running::program(&program, &["sleep"]);
+    let mut w = Watched::new(g.pid()).unwrap();
     // SAFETY: plain calls on the program started above.
-    unsafe { libc::kill(g.0.pid(), libc::SIGSTOP) };
-    until("the stop", || (w.wait_of(g.0.pid()) == Wait::Stopped).then_some(()));
+    unsafe { libc::kill(g.pid(), libc::SIGSTOP) };
+    until("the stop", || (w.wait_of(g.pid()) == Wait::Stopped).then_some(()));
     // SAFETY: as above.
-    unsafe { libc::kill(g.0.pid(), libc::SIGCONT) };
-    until("the sleep to go on", || (w.wait_of(g.0.pid()) == Wait::Sleep).then_some(()));
+    unsafe { libc::kill(g.pid(), libc::SIGCONT) };
+    until("the sleep to go on", || (w.wait_of(g.pid()) == Wait::Sleep).then_some(()));
 }
 
 #[test]

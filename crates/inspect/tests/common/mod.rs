@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -47,13 +48,15 @@ pub fn have(tool: &str, arg: &str) -> bool {
     Command::new(tool).arg(arg).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
 }
 
-/// A program that runs until the test ends.
+/// A program that runs until the test ends. It has a process group of its own, so that its children end with it.
 pub struct Running(pub Child);
 
 impl Running {
     /// Starts it and waits for its line "ready".
     pub fn start(command: &mut Command) -> Running {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        // SAFETY: plain call. Orphans of the program come to this process, which collects them.
+        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+        let mut child = command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let out = child.stdout.take().unwrap();
         let mut running = Running(child);
         let mut lines = BufReader::new(out).lines();
@@ -83,8 +86,12 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        // SAFETY: plain call; the group was made for this program.
+        unsafe { libc::kill(-self.pid(), libc::SIGKILL) };
         let _ = self.0.wait();
+        let mut status = 0;
+        // SAFETY: `status` is a valid place for the answer. Ends with ECHILD once the whole group is collected.
+        while unsafe { libc::waitpid(-self.pid(), &mut status, libc::__WALL) } > 0 {}
     }
 }
 
