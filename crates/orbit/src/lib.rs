@@ -52,12 +52,12 @@ pub use blackbox::{Crash, Frame, signal_name};
 pub use call::{CallOptions, Coalesce, Future, Outcome};
 pub use delegate::{Delegate, Delegated};
 pub use error::{Error, Kind, Result};
-pub use limits::Limits;
+pub use limits::{Limits, MAX_CPUS, MIN_MEMORY};
 pub use orbit::{Orbit, OrbitBuilder, Pending, Restart, Stats, WhenFull};
 pub use queue::MAX_ARGS;
 pub use runtime::{Config, init, init_with};
 pub use task::{Entry, Init, is_orbit};
-pub use update::{Item, Operation, Plain, Update, register_operation, unregister_operation};
+pub use update::{Item, MAX_BYTES, MAX_ITEMS, Operation, Plain, Update, register_operation, unregister_operation};
 
 /// Hands an update from the task that runs now to main, for the future of its call (section 4.5 of the paper). Blocks
 /// while the ring of updates is full and main has not taken any. Only in an orbit.

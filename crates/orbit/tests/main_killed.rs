@@ -15,8 +15,9 @@ unsafe extern "C" fn task(_: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: main passes one u64.
     let n = unsafe { *args.cast::<u64>() };
     match n % 16 {
-        // SAFETY: ends the orbit, or leaves a process behind that the template has to find.
+        // SAFETY: ends the orbit.
         3 => unsafe { libc::abort() },
+        // SAFETY: leaves a process behind that the template has to find; the child makes system calls only.
         5 => unsafe {
             if libc::fork() == 0 {
                 libc::sleep(600);
