@@ -4,13 +4,17 @@ mod apic;
 mod calls;
 mod dbr;
 mod descriptors;
+mod inject;
 mod intr;
+mod mem;
 mod overflow;
 mod peri;
 mod pmc;
 mod proc;
 mod schl;
+mod sig;
 mod traced;
+mod tracer;
 
 use crate::pin::PinKind;
 
@@ -24,6 +28,8 @@ pub(crate) fn all() -> Vec<PinKind> {
         apic::KIND,
         dbr::KIND,
         intr::KIND,
+        sig::KIND,
+        mem::KIND,
         schl::KIND,
         peri::KIND,
         calls::NET_PIN,

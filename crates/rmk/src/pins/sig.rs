@@ -1,0 +1,101 @@
+//! P_SIG: signals: events when one is raised or delivered, at the kernel's tracepoints; and interception by ptrace, where a
+//! signal is passed, dropped, replaced, or held back until a module decides.
+//!
+//! An intercepted process has this core for its debugger, so it can have no other. SIGKILL is never seen. Without kernel
+//! programs interception works all the same.
+
+use super::{
+    overflow,
+    traced::{self, Traced},
+    tracer::Tracer,
+};
+use crate::{
+    command::{Command, Reply, Verdict},
+    core::{Subscription, lock},
+    error::PinError,
+    event::Kind,
+    pin::{Pin, PinKind, Probe},
+};
+use std::sync::{Arc, Mutex};
+
+pub(super) const KIND: PinKind = PinKind {
+    name: "P_SIG",
+    about: "signals raised and delivered; interception: pass, drop, replace, hold",
+    events: &[Kind::SignalRaised, Kind::SignalDelivered, Kind::SignalIntercepted],
+    probe: |env| match traced::probe(env) {
+        Probe::Fallback(_) => Probe::Fallback(format!(
+            "interception and its events only: {}",
+            env.kernel_support().err().unwrap_or_default()
+        )),
+        other => other,
+    },
+    load: |env| Ok(Box::new(Sig { traced: Traced::new(env), listeners: Arc::default(), tracer: None })),
+};
+
+pub(super) type Listeners = Arc<Mutex<Vec<Arc<Subscription>>>>;
+
+struct Sig {
+    traced: Traced,
+    listeners: Listeners,
+    tracer: Option<Tracer>,
+}
+
+impl Pin for Sig {
+    fn command(&mut self, user: u64, command: &Command) -> Result<Reply, PinError> {
+        match command {
+            Command::SignalIntercept { pid, signals, verdict } => {
+                if let Some(none) = signals.iter().find(|signal| !(1..=64).contains(*signal)) {
+                    return Err(PinError::Refused(format!("signal {none} is none: 1 to 64")));
+                }
+                if self.tracer.is_none() {
+                    let started = Tracer::start(self.listeners.clone());
+                    self.tracer = Some(started.map_err(|error| PinError::of("starting the tracer's thread", error))?);
+                }
+                let mask = signals.iter().fold(0u64, |mask, signal| mask | 1 << (signal - 1));
+                self.tracer()?.intercept(
+                    user,
+                    *pid,
+                    if signals.is_empty() { u64::MAX } else { mask },
+                    verdict.clone(),
+                )?;
+            }
+            Command::SignalDecide { verdict: Verdict::Hold {}, .. } => {
+                return Err(PinError::Refused("a held signal is held already: decide Pass, Drop or Replace".into()));
+            }
+            Command::SignalDecide { ticket, verdict } => self.tracer()?.decide(user, *ticket, verdict.clone())?,
+            Command::SignalRelease { pid } => self.tracer()?.release(user, Some(*pid))?,
+            Command::SignalSend { pid, signal } => overflow::send_signal(*pid, *signal)?,
+            _ => return Err(PinError::NotMine),
+        }
+        Ok(Reply::Done {})
+    }
+
+    fn subscribe(&mut self, subscription: &Arc<Subscription>) -> Result<(), PinError> {
+        match subscription.kind {
+            Kind::SignalRaised => self.traced.subscribe(subscription, &["signal_generate"], 0),
+            Kind::SignalDelivered => self.traced.subscribe(subscription, &["signal_deliver"], 0),
+            _ => {
+                lock(&self.listeners).push(subscription.clone());
+                Ok(())
+            }
+        }
+    }
+
+    fn unsubscribe(&mut self, subscription: &Subscription) {
+        self.traced.unsubscribe(subscription);
+        lock(&self.listeners).retain(|sub| sub.id != subscription.id);
+    }
+
+    fn forget(&mut self, user: u64) {
+        if let Some(tracer) = &self.tracer {
+            // Without rules of this user there is nothing to release, which is what is wanted.
+            let _ = tracer.release(user, None);
+        }
+    }
+}
+
+impl Sig {
+    fn tracer(&self) -> Result<&Tracer, PinError> {
+        self.tracer.as_ref().ok_or_else(|| PinError::Refused("no signal is intercepted: SignalIntercept first".into()))
+    }
+}

@@ -1,0 +1,99 @@
+//! P_SIG reports signals raised and delivered, and drops, replaces or holds back those of an intercepted program.
+
+mod common;
+use common::{Forked, event, kernel_programs_or_skip, until};
+use orbit_rmk::{Command, Core, Filter, Kind, Verdict};
+
+/// A child that sleeps until a signal ends it.
+fn sleeper() -> Forked {
+    // SAFETY: no pointers are passed.
+    Forked::new(|| unsafe {
+        loop {
+            libc::usleep(1000);
+        }
+    })
+}
+
+#[test]
+fn raising_and_delivery_are_seen() {
+    if !kernel_programs_or_skip() {
+        return;
+    }
+    let core = Core::new().expect("a core");
+    let module = core.client("signals");
+    module.use_pin("P_SIG").expect("P_SIG");
+    let guest = sleeper();
+    let term = libc::SIGTERM as u32;
+    for kind in [Kind::SignalRaised, Kind::SignalDelivered] {
+        module.subscr_event("P_SIG", kind, Filter::pids(&[guest.pid()]).keys(&[term])).expect("a subscription");
+    }
+    module.issue_cmd("P_SIG", &Command::SignalSend { pid: guest.pid(), signal: term }).expect("sent");
+    let (mut raised, mut delivered) = (None, None);
+    event(&module, "both", |event| {
+        match event.kind() {
+            Some(Kind::SignalRaised) => raised = Some(*event),
+            _ => delivered = Some(*event),
+        }
+        raised.is_some() && delivered.is_some()
+    });
+    let raised = raised.expect("raised");
+    assert_eq!(
+        (raised.values[0], raised.values[2]),
+        (u64::from(term), u64::from(std::process::id())),
+        "signal and sender"
+    );
+    assert_eq!(guest.wait() & 0x7f, libc::SIGTERM);
+}
+
+#[test]
+fn a_signal_is_dropped_then_held_then_delivered_without_kernel_programs() {
+    let core = Core::builder().kernel_programs(false).build().expect("a core");
+    let module = core.client("intercept");
+    module.use_pin("P_SIG").expect("P_SIG");
+    module.subscr_event("P_SIG", Kind::SignalIntercepted, Filter::everyone()).expect("a subscription");
+    let guest = sleeper();
+    let (pid, term) = (guest.pid(), libc::SIGTERM as u32);
+    let command = |command: Command| module.issue_cmd("P_SIG", &command);
+    let intercept = |verdict: Verdict| command(Command::SignalIntercept { pid, signals: vec![term], verdict });
+    if let Err(error) = intercept(Verdict::Drop {}) {
+        println!("SKIP: needs the right to trace a child ({error})");
+        return;
+    }
+    command(Command::SignalSend { pid, signal: term }).expect("sent");
+    let dropped = event(&module, "the dropped signal", |_| true);
+    assert_eq!((dropped.pid, dropped.values[0], dropped.values[1]), (pid, 0, u64::from(term)));
+    assert_eq!(dropped.values[3], u64::from(std::process::id()), "the sender");
+
+    intercept(Verdict::Hold {}).expect("now held");
+    command(Command::SignalSend { pid, signal: term }).expect("sent");
+    let held = event(&module, "the held signal", |event| event.values[0] != 0);
+    let stranger = core.client("stranger");
+    stranger.use_pin("P_SIG").expect("P_SIG");
+    let decide = |verdict: Verdict| Command::SignalDecide { ticket: held.values[0], verdict };
+    assert!(stranger.issue_cmd("P_SIG", &decide(Verdict::Pass {})).is_err(), "not its own");
+    command(decide(Verdict::Replace { signal: libc::SIGUSR1 as u32 })).expect("decided");
+    assert_eq!(guest.wait() & 0x7f, libc::SIGUSR1, "it died of the replacement");
+}
+
+#[test]
+fn released_programs_go_on_as_before() {
+    let core = Core::builder().kernel_programs(false).build().expect("a core");
+    let module = core.client("intercept");
+    module.use_pin("P_SIG").expect("P_SIG");
+    let guest = sleeper();
+    let traced = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", guest.pid())).expect("alive");
+        !status.contains("TracerPid:\t0\n")
+    };
+    let all = Command::SignalIntercept { pid: guest.pid(), signals: vec![], verdict: Verdict::Drop {} };
+    if let Err(error) = module.issue_cmd("P_SIG", &all) {
+        println!("SKIP: needs the right to trace a child ({error})");
+        return;
+    }
+    assert!(traced());
+    module.release_pin("P_SIG").expect("released");
+    until("the program is free", || !traced());
+    // SAFETY: our own child, not reaped yet.
+    unsafe { libc::kill(guest.pid() as i32, libc::SIGTERM) };
+    assert_eq!(guest.wait() & 0x7f, libc::SIGTERM, "its signals are its own again");
+}
