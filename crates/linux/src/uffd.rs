@@ -31,6 +31,31 @@ const UFFDIO_REGISTER: libc::c_ulong = 0xC020_AA00;
 const UFFDIO_UNREGISTER: libc::c_ulong = 0x8010_AA01;
 const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xC018_AA06;
 
+// From <linux/fs.h>, Linux 6.11: asks about one mapping through /proc/PID/maps.
+const PROCMAP_QUERY: libc::c_ulong = 0xC068_6611;
+const PROCMAP_QUERY_COVERING_OR_NEXT_VMA: u64 = 0x10;
+
+#[repr(C)]
+#[derive(Default)]
+struct ProcmapQuery {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    dev: [u32; 2],
+    name_size: u32,
+    build_id_size: u32,
+    name_addr: u64,
+    build_id_addr: u64,
+}
+
+const _: () = assert!(size_of::<ProcmapQuery>() == 104);
+
 #[repr(C)]
 struct UffdioApi {
     api: u64,
@@ -159,13 +184,43 @@ fn open_device() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// hugetlb mappings show as files of hugetlbfs; anonymous ones as `/anon_hugepage`. The kernel's own flag (`ht` in smaps)
-/// is read, which costs a walk of the page tables: registering is rare.
+/// Refuses a range that touches a hugetlb mapping: asked of the kernel mapping by mapping (Linux 6.11), or read from
+/// smaps, which walks the page tables of the whole process. Where neither can be read nothing is refused.
 fn refuse_hugetlb(addr: usize, len: usize) -> io::Result<()> {
-    let Ok(smaps) = fs::read_to_string("/proc/self/smaps") else {
-        return Ok(());
-    };
     let end = addr.saturating_add(len);
+    let found = has_hugetlb_by_query(addr, end).or_else(|_| has_hugetlb_by_smaps(addr, end)).unwrap_or(false);
+    if found {
+        let why = "lies in a hugetlb mapping, which cannot be tracked: use ordinary memory";
+        return Err(invalid(format!("range {addr:#x}+{len:#x} {why}")));
+    }
+    Ok(())
+}
+
+fn has_hugetlb_by_query(addr: usize, end: usize) -> io::Result<bool> {
+    let maps = fs::File::open("/proc/self/maps")?;
+    let mut at = addr;
+    while at < end {
+        let mut query = ProcmapQuery {
+            size: size_of::<ProcmapQuery>() as u64,
+            query_flags: PROCMAP_QUERY_COVERING_OR_NEXT_VMA,
+            query_addr: at as u64,
+            ..ProcmapQuery::default()
+        };
+        // SAFETY: the struct is the one PROCMAP_QUERY takes; no name and no build id are asked for.
+        match check_int(unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) }) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
+            Err(e) => return Err(e),
+            Ok(_) if query.vma_start >= end as u64 => return Ok(false),
+            Ok(_) if query.vma_page_size > page_size() as u64 => return Ok(true),
+            // Forward in any case, whatever the kernel answers.
+            Ok(_) => at = (query.vma_end as usize).max(at + page_size()),
+        }
+    }
+    Ok(false)
+}
+
+fn has_hugetlb_by_smaps(addr: usize, end: usize) -> io::Result<bool> {
+    let smaps = fs::read_to_string("/proc/self/smaps")?;
     let mut inside = false;
     for line in smaps.lines() {
         let first = line.split(' ').next().unwrap_or("");
@@ -174,13 +229,10 @@ fn refuse_hugetlb(addr: usize, len: usize) -> io::Result<()> {
         {
             inside = lo < end && hi > addr;
         } else if inside && first == "VmFlags:" && line.split(' ').any(|f| f == "ht") {
-            let why = format!(
-                "range {addr:#x}+{len:#x} lies in a hugetlb mapping, which cannot be tracked: use ordinary memory"
-            );
-            return Err(invalid(why));
+            return Ok(true);
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Tracks one write to an untouched page and one to a touched page, and sees both.
@@ -221,4 +273,31 @@ pub fn probe() -> Support {
         }
         .into()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ways to see hugetlb must agree, whichever this kernel would use.
+    #[test]
+    fn both_ways_to_see_hugetlb_agree() {
+        let plain = Mapping::anonymous(2 << 20, false).expect("mmap");
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address the kernel picks, never touched.
+        let huge = unsafe { libc::mmap(std::ptr::null_mut(), 2 << 20, libc::PROT_READ, flags, -1, 0) };
+        for (addr, expected) in [(plain.addr(), false), (huge as usize, true)] {
+            if addr == libc::MAP_FAILED as usize {
+                continue;
+            }
+            assert_eq!(has_hugetlb_by_smaps(addr, addr + (2 << 20)).expect("smaps"), expected);
+            if let Ok(found) = has_hugetlb_by_query(addr, addr + (2 << 20)) {
+                assert_eq!(found, expected);
+            }
+        }
+        if huge != libc::MAP_FAILED {
+            // SAFETY: the own mapping, which nobody refers to.
+            unsafe { libc::munmap(huge, 2 << 20) };
+        }
+    }
 }
