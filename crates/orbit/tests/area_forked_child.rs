@@ -42,3 +42,28 @@ fn a_child_leaves_mains_tracking_alone() {
         }
     }
 }
+
+/// Another thread of main harvests all the time: the child finds its lock held, and must not wait for it.
+#[test]
+fn a_child_does_not_wait_for_mains_threads() {
+    let area = Area::builder("busy").limit(64 * PAGE).build().unwrap();
+    area.alloc(60 * PAGE, 16).unwrap();
+    let orbit = area.attach();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut runs = PageRuns::new();
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                runs.clear();
+                area.snapshot_pages(&orbit, &mut runs).unwrap();
+            }
+        });
+        for _ in 0..50 {
+            area_common::in_child(|| {
+                let error = area.snapshot_pages(&orbit, &mut PageRuns::new()).unwrap_err();
+                assert_eq!(error.kind(), Kind::Forked);
+            });
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}

@@ -4,6 +4,7 @@
 //! never waits for a harvest; a harvest takes `track` and never waits for an allocation, except the instant it reads the
 //! high-water mark, which is an atomic.
 
+use super::forked::generation;
 use super::heap::{Bad, Heap, Object, PAGE, Run};
 use super::owed::OwedSet;
 use super::pages::PageRuns;
@@ -43,6 +44,8 @@ pub(super) struct AreaInner {
     /// The engine asked for.
     pub asked: Engine,
     page: usize,
+    /// The process that made it, see [`super::forked`].
+    generation: u64,
     /// The window that the range came from; `None` for adopted memory.
     window: Option<&'static Window>,
     state: Mutex<State>,
@@ -110,6 +113,7 @@ impl AreaInner {
             limit,
             asked,
             page: map::page_size(),
+            generation: generation(),
             window,
             state: Mutex::new(State { heap: window.map(|_| Heap::new(base, limit)), gone: false }),
             high: AtomicUsize::new(if window.is_some() { 0 } else { limit }),
@@ -346,6 +350,16 @@ impl AreaInner {
     /// # Errors
     /// `Gone`, `Forked`, and those of `f`.
     pub(super) fn with_tracker<R>(&self, f: impl FnOnce(&mut Tracker) -> Result<R>) -> Result<R> {
+        // Before the lock, which another thread of main may have held when this process was forked: it stays held here.
+        if self.generation != generation() {
+            return Err(Error::new(
+                Kind::Forked,
+                format!(
+                    "area \"{}\" was made by the process that this one was forked from; make areas of your own after a fork",
+                    self.name
+                ),
+            ));
+        }
         let mut track = lock(&self.track);
         let tracker = track.as_mut().ok_or_else(|| self.gone())?;
         tracker.grow(self.high_pages())?;
