@@ -85,7 +85,9 @@ pub struct Ran {
 pub fn run(command: &mut Command, limit: Duration) -> Ran {
     let shown = format!("{command:?}");
     // cargo's own would come before the paths that the programs are linked with.
-    command.env_remove("LD_LIBRARY_PATH");
+    if !command.get_envs().any(|(name, _)| name == "LD_LIBRARY_PATH") {
+        command.env_remove("LD_LIBRARY_PATH");
+    }
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
