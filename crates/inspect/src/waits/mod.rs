@@ -325,10 +325,14 @@ impl Watched {
     fn in_call(&self, pid: i32, tid: i32, mut call: Call) -> Wait {
         if call.nr == libc::SYS_restart_syscall {
             // A timed wait that a stop interrupted; the arguments are still those of the first call.
-            call.nr = match files::wchan(tid).as_str() {
-                w if w.contains("futex") => libc::SYS_futex,
-                w if w.contains("poll") => libc::SYS_poll,
-                w if w.contains("nanosleep") => libc::SYS_nanosleep,
+            let code = Memory::of(pid).bytes::<7>(call.pc.wrapping_sub(7)).unwrap_or_default();
+            let wchan = files::wchan(tid);
+            call.nr = match code {
+                // mov $nr, %eax; syscall
+                [0xb8, nr @ .., 0x0f, 0x05] => i64::from(i32::from_le_bytes(nr)),
+                _ if wchan.contains("futex") => libc::SYS_futex,
+                _ if wchan.contains("poll") => libc::SYS_poll,
+                _ if wchan.contains("nanosleep") => libc::SYS_nanosleep,
                 _ => call.nr,
             };
         }
