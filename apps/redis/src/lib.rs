@@ -56,7 +56,8 @@ fn try_load(ctx: &Context, args: &[RedisString]) -> Result<(), String> {
         return Ok(());
     }
     let (threshold, every) = (options.threshold, options.every);
-    let keeper = Keeper::new(options).map_err(|e| e.to_string())?;
+    let mut keeper = Keeper::new(options).map_err(|e| e.to_string())?;
+    keeper.warm_up();
     *KEEPER.lock().unwrap_or_else(|e| e.into_inner()) = Some(keeper);
     sensor::start(ctx, threshold, every).inspect_err(|_| close())
 }

@@ -146,7 +146,7 @@ pub fn harvest(ctx: &Context) {
     NEXT_ID.store(newest + 1, Relaxed);
     with_keeper(|keeper| {
         keeper.counts.missed += (newest + 1 - next).saturating_sub(fresh.len() as u64);
-        for entry in fresh.iter().rev() {
+        for entry in fresh.iter().rev().filter(|entry| !entry.is_own_look()) {
             let draft = keeper.begin(entry.time, entry.micros, text(&entry.address), text(&entry.name));
             for arg in &entry.args {
                 draft.cut_argument(text(arg));
@@ -164,6 +164,13 @@ struct Staged {
     args: Vec<RedisValue>,
     address: RedisValue,
     name: RedisValue,
+}
+
+impl Staged {
+    /// Whether this is the sensor's own look at the log, which Redis times like any command: by a client that is none.
+    fn is_own_look(&self) -> bool {
+        text(&self.address) == b"?:0" && self.args.first().is_some_and(|name| text(name) == b"SLOWLOG")
+    }
 }
 
 /// Up to `count` entries (-1: all) with an id of at least `from`, the newest first.

@@ -1,0 +1,146 @@
+//! A real server with the module, in a directory of its own; both gone when it is dropped.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::{Connection, Value};
+
+/// Longest wait for anything.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct Server {
+    child: Child,
+    dir: PathBuf,
+}
+
+/// The module that cargo has built with this test.
+pub fn module() -> PathBuf {
+    let program = std::env::current_exe().expect("own path");
+    let deps = program.parent().expect("a directory");
+    let found = [deps, deps.parent().expect("a directory")].map(|dir| dir.join("liborbit_redis.so"));
+    found.into_iter().find(|path| path.exists()).expect("cargo builds the module with its tests")
+}
+
+impl Server {
+    /// Starts a server with the module and these arguments of it; `None`, having said so, where there is no server.
+    pub fn start(arguments: &str) -> Option<Server> {
+        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
+            println!("SKIP: needs redis-server (Debian: apt-get install redis-server)");
+            return None;
+        }
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("orbit-redis-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let log = std::fs::File::create(dir.join("log")).expect("a log");
+        let child = Command::new("redis-server")
+            .args(["--port", "0", "--unixsocket", "s", "--save", "", "--appendonly", "no"])
+            .args(["--enable-module-command", "yes", "--loadmodule"])
+            .arg(module())
+            .args(arguments.split_whitespace())
+            .current_dir(&dir)
+            .stdin(Stdio::null())
+            .stderr(log.try_clone().expect("a log"))
+            .stdout(log)
+            .spawn()
+            .expect("redis-server starts");
+        let mut server = Server { child, dir };
+        let until = Instant::now() + PATIENCE;
+        while !server.dir.join("s").exists() || server.try_connect().is_none() {
+            let ended = server.child.try_wait().expect("its state");
+            assert!(ended.is_none() && Instant::now() < until, "the server did not start:\n{}", server.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(server)
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+
+    fn try_connect(&self) -> Option<Connection> {
+        let address = format!("redis+unix://{}", self.dir.join("s").display());
+        let mut connection = redis::Client::open(address).expect("an address").get_connection().ok()?;
+        redis::cmd("PING").query::<String>(&mut connection).ok()?;
+        Some(connection)
+    }
+
+    pub fn connect(&self) -> Connection {
+        self.try_connect().unwrap_or_else(|| panic!("no connection:\n{}", self.log()))
+    }
+
+    /// Waits until the server has ended.
+    pub fn wait(&mut self) {
+        let until = Instant::now() + PATIENCE;
+        while self.child.try_wait().expect("its state").is_none() {
+            assert!(Instant::now() < until, "the server did not end:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("the server's log:\n{}", self.log());
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// One command, in words.
+pub fn run(connection: &mut Connection, words: &str) -> Value {
+    let mut words = words.split_whitespace();
+    let mut command = redis::cmd(words.next().expect("a command"));
+    words.for_each(|word| {
+        command.arg(word);
+    });
+    command.query(connection).unwrap_or_else(|e| panic!("{e}"))
+}
+
+pub fn number(value: &Value) -> i64 {
+    match value {
+        Value::Int(number) => *number,
+        other => panic!("not a number: {other:?}"),
+    }
+}
+
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) => text.clone(),
+        Value::Okay => "OK".to_owned(),
+        other => panic!("not a string: {other:?}"),
+    }
+}
+
+pub fn list(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(values) => values,
+        other => panic!("not a list: {other:?}"),
+    }
+}
+
+/// What `ORBIT.INFO` says.
+pub fn info(connection: &mut Connection) -> HashMap<String, String> {
+    let answer = text(&run(connection, "ORBIT.INFO"));
+    answer.lines().filter_map(|line| line.split_once(':')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+}
+
+/// One number of it.
+pub fn count(connection: &mut Connection, name: &str) -> u64 {
+    let info = info(connection);
+    info.get(name).and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("no number {name} in {info:?}"))
+}
