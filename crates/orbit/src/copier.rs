@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use orbit_linux::{futex, pidfd, process};
 
+use crate::area::fault;
 use crate::channel::{COPIER_DONE, COPIER_WAITED_FOR, Slot, Up};
 use crate::error::{Error, Result};
 use crate::log::PAGE;
@@ -58,7 +59,7 @@ impl Copier {
 pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>) -> Result<Copier> {
     let main = std::process::id() as i32;
     // SAFETY: the child runs `copy` only, which allocates nothing and takes no lock.
-    match unsafe { process::raw_fork(0) } {
+    match fault::check().and_then(|()| unsafe { process::raw_fork(0) }) {
         Err(e) => Err(Error::system("cloning main to hold a large snapshot", e)),
         Ok(Some(child)) => Ok(Copier { pid: child.pid, pidfd: child.pidfd }),
         // SAFETY: the caller's word on the ranges.

@@ -16,7 +16,7 @@ use orbit_linux::{futex, socket};
 use std::os::fd::AsFd;
 
 use crate::answers::{Nonsense, Reader};
-use crate::area::{Area, Engine, PageRuns};
+use crate::area::{Area, Engine, PageRuns, fault};
 use crate::call::{Call, CallOptions, Coalesce, Outcome};
 use crate::channel::{CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, INLINE_ARGS, READY, SLOTS, UpSide};
 use crate::copier::{self, Copier, Part};
@@ -75,6 +75,16 @@ impl Queue {
     pub fn completed(&self) -> u32 {
         self.answers.completed
     }
+}
+
+/// A snapshot on its way.
+#[derive(Default)]
+struct Gathered {
+    /// What a copier is to write.
+    parts: Vec<Part>,
+    /// The areas those lie in.
+    held: Vec<u32>,
+    pages: usize,
 }
 
 /// Why a snapshot cannot be taken now.
@@ -206,6 +216,8 @@ impl Inner {
         there == args
     }
 
+    /// Takes the snapshot, fills the slot and hands the call over; or leaves everything as it was, with what was on its way
+    /// owed again.
     fn snapshot_and_queue(
         self: &Arc<Inner>,
         core: &mut Core,
@@ -219,90 +231,31 @@ impl Inner {
         let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
         let log_start = core.queue.log.head();
         let idle = core.queue.pending.is_empty() && core.process.is_some();
-        let mut parts: Vec<Part> = Vec::new();
-        let mut held: Vec<u32> = Vec::new();
-        let mut pages = 0;
-        let long_args = args.len() > INLINE_ARGS;
-        let mut runs = std::mem::take(&mut core.queue.runs);
-        for area in areas {
-            let at = match core.replicas.iter().position(|r| r.area.id() == area.id()) {
-                Some(at) => at,
-                None => {
-                    let replica = Replica::make(area)?;
-                    if let Some(process) = &core.process {
-                        socket::send(process.socket.as_fd(), bytes_of(&replica.message()), &[replica.fd.as_fd()])
-                            .map_err(|e| Error::system("handing a replica to the orbit", e))?;
-                        core.queue.attached += 1;
-                    }
-                    core.replicas.push(replica);
-                    core.replicas.len() - 1
-                }
+        let mut gathered = Gathered::default();
+        let ready = self.gather(core, areas, args, idle, &mut gathered).and_then(|()| {
+            if gathered.parts.is_empty() {
+                slot.copier.store(COPIER_NONE, Ordering::Relaxed);
+                return Ok(None);
+            }
+            slot.copier.store(COPIER_WAITED_FOR, Ordering::Relaxed);
+            let Some(process) = &core.process else {
+                let why = "the orbit is down, and the snapshot too large for its log";
+                return Err(Error::new(Kind::Down, why).into());
             };
-            let replica = &mut core.replicas[at];
-            runs.clear();
-            let used = area.used_pages();
-            let mut large = false;
-            if used > COPIER_FROM_PAGES {
-                let most = copier_pays_from(used).max(1);
-                large = area.peek_pages(&replica.owed, most)? >= most;
-            }
-            let large = large || area.engine() == Engine::Fork;
-            if large && !replica.protect_now() {
-                runs.push(0, used);
-            } else {
-                if !large {
-                    replica.small_again();
-                }
-                area.snapshot_pages(&replica.owed, &mut runs)?;
-            }
-            pages += runs.pages();
-            if large {
-                held.push(area.id());
-                let (from, to) = (area.base() as *const u8, replica.alias.as_ptr());
-                parts.extend(runs.iter().map(|(first, count)| Part {
-                    from: from.wrapping_add(first * PAGE),
-                    to: to.wrapping_add(first * PAGE),
-                    pages: count,
-                }));
-            } else if idle {
-                replica.write(&runs);
-            } else {
-                let need = LogWriter::need_for_pages(runs.pages(), runs.iter().count())
-                    + if long_args { LogWriter::need_for_args(args.len()) } else { 0 };
-                let room = core.queue.log.room(&self.down);
-                if need > room {
-                    // What went into the log for this call is forgotten, and owed again.
-                    replica.owed.owe(&runs);
-                    self.owe_again(core, areas, log_start, &held);
-                    core.queue.log.rewind(log_start);
-                    core.queue.runs = runs;
-                    return Err(Obstacle::NoRoom(format!(
-                        "{need} bytes of pages for a log with {room} of {} bytes free",
-                        self.down.log_bytes()
-                    )));
-                }
-                let id = area.id();
-                for (first, count) in runs.iter() {
-                    area.with_source(|source| {
-                        core.queue.log.pages(&self.down, id, first as u32, count as u32, |page| source(page as usize))
-                    });
-                }
-            }
-        }
-        core.queue.runs = runs;
-        if !core.forget.is_empty() && core.queue.log.room(&self.down) > core.forget.len() * 64 + 2 * PAGE + MAX_ARGS {
-            for area in core.forget.drain(..) {
-                core.queue.log.forget(&self.down, area);
-            }
-        }
-        if long_args {
-            if LogWriter::need_for_args(args.len()) > core.queue.log.room(&self.down) {
-                self.owe_again(core, areas, log_start, &held);
+            // SAFETY: the parts lie in areas and aliases that this process maps now; the copier has its own copies.
+            let started =
+                unsafe { copier::start(&gathered.parts, slot, &process.up, if idle { None } else { Some(number) }) };
+            Ok(Some(started?))
+        });
+        let copier = match ready {
+            Ok(copier) => copier,
+            Err(obstacle) => {
+                self.owe_again(core, areas, log_start, &gathered.held);
                 core.queue.log.rewind(log_start);
-                return Err(Obstacle::NoRoom("the log has no room for the arguments".to_owned()));
+                return Err(obstacle);
             }
-            core.queue.log.args(&self.down, args);
-        } else {
+        };
+        if args.len() <= INLINE_ARGS {
             for (to, from) in slot.args.iter().zip(args) {
                 to.store(*from, Ordering::Relaxed);
             }
@@ -314,34 +267,14 @@ impl Inner {
         slot.log_end.store(core.queue.log.head(), Ordering::Relaxed);
         slot.state.store(READY, Ordering::Relaxed);
         slot.attach.store(std::mem::take(&mut core.queue.attached), Ordering::Relaxed);
-        let mut copier = None;
-        if parts.is_empty() {
-            slot.copier.store(COPIER_NONE, Ordering::Relaxed);
-        } else {
-            slot.copier.store(COPIER_WAITED_FOR, Ordering::Relaxed);
-            let started = match &core.process {
-                // SAFETY: the parts lie in areas and aliases that this process maps now; the copier has its own copies.
-                Some(process) => unsafe {
-                    copier::start(&parts, slot, &process.up, if idle { None } else { Some(number) })
-                },
-                None => Err(Error::new(Kind::Down, "the orbit is down, and the snapshot too large for its log")),
-            };
-            match started {
-                Ok(one) => copier = Some(one),
-                Err(e) => {
-                    self.owe_again(core, areas, log_start, &held);
-                    core.queue.log.rewind(log_start);
-                    return Err(Obstacle::Failed(e));
-                }
-            }
-            core.stats.copiers += 1;
-        }
+        core.stats.copiers += u64::from(copier.is_some());
+        core.stats.calls += 1;
+        core.stats.pages += gathered.pages as u64;
         let call = Arc::new(Call::new(number, function, submitted_ns, deadline));
         let log_end = core.queue.log.head();
+        let held = gathered.held;
         core.queue.pending.push_back(Waiting { call: call.clone(), log_end, copier, held, cancelled: false });
         core.queue.submitted = number.wrapping_add(1);
-        core.stats.calls += 1;
-        core.stats.pages += pages as u64;
         // SeqCst: the orbit stores `asleep` and then looks here; here it is the other way round.
         self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);
         if let Some(process) = &core.process
@@ -349,11 +282,105 @@ impl Inner {
         {
             futex::wake(&self.down.submitted, 1);
         }
-        self.status.call_submitted(core.queue.pending.len() as u32, pages as u64);
+        self.status.call_submitted(core.queue.pending.len() as u32, gathered.pages as u64);
         if let Some(deadline) = deadline {
             self.note_deadline(deadline);
         }
         Ok(call)
+    }
+
+    /// The snapshot: what changed in each area goes into the replica, the log, or the list for a copier; then long
+    /// arguments into the log.
+    fn gather(
+        &self,
+        core: &mut Core,
+        areas: &[&Area],
+        args: &[u8],
+        idle: bool,
+        gathered: &mut Gathered,
+    ) -> std::result::Result<(), Obstacle> {
+        let args_need = if args.len() > INLINE_ARGS { LogWriter::need_for_args(args.len()) } else { 0 };
+        let mut runs = std::mem::take(&mut core.queue.runs);
+        for area in areas {
+            let at = self.replica_of(core, area)?;
+            let replica = &mut core.replicas[at];
+            runs.clear();
+            let used = area.used_pages();
+            let mut large = area.engine() == Engine::Fork;
+            if used > COPIER_FROM_PAGES && !large {
+                let most = copier_pays_from(used).max(1);
+                large = area.peek_pages(&replica.owed, most)? >= most;
+            }
+            if large && !replica.protect_now() {
+                runs.push(0, used);
+            } else {
+                if !large {
+                    replica.small_again();
+                }
+                area.snapshot_pages(&replica.owed, &mut runs)?;
+            }
+            gathered.pages += runs.pages();
+            if large {
+                gathered.held.push(area.id());
+                let (from, to) = (area.base() as *const u8, replica.alias.as_ptr());
+                gathered.parts.extend(runs.iter().map(|(first, count)| Part {
+                    from: from.wrapping_add(first * PAGE),
+                    to: to.wrapping_add(first * PAGE),
+                    pages: count,
+                }));
+            } else if idle {
+                replica.write(&runs);
+            } else {
+                let need = LogWriter::need_for_pages(runs.pages(), runs.iter().count()) + args_need;
+                let room = core.queue.log.room(&self.down);
+                if need > room {
+                    replica.owed.owe(&runs);
+                    core.queue.runs = runs;
+                    let bytes = self.down.log_bytes();
+                    return Err(Obstacle::NoRoom(format!(
+                        "{need} bytes of pages for a log with {room} of {bytes} bytes free"
+                    )));
+                }
+                let id = area.id();
+                for (first, count) in runs.iter() {
+                    area.with_source(|source| {
+                        core.queue.log.pages(&self.down, id, first as u32, count as u32, |page| source(page as usize))
+                    });
+                }
+            }
+        }
+        core.queue.runs = runs;
+        if args_need > core.queue.log.room(&self.down) {
+            return Err(Obstacle::NoRoom("the log has no room for the arguments".to_owned()));
+        }
+        if core.queue.log.room(&self.down) > args_need + core.forget.len() * 64 + 2 * PAGE {
+            for area in core.forget.drain(..) {
+                core.queue.log.forget(&self.down, area);
+            }
+        }
+        // The last record of the call: see `has_args`.
+        if args_need > 0 {
+            core.queue.log.args(&self.down, args);
+        }
+        Ok(())
+    }
+
+    /// Where the replica of an area is in the list; made and handed to the orbit at the first use.
+    fn replica_of(&self, core: &mut Core, area: &Area) -> Result<usize> {
+        if let Some(at) = core.replicas.iter().position(|r| r.area.id() == area.id()) {
+            return Ok(at);
+        }
+        let replica = Replica::make(area)?;
+        if let Some(process) = &core.process {
+            fault::check()
+                .and_then(|()| {
+                    socket::send(process.socket.as_fd(), bytes_of(&replica.message()), &[replica.fd.as_fd()])
+                })
+                .map_err(|e| Error::system("handing a replica to the orbit", e))?;
+            core.queue.attached += 1;
+        }
+        core.replicas.push(replica);
+        Ok(core.replicas.len() - 1)
     }
 
     /// Every page of the areas named is owed again: some of it was on its way and will not arrive.

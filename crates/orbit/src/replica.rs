@@ -6,7 +6,7 @@ use std::sync::Arc;
 use orbit_linux::map::Mapping;
 use orbit_linux::memfd;
 
-use crate::area::{Area, OwedSet, PageRuns};
+use crate::area::{Area, OwedSet, PageRuns, fault};
 use crate::error::{Error, Result};
 use crate::log::PAGE;
 use crate::task::Attach;
@@ -28,8 +28,12 @@ impl Replica {
     /// A replica that is owed the whole area.
     pub fn make(area: &Area) -> Result<Replica> {
         let doing = || format!("a replica of area \"{}\" ({} bytes)", area.name(), area.limit());
-        let fd = memfd::create("orbit-replica", area.limit(), true).map_err(|e| Error::system(doing(), e))?;
-        let alias = Mapping::shared(fd.as_fd(), area.limit(), true, false).map_err(|e| Error::system(doing(), e))?;
+        let fd = fault::check()
+            .and_then(|()| memfd::create("orbit-replica", area.limit(), true))
+            .map_err(|e| Error::system(doing(), e))?;
+        let alias = fault::check()
+            .and_then(|()| Mapping::shared(fd.as_fd(), area.limit(), true, false))
+            .map_err(|e| Error::system(doing(), e))?;
         let owed = area.attach();
         Ok(Replica { area: area.clone(), owed, fd, alias, copied_in_a_row: 0, until_protect: 0 })
     }

@@ -1,4 +1,4 @@
-//! Makes the N-th system call of a harvest fail, for tests: whatever call fails, no written page may be lost.
+//! Makes the N-th system call of a snapshot fail, for tests: whatever call fails, no written page may be lost.
 //!
 //! State is per thread, so tests beside each other do not meet. Unarmed it costs one thread-local load a system call.
 
@@ -14,7 +14,7 @@ thread_local! {
     static STEP: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Lets `n` of this thread's harvest system calls pass and fails the one after with `EIO`, once.
+/// Lets `n` of this thread's snapshot system calls pass and fails the one after with `EIO`, once.
 pub fn fail_after(n: u32) {
     LEFT.set(i64::from(n));
 }
@@ -24,7 +24,7 @@ pub fn disarm() -> bool {
     LEFT.replace(-1) >= 0
 }
 
-/// How many harvest system calls this thread has made.
+/// How many snapshot system calls this thread has made.
 pub fn calls() -> u64 {
     SEEN.get()
 }
@@ -42,8 +42,8 @@ pub(super) fn step(default: usize) -> usize {
     }
 }
 
-/// Stands before each system call of a harvest.
-pub(super) fn check() -> io::Result<()> {
+/// Stands before each system call of a snapshot.
+pub(crate) fn check() -> io::Result<()> {
     SEEN.set(SEEN.get() + 1);
     let left = LEFT.get();
     if left < 0 {
