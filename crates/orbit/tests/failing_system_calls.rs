@@ -45,7 +45,7 @@ fn run(engine: Engine, busy: bool) {
         let mut clean = false;
         for round in 0..3i64 {
             for (n, number) in numbers.iter().enumerate() {
-                if (n + round as usize) % 3 == 0 {
+                if (n + round as usize).is_multiple_of(3) {
                     truth[n] += fail_at as i64 + round + 1;
                     // SAFETY: an object of an area, used by this thread only.
                     unsafe { **number = truth[n] };
