@@ -8,7 +8,8 @@
 mod layout;
 mod lines;
 
-use crate::stacks::elf::Elf;
+use crate::stacks::MAX_KEPT;
+use crate::stacks::elf::{Elf, Room};
 use crate::stacks::module;
 use crate::waits::Watched;
 use crate::{Error, Mapping, Maps, Memory, Sure};
@@ -67,6 +68,7 @@ pub fn find(pid: i32) -> Result<Option<Python>, PythonError> {
     let maps = Maps::of(pid)?;
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let memory = Memory::of(pid);
+    let room = Room::of(MAX_KEPT);
     let mut seen = HashSet::new();
     for m in maps.iter().filter(|m| m.exec && m.ino != 0) {
         let file = m.path.rsplit('/').next().unwrap_or_default();
@@ -74,7 +76,7 @@ pub fn find(pid: i32) -> Result<Option<Python>, PythonError> {
         if !likely || !seen.insert((m.dev, m.ino)) {
             continue;
         }
-        let Some(elf) = module::open_elf(pid, m) else {
+        let Some(elf) = module::open_elf(pid, m, &room) else {
             continue;
         };
         let Some(runtime) = address(&elf, m, b"_PyRuntime") else {

@@ -1,12 +1,15 @@
 //! ELF files, as far as stacks need them: segments, sections, build id.
 //!
 //! Promises: reads by `pread` and never maps a file (its owner could shorten it meanwhile, which would kill the reader);
-//! every count and size is checked against the file and against a limit before memory is taken for it.
+//! every count and size is checked against the file and against a limit before memory is taken for it, and what all files of
+//! a process take together against one more.
 //! Refuses: 32-bit and big-endian files, sections compressed with zstd.
 
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const MAX_SECTIONS: usize = 8192;
 const MAX_SEGMENTS: usize = 1024;
@@ -65,10 +68,22 @@ pub(crate) struct Section {
     pub(crate) link: usize,
 }
 
-/// An opened file.
+/// Bytes that may still be read and kept, shared by all files of a process.
+#[derive(Clone, Debug)]
+pub(crate) struct Room(Arc<AtomicUsize>);
+
+impl Room {
+    pub(crate) fn of(bytes: usize) -> Room {
+        Room(Arc::new(AtomicUsize::new(bytes)))
+    }
+}
+
+/// An opened file. What was read of it counts against the room until it is dropped, so it is to live as long as that.
 #[derive(Debug)]
 pub(crate) struct Elf {
     source: Source,
+    room: Room,
+    taken: AtomicUsize,
     pub(crate) segments: Vec<Segment>,
     pub(crate) sections: Vec<Section>,
 }
@@ -91,9 +106,15 @@ pub(crate) fn text_at(b: &[u8], i: usize) -> Option<&[u8]> {
     Some(&rest[..rest.iter().position(|&c| c == 0)?])
 }
 
+impl Drop for Elf {
+    fn drop(&mut self) {
+        self.room.0.fetch_add(*self.taken.get_mut(), Relaxed);
+    }
+}
+
 impl Elf {
     /// Reads the headers; nothing if this is no 64-bit little-endian ELF file.
-    pub(crate) fn open(source: Source) -> Option<Elf> {
+    pub(crate) fn open(source: Source, room: &Room) -> Option<Elf> {
         let h = source.at(0, 64);
         if h.len() < 64 || !h.starts_with(b"\x7fELF\x02\x01") {
             return None;
@@ -110,7 +131,7 @@ impl Elf {
                 }
             }
         }
-        let mut elf = Elf { source, segments, sections: Vec::new() };
+        let mut elf = Elf { source, room: room.clone(), taken: AtomicUsize::new(0), segments, sections: Vec::new() };
         if sh_size >= 64 && sh != 0 {
             elf.read_sections(sh, sh_size, sh_count, names);
         }
@@ -148,10 +169,20 @@ impl Elf {
         self.sections.iter().find(|s| s.name == name)
     }
 
-    /// A section's content, unpacked if need be; nothing if it is missing, empty or larger than `limit` bytes.
+    /// Counts bytes against the room; `false` if there is not so much.
+    fn take(&self, bytes: usize) -> bool {
+        let taken = self.room.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes)).is_ok();
+        if taken {
+            self.taken.fetch_add(bytes, Relaxed);
+        }
+        taken
+    }
+
+    /// A section's content, unpacked if need be; nothing if it is missing, empty or larger than `limit` bytes or than the
+    /// room left.
     pub(crate) fn content(&self, s: &Section, limit: usize) -> Option<Vec<u8>> {
         let size = usize::try_from(s.size).ok()?;
-        if s.kind == NOBITS || size == 0 || size > limit {
+        if s.kind == NOBITS || size == 0 || size > limit || !self.take(size) {
             return None;
         }
         let raw = self.source.at(s.offset, size);
@@ -162,7 +193,7 @@ impl Elf {
             return Some(raw);
         }
         let unpacked = usize::try_from(u64_at(&raw, 8)?).ok()?;
-        if u32_at(&raw, 0)? != 1 || unpacked > limit {
+        if u32_at(&raw, 0)? != 1 || unpacked > limit || !self.take(unpacked) {
             return None;
         }
         let mut out = Vec::new();

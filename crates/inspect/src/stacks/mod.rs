@@ -23,6 +23,7 @@ pub use symbols::MAX_NAME;
 pub(crate) use symbols::object;
 
 use crate::{Error, Mapping, Maps, Memory, Sure, procfs};
+use elf::Room;
 use module::Module;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -33,6 +34,8 @@ use unwind::{Regs, Stuck};
 pub const MAX_FRAMES: usize = 512;
 /// Files kept parsed at most.
 const MAX_MODULES: usize = 4096;
+/// Bytes of all files of a process kept at most; what is beyond has no names or lines.
+pub const MAX_KEPT: usize = 3 << 30;
 
 /// One frame: a function and where in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +120,7 @@ pub struct ThreadStack {
 pub struct Unwinder {
     pid: i32,
     modules: HashMap<Identity, Option<Module>>,
+    room: Room,
     gentle: bool,
     stopped: Duration,
 }
@@ -139,7 +143,7 @@ impl Unwinder {
     /// For this process. Fails if it is gone or may not be looked into.
     pub fn new(pid: i32) -> Result<Unwinder, Error> {
         Maps::of(pid)?;
-        Ok(Unwinder { pid, modules: HashMap::new(), gentle: false, stopped: Duration::ZERO })
+        Ok(Unwinder { pid, modules: HashMap::new(), room: Room::of(MAX_KEPT), gentle: false, stopped: Duration::ZERO })
     }
 
     /// The process' id.
@@ -213,7 +217,7 @@ impl Unwinder {
         self.modules.retain(|k, _| now.contains(k));
         for m in maps.iter().filter(code) {
             if self.modules.len() < MAX_MODULES && !self.modules.contains_key(&identity(m)) {
-                self.modules.insert(identity(m), Module::load(self.pid, m));
+                self.modules.insert(identity(m), Module::load(self.pid, m, &self.room));
             }
         }
     }
@@ -377,7 +381,7 @@ mod tests {
 
     /// All that is read of a file, on one that has been damaged.
     fn read_all(bytes: Vec<u8>, places: &[u64]) {
-        let Some(elf) = Elf::open(Source::Bytes(bytes)) else {
+        let Some(elf) = Elf::open(Source::Bytes(bytes), &Room::of(1 << 28)) else {
             return;
         };
         let mut tables = unwind::Tables {
@@ -415,7 +419,7 @@ mod tests {
         let _ = std::fs::remove_dir_all(&dir);
         assert!(built.unwrap().success());
         let whole = bytes.unwrap();
-        let elf = Elf::open(Source::Bytes(whole.clone())).unwrap();
+        let elf = Elf::open(Source::Bytes(whole.clone()), &Room::of(1 << 28)).unwrap();
         let text = elf.section(".text").unwrap();
         let places: Vec<u64> = (text.addr..text.addr + text.size).step_by(97).collect();
         let seed: u64 = std::env::var("ORBIT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(7);
@@ -443,6 +447,27 @@ mod tests {
                 b.truncate(next() as usize % whole.len());
             }
             read_all(b, &places);
+        }
+    }
+
+    #[test]
+    fn room_is_given_back() {
+        let mut file = vec![0u8; 64 + 3 * 64 + 5000];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        file[40] = 64; // section headers
+        (file[58], file[60], file[62]) = (64, 3, 9);
+        for s in [1usize, 2] {
+            let at = 64 + 64 * s;
+            file[at + 4] = 1;
+            file[at + 24] = 255; // offset
+            file[at + 32..at + 34].copy_from_slice(&2000u16.to_le_bytes());
+        }
+        let room = Room::of(3000);
+        for _ in 0..3 {
+            let elf = Elf::open(Source::Bytes(file.clone()), &room).unwrap();
+            assert_eq!(elf.content(&elf.sections[1], 5000).map(|c| c.len()), Some(2000));
+            assert_eq!(elf.content(&elf.sections[2], 5000), None, "no room left");
+            assert_eq!(elf.content(&elf.sections[2], 1999), None, "over the limit");
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Promises: opened without blocking (a name may lead to a FIFO by now) and used only if it is the file that is mapped.
 //! Refuses: files on FUSE, whose server could keep the reader waiting for ever.
 
-use super::elf::{Elf, Source};
+use super::elf::{Elf, Room, Source};
 use super::go::GoTable;
 use super::lines::Lines;
 use super::symbols::Symbols;
@@ -26,20 +26,23 @@ pub(crate) struct Module {
     pub(crate) symbols: Symbols,
     pub(crate) go: Option<GoTable>,
     lines: Option<Option<Lines>>,
-    /// Files with separate debug information are looked for below these directories.
+    /// The file with the debug information that was split off, looked for when first needed.
+    debug: Option<Option<Elf>>,
+    room: Room,
+    /// That file is looked for below these directories.
     roots: [PathBuf; 2],
 }
 
 impl Module {
     /// Reads what unwinding and naming need; nothing if the file cannot be had or is no ELF file.
-    pub(crate) fn load(pid: i32, m: &Mapping) -> Option<Module> {
+    pub(crate) fn load(pid: i32, m: &Mapping, room: &Room) -> Option<Module> {
         let source = if m.path == "[vdso]" {
             let size = usize::try_from(m.end - m.start).ok()?.min(MAX_IMAGE);
             Source::Bytes(Memory::of(pid).vec(m.start, size))
         } else {
             Source::File(open(pid, m)?)
         };
-        let elf = Elf::open(source)?;
+        let elf = Elf::open(source, room)?;
         let mut bases = BaseAddresses::default();
         let mut content = |name: &str| {
             if let Some(s) = elf.section(name) {
@@ -61,19 +64,25 @@ impl Module {
         };
         tables.bases = bases;
         tables.index();
-        let mut symbols = Symbols::of(&elf);
+        let symbols = Symbols::of(&elf);
+        let go = GoTable::of(&elf);
         let roots = [PathBuf::from("/"), PathBuf::from(format!("/proc/{pid}/root"))];
-        let mut go = GoTable::of(&elf);
-        if go.is_none() && elf.section(".symtab").is_none() {
-            if let Some(more) = debug_file(&elf, &roots) {
-                let full = Symbols::of(&more);
+        let room = room.clone();
+        let mut module = Module { elf, tables, symbols, go, lines: None, debug: None, room, roots };
+        if module.go.is_none() && module.elf.section(".symtab").is_none() {
+            if let Some(more) = module.debug_file() {
+                let full = Symbols::of(more);
                 if !full.is_empty() {
-                    symbols = full;
+                    module.symbols = full;
                 }
-                go = None;
             }
         }
-        Some(Module { elf, tables, symbols, go, lines: None, roots })
+        Some(module)
+    }
+
+    fn debug_file(&mut self) -> Option<&Elf> {
+        let (elf, room, roots) = (&self.elf, &self.room, &self.roots);
+        self.debug.get_or_insert_with(|| debug_file(elf, room, roots)).as_ref()
     }
 
     /// Address as linked of an address in the process, where `m` is the mapping that holds it.
@@ -87,14 +96,17 @@ impl Module {
 
     /// Source lines, read from the file when first asked for.
     pub(crate) fn lines(&mut self) -> Option<&mut Lines> {
-        let (elf, roots) = (&self.elf, &self.roots);
-        self.lines.get_or_insert_with(|| Lines::of(elf).or_else(|| Lines::of(&debug_file(elf, roots)?))).as_mut()
+        if self.lines.is_none() {
+            let own = Lines::of(&self.elf);
+            self.lines = Some(own.or_else(|| Lines::of(self.debug_file()?)));
+        }
+        self.lines.as_mut()?.as_mut()
     }
 }
 
 /// The file behind a mapping, its headers read.
-pub(crate) fn open_elf(pid: i32, m: &Mapping) -> Option<Elf> {
-    Elf::open(Source::File(open(pid, m)?))
+pub(crate) fn open_elf(pid: i32, m: &Mapping, room: &Room) -> Option<Elf> {
+    Elf::open(Source::File(open(pid, m)?), room)
 }
 
 /// A plain file, opened so that nothing can block.
@@ -124,12 +136,12 @@ fn on_fuse(pid: i32, m: &Mapping) -> bool {
 }
 
 /// The file with the debug information that was split off, found by build id.
-fn debug_file(elf: &Elf, roots: &[PathBuf; 2]) -> Option<Elf> {
+fn debug_file(elf: &Elf, room: &Room, roots: &[PathBuf; 2]) -> Option<Elf> {
     let id = elf.build_id()?;
     let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
     let (dir, rest) = hex.split_at(2);
     let path = format!("usr/lib/debug/.build-id/{dir}/{rest}.debug");
     let found = roots.iter().find_map(|r| plain(r.join(&path)))?;
-    let found = Elf::open(Source::File(found))?;
+    let found = Elf::open(Source::File(found), room)?;
     (found.build_id()? == id).then_some(found)
 }

@@ -258,3 +258,32 @@ fn steady_clock(w: &Waiting, word: u32, around: &Around) -> (Shape, Sure) {
     }
     (Shape::Unknown, Sure::Certain)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_give_an_answer() {
+        let mut x = 0x1234_5678_9abc_def1u64;
+        let mut next = move || {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x
+        };
+        for _ in 0..200_000 {
+            let mut half = || {
+                let mut b = [0u8; WINDOW];
+                b.iter_mut().for_each(|b| *b = if next() % 3 == 0 { 0 } else { next() as u8 });
+                (next() % 8 != 0).then_some(b)
+            };
+            let around = Around { before: half(), after: half() };
+            let expected = [0, 1, 2, 3, u32::MAX, WAITERS | 16, next() as u32, around.u32(0).unwrap_or(9)];
+            let args = [next(), next() & 0x18f, u64::from(expected[next() as usize % 8]), next() % 2, 0, 0];
+            if let Some(w) = Waiting::of(&args) {
+                shape(&w, &around, &|id| id % 2 == 0);
+            }
+        }
+    }
+}
