@@ -67,7 +67,8 @@ fn stacks(pid: i32) -> Result<(), orbit_inspect::Error> {
 fn waits(pid: i32) -> Result<(), orbit_inspect::Error> {
     let mut watched = Watched::new(pid)?;
     for t in watched.scan() {
-        println!("{} {}: {:?}, {} us of CPU, {:?}", t.tid, t.comm, t.state, t.cpu_ns / 1000, watched.wait_of(t.tid));
+        let wait = watched.wait_of(t.tid);
+        println!("{} {} ({:?}, {} us of CPU) waits for {wait}", t.tid, t.comm, t.state, t.cpu_ns / 1000);
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ mod futex;
 mod owner;
 mod peers;
 mod socket;
+mod text;
 mod thread;
 
 pub use call::{Call, name as call_name};
