@@ -180,7 +180,7 @@ static bool detect(struct trx *self)
     unsigned call = calls++;
     struct dlc_args args = {self->wait_lock, self, call};
     struct orbit_call_options options = ORBIT_CALL_OPTIONS_INIT;
-    options.deadline_us = 200 * 1000;
+    options.deadline_us = 100 * 1000;
     /* The snapshot is taken here, inside the lock that guards the objects. */
     struct orbit_future *future = orbit_call_async_with(dlc, 1, &area, &args, sizeof args, &options);
     pthread_mutex_unlock(&table_mutex);
