@@ -1,6 +1,6 @@
 //! How a failure reaches C: a negative `errno` or a null pointer, and a sentence that the thread keeps.
 //!
-//! Every exported function runs its body inside [`code`], [`number`] or [`pointer`]. They let no panic out, and put the
+//! Every exported function runs its body inside [`code`], [`number`] or [`pointer()`]. They let no panic out, and put the
 //! sentence where `orbit_last_error` finds it.
 
 use std::any::Any;

@@ -8,7 +8,6 @@
 //! All functions are `unsafe` in Rust's sense where the header speaks of pointers: what it says of them is the contract.
 
 #![deny(unsafe_op_in_unsafe_fn)]
-#![expect(clippy::missing_safety_doc, reason = "the contract of every function stands in include/orbit.h")]
 
 mod area;
 mod call;

@@ -251,7 +251,7 @@ pub unsafe extern "C" fn orbit_update_next(update: *mut COrbitUpdate, current: *
         let items: &[CItem] = body.items.as_ref().map_or(&[], |items| &items.0);
         let offset = current.addr().wrapping_sub(items.as_ptr().addr());
         let at = offset / size_of::<CItem>();
-        if offset % size_of::<CItem>() != 0 || at >= items.len() {
+        if !offset.is_multiple_of(size_of::<CItem>()) || at >= items.len() {
             return Err(Failure::invalid(format!(
                 "{current:p} is no item of this update; begin with orbit_update_first"
             )));
