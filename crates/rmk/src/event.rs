@@ -27,7 +27,8 @@ pub enum Kind {
     CpuTick = 6,
     /// P_SIG: a signal was raised for a process. Key: signal. Values: signal, si_code, pid of the sender, result (0: queued).
     SignalRaised = 7,
-    /// P_SIG: a signal is being delivered. Key: signal. Values: signal, si_code, handler (0 default, 1 ignored, or its address).
+    /// P_SIG: a signal is being delivered. Key: signal. Values: signal, si_code, handler (0 default, 1 ignored, or its
+    /// address). A signal that ends the process by default is delivered as SIGKILL.
     SignalDelivered = 8,
     /// P_INTR: an interrupt was handled. Key: its number. Values: number, nanoseconds in the handler, the handler's answer.
     /// `pid`, `tid`: what it interrupted.

@@ -1,7 +1,7 @@
 //! P_SIG reports signals raised and delivered, and drops, replaces or holds back those of an intercepted program.
 
 mod common;
-use common::{Forked, event, kernel_programs_or_skip, until};
+use common::{Forked, Gate, event, kernel_programs_or_skip, until};
 use orbit_rmk::{Command, Core, Filter, Kind, Verdict};
 
 /// A child that sleeps until a signal ends it.
@@ -22,7 +22,20 @@ fn raising_and_delivery_are_seen() {
     let core = Core::new().expect("a core");
     let module = core.client("signals");
     module.use_pin("P_SIG").expect("P_SIG");
-    let guest = sleeper();
+    extern "C" fn leave(_signal: i32) {
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(5) }
+    }
+    let ready = Gate::new();
+    // SAFETY: the handler only leaves; no other pointers are passed.
+    let guest = Forked::new(|| unsafe {
+        libc::signal(libc::SIGTERM, leave as *const () as usize);
+        ready.open();
+        loop {
+            libc::usleep(1000);
+        }
+    });
+    ready.pass();
     let term = libc::SIGTERM as u32;
     for kind in [Kind::SignalRaised, Kind::SignalDelivered] {
         module.subscr_event("P_SIG", kind, Filter::pids(&[guest.pid()]).keys(&[term])).expect("a subscription");
@@ -42,7 +55,8 @@ fn raising_and_delivery_are_seen() {
         (u64::from(term), u64::from(std::process::id())),
         "signal and sender"
     );
-    assert_eq!(guest.wait() & 0x7f, libc::SIGTERM);
+    assert!(delivered.expect("delivered").values[2] > 1, "to a handler");
+    assert_eq!(guest.wait() >> 8, 5, "which ran");
 }
 
 #[test]

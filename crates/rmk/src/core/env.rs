@@ -59,11 +59,11 @@ impl Env {
 
     /// Marks a process as the core's own: it is not seen by subscriptions to everyone.
     pub(crate) fn mark_own(&self, pid: u32, own: bool) {
-        let mut pids = lock(&self.own);
+        // Let go before the kernel half's lock is taken: `kernel` takes them in the other order.
         if own {
-            pids.insert(pid);
+            lock(&self.own).insert(pid);
         } else {
-            pids.remove(&pid);
+            lock(&self.own).remove(&pid);
         }
         if let Some(kernel) = lock(&self.kernel).upgrade() {
             kernel.flow().mark_own(pid, own);

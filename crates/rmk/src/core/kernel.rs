@@ -209,7 +209,8 @@ pub(crate) fn probe() -> Result<(), String> {
     const SYS_ADMIN: u32 = 21;
     const PERFMON: u32 = 38;
     const BPF: u32 = 39;
-    if !has(SYS_ADMIN) && !(has(BPF) && has(PERFMON)) {
+    let may = has(SYS_ADMIN) || (has(BPF) && has(PERFMON));
+    if !may {
         return Err(
             "needs CAP_BPF and CAP_PERFMON: run as root, or setcap cap_bpf,cap_perfmon+ep on the program".into()
         );

@@ -115,7 +115,7 @@ impl Mem {
     }
 
     fn watch(&mut self, user: u64, pid: u32, start: u64, end: u64) -> Result<Reply, PinError> {
-        if start % PAGE != 0 || end % PAGE != 0 || start >= end {
+        if !start.is_multiple_of(PAGE) || !end.is_multiple_of(PAGE) || start >= end {
             return Err(PinError::Refused(format!(
                 "range {start:#x} to {end:#x} is not made of whole pages of {PAGE} bytes"
             )));
