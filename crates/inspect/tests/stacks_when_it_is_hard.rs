@@ -65,6 +65,27 @@ fn deep_in_the_kernel() {
 }
 
 #[test]
+fn stopped_stays_stopped() {
+    let dir = Dir::new("stopped");
+    let program = dir.build("deep.c", &["-O2", "-fomit-frame-pointer"]);
+    let p = Running::program(&program, &["0"]);
+    let pid = p.pid();
+    let mut w = Watched::new(pid).unwrap();
+    let mut u = Unwinder::new(pid).unwrap();
+    until("the program to be parked", || has(&u.capture(&[pid])[0], "gamma_park").then_some(()));
+    // SAFETY: plain call on the program started above.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    until("the stop", || (w.wait_of(pid) == Wait::Stopped).then_some(()));
+    for _ in 0..20 {
+        assert!(has(&u.capture(&[pid])[0], "gamma_park"));
+        until("it to be stopped again", || (w.wait_of(pid) == Wait::Stopped).then_some(()));
+    }
+    // SAFETY: as above.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+    until("it to go on", || (w.wait_of(pid) == Wait::Signal).then_some(()));
+}
+
+#[test]
 fn not_permitted() {
     // SAFETY: plain call.
     if unsafe { libc::geteuid() } != 0 {
