@@ -1,0 +1,86 @@
+//! What follows a failure is what was asked for: pauses that grow, an end to trying, waiting calls kept or failed.
+
+mod common;
+
+use std::ffi::{c_long, c_void};
+use std::time::{Duration, Instant};
+
+use orbit::{Area, Kind, Orbit, Outcome, Pending, Restart};
+
+/// Aborts on a zero; else returns what the number in the area is.
+unsafe extern "C" fn abort_on_zero(_: *mut c_void, args: *mut c_void) -> c_long {
+    // SAFETY: main passes a zero, or the address of an i64 in an area it names.
+    unsafe {
+        let at = *args.cast::<*const i64>();
+        if at.is_null() {
+            libc::abort();
+        }
+        *at as c_long
+    }
+}
+
+/// Makes the orbit fail, and waits until it takes calls again, or never will; returns how long that took.
+fn fail_once(orbit: &Orbit) -> (Duration, bool) {
+    assert!(common::eventually(|| orbit
+        .call_async(&[], &[0; 8])
+        .is_ok_and(|f| f.wait().is_ok_and(|o| o.is_failure()))));
+    let since = Instant::now();
+    let mut gone = false;
+    assert!(common::eventually(|| {
+        gone = orbit.wait_ready(Duration::ZERO).is_err_and(|e| e.kind() == Kind::Gone);
+        gone || orbit.pid() != 0
+    }));
+    (since.elapsed(), gone)
+}
+
+#[test]
+fn failures_in_a_row_are_slowed_down_and_end() {
+    let restart = Restart::OnFailure {
+        first_pause: Duration::from_millis(150),
+        longest_pause: Duration::from_millis(200),
+        give_up: 6,
+    };
+    let orbit = Orbit::builder("fails").entry(abort_on_zero).restart(restart).build().expect("orbit");
+    for failure in 1..=6 {
+        let (took, gone) = fail_once(&orbit);
+        assert_eq!(gone, failure == 6, "failure {failure}");
+        if failure == 4 || failure == 5 {
+            assert!(took >= Duration::from_millis(120), "failure {failure} was followed by a pause of {took:?}");
+        }
+    }
+    assert_eq!(orbit.call(&[], &[0; 8]).expect_err("down for good").kind(), Kind::Gone);
+}
+
+#[test]
+fn waiting_calls_are_kept_or_failed_as_asked() {
+    for pending in [Pending::Keep, Pending::Fail] {
+        let orbit = Orbit::builder("waits")
+            .entry(abort_on_zero)
+            .restart(Restart::Always)
+            .pending(pending)
+            .build()
+            .expect("orbit");
+        let area = Area::builder("numbers").size(64 << 10).build().expect("area");
+        let number = area.place(0i64).expect("room").as_ptr();
+        // While the first process is held up by a signal, calls pile up behind the one that will fail.
+        orbit.wait_ready(Duration::from_secs(20)).expect("up");
+        let pid = orbit.pid();
+        // SAFETY: the orbit's own process, which lives until it is continued.
+        unsafe { libc::kill(pid, libc::SIGSTOP) };
+        let bad = orbit.call_async(&[], &[0; 8]).expect("call");
+        let behind: Vec<_> = (1..=5i64)
+            .map(|n| {
+                // SAFETY: an object of the area, used by this thread only.
+                unsafe { *number = n };
+                orbit.call_async(&[&area], &(number as usize).to_ne_bytes()).expect("call")
+            })
+            .collect();
+        // SAFETY: as above.
+        unsafe { libc::kill(pid, libc::SIGCONT) };
+        assert!(matches!(bad.wait().expect("wait"), Outcome::Crashed(_)));
+        for (n, future) in (1..).zip(&behind) {
+            let expected = if pending == Pending::Keep { Outcome::Returned(n) } else { Outcome::Cancelled };
+            assert_eq!(future.wait().expect("wait"), expected, "{pending:?}");
+        }
+    }
+}
