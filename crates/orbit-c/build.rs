@@ -8,6 +8,8 @@ use std::path::Path;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,liborbit.so.0");
+    // Its thread and its handlers stay for as long as the process: dlclose must not take their code away.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let out = std::env::var("OUT_DIR").unwrap_or_default();
     // OUT_DIR is PROFILE/build/PACKAGE-HASH/out.
     let Some(profile) = Path::new(&out).ancestors().nth(3) else { return };

@@ -45,3 +45,15 @@ programs! {
     no_proc: ["tests/c/no_proc.c"], [&[]];
     many_threads: ["tests/c/threads.c"], [&[]];
 }
+
+/// Sets the library up, then loads code, makes an orbit of it, and lets go of both libraries.
+#[test]
+fn code_loaded_later() {
+    if !sources() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let plugin = scratch.compile("plugin.so", &["tests/c/plugin.c"], &["-shared", "-fPIC"]);
+    let program = scratch.compile("program", &["tests/c/loaded_later.c"], &["-ldl"]);
+    must(Command::new(program).arg(plugin).arg(scratch.0.join("lib/liborbit.so.0")), LIMIT);
+}
