@@ -3,8 +3,9 @@
 //! A hand-over takes the state of the ring as a snapshot, so one call brings all entries that came since the last; while
 //! a call is under way nothing is handed over. The ring keeps entries until newer ones need the room, so that a restarted
 //! orbit, whose log is empty, gets those again. Lost are the entries that the log should hold and that had left the ring
-//! by then.
+//! by then; how many it holds, the orbit says at the end of each hand-over.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use orbit::{
@@ -24,8 +25,8 @@ pub struct Keeper {
     draft: Draft,
     place: Place,
     reset_before: u64,
-    /// Ids below this have been handed over.
-    handed: u64,
+    /// Ids below this have been handed over; `None`: what the ring holds must be handed over again.
+    handed: Option<u64>,
     pub counts: Counts,
 }
 
@@ -57,12 +58,26 @@ struct Remote {
     orbit: Orbit,
     area: Area,
     /// The hand-over under way.
-    call: Option<Future>,
-    /// Crashes counted when the log was last known to be whole.
-    crashes: u64,
-    /// Ids below this are counted as lost already.
+    call: Option<Underway>,
+    /// Ids below this are counted as lost already, as far as they are.
     counted: u64,
     last_failure: Option<String>,
+}
+
+/// A hand-over under way.
+struct Underway {
+    future: Future,
+    /// The ids that a whole log holds after it.
+    whole: Range<u64>,
+}
+
+/// How the last hand-over stands.
+enum Call {
+    /// There is none, or it has ended well.
+    None,
+    Underway,
+    /// It has failed just now.
+    Failed,
 }
 
 impl Keeper {
@@ -87,7 +102,7 @@ impl Keeper {
                     })
                     .may_alter(false)
                     .build()?;
-                (base, Place::Orbit(Remote { orbit, area, call: None, crashes: 0, counted: 0, last_failure: None }))
+                (base, Place::Orbit(Remote { orbit, area, call: None, counted: 0, last_failure: None }))
             }
             Mode::Inside | Mode::Off => {
                 let mut memory = vec![0u64; capacity / 8].into_boxed_slice();
@@ -97,7 +112,7 @@ impl Keeper {
         // SAFETY: the memory is aligned, as large, used by nothing else, and lives in the same struct.
         let ring = unsafe { Ring::new(base, capacity) };
         let (draft, counts) = (Draft::default(), Counts::default());
-        Ok(Keeper { options, ring, draft, place, reset_before: 0, handed: 0, counts })
+        Ok(Keeper { options, ring, draft, place, reset_before: 0, handed: Some(0), counts })
     }
 
     /// Makes a first call, which costs the most: the orbit gets its replica of the ring.
@@ -105,7 +120,7 @@ impl Keeper {
         let handover = self.handover();
         if let Place::Orbit(remote) = &mut self.place {
             // A failure shows in the first hand-over.
-            remote.call = remote.call(&handover, None, 0).ok();
+            remote.call = remote.call(&handover, None, 0).ok().map(|future| Underway { future, whole: 0..0 });
         }
     }
 
@@ -119,14 +134,6 @@ impl Keeper {
     pub fn end(&mut self) {
         self.draft.set_id(self.ring.next());
         self.ring.push(self.draft.bytes());
-        // What fell out of the ring before it was handed over is lost, unless the log would be too long for it anyway.
-        if self.ring.first() > self.handed {
-            self.handed = self.ring.first();
-            let wanted = self.wanted_from();
-            if let Place::Orbit(remote) = &mut self.place {
-                remote.count_lost(&mut self.counts.lost, wanted, self.handed);
-            }
-        }
     }
 
     /// The same, for a command whose time was not known when its entry was begun.
@@ -151,46 +158,36 @@ impl Keeper {
 
     /// Hands over what is new, if anything is and no call is under way. Never blocks on the orbit.
     pub fn hand_over(&mut self) {
-        if self.handed == self.ring.next() {
+        if let Place::Orbit(remote) = &mut self.place {
+            match remote.state(&mut self.counts) {
+                Call::None => {}
+                Call::Underway => return,
+                Call::Failed => self.handed = None,
+            }
+        }
+        if self.handed == Some(self.ring.next()) {
             return;
         }
         let begun = Instant::now();
-        let handover = self.handover();
+        let (handover, whole) = (self.handover(), self.wanted_from()..self.ring.next());
         match &mut self.place {
             Place::Inside(log, _) => {
                 // SAFETY: the span is the ring's, and nothing is pushed meanwhile.
                 unsafe { log.take_in(&handover) };
             }
             Place::Orbit(remote) => {
-                if remote.is_busy(&mut self.counts.failed) {
-                    return;
-                }
                 match remote.call(&handover, None, 0) {
-                    Ok(future) => remote.call = Some(future),
+                    Ok(future) => remote.call = Some(Underway { future, whole }),
                     // Down, or a queue full of queries: the entries wait in the ring.
                     Err(_) => return,
                 }
             }
         }
-        self.handed_over();
+        self.handed = Some(self.ring.next());
         let took = begun.elapsed().as_nanos() as u64;
         self.counts.handovers += 1;
         self.counts.handover_ns += took;
         self.counts.handover_max_ns = self.counts.handover_max_ns.max(took);
-    }
-
-    /// All entries are on their way in a call that was made just now.
-    fn handed_over(&mut self) {
-        self.handed = self.ring.next();
-        let (wanted, there) = (self.wanted_from(), self.ring.first());
-        if let Place::Orbit(remote) = &mut self.place {
-            let crashes = remote.orbit.stats().crashes;
-            if crashes != remote.crashes {
-                // A fresh process: its log begins with what the ring still holds.
-                remote.crashes = crashes;
-                remote.count_lost(&mut self.counts.lost, wanted, there);
-            }
-        }
     }
 
     /// Forgets all entries; the orbit hears of it with the next call.
@@ -220,13 +217,14 @@ impl Keeper {
         let Place::Orbit(remote) = &mut self.place else {
             return Err(orbit::Error::new(Kind::Invalid, "the slow log runs inside Redis: there is no orbit to ask"));
         };
-        let future = remote.call(&handover, Some(function), word)?;
-        self.handed_over();
-        Ok(future)
+        remote.call(&handover, Some(function), word)
     }
 
     /// Notes how a query or fault ended.
     pub fn note_outcome(&mut self, outcome: &Outcome) {
+        if outcome.is_failure() {
+            self.handed = None;
+        }
         if let Place::Orbit(remote) = &mut self.place {
             remote.note_outcome(outcome);
         }
@@ -252,27 +250,32 @@ impl Keeper {
 }
 
 impl Remote {
-    fn is_busy(&mut self, failed: &mut u64) -> bool {
-        let Some(future) = &self.call else { return false };
-        let Some(outcome) = future.poll() else { return true };
+    /// How the hand-over stands. Of one that has ended it counts what the log lacks.
+    fn state(&mut self, counts: &mut Counts) -> Call {
+        let Some(Underway { future, whole }) = &self.call else { return Call::None };
+        let Some(outcome) = future.poll() else { return Call::Underway };
+        let state = match outcome.returned() {
+            // Ids are counted from the old end, for a crash loses the oldest: an entry that is missing is missed once.
+            Some(held) => {
+                let from = whole.end.saturating_sub(held.max(0) as u64).clamp(whole.start, whole.end);
+                counts.lost += from.saturating_sub(whole.start.max(self.counted));
+                self.counted = self.counted.max(from);
+                Call::None
+            }
+            None => {
+                counts.failed += 1;
+                self.note_outcome(&outcome);
+                Call::Failed
+            }
+        };
         self.call = None;
-        if outcome.returned().is_none() {
-            *failed += 1;
-            self.note_outcome(&outcome);
-        }
-        false
+        state
     }
 
     fn note_outcome(&mut self, outcome: &Outcome) {
         if outcome.is_failure() {
             self.last_failure = Some(outcome.to_string());
         }
-    }
-
-    /// Entries from `wanted` to below `there` are lost, as far as they are not counted yet.
-    fn count_lost(&mut self, lost: &mut u64, wanted: u64, there: u64) {
-        *lost += there.saturating_sub(wanted.max(self.counted));
-        self.counted = self.counted.max(there);
     }
 
     fn call(&self, handover: &Handover, function: Option<Function>, word: u64) -> orbit::Result<Future> {

@@ -54,6 +54,7 @@ impl Ring {
     }
 
     /// Id of the oldest record that is still there.
+    #[cfg(test)]
     pub fn first(&self) -> u64 {
         self.first
     }

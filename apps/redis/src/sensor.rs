@@ -123,7 +123,7 @@ unsafe extern "C" fn on_event_loop(
     }
     if OPEN_SINCE.load(Relaxed) != 0 {
         with_keeper(|keeper| close_open(keeper, now));
-        COUNTDOWN.store(EVERY.load(Relaxed).max(2) - 1, Relaxed);
+        COUNTDOWN.store(EVERY.load(Relaxed), Relaxed);
     }
     let threshold = THRESHOLD.load(Relaxed);
     if threshold >= 0 && now.saturating_sub(WOKE.load(Relaxed)) / 1000 >= threshold as u64 {
