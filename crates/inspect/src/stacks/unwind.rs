@@ -92,8 +92,10 @@ impl Tables {
     pub(crate) fn step(&self, addr: u64, regs: &Regs, read: &mut ReadWord<'_>) -> Result<Step, Stuck> {
         let eh = EhFrame::new(&self.eh_frame, LittleEndian);
         let by_header = self.header().and_then(|h| {
-            let t = h.table()?;
-            t.fde_for_address(&eh, &self.bases, addr, EhFrame::cie_from_offset).ok()
+            let entry = h.table()?.lookup(addr, &self.bases).ok()?.direct().ok()?;
+            let at = entry.checked_sub(h.eh_frame_ptr().direct().ok()?)?;
+            let at = usize::try_from(at).ok().filter(|&at| at < self.eh_frame.len())?;
+            eh.fde_from_offset(&self.bases, at.into(), EhFrame::cie_from_offset).ok()
         });
         let fde = by_header.or_else(|| {
             let at = find(&self.eh_index, addr)?;
