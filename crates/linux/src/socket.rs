@@ -85,7 +85,8 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Res
 ///
 /// # Errors
 /// `WouldBlock` when there is none; `InvalidData` when the message was longer than `buf` or carried more than [`MAX_FDS`]
-/// descriptors (it is lost then, its descriptors are closed); `ECONNRESET` when the peer ended with unread messages.
+/// descriptors (it is lost then, its descriptors are closed); `EMFILE` when this process had no room for its descriptors (the
+/// same); `ECONNRESET` when the peer ended with unread messages.
 pub fn receive(fd: BorrowedFd<'_>, buf: &mut [u8], fds: &mut Vec<OwnedFd>, nonblocking: bool) -> io::Result<usize> {
     let mut control: Control = [0; 16];
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
@@ -125,7 +126,12 @@ pub fn receive(fd: BorrowedFd<'_>, buf: &mut [u8], fds: &mut Vec<OwnedFd>, nonbl
         }
     }
     if msg.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 || fds.len() - before > MAX_FDS {
+        let came = fds.len() - before;
         fds.truncate(before);
+        // The kernel cuts the descriptors off too where no further one can be opened: then fewer came than there is room for.
+        if msg.msg_flags & libc::MSG_TRUNC == 0 && came <= MAX_FDS {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
         let why = format!("a message longer than {} bytes or with more than {MAX_FDS} descriptors", buf.len());
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
