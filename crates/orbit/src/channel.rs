@@ -175,8 +175,10 @@ pub(crate) struct UpSide {
 
 impl UpSide {
     pub fn create() -> Result<UpSide> {
-        let fd = memfd::create("orbit-up", size_of::<Up>(), false)
-            .map_err(|e| Error::system("memory for the answers of an orbit", e))?;
+        let doing = "memory for the answers of an orbit";
+        let fd = memfd::create("orbit-up", size_of::<Up>(), true).map_err(|e| Error::system(doing, e))?;
+        // Else the orbit, which has the descriptor, could cut the memory short under main.
+        memfd::seal_size(fd.as_fd()).map_err(|e| Error::system(doing, e))?;
         UpSide::map(fd).map_err(|e| Error::system("mapping the answers of an orbit", e))
     }
 

@@ -194,6 +194,9 @@ impl Inner {
         core.failures += 1;
         self.status.crashed();
         let mut rest = std::mem::take(&mut core.queue.pending);
+        if rest.is_empty() {
+            self.forget_queue(core);
+        }
         if let Some(mut head) = rest.pop_front() {
             // The pages of the call that failed still have to reach the replicas, for later calls build on them: a call
             // that is kept makes the next process replay from here; else everything is owed again.
@@ -266,15 +269,15 @@ impl Inner {
         self.forget_queue(core);
     }
 
-    /// The queue is empty: counts it as completed, and owes every replica its whole area, since pages that were in the
-    /// log are gone with it.
+    /// The queue is empty: counts it as completed, and lets go of the replicas. Pages that were in the log are gone with it,
+    /// and the process that failed may have written to its replicas through their descriptors: the next one gets
+    /// fresh ones, and with its first call all of the areas.
     fn forget_queue(&self, core: &mut Core) {
         core.queue.answers.completed = core.queue.submitted;
         let head = core.queue.log.head();
         core.queue.log.release(head);
-        for replica in &core.replicas {
-            replica.owed.owe_run(0, replica.area.used_pages());
-        }
+        core.replicas.clear();
+        core.forget.clear();
     }
 
     /// Ends the orbit for good.

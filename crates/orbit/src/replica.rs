@@ -31,6 +31,8 @@ impl Replica {
         let fd = fault::check()
             .and_then(|()| memfd::create("orbit-replica", area.limit(), true))
             .map_err(|e| Error::system(doing(), e))?;
+        // Else the orbit, which has the descriptor, could cut the memory short under main.
+        fault::check().and_then(|()| memfd::seal_size(fd.as_fd())).map_err(|e| Error::system(doing(), e))?;
         let alias = fault::check()
             .and_then(|()| Mapping::shared(fd.as_fd(), area.limit(), true, false))
             .map_err(|e| Error::system(doing(), e))?;

@@ -1,0 +1,91 @@
+//! An orbit that misuses every descriptor it has (cuts it short, writes to it, closes it) harms only itself.
+
+mod common;
+
+use std::ffi::{c_long, c_void};
+use std::time::Duration;
+
+use orbit::{Area, CallOptions, Orbit, Outcome, Restart};
+
+/// `args`: what to do to each descriptor.
+unsafe extern "C" fn misuse(_: *mut c_void, args: *mut c_void) -> c_long {
+    // SAFETY: main passes a u64; descriptors above 2 are this orbit's own.
+    unsafe {
+        let how = *args.cast::<u64>();
+        for fd in 3..64 {
+            match how {
+                0 => {
+                    libc::ftruncate(fd, 0);
+                }
+                1 => {
+                    libc::ftruncate(fd, 1 << 40);
+                }
+                2 => {
+                    let junk = [0xa5u8; 4096];
+                    libc::write(fd, junk.as_ptr().cast(), junk.len());
+                    libc::pwrite(fd, junk.as_ptr().cast(), junk.len(), 0);
+                }
+                3 => {
+                    let page = libc::mmap(
+                        std::ptr::null_mut(),
+                        4096,
+                        libc::PROT_READ | libc::PROT_WRITE,
+                        libc::MAP_SHARED,
+                        fd,
+                        0,
+                    );
+                    if page != libc::MAP_FAILED {
+                        page.cast::<[u8; 4096]>().write_volatile([0x5a; 4096]);
+                    }
+                }
+                _ => {
+                    libc::close(fd);
+                }
+            }
+        }
+        how as c_long
+    }
+}
+
+unsafe extern "C" fn read_number(_: *mut c_void, args: *mut c_void) -> c_long {
+    // SAFETY: main passes the address of an i64 in an area it names.
+    unsafe { **args.cast::<*const i64>() as c_long }
+}
+
+#[test]
+fn main_is_unharmed() {
+    let orbit = Orbit::builder("misuser")
+        .entry(misuse)
+        .restart(Restart::Always)
+        .deadline(Duration::from_millis(500))
+        .build()
+        .expect("orbit");
+    let area = Area::builder("numbers").size(64 << 10).build().expect("area");
+    let number = area.place(0i64).expect("room").as_ptr();
+    // Written once and never again: what a misused replica holds of it must not reach the next process.
+    let still = area.alloc(4096, 4096).expect("room").as_ptr().cast::<i64>();
+    // SAFETY: an object of the area.
+    unsafe { *still = 77 };
+    for round in 0..40i64 {
+        // SAFETY: an object of the area, used by this thread only.
+        unsafe { *number = round };
+        if let Ok(future) = orbit.call_async(&[&area], &(round as u64 % 5).to_ne_bytes()) {
+            future.wait().expect("a call ends with an outcome");
+        }
+        // What a misused replica shows its own orbit is that orbit's affair: a fresh process sees the truth.
+        let _ = orbit.kill();
+        let options = CallOptions::new().function(read_number);
+        let fine = common::eventually(|| {
+            let outcome = orbit.call_with(&[&area], &(number as usize).to_ne_bytes(), &options);
+            let unchanged = orbit.call_with(&[&area], &(still as usize).to_ne_bytes(), &options);
+            let fine = outcome == Ok(Outcome::Returned(round)) && unchanged == Ok(Outcome::Returned(77));
+            if !fine {
+                let _ = orbit.kill();
+            }
+            fine
+        });
+        assert!(fine, "round {round}");
+        // SAFETY: as above.
+        assert_eq!(unsafe { *number }, round);
+    }
+}
