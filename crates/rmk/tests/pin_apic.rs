@@ -37,13 +37,26 @@ fn a_cpu_that_does_not_switch_is_reported_once_with_what_runs_there() {
     let core = Core::new().expect("a core");
     let module = core.client("stall");
     module.use_pin("P_APIC").expect("P_APIC");
-    // One tick without a switch is common on a quiet machine, and as good as many to show that the watch works.
-    module.subscr_event("P_APIC", Kind::CpuStalled, Filter::everyone().ticks(1)).expect("a subscription");
-    let guest = busy();
-    let stall = event(&module, "a silent CPU", |_| true);
-    assert_eq!(stall.values[0], 1, "{stall:?}");
-    assert!(stall.values[3] < 256);
-    drop(guest);
+    module.subscr_event("P_APIC", Kind::CpuStalled, Filter::everyone().ticks(2)).expect("a subscription");
+    // SAFETY: the set and the parameter live for the calls, which concern the child only. Above every other program, it leaves
+    // its CPU no switch for 100 ms at a time.
+    let guest = Forked::new(|| unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set);
+        let above = libc::sched_param { sched_priority: 90 };
+        libc::sched_setscheduler(0, libc::SCHED_FIFO, &above);
+        loop {
+            let until = orbit_rmk::now() + 100_000_000;
+            while orbit_rmk::now() < until {
+                std::hint::spin_loop();
+            }
+            libc::usleep(200_000);
+        }
+    });
+    let stall = event(&module, "a silent CPU", |event| event.pid == guest.pid());
+    assert_eq!(stall.values[0], 2, "{stall:?}");
+    assert!(stall.values[1] >= 20_000_000 && stall.values[3] < 256, "{stall:?}");
 }
 
 #[test]
