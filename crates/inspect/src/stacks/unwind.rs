@@ -3,9 +3,10 @@
 //! Promises: bounded work a step, whatever the unwind tables say: expressions are cut off after [`MAX_STEPS`] operations,
 //! entries longer than [`MAX_ENTRY`] are not run. Registers that a step does not restore are kept.
 
+use super::elf::u32_at;
 use gimli::{
-    BaseAddresses, CfaRule, DebugFrame, EhFrame, EhFrameHdr, EndianSlice, EvaluationResult, Expression, LittleEndian,
-    Location, Register, RegisterRule, UnwindContext, UnwindSection, Value,
+    BaseAddresses, CfaRule, DebugFrame, EhFrame, EndianSlice, EvaluationResult, Expression, LittleEndian, Location,
+    Register, RegisterRule, UnwindContext, UnwindSection, Value,
 };
 use std::ops::Range;
 
@@ -75,7 +76,7 @@ pub(crate) type ReadWord<'a> = dyn FnMut(u64) -> Option<u64> + 'a;
 impl Tables {
     /// Builds the indexes that the file lacks.
     pub(crate) fn index(&mut self) {
-        if !self.eh_frame.is_empty() && self.header().is_none() {
+        if !self.eh_frame.is_empty() && self.entries().is_none() {
             self.eh_index = index(&EhFrame::new(&self.eh_frame, LittleEndian), &self.bases);
         }
         if !self.debug_frame.is_empty() {
@@ -83,20 +84,32 @@ impl Tables {
         }
     }
 
-    fn header(&self) -> Option<gimli::ParsedEhFrameHdr<Slice<'_>>> {
-        let h = EhFrameHdr::new(&self.eh_frame_hdr, LittleEndian).parse(&self.bases, 8).ok()?;
-        h.table().is_some().then_some(h)
+    /// Entries in the index of `.eh_frame_hdr`; nothing if it has none, or is not packed in the usual way.
+    fn entries(&self) -> Option<usize> {
+        let usual = self.eh_frame_hdr.starts_with(&[1, 0x1b, 3, 0x3b]);
+        let count = u32_at(&self.eh_frame_hdr, 8).filter(|_| usual)? as usize;
+        (self.eh_frame_hdr.len().saturating_sub(12) / 8 >= count && count > 0).then_some(count)
+    }
+
+    /// Where in `.eh_frame` the entry for an address may be, by the index.
+    fn lookup(&self, addr: u64) -> Option<usize> {
+        let base = self.bases.eh_frame_hdr.section?;
+        let word = |i: usize| u32_at(&self.eh_frame_hdr, i).map(|w| base.wrapping_add(w as i32 as u64));
+        let (mut low, mut high) = (0, self.entries()?);
+        while low < high {
+            let mid = low.midpoint(high);
+            if word(12 + 8 * mid)? <= addr { low = mid + 1 } else { high = mid }
+        }
+        let entry = word(12 + 8 * low.checked_sub(1)? + 4)?;
+        let at = usize::try_from(entry.checked_sub(self.bases.eh_frame.section?)?).ok()?;
+        (at < self.eh_frame.len()).then_some(at)
     }
 
     /// One step from the frame whose code at `addr` (as linked) is or was running.
     pub(crate) fn step(&self, addr: u64, regs: &Regs, read: &mut ReadWord<'_>) -> Result<Step, Stuck> {
         let eh = EhFrame::new(&self.eh_frame, LittleEndian);
-        let by_header = self.header().and_then(|h| {
-            let entry = h.table()?.lookup(addr, &self.bases).ok()?.direct().ok()?;
-            let at = entry.checked_sub(h.eh_frame_ptr().direct().ok()?)?;
-            let at = usize::try_from(at).ok().filter(|&at| at < self.eh_frame.len())?;
-            eh.fde_from_offset(&self.bases, at.into(), EhFrame::cie_from_offset).ok()
-        });
+        let by_header =
+            self.lookup(addr).and_then(|at| eh.fde_from_offset(&self.bases, at.into(), EhFrame::cie_from_offset).ok());
         let fde = by_header.or_else(|| {
             let at = find(&self.eh_index, addr)?;
             eh.fde_from_offset(&self.bases, at.into(), EhFrame::cie_from_offset).ok()
