@@ -1,0 +1,40 @@
+//! Settings that make no sense are refused before the program runs, with file, line, key and what would be right.
+
+mod guard_common;
+use guard_common::Dir;
+use std::process::Command;
+
+fn refused(args: &[&str]) -> String {
+    let out = Command::new(env!("CARGO_BIN_EXE_orbit")).arg("guard").args(args).output().expect("orbit");
+    assert_eq!(out.status.code(), Some(125), "{out:?}");
+    assert!(out.stdout.is_empty(), "the program ran: {out:?}");
+    String::from_utf8(out.stderr).expect("text")
+}
+
+#[test]
+fn file_line_key_and_the_way_out() {
+    let dir = Dir::new("config");
+    for (text, parts) in [
+        ("# fine\nwidnow = 5\n", [":2:", "`widnow`", "known are"]),
+        ("period_ms = 1\n", [":1:", "period_ms = 1", "from 10 to 1000"]),
+        ("factor = \"big\"\n", [":1:", "factor", "number from 1 to 1000"]),
+        ("on_hang = \"explode\"\n", [":1:", "explode", "report"]),
+    ] {
+        let path = dir.file("guard.toml", text);
+        let path = path.to_str().expect("a path");
+        let said = refused(&["--config", path, "--", "echo", "ran"]);
+        assert!(said.contains(path), "{said}");
+        for part in parts {
+            assert!(said.contains(part), "`{part}` in: {said}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_opened_or_joined() {
+    assert!(refused(&["--config", "/no/such/file", "--", "echo", "ran"]).contains("/no/such/file"));
+    assert!(refused(&["--events", "/no/such/dir/file", "--", "echo", "ran"]).contains("/no/such/dir/file"));
+    assert!(refused(&["--pid", "999999999"]).contains("999999999"));
+    let own = std::process::id().to_string();
+    assert!(refused(&["--on-hang", "restart", "--pid", &own]).contains("restart"));
+}

@@ -1,0 +1,56 @@
+//! The program's end is the guard's end, signals go on to the program, and a killed guard leaves the program alone.
+
+mod guard_common;
+use guard_common::{Dir, Guard, signal};
+use std::time::{Duration, Instant};
+
+fn status(program: &[&str]) -> Option<i32> {
+    Guard::start(&Dir::new("status"), &[], program).finish().status.code()
+}
+
+#[test]
+fn status_passes_through() {
+    assert_eq!(status(&["true"]), Some(0));
+    assert_eq!(status(&["sh", "-c", "exit 42"]), Some(42));
+    assert_eq!(status(&["sh", "-c", "kill -9 $$"]), Some(137));
+    assert_eq!(status(&["/no/such/program"]), Some(127));
+    assert_eq!(status(&["/etc/passwd"]), Some(126));
+}
+
+#[test]
+fn output_passes_through() {
+    let out = Guard::start(&Dir::new("output"), &[], &["sh", "-c", "echo hello; echo there >&2"]).finish();
+    assert_eq!(out.stdout, b"hello\n");
+    assert_eq!(out.stderr, b"there\n");
+}
+
+#[test]
+fn signals_go_on_to_the_program() {
+    let dir = Dir::new("signals");
+    let script = "trap 'exit 7' TERM; trap 'exit 8' USR1; echo >$0; while :; do sleep 0.02; done";
+    for (sig, code) in [(libc::SIGTERM, 7), (libc::SIGUSR1, 8)] {
+        let ready = dir.0.join(format!("ready-{sig}"));
+        let guard = Guard::start(&dir, &[], &["sh", "-c", script, ready.to_str().expect("a path")]);
+        let start = Instant::now();
+        while !ready.exists() {
+            assert!(start.elapsed() < guard_common::PATIENCE);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        signal(guard.id(), sig);
+        assert_eq!(guard.finish().status.code(), Some(code));
+    }
+}
+
+#[test]
+fn a_killed_guard_leaves_the_program_alone() {
+    let dir = Dir::new("killed");
+    let done = dir.0.join("done");
+    let mut guard = Guard::start(&dir, &[], &["sh", "-c", "sleep 1; echo >$0", done.to_str().expect("a path")]);
+    guard.program();
+    signal(guard.id(), libc::SIGKILL);
+    let start = Instant::now();
+    while !done.exists() {
+        assert!(start.elapsed() < guard_common::PATIENCE, "the program did not go on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
