@@ -12,7 +12,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-rounds=10 requests=1000000 json=
+rounds=10 requests= json=
 while [ $# -gt 0 ]; do
     case $1 in
     --rounds) rounds=$2 ;;
@@ -78,14 +78,15 @@ drive() {
 steal() { awk '/^cpu / {print $9}' /proc/stat; }
 
 serve off mode off
-drive off "$requests" >/dev/null
-rate=$(drive off "$requests" | cut -d' ' -f1)
+rate=$(drive off 200000 | cut -d' ' -f1)
+# About two seconds for each measurement unless told otherwise.
+requests=${requests:-$rate}
 every100=$((rate / 100)) every1000=$((rate / 1000))
 serve inside100 mode inside every "$every100"
 serve orbit100 mode orbit every "$every100"
 serve inside1000 mode inside every "$every1000"
 serve orbit1000 mode orbit every "$every1000"
-for name in inside100 orbit100 inside1000 orbit1000; do drive "$name" "$requests" >/dev/null; done
+for name in off inside100 orbit100 inside1000 orbit1000; do drive "$name" "$requests" >/dev/null; done
 echo "off: $rate requests/s; noted is each ${every100}th or ${every1000}th; $rounds rounds of $((2 * requests)) requests each"
 
 order="off inside100 orbit100 inside1000 orbit1000"
