@@ -82,10 +82,14 @@ impl Ahd {
         self.processes.keys().copied().collect()
     }
 
-    /// Time to wait until the next [`Ahd::tick`].
+    /// Time to wait until the next [`Ahd::tick`]; none before the first.
     pub fn pause(&self) -> Duration {
-        let wanted = self.config.period.max((self.price * 100).min(SLOWEST));
-        wanted.saturating_sub(self.last.map_or(Duration::ZERO, |l| l.elapsed()))
+        self.last.map_or(Duration::ZERO, |l| self.spacing().saturating_sub(l.elapsed()))
+    }
+
+    /// Time between two looks.
+    fn spacing(&self) -> Duration {
+        self.config.period.max((self.price * 100).min(SLOWEST))
     }
 
     /// Looks once at everything and answers what happened. Blocks for some microseconds a thread; where a thread is
@@ -120,7 +124,7 @@ impl Ahd {
             self.events.push(Event::Left { pid });
         }
         // A watcher that was held up itself has seen nothing meanwhile.
-        let counted = passed.min(self.config.period.max(self.pause()) * 2);
+        let counted = passed.min(self.spacing() * 2);
         let mut looks = LOOKS_A_TICK;
         let mut suspects = Vec::new();
         for &(pid, tid, since) in &fared {

@@ -5,6 +5,7 @@
 
 mod bench;
 mod doctor;
+mod guard;
 mod out;
 mod ps;
 mod top;
@@ -38,6 +39,7 @@ struct Args {
 enum Command {
     Bench(bench::Args),
     Doctor(doctor::Args),
+    Guard(guard::Args),
     Ps(ps::Args),
     Top(top::Args),
 }
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Guard(args) => guard::run(&args),
         Command::Ps(args) => ps::run(&args),
         Command::Top(args) => top::run(&args),
     };

@@ -39,7 +39,8 @@ fn a_command_gets_the_report() {
     let command = format!("exec:cat >{0}.part && mv {0}.part {0}; kill -9 $ORBIT_GUARD_PID", to.display());
     let guard = Guard::start(&dir, &["--on-hang", &command], &[program.to_str().expect("a path"), "self"]);
     assert_eq!(guard.finish().status.code(), Some(137));
-    let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&to).expect("a report")).expect("JSON");
+    let report: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&to).expect("a report")).expect("JSON");
     assert_eq!((&report["event"], &report["kind"]), (&"hang".into(), &"blocked".into()));
 }
 
@@ -51,7 +52,8 @@ fn a_program_is_started_again() {
     let dir = Dir::new("restart");
     let program = build(&dir, "hangs.c");
     let marker = dir.0.join("second");
-    let script = format!("if [ -e {0} ]; then exit 5; fi; echo >{0}; exec {1} self", marker.display(), program.display());
+    let script =
+        format!("if [ -e {0} ]; then exit 5; fi; echo >{0}; exec {1} self", marker.display(), program.display());
     let guard = Guard::start(&dir, &["--on-hang", "restart"], &["sh", "-c", &script]);
     assert_eq!(guard.finish().status.code(), Some(5));
 }

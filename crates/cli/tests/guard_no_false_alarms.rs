@@ -9,7 +9,8 @@ struct Burners(Vec<Child>);
 
 impl Burners {
     fn start(how_many: usize) -> Burners {
-        let burner = || Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().expect("sh");
+        let burner =
+            || Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().expect("sh");
         Burners((0..how_many).map(|_| burner()).collect())
     }
 }

@@ -1,0 +1,308 @@
+//! `orbit guard`: runs or joins a program and tells when, where and why it hangs.
+//!
+//! Owns: the loop that looks once a period, what is shown, what is done about a hang. The detection is `orbit-ahd`'s. Exit status: that
+//! of the program (128 and the signal's number if one ended it), 127 or 126 if it could not be found or run, 125 if the
+//! guard itself could not begin; with `--pid` 0 once the process has ended or the guard was asked to leave.
+
+mod action;
+mod program;
+mod settings;
+mod show;
+
+use crate::out::{Done, FAINT, Failure};
+use action::OnHang;
+use orbit_ahd::{Ahd, Event, Hang};
+use program::Signals;
+use settings::Settings;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, ExitCode};
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  orbit guard -- redis-server --port 7000
+  orbit guard --events hangs.jsonl --on-hang kill -- ./server
+  orbit guard --on-hang 'exec:mail -s hang ops@example.org' --pid 4711
+
+Exit status: the program's own; 128 and the number of the signal that ended it;
+127 or 126 if it could not be found or run, 125 if the guard could not begin.";
+
+/// Runs or joins a program and tells when it hangs: what hangs, where, and why.
+///
+/// A busy hang is a thread that uses CPU without getting back to its main loop; a blocked hang is a ring of locks, or a wait
+/// that nobody ends. A slow machine is no hang. Reports go to stderr.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Settings: lines of `key = value`; an unknown key is answered with all known ones.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Writes events as JSON lines to this file; - for stdout.
+    #[arg(long, value_name = "FILE|-")]
+    events: Option<String>,
+    /// What to do: report, signal:SIG, kill (the hung process), restart (the program), exec:CMD.
+    #[arg(long, value_name = "ACTION")]
+    on_hang: Option<OnHang>,
+    /// Joins a running process instead of starting one.
+    #[arg(long, value_name = "N", conflicts_with = "program")]
+    pid: Option<i32>,
+    /// The program and its arguments.
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present = "pid",
+        value_name = "PROGRAM"
+    )]
+    program: Vec<OsString>,
+}
+
+/// The guard could not begin.
+const NOT_BEGUN: u8 = 125;
+/// First pause before a restart; it doubles with each that follows soon.
+const RESTART_PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause before a restart.
+const RESTART_MOST: Duration = Duration::from_secs(10);
+/// A program that ran for so long is restarted at once again.
+const RESTART_CALM: Duration = Duration::from_secs(60);
+
+pub fn run(args: &Args) -> Done {
+    match begin(args) {
+        Ok(mut guard) => guard.watch(),
+        Err(Failure::Text(why)) => {
+            // Nobody is left to tell if stderr is closed.
+            let _ = writeln!(anstream::stderr(), "orbit guard: {why}");
+            Ok(ExitCode::from(NOT_BEGUN))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Where events go.
+enum Events {
+    None,
+    Stdout,
+    File(File),
+}
+
+struct Guard {
+    ahd: Ahd,
+    settings: Settings,
+    on_hang: OnHang,
+    events: Events,
+    signals: Signals,
+    limit: libc::rlimit,
+    program: Vec<OsString>,
+    /// The program, if the guard started it.
+    child: Option<Child>,
+    pid: i32,
+    pidfd: OwnedFd,
+    /// Commands of `exec:` that have not ended.
+    helpers: Vec<Child>,
+    began: Instant,
+    started: Instant,
+    pause: Duration,
+}
+
+fn begin(args: &Args) -> Result<Guard, Failure> {
+    let settings = match &args.config {
+        Some(path) => settings::read(path).map_err(Failure::Text)?,
+        None => Settings::default(),
+    };
+    let on_hang = args.on_hang.clone().or_else(|| settings.on_hang.clone()).unwrap_or_default();
+    if args.pid.is_some() && on_hang == OnHang::Restart {
+        return Err(Failure::text("--on-hang restart needs a program that the guard started, not --pid"));
+    }
+    let events = match args.events.as_ref().or(settings.events.as_ref()).map(String::as_str) {
+        None => Events::None,
+        Some("-") => Events::Stdout,
+        Some(path) => Events::File(
+            File::options()
+                .create(true)
+                .append(true)
+                .open(path)
+                .map_err(|e| Failure::Text(format!("cannot write events to {path}: {e}")))?,
+        ),
+    };
+    let cannot = |what: &str, e: io::Error| Failure::Text(format!("{what}: {e}"));
+    let signals = Signals::catch().map_err(|e| cannot("cannot receive signals", e))?;
+    let limit = program::raise_limit();
+    let (child, pid) = match args.pid {
+        Some(pid) => (None, pid),
+        None => match program::start(&args.program, &signals, limit) {
+            Ok(child) => {
+                let pid = child.id() as i32;
+                (Some(child), pid)
+            }
+            Err(e) => {
+                let name = args.program[0].to_string_lossy();
+                let _ = writeln!(anstream::stderr(), "orbit guard: cannot start {name}: {e}");
+                std::process::exit(i32::from(program::not_started(&e)));
+            }
+        },
+    };
+    let pidfd = orbit_linux::pidfd::open(pid).map_err(|e| cannot(&format!("cannot join process {pid}"), e))?;
+    let mut ahd = Ahd::new(settings.config.clone());
+    if let Err(e) = ahd.add(pid) {
+        // A program of our own may have ended already.
+        if child.is_none() {
+            return Err(cannot(&format!("cannot look into process {pid} (the same user, or CAP_SYS_PTRACE)"), e));
+        }
+    }
+    let now = Instant::now();
+    Ok(Guard {
+        ahd,
+        settings,
+        on_hang,
+        events,
+        signals,
+        limit,
+        program: args.program.clone(),
+        child,
+        pid,
+        pidfd,
+        helpers: Vec::new(),
+        began: now,
+        started: now,
+        pause: RESTART_PAUSE,
+    })
+}
+
+impl Guard {
+    fn watch(&mut self) -> Done {
+        loop {
+            let mut fds = [readable(self.signals.as_fd()), readable(self.pidfd.as_fd())];
+            orbit_linux::poll::poll(&mut fds, Some(self.ahd.pause()))?;
+            for signal in self.signals.take() {
+                let leave = self.child.is_none() && signal != libc::SIGWINCH;
+                if leave {
+                    return Ok(ExitCode::SUCCESS);
+                }
+                // It may have ended in this very moment.
+                let _ = orbit_linux::pidfd::send_signal(self.pidfd.as_fd(), signal);
+            }
+            if fds[1].revents != 0 {
+                return Ok(self.end());
+            }
+            if self.ahd.pause() > Duration::ZERO {
+                continue;
+            }
+            let mut restart = None;
+            for event in self.ahd.tick() {
+                self.tell(&event);
+                if let Event::Hang(hang) = event {
+                    restart = restart.or(self.act(&hang).then_some(hang.pid));
+                }
+            }
+            if let Some(pid) = restart {
+                if let Some(code) = self.restart(pid) {
+                    return Ok(code);
+                }
+            }
+            self.helpers.retain_mut(|h| matches!(h.try_wait(), Ok(None)));
+        }
+    }
+
+    /// Shows an event. A reader that has gone away does not end the guard.
+    fn tell(&mut self, event: &Event) {
+        let at = self.began.elapsed();
+        let _ = show::text(&mut anstream::stderr().lock(), event);
+        let _ = match &mut self.events {
+            Events::None => Ok(()),
+            Events::Stdout => show::json(&mut io::stdout().lock(), event, at),
+            Events::File(f) => show::json(f, event, at),
+        };
+    }
+
+    fn did(&mut self, what: &str, pid: i32) {
+        let at = self.began.elapsed();
+        let _ = writeln!(anstream::stderr(), "{FAINT}orbit guard: {what}{FAINT:#}");
+        let _ = match &mut self.events {
+            Events::None => Ok(()),
+            Events::Stdout => show::json_did(&mut io::stdout().lock(), what, pid, at),
+            Events::File(f) => show::json_did(f, what, pid, at),
+        };
+    }
+
+    /// Does what was asked for; `true` if that is a restart.
+    fn act(&mut self, hang: &Hang) -> bool {
+        let signal = match &self.on_hang {
+            OnHang::Report => return false,
+            OnHang::Restart => return true,
+            OnHang::Signal(s) => *s,
+            OnHang::Kill => libc::SIGKILL,
+            OnHang::Exec(command) => {
+                match action::exec(command, hang) {
+                    Ok(helper) => {
+                        self.helpers.push(helper);
+                        self.did("ran the command", hang.pid);
+                    }
+                    Err(e) => self.did(&format!("could not run the command: {e}"), hang.pid),
+                }
+                return false;
+            }
+        };
+        let sent =
+            orbit_linux::pidfd::open(hang.pid).and_then(|fd| orbit_linux::pidfd::send_signal(fd.as_fd(), signal));
+        match sent {
+            Ok(()) => self.did(&format!("sent signal {signal} to process {}", hang.pid), hang.pid),
+            Err(e) => self.did(&format!("could not send signal {signal} to process {}: {e}", hang.pid), hang.pid),
+        }
+        false
+    }
+
+    /// Kills the program with all that is watched of it and starts it anew; an exit status if that fails.
+    fn restart(&mut self, hung: i32) -> Option<ExitCode> {
+        for pid in self.ahd.pids() {
+            if let Ok(fd) = orbit_linux::pidfd::open(pid) {
+                // It may have ended meanwhile.
+                let _ = orbit_linux::pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
+            }
+        }
+        if let Some(child) = &mut self.child {
+            let _ = child.wait();
+        }
+        if self.started.elapsed() > RESTART_CALM {
+            self.pause = RESTART_PAUSE;
+        }
+        std::thread::sleep(self.pause);
+        self.pause = (self.pause * 2).min(RESTART_MOST);
+        let again = program::start(&self.program, &self.signals, self.limit)
+            .and_then(|c| Ok((orbit_linux::pidfd::open(c.id() as i32)?, c)));
+        match again {
+            Ok((pidfd, child)) => {
+                (self.pid, self.pidfd, self.child) = (child.id() as i32, pidfd, Some(child));
+            }
+            Err(e) => {
+                self.did(&format!("could not start the program again: {e}"), hung);
+                return Some(ExitCode::from(program::not_started(&e)));
+            }
+        }
+        self.started = Instant::now();
+        self.ahd = Ahd::new(self.settings.config.clone());
+        // A program that has ended already is noticed in the loop.
+        let _ = self.ahd.add(self.pid);
+        self.did(&format!("killed the program and started it again as process {}", self.pid), self.pid);
+        None
+    }
+
+    /// The program has ended.
+    fn end(&mut self) -> ExitCode {
+        self.tell(&Event::Left { pid: self.pid });
+        match self.child.as_mut().map(Child::wait) {
+            None => ExitCode::SUCCESS,
+            Some(Ok(status)) => ExitCode::from(program::status(status)),
+            Some(Err(e)) => {
+                self.did(&format!("how the program ended is not known: {e}"), self.pid);
+                ExitCode::from(NOT_BEGUN)
+            }
+        }
+    }
+}
+
+fn readable(fd: BorrowedFd<'_>) -> libc::pollfd {
+    libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }
+}

@@ -1,0 +1,141 @@
+//! The guard's configuration file.
+//!
+//! Owns: reading `key = value` lines, a part of TOML: comments, bare keys, strings in double quotes without escapes,
+//! numbers, booleans. Promises: a key that is not known, a value that is not possible or a key given twice is an error
+//! with file, line, key and what would be right. Refuses: tables, arrays, several values a line.
+
+use super::action::OnHang;
+use orbit_ahd::Config;
+use std::path::Path;
+use std::time::Duration;
+
+/// What a file may set.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    pub config: Config,
+    pub on_hang: Option<OnHang>,
+    pub events: Option<String>,
+}
+
+/// Keys with what is right for each, in the order of the documentation.
+const KEYS: [(&str, &str); 11] = [
+    ("period_ms", "a whole number from 10 to 1000"),
+    ("floor_ms", "a whole number from 50 to 3600000"),
+    ("pool_floor_ms", "a whole number from 50 to 3600000"),
+    ("factor", "a number from 1 to 1000"),
+    ("window", "a whole number from 1 to 1000"),
+    ("blocked_ms", "a whole number from 100 to 3600000"),
+    ("children", "true or false"),
+    ("busy", "true or false"),
+    ("blocked", "true or false"),
+    ("on_hang", "\"report\", \"signal:SIG\", \"kill\", \"restart\" or \"exec:CMD\""),
+    ("events", "a file name in double quotes, or \"-\" for stdout"),
+];
+
+/// Reads a file.
+pub fn read(path: &Path) -> Result<Settings, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    parse(&text).map_err(|(line, what)| format!("{}:{line}: {what}", path.display()))
+}
+
+/// Parses a file's text; an error tells the line, from 1.
+fn parse(text: &str) -> Result<Settings, (usize, String)> {
+    let mut out = Settings::default();
+    let mut seen: Vec<&str> = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let line = uncommented(line).trim();
+        if line.is_empty() {
+            continue;
+        }
+        set(&mut out, &mut seen, line).map_err(|what| (i + 1, what))?;
+    }
+    Ok(out)
+}
+
+/// The line without its comment; a `#` inside double quotes is none.
+fn uncommented(line: &str) -> &str {
+    let mut quoted = false;
+    for (i, c) in line.char_indices() {
+        match c {
+            '"' => quoted = !quoted,
+            '#' if !quoted => return &line[..i],
+            _ => {}
+        }
+    }
+    line
+}
+
+fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result<(), String> {
+    let Some((key, value)) = line.split_once('=') else {
+        return Err(format!("`{line}` is no setting: write `key = value`"));
+    };
+    let (key, value) = (key.trim(), value.trim());
+    let Some((_, right)) = KEYS.iter().find(|(k, _)| *k == key) else {
+        let all: Vec<&str> = KEYS.iter().map(|(k, _)| *k).collect();
+        return Err(format!("unknown key `{key}`: known are {}", all.join(", ")));
+    };
+    if seen.contains(&key) {
+        return Err(format!("key `{key}` is given twice: remove one"));
+    }
+    seen.push(key);
+    let wrong = || format!("{key} = {value}: must be {right}");
+    let whole = |low: u64, high: u64| {
+        let n: u64 = value.replace('_', "").parse().map_err(|_| wrong())?;
+        if (low..=high).contains(&n) { Ok(n) } else { Err(wrong()) }
+    };
+    let ms = |low, high| whole(low, high).map(Duration::from_millis);
+    let flag = || value.parse::<bool>().map_err(|_| wrong());
+    let text = || value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).filter(|v| !v.is_empty()).ok_or_else(wrong);
+    let c = &mut out.config;
+    match key {
+        "period_ms" => c.period = ms(10, 1000)?,
+        "floor_ms" => c.floor = ms(50, 3_600_000)?,
+        "pool_floor_ms" => c.pool_floor = ms(50, 3_600_000)?,
+        "factor" => {
+            c.factor = value.parse().ok().filter(|f| (1.0..=1000.0).contains(f)).ok_or_else(wrong)?;
+        }
+        "window" => c.window = whole(1, 1000)? as usize,
+        "blocked_ms" => c.limit = ms(100, 3_600_000)?,
+        "children" => c.children = flag()?,
+        "busy" => c.busy = flag()?,
+        "blocked" => c.blocked = flag()?,
+        "on_hang" => out.on_hang = Some(text()?.parse().map_err(|e| format!("{}: {e}", wrong()))?),
+        _ => out.events = Some(text()?.to_owned()),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_file() {
+        let s = parse(
+            "# a comment\nperiod_ms = 1_00\nfactor=2.5 # more\n\nchildren = false\non_hang = \"exec:echo '#'\"\n",
+        )
+        .unwrap();
+        assert_eq!(s.config.period, Duration::from_millis(100));
+        assert_eq!((s.config.factor, s.config.children), (2.5, false));
+        assert_eq!(s.on_hang, Some(OnHang::Exec("echo '#'".into())));
+    }
+
+    #[test]
+    fn errors_name_line_key_and_the_way_out() {
+        for (text, line, part) in [
+            ("\nperiodms = 5", 2, "unknown key `periodms`: known are period_ms"),
+            ("period_ms = 5", 1, "period_ms = 5: must be a whole number from 10 to 1000"),
+            ("period_ms = -75", 1, "must be"),
+            ("factor = nan", 1, "must be a number from 1 to 1000"),
+            ("busy = yes", 1, "true or false"),
+            ("busy = true\nbusy = true", 2, "twice"),
+            ("hello", 1, "key = value"),
+            ("on_hang = \"signal:NONSENSE\"", 1, "NONSENSE"),
+            ("events = \"\"", 1, "a file name"),
+        ] {
+            let (at, what) = parse(text).unwrap_err();
+            assert_eq!(at, line, "{text}");
+            assert!(what.contains(part), "{text}: {what}");
+        }
+    }
+}

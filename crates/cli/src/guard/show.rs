@@ -1,0 +1,171 @@
+//! Reports, for people and for machines.
+//!
+//! For people: clear text on stderr, in colour on a terminal. For machines: one JSON object a line; every line has
+//! `event` and `time_ms` (since the guard began).
+
+use crate::out::{BAD, FAINT, GOOD, HEAD, WARN};
+use orbit_ahd::{Event, Hang, Involved};
+use orbit_inspect::stacks::Frame;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// Frames of a stack that people are shown; machines get all.
+const SHOWN: usize = 12;
+
+#[derive(Serialize)]
+struct JsonFrame<'a> {
+    function: Option<&'a str>,
+    file: Option<&'a str>,
+    line: Option<u32>,
+    module: &'a str,
+    offset: u64,
+    address: u64,
+    inlined: bool,
+    sure: String,
+}
+
+fn json_frame(f: &Frame) -> JsonFrame<'_> {
+    JsonFrame {
+        function: f.function.as_deref(),
+        file: f.file.as_deref(),
+        line: f.line,
+        module: &f.module,
+        offset: f.offset,
+        address: f.address,
+        inlined: f.inlined,
+        sure: f.sure.to_string(),
+    }
+}
+
+fn json_thread(t: &Involved) -> Value {
+    let python: Vec<Value> =
+        t.python.iter().map(|f| json!({"function": f.function, "file": f.file, "line": f.line})).collect();
+    let frames: Vec<JsonFrame<'_>> = t.stack.iter().map(json_frame).collect();
+    json!({
+        "pid": t.pid, "tid": t.tid, "comm": t.comm, "does": t.does, "note": t.note, "frames": frames, "python": python,
+    })
+}
+
+fn of_hang(h: &Hang) -> Value {
+    let cycle: Vec<Value> = h
+        .cycle
+        .iter()
+        .map(|e| {
+            json!({
+                "pid": e.pid, "tid": e.tid, "waits_for": e.waits_for, "held_by": e.held_by, "sure": e.sure.to_string(),
+            })
+        })
+        .collect();
+    json!({
+        "event": "hang",
+        "kind": h.kind.word(),
+        "pid": h.pid,
+        "tid": h.tid,
+        "comm": h.comm,
+        "section": h.section,
+        "progress": h.progress,
+        "usual": h.usual,
+        "check_value": h.check_value,
+        "unit": h.unit.word(),
+        "since_ms": ms(h.since),
+        "latency_ms": ms(h.latency),
+        "why": h.why,
+        "sure": h.sure.to_string(),
+        "stacks": h.threads.iter().map(json_thread).collect::<Vec<_>>(),
+        "cycle": cycle,
+    })
+}
+
+fn ms(d: Duration) -> f64 {
+    d.as_micros() as f64 / 1e3
+}
+
+/// A hang as one line of JSON.
+pub fn json_hang(to: &mut impl Write, hang: &Hang) -> io::Result<()> {
+    writeln!(to, "{}", of_hang(hang))
+}
+
+/// An event as one line of JSON; `at` is the time since the guard began.
+pub fn json(to: &mut impl Write, event: &Event, at: Duration) -> io::Result<()> {
+    let value = match event {
+        Event::Joined { pid, comm } => json!({"event": "joined", "pid": pid, "comm": comm}),
+        Event::Left { pid } => json!({"event": "left", "pid": pid}),
+        Event::Hang(h) => of_hang(h),
+        Event::Recovered { pid, tid, kind, after } => {
+            json!({"event": "recovered", "pid": pid, "tid": tid, "kind": kind.word(), "after_ms": ms(*after)})
+        }
+        Event::Trouble { pid, text } => json!({"event": "trouble", "pid": pid, "text": text}),
+    };
+    line(to, value, at)
+}
+
+/// Something the guard itself did, as one line of JSON.
+pub fn json_did(to: &mut impl Write, did: &str, pid: i32, at: Duration) -> io::Result<()> {
+    line(to, json!({"event": "action", "did": did, "pid": pid}), at)
+}
+
+fn line(to: &mut impl Write, mut value: Value, at: Duration) -> io::Result<()> {
+    value["time_ms"] = json!(ms(at));
+    writeln!(to, "{value}")?;
+    to.flush()
+}
+
+/// An event for people; what only machines want to know is left out.
+pub fn text(to: &mut impl Write, event: &Event) -> io::Result<()> {
+    match event {
+        Event::Joined { .. } | Event::Left { .. } => Ok(()),
+        Event::Hang(h) => hang(to, h),
+        Event::Recovered { pid, tid, kind, after } => {
+            let kind = kind.word();
+            writeln!(
+                to,
+                "{GOOD}orbit guard:{GOOD:#} thread {tid} of process {pid} got on, {:.1} s after the report of a {kind} hang",
+                after.as_secs_f64()
+            )
+        }
+        Event::Trouble { text, .. } => writeln!(to, "{WARN}orbit guard:{WARN:#} {text}"),
+    }
+}
+
+fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
+    let kind = h.kind.word();
+    writeln!(
+        to,
+        "{BAD}orbit guard: {kind} hang{BAD:#} in process {} ({}), thread {} ({})",
+        h.pid, h.comm, h.tid, h.sure
+    )?;
+    writeln!(to, "  {HEAD}{}{HEAD:#}", h.why)?;
+    if let Some(section) = &h.section {
+        writeln!(to, "  in section {section}")?;
+    }
+    let value = |ns: u64| format!("{:.1} ms", ns as f64 / 1e6);
+    let usual = h.usual.map_or_else(String::new, |u| format!(", usually {:.3} ms", u as f64 / 1e6));
+    writeln!(
+        to,
+        "  {FAINT}{} {}{usual}, allowed {}; since {:.0} ms, told {:.0} ms after it could be known{FAINT:#}",
+        value(h.progress),
+        if h.unit == orbit_ahd::Unit::CpuNs { "of CPU" } else { "of waiting" },
+        value(h.check_value),
+        ms(h.since),
+        ms(h.latency)
+    )?;
+    for t in &h.threads {
+        writeln!(to, "  {HEAD}thread {} ({}){HEAD:#} of process {} {}", t.tid, t.comm, t.pid, t.does)?;
+        for f in &t.python {
+            let line = f.line.map_or_else(String::new, |l| format!(":{l}"));
+            writeln!(to, "      {} at {}{line} {FAINT}(Python){FAINT:#}", f.function, f.file)?;
+        }
+        for f in t.stack.iter().take(SHOWN) {
+            writeln!(to, "      {f}")?;
+        }
+        if t.stack.len() > SHOWN {
+            writeln!(to, "      {FAINT}and {} more frames{FAINT:#}", t.stack.len() - SHOWN)?;
+        }
+        if let Some(note) = &t.note {
+            writeln!(to, "      {FAINT}{note}{FAINT:#}")?;
+        }
+    }
+    to.flush()
+}
