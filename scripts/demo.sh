@@ -64,7 +64,7 @@ rate=$(drive off 50000)
 requests=$((rate / 2))
 every=$((rate / 1000 + 1))
 serve inside mode inside every $every
-serve orbit mode orbit every $every faults yes deadline-ms 50 memory-mb 32
+serve orbit mode orbit every $every faults yes deadline-ms 200 memory-mb 32
 server=$(cat "$scratch/orbit.pid")
 say "$(redis-server --version | cut -d' ' -f1-3), unmodified; the module notes each ${every}th command, about 1000 a second"
 

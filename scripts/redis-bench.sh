@@ -12,7 +12,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-rounds=10 requests= json=
+rounds=10 requests='' json=''
 while [ $# -gt 0 ]; do
     case $1 in
     --rounds) rounds=$2 ;;
