@@ -21,7 +21,7 @@ const FOOTPRINT: u64 = 32 << 20;
 /// The program has 32 MiB besides its area. Per sample main writes to the dirty pages, then hands over; the rivals take
 /// turns, and everybody sleeps before it is their turn (rows "awake": the orbit still looks for calls by itself).
 /// Times are those of main's thread alone: async_us until the snapshot is taken and the call is queued, sync_us until the
-/// answer is there, thread_us for a mutex and a condition, pipe_us for writing the dirty pages to a process, fork_us for
+/// answer is there, async_beside_threads_us where another thread of main ran just before, thread_us for a mutex and a condition, pipe_us for writing the dirty pages to a process, fork_us for
 /// the fork alone, futex_us for a round trip between two sleepers on the same two CPUs.
 #[derive(clap::Args)]
 pub struct Args {
@@ -55,6 +55,8 @@ struct Row {
     orbit: &'static str,
     async_us: Option<Summary>,
     sync_us: Option<Summary>,
+    /// async_us where a thread of main ran on the other CPU just before.
+    async_beside_threads_us: Option<Summary>,
     thread_us: Option<Summary>,
     pipe_us: Option<Summary>,
     fork_us: Option<Summary>,
@@ -197,6 +199,7 @@ fn measure(case: &Case, rivals: &Rivals, quick: bool) -> Result<Row, Failure> {
 struct Times {
     call_async: Samples,
     call_sync: Samples,
+    beside_threads: Samples,
     thread: Samples,
     pipe: Samples,
     fork: Samples,
@@ -246,6 +249,9 @@ impl Run<'_> {
                 3 => self.times.pipe.add(self.rivals.piped.give(self.field.bytes(), &self.pages)?),
                 _ => self.times.futex.add(self.rivals.echo.round_trip()),
             }
+            if rival == 2 || rival == 4 {
+                self.call_beside_threads()?;
+            }
         }
         Ok(())
     }
@@ -265,6 +271,18 @@ impl Run<'_> {
             self.field.write(&self.pages);
             self.call_sync()?;
         }
+        Ok(())
+    }
+
+    /// A thread of main has just run on the other CPU, which still holds main's address translations: the next call that
+    /// protects pages has to interrupt it. That call is counted by itself.
+    fn call_beside_threads(&mut self) -> Result<(), Failure> {
+        self.field.write(&self.pages);
+        self.sleeper.wait()?;
+        let counted = std::mem::take(&mut self.times.call_async);
+        self.call_async()?;
+        let beside = std::mem::replace(&mut self.times.call_async, counted);
+        self.times.beside_threads.extend(beside.figures());
         Ok(())
     }
 
@@ -298,6 +316,7 @@ impl Run<'_> {
             orbit: if self.case.awake { "awake" } else { "asleep" },
             async_us: self.times.call_async.summary(),
             sync_us: self.times.call_sync.summary(),
+            async_beside_threads_us: self.times.beside_threads.summary(),
             thread_us: self.times.thread.summary(),
             pipe_us: self.times.pipe.summary(),
             fork_us: self.times.fork.summary(),
@@ -355,6 +374,7 @@ fn table(rows: &[Row]) -> Table {
         ("ASYNC", Right),
         ("P99", Right),
         ("SYNC", Right),
+        ("BESIDE", Right),
         ("THREAD", Right),
         ("PIPE", Right),
         ("FORK", Right),
@@ -377,6 +397,7 @@ fn table(rows: &[Row]) -> Table {
             time(row.async_us),
             row.async_us.map_or("-".to_owned(), |summary| out::time(summary.p99)),
             time(row.sync_us),
+            time(row.async_beside_threads_us),
             time(row.thread_us),
             time(row.pipe_us),
             time(row.fork_us),
