@@ -50,26 +50,26 @@ impl Lines {
     /// Places of an address as linked, innermost (most inlined) first; empty if nothing is known.
     pub(crate) fn at(&mut self, addr: u64) -> Vec<Place> {
         let mut out = Vec::new();
-        if self.is_flat(addr) {
-            if let Ok(mut frames) = self.context.find_frames(addr).skip_all_loads() {
-                while let Ok(Some(f)) = frames.next() {
-                    out.push(Place {
-                        function: f.function.and_then(|n| {
-                            Some(super::symbols::readable(&n.raw_name().ok()?.into_owned().into_bytes()))
-                        }),
-                        file: f.location.as_ref().and_then(|l| l.file).map(str::to_owned),
-                        line: f.location.and_then(|l| l.line),
-                    });
-                    if out.len() == MAX_INLINED {
-                        break;
-                    }
+        if self.is_flat(addr)
+            && let Ok(mut frames) = self.context.find_frames(addr).skip_all_loads()
+        {
+            while let Ok(Some(f)) = frames.next() {
+                out.push(Place {
+                    function: f
+                        .function
+                        .and_then(|n| Some(super::symbols::readable(&n.raw_name().ok()?.into_owned().into_bytes()))),
+                    file: f.location.as_ref().and_then(|l| l.file).map(str::to_owned),
+                    line: f.location.and_then(|l| l.line),
+                });
+                if out.len() == MAX_INLINED {
+                    break;
                 }
             }
         }
-        if out.is_empty() {
-            if let Ok(Some(l)) = self.context.find_location(addr) {
-                out.push(Place { function: None, file: l.file.map(str::to_owned), line: l.line });
-            }
+        if out.is_empty()
+            && let Ok(Some(l)) = self.context.find_location(addr)
+        {
+            out.push(Place { function: None, file: l.file.map(str::to_owned), line: l.line });
         }
         out
     }

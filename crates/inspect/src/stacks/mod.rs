@@ -182,10 +182,8 @@ impl Unwinder {
         };
         let gentle = self.gentle;
         let one = |tid: i32| -> (How, Result<Copied, Error>, Option<Error>) {
-            if gentle {
-                if let Ok(Some(c)) = stop::asleep(pid, tid, &maps) {
-                    return (How::Asleep, Ok(c), None);
-                }
+            if gentle && let Ok(Some(c)) = stop::asleep(pid, tid, &maps) {
+                return (How::Asleep, Ok(c), None);
             }
             match stop::stopped(pid, tid, &maps) {
                 Ok(c) => (How::Stopped, Ok(c), None),

@@ -69,12 +69,13 @@ impl Module {
         let roots = [PathBuf::from("/"), PathBuf::from(format!("/proc/{pid}/root"))];
         let room = room.clone();
         let mut module = Module { elf, tables, symbols, go, lines: None, debug: None, room, roots };
-        if module.go.is_none() && module.elf.section(".symtab").is_none() {
-            if let Some(more) = module.debug_file() {
-                let full = Symbols::of(more);
-                if !full.is_empty() {
-                    module.symbols = full;
-                }
+        if module.go.is_none()
+            && module.elf.section(".symtab").is_none()
+            && let Some(more) = module.debug_file()
+        {
+            let full = Symbols::of(more);
+            if !full.is_empty() {
+                module.symbols = full;
             }
         }
         Some(module)

@@ -132,10 +132,10 @@ pub(crate) fn readable(mangled: &[u8]) -> String {
         }
     } else if plain.starts_with("_Z") {
         let options = cpp_demangle::DemangleOptions::new().recursion_limit(128);
-        if let Ok(symbol) = cpp_demangle::Symbol::new(short) {
-            if symbol.structured_demangle(&mut out, &options).is_ok() {
-                return out.0;
-            }
+        if let Ok(symbol) = cpp_demangle::Symbol::new(short)
+            && symbol.structured_demangle(&mut out, &options).is_ok()
+        {
+            return out.0;
         }
     }
     plain.into_owned()

@@ -186,10 +186,10 @@ fn wall_clock(w: &Waiting, word: u32, around: &Around, live: &dyn Fn(i32) -> boo
     if !w.private() && w.expected == word && word != 0 && live(word as i32) {
         return (Shape::Join(word as i32), Sure::Likely);
     }
-    if w.expected == 2 || w.expected == 3 {
-        if let Some(held) = rwlock(around, -8, live).or_else(|| rwlock(around, -12, live)) {
-            return (Shape::RwLock(held), Sure::Certain);
-        }
+    if (w.expected == 2 || w.expected == 3)
+        && let Some(held) = rwlock(around, -8, live).or_else(|| rwlock(around, -12, live))
+    {
+        return (Shape::RwLock(held), Sure::Certain);
     }
     if w.expected == 2 && w.timed {
         return low_level(around, live);
