@@ -1,0 +1,307 @@
+//! Marks in source for application hang detection (RMK, section 5): a thread enters a section and leaves it by one of its exits.
+//!
+//! ```
+//! static REQUEST: orbit_section::Section = orbit_section::section!("request");
+//!
+//! fn handle(found: bool) {
+//!     let inside = orbit_section::enter(&REQUEST);
+//!     if !found {
+//!         inside.leave(1); // by exit 1
+//!         return;
+//!     }
+//!     // by exit 0, when the guard value goes
+//! }
+//! handle(true);
+//! ```
+//!
+//! Owns: the record that `orbit guard` reads from outside (see [`layout`]). Promises: entering and leaving are a few plain
+//! stores, below 10 ns a pair; no system call after a thread's first section and a section's first use; no clock is read; a forked child's
+//! marks are its own; with no guard about, nothing else happens. Any thread may use any section; sections may nest and overlap. Refuses: a section
+//! entered again before it was left (the inner mark does nothing), more than [`layout::SECTIONS`] sections or
+//! [`layout::SLOTS`] threads at a time (those beyond are not marked).
+//!
+//! A thread that uses more CPU inside a section than ever usual, or sits in it without running, is reported; so waits
+//! without an end of their own (`accept`, `epoll_wait`) belong outside.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod layout;
+
+use layout::{Cell, EXITS, Header, MAGIC, NAME_MAX, NAMES_AT, SECTIONS, SIZE, SLOTS, SLOTS_AT, Slot};
+use std::cell::Cell as Local;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
+use std::sync::{Mutex, Once, PoisonError};
+
+/// A stretch of code with one entry. Make it with [`section!`].
+#[derive(Debug)]
+pub struct Section {
+    name: &'static str,
+    /// Number plus one; 0 before the first use; [`NONE`] if there was no room.
+    id: AtomicU32,
+}
+
+/// No room for this section.
+const NONE: u32 = u32::MAX;
+
+impl Section {
+    /// A section of this name; names longer than [`NAME_MAX`] bytes are cut.
+    pub const fn new(name: &'static str) -> Section {
+        Section { name, id: AtomicU32::new(0) }
+    }
+
+    fn number(&self) -> u32 {
+        match self.id.load(Ordering::Relaxed) {
+            0 => {
+                let id = register(self.name.as_bytes()).map_or(NONE, |n| n + 1);
+                self.id.store(id, Ordering::Relaxed);
+                id
+            }
+            id => id,
+        }
+    }
+}
+
+/// A section with this name, for a `static`.
+#[macro_export]
+macro_rules! section {
+    ($name:expr) => {
+        $crate::Section::new($name)
+    };
+}
+
+/// The thread is inside a section while this lives.
+#[derive(Debug)]
+#[must_use = "the section is left at once if this is dropped"]
+pub struct Inside {
+    /// The cell of this thread, null if nothing is marked.
+    cell: *const Cell,
+}
+
+/// Enters a section, until the answer is dropped (exit 0) or told to [`Inside::leave`].
+#[inline]
+pub fn enter(section: &Section) -> Inside {
+    let id = section.number();
+    let cell = if id == NONE { std::ptr::null() } else { cell(id - 1) };
+    // SAFETY: `cell` is null or in the mapping, which stays for ever.
+    let entered = !cell.is_null() && unsafe { go_in(&*cell) };
+    Inside { cell: if entered { cell } else { std::ptr::null() } }
+}
+
+impl Inside {
+    /// Leaves by this exit, 0 to [`EXITS`] - 1; higher ones count as the last.
+    #[inline]
+    pub fn leave(self, exit: u32) {
+        self.out(exit);
+        std::mem::forget(self);
+    }
+
+    #[inline]
+    fn out(&self, exit: u32) {
+        if !self.cell.is_null() {
+            // SAFETY: set by `enter` only, to a cell in the mapping, which stays for ever.
+            unsafe { go_out(&*self.cell, exit) };
+        }
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        self.out(0);
+    }
+}
+
+/// Marks the entry; `false` if the thread is inside already.
+#[inline]
+fn go_in(cell: &Cell) -> bool {
+    let seq = cell.seq.load(Ordering::Relaxed);
+    if seq & 1 == 1 {
+        return false;
+    }
+    cell.seq.store(seq.wrapping_add(1), Ordering::Relaxed);
+    compiler_fence(Ordering::Release);
+    true
+}
+
+/// Marks an exit; nothing happens if the thread is not inside.
+#[inline]
+fn go_out(cell: &Cell, exit: u32) {
+    let seq = cell.seq.load(Ordering::Relaxed);
+    if seq & 1 == 0 {
+        return;
+    }
+    let count = &cell.exits[(exit as usize).min(EXITS - 1)];
+    count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    cell.seq.store(seq.wrapping_add(1), Ordering::Release);
+}
+
+/// Registers a name; the number of the section with this name, the same each time. `None`: no room.
+pub fn register(name: &[u8]) -> Option<u32> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    let name = &name[..name.len().min(NAME_MAX)];
+    let base = base()?;
+    let _one = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: the mapping begins with a header and stays for ever.
+    let header = unsafe { &*base.cast::<Header>() };
+    let known = header.sections.load(Ordering::Relaxed);
+    // SAFETY: the names lie inside the mapping; they are written under the lock only, each before it counts.
+    let at = |i: u32| unsafe { base.add(NAMES_AT + i as usize * 64) };
+    for i in 0..known {
+        // SAFETY: 64 bytes of a name that nobody writes any more.
+        let old = unsafe { std::slice::from_raw_parts(at(i), 64) };
+        if old[..name.len()] == *name && old[name.len()] == 0 {
+            return Some(i);
+        }
+    }
+    if known as usize >= SECTIONS {
+        return None;
+    }
+    // SAFETY: room for 64 bytes, of which the last stays zero.
+    unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), at(known), name.len()) };
+    header.sections.store(known + 1, Ordering::Release);
+    Some(known)
+}
+
+/// For the C face: enters section `id`; `false` if the thread is inside already or `id` is none.
+#[inline]
+pub fn enter_number(id: u32) -> bool {
+    // SAFETY: a cell in the mapping, which stays for ever.
+    (id as usize) < SECTIONS && !cell(id).is_null() && unsafe { go_in(&*cell(id)) }
+}
+
+/// For the C face: leaves section `id` by `exit`; nothing happens if the thread is not inside.
+#[inline]
+pub fn leave_number(id: u32, exit: u32) {
+    if (id as usize) < SECTIONS && !cell(id).is_null() {
+        // SAFETY: a cell in the mapping, which stays for ever.
+        unsafe { go_out(&*cell(id), exit) };
+    }
+}
+
+thread_local! {
+    /// This thread's slot; null before the first use.
+    static SLOT: Local<*const Slot> = const { Local::new(std::ptr::null()) };
+    /// Gives the slot back when the thread ends.
+    static LEASE: Lease = const { Lease };
+}
+
+struct Lease;
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let slot = SLOT.replace(&raw const NO_ROOM);
+        if !slot.is_null() && slot != &raw const NO_ROOM {
+            // SAFETY: a slot in the mapping, which stays for ever.
+            unsafe { (*slot).tid.store(0, Ordering::Release) };
+        }
+    }
+}
+
+/// Written by threads for which there is no slot, and read by nobody.
+// SAFETY: all-zero bytes are valid for atomics and integers.
+static NO_ROOM: Slot = unsafe { std::mem::zeroed() };
+
+static BASE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+
+/// This thread's cell of a section below [`SECTIONS`]; null if nothing can be marked.
+#[inline]
+fn cell(id: u32) -> *const Cell {
+    let mut slot = SLOT.get();
+    if slot.is_null() {
+        slot = first_use();
+    }
+    if slot == &raw const NO_ROOM {
+        return std::ptr::null();
+    }
+    // SAFETY: the slot is in the mapping, which stays for ever, and `id` is below the number of cells by contract.
+    unsafe { &raw const (*slot).cells[id as usize] }
+}
+
+#[cold]
+fn first_use() -> *const Slot {
+    let slot = take_slot().unwrap_or(&raw const NO_ROOM);
+    SLOT.set(slot);
+    // A thread that is ending already gets no lease: then its slot is free once its thread is gone.
+    let _ = LEASE.try_with(|_| ());
+    slot
+}
+
+fn take_slot() -> Option<*const Slot> {
+    let base = base()?;
+    // SAFETY: takes no arguments.
+    let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+    // SAFETY: the mapping begins with a header and stays for ever.
+    let header = unsafe { &*base.cast::<Header>() };
+    for i in 0..SLOTS {
+        // SAFETY: slots lie inside the mapping and are made of atomics.
+        let slot = unsafe { &*base.add(SLOTS_AT + i * size_of::<Slot>()).cast::<Slot>() };
+        if slot.tid.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            for c in &slot.cells {
+                // A thread that ended inside a section has left it.
+                let seq = c.seq.load(Ordering::Relaxed);
+                if seq & 1 == 1 {
+                    c.seq.store(seq.wrapping_add(1), Ordering::Relaxed);
+                }
+            }
+            header.slots.fetch_max(i as u32 + 1, Ordering::Release);
+            return Some(slot);
+        }
+    }
+    None
+}
+
+/// The mapping, made when first needed; nothing where it cannot be had.
+fn base() -> Option<*mut u8> {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if let Some(base) = map() {
+            BASE.store(base, Ordering::Release);
+            // SAFETY: the handler is a plain function that may run in a forked child.
+            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        }
+    });
+    let base = BASE.load(Ordering::Acquire);
+    (!base.is_null()).then_some(base)
+}
+
+fn map() -> Option<*mut u8> {
+    // SAFETY: a name that ends with a zero.
+    let fd = unsafe { libc::memfd_create(c"rmk-sections".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: a private mapping anywhere of a descriptor just made; the descriptor is closed on all paths.
+    let base = unsafe {
+        let sized = libc::ftruncate(fd, SIZE as libc::off_t) == 0;
+        let base = if sized {
+            let rw = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), SIZE, rw, libc::MAP_PRIVATE | libc::MAP_NORESERVE, fd, 0)
+        } else {
+            libc::MAP_FAILED
+        };
+        libc::close(fd);
+        base
+    };
+    if base == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the mapping begins with room for a header, of zeros.
+    let header = unsafe { &*base.cast::<Header>() };
+    header.slot_size.store(size_of::<Slot>() as u32, Ordering::Relaxed);
+    header.magic.store(MAGIC, Ordering::Release);
+    Some(base.cast())
+}
+
+/// In a forked child only the forking thread is left, and it has a new id. Its sections stay as they are. Only stores.
+extern "C" fn in_child() {
+    let base = BASE.load(Ordering::Acquire);
+    let own = SLOT.get();
+    // SAFETY: the child has its own copy of the mapping.
+    let header = unsafe { &*base.cast::<Header>() };
+    for i in 0..(header.slots.load(Ordering::Relaxed) as usize).min(SLOTS) {
+        // SAFETY: as in `take_slot`.
+        let slot = unsafe { &*base.add(SLOTS_AT + i * size_of::<Slot>()).cast::<Slot>() };
+        // SAFETY: takes no arguments.
+        let tid = if std::ptr::eq(slot, own) { unsafe { libc::syscall(libc::SYS_gettid) as u32 } } else { 0 };
+        slot.tid.store(tid, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,92 @@
+//! Entering and leaving leave the traces that the layout promises, in each thread, and cost next to nothing.
+
+use orbit_section::layout::{Header, MAGIC, SLOTS_AT, Slot};
+use orbit_section::{Section, enter, enter_number, leave_number, register, section};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+static A: Section = section!("a");
+static B: Section = section!("b");
+
+/// The record, found as a guard finds it.
+fn record() -> *const u8 {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let line = maps.lines().find(|l| l.contains("/memfd:rmk-sections")).expect("the mapping");
+    usize::from_str_radix(line.split('-').next().expect("a start"), 16).expect("an address") as *const u8
+}
+
+fn slot() -> &'static Slot {
+    // SAFETY: takes no arguments.
+    let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+    // SAFETY: the record begins with a header, has so many slots, and stays for ever.
+    let header = unsafe { &*record().cast::<Header>() };
+    assert_eq!(header.magic.load(Relaxed), MAGIC);
+    let slots = header.slots.load(Relaxed) as usize;
+    // SAFETY: as above.
+    let at = |i: usize| unsafe { &*record().add(SLOTS_AT + i * size_of::<Slot>()).cast::<Slot>() };
+    (0..slots).map(at).find(|s| s.tid.load(Relaxed) == tid).expect("this thread's slot")
+}
+
+#[test]
+fn marks_of_threads() {
+    let (a, b) = (register(b"a").expect("room") as usize, register(b"b").expect("room") as usize);
+    assert_ne!(a, b);
+    assert_eq!(register(b"a"), Some(a as u32), "the same each time");
+    let work = move || {
+        let inside = enter(&A);
+        let seq = |s: usize| slot().cells[s].seq.load(Relaxed);
+        let exits = |s: usize, e: usize| slot().cells[s].exits[e].load(Relaxed);
+        let (sa, sb, ea) = (seq(a), seq(b), exits(a, 2));
+        assert_eq!(sa & 1, 1);
+        let again = enter(&A);
+        assert_eq!(seq(a), sa, "an inner mark does nothing");
+        drop(again);
+        assert_eq!(seq(a), sa);
+        let overlapping = enter(&B);
+        inside.leave(2);
+        assert_eq!((seq(a), seq(b) & 1, exits(a, 2)), (sa + 1, 1, ea + 1));
+        drop(overlapping);
+        assert_eq!((seq(b), seq(b) & 1), (sb + 2, 0));
+        leave_number(a as u32, 1);
+        assert_eq!(seq(a), sa + 1, "leaving twice does nothing");
+        assert!(enter_number(a as u32));
+        leave_number(a as u32, 1000);
+        assert_eq!(exits(a, 6), 1.max(exits(a, 6)), "high exits count as the last");
+    };
+    work();
+    let threads: Vec<_> = (0..8).map(|_| std::thread::spawn(work)).collect();
+    threads.into_iter().for_each(|t| t.join().expect("marks"));
+    assert!(!enter_number(u32::MAX) && !enter_number(126), "no such section");
+
+    // A forked child has its own record.
+    let before = slot().cells[a].seq.load(Relaxed);
+    // SAFETY: the child only stores, looks at memory and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let entered = enter_number(a as u32);
+        leave_number(a as u32, 0);
+        // SAFETY: ends the child without running anything else.
+        unsafe { libc::_exit(i32::from(!entered)) };
+    }
+    let mut status = 0;
+    // SAFETY: a valid place for the answer.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(status, 0);
+    assert_eq!(slot().cells[a].seq.load(Relaxed), before, "the child's marks are its own");
+}
+
+#[test]
+fn cost_of_a_pair() {
+    const PAIRS: u32 = 2_000_000;
+    let best = (0..5)
+        .map(|_| {
+            let start = Instant::now();
+            for _ in 0..PAIRS {
+                let inside = enter(std::hint::black_box(&B));
+                drop(std::hint::black_box(inside));
+            }
+            start.elapsed().as_nanos() as f64 / f64::from(PAIRS)
+        })
+        .fold(f64::MAX, f64::min);
+    println!("{best:.2} ns a pair of enter and leave");
+}
