@@ -1,0 +1,80 @@
+//! System hang detection as a command: watches until it is told to stop, writes events as JSON lines, acts on a hang.
+
+use crate::{Action, Error, Event, Options, Shd, Sysrq};
+use std::{
+    fs::File,
+    io::{self, Write},
+    os::fd::AsFd,
+};
+
+/// Watches the system until `until` returns, writing a JSON line an event to `to`.
+///
+/// A hang is also told to the kernel's log and, if `action` says so, ends the kernel. Locks the memory of the whole process,
+/// which must not have to wait for pages once a CPU hangs. `until` is called once, with the detection running; it blocks this
+/// thread only.
+pub fn watch(options: &Options, action: Action, to: impl AsFd, until: impl FnOnce(&Shd)) -> Result<(), Error> {
+    let to = to.as_fd().try_clone_to_owned().map_err(|e| Error::of("duplicating the output", &e))?;
+    let (to, sysrq) = (File::from(to), Sysrq::new(action)?);
+    // SAFETY: no memory is given to the call.
+    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
+        return Err(Error::of("locking memory (mlockall)", &io::Error::last_os_error()));
+    }
+    let shd = Shd::start(options, move |event| {
+        let line = json(event);
+        let hung = matches!(event, Event::Hung { .. });
+        if hung {
+            sysrq.log(&line);
+        }
+        // The output may block, as terminals do: what is to be done comes first. If nobody reads, nobody is told.
+        let done = if hung { sysrq.act() } else { Ok(()) };
+        let _ = (&to).write_all(format!("{line}\n").as_bytes());
+        if let Err(error) = done {
+            sysrq.log(&format!("the action was refused: {error}"));
+        }
+    })?;
+    until(&shd);
+    Ok(())
+}
+
+/// An event as one line of JSON, without the newline. Times are seconds of the monotonic clock, durations milliseconds.
+pub fn json(event: &Event) -> String {
+    match event {
+        Event::Hung { cpu, how, by, since, judged, check } => format!(
+            r#"{{"event":"cpu-hung","cpu":{cpu},"how":"{}","by":{by},"since":{:.6},"judged":{:.6},"check_ms":{}}}"#,
+            how.name(),
+            since.as_secs_f64(),
+            judged.as_secs_f64(),
+            check.as_millis()
+        ),
+        Event::Recovered { cpu, since, lasted } => format!(
+            r#"{{"event":"cpu-recovered","cpu":{cpu},"since":{:.6},"lasted_ms":{}}}"#,
+            since.as_secs_f64(),
+            lasted.as_millis()
+        ),
+        Event::Left { cpu } => format!(r#"{{"event":"cpu-left","cpu":{cpu}}}"#),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::How;
+    use std::time::Duration;
+
+    #[test]
+    fn events_are_json_lines() {
+        let (since, judged) = (Duration::from_millis(1500), Duration::from_millis(1750));
+        let how = How::InterruptsOn;
+        let hung = Event::Hung { cpu: 1, how, by: 0, since, judged, check: Duration::from_millis(160) };
+        assert_eq!(
+            json(&hung),
+            r#"{"event":"cpu-hung","cpu":1,"how":"interrupts-on","by":0,"since":1.500000,"judged":1.750000,"check_ms":160}"#
+        );
+        let lasted = Duration::from_millis(700);
+        assert_eq!(
+            json(&Event::Recovered { cpu: 1, since, lasted }),
+            r#"{"event":"cpu-recovered","cpu":1,"since":1.500000,"lasted_ms":700}"#
+        );
+        assert_eq!(json(&Event::Left { cpu: 3 }), r#"{"event":"cpu-left","cpu":3}"#);
+    }
+}

@@ -1,0 +1,185 @@
+//! The threads in user space: one pinned to each CPU, woken once a tick.
+//!
+//! A watcher's wake-up is the context switch that a healthy CPU makes. Awake, it looks for alarms of any CPU and tells them,
+//! so an alarm is told by whichever living CPU comes first and nothing has to be woken across CPUs. An alarm is told once.
+
+use crate::{Error, Event, How, table::Table};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+pub type Handler = dyn Fn(&Event) + Send + Sync;
+
+/// What all watchers share.
+pub struct Shared {
+    pub table: Table,
+    pub cpus: Vec<usize>,
+    /// Per CPU of `cpus`: the alarm (its `progress`) that was told last.
+    told: Vec<AtomicU64>,
+    /// Per CPU: the alarm whose end was told, or (`u64::MAX`) that it is no longer watched.
+    ended: Vec<AtomicU64>,
+    stop: AtomicBool,
+    period: u64,
+    counter: bool,
+    handler: Box<Handler>,
+}
+
+/// The watchers; dropping them ends them.
+pub struct Watchers {
+    pub shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Watchers {
+    /// Returns once every watcher runs on its CPU. `priority` 0 leaves the scheduling class as it is.
+    pub fn start(
+        table: Table,
+        cpus: &[usize],
+        period: Duration,
+        priority: i32,
+        counter: bool,
+        handler: Box<Handler>,
+    ) -> Result<Watchers, Error> {
+        let zeros = || cpus.iter().map(|_| AtomicU64::new(0)).collect();
+        let shared = Arc::new(Shared {
+            table,
+            cpus: cpus.to_vec(),
+            told: zeros(),
+            ended: zeros(),
+            stop: AtomicBool::new(false),
+            period: period.as_nanos() as u64,
+            counter,
+            handler,
+        });
+        let mut watchers = Watchers { shared: shared.clone(), threads: Vec::new() };
+        let (ready, started) = mpsc::channel();
+        for &cpu in cpus {
+            let (shared, ready) = (shared.clone(), ready.clone());
+            let thread = std::thread::Builder::new()
+                .name(format!("shd/{cpu}"))
+                .stack_size(128 << 10)
+                .spawn(move || {
+                    let settled = settle(cpu, priority);
+                    let go = settled.is_ok();
+                    // The starter may have given up already.
+                    let _ = ready.send(settled);
+                    if go {
+                        shared.run();
+                    }
+                })
+                .map_err(|e| Error::of(&format!("starting the watcher of CPU {cpu}"), &e))?;
+            watchers.threads.push(thread);
+        }
+        drop(ready);
+        for settled in started {
+            settled?;
+        }
+        Ok(watchers)
+    }
+}
+
+impl Drop for Watchers {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A handler that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Pins the calling thread and gives it its priority.
+fn settle(cpu: usize, priority: i32) -> Result<(), Error> {
+    // SAFETY: all zeros is an empty set; the calls read the set and the parameter, and affect the calling thread only.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        if libc::sched_setaffinity(0, size_of_val(&set), &set) != 0 {
+            return Err(Error::of(&format!("pinning a watcher to CPU {cpu}"), &io::Error::last_os_error()));
+        }
+        let given = libc::sched_param { sched_priority: priority };
+        if priority > 0 && libc::sched_setscheduler(0, libc::SCHED_FIFO, &given) != 0 {
+            let why = io::Error::last_os_error();
+            let what = format!("giving the watcher of CPU {cpu} real-time priority {priority} (needs CAP_SYS_NICE)");
+            return Err(Error::of(&what, &why));
+        }
+    }
+    Ok(())
+}
+
+/// Monotonic nanoseconds, the kernel half's clock.
+pub fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut next = now();
+        while !self.stop.load(Ordering::Relaxed) {
+            next = (next + self.period).max(now());
+            let until =
+                libc::timespec { tv_sec: (next / 1_000_000_000) as i64, tv_nsec: (next % 1_000_000_000) as i64 };
+            // SAFETY: the call reads one timespec. Interrupted or not, the loop looks and sleeps again.
+            unsafe {
+                libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &until, std::ptr::null_mut());
+            }
+            for place in 0..self.cpus.len() {
+                self.look(place);
+            }
+        }
+    }
+
+    /// Tells what is new of the CPU at `place`. Whoever changes `told` or `ended` is the one to tell.
+    fn look(&self, place: usize) {
+        let (cpu, row) = (self.cpus[place], self.table.cpu(self.cpus[place]));
+        let alarm = row.alarm.load(Ordering::Acquire);
+        let claim = |of: &AtomicU64, value: u64| {
+            let before = of.load(Ordering::Relaxed);
+            before != value && of.compare_exchange(before, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        if alarm != 0 && claim(&self.told[place], alarm) {
+            let time = row.alarm_time.load(Ordering::Relaxed);
+            let recent = |last: u64| last + 3 * self.period > time;
+            let how = if recent(row.alarm_tick.load(Ordering::Relaxed)) {
+                How::InterruptsOn
+            } else if !self.counter {
+                How::InterruptsOffOrHalted
+            } else if recent(row.alarm_count.load(Ordering::Relaxed)) {
+                How::InterruptsOff
+            } else {
+                How::Halted
+            };
+            (self.handler)(&Event::Hung {
+                cpu,
+                how,
+                by: row.alarm_by.load(Ordering::Relaxed) as usize,
+                since: Duration::from_nanos(alarm),
+                judged: Duration::from_nanos(time),
+                check: Duration::from_nanos(row.alarm_check.load(Ordering::Relaxed) * self.period),
+            });
+        }
+        let progress = row.progress.load(Ordering::Relaxed);
+        let told = self.told[place].load(Ordering::Acquire);
+        let gone = row.watched.load(Ordering::Relaxed) == 0;
+        if self.ended[place].load(Ordering::Relaxed) == u64::MAX {
+            return;
+        }
+        if told != 0 && told == alarm && progress != alarm && claim(&self.ended[place], alarm) {
+            let lasted = Duration::from_nanos(progress.saturating_sub(alarm));
+            (self.handler)(&Event::Recovered { cpu, since: Duration::from_nanos(alarm), lasted });
+        }
+        if gone && claim(&self.ended[place], u64::MAX) {
+            (self.handler)(&Event::Left { cpu });
+        }
+    }
+}
