@@ -146,9 +146,7 @@ impl DownSide {
     /// Gives the memory its pages, so that no call pays for them: 4 us each, which is why it is done ahead of need or by
     /// the supervisor. Where the kernel cannot (before 5.14), calls pay as they come to new pages.
     pub fn populate(&self) {
-        const MADV_POPULATE_WRITE: libc::c_int = 23;
-        // SAFETY: the range is this mapping; the advice changes no content.
-        unsafe { libc::madvise(self.mapping.as_ptr().cast(), self.mapping.len(), MADV_POPULATE_WRITE) };
+        populate(&self.mapping, self.mapping.len());
     }
 
     /// Where the log lies in main.
@@ -165,6 +163,14 @@ impl std::ops::Deref for DownSide {
         // first, lives as long as self, and holds atomics only.
         unsafe { &*(self.mapping.as_ptr() as *const Down) }
     }
+}
+
+/// Gives the first `bytes` of a writable mapping its pages, if the kernel can (from 5.14 on).
+pub(crate) fn populate(mapping: &Mapping, bytes: usize) {
+    const MADV_POPULATE_WRITE: libc::c_int = 23;
+    let bytes = bytes.min(mapping.len());
+    // SAFETY: the range lies in the mapping, which the caller borrows; the advice changes no content.
+    unsafe { libc::madvise(mapping.as_ptr().cast(), bytes, MADV_POPULATE_WRITE) };
 }
 
 /// The memory the orbit writes, as main or the orbit maps it.

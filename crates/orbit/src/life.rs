@@ -84,14 +84,6 @@ impl Inner {
         )
     }
 
-    /// Starts the orbit again: a spare, or a fresh clone of the template.
-    fn start(&self, core: &mut Core) -> Result<()> {
-        let (template, coming) = call_for_process(&self.runtime, &self.options)?;
-        let up = UpSide::create();
-        let process = coming.process()?;
-        self.give_process(core, template, process, up?)
-    }
-
     /// Gives a process its identity: from now on it is this orbit.
     pub fn give_process(
         &self,
@@ -180,15 +172,26 @@ impl Inner {
     }
 
     /// Understands the end of the process, gives its calls their outcomes, and says what follows. Called by the
-    /// supervisor when the pidfd says so.
-    pub fn after_the_end(&self, core: &mut Core) -> Next {
-        if !Inner::process_has_ended(core) {
+    /// supervisor when the pidfd says so. What takes time is done without the lock: main's calls go on meanwhile.
+    pub fn after_the_end(&self) -> Next {
+        let (template, pid) = {
+            let core = self.lock();
+            if !Inner::process_has_ended(&core) {
+                return Next::Nothing;
+            }
+            let Some(process) = &core.process else { return Next::Nothing };
+            (process.template.clone(), process.pid)
+        };
+        let ended = template.how_ended(pid, PATIENCE);
+        let mut core = self.lock();
+        let core = &mut *core;
+        if core.process.as_ref().is_none_or(|p| p.pid != pid) {
             return Next::Nothing;
         }
         // What was completed before the end counts.
         self.reap_locked(core);
         let Some(process) = core.process.take() else { return Next::Nothing };
-        let outcome = understand(&process, &core.limits, core.nonsense.take());
+        let outcome = understand(&process, ended, &core.limits, core.nonsense.take());
         core.state = State::Down;
         core.stats.crashes += 1;
         core.failures += 1;
@@ -246,16 +249,27 @@ impl Inner {
         }
     }
 
-    /// Starts the orbit again, if it is still wanted; on failure says when to try again.
-    pub fn start_again(&self, core: &mut Core) -> Next {
-        if core.state != State::Down {
+    /// Starts the orbit again, if it is still wanted; on failure says when to try again. Called by the supervisor; the
+    /// process is made without the lock.
+    pub fn start_again(&self) -> Next {
+        let down = |core: &Core| core.state == State::Down;
+        if !down(&self.lock()) {
             return Next::Nothing;
         }
-        match self.start(core) {
-            Ok(()) => {
-                core.stats.restarts += 1;
-                Next::Nothing
+        let started = call_for_process(&self.runtime, &self.options).and_then(|(template, coming)| {
+            let up = UpSide::create();
+            let process = coming.process()?;
+            let mut core = self.lock();
+            // Destroyed meanwhile: the process is let go of.
+            if !down(&core) {
+                return Ok(());
             }
+            self.give_process(&mut core, template, process, up?)?;
+            core.stats.restarts += 1;
+            Ok(())
+        });
+        match started {
+            Ok(()) => Next::Nothing,
             Err(_) => Next::StartAt(Instant::now() + Duration::from_millis(50)),
         }
     }
@@ -280,16 +294,22 @@ impl Inner {
         core.forget.clear();
     }
 
-    /// Ends the orbit for good.
+    /// Ends the orbit for good. Waits for the end of its process, without the lock.
     pub fn destroy(&self) {
-        let mut core = self.lock();
-        if core.state == State::Destroyed {
-            return;
-        }
-        core.state = State::Destroyed;
-        self.status.set_state(status::State::Ended);
-        self.kill_process(&core);
-        if let Some(process) = core.process.take() {
+        let process = {
+            let mut core = self.lock();
+            if core.state == State::Destroyed {
+                return;
+            }
+            core.state = State::Destroyed;
+            self.status.set_state(status::State::Ended);
+            self.kill_process(&core);
+            let process = core.process.take();
+            self.drop_pending(&mut core);
+            self.changed.notify_all();
+            process
+        };
+        if let Some(process) = process {
             use std::os::fd::AsRawFd;
             let mut fds = [libc::pollfd { fd: process.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
             let until = Instant::now() + PATIENCE;
@@ -300,10 +320,7 @@ impl Inner {
             process.up.completed.fetch_xor(1 << 31, Ordering::SeqCst);
             futex::wake(&process.up.completed, i32::MAX);
         }
-        core.limits.remove();
-        self.drop_pending(&mut core);
-        core.replicas.clear();
-        self.changed.notify_all();
+        self.lock().limits.remove();
     }
 
     /// Lets go of an area.
@@ -329,8 +346,7 @@ impl Inner {
 }
 
 /// How a process that has ended came to its end.
-fn understand(process: &Process, limits: &Applied, nonsense: Option<String>) -> Outcome {
-    let ended = process.template.how_ended(process.pid, PATIENCE);
+fn understand(process: &Process, ended: Option<Ended>, limits: &Applied, nonsense: Option<String>) -> Outcome {
     // SAFETY: the black box is mapped as long as `up` lives; its reader takes nothing in it for granted.
     let record = unsafe { blackbox::read(&process.up.black_box) };
     match process.ended_by {

@@ -524,10 +524,18 @@ impl Inner {
     pub fn let_go_of_copier(&self, core: &mut Core, waiting: &mut Waiting) {
         let Some(copier) = waiting.copier.take() else { return };
         let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
-        if slot.copier.swap(COPIER_NONE, Ordering::AcqRel) != COPIER_DONE {
+        let done = slot.copier.swap(COPIER_NONE, Ordering::AcqRel) == COPIER_DONE;
+        if !done {
             copier.kill();
-            for replica in core.replicas.iter().filter(|r| waiting.held.contains(&r.area.id())) {
-                replica.owed.owe_run(0, replica.area.used_pages());
+        }
+        for replica in core.replicas.iter_mut().filter(|r| waiting.held.contains(&r.area.id())) {
+            let used = replica.area.used_pages();
+            if !done {
+                replica.owed.owe_run(0, used);
+            } else if used > replica.mapped {
+                // The copier filled the pages through its own page tables; main's alias has them still to come.
+                replica.mapped = used;
+                self.runtime.populate(replica.alias.clone(), used * PAGE);
             }
         }
         self.runtime.bury(copier);

@@ -18,7 +18,10 @@ pub(crate) struct Replica {
     /// What this orbit has not been sent of the area yet.
     pub owed: Arc<OwedSet>,
     pub fd: OwnedFd,
-    pub alias: Mapping,
+    /// Shared with the supervisor, who populates it.
+    pub alias: Arc<Mapping>,
+    /// Pages of it that the supervisor was asked to populate.
+    pub mapped: usize,
     /// Calls since the last one whose pages were left to a copier without being protected again; see [`Replica::protect_now`].
     copied_in_a_row: u32,
     until_protect: u32,
@@ -37,7 +40,8 @@ impl Replica {
             .and_then(|()| Mapping::shared(fd.as_fd(), area.limit(), true, false))
             .map_err(|e| Error::system(doing(), e))?;
         let owed = area.attach();
-        Ok(Replica { area: area.clone(), owed, fd, alias, copied_in_a_row: 0, until_protect: 0 })
+        let alias = Arc::new(alias);
+        Ok(Replica { area: area.clone(), owed, fd, alias, mapped: 0, copied_in_a_row: 0, until_protect: 0 })
     }
 
     /// The message that gives it to the orbit; its descriptor goes along.

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 
 use orbit_linux::eventfd;
+use orbit_linux::map::Mapping;
 
 use crate::area;
-use crate::channel::{DownSide, UpSide};
+use crate::channel::{self, DownSide, UpSide};
 use crate::copier::Copier;
 use crate::error::{Error, Kind, Result};
 use crate::orbit::Inner;
@@ -87,6 +88,8 @@ pub(crate) struct Runtime {
     orbits: Mutex<Vec<Weak<Inner>>>,
     /// Copiers that have done their work or were killed, to be reaped.
     buried: Mutex<Vec<Copier>>,
+    /// Replicas whose first so many bytes are to be mapped ahead of main's next writes.
+    unmapped: Mutex<Vec<(Arc<Mapping>, usize)>>,
     pub status: StatusPage,
     /// Wakes the supervisor.
     pub door: OwnedFd,
@@ -171,6 +174,7 @@ impl Runtime {
             channels: Mutex::new(Vec::new()),
             orbits: Mutex::new(Vec::new()),
             buried: Mutex::new(Vec::new()),
+            unmapped: Mutex::new(Vec::new()),
             status: StatusPage::create()?,
             door: eventfd::create().map_err(|e| Error::system("a descriptor for the supervisor", e))?,
             next_wake: AtomicU64::new(u64::MAX),
@@ -296,6 +300,19 @@ impl Runtime {
         if !copier.reap() {
             lock(&self.buried).push(copier);
             self.knock();
+        }
+    }
+
+    /// Has the supervisor map the first `bytes` of a replica, so that the next call pays for no page fault there.
+    pub fn populate(&self, alias: Arc<Mapping>, bytes: usize) {
+        lock(&self.unmapped).push((alias, bytes));
+        self.knock();
+    }
+
+    /// Maps what was asked for.
+    pub fn populate_now(&self) {
+        for (alias, bytes) in std::mem::take(&mut *lock(&self.unmapped)) {
+            channel::populate(&alias, bytes);
         }
     }
 

@@ -43,6 +43,7 @@ fn supervise(weak: &Weak<Runtime>) {
         let orbits = runtime.orbits();
         let more_spares = runtime.restock();
         let all_buried = runtime.reap_buried();
+        runtime.populate_now();
         for orbit in &orbits {
             if orbit.unpopulated.swap(false, Ordering::Relaxed) {
                 orbit.down.populate();
@@ -82,15 +83,14 @@ fn supervise(weak: &Weak<Runtime>) {
                 orbit.check_deadlines();
             }
             let next = if fds[1 + 2 * at].revents != 0 {
-                let mut core = orbit.lock();
-                match orbit.after_the_end(&mut core) {
+                match orbit.after_the_end() {
                     // Most starts are due at once: no need to go round first.
-                    Next::StartAt(when) if when <= Instant::now() => orbit.start_again(&mut core),
+                    Next::StartAt(when) if when <= Instant::now() => orbit.start_again(),
                     next => next,
                 }
             } else if starts.get(&orbit.number).is_some_and(|when| *when <= now) {
                 starts.remove(&orbit.number);
-                orbit.start_again(&mut orbit.lock())
+                orbit.start_again()
             } else {
                 Next::Nothing
             };
