@@ -188,6 +188,19 @@ impl Ahd {
         (!excused).then_some(Verdict { why, sure, others, cycle: Vec::new() })
     }
 
+    /// The same, told as a sentence with the threads involved.
+    pub(crate) fn held_by(
+        &mut self,
+        pid: i32,
+        tid: i32,
+        wait: &Wait,
+        op: i32,
+        ot: i32,
+        sure: Sure,
+    ) -> Option<(String, Vec<(i32, i32)>)> {
+        self.chain(pid, tid, wait, op, ot, sure).map(|v| (v.why, v.others))
+    }
+
     /// Whether a thread has used CPU time as long as the limit since it was first asked about.
     fn had_its_share(&mut self, pid: i32, tid: i32) -> bool {
         let Some(now) =
@@ -201,7 +214,7 @@ impl Ahd {
         now.run.saturating_sub(run) >= self.config.limit.as_nanos() as u64
     }
 
-    fn wait_of(&mut self, pid: i32, tid: i32) -> Option<Wait> {
+    pub(crate) fn wait_of(&mut self, pid: i32, tid: i32) -> Option<Wait> {
         match self.processes.get_mut(&pid) {
             Some(p) => Some(p.waits()?.wait_of(tid)),
             None => Some(orbit_inspect::waits::Watched::new(pid).ok()?.wait_of(tid)),

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 const CPU: Duration = Duration::from_millis(20);
 /// Wall time after which a thread that got too little CPU is let go.
 const PATIENCE: Duration = Duration::from_millis(150);
+/// Other calls that stand for that CPU time: following them takes longer than making them.
+const CALLS: u32 = 1000;
 /// As long as calls come, the next one is waited for without sleeping.
 const EAGER: Duration = Duration::from_millis(2);
 
@@ -76,7 +78,6 @@ fn follow(tid: i32, sched: &File, usual: &dyn Fn(i64) -> bool) -> Look {
     let start = Instant::now();
     let mut quiet = start;
     let mut calls = 0;
-    let mut entered = false;
     loop {
         match stop(tid) {
             Err(_) => return Look::Left,
@@ -91,7 +92,6 @@ fn follow(tid: i32, sched: &File, usual: &dyn Fn(i64) -> bool) -> Look {
                             return Look::Waits;
                         }
                         calls += 1;
-                        entered = true;
                     }
                 } else if status >> 8 != 0 {
                     if signal != libc::SIGTRAP {
@@ -124,7 +124,8 @@ fn follow(tid: i32, sched: &File, usual: &dyn Fn(i64) -> bool) -> Look {
         }
         if start.elapsed() > PATIENCE {
             let ran = proc::sched(sched).map_or(0, |n| n.run.saturating_sub(before.run));
-            return if entered && u128::from(ran) >= CPU.as_nanos() { Look::Spins { calls } } else { Look::Starved };
+            let enough = calls >= CALLS || u128::from(ran) >= CPU.as_nanos();
+            return if enough { Look::Spins { calls } } else { Look::Starved };
         }
     }
 }

@@ -18,6 +18,7 @@ mod history;
 mod learn;
 mod proc;
 mod report;
+mod sections;
 mod thread;
 mod watch;
 

@@ -5,6 +5,7 @@ use crate::history::History;
 use crate::learn::Points;
 use crate::proc::{self, Dir, Sched};
 use crate::report::Kind;
+use crate::sections::Marks;
 use orbit_inspect::waits::Watched;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,6 +31,8 @@ pub(crate) struct Thread {
     pub(crate) tid: i32,
     file: Option<File>,
     pub(crate) sched: Sched,
+    /// CPU time it used between the last two looks, ns.
+    pub(crate) ran: u64,
     /// For how long it has not run, by looks.
     pub(crate) still: Duration,
     /// It came to rest and nobody has looked yet where.
@@ -63,6 +66,7 @@ impl Thread {
             tid,
             file: keep.then_some(file),
             sched,
+            ran: 0,
             still: Duration::ZERO,
             unseen: true,
             points: Points::default(),
@@ -82,8 +86,9 @@ impl Thread {
             None => proc::sched(&dir.file(format_args!("task/{}/schedstat", self.tid)).ok()?)?,
         };
         let was = std::mem::replace(&mut self.sched, now);
+        self.ran = now.run.saturating_sub(was.run);
         Some(Since {
-            run: now.run.saturating_sub(was.run),
+            run: self.ran,
             wait: now.wait.saturating_sub(was.wait),
             slices: now.slices.saturating_sub(was.slices),
         })
@@ -105,6 +110,8 @@ pub(crate) struct Process {
     pub(crate) dir: Dir,
     pub(crate) threads: BTreeMap<i32, Thread>,
     pub(crate) exe: Option<PathBuf>,
+    /// Sections marked in its source.
+    pub(crate) marks: Marks,
     /// For looking at waits; made when first needed.
     pub(crate) watched: Option<Watched>,
     /// A thread could not be read: the list is out of date.
@@ -124,6 +131,7 @@ impl Process {
             dir,
             threads: BTreeMap::new(),
             exe,
+            marks: Marks::default(),
             watched: None,
             stale: true,
             troubled: false,

@@ -36,7 +36,7 @@ pub struct Ahd {
     /// Holders outside the watched processes: CPU time when first met, and when.
     pub(crate) holders: BTreeMap<i32, (u64, Instant)>,
     last: Option<Instant>,
-    ticks: u64,
+    pub(crate) ticks: u64,
     /// CPU time of an ordinary tick, smoothed.
     price: Duration,
     pub(crate) events: Vec<Event>,
@@ -132,6 +132,7 @@ impl Ahd {
                 suspects.push((pid, tid, since));
             }
         }
+        self.look_at_sections(counted, now);
         let spent = cpu_time().saturating_sub(cpu);
         self.price = (self.price * 7 + spent) / 8;
         if self.config.busy {

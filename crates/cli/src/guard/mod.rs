@@ -100,6 +100,8 @@ struct Guard {
     child: Option<Child>,
     pid: i32,
     pidfd: OwnedFd,
+    /// Processes that were sent a signal for hanging: that they get on is no news.
+    ended: Vec<i32>,
     /// Commands of `exec:` that have not ended.
     helpers: Vec<Child>,
     began: Instant,
@@ -164,6 +166,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         child,
         pid,
         pidfd,
+        ended: Vec::new(),
         helpers: Vec::new(),
         began: now,
         started: now,
@@ -192,7 +195,10 @@ impl Guard {
             }
             let mut restart = None;
             for event in self.ahd.tick() {
-                self.tell(&event);
+                match &event {
+                    Event::Recovered { pid, .. } if self.ended.contains(pid) => continue,
+                    _ => self.tell(&event),
+                }
                 if let Event::Hang(hang) = event {
                     restart = restart.or(self.act(&hang).then_some(hang.pid));
                 }
@@ -248,7 +254,10 @@ impl Guard {
         let sent =
             orbit_linux::pidfd::open(hang.pid).and_then(|fd| orbit_linux::pidfd::send_signal(fd.as_fd(), signal));
         match sent {
-            Ok(()) => self.did(&format!("sent signal {signal} to process {}", hang.pid), hang.pid),
+            Ok(()) => {
+                self.ended.push(hang.pid);
+                self.did(&format!("sent signal {signal} to process {}", hang.pid), hang.pid);
+            }
             Err(e) => self.did(&format!("could not send signal {signal} to process {}: {e}", hang.pid), hang.pid),
         }
         false

@@ -1,0 +1,409 @@
+//! Sections that a program marks in its source: entered, left by an exit, nested, overlapping, in many threads at once.
+//!
+//! Owns: reading the record of `orbit-section` from outside and judging by it (RMK, section 5). Promises: trusts nothing in the
+//! record; what one look reads is bounded. A section's history holds the CPU time of its executions by exit; one that
+//! exceeds the check value in two looks hangs, and so does one in which the thread has not run for the limit. The
+//! clock is read here, not in the program: an execution between two looks counts with the mean of that time.
+
+use crate::Ahd;
+use crate::describe::{place, words};
+use crate::history::History;
+use crate::report::{Event, Hang, Kind, Unit};
+use orbit_inspect::waits::{FutexKind, Owner, Wait};
+use orbit_inspect::{Maps, Memory, Sure};
+use orbit_section::layout::{EXITS, MAGIC, NAME, NAMES_AT, SECTIONS, SLOTS, SLOTS_AT, Slot};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// Ticks between two searches for a record in a process that has none yet.
+const SEARCH_EVERY: u64 = 8;
+/// A process that has made none in so many searches is asked less often.
+const SEARCHES: u32 = 50;
+/// Bytes of a cell: the entry count and those of the exits.
+const CELL: usize = 32;
+/// Bytes of a slot in front of its cells.
+const CELLS_AT: usize = 64;
+/// A second look must find so much more CPU time.
+const MORE: Duration = Duration::from_millis(20);
+
+/// A section that a thread is in.
+#[derive(Clone, Copy, Debug)]
+struct Active {
+    /// CPU time of the thread when it was first seen inside.
+    run: u64,
+    began: Instant,
+    /// For how long the thread has not run inside.
+    still: Duration,
+    /// When and at what CPU time it exceeded the check value.
+    exceeded: Option<(Instant, u64)>,
+    /// When its wait is judged next.
+    judge: Duration,
+    told: bool,
+}
+
+/// One thread in one section.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    seq: u32,
+    exits: [u32; EXITS],
+    active: Option<Active>,
+}
+
+/// The marks of one process.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    base: Option<u64>,
+    searches: u32,
+    names: Vec<String>,
+    histories: Vec<History>,
+    /// By thread and section.
+    places: BTreeMap<(i32, usize), Place>,
+}
+
+/// What a look at a thread needs.
+#[derive(Clone, Copy)]
+struct Moment {
+    /// CPU time so far and since the last look.
+    run: u64,
+    ran: u64,
+    counted: Duration,
+    now: Instant,
+}
+
+/// What became of a thread in a section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// It may hang.
+    Suspect(Kind),
+    /// It was told to hang and has left.
+    Over,
+}
+
+/// A thread in a section that something is to be said of.
+struct Finding {
+    tid: i32,
+    section: usize,
+    found: Found,
+}
+
+impl Marks {
+    /// Looks for the record; cheap once it is known.
+    fn find(&mut self, pid: i32, tick: u64) -> Option<u64> {
+        let spacing = if self.searches < SEARCHES { SEARCH_EVERY } else { SEARCH_EVERY * 16 };
+        if self.base.is_none() && tick % spacing == 1 {
+            self.searches += 1;
+            let file = format!("/memfd:{NAME}");
+            let maps = Maps::of(pid).ok()?;
+            self.base = maps.iter().find(|m| m.path.starts_with(&file) && m.offset == 0).map(|m| m.start);
+        }
+        self.base
+    }
+
+    /// Reads the record and takes down who entered and left what; answers whom to suspect.
+    fn read(
+        &mut self,
+        pid: i32,
+        tick: u64,
+        window: usize,
+        moment: impl Fn(i32) -> Option<Moment>,
+        check: impl Fn(&History) -> u64,
+        limit: Duration,
+    ) -> Vec<Finding> {
+        let mut suspects = Vec::new();
+        let Some(base) = self.find(pid, tick) else {
+            return suspects;
+        };
+        let memory = Memory::of(pid);
+        let head = memory.bytes::<20>(base).filter(|h| h[..8] == MAGIC.to_ne_bytes());
+        let Some(head) = head else {
+            // Another program by now, or none.
+            *self = Marks::default();
+            return suspects;
+        };
+        let word = |b: &[u8], at: usize| b.get(at..at + 4).map_or(0, |w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
+        let sections = (word(&head, 12) as usize).min(SECTIONS);
+        let slots = (word(&head, 16) as usize).min(SLOTS);
+        while self.names.len() < sections {
+            let name = memory.bytes::<64>(base + (NAMES_AT + self.names.len() * 64) as u64).unwrap_or([0; 64]);
+            let len = name.iter().position(|&b| b == 0).unwrap_or(64);
+            self.names.push(String::from_utf8_lossy(&name[..len]).into_owned());
+            self.histories.push(History::new(window));
+        }
+        let mut alive = BTreeSet::new();
+        for slot in 0..slots {
+            let bytes = memory.vec(base + (SLOTS_AT + slot * size_of::<Slot>()) as u64, CELLS_AT + sections * CELL);
+            let tid = word(&bytes, 0) as i32;
+            let Some(m) = moment(tid) else {
+                continue;
+            };
+            alive.insert(tid);
+            for section in 0..sections {
+                let at = CELLS_AT + section * CELL;
+                let seq = word(&bytes, at);
+                let exits = std::array::from_fn(|e| word(&bytes, at + 4 + 4 * e));
+                if seq == 0 {
+                    continue;
+                }
+                let place = self.places.entry((tid, section)).or_insert(Place { seq, exits, active: None });
+                if let Some(found) = place.follow(seq, exits, m, &mut self.histories[section], &check, limit) {
+                    suspects.push(Finding { tid, section, found });
+                }
+            }
+        }
+        self.places.retain(|(tid, _), _| alive.contains(tid));
+        suspects
+    }
+}
+
+impl Place {
+    /// One look: what was left goes into the history, what is entered is measured.
+    fn follow(
+        &mut self,
+        seq: u32,
+        exits: [u32; EXITS],
+        m: Moment,
+        history: &mut History,
+        check: &impl Fn(&History) -> u64,
+        limit: Duration,
+    ) -> Option<Found> {
+        let left = (seq / 2).wrapping_sub(self.seq / 2);
+        if left > 0 {
+            let from = self.active.map_or(m.run - m.ran.min(m.run), |a| a.run);
+            let each = m.run.saturating_sub(from) / u64::from(left);
+            for (e, now) in exits.iter().enumerate() {
+                if *now != self.exits[e] {
+                    history.add(e as u64, each);
+                }
+            }
+        }
+        let same = seq == self.seq;
+        (self.seq, self.exits) = (seq, exits);
+        let over = !same && self.active.is_some_and(|a| a.told);
+        if seq % 2 == 0 {
+            self.active = None;
+            return over.then_some(Found::Over);
+        }
+        let fresh =
+            Active { run: m.run, began: m.now, still: Duration::ZERO, exceeded: None, judge: limit, told: false };
+        if !same {
+            self.active = None;
+        }
+        let a = self.active.get_or_insert(fresh);
+        if m.ran > 0 {
+            a.still = Duration::ZERO;
+            a.judge = limit;
+        } else {
+            a.still += m.counted;
+        }
+        if a.told || over {
+            return over.then_some(Found::Over);
+        }
+        if m.run - a.run.min(m.run) >= check(history) {
+            let (_, at) = *a.exceeded.get_or_insert((m.now, m.run));
+            return (m.run - at.min(m.run) >= MORE.as_nanos() as u64).then_some(Found::Suspect(Kind::Busy));
+        }
+        (a.still >= a.judge).then_some(Found::Suspect(Kind::Blocked))
+    }
+}
+
+/// CPU time that one execution may use. With no execution to go by that is the limit for waits: a first one may be long.
+fn allowed(h: &History, factor: f64, floor: u64, limit: Duration) -> u64 {
+    let first = if h.usual().is_none() { limit.as_nanos() as u64 } else { 0 };
+    h.check_value(factor, floor).max(first)
+}
+
+impl Ahd {
+    /// Looks at the marks of all processes.
+    pub(crate) fn look_at_sections(&mut self, counted: Duration, now: Instant) {
+        let (factor, floor, limit, window) =
+            (self.config.factor, self.config.floor.as_nanos() as u64, self.config.limit, self.config.window);
+        let mut all = Vec::new();
+        for (&pid, p) in &mut self.processes {
+            let threads = &p.threads;
+            let moment = |tid: i32| {
+                let t = threads.get(&tid)?;
+                Some(Moment { run: t.sched.run, ran: t.ran, counted, now })
+            };
+            let check = |h: &History| allowed(h, factor, floor, limit);
+            let mut suspects = p.marks.read(pid, self.ticks, window, moment, check, limit);
+            // The innermost section first: it was entered last, or, as far as that was not seen, more often.
+            let places = &p.marks.places;
+            suspects.sort_by_key(|f| {
+                std::cmp::Reverse(places.get(&(f.tid, f.section)).map(|q| (q.active.map(|a| a.began), q.seq)))
+            });
+            all.extend(suspects.into_iter().map(|f| (pid, f)));
+        }
+        for (pid, f) in all {
+            match f.found {
+                Found::Suspect(kind) => self.judge_section(pid, f.tid, f.section, kind),
+                Found::Over => self.left_section(pid, f.tid, now),
+            }
+        }
+    }
+
+    /// A thread that was told to spin has left its section.
+    fn left_section(&mut self, pid: i32, tid: i32, now: Instant) {
+        let thread = self.processes.get_mut(&pid).and_then(|p| p.threads.get_mut(&tid));
+        if let Some((Kind::Busy, told)) = thread.and_then(|t| t.told.take_if(|t| t.0 == Kind::Busy)) {
+            self.events.push(Event::Recovered { pid, tid, kind: Kind::Busy, after: now - told });
+        }
+    }
+
+    fn judge_section(&mut self, pid: i32, tid: i32, section: usize, kind: Kind) {
+        let started = Instant::now();
+        let Some(p) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let Some(status) = p.dir.status(tid) else {
+            return;
+        };
+        let key = (tid, section);
+        let check_busy = p
+            .marks
+            .histories
+            .get(section)
+            .map_or(0, |h| allowed(h, self.config.factor, self.config.floor.as_nanos() as u64, self.config.limit));
+        let usual = p.marks.histories.get(section).and_then(History::usual);
+        let name = p.marks.names.get(section).cloned().unwrap_or_default();
+        let Some(run) = p.threads.get(&tid).map(|t| t.sched.run) else {
+            return;
+        };
+        let Some(a) = p.marks.places.get_mut(&key).and_then(|place| place.active.as_mut()) else {
+            return;
+        };
+        if status.tracer != 0 {
+            // A debugger's time is not the program's: measure anew.
+            (a.run, a.exceeded, a.still) = (run, None, Duration::ZERO);
+            return;
+        }
+        a.judge = a.still + Duration::from_secs(1);
+        let (active, enabled) = (*a, if kind == Kind::Busy { self.config.busy } else { self.config.blocked });
+        if !enabled {
+            return;
+        }
+        let mut sure = Sure::Likely;
+        let mut others = Vec::new();
+        let (why, progress, check, unit, first) = match kind {
+            Kind::Busy => {
+                let first = active.exceeded.map_or(started, |(at, _)| at);
+                (None, run - active.run.min(run), check_busy, Unit::CpuNs, first)
+            }
+            Kind::Blocked => {
+                let Some((why, chain)) = self.held_up(pid, tid) else {
+                    return;
+                };
+                (sure, others) = (Sure::Certain, chain);
+                let wait = active.still.as_nanos() as u64;
+                (Some(why), wait, self.config.limit.as_nanos() as u64, Unit::WaitNs, started)
+            }
+        };
+        if let Some(p) = self.processes.get_mut(&pid) {
+            if let Some(a) = p.marks.places.get_mut(&key).and_then(|place| place.active.as_mut()) {
+                a.told = true;
+            }
+            let Some(t) = p.threads.get_mut(&tid).filter(|t| t.told.is_none()) else {
+                return;
+            };
+            t.told = Some((kind, started));
+        }
+        let mut who = vec![(pid, tid, if why.is_some() { "waits".to_owned() } else { "spins".to_owned() })];
+        who.extend(others);
+        let threads = self.stacks.involve(who, false);
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let why = why.unwrap_or_else(|| {
+            let at = threads.first().map_or_else(String::new, |t| place(&t.stack));
+            let usual = usual.map_or_else(String::new, |u| format!(", usually {:.3} ms", ms(u)));
+            format!("thread {tid} spins in section {name}, in {at}: {:.0} ms of CPU{usual}", ms(progress))
+        });
+        self.events.push(Event::Hang(Box::new(Hang {
+            kind,
+            pid,
+            tid,
+            comm: threads.first().map_or_else(String::new, |t| t.comm.clone()),
+            section: Some(name),
+            progress,
+            usual,
+            check_value: check,
+            unit,
+            since: active.began.elapsed(),
+            latency: first.elapsed(),
+            why,
+            sure,
+            threads,
+            cycle: Vec::new(),
+        })));
+    }
+
+    /// What holds up a thread inside a section, with the others involved; nothing if that is the machine, or a tracer.
+    fn held_up(&mut self, pid: i32, tid: i32) -> Option<(String, Vec<(i32, i32, String)>)> {
+        let p = self.processes.get_mut(&pid)?;
+        if p.dir.status(tid)?.state != b'S' {
+            return None;
+        }
+        let wait = self.wait_of(pid, tid)?;
+        match &wait {
+            Wait::Running
+            | Wait::Stopped
+            | Wait::Traced { .. }
+            | Wait::Disk { .. }
+            | Wait::Fault { .. }
+            | Wait::Ended
+            | Wait::Hidden(_) => None,
+            Wait::Futex(f) => {
+                let (FutexKind::Mutex { owner } | FutexKind::RwLock { writer: owner }) = f.kind else {
+                    return Some((format!("thread {tid} {}", words(&wait)), Vec::new()));
+                };
+                let Owner::Thread { pid: op, tid: ot } = owner else {
+                    return Some((format!("thread {tid} {}", words(&wait)), Vec::new()));
+                };
+                let (why, others) = self.held_by(pid, tid, &wait, op, ot, f.sure)?;
+                Some((why, others.into_iter().map(|(p, t)| (p, t, "holds up others".to_owned())).collect()))
+            }
+            Wait::Pipe { peers, .. } | Wait::Socket { peers, .. } | Wait::Child { pids: peers } => {
+                let at_work = |&peer: &i32| {
+                    peer != pid
+                        && crate::proc::Dir::open(peer).and_then(|d| d.tids().map(|t| (d, t))).is_ok_and(|(d, tids)| {
+                            tids.iter()
+                                .take(64)
+                                .any(|&t| d.status(t).is_some_and(|s| matches!(s.state, b'R' | b'D' | b'T' | b't')))
+                        })
+                };
+                (!peers.iter().any(at_work)).then(|| (format!("thread {tid} {}", words(&wait)), Vec::new()))
+            }
+            _ => Some((format!("thread {tid} {}", words(&wait)), Vec::new())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executions_go_to_their_exits_and_a_long_one_is_suspected_in_the_second_look() {
+        let ms = 1_000_000;
+        let mut place = Place::default();
+        let mut history = History::new(50);
+        let check = |h: &History| h.check_value(4.0, 120 * ms);
+        let limit = Duration::from_secs(5);
+        let at = |run: u64, ran: u64| Moment { run, ran, counted: Duration::from_millis(75), now: Instant::now() };
+        let mut exits = [0; EXITS];
+        exits[3] = 5;
+        assert!(place.follow(10, exits, at(50 * ms, 50 * ms), &mut history, &check, limit).is_none());
+        assert_eq!(history.usual(), Some(10 * ms), "five executions shared 50 ms");
+        assert!(place.follow(11, exits, at(60 * ms, 10 * ms), &mut history, &check, limit).is_none());
+        assert!(place.follow(11, exits, at(200 * ms, 140 * ms), &mut history, &check, limit).is_none());
+        assert_eq!(
+            place.follow(11, exits, at(270 * ms, 70 * ms), &mut history, &check, limit),
+            Some(Found::Suspect(Kind::Busy))
+        );
+        exits[3] = 6;
+        assert!(place.follow(12, exits, at(280 * ms, 10 * ms), &mut history, &check, limit).is_none());
+        assert!(history.usual() > Some(100 * ms), "the long one counts too");
+        place.follow(13, exits, at(280 * ms, 0), &mut history, &check, limit);
+        let blocked = (0..80).filter(|_| {
+            place.follow(13, exits, at(280 * ms, 0), &mut history, &check, limit) == Some(Found::Suspect(Kind::Blocked))
+        });
+        assert!(blocked.count() > 0);
+    }
+}

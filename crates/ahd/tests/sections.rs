@@ -1,0 +1,110 @@
+//! Hangs inside marked sections are found with the section's name; executions that are merely long for once are learnt.
+//!
+//! The test starts itself again as the program that hangs.
+
+use orbit_ahd::{Ahd, Config, Event, Hang, Kind};
+use orbit_section::{Section, enter, section};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+static OUTER: Section = section!("outer");
+static WORK: Section = section!("work");
+static WAKE: Section = section!("wake-up");
+
+const WAY: &str = "ORBIT_AHD_TEST_WAY";
+
+fn work(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+/// The program: a healthy start, then the hang. Never waits in a main loop, so only its sections tell.
+fn program(way: &str) -> ! {
+    let outer = enter(&OUTER);
+    for i in 0..300 {
+        let inside = enter(&WORK);
+        work(Duration::from_millis(2));
+        inside.leave(i % 3);
+    }
+    match way {
+        "spin" => {
+            let _inside = enter(&WORK);
+            work(Duration::from_secs(3600));
+        }
+        "blocked" => {
+            let _inside = enter(&WAKE);
+            let (lock, condition) = (Mutex::new(()), Condvar::new());
+            // Nobody will ever notify.
+            drop(condition.wait(lock.lock().expect("a lock")));
+        }
+        _ => {}
+    }
+    drop(outer);
+    std::process::exit(0);
+}
+
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn hang(way: &str) -> Option<Box<Hang>> {
+    let itself = std::env::current_exe().expect("the test");
+    let child = Command::new(itself)
+        .args(["the_program", "--exact", "--nocapture"])
+        .env(WAY, way)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("itself");
+    let mut program = Program(child);
+    let config = Config { limit: Duration::from_secs(2), ..Config::default() };
+    let mut ahd = Ahd::new(config);
+    ahd.add(program.0.id() as i32).expect("the program");
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(ahd.pause());
+        for event in ahd.tick() {
+            if let Event::Hang(hang) = event {
+                println!("{way}: {}", hang.why);
+                return Some(hang);
+            }
+        }
+        if program.0.try_wait().expect("wait").is_some() {
+            return None;
+        }
+    }
+    panic!("{way}: neither hung nor ended");
+}
+
+#[test]
+fn the_program() {
+    if let Ok(way) = std::env::var(WAY) {
+        program(&way);
+    }
+}
+
+#[test]
+fn a_spin_inside_a_section() {
+    let hang = hang("spin").expect("a hang");
+    assert_eq!(hang.kind, Kind::Busy);
+    assert_eq!(hang.section.as_deref(), Some("work"), "the inner one: {hang:?}");
+    assert!(hang.progress >= hang.check_value);
+}
+
+#[test]
+fn a_lost_wakeup_inside_a_section() {
+    let hang = hang("blocked").expect("a hang");
+    assert_eq!((hang.kind, hang.section.as_deref()), (Kind::Blocked, Some("wake-up")));
+}
+
+#[test]
+fn no_alarm_without_a_hang() {
+    assert!(hang("none").is_none());
+}
