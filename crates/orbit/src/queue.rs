@@ -306,8 +306,9 @@ impl Inner {
             let replica = &mut core.replicas[at];
             runs.clear();
             let used = area.used_pages();
-            let mut large = area.engine() == Engine::Fork;
-            if used > COPIER_FROM_PAGES && !large {
+            // Who names an engine gets it, and no other.
+            let mut large = area.asked_engine() == Engine::Fork;
+            if used > COPIER_FROM_PAGES && area.asked_engine() == Engine::Auto {
                 let most = copier_pays_from(used).max(1);
                 large = area.peek_pages(&replica.owed, most)? >= most;
             }

@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> out::Done {
 fn measure(size: usize, samples: usize) -> Result<Row, Failure> {
     let orbit = Orbit::new("bench-incremental", nothing)?;
     orbit.wait_ready(Duration::from_secs(20))?;
-    let mut field = Field::new("bench-incremental", size, Engine::Auto)?;
+    let mut field = Field::new("bench-incremental", size, Engine::Track)?;
     // The same writes on memory that nobody tracks, and the place where a full copy goes.
     let file = memfd::create("bench-full", size, false)?;
     let copy = Mapping::shared(file.as_fd(), size, true, true)?;
@@ -102,19 +102,11 @@ fn measure(size: usize, samples: usize) -> Result<Row, Failure> {
             incremental.add(called);
             faults.add(tracked.saturating_sub(untracked));
             full.add(copied);
-            // Fork leaves pages behind that are to be copied or marked at the next write: every fourth time, and then the
-            // writes and the call are done once without counting.
-            if sample % 4 == 0 {
-                fork.add(rivals::fork()?);
-                field.write(&new);
-                for page in 0..pages {
-                    // SAFETY: inside the own mapping.
-                    unsafe { plain.as_ptr().add(page * PAGE).cast::<usize>().write_volatile(sample) };
-                }
-                field.write_all();
-                settle(&orbit, &field.area)?;
-            }
         }
+    }
+    // Last, for a fork leaves every page of main to be marked or copied at the next write, which is not the call's.
+    for _ in 0..samples.div_ceil(4) {
+        fork.add(rivals::fork()?);
     }
     let row = Row {
         area_bytes: size,

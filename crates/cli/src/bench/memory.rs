@@ -80,9 +80,50 @@ impl Field {
         self.write(&all);
     }
 
+    /// Does something that forks, and keeps the field out of the child: else the fork would leave all of its pages
+    /// write-protected, and the next turn of the orbit would pay for that.
+    pub fn kept_from<T>(&self, forking: impl FnOnce() -> T) -> T {
+        let (base, len) = (self.area.base(), self.area.limit());
+        // SAFETY: the field's own memory; the advice is about children only, and taken back below.
+        let _ = unsafe { map::advise(base, len, libc::MADV_DONTFORK) };
+        let result = forking();
+        // SAFETY: as above.
+        let _ = unsafe { map::advise(base, len, libc::MADV_DOFORK) };
+        result
+    }
+
     /// So many pages, spread evenly.
     pub fn spread(&self, count: usize) -> Vec<usize> {
         (0..count).map(|nth| nth * self.pages / count).collect()
+    }
+}
+
+/// As many pages of plain memory, which nobody tracks: what a rival of the field writes to.
+pub struct Twin {
+    mapping: Mapping,
+    stamp: u64,
+}
+
+impl Twin {
+    /// With all of its pages present.
+    pub fn new(bytes: usize) -> Result<Twin, Failure> {
+        let mapping = Mapping::anonymous(bytes, false)?;
+        // SAFETY: an own mapping; the advice changes no content. A kernel without huge pages refuses it, rightly.
+        let _ = unsafe { map::advise(mapping.addr(), bytes, libc::MADV_NOHUGEPAGE) };
+        let mut twin = Twin { mapping, stamp: 0 };
+        twin.write(&(0..bytes / PAGE).collect::<Vec<_>>());
+        Ok(twin)
+    }
+
+    /// Writes a word to each of these pages, as [`Field::write`] does.
+    #[inline]
+    pub fn write(&mut self, pages: &[usize]) {
+        self.stamp += 1;
+        for &page in pages {
+            debug_assert!(page < self.mapping.len() / PAGE);
+            // SAFETY: inside the own mapping.
+            unsafe { self.mapping.as_ptr().add(page * PAGE).cast::<u64>().write_volatile(self.stamp) };
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `orbit bench write`: what a page costs main that it writes to and ships, faults included, against fork's copy-on-write.
 
-use super::memory::{Field, PAGE, settle};
+use super::memory::{Field, PAGE, Twin, settle};
 use super::plot::{Chart, Series};
 use super::reach::{Reach, ratio};
 use super::rivals::Child;
@@ -72,7 +72,9 @@ pub fn run(args: &Args) -> out::Done {
 fn measure(pattern: &'static str, count: usize, samples: usize) -> Result<Row, Failure> {
     let orbit = Orbit::new("bench-write", nothing)?;
     orbit.wait_ready(Duration::from_secs(20))?;
-    let mut field = Field::new("bench-write", AREA, Engine::Auto)?;
+    let mut field = Field::new("bench-write", AREA, Engine::Track)?;
+    // Fork's turn is on memory of its own: what it leaves write-protected there is not the orbit's.
+    let mut twin = Twin::new(AREA)?;
     let mut shuffle = Shuffle::new(3);
     settle(&orbit, &field.area)?;
     let per_page = |time: Duration| time.as_nanos() as f64 / count as f64;
@@ -99,25 +101,17 @@ fn measure(pattern: &'static str, count: usize, samples: usize) -> Result<Row, F
         whole.add_figure(per_page(wrote + called));
         writes.add_figure(per_page(wrote));
         calls.add_figure(per_page(called));
-        // Now nothing is between main and these pages: the writes alone. Then they are shipped, so that fork finds the
-        // state that the orbit found.
-        field.write(&pages);
+        let child = field.kept_from(Child::start)?;
         let began = Instant::now();
-        field.write(&pages);
-        plain.add_figure(per_page(began.elapsed()));
-        settle(&orbit, &field.area)?;
-        // For fork the pages are not tracked: the first writes after a call, which note the page, are done before.
-        field.write(&pages);
-        let child = Child::start()?;
-        let began = Instant::now();
-        field.write(&pages);
+        twin.write(&pages);
         let copied = began.elapsed();
         cow.add_figure(per_page(copied));
         with_fork.add_figure(per_page(copied + child.took));
         drop(child);
-        // What the fork left behind is not the orbit's: every page is marked as written and shipped.
-        field.write_all();
-        settle(&orbit, &field.area)?;
+        // Now nothing is between main and these pages: the writes alone.
+        let began = Instant::now();
+        twin.write(&pages);
+        plain.add_figure(per_page(began.elapsed()));
     }
     let row = Row {
         area_bytes: AREA,

@@ -305,6 +305,12 @@ impl Area {
         Ok(())
     }
 
+    /// The engine that was asked for, which may be [`Engine::Auto`].
+    #[doc(hidden)]
+    pub fn asked_engine(&self) -> Engine {
+        self.inner.asked
+    }
+
     /// Pages from the base to the last one ever used.
     #[doc(hidden)]
     pub fn used_pages(&self) -> usize {
