@@ -7,6 +7,7 @@ mod bench;
 mod doctor;
 mod guard;
 mod out;
+mod pins;
 mod ps;
 mod top;
 mod view;
@@ -40,6 +41,7 @@ enum Command {
     Bench(bench::Args),
     Doctor(doctor::Args),
     Guard(guard::Args),
+    Pins(pins::Args),
     Ps(ps::Args),
     Top(top::Args),
 }
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Guard(args) => guard::run(&args),
+        Command::Pins(args) => pins::run(&args),
         Command::Ps(args) => ps::run(&args),
         Command::Top(args) => top::run(&args),
     };

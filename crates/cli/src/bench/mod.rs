@@ -10,6 +10,7 @@ mod delegate;
 mod incremental;
 mod machine;
 mod memory;
+mod pins;
 mod plot;
 mod reach;
 mod rivals;
@@ -43,6 +44,7 @@ enum What {
     Incremental(incremental::Args),
     Write(write::Args),
     Delegate(delegate::Args),
+    Pins(pins::Args),
 }
 
 /// Options of every bench.
@@ -66,6 +68,7 @@ pub fn run(args: &Args) -> Done {
         What::Incremental(args) => incremental::run(args),
         What::Write(args) => write::run(args),
         What::Delegate(args) => delegate::run(args),
+        What::Pins(args) => pins::run(args),
     }
 }
 

@@ -32,7 +32,7 @@ use crate::{
     command::{Command, Reply},
     error::{Error, PinError, Result},
     event::Kind,
-    filter::{Filter, Who},
+    filter::{Counts, Filter, Who},
     pin::{Pin, PinKind, Probe},
     pins,
 };
@@ -107,12 +107,20 @@ pub struct PinStatus {
     pub name: &'static str,
     /// One sentence: what it gives.
     pub about: &'static str,
+    /// By what it works where it works entirely; empty for a pin that is not of this crate.
+    pub facility: &'static str,
+    /// Names of its operations ([`Command`]); none are known of a pin that is not of this crate.
+    pub operations: &'static [&'static str],
+    /// Events that it raises where it works entirely.
+    pub events: &'static [Kind],
     /// Whether it can work here.
     pub probe: Probe,
     /// Whether it is loaded.
     pub loaded: bool,
     /// Names of the modules that use it.
     pub users: Vec<String>,
+    /// What became of the events of the subscriptions that it has now, together.
+    pub counts: Counts,
 }
 
 /// See the module's head. A handle: clones are the same core, which ends with the last handle and the last [`Client`].
@@ -180,12 +188,17 @@ impl Core {
         let status = |kind: &PinKind| {
             let loaded = state.loaded.get(kind.name);
             let name_of = |user: &u64| state.members.get(user).map(|member| member.name.clone());
+            let (facility, operations) = pins::described(kind.name);
             PinStatus {
                 name: kind.name,
                 about: kind.about,
+                facility,
+                operations,
+                events: kind.events,
                 probe: (kind.probe)(&self.inner.env),
                 loaded: loaded.is_some(),
                 users: loaded.map(|loaded| loaded.users.iter().filter_map(name_of).collect()).unwrap_or_default(),
+                counts: state.counts_of(kind.name),
             }
         };
         state.kinds.values().map(status).collect()
@@ -356,6 +369,18 @@ impl Inner {
 }
 
 impl State {
+    /// The counts of a pin's subscriptions, added up.
+    fn counts_of(&self, pin: &str) -> Counts {
+        let own = self.subscriptions.values().filter(|(of, _)| *of == pin).map(|(_, sub)| sub.counts());
+        own.fold(Counts::default(), |all, one| Counts {
+            passed: all.passed + one.passed,
+            due: all.due + one.due,
+            delivered: all.delivered + one.delivered,
+            waiting: all.waiting + one.waiting,
+            lost: all.lost + one.lost,
+        })
+    }
+
     /// Programs guarded for a module that still run.
     fn guarded_for(&mut self, user: u64) -> Vec<u32> {
         let alive = |(pid, born): (&u32, &u64)| (start_time(*pid) == Some(*born)).then_some(*pid);

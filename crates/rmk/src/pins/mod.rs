@@ -38,3 +38,32 @@ pub(crate) fn all() -> Vec<PinKind> {
         calls::IPC_PIN,
     ]
 }
+
+/// By what a pin works where it works entirely, and the names of its operations ([`crate::Command`]); nothing for one that is
+/// not of this crate.
+pub(crate) fn described(pin: &str) -> (&'static str, &'static [&'static str]) {
+    match pin {
+        "P_PMC" => (
+            "perf events, per thread or CPU",
+            &["CounterOpen", "CounterStart", "CounterStop", "CounterRead", "CounterWrite", "CounterClose"],
+        ),
+        "P_APIC" => ("perf overflow: kernel program, descriptor or signal", &["OverflowArm", "OverflowDisarm"]),
+        "P_DBR" => ("debug registers by perf, four a thread", &["BreakpointSet", "BreakpointClear"]),
+        "P_INTR" => ("kernel programs at the interrupts' tracepoints", &["InterruptCounts"]),
+        "P_SIG" => (
+            "kernel programs at the signals' tracepoints; interception by ptrace",
+            &["SignalIntercept", "SignalDecide", "SignalRelease", "SignalSend"],
+        ),
+        "P_MEM" => (
+            "process_vm_readv and writev, PAGEMAP_SCAN, soft-dirty pages",
+            &["MemoryRead", "MemoryWrite", "MemoryMap", "PagesWatch", "PagesCollect", "PagesForget", "PagesSet"],
+        ),
+        "P_SCHL" => ("kernel programs at the scheduler's tracepoints", &["CpuStates", "ThreadTimes"]),
+        "P_PERI" => ("timerfd; a thread of real-time priority on each CPU", &["HeartbeatStart", "HeartbeatStop"]),
+        "P_NET" => ("kernel programs at system calls on sockets", &["Sockets"]),
+        "P_SYSC" => ("kernel programs at system calls", &["CallsNow"]),
+        "P_FILE" => ("kernel programs at system calls on files", &["OpenFiles", "FileRead", "FileWrite", "FileSeek"]),
+        "P_IPC" => ("kernel programs at system calls on channels", &["Channels", "ChannelWrite"]),
+        _ => ("", &[]),
+    }
+}
