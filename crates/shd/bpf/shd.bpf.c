@@ -16,7 +16,7 @@ typedef __u32 u32;
 
 #define MAX_CPUS 512
 #define NEIGHBOURS 8
-#define WINDOW 50
+#define WINDOW 64 // a power of two
 #define NOBODY (~0u)
 
 // What is known of one CPU. Written by that CPU only, but for: `accused` and what follows it, by whoever judges it;
@@ -34,9 +34,9 @@ struct cpu {
 	u64 accused;              // `progress` for which an alarm was raised
 	u64 alarm_time, alarm_by, alarm_check, alarm_tick, alarm_count;
 	u64 alarm;                // = accused, once the alarm's other fields are written
-	u64 spare[3];
+	u64 spare[5];
 };
-_Static_assert(sizeof(struct cpu) == 576, "src/table.rs");
+_Static_assert(sizeof(struct cpu) == 704, "src/table.rs");
 
 struct seen { u64 progress, missed; };
 
@@ -143,10 +143,8 @@ int tick(struct bpf_perf_event_data *at)
 	u64 now = bpf_ktime_get_ns();
 	if (in_user_mode(at))
 		progressed(c, now);
-	u64 slot = c->ticks++ % WINDOW;
 	c->last_tick = now;
-	if (slot < WINDOW)
-		c->window[slot] = c->longest;
+	c->window[c->ticks++ & (WINDOW - 1)] = c->longest;
 	c->longest = 0;
 	u64 most = 0;
 	for (u32 i = 0; i < WINDOW; i++)

@@ -16,7 +16,7 @@ pub const MAX_CPUS: usize = 512;
 /// CPUs that one CPU judges beside itself.
 pub const NEIGHBOURS: usize = 8;
 const NOBODY: u32 = u32::MAX;
-const WINDOW: usize = 50;
+const WINDOW: usize = 64;
 
 /// What is known of one CPU.
 #[repr(C)]
@@ -44,9 +44,9 @@ pub struct Cpu {
     pub alarm_count: AtomicU64,
     /// `progress` for which the last alarm was raised.
     pub alarm: AtomicU64,
-    spare: [AtomicU64; 3],
+    spare: [AtomicU64; 5],
 }
-const _: () = assert!(size_of::<Cpu>() == 576);
+const _: () = assert!(size_of::<Cpu>() == 704);
 
 /// The table, mapped.
 pub struct Table {

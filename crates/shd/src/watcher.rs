@@ -70,6 +70,8 @@ impl Watchers {
                     let go = settled.is_ok();
                     // The starter may have given up already.
                     let _ = ready.send(settled);
+                    // Held on to, it would keep the starter waiting.
+                    drop(ready);
                     if go {
                         shared.run();
                     }
