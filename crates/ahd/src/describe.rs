@@ -128,12 +128,12 @@ pub(crate) struct Stacks {
 impl Stacks {
     /// Parses the process' files ahead of need.
     pub(crate) fn prepare(&mut self, pid: i32) {
-        if let std::collections::btree_map::Entry::Vacant(free) = self.unwinders.entry(pid) {
-            if let Ok(mut u) = Unwinder::new(pid) {
-                // A process that cannot be read says so when its stack is taken.
-                let _ = u.prepare();
-                free.insert(u);
-            }
+        if let std::collections::btree_map::Entry::Vacant(free) = self.unwinders.entry(pid)
+            && let Ok(mut u) = Unwinder::new(pid)
+        {
+            // A process that cannot be read says so when its stack is taken.
+            let _ = u.prepare();
+            free.insert(u);
         }
     }
 

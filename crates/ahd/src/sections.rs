@@ -60,6 +60,9 @@ pub(crate) struct Marks {
     places: BTreeMap<(i32, usize), Place>,
 }
 
+/// A sentence, and the other threads involved: process, thread, what it does.
+type HeldUp = (String, Vec<(i32, i32, String)>);
+
 /// What a look at a thread needs.
 #[derive(Clone, Copy)]
 struct Moment {
@@ -179,7 +182,7 @@ impl Place {
         let same = seq == self.seq;
         (self.seq, self.exits) = (seq, exits);
         let over = !same && self.active.is_some_and(|a| a.told);
-        if seq % 2 == 0 {
+        if seq & 1 == 0 {
             self.active = None;
             return over.then_some(Found::Over);
         }
@@ -335,7 +338,7 @@ impl Ahd {
     }
 
     /// What holds up a thread inside a section, with the others involved; nothing if that is the machine, or a tracer.
-    fn held_up(&mut self, pid: i32, tid: i32) -> Option<(String, Vec<(i32, i32, String)>)> {
+    fn held_up(&mut self, pid: i32, tid: i32) -> Option<HeldUp> {
         let p = self.processes.get_mut(&pid)?;
         if p.dir.status(tid)?.state != b'S' {
             return None;

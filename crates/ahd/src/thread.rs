@@ -159,10 +159,10 @@ impl Process {
         self.threads.retain(|t, _| tids.binary_search(t).is_ok());
         for tid in tids {
             let keep = self.threads.len() < room;
-            if let std::collections::btree_map::Entry::Vacant(v) = self.threads.entry(tid) {
-                if let Some(t) = Thread::new(&self.dir, tid, keep, window) {
-                    v.insert(t);
-                }
+            if let std::collections::btree_map::Entry::Vacant(v) = self.threads.entry(tid)
+                && let Some(t) = Thread::new(&self.dir, tid, keep, window)
+            {
+                v.insert(t);
             }
         }
         !self.threads.is_empty()
