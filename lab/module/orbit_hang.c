@@ -72,7 +72,7 @@ static enum hrtimer_restart release(struct hrtimer *timer)
 // The NMI that wakes the halted CPU is ours, so the kernel need not wonder about it.
 static int woken(unsigned int type, struct pt_regs *regs)
 {
-	return kind == HALT && READ_ONCE(let_go) && atomic_read(&running) ? NMI_HANDLED : NMI_DONE;
+	return kind == HALT && READ_ONCE(let_go) ? NMI_HANDLED : NMI_DONE;
 }
 
 static noinline void spin(u64 since)
