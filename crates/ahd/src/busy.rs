@@ -40,8 +40,9 @@ impl Ahd {
         }
         if waited != Some(0) {
             // It has waited since: a burst is over. With nothing known from before, the burst begins here.
-            if let Some(n) = waited {
-                t.history.add(t.points.exit(), since.run / n.max(1));
+            // The last of these runs goes on: with few others the mean would be its own.
+            if let Some(n) = waited.filter(|n| *n >= 3) {
+                t.history.add(t.points.exit(), since.run / n);
             }
             t.ease = 1;
             end(&mut self.events, pid, t, now);

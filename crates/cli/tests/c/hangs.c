@@ -32,7 +32,7 @@ static volatile unsigned long sink;
 static void work(double ms) {
     double end = cpu() + ms / 1e3;
     while (cpu() < end) {
-        for (int i = 0; i < 1000; i++) {
+        for (int i = 0; i < 50000; i++) {
             sink += (unsigned long)i;
         }
     }
