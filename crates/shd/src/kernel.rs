@@ -88,7 +88,7 @@ fn interrupt(
     program.load()?;
     for &cpu in cpus {
         program.attach(
-            event.clone(),
+            event,
             PerfEventScope::AllProcessesOneCpu { cpu: cpu as u32 },
             SamplePolicy::Period(period),
             false,

@@ -8,6 +8,7 @@ mod action;
 mod program;
 mod settings;
 mod show;
+mod system;
 
 use crate::out::{Done, FAINT, Failure};
 use action::OnHang;
@@ -27,6 +28,7 @@ Examples:
   orbit guard -- redis-server --port 7000
   orbit guard --events hangs.jsonl --on-hang kill -- ./server
   orbit guard --on-hang 'exec:mail -s hang ops@example.org' --pid 4711
+  orbit guard --system=reboot --events /var/log/cpu-hangs.jsonl
 
 Exit status: the program's own; 128 and the number of the signal that ended it;
 127 or 126 if it could not be found or run, 125 if the guard could not begin.";
@@ -50,11 +52,21 @@ pub struct Args {
     /// Joins a running process instead of starting one.
     #[arg(long, value_name = "N", conflicts_with = "program")]
     pid: Option<i32>,
+    /// Watches the kernel instead: tells when a CPU no longer schedules. ACTION: report, crash or reboot (by sysrq, at once).
+    #[arg(
+        long,
+        value_name = "ACTION",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "report",
+        conflicts_with_all = ["pid", "program", "on_hang", "config"]
+    )]
+    system: Option<orbit_shd::Action>,
     /// The program and its arguments.
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        required_unless_present = "pid",
+        required_unless_present_any = ["pid", "system"],
         value_name = "PROGRAM"
     )]
     program: Vec<OsString>,
@@ -70,6 +82,9 @@ const RESTART_MOST: Duration = Duration::from_secs(10);
 const RESTART_CALM: Duration = Duration::from_secs(60);
 
 pub fn run(args: &Args) -> Done {
+    if let Some(action) = args.system {
+        return system::run(action, args.events.as_deref());
+    }
     match begin(args) {
         Ok(mut guard) => guard.watch(),
         Err(Failure::Text(why)) => {
