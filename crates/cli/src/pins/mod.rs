@@ -1,10 +1,16 @@
-//! `orbit pins`: the pins of the reliability microkernel and how each stands on this machine.
+//! `orbit pins`: the pins of the reliability microkernel, how each stands on this machine, and who uses it.
 //!
 //! Only looks: no pin is loaded, no kernel program is attached, nothing is left behind.
+
+mod builtin;
+mod control;
+mod host;
+pub mod modules;
 
 use crate::out::{self, BAD, Done, FAINT, Failure, GOOD, HEAD, WARN};
 use orbit_rmk::{Core, PinStatus, Probe};
 use serde::Serialize;
+use serde_json::Value;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -33,6 +39,8 @@ struct Row {
     why: Option<String>,
     operations: &'static [&'static str],
     events: Vec<String>,
+    /// The cores of this user in which it is loaded: `core`, `users`, and what became of the events.
+    loaded: Vec<Value>,
 }
 
 impl Row {
@@ -50,13 +58,27 @@ impl Row {
             why,
             operations: pin.operations,
             events: pin.events.iter().map(ToString::to_string).collect(),
+            loaded: Vec::new(),
         }
+    }
+
+    /// Takes from the answers of running cores what concerns this pin.
+    fn used_by(mut self, cores: &[Value]) -> Row {
+        for core in cores {
+            for pin in modules::list_of(core, "pins").iter().filter(|pin| pin["pin"] == self.pin) {
+                let mut here = pin.clone();
+                here["core"] = core["core"].clone();
+                self.loaded.push(here);
+            }
+        }
+        self
     }
 }
 
 pub fn run(args: &Args) -> Done {
     let core = Core::new().map_err(|error| Failure::text(error.to_string()))?;
-    let rows: Vec<Row> = core.pins().into_iter().map(Row::of).collect();
+    let cores = modules::look();
+    let rows: Vec<Row> = core.pins().into_iter().map(|pin| Row::of(pin).used_by(&cores)).collect();
     let mut to = anstream::stdout().lock();
     if args.json {
         out::json(&mut to, &serde_json::json!({ "pins": rows }))?;
@@ -75,6 +97,17 @@ pub fn run(args: &Args) -> Done {
         }
         writeln!(to, "        {FAINT}operations{FAINT:#} {}", row.operations.join(", "))?;
         writeln!(to, "        {FAINT}events{FAINT:#}     {}", row.events.join(", "))?;
+        for here in &row.loaded {
+            writeln!(
+                to,
+                "        {FAINT}loaded{FAINT:#}     core {}, by {}: {} delivered, {} waiting, {} lost",
+                here["core"],
+                modules::words(here, "users"),
+                here["delivered"],
+                here["waiting"],
+                here["lost"]
+            )?;
+        }
     }
     let count = |state: &str| rows.iter().filter(|row| row.state == state).count();
     writeln!(

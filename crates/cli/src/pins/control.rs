@@ -1,0 +1,132 @@
+//! The way to running cores: each listens at an abstract UNIX socket named `orbit-core-PID-UID`, found in /proc/net/unix.
+//!
+//! Abstract names leave no file behind, however a core ends, but have no mode: so each side asks the kernel who the other is.
+//! A core answers its own user and root; a command believes only the process that the name names, of its own user. One line
+//! of JSON each way a connection.
+
+use crate::out::Failure;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+/// What a core can be asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ask {
+    /// How it, its modules and its pins stand.
+    List,
+    /// To install this module.
+    Load(String),
+    /// To remove it.
+    Unload(String),
+}
+
+/// What it answers.
+pub type Answer = Result<Value, String>;
+
+/// Longest line that either side reads, bytes.
+const LONGEST: u64 = 1 << 20;
+/// A core that does not answer a look within this is left out, and named.
+const LOOK: Duration = Duration::from_secs(2);
+/// Installing a module makes a process; on a busy machine that takes its time.
+const CHANGE: Duration = Duration::from_secs(60);
+
+fn user() -> u32 {
+    // SAFETY: no pointers are passed; always succeeds.
+    unsafe { libc::geteuid() }
+}
+
+/// The other side: its process and user.
+fn peer(stream: &UnixStream) -> io::Result<(i32, u32)> {
+    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    let to = (&raw mut cred).cast();
+    // SAFETY: at most `length` bytes are written to `cred`.
+    match unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut length) } {
+        0 => Ok((cred.pid, cred.uid)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn address(pid: i32) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("orbit-core-{pid}-{}", user()))
+}
+
+/// Listens as this process' core; each question goes to `answer`, one at a time, in a thread that lives as long as the process.
+pub fn serve(answer: impl Fn(Ask) -> Answer + Send + 'static) -> io::Result<()> {
+    let listener = UnixListener::bind_addr(&address(std::process::id() as i32)?)?;
+    std::thread::Builder::new().name("orbit-control".into()).spawn(move || {
+        for stream in listener.incoming() {
+            // One that goes away, or is not allowed, concerns nobody else.
+            let _ = stream.and_then(|stream| converse(&stream, &answer));
+        }
+    })?;
+    Ok(())
+}
+
+fn converse(stream: &UnixStream, answer: &impl Fn(Ask) -> Answer) -> io::Result<()> {
+    stream.set_read_timeout(Some(LOOK))?;
+    stream.set_write_timeout(Some(LOOK))?;
+    let (_, uid) = peer(stream)?;
+    if uid != user() && uid != 0 {
+        return Ok(());
+    }
+    let mut line = String::new();
+    BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
+    let answer = serde_json::from_str(&line).map_err(|error| format!("not understood: {error}")).and_then(answer);
+    let mut bytes = serde_json::to_vec(&answer)?;
+    bytes.push(b'\n');
+    (&mut &*stream).write_all(&bytes)
+}
+
+/// The cores of this user that run now, by process number.
+pub fn cores() -> Vec<i32> {
+    let uid = user().to_string();
+    let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let of_line = |line: &str| {
+        let (pid, owner) = line.rsplit_once("@orbit-core-")?.1.split_once('-')?;
+        (owner == uid).then(|| pid.parse().ok()).flatten()
+    };
+    let mut pids: Vec<i32> = text.lines().filter_map(of_line).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+/// Asks the core of this process.
+///
+/// # Errors
+/// There is none, it does not answer in time, or its own answer is an error.
+pub fn ask(pid: i32, ask: &Ask) -> Result<Value, Failure> {
+    let limit = if matches!(ask, Ask::List) { LOOK } else { CHANGE };
+    let failed = |error: io::Error| {
+        let why = match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => "no core of yours runs there".to_owned(),
+            io::ErrorKind::WouldBlock => format!("no answer within {limit:?}: is it stopped?"),
+            _ => error.to_string(),
+        };
+        Failure::text(format!("core {pid}: {why}; `orbit modules` lists those that run"))
+    };
+    let line = exchange(pid, ask, limit).map_err(failed)?;
+    let answer: Answer = serde_json::from_str(&line)?;
+    answer.map_err(|why| Failure::text(format!("core {pid}: {why}")))
+}
+
+fn exchange(pid: i32, ask: &Ask, limit: Duration) -> io::Result<String> {
+    let stream = UnixStream::connect_addr(&address(pid)?)?;
+    if peer(&stream)? != (pid, user()) {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "another process has its name"));
+    }
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
+    let mut bytes = serde_json::to_vec(ask)?;
+    bytes.push(b'\n');
+    (&mut &stream).write_all(&bytes)?;
+    let mut line = String::new();
+    BufReader::new((&stream).take(LONGEST)).read_line(&mut line)?;
+    Ok(line)
+}
