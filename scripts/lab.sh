@@ -2,7 +2,7 @@
 # System hang detection in a virtual machine whose CPUs are made to hang: Debian's 6.1 kernel, two processors, a module of
 # ours (lab/module) that hangs a CPU on demand and lets go of it by itself.
 #
-#   scripts/lab.sh [--runs N] [--load SECONDS]     default: 14 runs (each kind on each CPU once), 20 s of load
+#   scripts/lab.sh [--runs N] [--load SECONDS]     default: 14 runs (each kind on each CPU once), 20 s of load; two minutes
 #   scripts/lab.sh --runs 154 --load 600           the full form, about twenty minutes
 #
 # Kernel and headers are unpacked below target/lab, never installed. The machine is emulated (ORBIT_VM_KVM=1 uses /dev/kvm);
