@@ -249,6 +249,16 @@ impl Ahd {
         Some(Verdict { why, sure: Sure::Likely, others, cycle: Vec::new() })
     }
 
+    /// Notes the call that a thread is told to be blocked in: as long as it sleeps there it has not got on.
+    pub(crate) fn remember_call(&mut self, pid: i32, tid: i32) {
+        if let Some(p) = self.processes.get_mut(&pid)
+            && let Some(t) = p.threads.get_mut(&tid)
+        {
+            t.told_in = p.dir.call(tid).unwrap_or_default();
+            t.stirred = false;
+        }
+    }
+
     fn tell(&mut self, pid: i32, tid: i32, still: Duration, v: Verdict, started: Instant) {
         let mut who = vec![(pid, tid)];
         who.extend(v.others);
@@ -263,6 +273,10 @@ impl Ahd {
                 (p, t, wait.as_ref().map_or_else(|| "has ended".into(), words))
             })
             .collect();
+        self.remember_call(pid, tid);
+        for e in &v.cycle {
+            self.remember_call(e.pid, e.tid);
+        }
         let threads = self.stacks.involve(threads, gentle);
         let check = if v.cycle.is_empty() { self.config.hopeless() } else { Duration::ZERO };
         self.events.push(Event::Hang(Box::new(Hang {

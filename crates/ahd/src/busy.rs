@@ -74,6 +74,13 @@ impl Ahd {
             return;
         }
         self.examine(pid, tid, check, first);
+        // Being stopped counts as a wait of the thread's own.
+        if let Some(p) = self.processes.get_mut(&pid)
+            && let Some(status) = p.dir.status(tid)
+            && let Some(t) = p.threads.get_mut(&tid)
+        {
+            t.waits = Some(status.waits);
+        }
     }
 
     fn examine(&mut self, pid: i32, tid: i32, check: u64, first: Instant) {

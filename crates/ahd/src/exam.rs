@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// CPU time a thread must have had before it may be said to spin.
 const CPU: Duration = Duration::from_millis(20);
 /// Wall time after which a thread that got too little CPU is let go.
-const PATIENCE: Duration = Duration::from_millis(150);
+const PATIENCE: Duration = Duration::from_millis(400);
 /// Other calls that stand for that CPU time: following them takes longer than making them.
 const CALLS: u32 = 1000;
 /// As long as calls come, the next one is waited for without sleeping.

@@ -311,6 +311,7 @@ impl Ahd {
         }
         let mut who = vec![(pid, tid, if why.is_some() { "waits".to_owned() } else { "spins".to_owned() })];
         who.extend(others);
+        self.remember_call(pid, tid);
         let threads = self.stacks.involve(who, false);
         let ms = |ns: u64| ns as f64 / 1e6;
         let why = why.unwrap_or_else(|| {

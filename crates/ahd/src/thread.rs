@@ -3,7 +3,7 @@
 use crate::Config;
 use crate::history::History;
 use crate::learn::Points;
-use crate::proc::{self, Dir, Sched};
+use crate::proc::{self, Call, Dir, Sched};
 use crate::report::Kind;
 use crate::sections::Marks;
 use orbit_inspect::waits::Watched;
@@ -48,6 +48,10 @@ pub(crate) struct Thread {
     pub(crate) judge: Duration,
     /// It was told to hang.
     pub(crate) told: Option<(Kind, Instant)>,
+    /// The call it was told to be blocked in.
+    pub(crate) told_in: Option<Call>,
+    /// It ran since; whether it got on is not known yet.
+    pub(crate) stirred: bool,
 }
 
 /// How a thread fared between two looks.
@@ -76,6 +80,8 @@ impl Thread {
             ease: 1,
             judge: Duration::ZERO,
             told: None,
+            told_in: None,
+            stirred: false,
         })
     }
 

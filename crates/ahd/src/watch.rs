@@ -18,6 +18,8 @@ const LOOKS_A_TICK: usize = 48;
 const CHILDREN_EVERY: u64 = 3;
 /// Threads of a process that are asked for children in one search.
 const PARENTS: usize = 64;
+/// CPU time that a stop may cost a thread, ns.
+const STIRS: u64 = 10_000_000;
 /// Looks are never further apart than this.
 const SLOWEST: Duration = Duration::from_millis(500);
 
@@ -93,7 +95,7 @@ impl Ahd {
     }
 
     /// Looks once at everything and answers what happened. Blocks for some microseconds a thread; where a thread is
-    /// suspected, for the time it takes to examine it (at most 0.4 s each).
+    /// suspected, for the time it takes to examine it (at most 1 s each).
     pub fn tick(&mut self) -> Vec<Event> {
         let now = Instant::now();
         let cpu = cpu_time();
@@ -171,13 +173,20 @@ impl Ahd {
             t.judge = Duration::ZERO;
             t.unseen = true;
             p.all_told = false;
-            if let Some((Kind::Blocked, told)) = t.told {
+            t.stirred = true;
+        } else {
+            t.still += counted;
+        }
+        if let Some((Kind::Blocked, told)) = t.told.filter(|_| t.stirred) {
+            // Taking its stack made it run too; then it sleeps in the same call again.
+            let call = p.dir.call(tid).unwrap_or_default();
+            let back = call.is_some() && call == t.told_in;
+            t.stirred = call.is_none() && since.run < STIRS;
+            if !back && !t.stirred {
                 t.told = None;
                 self.told_rings.retain(|r| !r.contains(&tid));
                 self.events.push(Event::Recovered { pid, tid, kind: Kind::Blocked, after: now - told });
             }
-        } else {
-            t.still += counted;
         }
         // Where a thread that rests now does so; the first of these looks teach its habits.
         let resting = !ran && t.unseen;
