@@ -20,7 +20,7 @@
  *     if (orbit_call(checker, 1, &area, NULL, &a, sizeof a, &end) < 0)
  *         log(orbit_last_error());                          // "crashed: SIGSEGV at 0x0 in check (account.c:12)"
  *
- * Build: cc prog.c $(pkg-config --cflags --libs orbit). Linux on x86-64 or AArch64.
+ * Build: cc prog.c $(pkg-config --cflags --libs orbit). Linux on x86-64.
  *
  * Errors. A function that gives an int or long gives a negative errno value when it fails; one that gives a pointer
  * gives NULL and sets errno. Either way orbit_last_error() has a sentence that names the thing, the value, the limit and

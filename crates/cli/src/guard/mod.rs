@@ -218,10 +218,10 @@ impl Guard {
                     restart = restart.or(self.act(&hang).then_some(hang.pid));
                 }
             }
-            if let Some(pid) = restart {
-                if let Some(code) = self.restart(pid) {
-                    return Ok(code);
-                }
+            if let Some(pid) = restart
+                && let Some(code) = self.restart(pid)
+            {
+                return Ok(code);
             }
             self.helpers.retain_mut(|h| matches!(h.try_wait(), Ok(None)));
         }

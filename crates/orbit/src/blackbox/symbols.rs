@@ -81,7 +81,15 @@ impl Crash {
     /// The call stack, innermost function first; empty if the orbit could not leave one. Finds names and lines when first
     /// asked, which reads debug information from disk and may take some tenths of a second.
     pub fn backtrace(&self) -> &[Frame] {
-        self.backtrace.get_or_init(|| symbolise(&self.addresses))
+        self.backtrace.get_or_init(|| {
+            let mut frames = symbolise(&self.addresses);
+            // Below the task there is only the orbit's own loop.
+            let own = |frame: &Frame| frame.function.as_ref().is_some_and(|name| name.contains("orbit::task::Task"));
+            if let Some(at) = frames.iter().position(own) {
+                frames.truncate(at);
+            }
+            frames
+        })
     }
 
     /// The frame to blame.
