@@ -234,6 +234,14 @@ impl Ahd {
             suspects.sort_by_key(|f| {
                 std::cmp::Reverse(places.get(&(f.tid, f.section)).map(|q| (q.active.map(|a| a.began), q.seq)))
             });
+            // A wait is the innermost section's: those around it wait with it.
+            let rank =
+                |tid: i32, section: usize| places.get(&(tid, section)).map(|q| (q.active.map(|a| a.began), q.seq));
+            let innermost = |f: &Finding| {
+                let open = places.iter().filter(|((tid, _), q)| *tid == f.tid && q.active.is_some());
+                open.map(|(&(tid, section), _)| rank(tid, section)).max() == Some(rank(f.tid, f.section))
+            };
+            suspects.retain(|f| !matches!(f.found, Found::Suspect(Kind::Blocked)) || innermost(f));
             all.extend(suspects.into_iter().map(|f| (pid, f)));
         }
         for (pid, f) in all {
