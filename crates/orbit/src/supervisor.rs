@@ -66,6 +66,9 @@ fn supervise(weak: &Weak<Runtime>) {
             fds.push(readable(pidfd));
             fds.push(readable(orbit.event.as_raw_fd()));
         }
+        // Asleep it holds on to nothing: an orbit ends with its last handle.
+        let sleeping: Vec<Weak<Inner>> = orbits.iter().map(Arc::downgrade).collect();
+        drop(orbits);
         drop(runtime);
         if poll::poll(&mut fds, wait).is_err() {
             std::thread::sleep(Duration::from_millis(10));
@@ -74,7 +77,8 @@ fn supervise(weak: &Weak<Runtime>) {
         let Some(runtime) = weak.upgrade() else { return };
         eventfd::drain(runtime.door.as_fd());
         let now = Instant::now();
-        for (at, orbit) in orbits.iter().enumerate() {
+        for (at, orbit) in sleeping.iter().enumerate() {
+            let Some(orbit) = orbit.upgrade() else { continue };
             if fds[2 + 2 * at].revents != 0 {
                 eventfd::drain(orbit.event.as_fd());
                 orbit.reap();

@@ -97,3 +97,19 @@ fn never_restarting_means_down_for_good() {
         }
     }
 }
+
+#[test]
+fn an_orbit_ends_with_its_last_handle() {
+    let orbit = Orbit::new("dropped", do_harm).expect("orbit");
+    again_and_well(&orbit);
+    let (pid, other) = (orbit.pid(), orbit.clone());
+    drop(orbit);
+    again_and_well(&other);
+    drop(other);
+    let until = Instant::now() + Duration::from_secs(20);
+    // SAFETY: asks only.
+    while unsafe { libc::kill(pid, 0) } == 0 {
+        assert!(Instant::now() < until, "its process ends too");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
