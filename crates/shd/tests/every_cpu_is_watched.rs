@@ -1,4 +1,4 @@
-//! On this machine's own kernel: every CPU is seen to tick and to switch, check values keep to their limits, and dropping the
+//! On this machine's own kernel: every CPU is seen to switch, one that works to tick, check values keep to their limits, and dropping the
 //! detection ends its threads. Hangs are for the laboratory (`scripts/lab.sh`).
 
 use orbit_shd::{Options, Shd};
@@ -41,7 +41,9 @@ fn every_cpu_is_watched() {
     loop {
         let cpus = shd.cpus();
         assert!(!cpus.is_empty());
-        if cpus.iter().all(|cpu| cpu.ticks >= 20 && cpu.switches >= 20 && cpu.check == patient) {
+        // An idle CPU switches to its watcher and hardly ticks; some CPU runs this test.
+        let switching = cpus.iter().all(|cpu| cpu.switches >= 20 && cpu.check == patient);
+        if switching && cpus.iter().any(|cpu| cpu.ticks >= 20) {
             break;
         }
         assert!(begun.elapsed() < Duration::from_secs(30), "a CPU is not seen at work: {cpus:?}");
