@@ -229,14 +229,14 @@ impl Ahd {
             };
             let check = |h: &History| allowed(h, factor, floor, limit);
             let mut suspects = p.marks.read(pid, self.ticks, window, moment, check, limit);
-            // The innermost section first: it was entered last, or, as far as that was not seen, more often.
+            // The innermost section: it was entered last; as far as that was not seen, it is entered more often, or was first
+            // entered, and so named, later.
             let places = &p.marks.places;
-            suspects.sort_by_key(|f| {
-                std::cmp::Reverse(places.get(&(f.tid, f.section)).map(|q| (q.active.map(|a| a.began), q.seq)))
-            });
+            let rank = |tid: i32, section: usize| {
+                places.get(&(tid, section)).map(|q| (q.active.map(|a| a.began), q.seq, section))
+            };
+            suspects.sort_by_key(|f| std::cmp::Reverse(rank(f.tid, f.section)));
             // A wait is the innermost section's: those around it wait with it.
-            let rank =
-                |tid: i32, section: usize| places.get(&(tid, section)).map(|q| (q.active.map(|a| a.began), q.seq));
             let innermost = |f: &Finding| {
                 let open = places.iter().filter(|((tid, _), q)| *tid == f.tid && q.active.is_some());
                 open.map(|(&(tid, section), _)| rank(tid, section)).max() == Some(rank(f.tid, f.section))
