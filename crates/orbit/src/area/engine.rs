@@ -8,7 +8,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Engine {
-    /// Chosen by the size in use and what the kernel offers: `copy` up to 16 KiB, then `track`, or `compare` where there is
+    /// Chosen by the size in use and what the kernel offers: `copy` up to 64 KiB, then `track`, or `compare` where there is
     /// no userfaultfd. May change while the area grows.
     #[default]
     Auto,

@@ -26,9 +26,9 @@ use protect::Protect;
 use std::io;
 use written::{Shape, Written};
 
-/// Up to this many pages, `Auto` copies them all: 16 KiB are copied in 0.3 us out of the cache and 3 from memory, and
-/// tracking one write takes 4 (`area_costs`, `small_areas_by_engine`).
-const COPIED_PAGES: usize = 4;
+/// Up to this many pages, `Auto` copies them all: 64 KiB are copied in 2 us out of the cache, and tracking takes 4 and, where
+/// another CPU has to be interrupted for it, 20 more (`area_costs`, `small_areas_by_engine`; `orbit bench call`).
+const COPIED_PAGES: usize = 16;
 
 /// The engine at work.
 #[derive(Debug)]
