@@ -60,7 +60,7 @@ serve() {
 }
 
 # Time on a CPU of all threads of a server, nanoseconds.
-cpu() { cat /proc/"$(cat "$scratch/$1.pid")"/task/*/schedstat | awk '{n += $1} END {printf "%d\n", n}'; }
+cpu() { cat /proc/"$(cat "$scratch/$1.pid")"/task/*/schedstat | awk '{n += $1} END {printf "%.0f\n", n}'; }
 calls() { redis-cli -s "$scratch/$1" orbit.info | tr -d '\r' | sed -n 's/^handovers://p'; }
 
 # Drives a server; prints requests a second, nanoseconds of CPU a request, hand-overs a second.
