@@ -5,6 +5,10 @@
 
 use std::fmt;
 
+use orbit_linux::rlimit::{self, Resource};
+
+use crate::area::window;
+
 /// A result of this library.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -88,11 +92,11 @@ impl Error {
     pub fn system(doing: impl fmt::Display, error: std::io::Error) -> Error {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         let (kind, way_out) = match errno {
-            libc::EMFILE => (Kind::Limit, "; raise the limit of descriptors (ulimit -n)"),
-            libc::ENFILE => (Kind::Limit, "; the system's table of open files is full (fs.file-max)"),
-            libc::EAGAIN => (Kind::Limit, "; raise the limit of processes (ulimit -u, pids of the control group)"),
-            libc::ENOMEM => (Kind::Limit, "; free memory, or raise the limit of address space (ulimit -v)"),
-            other => (Kind::System(other), ""),
+            libc::EMFILE => (Kind::Limit, descriptors()),
+            libc::ENFILE => (Kind::Limit, "; the system's table of open files is full (fs.file-max)".to_owned()),
+            libc::EAGAIN => (Kind::Limit, processes()),
+            libc::ENOMEM => (Kind::Limit, memory()),
+            other => (Kind::System(other), String::new()),
         };
         Error { kind, message: format!("{doing}: {error}{way_out}") }
     }
@@ -105,6 +109,39 @@ impl Error {
     /// The `errno` value (positive).
     pub fn errno(&self) -> i32 {
         self.kind.errno()
+    }
+}
+
+/// The limit of descriptors, and how many it takes.
+fn descriptors() -> String {
+    let allowed = rlimit::get(0, Resource::Files).map_or(0, |(soft, _)| soft);
+    format!(
+        "; {allowed} descriptors are allowed (ulimit -n): the library takes {DESCRIPTORS}, each orbit \
+         {DESCRIPTORS_AN_ORBIT} and one more for each area it sees; raise the limit"
+    )
+}
+
+/// Descriptors that the library takes for itself, at most, spares left out.
+const DESCRIPTORS: u64 = 8;
+/// Descriptors that an orbit takes.
+const DESCRIPTORS_AN_ORBIT: u64 = 6;
+
+fn processes() -> String {
+    let allowed = match rlimit::get(0, Resource::Processes) {
+        Ok((rlimit::INFINITE, _)) | Err(_) => "no limit".to_owned(),
+        Ok((soft, _)) => soft.to_string(),
+    };
+    format!("; the limit of processes is reached: raise it (ulimit -u, now {allowed}; pids.max of the control group)")
+}
+
+fn memory() -> String {
+    match window::address_space() {
+        Some((limit, used)) => format!(
+            "; {} KiB of address space are allowed (ulimit -v), {} in use: raise the limit, or give areas lower limits",
+            limit >> 10,
+            used >> 10
+        ),
+        None => "; free memory, or let more be promised (vm.overcommit_memory, vm.max_map_count)".to_owned(),
     }
 }
 

@@ -459,7 +459,10 @@ impl Gate for Inner {
         }
         Err(Error::new(
             Kind::Denied,
-            format!("orbit \"{}\" was made to push data only; see OrbitBuilder::may_alter", self.options.name),
+            format!(
+                "orbit \"{}\" was made to push data only: its updates may neither modify areas nor run operations",
+                self.options.name
+            ),
         ))
     }
 }

@@ -155,8 +155,8 @@ impl Inner {
                         return Err(Error::new(
                             Kind::Full,
                             format!(
-                                "orbit \"{}\" has no room for the call: {why}; make calls more seldom, or the log larger \
-                                 (OrbitBuilder::log)",
+                                "orbit \"{}\" has no room for the call: {why}; make fewer calls at a time, or make the orbit \
+                                 with a larger log",
                                 self.options.name
                             ),
                         ));

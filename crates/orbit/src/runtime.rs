@@ -112,7 +112,7 @@ pub fn init_with(config: Config) -> Result<()> {
     if slot.as_ref().is_some_and(|r| r.generation == area::generation()) {
         return Err(Error::new(
             Kind::Invalid,
-            "the library is set up already: call init_with before the first area or orbit",
+            "the library is set up already: give it a configuration before the first area or orbit is made",
         ));
     }
     *slot = Some(Runtime::start(config)?);

@@ -459,7 +459,7 @@ pub(crate) fn push(bytes: &[u8]) -> Result<()> {
         Some(shared) => shared.push(bytes),
         None => Err(Error::new(
             Kind::WrongSide,
-            "orbit_push hands an update from an orbit to main: call it from a task, not from main",
+            "an update is pushed from an orbit to main: do it in a task, not in main",
         )),
     }
 }

@@ -271,18 +271,22 @@ fn fork_twice(life: Life, ours: &OwnedFd) -> std::io::Result<OwnedFd> {
             match unsafe { libc::fork() } {
                 0 => live(life),
                 pid => {
-                    let mut answer = [0u8; 5];
-                    answer[1..].copy_from_slice(&pid.to_le_bytes());
-                    // SAFETY: a descriptor this process holds; ends without running exit handlers of the program.
-                    unsafe {
-                        let socket = BorrowedFd::borrow_raw(life.socket);
-                        if pid > 0
-                            && let Ok(fd) = pidfd::open(pid)
-                        {
-                            let _ = socket::send(socket, &answer, &[fd.as_fd()]);
+                    // SAFETY: a descriptor this process holds.
+                    let socket = unsafe { BorrowedFd::borrow_raw(life.socket) };
+                    let made = if pid > 0 { pidfd::open(pid) } else { Err(std::io::Error::last_os_error()) };
+                    let _ = match made {
+                        Ok(fd) => socket::send(socket, &[CLONED], &[fd.as_fd()]),
+                        Err(e) => {
+                            if pid > 0 {
+                                // SAFETY: the child just made, not yet reaped.
+                                unsafe { libc::kill(pid, libc::SIGKILL) };
+                            }
+                            let errno = e.raw_os_error().unwrap_or(libc::EIO).to_le_bytes();
+                            socket::send(socket, &[FAILED, errno[0], errno[1], errno[2], errno[3]], &[])
                         }
-                        libc::_exit(0)
-                    }
+                    };
+                    // SAFETY: ends without running exit handlers of the program.
+                    unsafe { libc::_exit(0) }
                 }
             }
         }
@@ -297,7 +301,13 @@ fn fork_twice(life: Life, ours: &OwnedFd) -> std::io::Result<OwnedFd> {
             if ready > 0 {
                 socket::receive(ours.as_fd(), &mut bytes, &mut fds, true)?;
             }
-            fds.pop().ok_or_else(|| std::io::Error::from_raw_os_error(libc::EAGAIN))
+            let errno = match bytes[0] {
+                FAILED => i32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]),
+                // A descriptor that did not arrive: this process has no room for it.
+                CLONED => libc::EMFILE,
+                _ => libc::EAGAIN,
+            };
+            fds.pop().ok_or_else(|| std::io::Error::from_raw_os_error(errno))
         }
     }
 }

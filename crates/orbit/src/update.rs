@@ -395,8 +395,8 @@ fn registered(address: usize, number: usize) -> Result<Operation> {
     drop(operations);
     found.ok_or_else(|| {
         let name = blackbox::function_at(address).unwrap_or_else(|| "no known function".into());
-        let what = format!("update item {number}: operation {address:#x} ({name}) is not registered; main must call");
-        Error::new(Kind::Denied, format!("{what} register_operation for it"))
+        let what = format!("update item {number}: operation {address:#x} ({name}) is not registered");
+        Error::new(Kind::Denied, format!("{what}; main must register it before updates that ask for it are applied"))
     })
 }
 

@@ -11,12 +11,12 @@ use std::fs;
 /// without `/proc`.
 pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<()> {
     let refuse =
-        |kind, why: String| Err(Error::new(kind, format!("cannot adopt {addr:#x}+{len:#x} as area \"{name}\": {why}")));
+        |kind, why: String| Err(Error::new(kind, format!("cannot adopt {len} bytes at {addr:#x} as area \"{name}\": {why}")));
     let page = page_size();
     if addr == 0 || len == 0 || !addr.is_multiple_of(page) || !len.is_multiple_of(page) {
         return refuse(
             Kind::Invalid,
-            format!("address and length must be multiples of {page} and not zero; align the memory"),
+            format!("address and length must be multiples of the page size, {page}, and not zero; align the memory"),
         );
     }
     let Some(end) = addr.checked_add(len) else {

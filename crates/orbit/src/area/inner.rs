@@ -13,6 +13,7 @@ use super::track::Tracker;
 use super::window::{Window, window};
 use super::{Engine, human, registry};
 use crate::error::{Error, Kind, Result};
+use crate::task::is_own_side;
 use orbit_linux::map;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -160,8 +161,28 @@ impl AreaInner {
         Error::new(Kind::Gone, format!("area \"{}\" was destroyed", self.name))
     }
 
+    /// An error if this process is a fork of the one that made the area: its books are a copy there, perhaps caught in the
+    /// middle of a change by another thread, and what lies in the area is the parent's.
+    pub(super) fn check_process(&self) -> Result<()> {
+        if self.generation == generation() {
+            return Ok(());
+        }
+        let name = &self.name;
+        if is_own_side() {
+            let text = format!("area \"{name}\" is main's: an orbit sees a picture of it and cannot use it; push an update");
+            return Err(Error::new(Kind::WrongSide, text));
+        }
+        let text = format!(
+            "area \"{name}\" was made by the process that this one was forked from: its objects can be read and written \
+             here as ordinary memory, but not allocated, freed or shown to orbits; make areas of this process's own"
+        );
+        Err(Error::new(Kind::Forked, text))
+    }
+
     /// Runs `f` on the heap. Adopted memory has none.
     fn heap<R>(&self, f: impl FnOnce(&mut Heap) -> Result<R>) -> Result<R> {
+        // Before the lock, which another thread may have held when this process was forked: it stays held here.
+        self.check_process()?;
         let mut state = lock(&self.state);
         if state.gone {
             return Err(self.gone());
@@ -169,7 +190,7 @@ impl AreaInner {
         let Some(heap) = &mut state.heap else {
             return Err(Error::new(
                 Kind::Unsupported,
-                format!("area \"{}\" is adopted memory and has no allocator; use Area::new for objects", self.name),
+                format!("area \"{}\" is adopted memory and has no allocator; make another area for objects", self.name),
             ));
         };
         let result = f(heap);
@@ -203,6 +224,7 @@ impl AreaInner {
 
     /// Hands out an object; `zeroed` if it must read as zeros.
     pub(super) fn alloc(&self, size: usize, align: usize, zeroed: bool) -> Result<NonNull<u8>> {
+        super::check_size(format_args!("an object in area \"{}\"", self.name), size)?;
         if !align.is_power_of_two() {
             return Err(Error::new(
                 Kind::Invalid,
@@ -223,7 +245,7 @@ impl AreaInner {
         let (name, held, limit) = (&self.name, human(heap.held()), human(self.limit));
         if size > self.limit {
             let text = format!(
-                "area \"{name}\": an object of {} is larger than the area's limit of {limit}; raise Area::limit",
+                "area \"{name}\": an object of {} is larger than the area's limit of {limit}; make the area with a higher limit",
                 human(size)
             );
             return Error::new(Kind::TooLarge, text);
@@ -233,7 +255,7 @@ impl AreaInner {
             Kind::Full,
             format!(
                 "area \"{name}\" is full: {held} of {limit} used, {}{aligned} asked for, longest free range {}; \
-                 raise Area::limit or free objects",
+                 make the area with a higher limit, or free objects",
                 human(size),
                 human(heap.longest())
             ),
@@ -270,7 +292,7 @@ impl AreaInner {
             Bad::Interior { inside, size } => Error::new(
                 Kind::Invalid,
                 format!(
-                    "area \"{name}\": {addr:#x} lies {inside} bytes inside an object of {size}; pass {:#x}, as alloc returned it",
+                    "area \"{name}\": {addr:#x} lies {inside} bytes inside an object of {size}; pass {:#x}, its address",
                     addr - inside
                 ),
             ),
@@ -350,16 +372,7 @@ impl AreaInner {
     /// # Errors
     /// `Gone`, `Forked`, and those of `f`.
     pub(super) fn with_tracker<R>(&self, f: impl FnOnce(&mut Tracker) -> Result<R>) -> Result<R> {
-        // Before the lock, which another thread of main may have held when this process was forked: it stays held here.
-        if self.generation != generation() {
-            return Err(Error::new(
-                Kind::Forked,
-                format!(
-                    "area \"{}\" was made by the process that this one was forked from; make areas of your own after a fork",
-                    self.name
-                ),
-            ));
-        }
+        self.check_process()?;
         let mut track = lock(&self.track);
         let tracker = track.as_mut().ok_or_else(|| self.gone())?;
         tracker.grow(self.high_pages())?;

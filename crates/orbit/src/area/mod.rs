@@ -35,7 +35,7 @@ mod registry;
 mod touched;
 #[doc(hidden)]
 pub mod track;
-mod window;
+pub(crate) mod window;
 
 use crate::error::{Error, Kind, Result};
 pub use engine::Engine;
@@ -68,6 +68,18 @@ fn human(bytes: usize) -> String {
     format!("{bytes} bytes")
 }
 
+/// Refuses what no object and no area can be long: a negative number that became one without sign, or an overflow.
+fn check_size(what: impl fmt::Display, bytes: usize) -> Result<()> {
+    if bytes <= isize::MAX as usize {
+        return Ok(());
+    }
+    let signed = bytes as isize;
+    let text = format!(
+        "{what} cannot be {bytes} bytes, which is {signed} as a signed number: was it negative, or did it overflow?"
+    );
+    Err(Error::new(Kind::TooLarge, text))
+}
+
 /// An area. A handle: clones stand for the same area, which lives until the last of them and the last orbit that uses it
 /// are gone, or [`Area::destroy`]. All of it may be used from any thread.
 #[derive(Clone)]
@@ -93,7 +105,7 @@ impl AreaBuilder {
     }
 
     /// How many bytes it may ever hold: it grows in place up to there. Takes address space, not memory. Rounded up to
-    /// whole pages; 64 MiB, or the size if that is more, when not said.
+    /// whole pages; when not said 64 MiB (less where `ulimit -v` is low), or the size if that is more.
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = Some(bytes);
         self
@@ -108,22 +120,26 @@ impl AreaBuilder {
     /// Makes the area.
     ///
     /// # Errors
-    /// `Invalid` for a limit of 0 or below the size, `Full` when the window of address space has no room left, `Limit` when
-    /// it cannot be reserved, `Unsupported` when the engine asked for cannot be had here.
+    /// `Invalid` for a limit of 0 or below the size, `TooLarge` for what no size can be, `Full` when the window of address
+    /// space has no room left, `Limit` when it cannot be reserved, `Unsupported` when the engine asked for cannot be had
+    /// here.
     pub fn build(self) -> Result<Area> {
-        let limit = self.limit.unwrap_or(self.size.max(DEFAULT_LIMIT));
+        check_size(format_args!("the size of area \"{}\"", self.name), self.size)?;
+        let limit = match self.limit {
+            Some(limit) => limit,
+            None => self.size.max(DEFAULT_LIMIT.min(window::window()?.len() / 4)),
+        };
+        check_size(format_args!("the limit of area \"{}\"", self.name), limit)?;
         if limit == 0 || limit < self.size {
             return Err(Error::new(
                 Kind::Invalid,
                 format!(
-                    "area \"{}\": a limit of {limit} bytes for a size of {}; raise Area::limit",
+                    "area \"{}\": a limit of {limit} bytes is less than its size of {}; raise the limit",
                     self.name, self.size
                 ),
             ));
         }
-        let Some(limit) = limit.checked_next_multiple_of(page_size()) else {
-            return Err(Error::new(Kind::Invalid, format!("area \"{}\": no limit can be {limit} bytes", self.name)));
-        };
+        let limit = limit.next_multiple_of(page_size());
         AreaInner::carve(self.name, self.size, limit, self.engine).map(|inner| Area { inner })
     }
 
@@ -141,7 +157,7 @@ impl AreaBuilder {
         let base = addr.expose_provenance();
         if window::existing().is_some_and(|window| window.overlaps(base, len)) {
             let text =
-                format!("cannot adopt {base:#x}+{len:#x} as area \"{}\": it lies in the window of areas", self.name);
+                format!("cannot adopt {len} bytes at {base:#x} as area \"{}\": an area has that memory already", self.name);
             return Err(Error::new(Kind::Invalid, text));
         }
         registry::check(&self.name, base, len)?;
@@ -294,11 +310,13 @@ impl Area {
     /// and every later use of a handle answers `Gone`.
     ///
     /// # Errors
-    /// `Invalid` while orbits use it.
+    /// `Invalid` while orbits use it, `Forked` in a child of the process that made it.
     pub fn destroy(&self) -> Result<()> {
+        self.inner.check_process()?;
         let users = self.inner.users();
         if users != 0 {
-            let text = format!("area \"{}\" is used by {users} orbits; destroy those first", self.inner.name);
+            let orbits = if users == 1 { "an orbit".to_owned() } else { format!("{users} orbits") };
+            let text = format!("area \"{}\" is used by {orbits}; detach it or destroy the orbit first", self.inner.name);
             return Err(Error::new(Kind::Invalid, text));
         }
         self.inner.close();
@@ -350,7 +368,7 @@ impl fmt::Debug for Area {
 }
 
 fn foreign(addr: usize) -> Error {
-    Error::new(Kind::Foreign, format!("{addr:#x} belongs to no area; pass what an area's alloc returned"))
+    Error::new(Kind::Foreign, format!("{addr:#x} belongs to no area; pass the address that an allocation in an area gave"))
 }
 
 /// Frees an object of whichever area it is in. Null is nothing to free.

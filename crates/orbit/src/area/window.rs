@@ -6,13 +6,17 @@
 
 use crate::error::{Error, Kind, Result};
 use orbit_linux::map::{self, Mapping};
+use orbit_linux::rlimit::{self, Resource};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// What is reserved when nobody says otherwise.
 const DEFAULT_BYTES: usize = 64 << 30;
 /// Less than this is not worth going on with.
-const LEAST_BYTES: usize = 64 << 20;
+const LEAST_BYTES: usize = 16 << 20;
+/// Where address space is limited, the window takes one part in so many of what is left: an orbit's replica takes as much
+/// again as the area, and the program wants some too.
+const SHARE: u64 = 3;
 /// Alignment of ranges at least this long, and the unit of a huge page.
 const HUGE: usize = 2 << 20;
 
@@ -39,11 +43,11 @@ pub(crate) fn existing() -> Option<&'static Window> {
     WINDOW.get()
 }
 
-/// Reserves `bytes` of address space as the window, halving until the kernel agrees. A window that exists already stays
-/// as it is, whatever its size.
+/// Reserves `bytes` of address space as the window: a third of what is left where `ulimit -v` leaves less, and half as
+/// much again and again where the kernel refuses. A window that exists already stays as it is, whatever its size.
 ///
 /// # Errors
-/// `Limit` when not even 64 MiB can be had.
+/// `Limit` when not even 16 MiB can be had.
 pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
     if let Some(window) = WINDOW.get() {
         return Ok(window);
@@ -53,6 +57,22 @@ pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
         return Ok(window);
     }
     let mut len = bytes.max(LEAST_BYTES).next_multiple_of(HUGE);
+    if let Some((limit, used)) = address_space() {
+        let share = (limit.saturating_sub(used) / SHARE) as usize;
+        if share < LEAST_BYTES {
+            let needed = (used + SHARE * LEAST_BYTES as u64) >> 10;
+            return Err(Error::new(
+                Kind::Limit,
+                format!(
+                    "address space is too scarce for areas: {} KiB are allowed (ulimit -v) and {} in use; \
+                     raise the limit to {needed} or more",
+                    limit >> 10,
+                    used >> 10
+                ),
+            ));
+        }
+        len = len.min(share / HUGE * HUGE);
+    }
     loop {
         match Mapping::reserve(len) {
             Ok(mapping) => {
@@ -65,13 +85,21 @@ pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
                 return Err(Error::new(
                     Kind::Limit,
                     format!(
-                        "cannot reserve address space for areas: {bytes} bytes asked for, {len} refused as well ({error}); \
-                         raise the address space limit (ulimit -v) or ask for a smaller window"
+                        "cannot reserve address space for areas: the kernel refuses even {} ({error})",
+                        super::human(len)
                     ),
                 ));
             }
         }
     }
+}
+
+/// The limit of address space (`ulimit -v`) and what of it is in use, bytes; none where there is no limit.
+pub(crate) fn address_space() -> Option<(u64, u64)> {
+    let (limit, _) = rlimit::get(0, Resource::AddressSpace).ok().filter(|(soft, _)| *soft != rlimit::INFINITE)?;
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    Some((limit, pages * map::page_size() as u64))
 }
 
 impl Window {
@@ -96,7 +124,7 @@ impl Window {
 
     /// The whole room a range of `bytes` takes: it and the unmapped page after it.
     fn room(bytes: usize) -> usize {
-        bytes + map::page_size()
+        bytes.saturating_add(map::page_size())
     }
 
     /// Takes a range of `bytes` (whole pages) out of the window. It is still `PROT_NONE`.
@@ -116,9 +144,13 @@ impl Window {
             return Err(Error::new(
                 Kind::Full,
                 format!(
-                    "the window for areas has no range of {bytes} bytes left ({left} of {} bytes free); \
-                     lower Area::limit, drop areas, or reserve a larger window at start",
-                    self.len
+                    "no address space for an area with a limit of {}: of the window of {} for all areas {} are free, in \
+                     pieces perhaps, and each area takes a page more than its limit; give areas lower limits, destroy some, \
+                     or set the library up with a larger window{}",
+                    super::human(bytes),
+                    super::human(self.len),
+                    super::human(left),
+                    if address_space().is_some() { " (ulimit -v bounds it)" } else { "" }
                 ),
             ));
         };

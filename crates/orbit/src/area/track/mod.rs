@@ -103,17 +103,17 @@ impl Tracker {
         match engine {
             Engine::Auto | Engine::Fork | Engine::Copy => {}
             Engine::Track => {
-                tracker.way = tracker.track(0).map_err(|why| refused(why, "Engine::Auto or Engine::Compare"))?;
+                tracker.way = tracker.track(0).map_err(|why| refused(why, "engine auto or compare"))?;
             }
             Engine::Compare => {
                 let compare = Compare::new(base, limit, tracker.page);
                 tracker.way = Way::Compare(compare.map_err(|error| {
-                    refused(format!("no address space for a shadow ({error})"), "a smaller limit or Engine::Copy")
+                    refused(format!("no address space for a shadow ({error})"), "a lower limit or engine copy")
                 })?);
             }
             Engine::Mprotect => {
                 let protect = Protect::new(base, limit, tracker.page);
-                tracker.way = Way::Protect(protect.map_err(|error| refused(error.to_string(), "Engine::Auto"))?);
+                tracker.way = Way::Protect(protect.map_err(|error| refused(error.to_string(), "engine auto"))?);
             }
         }
         Ok(tracker)
