@@ -42,6 +42,12 @@ pub fn open(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// Whether the process has ended, reaped or not. Does not wait.
+pub fn has_ended(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    crate::poll::poll(&mut fds, Some(std::time::Duration::ZERO)).unwrap_or(0) > 0
+}
+
 /// Sends a signal to exactly the process of this handle (0: only checks that it is there). Async-signal-safe.
 ///
 /// # Errors

@@ -12,13 +12,14 @@
 //! ```
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use orbit_linux::map::Mapping;
-use orbit_linux::memfd;
+use orbit_linux::{eventfd, futex, memfd};
 
 use crate::blackbox::BlackBox;
 use crate::error::{Error, Result};
+use crate::task::{Identity, bytes_of};
 
 /// Calls that may wait in one orbit's queue, the running one included.
 pub(crate) const SLOTS: u32 = 256;
@@ -63,9 +64,22 @@ pub(crate) const COPIER_NONE: u32 = 0;
 pub(crate) const COPIER_WAITED_FOR: u32 = 1;
 pub(crate) const COPIER_DONE: u32 = 2;
 
+/// The process that has this channel waits to be told who it is.
+pub(crate) const UNBORN: u32 = 0;
+/// [`Down::identity`] says who.
+pub(crate) const BORN: u32 = 1;
+/// It gets another channel instead, by its socket.
+pub(crate) const MOVED: u32 = 2;
+/// 64-bit words that hold an [`Identity`].
+const IDENTITY_WORDS: usize = size_of::<Identity>() / 8;
+
 /// What main tells one orbit. Writer of everything here: main.
 #[repr(C, align(64))]
 pub(crate) struct Down {
+    /// [`UNBORN`], [`BORN`] or [`MOVED`]. A futex the process sleeps on.
+    pub born: AtomicU32,
+    /// Who the process is. Written before `born` is raised.
+    identity: [AtomicU64; IDENTITY_WORDS],
     /// Calls handed over so far. A futex the orbit sleeps on.
     pub submitted: AtomicU32,
     /// Threads of main that sleep on [`Up::completed`].
@@ -115,6 +129,44 @@ pub(crate) struct Up {
     pub black_box: BlackBox,
     /// The ring of updates, in words: pieces are multiples of 8 bytes.
     pub push: [AtomicU64; PUSH_BYTES / 8],
+}
+
+impl Down {
+    /// Main: tells the process who it is, and wakes it if it waits for that.
+    pub fn give_identity(&self, identity: &Identity) {
+        let bytes = bytes_of(identity);
+        for (word, bytes) in self.identity.iter().zip(bytes.chunks_exact(8)) {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(eight), Ordering::Relaxed);
+        }
+        self.tell(BORN);
+    }
+
+    /// Main: changes `born`, and wakes the process if it waits for that.
+    pub fn tell(&self, born: u32) {
+        self.born.store(born, Ordering::Release);
+        futex::wake(&self.born, 1);
+    }
+
+    /// Orbit: sleeps until main has said whether this process is somebody; `None` if it gets another channel.
+    pub fn wait_for_identity(&self) -> Option<Identity> {
+        loop {
+            match self.born.load(Ordering::Acquire) {
+                UNBORN => {
+                    let _ = futex::wait(&self.born, UNBORN, None);
+                }
+                BORN => break,
+                _ => return None,
+            }
+        }
+        let mut words = [0; IDENTITY_WORDS];
+        for (to, from) in words.iter_mut().zip(&self.identity) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        // SAFETY: main wrote the words of an Identity, a struct of integers of as many bytes, before it raised `born`.
+        Some(unsafe { words.as_ptr().cast::<Identity>().read_unaligned() })
+    }
 }
 
 /// Main's hold on *down*, the only one that can write it.
@@ -239,6 +291,24 @@ impl std::ops::Deref for DownView {
     }
 }
 
+/// Both pieces, and the descriptor by which the orbit wakes main's supervisor.
+pub(crate) struct Channel {
+    pub down: DownSide,
+    pub up: UpSide,
+    pub event: OwnedFd,
+}
+
+impl Channel {
+    /// Makes a channel with a log of `log_bytes` (a power of two).
+    pub fn create(log_bytes: usize) -> Result<Channel> {
+        Ok(Channel {
+            down: DownSide::create(log_bytes)?,
+            up: UpSide::create()?,
+            event: eventfd::create().map_err(|e| Error::system("a descriptor for an orbit", e))?,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,5 +318,6 @@ mod tests {
         assert_eq!(size_of::<Slot>(), 256);
         assert!(SLOTS.is_power_of_two() && PUSH_BYTES.is_power_of_two());
         assert_eq!(LOG_OFFSET % 4096, 0);
+        assert_eq!(size_of::<Identity>() % 8, 0);
     }
 }

@@ -9,14 +9,14 @@ use orbit_linux::{futex, pidfd, poll, socket};
 
 use crate::blackbox::{self, Crash};
 use crate::call::Outcome;
-use crate::channel::{SLOTS, UpSide};
+use crate::channel::{MOVED, SLOTS, UpSide};
 use crate::error::{Error, Kind, Result};
 use crate::limits::{Applied, Limits};
 use crate::orbit::{Core, Inner, Options, Pending, Restart};
-use crate::runtime::{Coming, Runtime};
+use crate::runtime::{Coming, Runtime, Spare};
 use crate::status;
 use crate::task::{Identity, bytes_of};
-use crate::template::{self, Ended, Template};
+use crate::template::{Ended, Template};
 
 /// Where an orbit stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +64,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const FREE_FAILURES: u32 = 3;
 
 /// Calls for a process that has the code of this orbit's functions.
-pub(crate) fn call_for_process(runtime: &Runtime, options: &Options) -> Result<(Arc<Template>, Coming)> {
+pub(crate) fn call_for_process<'a>(runtime: &'a Runtime, options: &Options) -> Result<(Coming, Becoming<'a>)> {
     let mut code = vec![options.entry.map_or(0, |f| f as usize)];
     code.extend(options.init.map(|f| f as usize));
-    let template = runtime.template_knowing(&code)?;
-    let coming = runtime.take_process(&template)?;
-    Ok((template, coming))
+    Ok((runtime.take_process(&code)?, Becoming(runtime)))
+}
+
+/// A process taken that is in no list of the supervisor's yet; see [`Runtime::is_becoming`].
+pub(crate) struct Becoming<'a>(&'a Runtime);
+
+impl Drop for Becoming<'_> {
+    fn drop(&mut self) {
+        self.0.became();
+    }
 }
 
 impl Inner {
@@ -84,18 +91,12 @@ impl Inner {
         )
     }
 
-    /// Gives a process its identity: from now on it is this orbit.
-    pub fn give_process(
-        &self,
-        core: &mut Core,
-        template: Arc<Template>,
-        process: template::Clone,
-        up: UpSide,
-    ) -> Result<()> {
+    /// Gives a process its identity: from now on it is this orbit. `has_channel`: it has this orbit's channel already.
+    pub fn give_process(&self, core: &mut Core, spare: Spare, up: UpSide, has_channel: bool) -> Result<()> {
         let start_at = core.queue.completed();
         up.completed.store(start_at, Ordering::Relaxed);
         up.begun.store(start_at, Ordering::Relaxed);
-        core.limits.add(process.pid)?;
+        core.limits.add(spare.process()?.pid)?;
         let mut name = [0u8; 16];
         for (to, from) in name[..15].iter_mut().zip(self.name.as_bytes()) {
             *to = *from;
@@ -103,7 +104,6 @@ impl Inner {
         let identity = Identity {
             entry: self.options.entry.map_or(0, |f| f as usize),
             init: self.options.init.map_or(0, |f| f as usize),
-            log_bytes: self.down.log_bytes(),
             start_at,
             attachments: core.replicas.len() as u32,
             limits: core.limits.wire(),
@@ -115,13 +115,19 @@ impl Inner {
         }
         core.queue.attached = 0;
         core.queue.answers.restart(&self.down);
-        let doing = "handing an orbit its identity";
-        socket::send(process.socket.as_fd(), bytes_of(&identity), &[self.down.fd(), up.fd(), self.event.as_fd()])
-            .map_err(|e| Error::system(doing, e))?;
-        for replica in &core.replicas {
-            socket::send(process.socket.as_fd(), bytes_of(&replica.message()), &[replica.fd.as_fd()])
-                .map_err(|e| Error::system(doing, e))?;
+        self.down.give_identity(&identity);
+        if !has_channel {
+            spare.send_channel(&self.down, &up, self.event.as_fd())?;
+            if let Some(unused) = &spare.channel {
+                unused.down.tell(MOVED);
+            }
         }
+        for replica in &core.replicas {
+            socket::send(spare.process()?.socket.as_fd(), bytes_of(&replica.message()), &[replica.fd.as_fd()])
+                .map_err(|e| Error::system("handing an orbit its replicas", e))?;
+        }
+        let template = spare.template.clone();
+        let Some(process) = spare.take() else { return Ok(()) };
         if core.stats.crashes == 0 {
             self.status.started(process.pid);
         } else {
@@ -164,11 +170,7 @@ impl Inner {
 
     /// Whether the process has ended, without waiting.
     pub fn process_has_ended(core: &Core) -> bool {
-        use std::os::fd::AsRawFd;
-        core.process.as_ref().is_some_and(|p| {
-            let mut fds = [libc::pollfd { fd: p.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-            poll::poll(&mut fds, Some(Duration::ZERO)).unwrap_or(0) > 0
-        })
+        core.process.as_ref().is_some_and(|p| pidfd::has_ended(p.pidfd.as_fd()))
     }
 
     /// Understands the end of the process, gives its calls their outcomes, and says what follows. Called by the
@@ -256,15 +258,15 @@ impl Inner {
         if !down(&self.lock()) {
             return Next::Nothing;
         }
-        let started = call_for_process(&self.runtime, &self.options).and_then(|(template, coming)| {
+        let started = call_for_process(&self.runtime, &self.options).and_then(|(coming, _becoming)| {
             let up = UpSide::create();
-            let process = coming.process()?;
+            let spare = coming.process()?;
             let mut core = self.lock();
             // Destroyed meanwhile: the process is let go of.
             if !down(&core) {
                 return Ok(());
             }
-            self.give_process(&mut core, template, process, up?)?;
+            self.give_process(&mut core, spare, up?, false)?;
             core.stats.restarts += 1;
             Ok(())
         });

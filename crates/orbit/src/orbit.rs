@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::area::Area;
 use crate::call::{CallOptions, Future, Outcome};
-use crate::channel::DownSide;
+use crate::channel::{Channel, DownSide};
 use crate::error::{Error, Kind, Result};
 use crate::life::{Process, State};
 use crate::limits::{Applied, Limits};
@@ -282,10 +282,12 @@ impl Orbit {
             return Err(Error::new(Kind::Invalid, format!("orbit \"{}\" has no entry function", options.name)));
         }
         let runtime = runtime::runtime()?;
-        let (template, coming) = crate::life::call_for_process(&runtime, &options)?;
+        let (mut coming, _becoming) = crate::life::call_for_process(&runtime, &options)?;
+        let ready = coming.take_channel(options.log_bytes);
+        let has_channel = ready.is_some();
         // Made while the template clones, if it has to.
-        let channel = runtime.take_channel(options.log_bytes);
-        let process = coming.process()?;
+        let channel = ready.map_or_else(|| Channel::create(options.log_bytes), Ok);
+        let spare = coming.process()?;
         let channel = channel?;
         let status = runtime.status.slot(&options.name);
         let spin_us = runtime.config.spin.as_micros().min(1_000_000) as u32;
@@ -309,13 +311,17 @@ impl Orbit {
             }),
             changed: Condvar::new(),
             status,
-            unpopulated: AtomicBool::new(true),
+            unpopulated: AtomicBool::new(!has_channel),
             next_deadline: AtomicU64::new(u64::MAX),
             options,
             runtime: runtime.clone(),
         });
-        inner.give_process(&mut inner.lock(), template, process, channel.up)?;
+        inner.give_process(&mut inner.lock(), spare, channel.up, has_channel)?;
         runtime.add(&inner);
+        if !has_channel {
+            // Nobody listens to its descriptor yet.
+            runtime.knock();
+        }
         Ok(Orbit { inner })
     }
 

@@ -1,19 +1,20 @@
 //! What the library keeps for the whole process: the window, the template, spares, the supervisor's door, the list of
 //! orbits; and what becomes of it when the program forks.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 
-use orbit_linux::eventfd;
 use orbit_linux::map::Mapping;
+use orbit_linux::{eventfd, pidfd, socket};
 
 use crate::area;
-use crate::channel::{self, DownSide, UpSide};
+use crate::channel::{self, Channel, DownSide, UpSide};
 use crate::copier::Copier;
 use crate::error::{Error, Kind, Result};
 use crate::orbit::Inner;
 use crate::status::StatusPage;
+use crate::task::Lines;
 use crate::template::{self, Template};
 use crate::{limits, supervisor, task};
 
@@ -58,23 +59,6 @@ impl Config {
     }
 }
 
-/// The memory of an orbit's channel, made ahead of need.
-pub(crate) struct Channel {
-    pub down: DownSide,
-    pub up: UpSide,
-    pub event: OwnedFd,
-}
-
-impl Channel {
-    pub fn create(log_bytes: usize) -> Result<Channel> {
-        Ok(Channel {
-            down: DownSide::create(log_bytes)?,
-            up: UpSide::create()?,
-            event: eventfd::create().map_err(|e| Error::system("a descriptor for an orbit", e))?,
-        })
-    }
-}
-
 /// The log's size where nothing else is asked for, bytes.
 pub(crate) const LOG_BYTES: usize = 1 << 20;
 
@@ -83,8 +67,9 @@ pub(crate) struct Runtime {
     /// The process this was made in, as [`area::generation`] numbers it.
     generation: u64,
     template: Mutex<Option<Arc<Template>>>,
-    spares: Mutex<Vec<(Arc<Template>, template::Clone)>>,
-    channels: Mutex<Vec<Channel>>,
+    spares: Mutex<Vec<Spare>>,
+    /// Spares that were taken and are not in `orbits` yet. Raised under the lock of `spares`.
+    becoming: AtomicU32,
     orbits: Mutex<Vec<Weak<Inner>>>,
     /// Copiers that have done their work or were killed, to be reaped.
     buried: Mutex<Vec<Copier>>,
@@ -143,17 +128,70 @@ pub(crate) fn runtime() -> Result<Arc<Runtime>> {
     Ok(fresh)
 }
 
+/// A process that is no orbit yet. Dropped without having become one, it is killed: it may sleep where it does not see that
+/// main has let go.
+pub(crate) struct Spare {
+    pub template: Arc<Template>,
+    /// There until it has become an orbit.
+    process: Option<template::Clone>,
+    /// The channel it has, if it was made ahead of need.
+    pub channel: Option<Channel>,
+}
+
+impl Spare {
+    /// The one that the template was asked for, without a channel.
+    fn answered(template: &Arc<Template>) -> Result<Spare> {
+        Ok(Spare { template: template.clone(), process: Some(template.answer()?), channel: None })
+    }
+
+    pub fn process(&self) -> Result<&template::Clone> {
+        self.process.as_ref().ok_or_else(|| Error::new(Kind::Down, "this process is an orbit already"))
+    }
+
+    /// It is an orbit now.
+    pub fn take(mut self) -> Option<template::Clone> {
+        self.process.take()
+    }
+
+    /// Sends it a channel, with what is written there.
+    pub fn send_channel(&self, down: &DownSide, up: &UpSide, event: BorrowedFd<'_>) -> Result<()> {
+        let lines = Lines { log_bytes: down.log_bytes() };
+        let sent = socket::send(self.process()?.socket.as_fd(), task::bytes_of(&lines), &[down.fd(), up.fd(), event]);
+        sent.map(drop).map_err(|e| Error::system("handing a process its channel", e))
+    }
+
+    fn has_ended(&self) -> bool {
+        self.process.as_ref().is_none_or(|p| pidfd::has_ended(p.pidfd.as_fd()))
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        if let Some(process) = &self.process {
+            let _ = pidfd::send_signal(process.pidfd.as_fd(), libc::SIGKILL);
+        }
+    }
+}
+
 /// A process that is there, or on its way while its channel is being made.
 pub(crate) enum Coming {
-    Here(template::Clone),
+    Here(Spare),
     Asked(Arc<Template>),
 }
 
 impl Coming {
-    pub fn process(self) -> Result<template::Clone> {
+    pub fn process(self) -> Result<Spare> {
         match self {
-            Coming::Here(process) => Ok(process),
-            Coming::Asked(template) => template.answer(),
+            Coming::Here(spare) => Ok(spare),
+            Coming::Asked(template) => Spare::answered(&template),
+        }
+    }
+
+    /// The channel of the spare, if it has one with a log of this size.
+    pub fn take_channel(&mut self, log_bytes: usize) -> Option<Channel> {
+        match self {
+            Coming::Here(spare) => spare.channel.take_if(|c| c.down.log_bytes() == log_bytes),
+            Coming::Asked(_) => None,
         }
     }
 }
@@ -171,7 +209,7 @@ impl Runtime {
             generation: area::generation(),
             template: Mutex::new(Some(template)),
             spares: Mutex::new(Vec::new()),
-            channels: Mutex::new(Vec::new()),
+            becoming: AtomicU32::new(0),
             orbits: Mutex::new(Vec::new()),
             buried: Mutex::new(Vec::new()),
             unmapped: Mutex::new(Vec::new()),
@@ -226,8 +264,46 @@ impl Runtime {
         }
     }
 
+    /// A process that has the code at these addresses: a spare, without a system call, or one that the template is asked
+    /// for. Each needs one [`Runtime::became`].
+    pub fn take_process(&self, code: &[usize]) -> Result<Coming> {
+        if let Some(template) = lock(&self.template).clone()
+            && code.iter().all(|at| template.knows(*at))
+        {
+            let mut spares = lock(&self.spares);
+            if let Some(at) = spares.iter().position(|spare| Arc::ptr_eq(&spare.template, &template)) {
+                self.becoming.fetch_add(1, Ordering::SeqCst);
+                return Ok(Coming::Here(spares.swap_remove(at)));
+            }
+        }
+        let template = self.template_knowing(code)?;
+        template.ask()?;
+        self.becoming.fetch_add(1, Ordering::SeqCst);
+        Ok(Coming::Asked(template))
+    }
+
+    /// A process that was taken is the process of an orbit in the list now, or nothing came of it.
+    pub fn became(&self) {
+        self.becoming.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether a process is between a spare and an orbit just now, where the supervisor sees it in neither list.
+    pub fn is_becoming(&self) -> bool {
+        self.becoming.load(Ordering::SeqCst) != 0
+    }
+
+    /// Descriptors that tell of spares: that one has ended, or has become an orbit.
+    pub fn spare_fds(&self) -> Vec<RawFd> {
+        let spares = lock(&self.spares);
+        let fds = spares.iter().flat_map(|spare| {
+            let pidfd = spare.process().map_or(-1, |p| p.pidfd.as_raw_fd());
+            [pidfd, spare.channel.as_ref().map_or(-1, |c| c.event.as_raw_fd())]
+        });
+        fds.collect()
+    }
+
     /// A template that has the code at these addresses: the present one, or a fresh one if code was loaded since.
-    pub fn template_knowing(&self, code: &[usize]) -> Result<Arc<Template>> {
+    fn template_knowing(&self, code: &[usize]) -> Result<Arc<Template>> {
         let template = self.template()?;
         if code.iter().all(|at| template.knows(*at)) {
             return Ok(template);
@@ -244,55 +320,26 @@ impl Runtime {
         Ok(fresh)
     }
 
-    /// A process of this template: a spare if there is one, else one that the template is asked for; see [`Coming`].
-    pub fn take_process(&self, template: &Arc<Template>) -> Result<Coming> {
-        let spare = {
-            let mut spares = lock(&self.spares);
-            let at = spares.iter().position(|(of, _)| Arc::ptr_eq(of, template));
-            at.map(|at| spares.swap_remove(at).1)
-        };
-        match spare {
-            Some(process) => Ok(Coming::Here(process)),
-            None => template.ask().map(|()| Coming::Asked(template.clone())),
-        }
-    }
-
-    /// A channel with a log of this size.
-    pub fn take_channel(&self, log_bytes: usize) -> Result<Channel> {
-        let spare = if log_bytes == LOG_BYTES { lock(&self.channels).pop() } else { None };
-        match spare {
-            Some(channel) => Ok(channel),
-            None => Channel::create(log_bytes),
-        }
-    }
-
     /// Makes up for spares that were taken; one at a time, so that the supervisor stays attentive. True: call again.
     pub fn restock(&self) -> bool {
         if self.config.spares == 0 {
             return false;
         }
-        if lock(&self.channels).len() < self.config.spares {
-            return match Channel::create(LOG_BYTES) {
-                Ok(channel) => {
-                    channel.down.populate();
-                    lock(&self.channels).push(channel);
-                    true
-                }
-                Err(_) => false,
-            };
-        }
         let Some(template) = lock(&self.template).clone() else { return false };
-        lock(&self.spares).retain(|(of, _)| Arc::ptr_eq(of, &template));
+        lock(&self.spares).retain(|spare| Arc::ptr_eq(&spare.template, &template) && !spare.has_ended());
         if template.is_gone() || lock(&self.spares).len() >= self.config.spares {
             return false;
         }
-        match template.clone_one() {
-            Ok(process) => {
-                lock(&self.spares).push((template, process));
-                true
-            }
-            Err(_) => false,
-        }
+        let made = template.ask().and_then(|()| {
+            let channel = Channel::create(LOG_BYTES);
+            let mut spare = Spare::answered(&template)?;
+            let channel = channel?;
+            spare.send_channel(&channel.down, &channel.up, channel.event.as_fd())?;
+            channel.down.populate();
+            spare.channel = Some(channel);
+            Ok(spare)
+        });
+        made.map(|spare| lock(&self.spares).push(spare)).is_ok()
     }
 
     /// Leaves a copier that has ended, or soon will, to the supervisor.
@@ -323,9 +370,9 @@ impl Runtime {
         buried.is_empty()
     }
 
+    /// Enters an orbit into the list. The supervisor comes to see it when its process has become it.
     pub fn add(&self, orbit: &Arc<Inner>) {
         lock(&self.orbits).push(Arc::downgrade(orbit));
-        self.knock();
     }
 
     /// The orbits there are.

@@ -40,8 +40,11 @@ fn supervise(weak: &Weak<Runtime>) {
     let mut starts: HashMap<u64, Instant> = HashMap::new();
     loop {
         let Some(runtime) = weak.upgrade() else { return };
-        let orbits = runtime.orbits();
         let more_spares = runtime.restock();
+        // In this order, so that a process that is on its way from one list to the other is seen somewhere.
+        let spare_fds = runtime.spare_fds();
+        let becoming = runtime.is_becoming();
+        let orbits = runtime.orbits();
         let all_buried = runtime.reap_buried();
         runtime.populate_now();
         for orbit in &orbits {
@@ -53,6 +56,8 @@ fn supervise(weak: &Weak<Runtime>) {
         let mut wait = wait_for(&orbits, &starts);
         if more_spares {
             wait = Some(Duration::ZERO);
+        } else if becoming {
+            wait = Some(wait.map_or(BECOMING, |w| w.min(BECOMING)));
         } else if !all_buried {
             wait = Some(wait.map_or(BURY_EVERY, |w| w.min(BURY_EVERY)));
         }
@@ -66,6 +71,7 @@ fn supervise(weak: &Weak<Runtime>) {
             fds.push(readable(pidfd));
             fds.push(readable(orbit.event.as_raw_fd()));
         }
+        fds.extend(spare_fds.into_iter().map(readable));
         // Asleep it holds on to nothing: an orbit ends with its last handle.
         let sleeping: Vec<Weak<Inner>> = orbits.iter().map(Arc::downgrade).collect();
         drop(orbits);
@@ -105,6 +111,8 @@ fn supervise(weak: &Weak<Runtime>) {
     }
 }
 
+/// How soon to look again while a spare becomes an orbit.
+const BECOMING: Duration = Duration::from_millis(1);
 /// How often copiers that have not ended are looked at.
 const BURY_EVERY: Duration = Duration::from_millis(5);
 

@@ -51,14 +51,21 @@ pub(crate) fn enter_own_side() {
     SIDE.store(TEMPLATE, Ordering::Relaxed);
 }
 
-/// The first message on an orbit's socket: who it is. With it come the descriptors of *down*, *up* and the eventfd.
+/// The first message on a process' socket: the channel by which it is told who it is and gets its calls. With it come the
+/// descriptors of *down*, *up* and the eventfd.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Lines {
+    pub log_bytes: usize,
+}
+
+/// Who a process is. Plain integers.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Identity {
     pub entry: usize,
     /// 0: none.
     pub init: usize,
-    pub log_bytes: usize,
     /// The number of the first call this process takes.
     pub start_at: u32,
     /// [`Attach`] messages that follow at once.
@@ -123,19 +130,14 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
     // The slow part comes before the orbit is needed: a spare has done it when it gets its identity.
     let prepared = blackbox::prepare();
     let pagemap = Pagemap::own().ok();
-    let Some((identity, fds)) = receive::<Identity>(&socket, 3) else {
-        // SAFETY: main let go of this spare; ends without running the program's exit handlers.
-        unsafe { libc::_exit(0) }
+    let (down, up, event, identity) = loop {
+        let (down, up, event) = receive_channel(&socket);
+        if let Some(identity) = down.wait_for_identity() {
+            break (down, up, event, identity);
+        }
     };
-    let mut fds = fds.into_iter();
-    let (Some(down), Some(up), Some(event)) = (fds.next(), fds.next(), fds.next()) else {
-        // SAFETY: as above.
-        unsafe { libc::_exit(1) }
-    };
-    let (Ok(down), Ok(up)) = (DownView::map(down, identity.log_bytes), UpSide::map(up)) else {
-        // SAFETY: as above. Main sees the exit.
-        unsafe { libc::_exit(1) }
-    };
+    // The supervisor has one spare less and one orbit more.
+    eventfd::signal(event.as_fd());
     // SAFETY: the black box lies in memory that stays mapped as long as this process lives.
     unsafe {
         blackbox::install(std::ptr::addr_of!(up.black_box).cast_mut(), limits::probe_bytes(&identity.limits));
@@ -174,6 +176,22 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
     loop {
         task.next_call();
     }
+}
+
+/// The channel that main sends. Without one this process is of no use: it ends, and main sees that.
+fn receive_channel(socket: &OwnedFd) -> (DownView, UpSide, OwnedFd) {
+    let Some((lines, fds)) = receive::<Lines>(socket, 3) else {
+        // SAFETY: main let go of this process; ends without running the program's exit handlers.
+        unsafe { libc::_exit(0) }
+    };
+    let mut fds = fds.into_iter();
+    if let (Some(down), Some(up), Some(event)) = (fds.next(), fds.next(), fds.next())
+        && let (Ok(down), Ok(up)) = (DownView::map(down, lines.log_bytes), UpSide::map(up))
+    {
+        return (down, up, event);
+    }
+    // SAFETY: as above.
+    unsafe { libc::_exit(1) }
 }
 
 /// A message of this type from the socket, and its descriptors; `None` when main has let go.

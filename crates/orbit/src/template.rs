@@ -104,14 +104,9 @@ impl Template {
         }
     }
 
-    /// A new process. Takes some hundred microseconds, whatever the size of main.
-    pub fn clone_one(&self) -> Result<Clone> {
-        self.ask()?;
-        self.answer()
-    }
-
-    /// Asks for a process, to be taken by [`Template::answer`]: the caller has time for something else meanwhile. Who asks
-    /// must take an answer; which of several callers gets which process is all the same.
+    /// Asks for a new process, to be taken by [`Template::answer`] some hundred microseconds later, whatever the size of main:
+    /// the caller has time for something else meanwhile. Who asks must take an answer; which of several callers gets which
+    /// process is all the same.
     pub fn ask(&self) -> Result<()> {
         if self.is_gone() {
             return Err(Error::new(Kind::Down, "the template process has ended; a new one is made with the next try"));
@@ -172,8 +167,7 @@ impl Template {
 
     /// Whether the template has ended.
     pub fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
-            || poll::poll(&mut [poll_in(self.pidfd.as_raw_fd())], Some(Duration::ZERO)).unwrap_or(0) > 0
+        self.gone.load(Ordering::Relaxed) || pidfd::has_ended(self.pidfd.as_fd())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Link> {
