@@ -112,6 +112,9 @@ pub struct ThreadStack {
     pub end: End,
     /// How long the thread was stopped.
     pub stopped: Duration,
+    /// A number for all its registers and its copied stack, if [`Unwinder::states`] asked for it and it was stopped: where two
+    /// captures by this process give the same number, nothing the thread has to itself had changed, but memory elsewhere may have.
+    pub state: Option<u64>,
     /// Why the thread could not be stopped, if so.
     pub error: Option<Error>,
 }
@@ -122,6 +125,7 @@ pub struct Unwinder {
     modules: HashMap<Identity, Option<Module>>,
     room: Room,
     gentle: bool,
+    states: bool,
     stopped: Duration,
 }
 
@@ -143,7 +147,8 @@ impl Unwinder {
     /// For this process. Fails if it is gone or may not be looked into.
     pub fn new(pid: i32) -> Result<Unwinder, Error> {
         Maps::of(pid)?;
-        Ok(Unwinder { pid, modules: HashMap::new(), room: Room::of(MAX_KEPT), gentle: false, stopped: Duration::ZERO })
+        let (modules, room) = (HashMap::new(), Room::of(MAX_KEPT));
+        Ok(Unwinder { pid, modules, room, gentle: false, states: false, stopped: Duration::ZERO })
     }
 
     /// The process' id.
@@ -154,6 +159,11 @@ impl Unwinder {
     /// Stop no thread that can be seen asleep without it. Its stack may then end early where code keeps frame pointers.
     pub fn gentle(&mut self, on: bool) {
         self.gentle = on;
+    }
+
+    /// Take down the [`ThreadStack::state`] of threads too; lengthens a stop by some microseconds.
+    pub fn states(&mut self, on: bool) {
+        self.states = on;
     }
 
     /// Time for which threads were stopped in the last capture, all added up. They are never stopped together.
@@ -180,12 +190,12 @@ impl Unwinder {
             [] => procfs::ids(&format!("/proc/{pid}/task")).unwrap_or_default(),
             some => some.to_vec(),
         };
-        let gentle = self.gentle;
+        let (gentle, states) = (self.gentle, self.states);
         let one = |tid: i32| -> (How, Result<Copied, Error>, Option<Error>) {
             if gentle && let Ok(Some(c)) = stop::asleep(pid, tid, &maps) {
                 return (How::Asleep, Ok(c), None);
             }
-            match stop::stopped(pid, tid, &maps) {
+            match stop::stopped(pid, tid, &maps, states) {
                 Ok(c) => (How::Stopped, Ok(c), None),
                 Err(e) => match stop::asleep(pid, tid, &maps) {
                     Ok(Some(c)) => (How::Asleep, Ok(c), Some(e)),
@@ -234,7 +244,7 @@ impl Unwinder {
             Ok(c) => {
                 self.stopped += c.stopped;
                 let (frames, end) = self.unwind(&c, maps);
-                ThreadStack { tid, comm, frames, how, end, stopped: c.stopped, error }
+                ThreadStack { tid, comm, frames, how, end, stopped: c.stopped, state: c.state(), error }
             }
             Err(e) => ThreadStack {
                 tid,
@@ -243,6 +253,7 @@ impl Unwinder {
                 how,
                 end: End::Lost,
                 stopped: Duration::ZERO,
+                state: None,
                 error: Some(e),
             },
         }

@@ -2,7 +2,8 @@
 //!
 //! Owns: ptrace. Promises: a thread is let go before the next one is stopped; one that does not stop in time is given up;
 //! all are let go at the latest when the thread that stops them ends, for the kernel ties a tracer's hold to that thread,
-//! and each capture runs in one of its own. A signal that comes in between is handed on.
+//! and each capture runs in one of its own. A signal that comes in between is handed on. The exit status of a thread that ends
+//! meanwhile is never collected: it may be a child of this process, and others wait for it.
 
 use super::unwind::Regs;
 use crate::waits::Seen;
@@ -23,6 +24,20 @@ pub(crate) struct Copied {
     pub(crate) base: u64,
     pub(crate) stack: Vec<u8>,
     pub(crate) stopped: Duration,
+    /// Vector and floating-point registers, where they were asked for and the thread was stopped.
+    pub(crate) vectors: Option<Vec<u8>>,
+}
+
+impl Copied {
+    /// A number for registers and stack together: equal numbers mean the same state. Nothing without the vector registers.
+    pub(crate) fn state(&self) -> Option<u64> {
+        use std::hash::{Hash, Hasher};
+        let vectors = self.vectors.as_ref()?;
+        // The same for the same bytes within this process, which is all it is for.
+        let mut hash = std::hash::DefaultHasher::new();
+        (self.regs.0, self.base, &self.stack, vectors).hash(&mut hash);
+        Some(hash.finish())
+    }
 }
 
 /// Lets the thread go when dropped.
@@ -54,8 +69,8 @@ fn failed(tid: i32, what: &'static str, e: io::Error) -> Error {
     }
 }
 
-/// Stops a thread, copies, lets it go. To be called in a thread that ends soon afterwards.
-pub(crate) fn stopped(pid: i32, tid: i32, maps: &Maps) -> Result<Copied, Error> {
+/// Stops a thread, copies, lets it go. `vectors`: those registers too. To be called in a thread that ends soon afterwards.
+pub(crate) fn stopped(pid: i32, tid: i32, maps: &Maps, vectors: bool) -> Result<Copied, Error> {
     // SAFETY: plain call with numbers.
     if unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0usize, 0usize) } != 0 {
         return Err(failed(tid, "tracing", io::Error::last_os_error()));
@@ -74,33 +89,43 @@ pub(crate) fn stopped(pid: i32, tid: i32, maps: &Maps) -> Result<Copied, Error> 
         return Err(failed(tid, "reading registers", io::Error::last_os_error()));
     }
     let (base, stack) = copy(pid, r.rsp, maps);
+    let vectors = if vectors { vector_registers(tid) } else { None };
     drop(hold);
     let all = [
         r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15,
         r.rip,
     ];
-    Ok(Copied { regs: Regs(all.map(Some)), base, stack, stopped: since.elapsed() })
+    Ok(Copied { regs: Regs(all.map(Some)), base, stack, stopped: since.elapsed(), vectors })
+}
+
+/// The vector and floating-point registers of a stopped thread, as the processor saves them.
+fn vector_registers(tid: i32) -> Option<Vec<u8>> {
+    const NT_X86_XSTATE: usize = 0x202;
+    const LARGEST: usize = 16 << 10;
+    let mut bytes = vec![0u8; LARGEST];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: the kernel fills at most the bytes that `part` describes, which outlive the call, and sets its length.
+    if unsafe { libc::ptrace(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, &raw mut part) } != 0 {
+        return None;
+    }
+    bytes.truncate(part.iov_len);
+    Some(bytes)
 }
 
 /// Waits until a thread that was interrupted has stopped; the signal it was about to get, if one.
 fn wait(tid: i32, since: Instant) -> Result<i32, Error> {
     let mut looks = 0u32;
     loop {
-        let mut status = 0;
-        // SAFETY: `status` is a valid place for the answer.
-        let n = unsafe { libc::waitpid(tid, &mut status, libc::__WALL | libc::WNOHANG) };
-        if n == tid {
-            if !libc::WIFSTOPPED(status) {
-                return Err(Error::Gone { id: tid });
-            }
+        if let Some(status) = stop(tid)? {
             // An event stop carries a number above the signal; a plain stop is a signal to be handed on.
-            return Ok(if status >> 16 == 0 { libc::WSTOPSIG(status) } else { 0 });
-        }
-        if n < 0 {
-            return Err(Error::Gone { id: tid });
+            return Ok(if status >> 8 == 0 { status } else { 0 });
         }
         let waited = since.elapsed();
-        if waited > PATIENCE * 10 || waited > PATIENCE && uninterruptible(tid) {
+        let state = if looks.is_multiple_of(64) && looks > 0 { state(tid) } else { ' ' };
+        if matches!(state, 'Z' | 'X') {
+            return Err(Error::Gone { id: tid });
+        }
+        if waited > PATIENCE * 10 || waited > PATIENCE && state == 'D' {
             let waited_ms = waited.as_millis() as u64;
             return Err(Error::NotStopped { tid, waited_ms });
         }
@@ -113,16 +138,31 @@ fn wait(tid: i32, since: Instant) -> Result<i32, Error> {
     }
 }
 
+/// A stop of the thread that has not been looked at: the signal with the event above it. Asks for stops alone: the thread may be
+/// a child of this process, and the status with which it ended is for whoever waits for that.
+fn stop(tid: i32) -> Result<Option<i32>, Error> {
+    // SAFETY: all-zero bytes are a valid siginfo.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WSTOPPED | libc::WNOHANG | libc::__WALL;
+    // SAFETY: `info` outlives the call.
+    if unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut info, options) } != 0 {
+        return Err(Error::Gone { id: tid });
+    }
+    // SAFETY: waitid filled these fields or left zero.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    Ok((pid != 0).then_some(status))
+}
+
 /// Puts the calling thread in front of others, if that is allowed: while it waits for a CPU somebody else is stopped.
 pub(crate) fn hurry() {
     // SAFETY: plain call; 0 is the calling thread, which ends after the capture.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -19) };
 }
 
-/// Whether a thread waits where signals do not reach.
-fn uninterruptible(tid: i32) -> bool {
+/// The scheduler's letter for a thread, `X` once there is none.
+fn state(tid: i32) -> char {
     let status = procfs::text(&format!("/proc/{tid}/status"), 8192).unwrap_or_default();
-    procfs::field(&status, "State").is_none_or(|s| s.starts_with('D'))
+    procfs::field(&status, "State").and_then(|s| s.chars().next()).unwrap_or('X')
 }
 
 /// Registers and stack of a thread that sleeps, without stopping it. Program counter and stack pointer are all that is
@@ -143,7 +183,7 @@ pub(crate) fn asleep(pid: i32, tid: i32, maps: &Maps) -> Result<Option<Copied>, 
     let mut regs = Regs::default();
     regs.0[7] = Some(sp);
     regs.0[16] = Some(pc);
-    Ok(Some(Copied { regs, base, stack, stopped: Duration::ZERO }))
+    Ok(Some(Copied { regs, base, stack, stopped: Duration::ZERO, vectors: None }))
 }
 
 /// The stack from just below its pointer, where leaf functions keep things, to the end of its mapping.
