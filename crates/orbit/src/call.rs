@@ -188,6 +188,11 @@ impl Call {
         }
     }
 
+    /// Whether updates wait to be pulled.
+    fn has_updates(&self) -> bool {
+        !self.lock().updates.is_empty()
+    }
+
     fn outcome(&self) -> Option<Outcome> {
         if self.is_done() { self.lock().outcome.clone() } else { None }
     }
@@ -241,6 +246,21 @@ impl Future {
     fn wait_until(&self, until: Option<Instant>) -> Result<Option<Outcome>> {
         self.orbit.wait(until, || self.call.is_done())?;
         Ok(self.call.outcome())
+    }
+
+    /// Blocks until the call has ended, and leaves its updates to the orbit if this is the last future of the call: of a
+    /// synchronous call nobody has another.
+    pub(crate) fn finish(self) -> Result<Outcome> {
+        let outcome = self.wait()?;
+        if self.call.has_updates() {
+            // Whoever gave the call its outcome holds on to it until it lets go of the orbit's lock.
+            drop(self.orbit.lock());
+            if let Some(call) = Arc::into_inner(self.call) {
+                let state = call.state.into_inner().unwrap_or_else(|e| e.into_inner());
+                state.updates.into_iter().for_each(|update| self.orbit.kept.add(update));
+            }
+        }
+        Ok(outcome)
     }
 
     /// The next update that the task pushed in this call, if one has arrived. Never blocks.

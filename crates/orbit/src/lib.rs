@@ -34,6 +34,7 @@ mod channel;
 mod copier;
 mod delegate;
 mod error;
+mod kept;
 mod life;
 mod limits;
 mod log;
@@ -52,15 +53,17 @@ pub use blackbox::{Crash, Frame, signal_name};
 pub use call::{CallOptions, Coalesce, Future, Outcome};
 pub use delegate::{Delegate, Delegated};
 pub use error::{Error, Kind, Result};
+pub use kept::MOST_BYTES as MAX_KEPT_BYTES;
 pub use limits::{Limits, MAX_CPUS, MIN_MEMORY};
 pub use orbit::{Orbit, OrbitBuilder, Pending, Restart, Stats, WhenFull};
 pub use queue::MAX_ARGS;
-pub use runtime::{Config, init, init_with};
+pub use runtime::{Config, init, init_with, shutdown};
 pub use task::{Entry, Init, is_orbit};
 pub use update::{Item, MAX_BYTES, MAX_ITEMS, Operation, Plain, Update, register_operation, unregister_operation};
 
-/// Hands an update from the task that runs now to main, for the future of its call (section 4.5 of the paper). Blocks
-/// while the ring of updates is full and main has not taken any. Only in an orbit.
+/// Hands an update from the task that runs now to main, for the future of its call (section 4.5 of the paper), or for
+/// [`Orbit::pull`] where the call was a synchronous one. Blocks while the ring of updates is full and main has not taken any.
+/// Only in an orbit.
 pub fn push(update: &Update) -> Result<()> {
     let mut bytes = Vec::new();
     update.encode(&mut bytes)?;

@@ -11,6 +11,7 @@ use crate::area::Area;
 use crate::call::{CallOptions, Future, Outcome};
 use crate::channel::{Channel, DownSide};
 use crate::error::{Error, Kind, Result};
+use crate::kept::Kept;
 use crate::life::{Process, State};
 use crate::limits::{Applied, Limits};
 use crate::queue::Queue;
@@ -194,6 +195,8 @@ pub struct Stats {
     pub updates: u64,
     /// Updates refused because they made no sense.
     pub bad_updates: u64,
+    /// Updates of synchronous calls that nobody pulled and that had to make room for newer ones; see [`Orbit::pull`].
+    pub dropped_updates: u64,
     /// The orbit's process now, 0 when it is down.
     pub pid: i32,
 }
@@ -209,6 +212,8 @@ pub(crate) struct Inner {
     /// Told when room or state may have changed.
     pub changed: Condvar,
     pub status: SlotHandle,
+    /// Updates of synchronous calls.
+    pub kept: Kept,
     /// Whether the supervisor is still to populate `down`.
     pub unpopulated: AtomicBool,
     /// Earliest deadline among waiting calls, nanoseconds of CLOCK_MONOTONIC; `u64::MAX`: none.
@@ -275,6 +280,13 @@ impl Orbit {
     }
 
     fn make(options: Options) -> Result<Orbit> {
+        match Orbit::try_to_make(options.clone()) {
+            Err(e) if e.kind() == Kind::Limit && runtime::runtime()?.let_go_of_spares() => Orbit::try_to_make(options),
+            made => made,
+        }
+    }
+
+    fn try_to_make(options: Options) -> Result<Orbit> {
         let name = CString::new(options.name.as_str()).map_err(|_| {
             Error::new(Kind::Invalid, format!("the orbit's name {:?} has a zero byte: leave it out", options.name))
         })?;
@@ -311,13 +323,14 @@ impl Orbit {
             }),
             changed: Condvar::new(),
             status,
+            kept: Kept::new(),
             unpopulated: AtomicBool::new(!has_channel),
             next_deadline: AtomicU64::new(u64::MAX),
             options,
             runtime: runtime.clone(),
         });
         inner.give_process(&mut inner.lock(), spare, channel.up, has_channel)?;
-        runtime.add(&inner);
+        runtime.add(&inner)?;
         if !has_channel {
             // Nobody listens to its descriptor yet.
             runtime.knock();
@@ -330,14 +343,24 @@ impl Orbit {
         &self.inner.options.name
     }
 
-    /// Calls the entry function and waits for the end. `args` are at most [`crate::MAX_ARGS`] bytes, copied.
+    /// Calls the entry function and waits for the end. `args` are at most [`crate::MAX_ARGS`] bytes, copied. Updates that
+    /// the task pushes are taken with [`Orbit::pull`].
     pub fn call(&self, areas: &[&Area], args: &[u8]) -> Result<Outcome> {
         self.call_with(areas, args, &CallOptions::default())
     }
 
     /// The same with options.
     pub fn call_with(&self, areas: &[&Area], args: &[u8], options: &CallOptions) -> Result<Outcome> {
-        self.call_async_with(areas, args, options)?.wait()
+        self.call_async_with(areas, args, options)?.finish()
+    }
+
+    /// Takes the next update that a synchronous call ([`Orbit::call`]) of this orbit brought, the oldest first; `None` when
+    /// none is left. Never blocks: they are there when the call returns, however it ended. Where several threads call, each
+    /// may get the other's; to keep them apart use [`Orbit::call_async`], whose future has the updates of its call alone. At
+    /// most [`crate::MAX_KEPT_BYTES`] wait (or one larger update): then the oldest are dropped, and
+    /// [`Stats::dropped_updates`] counts them.
+    pub fn pull(&self) -> Option<Update> {
+        self.inner.kept.take()
     }
 
     /// Takes a snapshot of the areas and queues a call of the entry function; returns when the snapshot is taken. The
@@ -393,6 +416,7 @@ impl Orbit {
         let core = self.inner.lock();
         let mut stats = core.stats.clone();
         stats.pending = core.queue.pending.len() as u32;
+        stats.dropped_updates = self.inner.kept.dropped();
         stats.pid = core.process.as_ref().map_or(0, |p| p.pid);
         stats
     }

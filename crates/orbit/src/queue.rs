@@ -371,7 +371,10 @@ impl Inner {
         if let Some(at) = core.replicas.iter().position(|r| r.area.id() == area.id()) {
             return Ok(at);
         }
-        let replica = Replica::make(area)?;
+        let replica = match Replica::make(area) {
+            Err(e) if e.kind() == Kind::Limit && self.runtime.let_go_of_spares() => Replica::make(area),
+            made => made,
+        }?;
         if let Some(process) = &core.process {
             fault::check()
                 .and_then(|()| {

@@ -2,10 +2,12 @@
 //! orbits; and what becomes of it when the program forks.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
+use std::thread::JoinHandle;
 
 use orbit_linux::map::Mapping;
+use orbit_linux::rlimit::{self, Resource};
 use orbit_linux::{eventfd, pidfd, socket};
 
 use crate::area;
@@ -81,7 +83,13 @@ pub(crate) struct Runtime {
     /// When the supervisor will wake by itself, as nanoseconds of CLOCK_MONOTONIC; `u64::MAX`: not.
     pub next_wake: AtomicU64,
     numbers: AtomicU64,
+    /// Whether the library was shut down: no orbit is made any more. Set under the lock of `orbits`.
+    closed: AtomicBool,
+    supervisor: Mutex<Option<JoinHandle<()>>>,
 }
+
+/// No spares are made when fewer descriptors than this are left: orbits need them.
+const DESCRIPTORS_TO_SPARE: u64 = 24;
 
 static RUNTIME: RwLock<Option<Arc<Runtime>>> = RwLock::new(None);
 
@@ -101,6 +109,29 @@ pub fn init_with(config: Config) -> Result<()> {
         ));
     }
     *slot = Some(Runtime::start(config)?);
+    Ok(())
+}
+
+/// Ends all that the library keeps in this process: every orbit, as [`crate::Orbit::destroy`] does, spares, the template,
+/// the supervisor's thread. Blocks until they have ended, for some milliseconds.
+///
+/// Handles may still be held: calls on them fail with [`Kind::Gone`], futures have ended as cancelled. Areas and their
+/// objects stay as they are. The next [`init`], or first use, sets the library up anew; the window of address space stays.
+/// An orbit that another thread is making meanwhile is ended as well. Where nothing is set up nothing is done.
+///
+/// # Errors
+/// [`Kind::WrongSide`] in an orbit.
+pub fn shutdown() -> Result<()> {
+    if task::is_own_side() {
+        return Err(Error::new(Kind::WrongSide, "an orbit cannot shut the library down: do it in main"));
+    }
+    let runtime = RUNTIME.write().unwrap_or_else(|e| e.into_inner()).take();
+    match runtime {
+        Some(runtime) if runtime.generation == area::generation() => runtime.end(),
+        // A parent's: left alone.
+        Some(parents) => std::mem::forget(parents),
+        None => {}
+    }
     Ok(())
 }
 
@@ -217,10 +248,46 @@ impl Runtime {
             door: eventfd::create().map_err(|e| Error::system("a descriptor for the supervisor", e))?,
             next_wake: AtomicU64::new(u64::MAX),
             numbers: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+            supervisor: Mutex::new(None),
         });
-        supervisor::start(&runtime)?;
+        *lock(&runtime.supervisor) = Some(supervisor::start(&runtime)?);
         runtime.knock();
         Ok(runtime)
+    }
+
+    /// Ends orbits, supervisor, spares and template, in this order: each makes no more of the next.
+    fn end(&self) {
+        {
+            let _no_more_are_added = lock(&self.orbits);
+            self.closed.store(true, Ordering::Relaxed);
+        }
+        for orbit in self.orbits() {
+            orbit.destroy();
+        }
+        self.knock();
+        let supervisor = lock(&self.supervisor).take();
+        // A waker that the supervisor runs may be who shuts the library down: it ends after it.
+        if let Some(thread) = supervisor.filter(|t| t.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+        // Copiers of calls that waited: they were killed.
+        while !self.reap_buried() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        self.let_go_of_spares();
+        if let Some(template) = lock(&self.template).take() {
+            template.end();
+        }
+    }
+
+    /// Whether the library was shut down.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    fn was_shut_down() -> Error {
+        Error::new(Kind::Gone, "the library was shut down while the orbit was being made")
     }
 
     /// An error if this process is a fork of the one that set the library up.
@@ -254,6 +321,9 @@ impl Runtime {
     /// The template, made anew if it has ended.
     pub fn template(&self) -> Result<Arc<Template>> {
         let mut slot = lock(&self.template);
+        if self.is_closed() {
+            return Err(Runtime::was_shut_down());
+        }
         match slot.as_ref().filter(|t| !t.is_gone()) {
             Some(template) => Ok(template.clone()),
             None => {
@@ -320,14 +390,25 @@ impl Runtime {
         Ok(fresh)
     }
 
+    /// Gives up what was made ahead of need, and with it its descriptors; false if there was nothing.
+    pub fn let_go_of_spares(&self) -> bool {
+        !std::mem::take(&mut *lock(&self.spares)).is_empty()
+    }
+
+    /// Whether descriptors are running out: the kernel gives the lowest number that is free.
+    fn few_descriptors(&self) -> bool {
+        let (Ok(newest), Ok((allowed, _))) = (self.door.try_clone(), rlimit::get(0, Resource::Files)) else { return true };
+        newest.as_raw_fd() as u64 + DESCRIPTORS_TO_SPARE > allowed
+    }
+
     /// Makes up for spares that were taken; one at a time, so that the supervisor stays attentive. True: call again.
     pub fn restock(&self) -> bool {
-        if self.config.spares == 0 {
+        if self.config.spares == 0 || self.is_closed() {
             return false;
         }
         let Some(template) = lock(&self.template).clone() else { return false };
         lock(&self.spares).retain(|spare| Arc::ptr_eq(&spare.template, &template) && !spare.has_ended());
-        if template.is_gone() || lock(&self.spares).len() >= self.config.spares {
+        if template.is_gone() || lock(&self.spares).len() >= self.config.spares || self.few_descriptors() {
             return false;
         }
         let made = template.ask().and_then(|()| {
@@ -371,8 +452,14 @@ impl Runtime {
     }
 
     /// Enters an orbit into the list. The supervisor comes to see it when its process has become it.
-    pub fn add(&self, orbit: &Arc<Inner>) {
-        lock(&self.orbits).push(Arc::downgrade(orbit));
+    /// An error if the library was shut down.
+    pub fn add(&self, orbit: &Arc<Inner>) -> Result<()> {
+        let mut orbits = lock(&self.orbits);
+        if self.is_closed() {
+            return Err(Runtime::was_shut_down());
+        }
+        orbits.push(Arc::downgrade(orbit));
+        Ok(())
     }
 
     /// The orbits there are.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use orbit_linux::{eventfd, poll};
@@ -15,8 +16,8 @@ use crate::orbit::Inner;
 use crate::runtime::Runtime;
 use crate::task::now_ns;
 
-/// Starts the thread. It ends when the runtime is dropped.
-pub(crate) fn start(runtime: &Arc<Runtime>) -> Result<()> {
+/// Starts the thread. It ends when the runtime is dropped or shut down.
+pub(crate) fn start(runtime: &Arc<Runtime>) -> Result<JoinHandle<()>> {
     let weak = Arc::downgrade(runtime);
     // Signals are the program's: the supervisor takes none.
     // SAFETY: plain calls on local sets; the mask of this thread is put back below.
@@ -32,14 +33,14 @@ pub(crate) fn start(runtime: &Arc<Runtime>) -> Result<()> {
         .spawn(move || supervise(&weak));
     // SAFETY: puts back the mask saved above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
-    started.map(drop).map_err(|e| Error::system("starting the supervisor's thread", e))
+    started.map_err(|e| Error::system("starting the supervisor's thread", e))
 }
 
 fn supervise(weak: &Weak<Runtime>) {
     // When orbits are to be started again, by number.
     let mut starts: HashMap<u64, Instant> = HashMap::new();
     loop {
-        let Some(runtime) = weak.upgrade() else { return };
+        let Some(runtime) = weak.upgrade().filter(|runtime| !runtime.is_closed()) else { return };
         let more_spares = runtime.restock();
         // In this order, so that a process that is on its way from one list to the other is seen somewhere.
         let spare_fds = runtime.spare_fds();

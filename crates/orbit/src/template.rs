@@ -170,6 +170,13 @@ impl Template {
         self.gone.load(Ordering::Relaxed) || pidfd::has_ended(self.pidfd.as_fd())
     }
 
+    /// Ends it, and the orbits it still has, and waits until it has ended.
+    pub fn end(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        let _ = pidfd::send_signal(self.pidfd.as_fd(), libc::SIGKILL);
+        let _ = poll::poll(&mut [poll_in(self.pidfd.as_raw_fd())], Some(Duration::from_secs(5)));
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Link> {
         self.link.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -199,7 +206,14 @@ impl Link {
         }
         let mut bytes = [0u8; MESSAGE];
         let mut fds = Vec::new();
-        let n = socket::receive(self.socket.as_fd(), &mut bytes, &mut fds, true)?;
+        let n = match socket::receive(self.socket.as_fd(), &mut bytes, &mut fds, true) {
+            // A process whose descriptors this one has no room for; the template lives.
+            Err(e) if e.raw_os_error() == Some(libc::EMFILE) => {
+                self.answers.push_back(Err(libc::EMFILE));
+                return Ok(true);
+            }
+            received => received?,
+        };
         let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         match (n, bytes[0], fds.pop(), fds.pop()) {
             (5.., CLONED, Some(socket), Some(pidfd)) => {

@@ -158,6 +158,11 @@ impl Update {
         })
     }
 
+    /// The bytes of its encoded form; 0 for what cannot be encoded.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        self.check_form().unwrap_or(0)
+    }
+
     /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
