@@ -20,6 +20,7 @@ use crate::area::{Area, Engine, PageRuns, fault};
 use crate::call::{Call, CallOptions, Coalesce, Outcome};
 use crate::channel::{CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, INLINE_ARGS, READY, SLOTS, UpSide};
 use crate::copier::{self, Copier, Part};
+use crate::costs;
 use crate::error::{Error, Kind, Result};
 use crate::life::{EndedBy, State};
 use crate::log::{LogWriter, PAGE};
@@ -32,9 +33,6 @@ pub const MAX_ARGS: usize = 64 * 1024;
 
 /// Areas up to this many pages in use are never given to a copier.
 const COPIER_FROM_PAGES: usize = 512;
-
-/// What copying a page into a replica or the log costs main, nanoseconds; decides between copying and cloning.
-const COPY_NS_A_PAGE: usize = 700;
 
 /// A call main has submitted.
 pub(crate) struct Waiting {
@@ -242,10 +240,12 @@ impl Inner {
                 let why = "the orbit is down, and the snapshot too large for its log";
                 return Err(Error::new(Kind::Down, why).into());
             };
+            let turn = if idle { None } else { Some(number) };
+            let began = Instant::now();
             // SAFETY: the parts lie in areas and aliases that this process maps now; the copier has its own copies.
-            let started =
-                unsafe { copier::start(&gathered.parts, slot, &process.up, if idle { None } else { Some(number) }) };
-            Ok(Some(started?))
+            let started = unsafe { copier::start(&gathered.parts, slot, &process.up, turn) }?;
+            costs::cloned(began.elapsed());
+            Ok(Some(started))
         });
         let copier = match ready {
             Ok(copier) => copier,
@@ -309,7 +309,7 @@ impl Inner {
             // Who names an engine gets it, and no other.
             let mut large = area.asked_engine() == Engine::Fork;
             if used > COPIER_FROM_PAGES && area.asked_engine() == Engine::Auto {
-                let most = copier_pays_from(used).max(1);
+                let most = costs::copier_pays_from(used);
                 large = area.peek_pages(&replica.owed, most)? >= most;
             }
             if large && !replica.protect_now() {
@@ -330,7 +330,8 @@ impl Inner {
                     pages: count,
                 }));
             } else if idle {
-                replica.write(&runs);
+                // The first time the pages are not mapped yet, and cost more.
+                costs::copying(runs.pages(), runs.pages() < used, || replica.write(&runs));
             } else {
                 let need = LogWriter::need_for_pages(runs.pages(), runs.iter().count()) + args_need;
                 let room = core.queue.log.room(&self.down);
@@ -647,22 +648,3 @@ impl Inner {
 
 /// Longest sleep before a waiter looks again whether all is well.
 const SLICE: Duration = Duration::from_millis(100);
-
-/// The number of pages from which a clone of main holds it up less than copying the pages.
-fn copier_pays_from(used: usize) -> usize {
-    static RESIDENT: std::sync::Mutex<Option<(Instant, usize)>> = std::sync::Mutex::new(None);
-    let mut known = RESIDENT.lock().unwrap_or_else(|e| e.into_inner());
-    let pages = match *known {
-        Some((at, pages)) if at.elapsed() < Duration::from_millis(200) => pages,
-        _ => {
-            let pages = std::fs::read_to_string("/proc/self/statm")
-                .ok()
-                .and_then(|s| s.split_ascii_whitespace().nth(1)?.parse().ok())
-                .unwrap_or(1 << 18);
-            *known = Some((Instant::now(), pages));
-            pages
-        }
-    };
-    // What a clone costs: 40 ns a mapped page and a quarter of a millisecond.
-    (pages.max(used) * 40 + 250_000) / COPY_NS_A_PAGE
-}

@@ -9,6 +9,7 @@ use orbit_linux::memfd;
 use crate::area::{Area, OwedSet, PageRuns, fault};
 use crate::error::{Error, Result};
 use crate::log::PAGE;
+use crate::stream;
 use crate::task::Attach;
 
 /// A replica: memory that main writes through `alias` while the orbit is idle, and that the orbit maps privately at the
@@ -51,17 +52,18 @@ impl Replica {
 
     /// Copies pages from the area straight into the replica: only while the orbit is idle.
     pub fn write(&self, runs: &PageRuns) {
-        for (first, count) in runs.iter() {
-            self.area.with_source(|source| {
-                for page in first..first + count {
-                    // SAFETY: pages reported by the area lie below its limit, which is the alias's length; the alias is
-                    // no part of the area.
-                    unsafe {
-                        std::ptr::copy_nonoverlapping(source(page), self.alias.as_ptr().add(page * PAGE), PAGE);
-                    }
-                }
-            });
-        }
+        self.area.with_source(|source| {
+            let target = self.alias.as_ptr();
+            let pages = runs.iter().flat_map(|(first, count)| first..first + count);
+            let pairs = pages.map(|page| (source(page), target.wrapping_add(page * PAGE)));
+            if runs.pages() >= stream::WORTH_IT {
+                // SAFETY: pages reported by the area lie below its limit, which is the alias's length; both are whole
+                // pages, and the alias is no part of the area.
+                return unsafe { stream::copy_pages(pairs) };
+            }
+            // SAFETY: as above.
+            pairs.for_each(|(from, to)| unsafe { std::ptr::copy_nonoverlapping(from, to, PAGE) });
+        });
     }
 
     /// Whether a call that goes to a copier should harvest (protect the written pages again) first. Protecting costs main
