@@ -8,7 +8,7 @@
 use crate::Ahd;
 use crate::describe::{edges, words};
 use crate::proc;
-use crate::report::{Edge, Event, Hang, Kind, Unit};
+use crate::report::{Edge, Hang, Kind, Unit};
 use orbit_inspect::Sure;
 use orbit_inspect::rings::RingWatch;
 use orbit_inspect::waits::{FutexKind, Owner, Wait, stays_lost};
@@ -279,7 +279,7 @@ impl Ahd {
         }
         let threads = self.stacks.involve(threads, gentle);
         let check = if v.cycle.is_empty() { self.config.hopeless() } else { Duration::ZERO };
-        self.events.push(Event::Hang(Box::new(Hang {
+        self.report(Hang {
             kind: Kind::Blocked,
             pid,
             tid,
@@ -295,7 +295,7 @@ impl Ahd {
             sure: v.sure,
             threads,
             cycle: v.cycle,
-        })));
+        });
     }
 }
 

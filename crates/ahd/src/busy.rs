@@ -8,7 +8,8 @@ use crate::Ahd;
 use crate::describe::place;
 use crate::exam::{self, Look};
 use crate::learn::Habit;
-use crate::report::{Event, Hang, Kind, Unit};
+use crate::progress::Meter;
+use crate::report::{Event, Hang, Kind};
 use crate::thread::{Burst, Since};
 use orbit_inspect::Sure;
 use std::time::{Duration, Instant};
@@ -29,7 +30,6 @@ impl Ahd {
         let Some(status) = p.dir.status(tid) else {
             return;
         };
-        let window = self.config.window;
         let Some(t) = p.threads.get_mut(&tid) else {
             return;
         };
@@ -53,34 +53,29 @@ impl Ahd {
         let floor = match t.points.habit() {
             Some(Habit::Events) => self.config.floor,
             Some(Habit::Pool) => self.config.pool_floor.max(self.config.floor),
-            Some(Habit::Other) | None => return,
+            Some(Habit::Other) | None => return self.look_whether_it_stays(pid, tid, now),
         };
         let check = t.history.check_value(self.config.factor, floor.as_nanos() as u64);
         let run = t.sched.run;
         let began = Burst { run, began: now, exceeded: None, examine: 0 };
         let burst = t.burst.get_or_insert(began);
         let progress = run.saturating_sub(burst.run);
+        if progress >= check / 2 && t.meter.is_none() {
+            t.meter = Meter::open(&mut self.source, &mut self.meters, tid, run);
+        }
         if progress < (check * t.ease).max(burst.examine) {
             return;
         }
         let first = *burst.exceeded.get_or_insert(now);
         if p.replaced() {
-            for t in p.threads.values_mut() {
-                t.renew(window);
-            }
+            self.renew(pid);
             return;
         }
         if status.state != b'R' {
             return;
         }
         self.examine(pid, tid, check, first);
-        // Being stopped counts as a wait of the thread's own.
-        if let Some(p) = self.processes.get_mut(&pid)
-            && let Some(status) = p.dir.status(tid)
-            && let Some(t) = p.threads.get_mut(&tid)
-        {
-            t.waits = Some(status.waits);
-        }
+        self.did_stop(pid, tid);
     }
 
     fn examine(&mut self, pid: i32, tid: i32, check: u64, first: Instant) {
@@ -132,6 +127,7 @@ impl Ahd {
         let now = Instant::now();
         t.told = Some((Kind::Busy, now));
         let (since, usual) = (now - burst.began, t.history.usual());
+        let counted = t.counted(&p.dir, progress, check, usual);
         let threads = self.stacks.involve(vec![(pid, tid, "spins".into())], false);
         let ms = |ns: u64| ns as f64 / 1e6;
         let mut why = format!(
@@ -139,8 +135,9 @@ impl Ahd {
             threads.first().map_or_else(String::new, |t| place(&t.stack)),
             ms(progress)
         );
-        if let Some(u) = usual {
-            why += &format!(", usually {:.3} ms", ms(u));
+        match usual {
+            Some(u) => why += &format!(", usually {:.3} ms", ms(u)),
+            None => why += &format!(", allowed {:.0} ms (what it usually uses is not known yet)", ms(check)),
         }
         match calls {
             Some(0) => why += "; it makes no system calls",
@@ -148,28 +145,30 @@ impl Ahd {
             None => why += "; it may not be traced, so it was not examined",
         }
         let comm = threads.first().map_or_else(String::new, |t| t.comm.clone());
-        self.events.push(Event::Hang(Box::new(Hang {
+        self.report(Hang {
             kind: Kind::Busy,
             pid,
             tid,
             comm,
             section: None,
-            progress,
-            usual,
-            check_value: check,
-            unit: Unit::CpuNs,
+            progress: counted.progress,
+            usual: counted.usual,
+            check_value: counted.check,
+            unit: counted.unit,
             since,
             latency: first.elapsed(),
             why,
             sure,
             threads,
             cycle: Vec::new(),
-        })));
+        });
     }
 }
 
 /// A burst is over.
 fn end(events: &mut Vec<Event>, pid: i32, t: &mut crate::thread::Thread, now: Instant) {
+    t.stay = None;
+    t.meter = None;
     if let Some(b) = t.burst.take() {
         let progress = t.sched.run.saturating_sub(b.run);
         if progress > 0 {

@@ -21,6 +21,9 @@ pub struct Config {
     pub children: bool,
     /// Look for busy hangs.
     pub busy: bool,
+    /// CPU time that a thread without a main loop may use without one wait before it is looked at for a loop, 500 ms to 24 h.
+    /// `None`: never, for a program that computes may look just so.
+    pub busy_limit: Option<Duration>,
     /// Look for blocked hangs.
     pub blocked: bool,
 }
@@ -36,6 +39,7 @@ impl Default for Config {
             limit: Duration::from_secs(5),
             children: true,
             busy: true,
+            busy_limit: None,
             blocked: true,
         }
     }

@@ -141,6 +141,17 @@ impl Stacks {
         self.unwinders.remove(&pid);
     }
 
+    /// Native stack and state of one thread, if it could be stopped.
+    pub(crate) fn state(&mut self, pid: i32, tid: i32) -> Option<(Vec<Frame>, Option<u64>)> {
+        self.prepare(pid);
+        let u = self.unwinders.get_mut(&pid)?;
+        u.gentle(false);
+        u.states(true);
+        let s = u.capture(&[tid]).pop().filter(|s| s.how == How::Stopped);
+        u.states(false);
+        s.map(|s| (s.frames, s.state))
+    }
+
     /// The threads with their stacks. `gentle`: without stopping those that sleep.
     pub(crate) fn involve(&mut self, threads: Vec<(i32, i32, String)>, gentle: bool) -> Vec<Involved> {
         let mut out: Vec<Involved> = threads

@@ -17,8 +17,10 @@ mod exam;
 mod history;
 mod learn;
 mod proc;
+mod progress;
 mod report;
 mod sections;
+mod stays;
 mod thread;
 mod watch;
 

@@ -78,9 +78,10 @@ impl Dir {
         self.text(format_args!("task/{tid}/comm")).unwrap_or_default().trim_end().to_owned()
     }
 
-    /// What the process runs; changes with exec.
+    /// What the process runs; changes with exec, not when the file is removed.
     pub(crate) fn exe(&self) -> Option<std::path::PathBuf> {
-        std::fs::read_link(self.path(format_args!("exe"))).ok()
+        let link = std::fs::read_link(self.path(format_args!("exe"))).ok()?;
+        Some(link.to_str().and_then(|l| l.strip_suffix(" (deleted)")).map(Into::into).unwrap_or(link))
     }
 
     pub(crate) fn status(&self, tid: i32) -> Option<Status> {

@@ -29,15 +29,18 @@ impl Kind {
 pub enum Unit {
     /// CPU time of the thread, nanoseconds.
     CpuNs,
+    /// Instructions of the thread in user space.
+    Instructions,
     /// Time blocked, nanoseconds.
     WaitNs,
 }
 
 impl Unit {
-    /// `cpu_ns` or `wait_ns`.
+    /// `cpu_ns`, `instructions` or `wait_ns`.
     pub fn word(self) -> &'static str {
         match self {
             Unit::CpuNs => "cpu_ns",
+            Unit::Instructions => "instructions",
             Unit::WaitNs => "wait_ns",
         }
     }

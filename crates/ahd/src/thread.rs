@@ -4,8 +4,10 @@ use crate::Config;
 use crate::history::History;
 use crate::learn::Points;
 use crate::proc::{self, Call, Dir, Sched};
+use crate::progress::{Counted, Meter};
 use crate::report::Kind;
 use crate::sections::Marks;
+use crate::stays::Stay;
 use orbit_inspect::waits::Watched;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -40,6 +42,10 @@ pub(crate) struct Thread {
     pub(crate) points: Points,
     pub(crate) history: History,
     pub(crate) burst: Option<Burst>,
+    /// What looks at it have shown, if it has no main loop.
+    pub(crate) stay: Option<Box<Stay>>,
+    /// Counts what it gets done while it is suspected.
+    pub(crate) meter: Option<Meter>,
     /// Waits at the last reading of `status`.
     pub(crate) waits: Option<u64>,
     /// Factor on the check value, raised while the thread is busy without hanging.
@@ -76,6 +82,8 @@ impl Thread {
             points: Points::default(),
             history: History::new(window),
             burst: None,
+            stay: None,
+            meter: None,
             waits: None,
             ease: 1,
             judge: Duration::ZERO,
@@ -105,7 +113,20 @@ impl Thread {
         self.points = Points::default();
         self.history = History::new(window);
         self.burst = None;
+        self.stay = None;
+        self.meter = None;
         self.ease = 1;
+    }
+
+    /// CPU times of a busy hang, in instructions if those are counted.
+    pub(crate) fn counted(&self, dir: &Dir, progress: u64, check: u64, usual: Option<u64>) -> Counted {
+        let rate = self.meter.as_ref().and_then(|m| m.rate(self.run_now(dir)?));
+        Counted::of(progress, check, usual, rate)
+    }
+
+    /// CPU time up to this moment, ns.
+    pub(crate) fn run_now(&self, dir: &Dir) -> Option<u64> {
+        Some(proc::sched(&dir.file(format_args!("task/{}/schedstat", self.tid)).ok()?)?.run)
     }
 }
 
@@ -190,6 +211,16 @@ impl Process {
             self.watched = Watched::new(self.pid).ok();
         }
         self.watched.as_mut()
+    }
+
+    /// Forgets what was learnt of the program.
+    pub(crate) fn renew(&mut self, window: usize) {
+        for t in self.threads.values_mut() {
+            t.renew(window);
+        }
+        self.marks = Marks::default();
+        self.watched = None;
+        self.troubled = false;
     }
 
     /// Whether exec has put another program in its place.

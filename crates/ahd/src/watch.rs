@@ -6,7 +6,8 @@
 
 use crate::Config;
 use crate::describe::Stacks;
-use crate::report::{Event, Kind};
+use crate::progress::Source;
+use crate::report::{Event, Hang, Kind};
 use crate::thread::{Process, Since};
 use orbit_inspect::rings::RingWatch;
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Threads whose wait is looked at in one tick: bounds the price of programs with thousands of restless threads.
 const LOOKS_A_TICK: usize = 48;
-/// Ticks between two searches for new children.
+/// Ticks between two searches for new children and new programs.
 const CHILDREN_EVERY: u64 = 3;
 /// Threads of a process that are asked for children in one search.
 const PARENTS: usize = 64;
@@ -39,6 +40,9 @@ pub struct Ahd {
     pub(crate) holders: BTreeMap<i32, (u64, Instant)>,
     last: Option<Instant>,
     pub(crate) ticks: u64,
+    pub(crate) source: Source,
+    /// Suspects whose progress is counted, as of the last tick.
+    pub(crate) meters: usize,
     /// CPU time of an ordinary tick, smoothed.
     price: Duration,
     pub(crate) events: Vec<Event>,
@@ -58,6 +62,8 @@ impl Ahd {
             holders: BTreeMap::new(),
             last: None,
             ticks: 0,
+            source: Source::default(),
+            meters: 0,
             price: Duration::ZERO,
             events: Vec::new(),
         }
@@ -102,8 +108,14 @@ impl Ahd {
         let passed = self.last.map_or(Duration::ZERO, |l| now - l);
         self.last = Some(now);
         self.ticks += 1;
-        if self.config.children && self.ticks % CHILDREN_EVERY == 1 {
-            self.adopt();
+        if self.ticks % CHILDREN_EVERY == 1 {
+            if self.config.children {
+                self.adopt();
+            }
+            let new: Vec<i32> = self.processes.values_mut().filter_map(|p| p.replaced().then_some(p.pid)).collect();
+            for pid in new {
+                self.renew(pid);
+            }
         }
         let room = room();
         let window = self.config.window;
@@ -137,7 +149,9 @@ impl Ahd {
         self.look_at_sections(counted, now);
         let spent = cpu_time().saturating_sub(cpu);
         self.price = (self.price * 7 + spent) / 8;
-        if self.config.busy {
+        if self.config.busy && !suspects.is_empty() {
+            self.meters =
+                self.processes.values().flat_map(|p| p.threads.values()).filter(|t| t.meter.is_some()).count();
             for (pid, tid, since) in suspects {
                 self.suspect(pid, tid, since, now);
             }
@@ -226,6 +240,23 @@ impl Ahd {
         }
         t.waits = None;
         false
+    }
+
+    /// Another program has taken the place of this one: what was learnt is of no use.
+    pub(crate) fn renew(&mut self, pid: i32) {
+        self.stacks.forget(pid);
+        self.rings = None;
+        if let Some(p) = self.processes.get_mut(&pid) {
+            p.renew(self.config.window);
+        }
+    }
+
+    /// Takes a hang into the events, if the process it was seen in is the one that is watched: its id may be another's by now.
+    pub(crate) fn report(&mut self, hang: Hang) {
+        let (pid, tid) = (hang.pid, hang.tid);
+        if self.processes.get(&pid).is_some_and(|p| p.dir.status(tid).is_some()) {
+            self.events.push(Event::Hang(Box::new(hang)));
+        }
     }
 
     /// Watches the children of watched processes too.

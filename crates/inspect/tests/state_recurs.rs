@@ -22,11 +22,12 @@ fn captures(program: &std::path::Path, way: &str, how_many: usize) -> (usize, us
     let mut had = 0;
     for _ in 0..how_many {
         // Of a thread that did not run in between nothing could have changed.
-        had = until("CPU time", || Some(ran(p.pid())).filter(|&now| now > had + 200_000));
+        until("CPU time", || Some(ran(p.pid())).filter(|&now| now > had + 200_000));
         if let Some(state) = u.capture(&[p.pid()])[0].state {
             *seen.entry(state).or_default() += 1;
             taken += 1;
         }
+        had = ran(p.pid());
     }
     println!("{way}: {taken} captures, {} states", seen.len());
     assert!(taken > how_many / 2, "{way}: it could not be stopped");

@@ -1,0 +1,179 @@
+// Programs that fare in one way each: fares WAY [ARGUMENTS].
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KEEP __attribute__((noinline, noclone))
+
+static volatile unsigned long sink;
+static volatile sig_atomic_t asked;
+static volatile int never;
+
+static void ask(int s) { asked = s; }
+
+static double clock_of(clockid_t which) {
+    struct timespec t;
+    clock_gettime(which, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+// Uses so many milliseconds of CPU.
+static void work(double ms) {
+    double end = clock_of(CLOCK_THREAD_CPUTIME_ID) + ms / 1e3;
+    while (clock_of(CLOCK_THREAD_CPUTIME_ID) < end)
+        for (int i = 0; i < 20000; i++) sink += (unsigned long)i;
+}
+
+// Spins and changes nothing.
+KEEP void still_here(void) {
+    while (!never) {
+    }
+}
+
+// Spins and counts.
+KEEP void counts_here(void) {
+    for (unsigned long n = 0;; n++) __asm__ volatile("" : "+r"(n));
+}
+
+// Twelve functions that take turns, as in a program that computes.
+#define PART(n) KEEP unsigned long part##n(unsigned long x) { for (int i = 0; i < 30000; i++) x = x * 31 + n + sink; return x; }
+PART(0) PART(1) PART(2) PART(3) PART(4) PART(5) PART(6) PART(7) PART(8) PART(9) PART(10) PART(11)
+static unsigned long (*const parts[])(unsigned long) = {part0, part1, part2, part3, part4,  part5,
+                                                        part6, part7, part8, part9, part10, part11};
+KEEP void wanders_here(double seconds) {
+    double end = clock_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
+    unsigned long x = 1;
+    while (clock_of(CLOCK_THREAD_CPUTIME_ID) < end)
+        for (int i = 0; i < 12; i++) x = parts[i](x);
+    sink = x;
+}
+
+// A loop on epoll with a timer of 10 ms and `ms` of work each round, until SIGUSR1 or the end of `seconds`.
+static void event_loop(double seconds, double ms) {
+    int epoll = epoll_create1(0), timer = timerfd_create(CLOCK_MONOTONIC, 0);
+    struct itimerspec each = {{0, 10000000}, {0, 10000000}};
+    struct epoll_event e = {.events = EPOLLIN};
+    uint64_t n;
+    timerfd_settime(timer, 0, &each, NULL);
+    epoll_ctl(epoll, EPOLL_CTL_ADD, timer, &e);
+    double end = clock_of(CLOCK_MONOTONIC) + seconds;
+    while (!asked && clock_of(CLOCK_MONOTONIC) < end) {
+        if (epoll_wait(epoll, &e, 1, -1) == 1 && read(timer, &n, sizeof n) > 0) work(ms);
+    }
+}
+
+// Touches every page of a large file that is mapped, again and again, in a loop with naps.
+static void thrashes(const char *path, size_t size) {
+    int fd = open(path, O_RDONLY);
+    volatile char *p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) exit(3);
+    madvise((void *)p, size, MADV_RANDOM);
+    unsigned long x = 1;
+    while (!asked) {
+        for (int i = 0; i < 64 && !asked; i++) {
+            x = x * 6364136223846793005UL + 1442695040888963407UL;
+            sink += (unsigned long)p[(x >> 20) % size];
+        }
+        poll(NULL, 0, 1);
+    }
+}
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, other = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
+
+static void *idles(void *a) {
+    // One in eight wakes up now and then; the others sleep.
+    if ((intptr_t)a % 8 == 0)
+        for (;;) poll(NULL, 0, 200);
+    pthread_mutex_lock(&mutex);
+    for (;;) pthread_cond_wait(&cond, &mutex);
+    return a;
+}
+
+KEEP void *deadlocks_here(void *a) {
+    pthread_mutex_lock(&other);
+    while (!asked) poll(NULL, 0, 20);
+    pthread_mutex_lock(&other);
+    return a;
+}
+
+static void crowd(int n) {
+    pthread_attr_t attr;
+    pthread_t t;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 32 << 10);
+    for (intptr_t i = 0; i < n; i++)
+        if (pthread_create(&t, &attr, idles, (void *)i)) exit(4);
+    if (pthread_create(&t, &attr, deadlocks_here, NULL)) exit(4);
+    event_loop(1e9, 1);
+    for (;;) poll(NULL, 0, 50);
+}
+
+static void *holds(void *a) {
+    pthread_mutex_lock(&other);
+    for (;;) pause();
+    return a;
+}
+
+int main(int argc, char **argv) {
+    const char *way = argc > 1 ? argv[1] : "";
+    double number = argc > 2 ? atof(argv[2]) : 0;
+    signal(SIGUSR1, ask);
+    if (!strcmp(way, "still")) {
+        still_here();
+    } else if (!strcmp(way, "counts")) {
+        counts_here();
+    } else if (!strcmp(way, "wanders")) {
+        wanders_here(number);
+    } else if (!strcmp(way, "loop")) {
+        // Spins once it is asked to.
+        event_loop(1e9, number);
+        still_here();
+    } else if (!strcmp(way, "ends")) {
+        event_loop(number, 1);
+    } else if (!strcmp(way, "exec")) {
+        // A loop first, then another program by exec.
+        event_loop(number, 1);
+        execv(argv[3], argv + 3);
+    } else if (!strcmp(way, "forks")) {
+        if (fork() == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
+        else for (;;) pause();
+        event_loop(1, 1);
+        still_here();
+    } else if (!strcmp(way, "private")) {
+        // As after a change of credentials: its memory is nobody's business now.
+        event_loop(0.5, 1);
+        if (getuid() == 0 && setresuid(65534, 65534, 65534) != 0) return 3;
+        prctl(PR_SET_DUMPABLE, 0);
+        event_loop(1e9, 1);
+        still_here();
+    } else if (!strcmp(way, "crowd")) {
+        crowd((int)number);
+    } else if (!strcmp(way, "thrashes")) {
+        thrashes(argv[2], (size_t)atol(argv[3]));
+        still_here();
+    } else if (!strcmp(way, "holds")) {
+        pthread_t t;
+        pthread_create(&t, NULL, holds, NULL);
+        poll(NULL, 0, 100);
+        pthread_mutex_lock(&other);
+    } else {
+        fprintf(stderr, "fares: unknown way `%s`\n", way);
+        return 2;
+    }
+    return 0;
+}

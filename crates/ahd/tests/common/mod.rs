@@ -1,0 +1,151 @@
+//! Programs to watch: built from `tests/c` with the system's compiler, run, and killed at the end; and a watcher for them.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use orbit_ahd::{Ahd, Config, Event, Hang};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest wait for anything, on a machine that is busy with other things.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory of this test's own, removed at the end.
+pub struct Dir(pub PathBuf);
+
+impl Dir {
+    pub fn new(name: &str) -> Dir {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).expect("a directory");
+        Dir(dir)
+    }
+
+    /// Builds `tests/c/fares.c`; nothing, and a line that says so, where there is no compiler.
+    pub fn program(&self) -> Option<PathBuf> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/fares.c");
+        let out = self.0.join("fares");
+        let built = Command::new("cc").args(["-O2", "-g", "-pthread", "-o"]).arg(&out).arg(source).status();
+        match built {
+            Ok(status) => {
+                assert!(status.success(), "fares.c does not build");
+                Some(out)
+            }
+            Err(_) => {
+                println!("SKIP: needs cc");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether the tool can be run.
+pub fn have(tool: &str, arg: &str) -> bool {
+    let there = Command::new(tool).arg(arg).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let there = there.is_ok_and(|s| s.success());
+    if !there {
+        println!("SKIP: needs {tool}");
+    }
+    there
+}
+
+/// A program that runs until the test ends.
+pub struct Program(pub Child);
+
+impl Program {
+    pub fn start(command: &mut Command) -> Program {
+        Program(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("the program"))
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: plain call with numbers, on the child started above, which is not reaped before the end.
+        unsafe { libc::kill(self.pid(), signal) };
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A watcher with all it has told.
+pub struct Watcher {
+    pub ahd: Ahd,
+    pub events: Vec<Event>,
+}
+
+impl Watcher {
+    pub fn of(pid: i32, config: Config) -> Watcher {
+        let mut ahd = Ahd::new(config);
+        ahd.add(pid).expect("the program");
+        Watcher { ahd, events: Vec::new() }
+    }
+
+    /// One look, when it is due.
+    pub fn look(&mut self) {
+        std::thread::sleep(self.ahd.pause());
+        let new = self.ahd.tick();
+        for e in &new {
+            match e {
+                Event::Hang(h) => println!("hang: {} ({})", h.why, h.sure),
+                other => println!("{other:?}"),
+            }
+        }
+        self.events.extend(new);
+    }
+
+    /// Looks for so long.
+    pub fn run(&mut self, time: Duration) {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            self.look();
+        }
+    }
+
+    /// Looks until the condition holds.
+    pub fn until(&mut self, what: &str, is: impl Fn(&[Event]) -> bool) {
+        let start = Instant::now();
+        while !is(&self.events) {
+            assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+            self.look();
+        }
+    }
+
+    pub fn hangs(&self) -> Vec<&Hang> {
+        let hang = |e| if let &Event::Hang(ref h) = e { Some(&**h) } else { None };
+        self.events.iter().filter_map(hang).collect()
+    }
+
+    /// The first hang, waited for.
+    pub fn hang(&mut self) -> &Hang {
+        self.until("a hang", |all| all.iter().any(|e| matches!(e, Event::Hang(_))));
+        self.hangs()[0]
+    }
+
+    pub fn quiet(&self) {
+        assert!(self.hangs().is_empty(), "false alarm: {:#?}", self.hangs());
+    }
+}
+
+/// CPU time of a thread of another process or of the calling process, from `schedstat`.
+pub fn cpu(pid: i32, tid: i32) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).unwrap_or_default();
+    let run = text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
+    Duration::from_nanos(run)
+}
+
+/// Functions in the stack of the thread first named.
+pub fn functions(hang: &Hang) -> Vec<&str> {
+    hang.threads[0].stack.iter().filter_map(|f| f.function.as_deref()).collect()
+}
