@@ -18,7 +18,7 @@ pub struct Settings {
 }
 
 /// Keys with what is right for each, in the order of the documentation.
-const KEYS: [(&str, &str); 11] = [
+const KEYS: [(&str, &str); 12] = [
     ("period_ms", "a whole number from 10 to 1000"),
     ("floor_ms", "a whole number from 50 to 3600000"),
     ("pool_floor_ms", "a whole number from 50 to 3600000"),
@@ -27,6 +27,7 @@ const KEYS: [(&str, &str); 11] = [
     ("blocked_ms", "a whole number from 100 to 3600000"),
     ("children", "true or false"),
     ("busy", "true or false"),
+    ("busy_limit_ms", "0 (off) or a whole number from 500 to 86400000"),
     ("blocked", "true or false"),
     ("on_hang", "\"report\", \"signal:SIG\", \"kill\", \"restart\" or \"exec:CMD\""),
     ("events", "a file name in double quotes, or \"-\" for stdout"),
@@ -98,6 +99,8 @@ fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result
         "blocked_ms" => c.limit = ms(100, 3_600_000)?,
         "children" => c.children = flag()?,
         "busy" => c.busy = flag()?,
+        "busy_limit_ms" if value == "0" => c.busy_limit = None,
+        "busy_limit_ms" => c.busy_limit = Some(ms(500, 86_400_000)?),
         "blocked" => c.blocked = flag()?,
         "on_hang" => out.on_hang = Some(text()?.parse().map_err(|e| format!("{}: {e}", wrong()))?),
         _ => out.events = Some(text()?.to_owned()),
@@ -128,6 +131,7 @@ mod tests {
             ("period_ms = -75", 1, "must be"),
             ("factor = nan", 1, "must be a number from 1 to 1000"),
             ("busy = yes", 1, "true or false"),
+            ("busy_limit_ms = 499", 1, "0 (off) or a whole number from 500"),
             ("busy = true\nbusy = true", 2, "twice"),
             ("hello", 1, "key = value"),
             ("on_hang = \"signal:NONSENSE\"", 1, "NONSENSE"),

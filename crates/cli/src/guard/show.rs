@@ -140,13 +140,18 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
     if let Some(section) = &h.section {
         writeln!(to, "  in section {section}")?;
     }
-    let value = |ns: u64| format!("{:.1} ms", ns as f64 / 1e6);
-    let usual = h.usual.map_or_else(String::new, |u| format!(", usually {:.3} ms", u as f64 / 1e6));
+    let unit = if h.unit == orbit_ahd::Unit::Instructions { "million" } else { "ms" };
+    let value = |n: u64| format!("{:.1} {unit}", n as f64 / 1e6);
+    let usual = h.usual.map_or_else(String::new, |u| format!(", usually {:.3} {unit}", u as f64 / 1e6));
     writeln!(
         to,
         "  {FAINT}{} {}{usual}, allowed {}; since {:.0} ms, told {:.0} ms after it could be known{FAINT:#}",
         value(h.progress),
-        if h.unit == orbit_ahd::Unit::CpuNs { "of CPU" } else { "of waiting" },
+        match h.unit {
+            orbit_ahd::Unit::CpuNs => "of CPU",
+            orbit_ahd::Unit::Instructions => "instructions",
+            orbit_ahd::Unit::WaitNs => "of waiting",
+        },
         value(h.check_value),
         ms(h.since),
         ms(h.latency)
