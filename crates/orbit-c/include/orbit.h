@@ -52,7 +52,9 @@
  * Threads: every function may be called from any thread at any time, also on the same handle, unless it says otherwise.
  * Freeing a handle that another thread uses is safe: the other one finishes. Not from signal handlers.
  * Signals: waits go on when a signal handler of yours has run. The library's one thread in main takes no signals.
- * fork: a child has none of its parent's orbits, areas or futures; it may make its own. exec: nothing is inherited.
+ * fork: a child has none of its parent's orbits, areas or futures (ECHILD), and may make its own. Objects in the parent's
+ * areas are ordinary memory there, copied by the fork: to be read and written, not to be freed or grown (ECHILD as well).
+ * exec: nothing is inherited.
  * Blocking: functions that wait say so; all others take microseconds, orbit_init and the first orbit_create some
  * milliseconds.
  * The library prints nothing and never ends your program.
@@ -100,6 +102,11 @@ struct orbit_config {
 int orbit_init(void);
 /* The same with a configuration. EINVAL if the library is set up already. */
 int orbit_init_with(const struct orbit_config *config);
+/* Ends all that the library keeps: every orbit, as orbit_destroy does, the processes made ahead of need, its thread. Blocks
+ * until they have ended, some milliseconds. Handles stay safe: calls on orbits give ENODEV, futures have ended as cancelled;
+ * areas and objects stay as they are. Afterwards orbit_init, or the first orbit_create, sets the library up anew. For
+ * plugins, before they are unloaded, and for whoever wants no process left. 0, also when nothing is set up; EPERM in an orbit. */
+int orbit_shutdown(void);
 
 /* 1 in an orbit, 0 in main. */
 int orbit_is_orbit(void);
@@ -196,7 +203,8 @@ struct orbit_counters {
     uint64_t bad_updates; /* refused since they made no sense */
     uint32_t pending;     /* calls that wait or run now */
     int32_t pid;          /* its process now, 0 while it is down */
-    uint64_t reserved[6]; /* 0 */
+    uint64_t dropped_updates; /* of orbit_call, which nobody pulled and newer ones needed the room of; see orbit_pull */
+    uint64_t reserved[5];     /* 0 */
 };
 int orbit_stats(struct orbit *orbit, struct orbit_counters *stats);
 
@@ -217,7 +225,8 @@ struct orbit_area_options {
     size_t size;      /* sizeof(struct orbit_area_options) */
     const char *name; /* shown in messages; NULL: "area" */
     size_t init_size; /* bytes it is expected to hold; with adopt: bytes of memory to adopt */
-    size_t limit;     /* bytes it may ever hold, growing in place; 0: 64 MiB, or init_size if that is more */
+    size_t limit;     /* bytes it may ever hold, growing in place; 0: 64 MiB (less where ulimit -v is low), or init_size if
+                         that is more */
     int engine;       /* enum orbit_engine */
     int reserved;     /* 0 */
     void *adopt;      /* not NULL: make the memory there the area, as orbit_area_adopt does */
@@ -259,10 +268,14 @@ void *orbit_aligned_alloc(struct orbit_area *area, size_t align, size_t size);
 /* Makes an object hold size bytes; gives where it is now. NULL: the object is as it was. object NULL: orbit_alloc. */
 void *orbit_realloc(struct orbit_area *area, void *object, size_t size);
 /* Frees an object of whatever area. NULL is nothing to free. EFAULT: in no area; EALREADY: free already; EINVAL: inside an
- * object. */
+ * object; ECHILD: in an area of the process that this one was forked from. */
 int orbit_free(void *object);
 /* Bytes that an object really has; 0 for NULL and on failure. */
 size_t orbit_usable_size(const void *object);
+/* Main is about to write to most of the pages of these len bytes of an area: one system call (a tenth of a microsecond a page)
+ * in place of a fault for each page's first write after a snapshot (one to two). The pages count as written whether they
+ * are or not. Never needed; worth it from some pages on. EFAULT: not all in one area. */
+int orbit_will_write(const void *start, size_t len);
 
 /* ---- calls and futures (sections 4.1, 4.3, 4.4) -------------------------------------------------------------------- */
 
@@ -314,8 +327,8 @@ struct orbit_call_options {
  * that guards them. outcome may be NULL.
  * 0: the task returned, outcome->value is what. Else negative: if outcome->kind is not ORBIT_PENDING, the call was made and
  * ended so (EREMOTEIO, EOWNERDEAD, ENOMEM, ETIMEDOUT, ECANCELED), and the orbit is started again as its policy says;
- * otherwise it was not made (E2BIG, EBADF, EINVAL, ENOSPC, ENODEV, EHOSTDOWN, ECHILD, EPERM). Updates that the task pushes
- * are lost: use orbit_call_async to get them. */
+ * otherwise it was not made (E2BIG, EBADF, EINVAL, ENOSPC, ENODEV, EHOSTDOWN, ECHILD, EPERM). Updates that the task pushed
+ * wait at the orbit: take them with orbit_pull. */
 int orbit_call(struct orbit *orbit, size_t area_count, struct orbit_area *const *areas, orbit_entry func_once,
                const void *args, size_t args_size, struct orbit_outcome *outcome);
 int orbit_call_with(struct orbit *orbit, size_t area_count, struct orbit_area *const *areas, const void *args,
@@ -360,8 +373,8 @@ int orbit_update_add_modify_if(struct orbit_update *update, const void *place, c
                                const void *new_bytes, size_t size);
 /* Adds a call of a function that main has registered, with a copy of these bytes. */
 int orbit_update_add_operation(struct orbit_update *update, orbit_operation operation, const void *args, size_t size);
-/* In a task: hands the update to main, for the future of the call that runs. Blocks while main has much to take. The
- * update is still the task's. EPERM in main; E2BIG. */
+/* In a task: hands the update to main, for the future of the call that runs, or for orbit_pull if it was made by orbit_call.
+ * Blocks while main has much to take. The update is still the task's. EPERM in main; E2BIG. */
 int orbit_push(struct orbit_update *update);
 
 /* In main: blocks until the task pushes an update in this call, and takes it. 1: *update is it, free it with
@@ -369,6 +382,11 @@ int orbit_push(struct orbit_update *update);
 int pull_orbit(struct orbit_future *future, struct orbit_update **update);
 /* The same without waiting: EINPROGRESS while there is none and the call has not ended. */
 int orbit_try_pull(struct orbit_future *future, struct orbit_update **update);
+/* In main: takes the next update that an orbit_call (or orbit_call_with) of this orbit brought, the oldest first. Never
+ * waits: they are there when the call returns, however it ended. 1: *update is it, free it with orbit_update_free; 0: none is
+ * left. Where several threads call, one may get another's: to keep them apart use orbit_call_async and pull_orbit. At most
+ * 1 MiB of updates wait (or one larger one); then the oldest are dropped for newer ones, and counted as dropped_updates. */
+int orbit_pull(struct orbit *orbit, struct orbit_update **update);
 
 enum orbit_item_kind {
     ORBIT_ITEM_DATA = 1,      /* data, size */

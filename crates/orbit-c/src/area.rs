@@ -143,7 +143,7 @@ pub unsafe extern "C" fn orbit_area_destroy(area: *mut COrbitArea) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orbit_area_get_info(area: *mut COrbitArea, info: *mut CAreaInfo) -> c_int {
     code(|| {
-        given::range(info.cast(), size_of::<CAreaInfo>(), "the result")?;
+        given::place(info, "the area's info")?;
         let area: Area = handle::get(area)?;
         let engine = area.engine();
         let number = ENGINES.iter().position(|&known| known == engine).unwrap_or(0);
@@ -221,6 +221,16 @@ pub unsafe extern "C" fn orbit_free(object: *mut c_void) -> c_int {
         main_only()?;
         // SAFETY: the header's contract is that of `free`.
         unsafe { orbit::area::free(object.cast())? };
+        Ok(0)
+    })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn orbit_will_write(start: *const c_void, len: usize) -> c_int {
+    code(|| {
+        main_only()?;
+        orbit::area::will_write(start.cast(), len)?;
         Ok(0)
     })
 }

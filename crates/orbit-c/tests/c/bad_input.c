@@ -21,6 +21,7 @@ static long meddle(void *store, void *args)
     faults += orbit_call(mains->orbit, 0, NULL, NULL, NULL, 0, NULL) != -EPERM;
     faults += orbit_destroy(mains->orbit) != -EPERM;
     faults += orbit_init() != -EPERM;
+    faults += orbit_shutdown() != -EPERM;
     return faults;
 }
 
@@ -54,6 +55,7 @@ int main(void)
         GIVES(orbit_future_free(f), -EBADF);
         GIVES(pull_orbit(f, &got), -EBADF);
         GIVES(orbit_try_pull(f, &got), -EBADF);
+        GIVES(orbit_pull(o, &got), -EBADF);
         GIVES(orbit_update_add_data(u, "x", 1), -EBADF);
         GIVES(orbit_update_free(u), -EBADF);
         GIVES(orbit_push(u), -EBADF);
@@ -76,6 +78,7 @@ int main(void)
     GIVES(orbit_update_free(NULL), 0);
     GIVES(orbit_free(NULL), 0);
     CHECK(orbit_usable_size(NULL) == 0);
+    GIVES(orbit_will_write(NULL, 1), -EFAULT);
     GIVES(orbit_stats(orbit, NULL), -EINVAL);
     GIVES(pull_orbit(NULL, NULL), -EINVAL);
 
@@ -83,7 +86,7 @@ int main(void)
     GIVES(orbit_call(orbit, 0, NULL, NULL, NULL, 8, &end), -EINVAL);
     GIVES(orbit_call(orbit, 0, NULL, NULL, (void *)8, 8, &end), -EFAULT);
     GIVES(orbit_call(orbit, 0, NULL, NULL, (void *)(UINTPTR_MAX - 7), 8, &end), -EFAULT);
-    GIVES(orbit_call(orbit, 0, NULL, NULL, &local, SIZE_MAX, &end), -EFAULT);
+    GIVES(orbit_call(orbit, 0, NULL, NULL, &local, SIZE_MAX, &end), -E2BIG);
     GIVES(orbit_call(orbit, 3, NULL, NULL, NULL, 0, &end), -EINVAL);
     GIVES(orbit_call(orbit, SIZE_MAX, &area, NULL, NULL, 0, &end), -E2BIG);
     FAILS(orbit_call_async(orbit, 3, 0, NULL, NULL, NULL, 0), EINVAL);
@@ -131,6 +134,9 @@ int main(void)
     FAILS(orbit_calloc(full, SIZE_MAX / 2, 3), E2BIG);
     FAILS(orbit_aligned_alloc(full, 3, 8), EINVAL);
     CHECK(orbit_usable_size(object) >= 100);
+    GIVES(orbit_will_write(object, 100), 0);
+    GIVES(orbit_will_write(object, SIZE_MAX), -EFAULT);
+    GIVES(orbit_will_write(&count, sizeof count), -EFAULT);
     GIVES(orbit_free(object + 1), -EINVAL);
     GIVES(orbit_free(object), 0);
     GIVES(orbit_free(object), -EALREADY);

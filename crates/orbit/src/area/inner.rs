@@ -385,6 +385,27 @@ impl AreaInner {
         f(tracker)
     }
 
+    /// Main is about to write to `len` bytes at `addr`, see [`super::Area::will_write`].
+    pub(super) fn will_write(&self, addr: usize, len: usize) -> Result<()> {
+        self.check_process()?;
+        if !self.contains(addr, len) {
+            let text = format!(
+                "{len} bytes at {addr:#x} are not all in area \"{}\" ({:#x} to {:#x})",
+                self.name,
+                self.base,
+                self.base + self.limit
+            );
+            return Err(Error::new(Kind::Foreign, text));
+        }
+        let (first, end) = ((addr - self.base) / self.page, (addr - self.base + len).div_ceil(self.page));
+        let track = lock(&self.track);
+        let tracker = track.as_ref().ok_or_else(|| self.gone())?;
+        if first < end {
+            tracker.announce(first, end - first);
+        }
+        Ok(())
+    }
+
     /// Registers an orbit: it is owed every page in use that was ever touched.
     pub(super) fn attach(&self) -> Arc<OwedSet> {
         // Under the tracker's lock, so that no harvest falls between the two steps.

@@ -306,6 +306,17 @@ impl Area {
         self.inner.size_of(object.addr().get())
     }
 
+    /// Says that main is about to write to most of the pages of these `len` bytes: one system call (a tenth of a microsecond
+    /// a page) in place of a fault for each page's first write after a snapshot (one to two microseconds). The pages count as
+    /// written whether they are or not. Worth it from some pages on; never needed. Thread-safe; blocks while another thread
+    /// takes a snapshot of this area.
+    ///
+    /// # Errors
+    /// `Foreign` when the bytes are not all in the area, `Gone`, `Forked`.
+    pub fn will_write(&self, start: *const u8, len: usize) -> Result<()> {
+        self.inner.will_write(start.addr(), len)
+    }
+
     /// Ends the area now, whatever handles there are: its memory is unmapped (adopted memory stays), its objects are gone,
     /// and every later use of a handle answers `Gone`.
     ///
@@ -391,6 +402,14 @@ pub unsafe fn free(object: *mut u8) -> Result<()> {
 /// As [`free`].
 pub fn usable_size(object: *const u8) -> Result<usize> {
     registry::with(object.addr(), |area| area.size_of(object.addr())).unwrap_or_else(|| Err(foreign(object.addr())))
+}
+
+/// [`Area::will_write`] for whichever area the bytes are in.
+///
+/// # Errors
+/// As [`Area::will_write`].
+pub fn will_write(start: *const u8, len: usize) -> Result<()> {
+    registry::with(start.addr(), |area| area.will_write(start.addr(), len)).unwrap_or_else(|| Err(foreign(start.addr())))
 }
 
 /// The area that address `addr` is in.

@@ -257,6 +257,15 @@ impl Tracker {
         }
     }
 
+    /// Main is about to write to `pages` pages from `first` on: where each first write would be a fault it no longer is, and
+    /// they are reported by the next harvest. Engines without such faults do nothing.
+    pub fn announce(&self, first: usize, pages: usize) {
+        if let Way::Track(written) = &self.way {
+            // Where the kernel refuses, the writes are noticed one by one, as always.
+            let _ = written.announce(first, pages);
+        }
+    }
+
     /// Makes the next harvest report `pages` pages from `first` on: for changes that the engine cannot see, as
     /// `MADV_DONTNEED`. Pages not looked at yet are reported anyway when they are.
     pub fn mark(&mut self, first: usize, pages: usize) {

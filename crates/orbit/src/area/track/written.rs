@@ -57,6 +57,11 @@ impl Written {
         self.shape.base + page * self.shape.page
     }
 
+    /// Lets pages be written without a fault for each; they read as written, as if they had been.
+    pub fn announce(&self, first: usize, pages: usize) -> io::Result<()> {
+        self.kernel.uffd.write_protect(self.at(first), pages * self.shape.page, false)
+    }
+
     /// Adds written pages of the first `used` to `out`, without protecting, until `stop_after` are found.
     pub fn peek(&mut self, used: usize, stop_after: usize, out: &mut PageRuns) -> io::Result<()> {
         let known = self.shape.fresh.map_or(used, |fresh| fresh.min(used));
