@@ -84,15 +84,21 @@ impl Group {
         self.cpu.is_some()
     }
 
-    /// Bounds the memory of the group, swap included where it is accounted. More than that and the kernel kills a process
-    /// of the group. Pages of shared memory count for the group that touches them first.
+    /// Bounds the memory of the group, swap included where it is accounted. More than that and the kernel kills the whole
+    /// group (version 2, Linux 4.19) or a process of it. Pages of shared memory count for the group that touches them first.
     ///
     /// # Errors
-    /// `Unsupported` without the memory controller; `EBUSY` when more is in use already and cannot be reclaimed.
+    /// `Unsupported` without the memory controller; `EBUSY` when more is in use already (version 1: and cannot be
+    /// reclaimed).
     pub fn set_memory(&self, bytes: u64) -> io::Result<()> {
         let dir = self.memory_dir()?;
         let value = bytes.to_string();
         if self.unified {
+            // Version 2 would not refuse, but kill at once.
+            if self.memory_now() > bytes {
+                return Err(io::Error::from_raw_os_error(libc::EBUSY));
+            }
+            ignore_missing(write(dir, "memory.oom.group", "1"))?;
             write(dir, "memory.max", &value)?;
             return ignore_missing(write(dir, "memory.swap.max", "0"));
         }

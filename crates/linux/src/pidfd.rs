@@ -34,12 +34,28 @@ impl Ended {
 /// A handle of the process that has this id now, close-on-exec.
 ///
 /// # Errors
-/// `ESRCH` if there is none, `EINVAL` for a thread that leads no group, `ENOSYS` before Linux 5.3.
+/// `ESRCH` if there is none, `EINVAL` for a thread that leads no group. `Unsupported`, naming the call, where the kernel has no
+/// `pidfd_open` (before Linux 5.3), or no `pidfd_send_signal`, without which a handle could not end its process.
 pub fn open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: two integers.
-    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) }).map_err(|e| named("pidfd_open", e))?;
     // SAFETY: the kernel just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    match send_signal(fd.as_fd(), 0) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => Err(named("pidfd_send_signal", e)),
+        _ => Ok(fd),
+    }
+}
+
+/// Names the call that is missing.
+fn named(call: &str, error: io::Error) -> io::Error {
+    if error.raw_os_error() != Some(libc::ENOSYS) {
+        return error;
+    }
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        format!("{call}: {error}: needs Linux 5.3, or a filter that lets it pass"),
+    )
 }
 
 /// Whether the process has ended, reaped or not. Does not wait.

@@ -1,7 +1,8 @@
-//! A system call filter that answers as Docker's default profile does, so that what Orbit does inside a container can be
-//! tested without one.
+//! System call filters for tests: one that answers as Docker's default profile does, so that what Orbit does inside a container
+//! can be tried without one ([`install_docker_like`]), and one that answers as a kernel does which lacks single calls
+//! ([`install_without`]).
 //!
-//! It is a *model* of that profile, of the calls that matter here: those Orbit uses and the profile refuses, and the
+//! The first is a *model* of that profile, of the calls that matter here: those Orbit uses and the profile refuses, and the
 //! well-known privileged ones. The real profile is a list of what is allowed; this is a list of what is refused, and
 //! everything else passes. Refused with EPERM: userfaultfd, perf_event_open, bpf, io_uring, kernel keys, namespaces
 //! (`setns`, `unshare`, `clone` with a namespace flag), mounts, modules, clocks, NUMA policy, descriptors and advice across
@@ -97,13 +98,37 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_kexec_file_load,
 ];
 
-/// Puts the filter on all threads of the calling process, its future children and what they exec. It cannot be taken off.
+/// What [`install_without`] can take away, and the version of Linux that brought it.
+pub const MISSABLE: &[(&str, &str)] = &[
+    ("userfaultfd", "4.3"),
+    ("pidfd_send_signal", "5.1"),
+    ("pidfd_open", "5.3"),
+    ("clone3", "5.3"),
+    ("close_range", "5.9"),
+    ("MADV_POPULATE_WRITE", "5.14"),
+];
+/// The advice of that name, argument three of madvise.
+const POPULATE_WRITE: u32 = 23;
+const THIRD_ARGUMENT: u32 = FIRST_ARGUMENT + 16;
+
+/// Puts a filter on all threads of the calling process, its future children and what they exec. It cannot be taken off.
 /// Sets `no_new_privs`, so set-user-id programs gain nothing from now on either, and ordinary users may do this.
 ///
 /// # Errors
 /// `EINVAL` or `ENOSYS` where the kernel has no seccomp filters; `EACCES` or `ESRCH` when a thread has a filter of its own.
 pub fn install_docker_like() -> io::Result<()> {
-    let program = program();
+    install(&docker_like())
+}
+
+/// As [`install_docker_like`], but answers ENOSYS to the calls of these names, EINVAL to the advice; all else passes.
+///
+/// # Errors
+/// `InvalidInput` for a name that is not in [`MISSABLE`]; else as there.
+pub fn install_without(names: &[&str]) -> io::Result<()> {
+    install(&without(names)?)
+}
+
+fn install(program: &[libc::sock_filter]) -> io::Result<()> {
     let header = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     // SAFETY: integers only.
     check_int(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
@@ -118,19 +143,50 @@ pub fn install_docker_like() -> io::Result<()> {
     }
 }
 
-fn program() -> Vec<libc::sock_filter> {
-    let mut p = vec![
-        load(ARCHITECTURE),
-        jump(JUMP_EQUAL, THIS_ARCHITECTURE, 1, 0),
-        answer(libc::ENOSYS),
-        load(NUMBER),
+/// Leaves the call's number in place, if it is a call of this architecture.
+fn number() -> Vec<libc::sock_filter> {
+    vec![load(ARCHITECTURE), jump(JUMP_EQUAL, THIS_ARCHITECTURE, 1, 0), answer(libc::ENOSYS), load(NUMBER)]
+}
+
+fn without(names: &[&str]) -> io::Result<Vec<libc::sock_filter>> {
+    let mut p = number();
+    let mut refuse = |call: libc::c_long| {
+        p.push(jump(JUMP_EQUAL, call as u32, 0, 1));
+        p.push(answer(libc::ENOSYS));
+    };
+    for name in names {
+        match *name {
+            "userfaultfd" => refuse(libc::SYS_userfaultfd),
+            "pidfd_send_signal" => refuse(libc::SYS_pidfd_send_signal),
+            "pidfd_open" => refuse(libc::SYS_pidfd_open),
+            "clone3" => refuse(libc::SYS_clone3),
+            "close_range" => refuse(libc::SYS_close_range),
+            "MADV_POPULATE_WRITE" => {}
+            other => return Err(crate::invalid(format!("{other:?} is none of {MISSABLE:?}"))),
+        }
+    }
+    if names.contains(&"MADV_POPULATE_WRITE") {
+        p.extend([
+            jump(JUMP_EQUAL, libc::SYS_madvise as u32, 0, 3),
+            load(THIRD_ARGUMENT),
+            jump(JUMP_EQUAL, POPULATE_WRITE, 0, 1),
+            answer(libc::EINVAL),
+        ]);
+    }
+    p.push(allow());
+    Ok(p)
+}
+
+fn docker_like() -> Vec<libc::sock_filter> {
+    let mut p = number();
+    p.extend([
         #[cfg(target_arch = "x86_64")]
         jump(JUMP_ABOVE_OR_EQUAL, X32, 0, 1),
         #[cfg(target_arch = "x86_64")]
         answer(libc::ENOSYS),
         jump(JUMP_EQUAL, libc::SYS_clone3 as u32, 0, 1),
         answer(libc::ENOSYS),
-    ];
+    ]);
     for &call in REFUSED {
         p.push(jump(JUMP_EQUAL, call as u32, 0, 1));
         p.push(answer(libc::EPERM));

@@ -1,8 +1,9 @@
-//! Runs a command as inside a container: as an ordinary user, under a model of Docker's seccomp profile.
+//! Runs a command as inside a container: as an ordinary user, under a model of Docker's seccomp profile; or as on an older kernel.
 //!
 //! `orbit-contained [--user UID] COMMAND [ARGUMENT]...` replaces itself by the command, so its exit status is the
 //! command's. Started by root it becomes user and group UID (65534 unless given) and leaves all groups; started by an
-//! ordinary user it stays that user. What it cannot do it says, and ends with 125.
+//! ordinary user it stays that user. `orbit-contained --without NAME[,NAME]... COMMAND [ARGUMENT]...` stays the user it is, without
+//! that profile, but with these system calls missing ([`MISSABLE`](orbit_linux::seccomp::MISSABLE)). What it cannot do it says, and ends with 125.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 use std::io;
@@ -21,13 +22,30 @@ fn main() -> ExitCode {
             None => return fail("--user takes the number of an ordinary user"),
         }
     }
-    let Some(program) = args.next() else {
-        return fail("usage: orbit-contained [--user UID] COMMAND [ARGUMENT]...");
-    };
-    if let Err(e) = become_user(user) {
-        return fail(&format!("cannot become user {user}: {e}"));
+    let mut missing = None;
+    if args.peek().is_some_and(|a| a == "--without") {
+        args.next();
+        missing = args.next();
+        if missing.is_none() {
+            return fail("--without takes names of system calls");
+        }
     }
-    if let Err(e) = orbit_linux::seccomp::install_docker_like() {
+    let Some(program) = args.next() else {
+        return fail("usage: orbit-contained [--user UID | --without NAME[,NAME]...] COMMAND [ARGUMENT]...");
+    };
+    let filtered = match missing {
+        Some(names) => {
+            let names = names.to_string_lossy();
+            orbit_linux::seccomp::install_without(&names.split(',').collect::<Vec<_>>())
+        }
+        None => {
+            if let Err(e) = become_user(user) {
+                return fail(&format!("cannot become user {user}: {e}"));
+            }
+            orbit_linux::seccomp::install_docker_like()
+        }
+    };
+    if let Err(e) = filtered {
         return fail(&format!("cannot install the seccomp filter: {e}"));
     }
     let e = Command::new(&program).args(args).exec();
