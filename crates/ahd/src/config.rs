@@ -1,5 +1,6 @@
 //! What a watcher may be told.
 
+use crate::Named;
 use std::time::Duration;
 
 /// Settings of a watcher. [`Config::default`] is right for servers and interactive programs.
@@ -26,6 +27,10 @@ pub struct Config {
     pub busy_limit: Option<Duration>,
     /// Look for blocked hangs.
     pub blocked: bool,
+    /// Sections by name: functions of programs that were not changed for it.
+    pub sections: Vec<Named>,
+    /// What probes of all of them together may cost a process, in percent of the CPU time it uses; 0: no bound.
+    pub section_cost: f64,
 }
 
 impl Default for Config {
@@ -41,6 +46,8 @@ impl Default for Config {
             busy: true,
             busy_limit: None,
             blocked: true,
+            sections: Vec::new(),
+            section_cost: 2.0,
         }
     }
 }

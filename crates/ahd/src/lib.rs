@@ -16,6 +16,7 @@ mod describe;
 mod exam;
 mod history;
 mod learn;
+mod named;
 mod proc;
 mod progress;
 mod report;
@@ -25,5 +26,6 @@ mod thread;
 mod watch;
 
 pub use config::Config;
-pub use report::{Edge, Event, Hang, Involved, Kind, Unit};
+pub use named::Named;
+pub use report::{Edge, Event, Hang, Involved, Kind, SectionUse, Unit};
 pub use watch::Ahd;

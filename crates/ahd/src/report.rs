@@ -74,6 +74,13 @@ pub enum Event {
         /// For how long it was told to hang.
         after: Duration,
     },
+    /// What the sections by name of a process cost it; once, at its end or the watcher's.
+    Sections {
+        /// The process.
+        pid: i32,
+        /// Each section.
+        list: Vec<SectionUse>,
+    },
     /// Something cannot be watched; the text says what it needs.
     Trouble {
         /// The process.
@@ -81,6 +88,27 @@ pub enum Event {
         /// One sentence.
         text: String,
     },
+}
+
+/// What a section by name cost a process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SectionUse {
+    /// Its name.
+    pub section: String,
+    /// The function, and the file it is in.
+    pub function: String,
+    /// The file, by the name the process knows it.
+    pub file: String,
+    /// Probes hit: entries and exits that were seen.
+    pub hits: u64,
+    /// What a hit cost, ns of CPU.
+    pub ns_per_hit: f64,
+    /// CPU time the process used meanwhile, ns.
+    pub cpu_ns: u64,
+    /// The hits' share of that time, 0 to 1.
+    pub share: f64,
+    /// Times the probes were put in place.
+    pub windows: u64,
 }
 
 /// One hang: who, in what, why.

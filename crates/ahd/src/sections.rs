@@ -210,7 +210,7 @@ impl Place {
 }
 
 /// CPU time that one execution may use. With no execution to go by that is the limit for waits: a first one may be long.
-fn allowed(h: &History, factor: f64, floor: u64, limit: Duration) -> u64 {
+pub(crate) fn allowed(h: &History, factor: f64, floor: u64, limit: Duration) -> u64 {
     let first = if h.usual().is_none() { limit.as_nanos() as u64 } else { 0 };
     h.check_value(factor, floor).max(first)
 }
@@ -253,7 +253,7 @@ impl Ahd {
     }
 
     /// A thread that was told to spin has left its section.
-    fn left_section(&mut self, pid: i32, tid: i32, now: Instant) {
+    pub(crate) fn left_section(&mut self, pid: i32, tid: i32, now: Instant) {
         let thread = self.processes.get_mut(&pid).and_then(|p| p.threads.get_mut(&tid));
         if let Some((Kind::Busy, told)) = thread.and_then(|t| t.told.take_if(|t| t.0 == Kind::Busy)) {
             self.events.push(Event::Recovered { pid, tid, kind: Kind::Busy, after: now - told });
@@ -347,7 +347,7 @@ impl Ahd {
     }
 
     /// What holds up a thread inside a section, with the others involved; nothing if that is the machine, or a tracer.
-    fn held_up(&mut self, pid: i32, tid: i32) -> Option<HeldUp> {
+    pub(crate) fn held_up(&mut self, pid: i32, tid: i32) -> Option<HeldUp> {
         let p = self.processes.get_mut(&pid)?;
         if p.dir.status(tid)?.state != b'S' {
             return None;

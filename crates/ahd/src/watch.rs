@@ -8,6 +8,7 @@ use crate::Config;
 use crate::describe::Stacks;
 use crate::progress::Source;
 use crate::report::{Event, Hang, Kind};
+use crate::named::Sections;
 use crate::thread::{Process, Since};
 use orbit_inspect::rings::RingWatch;
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ pub struct Ahd {
     pub(crate) config: Config,
     pub(crate) processes: BTreeMap<i32, Process>,
     pub(crate) stacks: Stacks,
+    pub(crate) named: Sections,
     pub(crate) rings: Option<RingWatch>,
     /// A thread came to rest in a futex since the last scan for rings.
     pub(crate) ring_due: bool,
@@ -55,6 +57,7 @@ impl Ahd {
             config,
             processes: BTreeMap::new(),
             stacks: Stacks::default(),
+            named: Sections::default(),
             rings: None,
             ring_due: false,
             next_scan: Instant::now(),
@@ -135,6 +138,7 @@ impl Ahd {
             self.processes.remove(&pid);
             self.stacks.forget(pid);
             self.rings = None;
+            self.events.extend(self.named.forget(pid, &self.config.sections));
             self.events.push(Event::Left { pid });
         }
         // A watcher that was held up itself has seen nothing meanwhile.
@@ -147,6 +151,7 @@ impl Ahd {
             }
         }
         self.look_at_sections(counted, now);
+        self.look_at_named(now);
         let spent = cpu_time().saturating_sub(cpu);
         self.price = (self.price * 7 + spent) / 8;
         if self.config.busy && !suspects.is_empty() {
@@ -245,6 +250,7 @@ impl Ahd {
     /// Another program has taken the place of this one: what was learnt is of no use.
     pub(crate) fn renew(&mut self, pid: i32) {
         self.stacks.forget(pid);
+        self.events.extend(self.named.forget(pid, &self.config.sections));
         self.rings = None;
         if let Some(p) = self.processes.get_mut(&pid) {
             p.renew(self.config.window);
@@ -252,8 +258,13 @@ impl Ahd {
     }
 
     /// Takes a hang into the events, if the process it was seen in is the one that is watched: its id may be another's by now.
-    pub(crate) fn report(&mut self, hang: Hang) {
+    pub(crate) fn report(&mut self, mut hang: Hang) {
         let (pid, tid) = (hang.pid, hang.tid);
+        if hang.section.is_none()
+            && let Some(n) = hang.threads.first().and_then(|t| self.named.innermost(pid, &t.stack))
+        {
+            hang.section = Some(self.config.sections[n].name.clone());
+        }
         if self.processes.get(&pid).is_some_and(|p| p.dir.status(tid).is_some()) {
             self.events.push(Event::Hang(Box::new(hang)));
         }

@@ -19,6 +19,7 @@
 compile_error!("orbit-inspect knows the registers and lock layouts of x86_64 Linux only");
 
 mod error;
+pub mod functions;
 mod maps;
 mod memory;
 mod procfs;

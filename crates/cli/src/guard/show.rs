@@ -4,7 +4,7 @@
 //! `event` and `time_ms` (since the guard began).
 
 use crate::out::{BAD, FAINT, GOOD, HEAD, WARN};
-use orbit_ahd::{Event, Hang, Involved};
+use orbit_ahd::{Event, Hang, Involved, SectionUse};
 use orbit_inspect::stacks::Frame;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -97,8 +97,18 @@ pub fn json(to: &mut impl Write, event: &Event, at: Duration) -> io::Result<()> 
             json!({"event": "recovered", "pid": pid, "tid": tid, "kind": kind.word(), "after_ms": ms(*after)})
         }
         Event::Trouble { pid, text } => json!({"event": "trouble", "pid": pid, "text": text}),
+        Event::Sections { pid, list } => {
+            json!({"event": "sections", "pid": pid, "sections": list.iter().map(section).collect::<Vec<_>>()})
+        }
     };
     line(to, value, at)
+}
+
+fn section(s: &SectionUse) -> Value {
+    json!({
+        "section": s.section, "function": s.function, "file": s.file, "hits": s.hits, "ns_per_hit": s.ns_per_hit,
+        "cpu_ms": s.cpu_ns as f64 / 1e6, "share_percent": s.share * 100.0, "windows": s.windows,
+    })
 }
 
 /// Something the guard itself did, as one line of JSON.
@@ -124,6 +134,22 @@ pub fn text(to: &mut impl Write, event: &Event) -> io::Result<()> {
                 "{GOOD}orbit guard:{GOOD:#} thread {tid} of process {pid} got on, {:.1} s after the report of a {kind} hang",
                 after.as_secs_f64()
             )
+        }
+        Event::Sections { pid, list } => {
+            for s in list {
+                writeln!(
+                    to,
+                    "{FAINT}orbit guard: section {} ({}) of process {pid}: {} hits of {:.1} us each, {:.2} % of the {:.1} s of CPU \
+                     it used{FAINT:#}",
+                    s.section,
+                    s.function,
+                    s.hits,
+                    s.ns_per_hit / 1e3,
+                    s.share * 100.0,
+                    s.cpu_ns as f64 / 1e9
+                )?;
+            }
+            Ok(())
         }
         Event::Trouble { text, .. } => writeln!(to, "{WARN}orbit guard:{WARN:#} {text}"),
     }

@@ -201,6 +201,11 @@ impl Elf {
         (out.len() == unpacked).then_some(out)
     }
 
+    /// Bytes of the file; fewer at its end, none if there is no room for them.
+    pub(crate) fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+        if self.take(len) { self.source.at(offset, len) } else { Vec::new() }
+    }
+
     /// A section's content by name.
     pub(crate) fn named(&self, name: &str, limit: usize) -> Option<Vec<u8>> {
         self.content(self.section(name)?, limit)

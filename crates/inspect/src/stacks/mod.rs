@@ -20,7 +20,7 @@ mod unwind;
 
 pub use stop::{MAX_STACK, PATIENCE};
 pub use symbols::MAX_NAME;
-pub(crate) use symbols::object;
+pub(crate) use symbols::{object, readable};
 
 use crate::{Error, Mapping, Maps, Memory, Sure, procfs};
 use elf::Room;

@@ -86,6 +86,17 @@ impl Module {
         self.debug.get_or_insert_with(|| debug_file(elf, room, roots)).as_ref()
     }
 
+    /// The file with the debug information that was split off.
+    pub(crate) fn take_debug(&mut self) -> Option<Elf> {
+        self.debug_file()?;
+        self.debug.take().flatten()
+    }
+
+    /// Start and length of the function that holds an address as linked, by the unwind tables.
+    pub(crate) fn function(&self, addr: u64) -> Option<(u64, u64)> {
+        self.tables.covers(addr)
+    }
+
     /// Address as linked of an address in the process, where `m` is the mapping that holds it.
     pub(crate) fn linked(&self, m: &Mapping, addr: u64) -> Option<u64> {
         if m.path == "[vdso]" {

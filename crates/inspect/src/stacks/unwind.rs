@@ -105,6 +105,23 @@ impl Tables {
         (at < self.eh_frame.len()).then_some(at)
     }
 
+    /// Start and length of the code that the entry for an address covers.
+    pub(crate) fn covers(&self, addr: u64) -> Option<(u64, u64)> {
+        let eh = EhFrame::new(&self.eh_frame, LittleEndian);
+        let by_eh = self.lookup(addr).or_else(|| find(&self.eh_index, addr)).and_then(|at| {
+            let fde = eh.fde_from_offset(&self.bases, at.into(), EhFrame::cie_from_offset).ok()?;
+            Some((fde.initial_address(), fde.len()))
+        });
+        let by_debug = || {
+            let at = find(&self.debug_index, addr)?;
+            let section = debug_frame(&self.debug_frame);
+            let fde = section.fde_from_offset(&self.bases, at.into(), DebugFrame::cie_from_offset).ok()?;
+            Some((fde.initial_address(), fde.len()))
+        };
+        let holds = |r: &(u64, u64)| addr.checked_sub(r.0).is_some_and(|o| o < r.1);
+        by_eh.filter(holds).or_else(by_debug).filter(holds)
+    }
+
     /// One step from the frame whose code at `addr` (as linked) is or was running.
     pub(crate) fn step(&self, addr: u64, regs: &Regs, read: &mut ReadWord<'_>) -> Result<Step, Stuck> {
         let eh = EhFrame::new(&self.eh_frame, LittleEndian);

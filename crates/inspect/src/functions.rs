@@ -1,0 +1,394 @@
+//! A function of a process, found by name or address: where it is in its file and in memory, and its code.
+//!
+//! Owns: what a function may be called ([`Wanted`]). Promises: a name that fits several functions is not guessed at; one that fits
+//! none comes back with the files that were searched and names that are near. Bytes of code are the file's. Refuses: inlined
+//! copies (they are no functions any more), indirect functions (their symbol is that of the code that chooses).
+
+use crate::stacks::elf::{Elf, Room, text_at, u32_at, u64_at};
+use crate::stacks::module::{Module, open_elf};
+use crate::stacks::readable;
+use crate::{Mapping, Maps};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Bytes of one symbol or string table at most, and of all that is read for one search.
+const MAX_TABLE: usize = 512 << 20;
+/// Longest function whose code is read, bytes.
+const MAX_CODE: usize = 1 << 20;
+/// Code read of a function of unknown length.
+const FIRST: usize = 16;
+/// Names told of near matches, or of several that fit.
+const NEAR: usize = 5;
+
+/// What to look for: `[FILE:]NAME` or `[FILE:]0xADDRESS`. FILE is the end of a path, such as `libssl.so.3`; without it the
+/// program itself comes first, then its libraries. NAME is a symbol, mangled or readable, with or without its parameters
+/// (`ns::Store::get`). ADDRESS is as linked, as `nm` and reports show it, anywhere in the function; without FILE in the program itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// End of the file's path.
+    pub file: Option<String>,
+    /// Name, or address.
+    pub name: String,
+}
+
+impl FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Wanted, String> {
+        // A single colon ends the file; `::` belongs to names.
+        let bytes = text.as_bytes();
+        let colon = (0..bytes.len())
+            .find(|&i| bytes[i] == b':' && bytes.get(i + 1) != Some(&b':') && (i == 0 || bytes[i - 1] != b':'));
+        let (file, name) = match colon {
+            Some(i) => (Some(text[..i].to_owned()), &text[i + 1..]),
+            None => (None, text),
+        };
+        let wanted = Wanted { file, name: name.trim().to_owned() };
+        if wanted.name.is_empty() || wanted.file.as_ref().is_some_and(String::is_empty) {
+            return Err(format!("`{text}` names no function: write FUNCTION, FILE:FUNCTION or 0xADDRESS"));
+        }
+        if wanted.name.starts_with("0x") && wanted.address().is_none() {
+            return Err(format!("`{}` is no address: write 0x and hexadecimal digits", wanted.name));
+        }
+        Ok(wanted)
+    }
+}
+
+impl std::fmt::Display for Wanted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.file {
+            Some(file) => write!(f, "{file}:{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+impl Wanted {
+    fn address(&self) -> Option<u64> {
+        u64::from_str_radix(self.name.strip_prefix("0x")?, 16).ok()
+    }
+}
+
+/// A function that was found.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// Its readable name; of a nameless one `FILE+0xADDRESS`.
+    pub name: String,
+    /// The file, by the name the process knows it.
+    pub module: String,
+    /// A name of the file that this process can open.
+    pub file: PathBuf,
+    /// Device and inode of the file.
+    pub identity: (u64, u64),
+    /// Its first byte's offset in the file.
+    pub offset: u64,
+    /// Its first byte's address in the process.
+    pub address: u64,
+    /// Bytes of code; 0 if not known.
+    pub size: u64,
+    /// The code, whole if the size is known, else its first bytes.
+    pub code: Vec<u8>,
+    /// The file is a Go program: its functions move between threads.
+    pub go: bool,
+}
+
+impl Function {
+    /// Whether it holds this address of the process. Of a function of unknown size: only its first byte.
+    pub fn holds(&self, address: u64) -> bool {
+        address.checked_sub(self.address).is_some_and(|o| o < self.size.max(1))
+    }
+}
+
+/// Why a function was not found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// Files that were searched.
+    pub searched: Vec<String>,
+    /// Names that are near.
+    pub near: Vec<String>,
+    /// Several functions have this name: name and address as linked of each.
+    pub several: Vec<(String, u64)>,
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let files = match self.searched.as_slice() {
+            [] => "no file of the process fits".to_owned(),
+            some if some.len() <= NEAR => format!("looked for in {}", some.join(", ")),
+            some => format!("looked for in {} and {} more files", some[..NEAR].join(", "), some.len() - NEAR),
+        };
+        if !self.several.is_empty() {
+            let each: Vec<String> = self.several.iter().map(|(n, a)| format!("{n} at {a:#x}")).collect();
+            return write!(f, "it is the name of several functions: {}; give the address of one", each.join(", "));
+        }
+        match self.near.as_slice() {
+            [] => write!(f, "not found ({files})"),
+            near => write!(f, "not found ({files}); near it are {}", near.join(", ")),
+        }
+    }
+}
+
+/// Finds a function in what a process has mapped now. Takes some milliseconds for a large program.
+///
+/// # Errors
+/// [`Missing`], with what was searched.
+pub fn find(pid: i32, maps: &Maps, wanted: &Wanted) -> Result<Function, Missing> {
+    let mut missing = Missing::default();
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let exe = exe.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
+    let mut files: BTreeMap<(u64, u64), &Mapping> = BTreeMap::new();
+    for m in maps.iter().filter(|m| m.exec && m.ino != 0) {
+        files.entry((m.dev, m.ino)).or_insert(m);
+    }
+    let fits = |m: &Mapping| match &wanted.file {
+        Some(end) => m.path.ends_with(end.as_str()),
+        None => wanted.address().is_none() || m.path == exe,
+    };
+    let mut files: Vec<&Mapping> = files.into_values().filter(|m| fits(m)).collect();
+    // The program itself, then its libraries in the order of their addresses.
+    files.sort_by_key(|m| (m.path != exe, m.start));
+    for m in files {
+        let room = Room::of(MAX_TABLE);
+        missing.searched.push(m.path.clone());
+        let found = match wanted.address() {
+            Some(at) => Module::load(pid, m, &room).and_then(|module| {
+                let (start, size) = module.function(at)?;
+                Some((format!("{}+{start:#x}", m.path.rsplit('/').next().unwrap_or_default()), start, size))
+            }),
+            None => by_name(pid, m, &room, &wanted.name, &mut missing),
+        };
+        if let Some((name, linked, size)) = found
+            && let Some(f) = place(pid, maps, m, &room, name, linked, size)
+        {
+            return Ok(f);
+        }
+        if !missing.several.is_empty() {
+            break;
+        }
+    }
+    Err(missing)
+}
+
+/// A function's name, address as linked, and size.
+type Named = (String, u64, u64);
+
+fn by_name(pid: i32, m: &Mapping, room: &Room, wanted: &str, missing: &mut Missing) -> Option<Named> {
+    let mut elf = open_elf(pid, m, room)?;
+    if !elf.sections.iter().any(|s| s.kind == SYMTAB)
+        && let Some(mut module) = Module::load(pid, m, room)
+        && let Some(debug) = module.take_debug()
+    {
+        // Symbols that were split off have the same addresses.
+        elf = debug;
+    }
+    let last = wanted.rsplit("::").next().unwrap_or(wanted);
+    let last = last.split(['(', '<']).next().unwrap_or(last).as_bytes();
+    let mut best: (u8, BTreeMap<u64, (String, u64)>) = (u8::MAX, BTreeMap::new());
+    let mut near: Vec<(usize, String)> = Vec::new();
+    each(&elf, |name, addr, size| {
+        let holds = name.windows(last.len().max(1)).any(|w| w == last);
+        if !holds {
+            if let Some(d) = distance(name, wanted.as_bytes()) {
+                near.push((d, String::from_utf8_lossy(name).into_owned()));
+            }
+            return;
+        }
+        let readable = readable(name);
+        let Some(rank) = rank(name, &readable, wanted) else {
+            near.push((3, readable));
+            return;
+        };
+        if rank < best.0 {
+            best = (rank, BTreeMap::new());
+        }
+        if rank == best.0 {
+            // Aliases share an address; the size may be given with one of them only.
+            let entry = best.1.entry(addr).or_insert((readable, 0));
+            entry.1 = entry.1.max(size);
+        }
+    });
+    if best.1.len() > 1 {
+        missing.several = best.1.into_iter().take(NEAR).map(|(a, (n, _))| (n, a)).collect();
+        return None;
+    }
+    if let Some((addr, (name, size))) = best.1.into_iter().next() {
+        return Some((name, addr, size));
+    }
+    near.sort();
+    near.dedup();
+    missing.near.extend(near.into_iter().map(|(_, n)| n).take(NEAR));
+    missing.near.truncate(NEAR);
+    None
+}
+
+const SYMTAB: u32 = 2;
+const DYNSYM: u32 = 11;
+const FUNCTION: u8 = 2;
+
+/// Calls `f` with name, address and size of each function that the file defines.
+fn each(elf: &Elf, mut f: impl FnMut(&[u8], u64, u64)) {
+    for kind in [SYMTAB, DYNSYM] {
+        let Some(s) = elf.sections.iter().find(|s| s.kind == kind) else {
+            continue;
+        };
+        let strings = elf.sections.get(s.link).and_then(|s| elf.content(s, MAX_TABLE));
+        let (Some(table), Some(strings)) = (elf.content(s, MAX_TABLE), strings) else {
+            continue;
+        };
+        for s in table.chunks_exact(24) {
+            let name = u32_at(s, 0).and_then(|n| text_at(&strings, n as usize)).unwrap_or_default();
+            let (Some(addr), Some(size)) = (u64_at(s, 8), u64_at(s, 16)) else {
+                continue;
+            };
+            if s[4] & 15 == FUNCTION && (s[6] != 0 || s[7] != 0) && addr != 0 && !name.is_empty() {
+                f(name.split(|&c| c == b'@').next().unwrap_or(name), addr, size);
+            }
+        }
+    }
+}
+
+/// How well a symbol fits, 0 best; nothing if not.
+fn rank(mangled: &[u8], readable: &str, wanted: &str) -> Option<u8> {
+    let bare = without_parameters(readable);
+    // Copies that the compiler made for special arguments; parts of a function are no function.
+    let copy = |n: &str| {
+        let (head, tail) = n.split_once('.')?;
+        let of = ["isra", "constprop", "llvm", "lto_priv"].iter().any(|k| tail.starts_with(k));
+        (of && head == wanted).then_some(())
+    };
+    let ends = |n: &str| n.strip_suffix(wanted).is_some_and(|head| head.ends_with("::"));
+    if mangled == wanted.as_bytes() || readable == wanted {
+        Some(0)
+    } else if bare == wanted {
+        Some(1)
+    } else if copy(readable).is_some() {
+        Some(2)
+    } else if ends(bare) || ends(readable) {
+        Some(3)
+    } else {
+        None
+    }
+}
+
+/// `ns::f` of `ns::f(int)`.
+fn without_parameters(name: &str) -> &str {
+    // `operator()` has brackets of its own.
+    let from = name.find("operator()").map_or(0, |i| i + "operator()".len());
+    name[from..].find('(').filter(|&i| from + i > 0).map_or(name, |i| &name[..from + i])
+}
+
+/// Letters that differ, if few: 0 with another case, at most 2.
+fn distance(name: &[u8], wanted: &[u8]) -> Option<usize> {
+    if name.len().abs_diff(wanted.len()) > 2 || name.len() > 128 {
+        return None;
+    }
+    let mut row: Vec<usize> = (0..=wanted.len()).collect();
+    for (i, a) in name.iter().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in wanted.iter().enumerate() {
+            let here = if a.eq_ignore_ascii_case(b) { before } else { 1 + before.min(row[j]).min(row[j + 1]) };
+            before = std::mem::replace(&mut row[j + 1], here);
+        }
+    }
+    row.last().copied().filter(|&d| d <= 2 && d * 3 < wanted.len().max(1))
+}
+
+fn place(
+    pid: i32,
+    maps: &Maps,
+    first: &Mapping,
+    room: &Room,
+    name: String,
+    linked: u64,
+    size: u64,
+) -> Option<Function> {
+    // From the file that is mapped: one with debug information only has no code.
+    let elf = open_elf(pid, first, room)?;
+    let segment = elf.segments.iter().find(|s| linked.checked_sub(s.addr).is_some_and(|o| o < s.size))?;
+    let offset = linked - segment.addr + segment.offset;
+    let same = |m: &&Mapping| (m.dev, m.ino) == (first.dev, first.ino) && m.exec;
+    let m = maps.iter().filter(same).find(|m| (m.offset..m.offset + (m.end - m.start)).contains(&offset))?;
+    let len = if size == 0 { FIRST } else { usize::try_from(size).unwrap_or(MAX_CODE).min(MAX_CODE) };
+    let code = elf.bytes(offset, len);
+    let whole = size != 0 && code.len() as u64 == size;
+    Some(Function {
+        name,
+        module: m.path.clone(),
+        file: reachable(pid, m),
+        identity: (m.dev, m.ino),
+        offset,
+        address: offset - m.offset + m.start,
+        size: if whole { size } else { 0 },
+        code,
+        go: elf.section(".gopclntab").is_some(),
+    })
+}
+
+/// A name by which this process can open the file of a mapping.
+fn reachable(pid: i32, m: &Mapping) -> PathBuf {
+    use std::os::unix::fs::MetadataExt;
+    let by_name = format!("/proc/{pid}/root{}", m.path);
+    match std::fs::metadata(&by_name) {
+        Ok(s) if s.ino() == m.ino && !m.deleted => by_name.into(),
+        _ => Path::new(&format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end)).to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_asked_for() {
+        let w = |s: &str| s.parse::<Wanted>().map(|w| (w.file, w.name));
+        assert_eq!(w("f"), Ok((None, "f".into())));
+        assert_eq!(w("ns::Store::get"), Ok((None, "ns::Store::get".into())));
+        assert_eq!(w("libx.so.3:ns::get(int)"), Ok((Some("libx.so.3".into()), "ns::get(int)".into())));
+        assert_eq!(w("libx.so:0x10"), Ok((Some("libx.so".into()), "0x10".into())));
+        assert!(w("").is_err() && w(":f").is_err() && w("lib:").is_err() && w("0xg").is_err());
+    }
+
+    #[test]
+    fn how_well_names_fit() {
+        let fit = |mangled: &str, wanted| rank(mangled.as_bytes(), &readable(mangled.as_bytes()), wanted);
+        assert_eq!(fit("_ZN3foo3barEi", "foo::bar(int)"), Some(0));
+        assert_eq!(fit("_ZN3foo3barEi", "_ZN3foo3barEi"), Some(0));
+        assert_eq!(fit("_ZN3foo3barEi", "foo::bar"), Some(1));
+        assert_eq!(fit("_ZN3foo3barEi", "bar"), Some(3));
+        assert_eq!(fit("_ZN3foo3barEi", "ar"), None);
+        assert_eq!(fit("_ZN4core3fmt5write17h0123456789abcdefE", "core::fmt::write"), Some(0));
+        assert_eq!(fit("work.constprop.0", "work"), Some(2));
+        assert_eq!(fit("work.cold", "work"), None);
+        assert!(distance(b"handel_request", b"handle_request").is_some());
+        assert!(distance(b"other", b"handle_request").is_none());
+    }
+
+    #[test]
+    fn this_very_program() {
+        let pid = std::process::id() as i32;
+        let maps = Maps::of(pid).unwrap();
+        let malloc = find(pid, &maps, &"libc.so.6:malloc".parse().unwrap());
+        if let Ok(f) = &malloc {
+            assert!(f.module.ends_with("libc.so.6") && f.size > 0 && !f.go);
+            let here = crate::Memory::of(pid).vec(f.address, f.code.len());
+            assert_eq!(here, f.code, "what is in the file is what is in memory");
+            assert!(f.holds(f.address + f.size - 1) && !f.holds(f.address + f.size));
+            let again = find(pid, &maps, &format!("libc.so.6:{:#x}", linked(&maps, f) + 1).parse().unwrap()).unwrap();
+            assert_eq!(again.address, f.address, "by an address inside it");
+        }
+        let none = find(pid, &maps, &"libc.so.6:mallok".parse().unwrap()).unwrap_err();
+        assert!(none.searched.is_empty() == malloc.is_err(), "{none}");
+        if malloc.is_ok() {
+            assert!(none.near.iter().any(|n| n == "malloc"), "{none}");
+        }
+        let none = find(pid, &maps, &"nosuchfile:main".parse().unwrap()).unwrap_err();
+        assert!(none.to_string().contains("no file of the process fits"));
+    }
+
+    /// In the C library addresses as linked are counted from its first mapping.
+    fn linked(maps: &Maps, f: &Function) -> u64 {
+        let base = maps.iter().find(|m| (m.dev, m.ino) == f.identity && m.offset == 0).unwrap();
+        f.address - base.start
+    }
+}

@@ -1,0 +1,140 @@
+// The kernel half of sections by name: counts entries and exits of functions, and keeps for each thread what it needs to say
+// how long an execution took. Layouts: src/table.rs.
+//
+// A probe's cookie: the slot (one function in one process) in its low 16 bits; for an exit, which one it is, in the next 8; above
+// them in 32 bits how many bytes the function has put on its stack by then. The highest bit: the function jumps back to its first
+// instruction, so passing the entry at an open activation's depth is no entry.
+// Only the outermost activation is measured: one entered while another is open, deeper on the stack, is nested. Activations
+// that end by no exit (longjmp, an exception) are noticed at the next entry from the same depth or above.
+#include <linux/bpf.h>
+#include <linux/ptrace.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+char _license[] SEC("license") = "GPL";
+
+typedef __u64 u64;
+typedef __u32 u32;
+
+#define MAX_SLOTS 256
+#define MAX_THREADS 8192
+#define EXITS 8
+
+// The few fields of the kernel's own structures that are read.
+struct sched_entity {
+	u64 sum_exec_runtime;
+} __attribute__((preserve_access_index));
+
+struct task_struct {
+	struct sched_entity se;
+	unsigned long nvcsw, nivcsw;
+} __attribute__((preserve_access_index));
+
+struct key { u32 tid, slot; };
+
+// One thread in one function. Written by that thread only; a reader may see it half-written.
+struct record {
+	u64 entries;      // times entered, nested activations too
+	u64 sp;           // stack pointer at the entry of the open activation; 0: none is open
+	u64 run, time;    // CPU time of the thread and the clock at that entry, ns
+	u64 switches;     // times it had been taken off a CPU
+	u64 exits[EXITS]; // times left, by exit
+	u64 used[EXITS];  // CPU time of those executions, ns
+};
+_Static_assert(sizeof(struct record) == 168, "src/table.rs");
+
+// Hits are added up atomically: a thread may lose its CPU half-way to another one that is in a probe too.
+struct hits { u64 entries, exits, lost; };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_THREADS);
+	__type(key, struct key);
+	__type(value, struct record);
+} records SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_SLOTS);
+	__type(key, u32);
+	__type(value, struct hits);
+} hits SEC(".maps");
+
+// The watcher's pid namespace; 0: the first one, whose numbers need no translation.
+const volatile u64 ns_dev, ns_ino;
+
+static __always_inline u32 thread(void)
+{
+	if (!ns_ino)
+		return (u32)bpf_get_current_pid_tgid();
+	struct bpf_pidns_info ids = {};
+	bpf_get_ns_current_pid_tgid(ns_dev, ns_ino, &ids, sizeof(ids));
+	return ids.pid;
+}
+
+static __always_inline u64 stack_at_entry(struct pt_regs *at, u64 cookie)
+{
+	return PT_REGS_SP(at) + (u32)(cookie >> 24);
+}
+
+SEC("uprobe")
+int entered(struct pt_regs *at)
+{
+	u64 cookie = bpf_get_attach_cookie(at);
+	struct key key = { .tid = thread(), .slot = cookie & 0xffff };
+	struct hits *h = bpf_map_lookup_elem(&hits, &key.slot);
+	if (!h)
+		return 0;
+	__sync_fetch_and_add(&h->entries, 1);
+	struct record *r = bpf_map_lookup_elem(&records, &key);
+	if (!r) {
+		struct record fresh = {};
+		bpf_map_update_elem(&records, &key, &fresh, BPF_NOEXIST);
+		r = bpf_map_lookup_elem(&records, &key);
+		if (!r) {
+			__sync_fetch_and_add(&h->lost, 1);
+			return 0;
+		}
+	}
+	u64 sp = stack_at_entry(at, cookie);
+	if (cookie >> 63 && r->sp == sp)
+		return 0;
+	r->entries++;
+	if (r->sp && sp < r->sp)
+		return 0;
+	struct task_struct *me = bpf_get_current_task_btf();
+	r->run = me->se.sum_exec_runtime;
+	r->switches = me->nvcsw + me->nivcsw;
+	r->time = bpf_ktime_get_ns();
+	r->sp = sp;
+	return 0;
+}
+
+SEC("uprobe")
+int left(struct pt_regs *at)
+{
+	u64 cookie = bpf_get_attach_cookie(at);
+	struct key key = { .tid = thread(), .slot = cookie & 0xffff };
+	struct hits *h = bpf_map_lookup_elem(&hits, &key.slot);
+	if (!h)
+		return 0;
+	__sync_fetch_and_add(&h->exits, 1);
+	struct record *r = bpf_map_lookup_elem(&records, &key);
+	u64 sp = stack_at_entry(at, cookie);
+	// At its return instruction an activation's stack is as it was at its entry.
+	if (!r || !r->sp || sp < r->sp)
+		return 0;
+	u64 entry = r->sp;
+	r->sp = 0;
+	if (sp != entry)
+		return 0;
+	struct task_struct *me = bpf_get_current_task_btf();
+	u64 used = me->se.sum_exec_runtime - r->run;
+	// The kernel brings the CPU time up to date at ticks and switches; without a switch the clock says it exactly.
+	if (me->nvcsw + me->nivcsw == r->switches)
+		used = bpf_ktime_get_ns() - r->time;
+	u32 exit = (u32)(cookie >> 16) & (EXITS - 1);
+	r->exits[exit]++;
+	r->used[exit] += used;
+	return 0;
+}

@@ -1,0 +1,109 @@
+//! What a hit costs here, by probing two functions of this process.
+//!
+//! Promises: CPU time with probes less the time without, per hit, the least of several rounds: what other programs do
+//! meanwhile only adds. The time in the kernel is the calling thread's own, so it is counted.
+
+use crate::Error;
+use crate::code::{Place, Shape};
+use crate::prober::Prober;
+use std::arch::global_asm;
+use std::path::{Path, PathBuf};
+
+// Two functions that do nothing, one for each way in which the kernel runs the probed instruction.
+global_asm!(
+    ".p2align 6",
+    ".globl orbit_uprobe_emulated",
+    ".type orbit_uprobe_emulated, @function",
+    "orbit_uprobe_emulated:",
+    "push rbp",
+    "pop rbp",
+    "ret",
+    ".size orbit_uprobe_emulated, . - orbit_uprobe_emulated",
+    ".globl orbit_uprobe_stepped",
+    ".type orbit_uprobe_stepped, @function",
+    "orbit_uprobe_stepped:",
+    "ret",
+    ".size orbit_uprobe_stepped, . - orbit_uprobe_stepped",
+);
+
+unsafe extern "C" {
+    fn orbit_uprobe_emulated();
+    fn orbit_uprobe_stepped();
+}
+
+/// Hits a round.
+const HITS: u64 = 1000;
+const ROUNDS: usize = 7;
+
+/// Nanoseconds of CPU that a hit costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Costs {
+    /// At an instruction that the kernel runs itself.
+    pub emulated: f64,
+    /// At any other, which it steps.
+    pub stepped: f64,
+}
+
+impl Costs {
+    /// The cost of a hit at this place, ns.
+    pub fn at(&self, place: Place) -> f64 {
+        if place.emulated { self.emulated } else { self.stepped }
+    }
+
+    /// The cost of an exit, in the mean of all exits, ns.
+    pub fn exit(&self, shape: &Shape) -> f64 {
+        shape.exits.iter().map(|e| self.at(*e)).sum::<f64>() / shape.exits.len().max(1) as f64
+    }
+}
+
+pub(crate) fn measure(prober: &mut Prober) -> Result<Costs, Error> {
+    let mut one = |function: unsafe extern "C" fn(), emulated| {
+        let (file, offset) = place(function as usize as u64)
+            .ok_or_else(|| Error::Failed("this program's own file is not in its memory map".into()))?;
+        let shape = Shape { entry: Place { offset: 0, emulated, pushed: 0 }, ..Shape::default() };
+        let plain = least(function);
+        let probes = prober.attach(std::process::id() as i32, &file, offset, &shape)?;
+        let probed = least(function);
+        // Taking them away takes long; nobody need wait for it.
+        std::thread::spawn(move || drop(probes));
+        Ok((probed - plain).max(1.0))
+    };
+    Ok(Costs { emulated: one(orbit_uprobe_emulated, true)?, stepped: one(orbit_uprobe_stepped, false)? })
+}
+
+/// Nanoseconds of CPU a call, the least of several rounds.
+fn least(function: unsafe extern "C" fn()) -> f64 {
+    let round = || {
+        let start = cpu();
+        for _ in 0..HITS {
+            // SAFETY: the two functions take nothing, change nothing and return.
+            unsafe { function() };
+        }
+        (cpu() - start) as f64 / HITS as f64
+    };
+    (0..ROUNDS).map(|_| round()).fold(f64::MAX, f64::min)
+}
+
+/// CPU time of the calling thread, ns.
+fn cpu() -> u64 {
+    // SAFETY: all-zero bytes are a valid timespec.
+    let mut t: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: `t` is a valid place for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// The file that holds an address of this process, and the offset in it.
+fn place(address: u64) -> Option<(PathBuf, u64)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    maps.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let number = |hex| u64::from_str_radix(hex, 16).ok();
+        let (start, end) = (number(start)?, number(end)?);
+        let offset = number(fields.nth(1)?)?;
+        // By the mapping, not by name: the file may have been replaced since.
+        let link = format!("/proc/self/map_files/{start:x}-{end:x}");
+        (start..end).contains(&address).then(|| (Path::new(&link).to_owned(), address - start + offset))
+    })
+}

@@ -1,0 +1,339 @@
+//! Probes that keep their own cost below a bound.
+//!
+//! Owns: a thread that attaches and detaches. Each function in each process has an account: the bound's share of the CPU
+//! time that the process has used comes in, hits times what a hit costs here go out. While there is credit the function
+//! is probed; once it is used up the probes are taken away until there is enough for another window. So a function that
+//! is entered seldom is probed all the time, and a hot one now and then for some milliseconds. Promises: nothing here blocks
+//! the caller. The bound holds for the time since the start, but for what is spent in advance ([`ADVANCE`]) and what a
+//! delay of this thread costs, which is paid back before the next window.
+
+use crate::code::Shape;
+use crate::prober::{Prober, Probes, Reader};
+use crate::{Costs, Error, Hits, Record};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// CPU time that each function may cost before its process has used any, ns.
+pub const ADVANCE: f64 = 1e6;
+/// A window begins only with credit for so long at the rate last seen.
+const WINDOW: Duration = Duration::from_millis(10);
+/// Credit a window needs at least, ns.
+const LEAST: f64 = 0.5e6;
+/// Time between two looks at an account, at least and at most.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// A function of which nothing is known may be hit so often, a nanosecond.
+const RATE: f64 = 1e-3;
+/// Records of threads that have ended are looked for so often.
+const SWEEP: Duration = Duration::from_secs(5);
+
+/// A function in a process.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The process.
+    pub pid: i32,
+    /// A name of the file that this process can open.
+    pub file: PathBuf,
+    /// Offset of the function in the file, bytes.
+    pub start: u64,
+    /// Where to probe.
+    pub shape: Shape,
+}
+
+/// Whether there are probes.
+#[derive(Clone, Debug)]
+pub enum State {
+    /// The kernel half is being loaded.
+    Starting,
+    /// At work; what a hit costs.
+    Ready(Costs),
+    /// There are none.
+    Failed(Error),
+}
+
+/// The account of one target.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Hits of all windows.
+    pub hits: Hits,
+    /// What they cost, ns of CPU.
+    pub spent: f64,
+    /// It is probed now.
+    pub attached: bool,
+    /// Windows so far: with each the records begin anew.
+    pub windows: u64,
+    /// Why it cannot be probed, if so.
+    pub error: Option<Error>,
+    /// Slot of the last window.
+    slot: Option<u32>,
+    /// CPU time its process has used, ns.
+    cpu: u64,
+}
+
+struct Shared {
+    state: State,
+    reader: Option<Arc<Reader>>,
+    tallies: BTreeMap<u64, Tally>,
+}
+
+enum Job {
+    Watch(u64, Target),
+    Leave(u64),
+}
+
+/// Probes of functions; they go when it is dropped.
+pub struct Duty {
+    shared: Arc<Mutex<Shared>>,
+    to: Option<Sender<Job>>,
+    next: u64,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Duty {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Duty").field("state", &self.state()).finish_non_exhaustive()
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Duty {
+    /// Begins to load the kernel half. `bound`: what all hits may cost each process, as a share of the CPU time it uses, for each
+    /// function (0.02 is 2 %); nothing for no bound.
+    pub fn start(bound: Option<f64>) -> Duty {
+        let shared = Arc::new(Mutex::new(Shared { state: State::Starting, reader: None, tallies: BTreeMap::new() }));
+        let (to, from) = mpsc::channel();
+        let of_thread = shared.clone();
+        let thread = std::thread::Builder::new().name("sections".into()).spawn(move || work(&of_thread, &from, bound));
+        if let Err(e) = &thread {
+            lock(&shared).state = State::Failed(Error::Failed(format!("no thread for sections by name: {e}")));
+        }
+        Duty { shared, to: Some(to), next: 0, thread: thread.ok() }
+    }
+
+    /// Whether there are probes.
+    pub fn state(&self) -> State {
+        lock(&self.shared).state.clone()
+    }
+
+    /// Probes a function from now on, when there is credit; its number.
+    pub fn watch(&mut self, target: Target) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        lock(&self.shared).tallies.insert(id, Tally::default());
+        if let Some(to) = &self.to {
+            // Without the thread there are no probes, and the state says so.
+            let _ = to.send(Job::Watch(id, target));
+        }
+        id
+    }
+
+    /// Takes its probes away; its account so far.
+    pub fn leave(&mut self, id: u64) -> Option<Tally> {
+        if let Some(to) = &self.to {
+            // As above.
+            let _ = to.send(Job::Leave(id));
+        }
+        lock(&self.shared).tallies.remove(&id)
+    }
+
+    /// How much CPU its process has used so far, ns.
+    pub fn used(&self, id: u64, cpu: u64) {
+        if let Some(t) = lock(&self.shared).tallies.get_mut(&id) {
+            t.cpu = t.cpu.max(cpu);
+        }
+    }
+
+    /// Its account.
+    pub fn tally(&self, id: u64) -> Option<Tally> {
+        lock(&self.shared).tallies.get(&id).cloned()
+    }
+
+    /// What a thread did in this or the last window; nothing if it has not entered the function in it.
+    pub fn record(&self, id: u64, tid: i32) -> Option<Record> {
+        let (reader, slot) = {
+            let shared = lock(&self.shared);
+            (shared.reader.clone()?, shared.tallies.get(&id)?.slot?)
+        };
+        reader.record(slot, tid)
+    }
+}
+
+impl Drop for Duty {
+    fn drop(&mut self) {
+        self.to = None;
+        if let Some(t) = self.thread.take() {
+            // It may have failed; its probes are gone with its stack then.
+            let _ = t.join();
+        }
+    }
+}
+
+/// What the thread keeps of a target.
+struct Account {
+    target: Target,
+    probes: Option<Probes>,
+    /// Hits of earlier windows, and of this one so far.
+    before: Hits,
+    now: Hits,
+    /// Hits a nanosecond while it was probed last, entries and exits; [`RATE`] before.
+    rate: f64,
+    began: Instant,
+    swept: Instant,
+    failed: bool,
+}
+
+fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
+    // A delay of this thread costs the program time. Ordinary users may not hurry.
+    // SAFETY: plain call; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -15) };
+    let (mut prober, costs) = match Prober::load() {
+        Ok(p) => p,
+        Err(e) => {
+            lock(shared).state = State::Failed(e);
+            return;
+        }
+    };
+    let reader = prober.reader();
+    {
+        let mut s = lock(shared);
+        s.reader = Some(reader.clone());
+        s.state = State::Ready(costs);
+    }
+    let mut accounts: BTreeMap<u64, Account> = BTreeMap::new();
+    let mut pause = LOOKS.1;
+    loop {
+        match from.recv_timeout(pause) {
+            Ok(Job::Watch(id, target)) => {
+                let now = Instant::now();
+                let account = Account {
+                    target,
+                    probes: None,
+                    before: Hits::default(),
+                    now: Hits::default(),
+                    rate: RATE,
+                    began: now,
+                    swept: now,
+                    failed: false,
+                };
+                accounts.insert(id, account);
+            }
+            Ok(Job::Leave(id)) => away(accounts.remove(&id).and_then(|a| a.probes)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        pause = LOOKS.1;
+        for (&id, a) in &mut accounts {
+            let Some(mut tally) = lock(shared).tallies.get(&id).cloned() else {
+                continue;
+            };
+            pause = pause.min(a.look(&mut prober, &reader, costs, bound, &mut tally));
+            if let Some(t) = lock(shared).tallies.get_mut(&id) {
+                *t = Tally { cpu: t.cpu, ..tally };
+            }
+        }
+    }
+}
+
+/// Takes probes away in a thread of its own: the kernel makes whoever does it wait.
+fn away(probes: Option<Probes>) {
+    if let Some(p) = probes {
+        std::thread::spawn(move || drop(p));
+    }
+}
+
+impl Account {
+    /// Looks at the account; answers when to look again at the latest.
+    fn look(
+        &mut self,
+        prober: &mut Prober,
+        reader: &Reader,
+        costs: Costs,
+        bound: Option<f64>,
+        tally: &mut Tally,
+    ) -> Duration {
+        if self.failed {
+            return LOOKS.1;
+        }
+        let (entry, exit) = (costs.at(self.target.shape.entry), costs.exit(&self.target.shape));
+        let each = (entry + exit) / if self.target.shape.exits.is_empty() { 1.0 } else { 2.0 };
+        let now = Instant::now();
+        if let Some(p) = &self.probes {
+            self.now = reader.hits(p.slot);
+            let open = (now - self.began).as_nanos() as f64;
+            self.rate = (self.now.entries + self.now.exits) as f64 / open.max(1.0);
+            if now - self.swept > SWEEP {
+                self.swept = now;
+                let pid = self.target.pid;
+                reader.retain(p.slot, |tid| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists());
+            }
+        }
+        let sum = |a: u64, b: u64| a.saturating_add(b);
+        tally.hits = Hits {
+            entries: sum(self.before.entries, self.now.entries),
+            exits: sum(self.before.exits, self.now.exits),
+            lost: sum(self.before.lost, self.now.lost),
+        };
+        tally.spent = tally.hits.entries as f64 * entry + tally.hits.exits as f64 * exit;
+        let credit = bound.map_or(f64::MAX, |b| ADVANCE + tally.cpu as f64 * b - tally.spent);
+        // What it costs while it is probed, ns of CPU a ns.
+        let price = (self.rate * each).max(1e-9);
+        if self.probes.is_some() && credit < 0.0 {
+            tally.attached = false;
+            self.before = tally.hits;
+            self.now = Hits::default();
+            away(self.probes.take());
+        } else if self.probes.is_none() && credit >= LEAST.max(price.min(1.0) * WINDOW.as_nanos() as f64) {
+            let t = &self.target;
+            match prober.attach(t.pid, &t.file, t.start, &t.shape) {
+                Ok(p) => {
+                    tally.attached = true;
+                    tally.windows += 1;
+                    tally.slot = Some(p.slot);
+                    self.probes = Some(p);
+                    self.began = Instant::now();
+                }
+                Err(e) => {
+                    tally.error = Some(e);
+                    self.failed = true;
+                }
+            }
+            return LOOKS.0;
+        }
+        if self.probes.is_none() {
+            return LOOKS.1;
+        }
+        // Half the time in which the credit would be used up; of a window just begun little is known.
+        let left = Duration::from_nanos((credit / price / 2.0).min(1e9) as u64);
+        left.min((now - self.began).max(LOOKS.0)).clamp(LOOKS.0, LOOKS.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_probes_nothing_blocks_and_the_state_says_why() {
+        let mut duty = Duty::start(Some(0.02));
+        let id = duty.watch(Target { pid: -1, file: "/none".into(), start: 0, shape: Shape::default() });
+        let start = Instant::now();
+        loop {
+            match (duty.state(), duty.tally(id).and_then(|t| t.error)) {
+                (State::Failed(e), _) | (State::Ready(_), Some(e)) => {
+                    println!("{e}");
+                    break;
+                }
+                _ => assert!(start.elapsed() < Duration::from_secs(60)),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(duty.record(id, 1).is_none());
+        assert!(duty.leave(id).is_some() && duty.tally(id).is_none());
+    }
+}

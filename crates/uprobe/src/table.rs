@@ -1,0 +1,58 @@
+//! The kernel half's tables, as user space reads them.
+//!
+//! A change here is a change in `bpf/uprobe.bpf.c`, which checks the size of [`Record`].
+
+/// Functions in processes that can be probed at a time.
+pub const SLOTS: usize = 256;
+/// Exits of a function that are told apart.
+pub const EXITS: usize = 8;
+/// Threads, counted once for each function they enter, of which there is a record at a time.
+pub const THREADS: usize = 8192;
+
+/// Which record.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) tid: u32,
+    pub(crate) slot: u32,
+}
+
+/// What one thread did in one function. It is written while it is read, so fields may be of two moments.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// Times entered, nested activations too.
+    pub entries: u64,
+    /// Stack pointer at the entry of the open activation; 0 if none is open.
+    pub sp: u64,
+    /// CPU time of the thread when it entered, ns; up to a tick of the kernel (10 ms at most) too little.
+    pub run: u64,
+    /// The monotonic clock at that moment, ns.
+    pub time: u64,
+    /// Times the thread had been taken off a CPU by then.
+    pub switches: u64,
+    /// Times left, by exit; outermost activations only.
+    pub exits: [u64; EXITS],
+    /// CPU time of those executions, ns.
+    pub used: [u64; EXITS],
+}
+const _: () = assert!(size_of::<Record>() == 168);
+
+/// How often the probes of one slot were hit.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hits {
+    /// Entries of the function.
+    pub entries: u64,
+    /// Exits.
+    pub exits: u64,
+    /// Entries of threads of which there is no record, for there were [`THREADS`] already.
+    pub lost: u64,
+}
+
+// SAFETY: integers without padding: every bit pattern is a value.
+unsafe impl aya::Pod for Key {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Record {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Hits {}
