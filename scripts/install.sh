@@ -55,3 +55,15 @@ mkdir -p "$lib/pkgconfig"
 sed "s|@PREFIX@|$PREFIX|g; s|@VERSION@|$version|g" crates/orbit-c/orbit.pc.in >"$lib/pkgconfig/orbit.pc"
 chmod 644 "$lib/pkgconfig/orbit.pc"
 echo "$lib/pkgconfig/orbit.pc"
+
+# Programs find the library by the loader's cache, if it looks there. A package (DESTDIR) has its own step for that.
+cache=$(command -v ldconfig || echo /sbin/ldconfig)
+if [ -z "$DESTDIR" ] && [ -x "$cache" ]; then
+    if ! "$cache" -vNX 2>/dev/null | grep -qE "^$lib(:| )"; then
+        echo "programs find the library with LD_LIBRARY_PATH=$lib, or linked with -Wl,-rpath,$lib" >&2
+    elif [ "$(id -u)" = 0 ]; then
+        "$cache"
+    else
+        echo "as root run ldconfig, so that programs find the library" >&2
+    fi
+fi

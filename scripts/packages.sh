@@ -12,7 +12,7 @@ group() {
     case $1 in
     build) echo "gcc=gcc g++=g++ libc6-dev=/usr/include/stdio.h make=make pkg-config=pkg-config clang=clang
         llvm=llvm-strip|/usr/bin/llvm-strip-*|/usr/lib/llvm-*/bin/llvm-strip libbpf-dev=/usr/include/bpf/bpf_helpers.h
-        libclang-dev=/usr/lib/llvm-*/lib/libclang*.so*" ;;
+        libclang-dev=/usr/lib/llvm-*/lib/libclang.so*|/usr/lib/llvm-*/lib/libclang-[0-9]*.so*" ;;
     test) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx valgrind=valgrind
         python3=python3 stress-ng=stress-ng iproute2=ip|/sbin/ip|/usr/sbin/ip" ;;
     demo) echo "redis-server=redis-server redis-tools=redis-cli" ;;
@@ -59,7 +59,8 @@ missing() {
 }
 
 install_as_root() {
-    export DEBIAN_FRONTEND=noninteractive
+    # Ubuntu's needrestart would restart services of the machine: not for our sake.
+    export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
     policy=/usr/sbin/policy-rc.d
     made_policy=
     if [ ! -e $policy ]; then
