@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use orbit::{CallOptions, Coalesce};
+use orbit::{Area, CallOptions, Coalesce, Orbit, Outcome};
 
 use crate::area::COrbitArea;
 use crate::failure::{Answer, Failure, code, pointer};
@@ -52,27 +52,29 @@ fn options(func_once: CEntry, flags: c_int, deadline_us: u64) -> Answer<CallOpti
     Ok(options)
 }
 
-/// What every form of call begins with.
-struct Begun {
-    orbit: orbit::Orbit,
-    future: orbit::Future,
-}
-
+/// What every form of call takes: an orbit, areas, arguments.
+///
 /// # Safety
-/// As the header says of lists of areas and of arguments.
-unsafe fn begin(
+/// As the header says of lists of areas and of arguments; the arguments live as long as the result is used.
+unsafe fn taken<'a>(
     orbit: *mut COrbit,
     area_count: usize,
     areas: *const *mut COrbitArea,
     args: *const c_void,
     args_size: usize,
-    options: &CallOptions,
-) -> Answer<Begun> {
+) -> Answer<(Orbit, Vec<Area>, &'a [u8])> {
     let orbit = handle::get::<orbits::Object>(orbit)?;
     // SAFETY: the caller's contract.
-    let (areas, args) = unsafe { (orbits::areas(areas, area_count)?, given::bytes(args, args_size, "the arguments")?) };
+    unsafe { Ok((orbit, orbits::areas(areas, area_count)?, given::bytes(args, args_size, "the arguments")?)) }
+}
+
+fn wait((orbit, areas, args): (Orbit, Vec<Area>, &[u8]), options: &CallOptions) -> Answer<Outcome> {
+    Ok(orbit.call_with(&areas.iter().collect::<Vec<_>>(), args, options)?)
+}
+
+fn begin((orbit, areas, args): (Orbit, Vec<Area>, &[u8]), options: &CallOptions) -> Answer<*mut COrbitFuture> {
     let future = orbit.call_async_with(&areas.iter().collect::<Vec<_>>(), args, options)?;
-    Ok(Begun { orbit, future })
+    handle::add(future::Object { future, orbit })
 }
 
 /// See `include/orbit.h`.
@@ -90,8 +92,8 @@ pub unsafe extern "C" fn orbit_call(
         // SAFETY: the header's contract.
         unsafe {
             outcome::blank(to, outcome::PENDING);
-            let begun = begin(orbit, area_count, areas, args, args_size, &options(func_once, 0, 0)?)?;
-            future::ended(&begun.future.wait()?, to)
+            let taken = taken(orbit, area_count, areas, args, args_size)?;
+            future::ended(&wait(taken, &options(func_once, 0, 0)?)?, to)
         }
     })
 }
@@ -113,8 +115,8 @@ pub unsafe extern "C" fn orbit_call_with(
             outcome::blank(to, outcome::PENDING);
             let given = given::structure(given)?;
             let options = options(given.func_once, given.flags, given.deadline_us)?;
-            let begun = begin(orbit, area_count, areas, args, args_size, &options)?;
-            future::ended(&begun.future.wait()?, to)
+            let taken = taken(orbit, area_count, areas, args, args_size)?;
+            future::ended(&wait(taken, &options)?, to)
         }
     })
 }
@@ -132,8 +134,8 @@ pub unsafe extern "C" fn orbit_call_async(
 ) -> *mut COrbitFuture {
     pointer(|| {
         // SAFETY: the header's contract.
-        let begun = unsafe { begin(orbit, area_count, areas, args, args_size, &options(func_once, flags, 0)?)? };
-        handle::add(future::Object { future: begun.future, orbit: begun.orbit })
+        let taken = unsafe { taken(orbit, area_count, areas, args, args_size)? };
+        begin(taken, &options(func_once, flags, 0)?)
     })
 }
 
@@ -149,11 +151,7 @@ pub unsafe extern "C" fn orbit_call_async_with(
 ) -> *mut COrbitFuture {
     pointer(|| {
         // SAFETY: the header's contract.
-        let begun = unsafe {
-            let given = given::structure(given)?;
-            let options = options(given.func_once, given.flags, given.deadline_us)?;
-            begin(orbit, area_count, areas, args, args_size, &options)?
-        };
-        handle::add(future::Object { future: begun.future, orbit: begun.orbit })
+        let (given, taken) = unsafe { (given::structure(given)?, taken(orbit, area_count, areas, args, args_size)?) };
+        begin(taken, &options(given.func_once, given.flags, given.deadline_us)?)
     })
 }

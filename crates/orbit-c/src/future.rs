@@ -1,15 +1,16 @@
-//! Futures (`orbit_future_*`, `pull_orbit`).
+//! Futures (`orbit_future_*`, `pull_orbit`), and updates without one (`orbit_pull`).
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::sync::RwLock;
 use std::time::Duration;
 
-use orbit::{Future, Kind, Orbit, Outcome, Update};
+use orbit::{Future, Orbit, Outcome, Update};
 
 use crate::failure::{Answer, Failure, code};
 use crate::given;
 use crate::handle::{self, Table, Tables};
+use crate::orbits::COrbit;
 use crate::outcome::{self, COutcome};
 use crate::update::{self, COrbitUpdate};
 
@@ -119,17 +120,12 @@ pub unsafe extern "C" fn orbit_future_free(future: *mut COrbitFuture) -> c_int {
 }
 
 /// Takes an update by `take` and gives C a handle of it: 1; 0 if there was none.
-fn pull(
-    future: *mut COrbitFuture,
-    to: *mut *mut COrbitUpdate,
-    take: impl FnOnce(&Future) -> orbit::Result<Option<Update>>,
-) -> c_int {
+fn pull(to: *mut *mut COrbitUpdate, take: impl FnOnce() -> Answer<(Option<Update>, Orbit)>) -> c_int {
     code(|| {
-        given::range(to.cast(), size_of::<*mut COrbitUpdate>(), "the place for the update")?;
+        given::place(to, "the update")?;
         // SAFETY: the header's contract.
         unsafe { given::give(to, std::ptr::null_mut()) };
-        let Object { future, orbit } = handle::get(future)?;
-        let Some(taken) = take(&future)? else { return Ok(0) };
+        let (Some(taken), orbit) = take()? else { return Ok(0) };
         let handle = handle::add(update::Object::pulled(taken, orbit))?;
         // SAFETY: the header's contract.
         unsafe { given::give(to, handle) };
@@ -140,18 +136,33 @@ fn pull(
 /// See `include/orbit.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pull_orbit(future: *mut COrbitFuture, to: *mut *mut COrbitUpdate) -> c_int {
-    pull(future, to, Future::pull)
+    pull(to, || {
+        let Object { future, orbit } = handle::get(future)?;
+        Ok((future.pull()?, orbit))
+    })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_pull(orbit: *mut COrbit, to: *mut *mut COrbitUpdate) -> c_int {
+    pull(to, || {
+        let orbit: Orbit = handle::get(orbit)?;
+        Ok((orbit.pull(), orbit))
+    })
 }
 
 /// See `include/orbit.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orbit_try_pull(future: *mut COrbitFuture, to: *mut *mut COrbitUpdate) -> c_int {
-    pull(future, to, |future| match future.try_pull() {
-        Some(update) => Ok(Some(update)),
-        None if future.poll().is_some() => Ok(future.try_pull()),
-        None => Err(orbit::Error::new(
-            Kind::System(libc::EINPROGRESS),
-            "no update has arrived, and the call has not ended; ask again or wait with pull_orbit",
-        )),
+    pull(to, || {
+        let Object { future, orbit } = handle::get(future)?;
+        match future.try_pull() {
+            Some(update) => Ok((Some(update), orbit)),
+            None if future.poll().is_some() => Ok((future.try_pull(), orbit)),
+            None => Err(Failure::new(
+                libc::EINPROGRESS,
+                "no update has arrived, and the call has not ended; ask again or wait with pull_orbit",
+            )),
+        }
     })
 }

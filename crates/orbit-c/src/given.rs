@@ -14,7 +14,12 @@ const HIGHEST: usize = 1 << 56;
 /// A pointer and a length from C, if they can be a range of memory at all. Whether it is mapped is the caller's affair.
 pub(crate) fn range(at: *const c_void, len: usize, what: &str) -> Answer<()> {
     if at.is_null() {
-        return Err(Failure::invalid(format!("{what} is NULL and has a size of {len} bytes")));
+        return Err(Failure::invalid(format!("{what}: the pointer is NULL, but the size is {len} bytes")));
+    }
+    if len > isize::MAX as usize {
+        let signed = len as isize;
+        let text = format!("{what}: {len} bytes, {signed} as a signed number: was it negative, or did it overflow?");
+        return Err(Failure::new(libc::E2BIG, text));
     }
     if at.addr() < LOWEST || at.addr().checked_add(len).is_none_or(|end| end > HIGHEST) {
         return Err(Failure::new(libc::EFAULT, format!("{what}: no memory can be at {at:p} for {len} bytes")));
@@ -31,9 +36,6 @@ pub(crate) unsafe fn bytes<'a>(at: *const c_void, len: usize, what: &str) -> Ans
         return Ok(&[]);
     }
     range(at, len, what)?;
-    if len > isize::MAX as usize {
-        return Err(Failure::new(libc::E2BIG, format!("{what}: {len} bytes are more than there can be")));
-    }
     // SAFETY: as the caller vouches; not null and not empty.
     Ok(unsafe { std::slice::from_raw_parts(at.cast(), len) })
 }
@@ -57,14 +59,17 @@ pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Answer<Option<Co
 /// If not null and of a count above 0, there are so many readable values, and they stay as they are for as long as the slice is used.
 pub(crate) unsafe fn array<'a, T>(at: *const T, count: usize, most: usize, what: &str) -> Answer<&'a [T]> {
     if count > most {
-        return Err(Failure::new(libc::E2BIG, format!("{count} {what}; the most is {most}")));
+        return Err(Failure::new(libc::E2BIG, format!("a list of {count} {what} is too long; the most is {most}")));
     }
     if count == 0 {
         return Ok(&[]);
     }
-    range(at.cast(), count * size_of::<T>(), what)?;
+    if at.is_null() {
+        return Err(Failure::invalid(format!("the list of {what} is NULL, but its count is {count}")));
+    }
+    range(at.cast(), count * size_of::<T>(), &format!("the list of {count} {what}"))?;
     if !at.is_aligned() {
-        return Err(Failure::invalid(format!("the array of {what} at {at:p} is not aligned")));
+        return Err(Failure::invalid(format!("the list of {what} at {at:p} is not aligned")));
     }
     // SAFETY: as the caller vouches; not null, aligned, not too large.
     Ok(unsafe { std::slice::from_raw_parts(at, count) })
@@ -87,7 +92,11 @@ pub(crate) unsafe trait Sized0: Copy {
 /// # Safety
 /// If not null, the pointer is to such a structure, of the size that it says.
 pub(crate) unsafe fn structure<T: Sized0>(at: *const T) -> Answer<T> {
-    range(at.cast(), size_of::<usize>(), T::NAME)?;
+    if at.is_null() {
+        let text = format!("struct {} is NULL; give one that begins as {} and says what is wanted", T::NAME, T::MAKER);
+        return Err(Failure::invalid(text));
+    }
+    range(at.cast(), size_of::<usize>(), &format!("struct {}", T::NAME))?;
     // SAFETY: as the caller vouches; the size is the first field.
     let size = unsafe { at.cast::<usize>().read_unaligned() };
     if !(size_of::<usize>()..=1 << 16).contains(&size) {
@@ -110,6 +119,14 @@ pub(crate) unsafe fn structure<T: Sized0>(at: *const T) -> Answer<T> {
         std::ptr::copy_nonoverlapping(given.as_ptr(), (&raw mut value).cast::<u8>(), known);
         Ok(value)
     }
+}
+
+/// A place for a result, which must be there.
+pub(crate) fn place<T>(to: *const T, what: &str) -> Answer<()> {
+    if to.is_null() {
+        return Err(Failure::invalid(format!("{what}: NULL, where it is to be written")));
+    }
+    range(to.cast(), size_of::<T>(), what)
 }
 
 /// Writes through a pointer that C gave for a result, if it gave one.

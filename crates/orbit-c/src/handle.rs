@@ -25,7 +25,7 @@ const NAMES: [(&str, &str, &str); KINDS] = [
     ("orbit", "an orbit", "orbit_create"),
     ("area", "an area", "orbit_area_create"),
     ("future", "a future", "orbit_call_async"),
-    ("update", "an update", "orbit_update_create or pull_orbit"),
+    ("update", "an update", "orbit_update_create, pull_orbit or orbit_pull"),
 ];
 
 /// An object that C may hold a handle of. Cloning gives another reference to the same.

@@ -95,7 +95,8 @@ pub struct CStats {
     bad_updates: u64,
     pending: u32,
     pid: i32,
-    reserved: [u64; 6],
+    dropped_updates: u64,
+    reserved: [u64; 5],
 }
 
 /// More than any machine has CPUs, or a program areas in one list.
@@ -268,7 +269,7 @@ pub unsafe extern "C" fn orbit_set_limits(orbit: *mut COrbit, new: *const CLimit
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orbit_stats(orbit: *mut COrbit, stats: *mut CStats) -> c_int {
     code(|| {
-        given::range(stats.cast(), size_of::<CStats>(), "the result")?;
+        given::place(stats, "the orbit's counters")?;
         let now = handle::get::<Object>(orbit)?.stats();
         let value = CStats {
             calls: now.calls,
@@ -281,7 +282,8 @@ pub unsafe extern "C" fn orbit_stats(orbit: *mut COrbit, stats: *mut CStats) -> 
             bad_updates: now.bad_updates,
             pending: now.pending,
             pid: now.pid,
-            reserved: [0; 6],
+            dropped_updates: now.dropped_updates,
+            reserved: [0; 5],
         };
         // SAFETY: the header's contract.
         unsafe { given::give(stats, value) };

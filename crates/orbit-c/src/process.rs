@@ -53,6 +53,15 @@ pub unsafe extern "C" fn orbit_init_with(config: *const CConfig) -> c_int {
 
 /// See `include/orbit.h`.
 #[unsafe(no_mangle)]
+pub extern "C" fn orbit_shutdown() -> c_int {
+    code(|| {
+        orbit::shutdown()?;
+        Ok(0)
+    })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
 pub extern "C" fn orbit_is_orbit() -> c_int {
     c_int::from(orbit::is_orbit())
 }

@@ -269,7 +269,9 @@ pub unsafe extern "C" fn orbit_apply(update: *mut COrbitUpdate) -> c_int {
             let body = object.lock();
             (body.update.clone(), body.from.clone())
         };
-        let from = from.ok_or_else(|| Failure::invalid("only an update that came by pull_orbit can be applied"))?;
+        let from = from.ok_or_else(|| {
+            Failure::invalid("only an update that was pulled (pull_orbit, orbit_pull) can be applied")
+        })?;
         // Unlocked: an operation may use the library.
         from.apply(&update)?;
         Ok(0)

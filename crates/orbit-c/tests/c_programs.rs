@@ -42,6 +42,11 @@ programs! {
     limit_of_descriptors: ["tests/c/few_resources.c"], [&["descriptors"]];
     limit_of_processes: ["tests/c/few_resources.c"], [&["processes"]];
     limit_of_address_space: ["tests/c/few_resources.c"], [&["address-space"]];
+    more_descriptors_are_never_worse: ["tests/c/few_resources.c"], [&["ever-more-descriptors"]];
+    more_address_space_is_never_worse: ["tests/c/few_resources.c"], [&["ever-more-address-space"]];
+    messages_make_sense_in_c: ["tests/c/messages.c"], [&[]];
+    updates_of_synchronous_calls: ["tests/c/sync_updates.c"], [&[]];
+    shutdown_leaves_nothing: ["tests/c/shutdown.c"], [&[]];
     no_proc: ["tests/c/no_proc.c"], [&[]];
     many_threads: ["tests/c/threads.c"], [&[]];
 }

@@ -88,8 +88,11 @@ impl Error {
     }
 
     /// The error of a system call: what was being done, and the kernel's answer. Running out of descriptors, processes
-    /// or memory becomes [`Kind::Limit`].
+    /// or memory becomes [`Kind::Limit`], a call that is known to be missing [`Kind::Unsupported`].
     pub fn system(doing: impl fmt::Display, error: std::io::Error) -> Error {
+        if error.raw_os_error().is_none() && error.kind() == std::io::ErrorKind::Unsupported {
+            return Error { kind: Kind::Unsupported, message: format!("{doing}: {error}") };
+        }
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         let (kind, way_out) = match errno {
             libc::EMFILE => (Kind::Limit, descriptors()),
@@ -112,19 +115,14 @@ impl Error {
     }
 }
 
-/// The limit of descriptors, and how many it takes.
+/// The limit of descriptors, and how many are needed: as counted in `/proc/self/fd`.
 fn descriptors() -> String {
     let allowed = rlimit::get(0, Resource::Files).map_or(0, |(soft, _)| soft);
     format!(
-        "; {allowed} descriptors are allowed (ulimit -n): the library takes {DESCRIPTORS}, each orbit \
-         {DESCRIPTORS_AN_ORBIT} and one more for each area it sees; raise the limit"
+        "; {allowed} descriptors are allowed (ulimit -n): the library takes 4, each area up to 2, each orbit 5 and 1 for \
+         each area that it sees, and making one takes 4 for a moment; raise the limit"
     )
 }
-
-/// Descriptors that the library takes for itself, at most, spares left out.
-const DESCRIPTORS: u64 = 8;
-/// Descriptors that an orbit takes.
-const DESCRIPTORS_AN_ORBIT: u64 = 6;
 
 fn processes() -> String {
     let allowed = match rlimit::get(0, Resource::Processes) {

@@ -475,9 +475,8 @@ pub(crate) fn now_ns() -> u64 {
 pub(crate) fn push(bytes: &[u8]) -> Result<()> {
     match SELF.get() {
         Some(shared) => shared.push(bytes),
-        None => Err(Error::new(
-            Kind::WrongSide,
-            "an update is pushed from an orbit to main: do it in a task, not in main",
-        )),
+        None => {
+            Err(Error::new(Kind::WrongSide, "an update is pushed from an orbit to main: do it in a task, not in main"))
+        }
     }
 }

@@ -109,11 +109,11 @@ impl Template {
     /// process is all the same.
     pub fn ask(&self) -> Result<()> {
         if self.is_gone() {
-            return Err(Error::new(Kind::Down, "the template process has ended; a new one is made with the next try"));
+            return Err(not_answered(std::io::Error::from_raw_os_error(libc::EPIPE)));
         }
         if let Err(e) = socket::send(self.lock().socket.as_fd(), &[CLONE], &[]) {
             self.gone.store(true, Ordering::Relaxed);
-            return Err(Error::system("asking the template for a process", e));
+            return Err(not_answered(e));
         }
         Ok(())
     }
@@ -138,7 +138,7 @@ impl Template {
                 }
                 Err(e) => {
                     self.gone.store(true, Ordering::Relaxed);
-                    return Err(Error::system("asking the template for a process", e));
+                    return Err(not_answered(e));
                 }
             }
         }
@@ -229,6 +229,16 @@ impl Link {
             _ => {}
         }
         Ok(true)
+    }
+}
+
+/// Why the template made no process.
+fn not_answered(e: std::io::Error) -> Error {
+    match e.raw_os_error() {
+        Some(libc::EPIPE | libc::ECONNRESET) => {
+            Error::new(Kind::Down, "the template process has ended; a new one is made with the next try")
+        }
+        _ => Error::system("asking the template for a process", e),
     }
 }
 

@@ -89,7 +89,7 @@ fn a_full_area_says_what_to_do() {
     assert_eq!(error.kind(), Kind::Full);
     let text = error.to_string();
     assert!(text.starts_with("area \"locks\" is full: 256 KiB of 256 KiB used"), "{text}");
-    assert!(text.contains("raise Area::limit or free objects"), "{text}");
+    assert!(text.contains("make the area with a higher limit, or free objects"), "{text}");
     assert_eq!(area.alloc(1 << 20, 8).unwrap_err().kind(), Kind::TooLarge);
     assert_eq!(area.alloc(usize::MAX, 8).unwrap_err().kind(), Kind::TooLarge);
     assert_eq!(area.alloc(8, 3).unwrap_err().kind(), Kind::Invalid);

@@ -37,7 +37,7 @@ fn what_is_asked_for_is_had_or_refused() {
 fn bad_limits_are_refused() {
     let error = Area::builder("tight").size(2 << 20).limit(1 << 20).build().unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid);
-    assert!(error.to_string().contains("raise Area::limit"), "{error}");
+    assert!(error.to_string().contains("raise the limit"), "{error}");
     assert_eq!(Area::builder("none").limit(0).build().unwrap_err().kind(), Kind::Invalid);
     assert_eq!(Area::builder("all").limit(usize::MAX).build().unwrap_err().kind(), Kind::Invalid);
     let error = Area::builder("vast").limit(1 << 46).build().unwrap_err();

@@ -1,6 +1,8 @@
-/* Limits of descriptors, processes and address space: each is an error that names it, and goes away with its cause. */
+/* Limits of descriptors, processes and address space: each is an error that names it, and goes away with its cause; what
+ * works with a limit works with every higher one. */
 #include "check.h"
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static long nine(void *store, void *args)
@@ -15,6 +17,47 @@ static void limit(int what, rlim_t now)
     CHECK(getrlimit(what, &limit) == 0);
     limit.rlim_cur = now == RLIM_INFINITY ? limit.rlim_max : now;
     CHECK(setrlimit(what, &limit) == 0);
+}
+
+/* An area, two orbits and calls of both, in a child with this limit. 1: they worked; 0: an error said why. */
+static int works_with(int what, rlim_t value, const char *name)
+{
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        limit(what, value);
+        struct orbit_area *area = orbit_area_create(4096, NULL);
+        struct orbit *orbits[2] = {NULL, NULL};
+        struct orbit_outcome end;
+        int fine = area && orbit_alloc(area, 100);
+        for (int n = 0; fine && n < 2; n++)
+            fine = (orbits[n] = orbit_create("one", nine, NULL)) && orbit_call(orbits[n], 1, &area, NULL, NULL, 0, &end) == 0;
+        char number[32];
+        snprintf(number, sizeof number, "%lu", (unsigned long)value / (what == RLIMIT_AS ? 1024 : 1));
+        int told = strstr(orbit_last_error(), name) && strstr(orbit_last_error(), number);
+        if (!fine && !told)
+            fprintf(stderr, "%s %s is not named: %s\n", name, number, orbit_last_error());
+        _exit(fine ? 0 : told ? 1 : 2);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) < 2);
+    return WEXITSTATUS(status) == 0;
+}
+
+static void each_is_better_than_less(int what, const rlim_t *values, int count, const char *name)
+{
+    int from = count;
+    for (int n = 0; n < count; n++) {
+        int works = works_with(what, values[n], name);
+        if (works && from == count)
+            from = n;
+        if (!works && from < n) {
+            fprintf(stderr, "%s %lu works and %lu does not\n", name, (unsigned long)values[from], (unsigned long)values[n]);
+            exit(1);
+        }
+    }
+    CHECK(from > 0 && from < count);
+    printf("%s: from %lu on\n", name, (unsigned long)values[from]);
 }
 
 int main(int argc, char **argv)
@@ -36,6 +79,18 @@ int main(int argc, char **argv)
         for (int i = 0; i < made; i++)
             GIVES(orbit_destroy(orbits[i]), 0);
         limit(RLIMIT_NOFILE, RLIM_INFINITY);
+    } else if (strcmp(which, "ever-more-descriptors") == 0) {
+        rlim_t values[45];
+        for (int n = 0; n < 45; n++)
+            values[n] = (rlim_t)n + 4;
+        each_is_better_than_less(RLIMIT_NOFILE, values, 45, "ulimit -n");
+        return 0;
+    } else if (strcmp(which, "ever-more-address-space") == 0) {
+        rlim_t values[24];
+        for (int n = 0; n < 24; n++)
+            values[n] = (rlim_t)(n < 12 ? 12 + 8 * n : 100 << (n - 12)) << 20;
+        each_is_better_than_less(RLIMIT_AS, values, 24, "ulimit -v");
+        return 0;
     } else if (strcmp(which, "processes") == 0) {
         if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) {
             puts("SKIP: needs an ordinary user");

@@ -32,6 +32,17 @@ int main(void)
         GIVES(orbit_destroy(orbit), -ECHILD);
         GIVES(orbit_future_wait(future, &end), -ECHILD);
         FAILS(orbit_alloc(area, 8), ECHILD);
+        /* The parent's objects are memory of the child, not objects of its own. */
+        *number += 1;
+        GIVES(orbit_free(number), -ECHILD);
+        CHECK(strstr(orbit_last_error(), "forked"));
+        FAILS(orbit_realloc(area, number, 100), ECHILD);
+        CHECK(orbit_usable_size(number) == 0);
+        GIVES(orbit_area_destroy(area), -ECHILD);
+        FAILS(orbit_calloc(area, 1, 8), ECHILD);
+        struct orbit_update *none;
+        GIVES(orbit_pull(orbit, &none), -ECHILD);
+        GIVES(orbit_shutdown(), 0);
         struct orbit *mine = orbit_create("child", read_number, NULL);
         struct orbit_area *my_area = orbit_area_create(4096, NULL);
         CHECK(mine && my_area);
