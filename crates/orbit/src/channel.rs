@@ -225,6 +225,9 @@ pub(crate) fn populate(mapping: &Mapping, bytes: usize) {
     unsafe { libc::madvise(mapping.as_ptr().cast(), bytes, MADV_POPULATE_WRITE) };
 }
 
+/// Name of the memory the orbit writes: `orbit ps` finds it by it.
+pub(crate) const UP_NAME: &str = "orbit-up";
+
 /// The memory the orbit writes, as main or the orbit maps it.
 pub(crate) struct UpSide {
     fd: OwnedFd,
@@ -234,7 +237,7 @@ pub(crate) struct UpSide {
 impl UpSide {
     pub fn create() -> Result<UpSide> {
         let doing = "memory for the answers of an orbit";
-        let fd = memfd::create("orbit-up", size_of::<Up>(), true).map_err(|e| Error::system(doing, e))?;
+        let fd = memfd::create(UP_NAME, size_of::<Up>(), true).map_err(|e| Error::system(doing, e))?;
         // Else the orbit, which has the descriptor, could cut the memory short under main.
         memfd::seal_size(fd.as_fd()).map_err(|e| Error::system(doing, e))?;
         UpSide::map(fd).map_err(|e| Error::system("mapping the answers of an orbit", e))

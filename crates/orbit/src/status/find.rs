@@ -6,6 +6,8 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
+use crate::channel::{UP_NAME, Up};
+
 use super::{BUCKETS, FILE_NAME, Header, Latency, MAGIC, NAME_BYTES, Page, SLOTS, Slot, State, VERSION};
 
 /// A running program that has orbits.
@@ -71,6 +73,16 @@ impl OrbitStatus {
         self.quantile_us(0.99)
     }
 
+    /// Main counts the end of a call when it looks for it. How many have ended by the orbit's own count, modulo 2^32, tells
+    /// of those that nobody has looked for.
+    fn ended_so_far(&mut self, completed: u32) {
+        let waiting = (self.calls as u32).wrapping_sub(completed);
+        self.queue = self.queue.min(u64::from(waiting));
+        if self.queue == 0 && self.state == State::Running {
+            self.state = State::Idle;
+        }
+    }
+
     fn quantile_us(&self, part: f64) -> f64 {
         self.latency.quantile_ns(part).map_or(0.0, |ns| ns as f64 / 1000.0)
     }
@@ -88,22 +100,33 @@ pub fn find_all() -> Vec<Program> {
 /// The orbits of one process, if it has set up the library and may be looked at. A child that merely inherited its
 /// parent's descriptors has none.
 pub fn find_process(pid: i32) -> Option<Program> {
-    let link = format!("/memfd:{FILE_NAME} (deleted)");
-    let fds = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-    let found = fds.flatten().filter(|fd| fs::read_link(fd.path()).is_ok_and(|target| target.as_os_str() == &link[..]));
     let own_number = innermost_pid(pid)?;
-    let mut pages = found.filter_map(|fd| {
+    // After a fork and a new start of the library there may be two: the parent's and one's own. After a shutdown and a new
+    // start there are two of one's own while a handle of the time before is held.
+    let mut pages = memory_files(pid, FILE_NAME, size_of::<Page>())?.filter_map(|f| read_page(&f, pid, own_number));
+    let first = pages.next()?;
+    Some(pages.fold(first, |mut program, more| {
+        program.started_ns = program.started_ns.max(more.started_ns);
+        program.unseen += more.unseen;
+        program.orbits.extend(more.orbits);
+        program
+    }))
+}
+
+/// The memory files of this name and length that a process has open.
+fn memory_files(pid: i32, name: &str, len: usize) -> Option<impl Iterator<Item = File>> {
+    let link = format!("/memfd:{name} (deleted)");
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    Some(fds.flatten().filter_map(move |fd| {
+        if fs::read_link(fd.path()).ok()?.as_os_str() != &link[..] {
+            return None;
+        }
         // Not blocking, should the descriptor be replaced by a pipe between the look at its name and now.
         let file =
             OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(fd.path()).ok()?;
         let about = file.metadata().ok()?;
-        if !about.is_file() || about.size() != size_of::<Page>() as u64 {
-            return None;
-        }
-        read_page(&file, pid, own_number)
-    });
-    // After a fork and a new start of the library there may be two: the parent's and one's own.
-    pages.next()
+        (about.is_file() && about.size() == len as u64).then_some(file)
+    }))
 }
 
 /// The number by which a process knows itself: another one than ours if it lives in a container.
@@ -128,6 +151,9 @@ fn read_page(file: &File, pid: i32, own_number: u32) -> Option<Program> {
         let mut orbit = read_slot(file, index, page_size)?;
         if same_numbers && orbit.pid > 0 {
             (orbit.cpu_ns, orbit.memory) = usage(orbit.pid);
+            if let Some(completed) = completed(orbit.pid) {
+                orbit.ended_so_far(completed);
+            }
         }
         Some(orbit)
     });
@@ -198,6 +224,12 @@ fn slot_status(slot: &Bytes, page_size: u64) -> Option<OrbitStatus> {
         memory: 0,
         latency,
     })
+}
+
+/// The calls that an orbit has completed since it was created, as it counts them itself.
+fn completed(pid: i32) -> Option<u32> {
+    let file = memory_files(pid, UP_NAME, size_of::<Up>())?.next()?;
+    Some(Bytes::read(&file, std::mem::offset_of!(Up, completed), 4)?.u32(0))
 }
 
 /// CPU time in nanoseconds and anonymous memory in bytes of a process.
