@@ -62,7 +62,7 @@ static const char *const steps[] = {"none", "start", "search", "victim", "update
 static const char *const kinds[] = {"segv", "abort", "exit", "kill", "hang", "leak", "wild"};
 static enum step fault_step;
 static int fault_kind;
-static unsigned fault_every = 2;
+static unsigned fault_every = 2, deadline_ms = 100;
 static struct trx *area_first; /* for "wild" */
 static volatile int *volatile nowhere; /* for "segv" */
 
@@ -180,7 +180,7 @@ static bool detect(struct trx *self)
     unsigned call = calls++;
     struct dlc_args args = {self->wait_lock, self, call};
     struct orbit_call_options options = ORBIT_CALL_OPTIONS_INIT;
-    options.deadline_us = 100 * 1000;
+    options.deadline_us = deadline_ms * 1000ul;
     /* The snapshot is taken here, inside the lock that guards the objects. */
     struct orbit_future *future = orbit_call_async_with(dlc, 1, &area, &args, sizeof args, &options);
     pthread_mutex_unlock(&table_mutex);
@@ -300,16 +300,25 @@ static void *client(void *number)
 static void usage(FILE *to)
 {
     fprintf(to,
-            "usage: deadlock [--threads N] [--transactions N] [--locks N] [--seed N] [--fault STEP:KIND] [--every N] [-v]\n"
-            "  --threads N       clients, 2 to %d (%d)\n"
-            "  --transactions N  of each client (%d)\n"
-            "  --locks N         records, %d to %d (%d): fewer are fought for more\n"
-            "  --fault STEP:KIND the detector fails at this step in this way\n"
-            "      steps: start search victim update push return\n"
-            "      kinds: segv abort exit kill hang leak wild\n"
-            "  --every N         in every Nth call (%u)\n"
-            "  -v                tell of every deadlock and every failure\n",
-            MAX_THREADS, thread_count, per_thread, LOCKS_PER_TRX, MAX_LOCKS, lock_count, fault_every);
+            "usage: deadlock [--threads N] [--transactions N] [--locks N] [--seed N] [--fault STEP:KIND] [--every N]\n"
+            "                [--deadline MS] [-v]\n"
+            "Transactions lock records in random order; a deadlock detector in an orbit finds rings and has a victim rolled\n"
+            "back. Whatever happens to the detector, all transactions finish.\n"
+            "  --threads N        clients, 2 to %d (%d)\n"
+            "  --transactions N   of each client (%d)\n"
+            "  --locks N          records, %d to %d (%d): fewer are fought for more\n"
+            "  --seed N           of the random order (%u)\n"
+            "  --fault STEP:KIND  the detector fails at this step in this way\n"
+            "      steps: start   as a call begins              update  while the update is made\n"
+            "             search  while it follows pointers     push    before the update is handed over\n"
+            "             victim  when a ring was found         return  afterwards\n"
+            "      kinds: segv abort exit kill; hang, which the deadline ends; leak, which the memory limit ends;\n"
+            "             wild, which overwrites the lock table (its own copy of it)\n"
+            "  --every N          in every Nth call (%u)\n"
+            "  --deadline MS      of a call of the detector (%u)\n"
+            "  -v, --verbose      tell of every deadlock and every failure\n"
+            "Exit status: 0 if all transactions finished.\n",
+            MAX_THREADS, thread_count, per_thread, LOCKS_PER_TRX, MAX_LOCKS, lock_count, seed, fault_every, deadline_ms);
 }
 
 static int index_of(const char *name, const char *const *names, int count)
@@ -324,7 +333,7 @@ static bool parse(int argc, char **argv)
 {
     static const struct option longs[] = {{"threads", 1, NULL, 't'}, {"transactions", 1, NULL, 'n'}, {"locks", 1, NULL, 'l'},
                                           {"seed", 1, NULL, 's'},    {"fault", 1, NULL, 'f'},        {"every", 1, NULL, 'e'},
-                                          {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},         {NULL, 0, NULL, 0}};
+                                          {"deadline", 1, NULL, 'd'}, {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},         {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "vh", longs, NULL)) != -1;) {
         switch (c) {
         case 't': thread_count = atoi(optarg); break;
@@ -332,6 +341,7 @@ static bool parse(int argc, char **argv)
         case 'l': lock_count = atoi(optarg); break;
         case 's': seed = (unsigned)atoi(optarg); break;
         case 'e': fault_every = (unsigned)atoi(optarg); break;
+        case 'd': deadline_ms = (unsigned)atoi(optarg); break;
         case 'v': verbose = 1; break;
         case 'h': usage(stdout); exit(0);
         case 'f': {
@@ -350,7 +360,7 @@ static bool parse(int argc, char **argv)
         }
     }
     return optind == argc && thread_count >= 2 && thread_count <= MAX_THREADS && lock_count >= LOCKS_PER_TRX &&
-           lock_count <= MAX_LOCKS && per_thread >= 1 && fault_every >= 1;
+           lock_count <= MAX_LOCKS && per_thread >= 1 && fault_every >= 1 && deadline_ms >= 1;
 }
 
 static bool fail(const char *what)
@@ -380,7 +390,7 @@ static bool set_up(void)
     }
     orbit_register_operation(wake_trx);
     struct orbit_limits limits = ORBIT_LIMITS_INIT;
-    limits.memory = 64 << 20;
+    limits.memory = 8 << 20; /* little, so that a leak ends soon; the detector takes next to nothing */
     struct orbit_options options = ORBIT_OPTIONS_INIT;
     options.name = "dl_checker";
     options.entry = check_and_resolve;

@@ -1,6 +1,7 @@
 //! The module's commands.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use orbit::{Future, Outcome};
 use redis_module::{Context, RedisError, RedisResult, RedisString, RedisValue};
@@ -14,6 +15,9 @@ use crate::{sensor, with_keeper};
 /// Entries that `GET` gives when not told otherwise, as in Redis.
 const DEFAULT_COUNT: u64 = 10;
 
+/// Within what time a fault that ends by itself must have done so.
+const FAULT_DEADLINE: Duration = Duration::from_secs(30);
+
 /// `ORBIT.SLOWLOG GET [count] | LEN | RESET`: as Redis' own `SLOWLOG`.
 pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
     let word = |at: usize| args.get(at).map(RedisString::as_slice);
@@ -26,7 +30,7 @@ pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
         }
         2 if is("LEN") => Ask::Len,
         2 if is("GET") => Ask::Get(DEFAULT_COUNT),
-        3 if is("GET") => match word(2).and_then(|w| std::str::from_utf8(w).ok()?.parse::<i64>().ok()) {
+        3 if is("GET") => match word(2).and_then(whole_number) {
             Some(-1) => Ask::Get(u64::MAX),
             Some(count @ 0..) => Ask::Get(count as u64),
             Some(_) => return Err(RedisError::Str("ERR count should be greater than or equal to -1")),
@@ -54,6 +58,12 @@ pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
     }
 }
 
+/// A number as Redis takes it: no sign but a minus, no zero in front.
+fn whole_number(word: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(word).ok()?;
+    text.parse::<i64>().ok().filter(|number| number.to_string() == text)
+}
+
 #[derive(Clone, Copy)]
 enum Ask {
     Len,
@@ -63,8 +73,8 @@ enum Ask {
 impl Question for Ask {
     fn ask(&self, keeper: &mut Keeper) -> orbit::Result<Future> {
         match *self {
-            Ask::Len => keeper.ask(task::note, 0),
-            Ask::Get(count) => keeper.ask(task::get, count),
+            Ask::Len => keeper.ask(task::note, 0, None),
+            Ask::Get(count) => keeper.ask(task::get, count, None),
         }
     }
 
@@ -111,11 +121,20 @@ pub fn fault(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
 
 impl Question for Fault {
     fn ask(&self, keeper: &mut Keeper) -> orbit::Result<Future> {
-        keeper.ask(task::harm, *self as u64)
+        // Only the hang is there to be ended by the deadline; the others end by themselves, however slow the machine.
+        let deadline = if *self == Fault::Hang { None } else { Some(FAULT_DEADLINE) };
+        keeper.ask(task::harm, *self as u64, deadline)
     }
 
     fn answer(&self, outcome: &Outcome, _: &Future) -> Option<RedisResult> {
-        Some(Ok(RedisValue::BulkString(outcome.to_string())))
+        Some(Ok(RedisValue::BulkString(match (self, outcome) {
+            (Fault::Leak, Outcome::Returned(_)) => format!(
+                "leaking: from now on the task loses {} KiB with every call, until its memory limit ends it; \
+                 orbit_last_failure of ORBIT.INFO then says so",
+                task::LEAK >> 10
+            ),
+            _ => outcome.to_string(),
+        })))
     }
 }
 

@@ -72,6 +72,8 @@ fn close() {
     if let Some(keeper) = keeper {
         keeper.close();
     }
+    // Its processes and its thread: nothing of the module runs on. It fails in an orbit only, which this is not.
+    let _ = orbit::shutdown();
 }
 
 redis_module::redis_module! {

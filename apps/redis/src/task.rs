@@ -12,8 +12,11 @@ use crate::record::Entry;
 /// Words of arguments of every call: a hand-over, then what the function wants.
 pub const WORDS: usize = 8;
 
-/// Bytes that each call loses once the leak was begun.
-const LEAK: usize = 4 << 20;
+/// Bytes that each call loses once the leak was begun. So few that no call takes long by it: what ends the task is its memory
+/// limit, not a deadline.
+pub const LEAK: usize = 1 << 20;
+/// Bytes that are taken at a time where memory is taken without end.
+const PIECE: usize = 4 << 20;
 
 #[derive(Default)]
 struct Store {
@@ -123,7 +126,7 @@ pub unsafe extern "C" fn harm(store: *mut c_void, args: *mut c_void) -> c_long {
         }
     } else if fault == Fault::Oom as u64 {
         loop {
-            std::mem::forget(black_box(vec![1u8; LEAK]));
+            std::mem::forget(black_box(vec![1u8; PIECE]));
         }
     } else if fault == Fault::Leak as u64 {
         store.leaking = true;

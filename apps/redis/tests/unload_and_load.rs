@@ -1,22 +1,43 @@
-//! The module can be unloaded and loaded again while clients are served; unloading ends its orbit.
+//! The module can be unloaded and loaded again while clients are served; unloading leaves no process, thread or descriptor
+//! of it.
 
 #[allow(dead_code, reason = "each test uses its part")]
 mod common;
 
 use common::{Server, count, info, module, number, run, text};
 
+/// The parent of a process, if that lives.
+fn parent(pid: u64) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut words = stat.rsplit(") ").next()?.split_whitespace();
+    if words.next()? == "Z" { None } else { words.next()?.parse().ok() }
+}
+
+fn entries(server: &Server, what: &str) -> usize {
+    std::fs::read_dir(format!("/proc/{}/{what}", server.pid())).expect("its entries").count()
+}
+
 #[test]
 fn again_and_again() {
     let Some(server) = Server::start("threshold 0 every 3") else { return };
     let mut c = server.connect();
+    let mut left = None;
     for round in 0..5 {
         for _ in 0..20 {
             run(&mut c, "SET k v");
         }
         assert!(number(&run(&mut c, "ORBIT.SLOWLOG LEN")) >= 20, "round {round}");
         let orbit = count(&mut c, "orbit_pid");
+        let template = parent(orbit).expect("the orbit's template");
         run(&mut c, "MODULE UNLOAD orbit");
-        assert!(!std::path::Path::new(&format!("/proc/{orbit}")).exists(), "round {round}: process {orbit} lives on");
+        for process in [orbit, template] {
+            assert_eq!(parent(process), None, "round {round}: process {process} lives on");
+        }
+        let now = (entries(&server, "task"), entries(&server, "fd"));
+        assert_eq!(*left.get_or_insert(now), now, "round {round}: threads and descriptors after unloading");
+        let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("threads").flatten();
+        let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+        assert!(names.into_iter().all(|name| !name.starts_with("orbit")), "round {round}: the supervisor lives on");
         assert_eq!(text(&run(&mut c, "GET k")), "v");
         run(&mut c, &format!("MODULE LOAD {} faults yes every 3", module().display()));
         assert!(text(&run(&mut c, "ORBIT.FAULT abort")).contains("SIGABRT"), "round {round}");

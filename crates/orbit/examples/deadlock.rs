@@ -70,6 +70,8 @@ struct Wanted {
     seed: u64,
     fault: Option<(String, String)>,
     every: u64,
+    /// Of a call of the detector.
+    deadline: Duration,
     verbose: bool,
 }
 
@@ -204,7 +206,8 @@ impl Bank {
         unsafe { orbit::register_operation(wake) };
         let detector = Orbit::builder("dl_checker")
             .entry(check_and_resolve)
-            .limits(Limits::new().memory(64 << 20))
+            // Little, so that a leak ends soon; the detector takes next to nothing.
+            .limits(Limits::new().memory(8 << 20))
             .restart(Restart::Always)
             .build()?;
         let new_trx = |id| Trx {
@@ -251,7 +254,7 @@ impl Bank {
     /// Calls the detector for a transaction that waits. True: it ran to its end.
     fn detect(&self, trx: &Trx, table: Guard) -> (bool, Guard) {
         let args = Args { trx, call: self.counts.calls.fetch_add(1, Relaxed) };
-        let options = CallOptions::new().deadline(Duration::from_millis(100));
+        let options = CallOptions::new().deadline(self.wanted.deadline);
         // SAFETY: `Args` is plain. The snapshot is taken here, inside the lock that guards the objects.
         let bytes = unsafe { std::slice::from_raw_parts((&raw const args).cast::<u8>(), size_of::<Args>()) };
         let future = self.detector.call_async_with(&[&self.area], bytes, &options);
@@ -365,13 +368,35 @@ impl Bank {
 }
 
 const USAGE: &str =
-    "usage: deadlock [--threads N] [--transactions N] [--locks N] [--seed N] [--fault STEP:KIND] [--every N] [-v]
-  STEP: start search victim update push return
-  KIND: segv panic exit kill hang leak
-  --every N: the fault happens in every Nth call (2)";
+    "usage: deadlock [--threads N] [--transactions N] [--locks N] [--seed N] [--fault STEP:KIND] [--every N]
+                [--deadline MS] [-v]
+Transactions lock records in random order; a deadlock detector in an orbit finds rings and has a victim rolled
+back. Whatever happens to the detector, all transactions finish.
+  --threads N        clients, 2 to 64 (8)
+  --transactions N   of each client (100)
+  --locks N          records, at least 3 (6): fewer are fought for more
+  --seed N           of the random order (1)
+  --fault STEP:KIND  the detector fails at this step in this way
+      steps: start   as a call begins              update  while the update is made
+             search  while it follows pointers     push    before the update is handed over
+             victim  when a ring was found         return  afterwards
+      kinds: segv panic exit kill; hang, which the deadline ends; leak, which the memory limit ends
+  --every N          in every Nth call (2)
+  --deadline MS      of a call of the detector (100)
+  -v, --verbose      tell of every deadlock and every failure
+Exit status: 0 if all transactions finished.";
 
 fn parse() -> Option<Wanted> {
-    let mut wanted = Wanted { threads: 8, transactions: 100, locks: 6, seed: 1, fault: None, every: 2, verbose: false };
+    let mut wanted = Wanted {
+        threads: 8,
+        transactions: 100,
+        locks: 6,
+        seed: 1,
+        fault: None,
+        every: 2,
+        deadline: Duration::from_millis(100),
+        verbose: false,
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -388,7 +413,8 @@ fn parse() -> Option<Wanted> {
                 }
                 wanted.fault = Some((step.to_owned(), kind.to_owned()));
             }
-            "-v" => wanted.verbose = true,
+            "--deadline" => wanted.deadline = Duration::from_millis(words.next()?.parse().ok()?),
+            "-v" | "--verbose" => wanted.verbose = true,
             "--help" | "-h" => {
                 println!("{USAGE}");
                 std::process::exit(0);
