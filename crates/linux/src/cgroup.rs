@@ -61,7 +61,8 @@ impl Group {
         }
         if group.memory.is_none() && group.cpu.is_none() {
             let why = why.join("; ");
-            let text = format!("none to be had ({why}): run as root, or delegate one to this user");
+            let way_out = "run as root, or delegate one to this user (systemd: Delegate=, DelegateSubgroup=)";
+            let text = format!("none to be had ({why}): {way_out}");
             return Err(io::Error::new(ErrorKind::Unsupported, text));
         }
         Ok(group)
@@ -104,11 +105,14 @@ impl Group {
         }
         // Memory and swap together must never be below memory alone, so raising and lowering need opposite orders.
         let both = "memory.memsw.limit_in_bytes";
-        if write(dir, "memory.limit_in_bytes", &value).is_err() {
-            ignore_missing(write(dir, both, &value))?;
-            return write(dir, "memory.limit_in_bytes", &value);
+        match write(dir, "memory.limit_in_bytes", &value) {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                ignore_missing(write(dir, both, &value))?;
+                write(dir, "memory.limit_in_bytes", &value)
+            }
+            Err(e) => Err(e),
+            Ok(()) => ignore_missing(write(dir, both, &value)),
         }
-        ignore_missing(write(dir, both, &value))
     }
 
     /// Bounds the processor time of the group: 100 is one whole processor, 250 two and a half.
@@ -143,7 +147,7 @@ impl Group {
         Ok(())
     }
 
-    /// How many processes of the group the kernel has killed for lack of memory, as far as it counts them.
+    /// Grows whenever the kernel kills processes of the group for lack of memory, by one or more; stays 0 where it does not count them.
     pub fn oom_kills(&self) -> u64 {
         let file = if self.unified { "memory.events" } else { "memory.oom_control" };
         let text = self.memory.as_ref().and_then(|d| fs::read_to_string(d.join(file)).ok()).unwrap_or_default();
