@@ -127,7 +127,7 @@ fn change(update: *mut COrbitUpdate, change: impl FnOnce(&mut Update)) -> Answer
 /// # Safety
 /// As [`given::bytes`].
 unsafe fn contents<'a>(at: *const c_void, size: usize, what: &str) -> Answer<&'a [u8]> {
-    if size > MAX_BYTES {
+    if size > MAX_BYTES && size <= isize::MAX as usize {
         let text = format!("{what} of {size} bytes: an update takes up to {MAX_BYTES}; push several");
         return Err(Failure::new(libc::E2BIG, text));
     }

@@ -67,3 +67,42 @@ fn a_child_does_not_wait_for_mains_threads() {
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
+
+/// The objects are memory of the child; the books are main's, and another thread may be writing in them at the fork.
+#[test]
+fn a_child_reads_and_writes_objects_but_neither_makes_nor_frees_any() {
+    let area = Area::builder("parents").limit(64 * PAGE).build().unwrap();
+    let object = area.place(7u64).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let other = area.alloc(100, 16).unwrap();
+                // SAFETY: just made, and nobody else's.
+                unsafe { area.free(other).unwrap() };
+            }
+        });
+        for _ in 0..50 {
+            area_common::in_child(|| {
+                let forked = |error: orbit::Error| {
+                    assert_eq!(error.kind(), Kind::Forked, "{error}");
+                    assert!(error.to_string().contains("\"parents\""), "{error}");
+                };
+                forked(area.alloc(8, 8).unwrap_err());
+                forked(area.usable_size(object.cast()).unwrap_err());
+                forked(area.destroy().unwrap_err());
+                // SAFETY: the child's own copy of an object of 8 bytes, used here alone; it stays, for all are refused.
+                unsafe {
+                    forked(area.free(object.cast()).unwrap_err());
+                    forked(orbit::area::free(object.as_ptr().cast()).unwrap_err());
+                    forked(area.realloc(object.cast(), 100, 16).unwrap_err());
+                    *object.as_ptr() += 1;
+                    assert_eq!(*object.as_ptr(), 8);
+                }
+            });
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    // SAFETY: an object that lives.
+    assert_eq!(unsafe { *object.as_ptr() }, 7, "and main's is as it was");
+}

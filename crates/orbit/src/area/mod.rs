@@ -249,7 +249,8 @@ impl Area {
     /// not defined. Takes tens of nanoseconds; blocks only while another thread allocates.
     ///
     /// # Errors
-    /// `Full`, `TooLarge` for more than the limit, `Invalid` for the alignment, `Unsupported` for adopted memory, `Gone`.
+    /// `Full`, `TooLarge` for more than the limit, `Invalid` for the alignment, `Unsupported` for adopted memory, `Gone`,
+    /// `Forked` in a child of the process that made the area, `WrongSide` in an orbit.
     pub fn alloc(&self, size: usize, align: usize) -> Result<NonNull<u8>> {
         self.inner.alloc(size, align, false)
     }
@@ -289,8 +290,8 @@ impl Area {
     /// Frees an object of this area. Free pages are used again, and long runs of them go back to the kernel.
     ///
     /// # Errors
-    /// `Foreign` for an address outside the area, `DoubleFree` where no object lives, `Invalid` inside an object. The area
-    /// is unharmed then.
+    /// `Foreign` for an address outside the area, `DoubleFree` where no object lives, `Invalid` inside an object, `Forked`
+    /// and `WrongSide` as in [`Area::alloc`]. The area is unharmed then.
     ///
     /// # Safety
     /// Nobody uses the object from here on.
