@@ -113,6 +113,7 @@ impl Ahd {
         if status.tracer != 0 || status.state != b'S' || frozen(p, tid) {
             return None;
         }
+        let astray = late && astray(p, tid, &call);
         let wait = p.waits()?.wait_of(tid);
         let only = |sure, why: String| Some(Verdict { why, sure, others: Vec::new(), cycle: Vec::new() });
         match &wait {
@@ -139,6 +140,10 @@ impl Ahd {
                     FutexKind::Mutex { owner: Owner::Unknown } if late => {
                         only(Sure::Likely, format!("thread {tid} {}", words(&wait)))
                     }
+                    FutexKind::Condvar | FutexKind::Semaphore if astray => only(
+                        Sure::Guess,
+                        format!("thread {tid} {} and does not get back to its main loop", words(&wait)),
+                    ),
                     _ => self.all_wait(pid, tid),
                 }
             }
@@ -297,6 +302,19 @@ impl Ahd {
             cycle: v.cycle,
         });
     }
+}
+
+/// Whether the only thread that takes the process' events waits in a call in which it was never seen before.
+fn astray(p: &crate::thread::Process, tid: i32, call: &proc::Call) -> bool {
+    let Some(t) = p.threads.get(&tid) else {
+        return false;
+    };
+    let Some(events) = t.points.events() else {
+        return false;
+    };
+    // Threads that take turns at the events wait for their turn, for as long as there are none.
+    let shared = p.threads.values().any(|o| o.tid != tid && o.points.events() == Some(events));
+    !shared && t.points.new_to(call)
 }
 
 /// Whether a control group's freezer holds the thread.

@@ -86,6 +86,17 @@ impl Points {
         self.points.iter().any(|p| p.habit != Habit::Other && same(p.nr, nr))
     }
 
+    /// The place where its events come in, if it has a loop for them.
+    pub(crate) fn events(&self) -> Option<(i64, u64)> {
+        let usual = |p: &&Point| p.habit == Habit::Events && p.looks >= ENOUGH && 2 * p.looks >= self.looks;
+        self.points.iter().find(usual).map(|p| (p.nr, p.pc))
+    }
+
+    /// Whether it was seen to wait at this place in one look at most.
+    pub(crate) fn new_to(&self, call: &Call) -> bool {
+        self.points.iter().all(|p| p.nr != call.nr || p.pc != call.pc || p.looks <= 1)
+    }
+
     /// Whether it usually waits at this very place.
     pub(crate) fn usual(&self, call: &Call) -> bool {
         self.points.iter().any(|p| p.nr == call.nr && p.pc == call.pc && p.looks >= ENOUGH && 4 * p.looks >= self.looks)
