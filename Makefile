@@ -13,7 +13,7 @@ help:
 	@echo 'make test-full  the same with longer random tests and fuzzing'
 	@echo 'make lint       formatting, clippy, rustdoc, C examples, shell scripts'
 	@echo 'make bench      measurements (minutes; leave the machine alone meanwhile)'
-	@echo 'make lab        on the kernel 6.1 of Debian in a virtual machine: tests, and CPUs made to hang'
+	@echo 'make lab        in a virtual machine with the 6.1 kernel of Debian 12: the tests of the library, and CPUs made to hang'
 	@echo 'make install    into $$(DESTDIR)$$(PREFIX), now $(DESTDIR)$(PREFIX)'
 	@echo 'make clean      removes what was built'
 
