@@ -77,6 +77,8 @@ fn delegates_make_calls_smaller() {
     }
     let scratch = Scratch::new();
     let program = scratch.compile("delegates", &["../../examples/cpp/delegates.cpp"], &[]);
+    assert!(must(Command::new(&program).arg("--help"), LIMIT).contains("ROUNDS"));
+    assert_eq!(run(Command::new(&program).arg("none"), LIMIT).code, Some(2));
     let text = must(Command::new(&program).arg("100"), LIMIT);
     let pages = |name: &str| -> f64 {
         let line = text.lines().find(|line| line.starts_with(name)).expect("a line");
