@@ -9,8 +9,9 @@
 //           nanoseconds at which the named CPU's hang began and ended (0: not yet).
 // Kinds: preempt (a loop with preemption off), irq (a loop with interrupts off), lock (a spinlock taken twice), lock-irq (the
 // same with interrupts off), order (two locks in opposite order against a thread that sleeps meanwhile), halt (HLT with
-// interrupts off), kernel (a loop of ordinary kernel code, which a kernel without full preemption never interrupts),
-// preempt-all, irq-all, order-all (two CPUs, each spinning for the other's lock).
+// interrupts off), kernel (a loop of ordinary kernel code, which a kernel without full preemption never interrupts); each of
+// them also with "-all" behind it: both CPUs at once. order-all is two CPUs, each spinning for the other's lock; halt-all and
+// lock-irq-all do not let go: no timer runs any more.
 #include <linux/module.h>
 #include <linux/kthread.h>
 #include <linux/delay.h>
@@ -20,10 +21,8 @@
 #include <asm/apic.h>
 #include <asm/nmi.h>
 
-enum kind { PREEMPT, IRQ, LOCK, LOCK_IRQ, ORDER, HALT, KERNEL, PREEMPT_ALL, IRQ_ALL, ORDER_ALL, KINDS };
-static const char *const names[KINDS] = {
-	"preempt", "irq", "lock", "lock-irq", "order", "halt", "kernel", "preempt-all", "irq-all", "order-all"
-};
+enum kind { PREEMPT, IRQ, LOCK, LOCK_IRQ, ORDER, HALT, KERNEL, KINDS };
+static const char *const names[KINDS] = { "preempt", "irq", "lock", "lock-irq", "order", "halt", "kernel" };
 
 static DEFINE_SPINLOCK(first);
 static DEFINE_SPINLOCK(second);
@@ -33,7 +32,7 @@ static atomic_t running, arrived;
 static enum kind kind;
 static int victim, parties;
 static u64 length_ns, began, ended;
-static bool let_go;
+static bool let_go, all;
 
 static bool over(u64 since) { return ktime_get_mono_fast_ns() - since >= length_ns; }
 
@@ -49,12 +48,10 @@ static enum hrtimer_restart release(struct hrtimer *timer)
 	WRITE_ONCE(let_go, true);
 	switch (kind) {
 	case ORDER:
-	case ORDER_ALL:
-		force_open(&second);
-		fallthrough;
 	case LOCK:
 	case LOCK_IRQ:
 		force_open(&first);
+		force_open(&second);
 		break;
 	case HALT:
 		apic->send_IPI(victim, NMI_VECTOR);
@@ -81,12 +78,12 @@ static noinline void spin(u64 since)
 		cpu_relax();
 }
 
-static noinline void lock_twice(void)
+static noinline void lock_twice(spinlock_t *lock)
 {
-	spin_lock(&first);
-	spin_lock(&first);
-	spin_unlock(&first);
-	preempt_enable(); // of the first lock, which the releaser opened
+	spin_lock(lock);
+	spin_lock(lock);
+	spin_unlock(lock);
+	preempt_enable(); // of the first time, which the releaser opened
 }
 
 // Takes `a`, waits until the other side has its own first lock too, then spins for `b`.
@@ -113,15 +110,16 @@ static void hold_second(void)
 static int hang(void *at)
 {
 	int me = (long)at;
+	spinlock_t *mine = me == victim ? &first : &second;
 	u64 since;
 	unsigned long flags;
 
-	if (kind == ORDER && me != victim) {
+	if (kind == ORDER && !all && me != victim) {
 		hold_second();
 		atomic_dec(&running);
 		return 0;
 	}
-	if (kind >= PREEMPT_ALL && kind != ORDER_ALL) {
+	if (all && kind != ORDER) {
 		atomic_inc(&arrived);
 		while (atomic_read(&arrived) < parties)
 			cond_resched();
@@ -131,33 +129,25 @@ static int hang(void *at)
 		WRITE_ONCE(began, since);
 	switch (kind) {
 	case PREEMPT:
-	case PREEMPT_ALL:
 		preempt_disable();
 		spin(since);
 		preempt_enable();
 		break;
 	case IRQ:
-	case IRQ_ALL:
 		local_irq_save(flags);
 		spin(since);
 		local_irq_restore(flags);
 		break;
 	case LOCK:
-		lock_twice();
+		lock_twice(mine);
 		break;
 	case LOCK_IRQ:
 		local_irq_save(flags);
-		lock_twice();
+		lock_twice(mine);
 		local_irq_restore(flags);
 		break;
 	case ORDER:
-		lock_both(&first, &second);
-		break;
-	case ORDER_ALL:
-		if (me == victim)
-			lock_both(&first, &second);
-		else
-			lock_both(&second, &first);
+		lock_both(mine, me == victim ? &second : &first);
 		break;
 	case HALT:
 		local_irq_save(flags);
@@ -179,13 +169,16 @@ static int hang(void *at)
 
 static int begin_set(const char *text, const struct kernel_param *param)
 {
-	char name[16];
+	char name[16], *dash;
 	int cpu, ms, n, error = 0;
 	enum kind k;
 	struct task_struct *threads[2] = {};
 
 	if (sscanf(text, "%15s %d %d", name, &cpu, &ms) != 3)
 		return -EINVAL;
+	dash = strstr(name, "-all");
+	if (dash)
+		*dash = 0;
 	for (k = 0; k < KINDS && strcmp(names[k], name); k++)
 		;
 	if (k == KINDS || cpu < 0 || cpu > 1 || !cpu_online(cpu) || num_online_cpus() != 2 || ms < 1 || ms > 60000)
@@ -198,7 +191,8 @@ static int begin_set(const char *text, const struct kernel_param *param)
 	}
 	kind = k;
 	victim = cpu;
-	parties = k >= PREEMPT_ALL || k == ORDER ? 2 : 1;
+	all = dash;
+	parties = all || k == ORDER ? 2 : 1;
 	length_ns = (u64)ms * NSEC_PER_MSEC;
 	began = ended = 0;
 	let_go = false;

@@ -34,7 +34,8 @@ struct cpu {
 	u64 accused;              // `progress` for which an alarm was raised
 	u64 alarm_time, alarm_by, alarm_check, alarm_tick, alarm_count;
 	u64 alarm;                // = accused, once the alarm's other fields are written
-	u64 spare[5];
+	u64 counted_at, counts;   // its counter's interrupts since this `progress`
+	u64 spare[3];
 };
 _Static_assert(sizeof(struct cpu) == 704, "src/table.rs");
 
@@ -166,7 +167,9 @@ int tick(struct bpf_perf_event_data *at)
 	return 0;
 }
 
-// So many instructions were executed. Comes as an NMI, so also with interrupts off: then the CPU can accuse itself.
+// The CPU has run for so many cycles. Comes as an NMI, so also with interrupts off: then the CPU can accuse itself. Time alone
+// does not count: between the first and the fifth interrupt it has run, and was not held up by a hypervisor.
+#define COUNTS 4
 SEC("perf_event")
 int counted(struct bpf_perf_event_data *at)
 {
@@ -176,7 +179,12 @@ int counted(struct bpf_perf_event_data *at)
 		return 0;
 	u64 now = bpf_ktime_get_ns(), progress = c->progress;
 	c->last_count = now;
-	if (c->watched && progress && !in_user_mode(at) && now - progress > c->check * tick_ns)
+	if (c->counted_at != progress) {
+		c->counted_at = progress;
+		c->counts = 0;
+		return 0;
+	}
+	if (c->watched && progress && !in_user_mode(at) && ++c->counts >= COUNTS && now - progress > c->check * tick_ns)
 		accuse(c, progress, now, me);
 	return 0;
 }

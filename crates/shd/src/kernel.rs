@@ -16,8 +16,9 @@ use std::os::fd::AsFd;
 struct Aligned<T: ?Sized>(T);
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/shd.bpf.o")));
 
-/// Instructions between two interrupts of a performance counter: some hundredths of a second of a busy CPU.
-const INSTRUCTIONS: u64 = 50_000_000;
+/// Cycles between two interrupts of a performance counter: about a hundredth of a second of a CPU that is not halted. Cycles,
+/// not the paper's instructions: a CPU that waits for a lock executes few instructions, and would pass for a halted one.
+const CYCLES: u64 = 30_000_000;
 
 /// The kernel half, at work.
 pub struct Kernel {
@@ -52,8 +53,8 @@ impl Kernel {
         // The counter first: once the timers run, hangs are judged.
         let counter = match interrupt(
             of(&mut ebpf, "counted")?,
-            PerfEventConfig::Hardware(HardwareEvent::Instructions),
-            INSTRUCTIONS,
+            PerfEventConfig::Hardware(HardwareEvent::CpuCycles),
+            CYCLES,
             cpus,
         ) {
             Ok(()) => true,

@@ -162,7 +162,6 @@ impl std::error::Error for Error {}
 
 /// System hang detection at work; dropping it ends it.
 pub struct Shd {
-    // Order matters: without watchers, nobody switches for the kernel half to see.
     kernel: Kernel,
     watchers: Watchers,
     period: Duration,
@@ -200,6 +199,14 @@ impl Shd {
             }
         };
         shared.cpus.iter().map(row).collect()
+    }
+}
+
+impl Drop for Shd {
+    fn drop(&mut self) {
+        // The kernel half is taken down piece by piece, over tenths of a second: a timer whose counter of switches is gone
+        // already takes every CPU for hung.
+        self.watchers.hush();
     }
 }
 

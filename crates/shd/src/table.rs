@@ -44,7 +44,9 @@ pub struct Cpu {
     pub alarm_count: AtomicU64,
     /// `progress` for which the last alarm was raised.
     pub alarm: AtomicU64,
-    spare: [AtomicU64; 5],
+    counted_at: AtomicU64,
+    counts: AtomicU64,
+    spare: [AtomicU64; 3],
 }
 const _: () = assert!(size_of::<Cpu>() == 704);
 

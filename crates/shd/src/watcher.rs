@@ -87,9 +87,16 @@ impl Watchers {
     }
 }
 
+impl Watchers {
+    /// From now on nothing is told any more.
+    pub fn hush(&self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Drop for Watchers {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        self.hush();
         for thread in self.threads.drain(..) {
             // A handler that panicked has said so.
             let _ = thread.join();
@@ -127,13 +134,16 @@ pub fn now() -> u64 {
 impl Shared {
     fn run(&self) {
         let mut next = now();
-        while !self.stop.load(Ordering::Relaxed) {
+        loop {
             next = (next + self.period).max(now());
             let until =
                 libc::timespec { tv_sec: (next / 1_000_000_000) as i64, tv_nsec: (next % 1_000_000_000) as i64 };
             // SAFETY: the call reads one timespec. Interrupted or not, the loop looks and sleeps again.
             unsafe {
                 libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &until, std::ptr::null_mut());
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return;
             }
             for place in 0..self.cpus.len() {
                 self.look(place);

@@ -1,0 +1,227 @@
+//! Hangs each CPU in each way, RUNS times in all (and each way with every CPU), then loads the machine for a while.
+//!
+//! Lines: `run` one a run, times in milliseconds; `summary` one a kind and CPU; `all` the runs with every CPU hung; `load`
+//! false alarms; at last `hangs`. Latency is from the module's own note of the time at which the hang began to the handler's
+//! in user space.
+
+use super::{
+    Failed, line,
+    lives::Lives,
+    machine::{KINDS, hang, now_ns, pin, sleep_ms, state},
+};
+use orbit_shd::{Event, How, Options, Shd};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Kinds of which both CPUs get well again by themselves, with interrupts on and off.
+const ALL: [&str; 3] = ["preempt", "irq", "order"];
+/// How long a hang lasts; what is not found by then is missed.
+const HANG_MS: u64 = 1500;
+/// Longer than the detection's window, so that a run does not see the one before.
+const PAUSE_MS: u64 = 1500;
+/// A run that takes this much longer than it should is given up: the module did not let go.
+const GIVE_UP: Duration = Duration::from_secs(60);
+
+/// A CPU's alarms: how many, and the last, as the handler left it.
+#[derive(Default)]
+struct Of {
+    alarms: AtomicUsize,
+    told_ns: AtomicU64,
+    judged_ns: AtomicU64,
+    interrupts_on: AtomicBool,
+}
+
+/// What the detection said of both CPUs, and the truth.
+pub struct Heard {
+    of: [Of; 2],
+    lives: Arc<Lives>,
+}
+
+impl Heard {
+    fn alarms(&self) -> usize {
+        self.of.iter().map(|cpu| cpu.alarms.load(Relaxed)).sum()
+    }
+}
+
+/// Starts the detection; every event is also a line.
+pub fn detect() -> Result<(Shd, Arc<Heard>), Failed> {
+    let heard = Arc::new(Heard { of: Default::default(), lives: Lives::start(2, u64::MAX, |_, _| {}) });
+    let ear = heard.clone();
+    let shd = Shd::start(&Options::default(), move |event| {
+        if let Event::Hung { cpu, how, judged, .. } = event {
+            let of = &ear.of[cpu & 1];
+            of.judged_ns.store(judged.as_nanos() as u64, Relaxed);
+            of.told_ns.store(now_ns(), Relaxed);
+            of.interrupts_on.store(*how == How::InterruptsOn, Relaxed);
+            of.alarms.fetch_add(1, Relaxed);
+        }
+        line::say_text(&orbit_shd::json(event));
+    })
+    .map_err(|e| e.to_string())?;
+    // It knows the machine by then.
+    sleep_ms(2000);
+    line::say(&json!({"started": {"counter": shd.has_counter(), "cpus": shd.cpus().len()}}));
+    Ok((shd, heard))
+}
+
+/// One run: latency of the alarm (told, judged) in milliseconds, if it came while the CPU hung (or, with every CPU hung, after).
+pub struct Run {
+    pub told: Option<f64>,
+    pub judged: Option<f64>,
+    pub began_ns: u64,
+    pub lasted: f64,
+    pub interrupts_on: bool,
+    /// Alarms for the other CPU, which in truth did not run either for as long as an alarm takes: it waited for the hung one.
+    pub dragged: usize,
+    /// Alarms for the other CPU, which ran.
+    pub wrong: usize,
+}
+
+/// No alarm comes sooner (`Options::check_least`).
+const CHECK_MS: u64 = 160;
+
+/// Hangs a CPU for `ms`, and waits until it is well again.
+pub fn run_one(heard: &Heard, kind: &str, cpu: usize, all: bool, ms: u64) -> Result<Run, Failed> {
+    pin(1 - cpu);
+    let (this, other) = (&heard.of[cpu], &heard.of[1 - cpu]);
+    let (before, others) = (this.alarms.load(Relaxed), other.alarms.load(Relaxed));
+    heard.lives.longest_ms(1 - cpu);
+    hang(kind, cpu, ms)?;
+    let begun = Instant::now();
+    let (began, ended) = loop {
+        sleep_ms(20);
+        let (running, began, ended) = state();
+        if running == 0 && ended != 0 {
+            break (began, ended);
+        }
+        if begun.elapsed() > GIVE_UP + Duration::from_millis(ms) {
+            return Err(format!("{kind} on CPU {cpu} did not let go"));
+        }
+    };
+    if all {
+        sleep_ms(200);
+    }
+    let told = this.told_ns.load(Relaxed);
+    let found = this.alarms.load(Relaxed) > before && told > began && (all || told < ended);
+    let ms = |ns: u64| ns.saturating_sub(began) as f64 / 1e6;
+    sleep_ms(PAUSE_MS);
+    let others = if all { 0 } else { other.alarms.load(Relaxed) - others };
+    let still = heard.lives.longest_ms(1 - cpu) >= CHECK_MS;
+    Ok(Run {
+        told: found.then(|| ms(told)),
+        judged: found.then(|| ms(this.judged_ns.load(Relaxed))),
+        began_ns: began,
+        lasted: ms(ended),
+        interrupts_on: found && this.interrupts_on.load(Relaxed),
+        dragged: if still { others } else { 0 },
+        wrong: if still { 0 } else { others },
+    })
+}
+
+/// To a whole number, as JSON shall have it.
+fn whole(ms: f64) -> u64 {
+    ms.round() as u64
+}
+
+fn middle_and_most(values: &[f64]) -> (Value, Value) {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    match values.last() {
+        Some(most) => (whole(values[values.len() / 2]).into(), whole(*most).into()),
+        None => (Value::Null, Value::Null),
+    }
+}
+
+/// Busy threads of several sorts, more than there are CPUs, until told to stop: computing, system calls, files, forks.
+fn load(seconds: u64) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut threads = Vec::new();
+    for sort in 0..6 {
+        let stop = stop.clone();
+        threads.push(thread::spawn(move || {
+            let mut x = 1u64;
+            while !stop.load(Relaxed) {
+                match sort {
+                    0 | 1 => (0..100_000).for_each(|i| x = std::hint::black_box(x.wrapping_mul(i | 1))),
+                    2 => drop(fs::read_to_string("/proc/self/maps")),
+                    3 => drop(fs::write(format!("/tmp/load{sort}"), vec![x as u8; 4 << 20])),
+                    4 => drop(std::process::Command::new("/bin/busybox").arg("true").status()),
+                    _ => drop(
+                        fs::read_dir("/proc")
+                            .map(|all| all.flatten().filter(|one| fs::read_link(one.path()).is_ok()).count()),
+                    ),
+                }
+            }
+        }));
+    }
+    sleep_ms(seconds * 1000);
+    stop.store(true, Relaxed);
+    for thread in threads {
+        // A worker has nothing to panic about.
+        let _ = thread.join();
+    }
+}
+
+pub fn run(runs: usize, seconds: u64) -> Result<bool, Failed> {
+    let (shd, heard) = detect()?;
+    let places = KINDS.len() * 2;
+    let (mut found, mut dragged, mut wrong, mut latencies) = (0, 0, 0, Vec::new());
+    let mut table: Vec<Vec<f64>> = vec![Vec::new(); places];
+    let mut counts = vec![(0usize, 0usize); places];
+    // Kinds take turns, so that a short form has each of them; so do the CPUs, in a form too short for both.
+    for n in 0..runs {
+        let (kind, cpu) = (n % KINDS.len(), (n / KINDS.len() + n % KINDS.len()) % 2);
+        let place = kind * 2 + cpu;
+        let run = run_one(&heard, KINDS[kind], cpu, false, HANG_MS)?;
+        dragged += run.dragged;
+        wrong += run.wrong;
+        counts[place].0 += 1;
+        if let Some(told) = run.told {
+            found += 1;
+            counts[place].1 += usize::from(run.interrupts_on);
+            table[place].push(told);
+            latencies.push(told);
+        }
+        line::say(&json!({
+            "run": KINDS[kind], "cpu": cpu, "told_ms": run.told.map(whole), "judged_ms": run.judged.map(whole),
+            "lasted_ms": whole(run.lasted), "interrupts_on": run.interrupts_on, "dragged": run.dragged, "wrong": run.wrong,
+        }));
+    }
+    for (place, values) in table.iter().enumerate().filter(|(place, _)| counts[*place].0 > 0) {
+        let (p50, max) = middle_and_most(values);
+        line::say(&json!({
+            "summary": KINDS[place / 2], "cpu": place % 2, "runs": counts[place].0, "found": values.len(),
+            "interrupts_on": counts[place].1, "p50_ms": p50, "max_ms": max,
+        }));
+    }
+    for kind in ALL {
+        let mut told = Vec::new();
+        let rounds = runs / 12;
+        for n in 0..rounds {
+            told.extend(run_one(&heard, &format!("{kind}-all"), n % 2, true, HANG_MS)?.told);
+        }
+        let (p50, max) = middle_and_most(&told);
+        line::say(&json!({
+            "all": kind, "runs": rounds, "hang_ms": HANG_MS, "told_once_over": told.len(), "p50_ms": p50, "max_ms": max,
+        }));
+    }
+    let before = heard.alarms();
+    load(seconds);
+    let false_alarms = heard.alarms() - before;
+    let switches: u64 = shd.cpus().iter().map(|cpu| cpu.switches).sum();
+    line::say(&json!({"load": seconds, "false_alarms": false_alarms, "switches": switches}));
+    let (p50, max) = middle_and_most(&latencies);
+    line::say(&json!({"hangs": {
+        "runs": runs, "found": found, "dragged": dragged, "wrong": wrong, "load_s": seconds, "false_alarms": false_alarms,
+        "p50_ms": p50, "max_ms": max,
+    }}));
+    Ok(found == runs && wrong + false_alarms == 0)
+}
