@@ -20,7 +20,7 @@ usage() {
     sed -n '5,11s/^# *//p' "$0" >&2
     exit 2
 }
-runs= load= parts= faults=0 seed=1 first=0 guard=
+runs='' load='' parts='' faults=0 seed=1 first=0 guard=''
 [ $# -gt 0 ] || set -- --runs 14 --load 20
 while [ $# -gt 0 ]; do
     option=$1
@@ -92,7 +92,8 @@ release=$(version)
 
 WORK=$(mktemp -d "$LAB/run.XXXXXX")
 ROOT=$WORK/root
-kept=
+kept=''
+# shellcheck disable=SC2317  # the trap calls it
 cleanup() {
     [ -n "$kept" ] || rm -rf "$WORK"
     rm -rf "$ROOT" "$WORK/module"
