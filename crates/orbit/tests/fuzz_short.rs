@@ -1,5 +1,5 @@
 //! The fuzz targets' bodies on random and mutated inputs, a few seconds each, without a fuzzer; `fuzz/` has the targets
-//! for cargo-fuzz. `ORBIT_FUZZ_SECONDS` (3) sets the time for each.
+//! for cargo-fuzz. `ORBIT_FUZZ_SECONDS` (3) sets the time for each; a slow machine takes longer, for a hundred inputs at least.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn run(target: fn(&[u8]), first: &[Vec<u8>]) {
     let until = Instant::now() + Duration::from_secs(seconds);
     let mut corpus = first.to_vec();
     let mut runs = 0u64;
-    while Instant::now() < until {
+    while runs < 100 || Instant::now() < until {
         let mut input = match corpus.is_empty() || random.below(4) == 0 {
             true => (0..random.below(400)).map(|_| random.next() as u8).collect(),
             false => corpus[random.below(corpus.len())].clone(),
@@ -46,7 +46,6 @@ fn run(target: fn(&[u8]), first: &[Vec<u8>]) {
         }
     }
     println!("{runs} runs");
-    assert!(runs > 100, "the target ran");
 }
 
 #[test]
