@@ -4,6 +4,7 @@
 //! thread waits for is what is timed; a fork's child ends at once and only the parent's call counts; the machine and how
 //! quiet it was are recorded. A figure beside a bound says whether this run reached it.
 
+mod ahd;
 mod call;
 mod create;
 mod delegate;
@@ -45,6 +46,7 @@ enum What {
     Write(write::Args),
     Delegate(delegate::Args),
     Pins(pins::Args),
+    Ahd(ahd::Args),
 }
 
 /// Options of every bench.
@@ -69,6 +71,7 @@ pub fn run(args: &Args) -> Done {
         What::Write(args) => write::run(args),
         What::Delegate(args) => delegate::run(args),
         What::Pins(args) => pins::run(args),
+        What::Ahd(args) => ahd::run(args),
     }
 }
 

@@ -1,0 +1,218 @@
+//! A program under `orbit guard`, and what the guard tells of it.
+//!
+//! The guard is this very command, run as a user runs it; its events come through a pipe and are stamped when they arrive, so latencies
+//! are those a user sees. Programs are ended through descriptors taken when the guard named them.
+
+use crate::out::Failure;
+use orbit_linux::pidfd;
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// One event of the guard.
+pub struct Told {
+    /// When it arrived, nanoseconds of the monotonic clock.
+    pub at: i64,
+    pub event: Value,
+}
+
+impl Told {
+    /// A thread hangs.
+    pub fn is_hang(&self) -> bool {
+        self.event["event"] == "hang"
+    }
+
+    /// The reason and the stacks, in a few lines.
+    pub fn report(&self) -> String {
+        let mut text = self.event["why"].as_str().unwrap_or("?").to_owned();
+        for thread in self.event["stacks"].as_array().into_iter().flatten().take(6) {
+            text += &format!("\n    {} {}:", thread["tid"], thread["comm"].as_str().unwrap_or_default());
+            for frame in thread["frames"].as_array().into_iter().flatten().take(8) {
+                let at = format!("{}+{}", frame["module"].as_str().unwrap_or("?"), frame["offset"]);
+                text += &format!(" {}", frame["function"].as_str().unwrap_or(&at));
+            }
+        }
+        text
+    }
+}
+
+/// A guard that runs, with the processes it watches.
+pub struct Guarded {
+    guard: Child,
+    told: Receiver<Told>,
+    processes: Vec<(i32, OwnedFd)>,
+    /// The guard started the program, and so it ends with it.
+    own: bool,
+}
+
+/// How long a guard may take to begin or to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Guarded {
+    /// Starts a program under guard. What it prints is dropped.
+    pub fn start<S: AsRef<OsStr>>(
+        program: &[S],
+        env: &[(&str, &OsStr)],
+        config: Option<&Path>,
+    ) -> Result<Guarded, Failure> {
+        // The variables are for the program alone, not for the guard; stdout is for events alone.
+        let mut shell = String::new();
+        for nth in 0..env.len() {
+            shell += &format!("export \"$1=$2\"; shift 2 # {nth}\n");
+        }
+        shell += "exec \"$@\" >/dev/null 2>&1";
+        let mut command = guard(config)?;
+        command.args(["--", "sh", "-c", &shell, "sh"]);
+        for (name, value) in env {
+            command.arg(name).arg(value);
+        }
+        Guarded::run(command.args(program), true)
+    }
+
+    /// Watches a process that runs.
+    pub fn join(pid: i32) -> Result<Guarded, Failure> {
+        let mut command = guard(None)?;
+        Guarded::run(command.arg("--pid").arg(pid.to_string()), false)
+    }
+
+    fn run(command: &mut Command, own: bool) -> Result<Guarded, Failure> {
+        let mut guard = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let Some(stdout) = guard.stdout.take() else {
+            return Err(Failure::text("the guard has no stdout"));
+        };
+        let (tell, told) = channel();
+        // Ends with the guard's side of the pipe.
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let at = orbit_rmk::now() as i64;
+                let Ok(event) = serde_json::from_str(&line) else {
+                    continue;
+                };
+                if tell.send(Told { at, event }).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut guarded = Guarded { guard, told, processes: Vec::new(), own };
+        let begun = Instant::now();
+        while guarded.processes.is_empty() {
+            match guarded.next(PATIENCE.saturating_sub(begun.elapsed())) {
+                Ok(Some(_)) => {}
+                _ => return Err(Failure::text("the guard did not begin: try `orbit guard` by hand")),
+            }
+        }
+        Ok(guarded)
+    }
+
+    /// The next event within this time.
+    ///
+    /// # Errors
+    /// If the guard has ended.
+    pub fn next(&mut self, within: Duration) -> Result<Option<Told>, Failure> {
+        match self.told.recv_timeout(within) {
+            Ok(told) => {
+                if told.event["event"] == "joined"
+                    && let Some(pid) = told.event["pid"].as_i64()
+                    && let Ok(fd) = pidfd::open(pid as i32)
+                {
+                    self.processes.push((pid as i32, fd));
+                }
+                Ok(Some(told))
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Failure::text("the guard or its program has ended")),
+        }
+    }
+
+    /// Takes in what happens for so long; answers the hangs told.
+    pub fn watch(&mut self, span: Duration) -> Result<Vec<Told>, Failure> {
+        let end = Instant::now() + span;
+        let mut hangs = Vec::new();
+        loop {
+            match self.next(end.saturating_duration_since(Instant::now()))? {
+                None => return Ok(hangs),
+                Some(told) if told.is_hang() => hangs.push(told),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The program's first process.
+    pub fn pid(&self) -> i32 {
+        self.processes[0].0
+    }
+
+    /// The processes seen so far, in the order they came.
+    pub fn pids(&self) -> Vec<i32> {
+        self.processes.iter().map(|process| process.0).collect()
+    }
+
+    /// CPU time of the guard with whatever it started besides the program, nanoseconds.
+    pub fn cpu_ns(&self) -> u64 {
+        own_family(self.guard.id() as i32, &self.pids()).into_iter().map(cpu_ns).sum()
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        if self.own {
+            // What the program made since the last event.
+            while let Ok(Some(_)) = self.next(Duration::ZERO) {}
+            for (_, fd) in &self.processes {
+                // It may have ended.
+                let _ = pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
+            }
+        } else if let Ok(fd) = pidfd::open(self.guard.id() as i32) {
+            let _ = pidfd::send_signal(fd.as_fd(), libc::SIGTERM);
+        }
+        let end = Instant::now() + PATIENCE;
+        while matches!(self.guard.try_wait(), Ok(None)) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.guard.kill();
+        let _ = self.guard.wait();
+    }
+}
+
+fn guard(config: Option<&Path>) -> Result<Command, Failure> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["guard", "--events", "-"]);
+    if let Some(config) = config {
+        command.arg("--config").arg(config);
+    }
+    let end_with_bench = || orbit_linux::process::set_parent_death_signal(libc::SIGTERM);
+    // SAFETY: the closure makes one system call.
+    unsafe { command.pre_exec(end_with_bench) };
+    Ok(command)
+}
+
+/// A process with its descendants, but for `others` and theirs.
+fn own_family(pid: i32, others: &[i32]) -> Vec<i32> {
+    let mut family = vec![pid];
+    let mut nth = 0;
+    while nth < family.len() {
+        for thread in std::fs::read_dir(format!("/proc/{}/task", family[nth])).into_iter().flatten().flatten() {
+            let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            family.extend(children.split_whitespace().filter_map(|n| n.parse().ok()).filter(|n| !others.contains(n)));
+        }
+        nth += 1;
+    }
+    family
+}
+
+/// CPU time that a process has used, with its threads that ended, nanoseconds; 0 if it is gone.
+pub fn cpu_ns(pid: i32) -> u64 {
+    let mut clock = 0;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both calls write to what they are given.
+    let read = unsafe {
+        libc::clock_getcpuclockid(pid, &raw mut clock) == 0 && libc::clock_gettime(clock, &raw mut time) == 0
+    };
+    if read { time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 } else { 0 }
+}
