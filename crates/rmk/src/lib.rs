@@ -28,6 +28,7 @@ mod core;
 mod error;
 mod event;
 mod filter;
+pub mod modules;
 mod pin;
 mod pins;
 mod wire;

@@ -12,7 +12,7 @@ use crate::{
 };
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
@@ -101,6 +101,13 @@ impl Client {
         let mut all: Vec<_> = lock(&self.subscriptions).values().map(|sub| (sub.id, sub.kind, sub.counts())).collect();
         all.sort_by_key(|(id, ..)| *id);
         all
+    }
+
+    /// The programs guarded for it that still run, if any came or went since `seen`, which is brought up to date; 0: since ever.
+    pub(super) fn newly_guarded(&self, seen: &mut u64) -> Option<Vec<u32>> {
+        let mut state = lock(&self.core.state);
+        let now = self.core.guards.load(Ordering::Relaxed);
+        (std::mem::replace(seen, now) != now).then(|| state.guarded_for(self.id))
     }
 
     /// Guards a program for this module only; see [`crate::Core::guard`].

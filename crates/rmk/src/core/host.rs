@@ -3,7 +3,7 @@
 //!
 //! A module's life is one [`Client`]. When a life ends the client stays until the next life has started: its subscriptions go
 //! on counting, nothing reads them, and what they counted is the number of missed events. Pins therefore stay loaded, and
-//! other modules notice nothing.
+//! other modules notice nothing. The programs guarded for it go over to the next life too.
 
 use super::{
     Client, Core,
@@ -17,8 +17,10 @@ use crate::{
     wire::Wire,
 };
 use orbit::{Limits, Orbit, Outcome, Restart};
+use orbit_linux::eventfd;
 use std::{
     collections::{HashMap, VecDeque},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, Condvar, Mutex, PoisonError},
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -87,12 +89,15 @@ pub struct ModuleStatus {
     pub lost: u64,
     /// Times it failed.
     pub failures: u64,
+    /// Reports that were thrown away because nobody read them.
+    pub unread: u64,
 }
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<Known>,
     changed: Condvar,
+    /// Signalled while reports wait.
+    ready: OwnedFd,
 }
 
 #[derive(Default)]
@@ -117,8 +122,10 @@ impl Shared {
         let mut known = lock(&self.state);
         if known.reports.len() == REPORTS {
             known.reports.pop_front();
+            known.status.unread += 1;
         }
         known.reports.push_back(report);
+        eventfd::signal(self.ready.as_fd());
         self.changed.notify_all();
     }
 
@@ -152,6 +159,9 @@ impl Installed {
         let mut known = lock(&self.shared.state);
         loop {
             if let Some(report) = known.reports.pop_front() {
+                if known.reports.is_empty() {
+                    eventfd::drain(self.shared.ready.as_fd());
+                }
                 return Some(report);
             }
             let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
@@ -182,6 +192,13 @@ impl Installed {
     pub fn remove(self) {}
 }
 
+impl AsFd for Installed {
+    /// A descriptor to poll, never to read: readable while a report waits.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.ready.as_fd()
+    }
+}
+
 impl Drop for Installed {
     fn drop(&mut self) {
         let client = {
@@ -207,7 +224,9 @@ impl Core {
     /// [`Error::PinMissing`] for a pin of [`Module::PINS`]; whatever its start asked for and was refused; how its start failed.
     pub fn install<M: Module>(&self, options: ModuleOptions) -> Result<Installed> {
         let wrong = |why: String| Error::Module { module: M::NAME.into(), why };
-        let shared: Arc<Shared> = Arc::default();
+        let ready = eventfd::create()
+            .map_err(|source| Error::System { what: "a descriptor for a module's reports".into(), source })?;
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), ready });
         lock(&shared.state).status.name = M::NAME.into();
         let first = self.life::<M>(&shared)?;
         let orbit = Orbit::builder(M::NAME)
@@ -250,7 +269,7 @@ impl Core {
         // A guarded program that ended is no longer there to guard.
         known.guarded.retain(|pid| client.guard(*pid).is_ok());
         known.client = Some(client.clone());
-        Ok(Life { client, ids: HashMap::new(), handles: HashMap::new(), replies: VecDeque::new() })
+        Ok(Life { client, ids: HashMap::new(), handles: HashMap::new(), replies: VecDeque::new(), guards: 0 })
     }
 }
 
@@ -261,6 +280,8 @@ struct Life {
     ids: HashMap<u64, u64>,
     handles: HashMap<u64, u64>,
     replies: VecDeque<(u64, std::result::Result<crate::Reply, String>)>,
+    /// What it was told last of the guarded programs; see [`Client::newly_guarded`].
+    guards: u64,
 }
 
 struct Host {
@@ -306,6 +327,13 @@ impl Host {
             Some(at) => at.saturating_duration_since(Instant::now()).min(idle),
             None => idle,
         };
+        for refused in self.tell_guarded()? {
+            self.shared.report(Report::Refused(refused.to_string()));
+        }
+        // One that ends between two calls fails none, and the next process in its place knows nothing.
+        if self.orbit.pid() != self.own as i32 {
+            return Err("its process ended between two calls".into());
+        }
         events.clear();
         self.life.client.wait(CALL_BYTES / Event::BYTES - 1, wait, events);
         if !events.is_empty() {
@@ -329,6 +357,20 @@ impl Host {
         let lost = self.life.client.subscriptions().iter().map(|(.., counts)| counts.lost).sum();
         lock(&self.shared.state).status.lost = lost;
         Ok(())
+    }
+
+    /// Tells the module which programs are guarded, if that changed; gives what was refused.
+    fn tell_guarded(&mut self) -> std::result::Result<Vec<Error>, String> {
+        const MOST: usize = (CALL_BYTES - 64) / size_of::<u32>();
+        let Some(mut pids) = self.life.client.newly_guarded(&mut self.life.guards) else { return Ok(Vec::new()) };
+        let beyond = pids.len().saturating_sub(MOST);
+        pids.truncate(MOST);
+        let mut refused = self.call(&Told::Guarded { pids })?;
+        if beyond > 0 {
+            let why = format!("it sees {MOST} guarded programs at most: {beyond} were left out");
+            refused.push(Error::Module { module: self.life.client.name().into(), why });
+        }
+        Ok(refused)
     }
 
     /// Makes one call of the orbit and does what the module asks.
@@ -378,7 +420,8 @@ impl Host {
         self.own = pid as u32;
         self.core.mark_own(self.own, true);
         let told = Told::Start { settings: self.options.settings.clone(), missed: self.missed };
-        let refused = self.call(&told)?;
+        let mut refused = self.call(&told)?;
+        refused.extend(self.tell_guarded()?);
         let mut known = lock(&self.shared.state);
         (known.status.pid, known.status.up, known.status.missed) = (pid, true, self.missed);
         Ok(refused)
@@ -454,6 +497,7 @@ impl Life {
                 shared.report(Report::Said(text));
                 Ok(())
             }
+            Ask::Fail { why } => Err(Error::Module { module: self.client.name().into(), why }),
         }
     }
 }

@@ -55,6 +55,7 @@ struct Loaded {
 struct Member {
     name: String,
     guarded: BTreeMap<u32, u64>,
+    queue: Arc<Queue>,
 }
 
 #[derive(Default)]
@@ -69,6 +70,8 @@ struct State {
 pub(crate) struct Inner {
     state: Mutex<State>,
     next: AtomicU64,
+    /// How often the guarded programs, of all or of one module, changed, and one.
+    guards: AtomicU64,
     env: Env,
 }
 
@@ -96,7 +99,8 @@ impl CoreBuilder {
         let mut kinds: BTreeMap<_, _> = pins::all().into_iter().map(|kind| (kind.name, kind)).collect();
         kinds.retain(|name, _| !self.without.contains(name));
         let state = State { kinds, ..State::default() };
-        Ok(Core { inner: Arc::new(Inner { state: Mutex::new(state), next: AtomicU64::new(1), env }) })
+        let (next, guards) = (AtomicU64::new(1), AtomicU64::new(1));
+        Ok(Core { inner: Arc::new(Inner { state: Mutex::new(state), next, guards, env }) })
     }
 }
 
@@ -154,14 +158,10 @@ impl Core {
     /// Admits a module of this name (for messages; names need not differ).
     pub fn client(&self, name: &str) -> Client {
         let id = self.inner.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.inner.state).members.insert(id, Member { name: name.into(), guarded: BTreeMap::new() });
-        Client {
-            core: self.inner.clone(),
-            id,
-            name: name.into(),
-            queue: Arc::default(),
-            subscriptions: Mutex::default(),
-        }
+        let queue: Arc<Queue> = Arc::default();
+        let member = Member { name: name.into(), guarded: BTreeMap::new(), queue: queue.clone() };
+        lock(&self.inner.state).members.insert(id, member);
+        Client { core: self.inner.clone(), id, name: name.into(), queue, subscriptions: Mutex::default() }
     }
 
     /// Guards a program for every module: filters made with [`Filter::guarded`] let its events pass from now on, and those of the
@@ -355,6 +355,8 @@ impl Inner {
             Some(user) => state.members.get_mut(&user).and_then(|member| member.guarded.insert(pid, born)),
         };
         state.list(user, pid, true);
+        self.guards.fetch_add(1, Ordering::Relaxed);
+        state.nudge(user);
         Ok(())
     }
 
@@ -365,6 +367,8 @@ impl Inner {
             Some(user) => state.members.get_mut(&user).and_then(|member| member.guarded.remove(&pid)),
         };
         state.list(user, pid, false);
+        self.guards.fetch_add(1, Ordering::Relaxed);
+        state.nudge(user);
     }
 }
 
@@ -386,6 +390,13 @@ impl State {
         let alive = |(pid, born): (&u32, &u64)| (start_time(*pid) == Some(*born)).then_some(*pid);
         let own = self.members.get(&user).map(|member| &member.guarded);
         self.guarded.iter().chain(own.into_iter().flatten()).filter_map(alive).collect()
+    }
+
+    /// Has a module, or all of them, see that what is guarded changed.
+    fn nudge(&self, user: Option<u64>) {
+        for member in self.members.iter().filter(|(id, _)| user.is_none_or(|user| user == **id)) {
+            member.1.queue.nudge();
+        }
     }
 
     /// Tells the subscriptions to guarded programs (of one module, or of all) that one came or went.

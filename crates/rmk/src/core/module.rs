@@ -29,6 +29,9 @@ pub trait Module: 'static {
     fn event(&mut self, context: &mut Context, event: &Event);
     /// The reply to a command, by the ticket that [`Context::issue_cmd`] gave; an error as a sentence.
     fn reply(&mut self, _context: &mut Context, _ticket: u64, _reply: &Result<Reply, String>) {}
+    /// The programs guarded for it now that still run, without the processes they made: told after the start, and whenever
+    /// one came or was let go. An event of one that is no longer guarded may come after that.
+    fn guarded(&mut self, _context: &mut Context, _pids: &[u32]) {}
     /// The period passed.
     fn tick(&mut self, _context: &mut Context) {}
 }
@@ -42,6 +45,7 @@ wire_enum! {
         3 Unsubscribe { handle: u64, }
         4 Command { ticket: u64, pin: String, command: Command, }
         5 Report { text: String, }
+        6 Fail { why: String, }
     }
 }
 
@@ -86,6 +90,12 @@ impl Context {
     /// Tells whoever runs the core something.
     pub fn report(&mut self, text: impl Into<String>) {
         self.asks.push(Ask::Report { text: text.into() });
+    }
+
+    /// Says that it cannot do its work, and why, in one sentence. Said from [`Module::start`] it makes the installation fail; later
+    /// it is told to whoever runs the core.
+    pub fn fail(&mut self, why: impl Into<String>) {
+        self.asks.push(Ask::Fail { why: why.into() });
     }
 
     /// Events that earlier lives of the module did not see, since it was installed.
@@ -150,6 +160,7 @@ wire_enum! {
         2 Tick {}
         /// Events, as bytes one after the other.
         3 Happened { events: Vec<u8>, }
+        4 Guarded { pids: Vec<u32>, }
     }
 }
 

@@ -26,38 +26,47 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Events that wait for one module, in the order in which they arrived.
 #[derive(Default)]
 pub(crate) struct Queue {
-    events: Mutex<VecDeque<Event>>,
+    inner: Mutex<Waiting>,
     arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    events: VecDeque<Event>,
+    /// Whoever waits next, or waits now, is to come back without an event.
+    nudged: bool,
 }
 
 impl Queue {
     pub(crate) fn push(&self, events: &[Event]) {
-        lock(&self.events).extend(events);
+        lock(&self.inner).events.extend(events);
         self.arrived.notify_one();
     }
 
-    /// Moves up to `most` events to `out`, waiting up to `timeout` for the first.
+    /// Moves up to `most` events to `out`, waiting up to `timeout` for the first; not once it was nudged.
     pub(crate) fn take(&self, most: usize, timeout: Duration, out: &mut Vec<Event>) -> usize {
         let until = Instant::now() + timeout;
-        let mut events = lock(&self.events);
-        while events.is_empty() {
+        let mut inner = lock(&self.inner);
+        while inner.events.is_empty() && !inner.nudged {
             let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else {
                 return 0;
             };
-            events = self.arrived.wait_timeout(events, left).unwrap_or_else(PoisonError::into_inner).0;
+            inner = self.arrived.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        let n = most.min(events.len());
-        out.extend(events.drain(..n));
+        inner.nudged = false;
+        let n = most.min(inner.events.len());
+        out.extend(inner.events.drain(..n));
         n
     }
 
     /// Removes the waiting events of one subscription.
     pub(crate) fn purge(&self, subscription: u64) {
-        lock(&self.events).retain(|event| event.subscription != subscription);
+        lock(&self.inner).events.retain(|event| event.subscription != subscription);
     }
 
-    /// Wakes whoever waits, so that it looks at the world again.
+    /// Ends the wait that is under way, or else the next one, so that whoever waits looks at the world again.
     pub(crate) fn nudge(&self) {
+        lock(&self.inner).nudged = true;
         self.arrived.notify_all();
     }
 }

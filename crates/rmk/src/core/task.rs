@@ -39,6 +39,7 @@ pub(super) unsafe extern "C" fn run<M: Module>(store: *mut c_void, args: *mut c_
     match &told {
         Told::Start { .. } => module.start(context),
         Told::Tick {} => module.tick(context),
+        Told::Guarded { pids } => module.guarded(context, pids),
         Told::Replied { ticket, reply } => module.reply(context, *ticket, reply),
         Told::Happened { events } => {
             for bytes in events.as_chunks::<{ Event::BYTES }>().0 {
