@@ -2,7 +2,7 @@
 # Runs the tests of packages on another kernel, in a virtual machine: by default Debian 12's own 6.1, which has neither
 # asynchronous write tracking nor PAGEMAP_SCAN, but kprobes, and control groups of version 2 with memory and cpu.
 #
-#   scripts/old-kernel.sh [PACKAGE...]        default: orbit-linux orbit orbit-c orbit-inspect orbit-shd
+#   scripts/old-kernel.sh [PACKAGE...]        default: orbit-linux orbit orbit-c orbit-inspect
 #   ORBIT_VM_KERNEL=/boot/vmlinuz-... scripts/old-kernel.sh orbit     that kernel instead
 #   ORBIT_VM_ONLY=REGEX scripts/old-kernel.sh orbit                   programs whose "package way name" it matches
 #
@@ -19,7 +19,7 @@
 # Prints a line a program, the output of what failed, why tests were skipped; the last line is: N passed, N failed, N skipped.
 set -eu
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- orbit-linux orbit orbit-c orbit-inspect orbit-shd
+[ $# -gt 0 ] || set -- orbit-linux orbit orbit-c orbit-inspect
 scripts/packages.sh build lab
 
 TARGET=${CARGO_TARGET_DIR:-target}
