@@ -32,7 +32,8 @@ for target in $targets; do
     [ ! -d "fuzz/corpus/$target" ] || cp fuzz/corpus/"$target"/* "$corpus"/
     if output=$("$program" -max_total_time="$share" -timeout=20 -rss_limit_mb=1024 -artifact_prefix="$failures/$target-" "$corpus" 2>&1); then
         passed=$((passed + 1))
-        echo "$target: $(echo "$output" | grep '^Done ' | tail -n 1)"
+        # "cov" are edges of the program reached, "ft" features: edges, how often, and what was compared.
+        echo "$target: $(echo "$output" | sed -n 's/^#\([0-9]*\)[[:space:]]*DONE *\(cov: [0-9]* ft: [0-9]*\).*/\1 runs, \2/p')"
     else
         failed=$((failed + 1))
         echo "$output" | tail -n 60

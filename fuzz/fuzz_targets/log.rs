@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run log`: see the target's body in crates/orbit for what it asserts.
+//! Run by `scripts/fuzz.sh`, or `cargo +nightly fuzz run log`. What it asserts stands at its body in crates/orbit.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| orbit::fuzzing::log(data));
