@@ -31,6 +31,8 @@ const OFTEN: Duration = Duration::from_secs(1);
 const MORE: Duration = Duration::from_millis(20);
 /// Breakpoints of a thread that is healthy count so long at most: each hit costs it some microseconds.
 const TASTE: Duration = Duration::from_millis(2);
+/// Threads that are tasted in one tick.
+const TASTES: usize = 4;
 /// Debug registers of a thread.
 const REGISTERS: usize = 4;
 /// Ticks between two looks at what a process has mapped.
@@ -78,6 +80,8 @@ struct Spot {
 struct Stage {
     section: usize,
     counters: Vec<Counter>,
+    /// Not the counters but the probes say that it is the same execution.
+    probed: bool,
     /// CPU time from which on it is known to be inside.
     run: u64,
     began: Instant,
@@ -112,16 +116,28 @@ pub(crate) struct Sections {
     began: Option<Instant>,
     told_missing: Vec<usize>,
     told_state: bool,
+    /// Threads for which breakpoints may be set in this tick.
+    tastes: usize,
     told_breakpoints: bool,
 }
 
 impl Sections {
     /// The section whose function is innermost on a stack, if there is one.
     pub(crate) fn innermost(&self, pid: i32, stack: &[Frame]) -> Option<usize> {
-        (0..stack.len()).find_map(|i| {
-            let mut spots = self.spots.range((pid, 0)..=(pid, usize::MAX));
-            spots.find(|(_, s)| s.is(stack, i)).map(|((_, n), _)| *n)
-        })
+        self.all(pid, stack).first().copied()
+    }
+
+    /// The sections whose functions are on a stack, the innermost first.
+    fn all(&self, pid: i32, stack: &[Frame]) -> Vec<usize> {
+        let mut out = Vec::new();
+        for i in 0..stack.len() {
+            for ((_, n), _) in self.spots.range((pid, 0)..=(pid, usize::MAX)).filter(|(_, s)| s.is(stack, i)) {
+                if !out.contains(n) {
+                    out.push(*n);
+                }
+            }
+        }
+        out
     }
 
     /// Whether a section's function is on a stack.
@@ -206,8 +222,9 @@ impl Spot {
         }
         for e in 0..EXITS {
             let n = record.exits[e].saturating_sub(seen.record.exits[e]);
-            if n > 0 {
-                self.history.add(e as u64, record.used[e].saturating_sub(seen.record.used[e]) / n);
+            let used = record.used[e].saturating_sub(seen.record.used[e]);
+            if let Some(each) = used.checked_div(n) {
+                self.history.add(e as u64, each);
             }
         }
         if record.time != seen.record.time || record.sp == 0 {
@@ -242,18 +259,19 @@ impl Ahd {
         if self.ticks % SEARCH_EVERY == 1 {
             self.search_functions();
         }
-        self.tell_what_lacks(now);
+        self.tell_what_lacks(self.named.began.is_some_and(|b| now - b > MISSING));
         self.read_probes();
-        let running: Vec<(i32, i32)> = self
+        self.named.tastes = TASTES;
+        let threads: Vec<(i32, i32)> = self
             .processes
             .values()
             .flat_map(|p| p.threads.values().map(move |t| (p.pid, t.tid)))
             .filter(|(pid, _)| self.named.spots.range((*pid, 0)..=(*pid, usize::MAX)).next().is_some())
             .collect();
         let suspects = std::mem::take(&mut self.named.suspects);
-        self.named.suspects = suspects.into_iter().filter(|(k, _)| running.binary_search(k).is_ok()).collect();
+        self.named.suspects = suspects.into_iter().filter(|(k, _)| threads.binary_search(k).is_ok()).collect();
         let mut stacks = WAITING_A_TICK;
-        for (pid, tid) in running {
+        for (pid, tid) in threads {
             let Some(t) = self.processes.get(&pid).and_then(|p| p.threads.get(&tid)) else {
                 continue;
             };
@@ -282,8 +300,11 @@ impl Ahd {
 
     /// What each process' sections cost, once nothing more will be asked.
     pub fn finish(&mut self) -> Vec<Event> {
-        let pids = self.pids();
-        pids.into_iter().filter_map(|pid| self.named.forget(pid, &self.config.sections)).collect()
+        self.tell_what_lacks(true);
+        for pid in self.pids() {
+            self.events.extend(self.named.forget(pid, &self.config.sections));
+        }
+        std::mem::take(&mut self.events)
     }
 
     /// Finds the functions in what the processes have mapped by now.
@@ -316,12 +337,11 @@ impl Ahd {
         }
     }
 
-    /// Says what is not there: a function, or the means to probe.
-    fn tell_what_lacks(&mut self, now: Instant) {
+    /// Says what is not there: a function (if it was `waited` for long enough), or the means to probe.
+    fn tell_what_lacks(&mut self, waited: bool) {
         let Some(pid) = self.processes.keys().next().copied() else {
             return;
         };
-        let waited = self.named.began.is_some_and(|b| now - b > MISSING);
         for n in 0..self.config.sections.len() {
             let found = self.named.spots.keys().any(|(_, of)| *of == n);
             if found || !waited || self.named.told_missing.contains(&n) {
@@ -409,24 +429,43 @@ impl Ahd {
         out
     }
 
+    /// Whether the probes still show the execution that they showed when they were last read.
+    fn same_execution(&self, pid: i32, tid: i32, section: usize) -> bool {
+        let same = || {
+            let spot = self.named.spots.get(&(pid, section))?;
+            let (id, seen) = (spot.duty?, spot.seen.get(&tid)?);
+            let duty = self.named.duty.as_ref()?;
+            let (record, tally) = (duty.record(id, tid)?, duty.tally(id)?);
+            Some(tally.attached && tally.windows == seen.window && record.sp != 0 && record.time == seen.record.time)
+        };
+        same().unwrap_or(false)
+    }
+
     /// A thread that ran: does it use more inside a section than it may?
     fn watch_busy(&mut self, pid: i32, tid: i32, run: u64, s: &mut Suspect, now: Instant) {
         // By probes.
         let probed = self.probed(pid, tid);
         for &(n, from) in &probed {
             let (check, _) = self.may_use((pid, n));
+            let used = run.saturating_sub(from);
+            // One inside it that began not much later is the one that hangs; it will exceed its check value soon.
+            let inner = probed.iter().any(|&(m, later)| {
+                later > from && run.saturating_sub(later) >= used / 2 && self.may_use((pid, m)).0 <= 2 * check
+            });
             let Some(seen) = self.named.spots.get_mut(&(pid, n)).and_then(|p| p.seen.get_mut(&tid)) else {
                 continue;
             };
-            if s.stage.is_none() && run.saturating_sub(from) >= check {
+            if s.stage.is_none() && used >= check && !inner {
                 let (at, first) = *seen.exceeded.get_or_insert((now, run));
                 if run - first.min(run) >= MORE.as_nanos() as u64 {
                     seen.exceeded = None;
+                    let ago = Duration::from_nanos(monotonic().saturating_sub(seen.record.time));
                     let stage = Stage {
                         section: n,
                         counters: Vec::new(),
+                        probed: true,
                         run: from,
-                        began: now,
+                        began: now.checked_sub(ago).unwrap_or(now),
                         exceeded: Some((at, first)),
                         told: None,
                     };
@@ -460,18 +499,23 @@ impl Ahd {
         // Being stopped counts as a wait of the thread's own.
         self.did_stop(pid, tid);
         s.waits = self.processes.get(&pid).and_then(|p| p.dir.status(tid)).map(|st| st.waits);
-        let inside = stack.first().and_then(|t| self.named.innermost(pid, &t.stack));
         s.ease = (s.ease * 2).min(MOST_EASE);
-        let Some(section) = inside.filter(|n| probed.iter().all(|(p, _)| p != n)) else {
-            return;
-        };
-        self.begin_stage(pid, tid, s, section, now);
+        // From the innermost outwards; one that is entered again and again may be called by one that never ends.
+        for section in stack.first().map(|t| self.named.all(pid, &t.stack)).unwrap_or_default() {
+            if self.named.tastes == 0 || probed.iter().any(|(p, _)| *p == section) {
+                continue;
+            }
+            self.named.tastes -= 1;
+            if self.begin_stage(pid, tid, s, section, now) {
+                return;
+            }
+        }
     }
 
-    /// Counts from now on whether a thread leaves a section.
-    fn begin_stage(&mut self, pid: i32, tid: i32, s: &mut Suspect, section: usize, now: Instant) {
+    /// Counts from now on whether a thread leaves a section; `false` if it does at once.
+    fn begin_stage(&mut self, pid: i32, tid: i32, s: &mut Suspect, section: usize, now: Instant) -> bool {
         let Some(spot) = self.named.spots.get(&(pid, section)) else {
-            return;
+            return false;
         };
         let counters = match spot.counters(tid) {
             Ok(c) => c,
@@ -485,21 +529,18 @@ impl Ahd {
                     );
                     self.events.push(Event::Trouble { pid, text });
                 }
-                return;
+                return false;
             }
         };
         std::thread::sleep(TASTE);
         let entered: u64 = counters.iter().map(Counter::read).sum();
         let run = self.processes.get(&pid).and_then(|p| p.threads.get(&tid)).map_or(0, |t| t.sched.run);
         if entered > 0 {
-            // A healthy one; what it uses at most is worth knowing where nothing else is.
-            let spot = self.named.spots.get_mut(&(pid, section));
-            if let Some(spot) = spot.filter(|s| s.history.usual().is_none()) {
-                spot.history.add(UNSEEN, now.elapsed().as_nanos() as u64 / entered);
-            }
-            return;
+            // A healthy one.
+            return false;
         }
-        s.stage = Some(Stage { section, counters, run, began: now, exceeded: None, told: None });
+        s.stage = Some(Stage { section, counters, probed: false, run, began: now, exceeded: None, told: None });
+        true
     }
 
     /// A thread that was found inside: is it in the same execution still, and for too long?
@@ -538,6 +579,10 @@ impl Ahd {
 
     /// Whether a thread has a section's function on its stack.
     fn still_inside(&mut self, pid: i32, tid: i32, section: usize) -> bool {
+        // One that sleeps is not stopped, and asked again later.
+        if self.processes.get(&pid).and_then(|p| p.dir.status(tid)).is_none_or(|s| s.state != b'R') {
+            return true;
+        }
         let stack = self.stacks.involve(vec![(pid, tid, String::new())], false);
         self.did_stop(pid, tid);
         stack.first().is_some_and(|t| self.named.on_stack(pid, section, &t.stack))
@@ -555,10 +600,21 @@ impl Ahd {
             s.since = run;
             return;
         }
-        let threads = self.stacks.involve(vec![(pid, tid, "spins".into())], false);
-        self.did_stop(pid, tid);
+        // One that happens to sleep is not stopped; what is seen of it may be too little.
+        let gentle = status.state != b'R';
+        let threads = self.stacks.involve(vec![(pid, tid, "spins".into())], gentle);
+        if !gentle {
+            self.did_stop(pid, tid);
+        }
         let inside = threads.first().is_some_and(|t| self.named.on_stack(pid, stage.section, &t.stack));
-        let passed = stage.counters.iter().any(|c| c.read() > 0);
+        let passed = match stage.probed {
+            true => !self.same_execution(pid, tid, stage.section),
+            false => stage.counters.iter().any(|c| c.read() > 0),
+        };
+        if gentle && !inside && !passed {
+            s.stage = (!stage.probed).then_some(stage);
+            return;
+        }
         if !inside || passed {
             self.left_named(pid, tid, &stage, used, now);
             s.since = run;
@@ -569,7 +625,7 @@ impl Ahd {
         let first = stage.exceeded.map_or(now, |(at, _)| at);
         let since = stage.began.elapsed();
         stage.told = Some(run);
-        if stage.counters.is_empty() {
+        if stage.probed {
             // Without them it is seen a little later that it gets on.
             let counters = self.named.spots.get(&key).map(|p| p.counters(tid));
             stage.counters = counters.and_then(Result::ok).unwrap_or_default();
@@ -681,4 +737,13 @@ impl Ahd {
         };
         self.tell_named(pid, tid, threads, hang);
     }
+}
+
+/// The clock that the kernel half reads, ns.
+fn monotonic() -> u64 {
+    // SAFETY: all-zero bytes are a valid timespec.
+    let mut t: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: `t` is a valid place for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }

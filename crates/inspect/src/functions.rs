@@ -5,7 +5,7 @@
 //! copies (they are no functions any more), indirect functions (their symbol is that of the code that chooses).
 
 use crate::stacks::elf::{Elf, Room, text_at, u32_at, u64_at};
-use crate::stacks::module::{Module, open_elf};
+use crate::stacks::module::{Module, open_elf, split_off};
 use crate::stacks::readable;
 use crate::{Mapping, Maps};
 use std::collections::BTreeMap;
@@ -176,8 +176,7 @@ type Named = (String, u64, u64);
 fn by_name(pid: i32, m: &Mapping, room: &Room, wanted: &str, missing: &mut Missing) -> Option<Named> {
     let mut elf = open_elf(pid, m, room)?;
     if !elf.sections.iter().any(|s| s.kind == SYMTAB)
-        && let Some(mut module) = Module::load(pid, m, room)
-        && let Some(debug) = module.take_debug()
+        && let Some(debug) = split_off(pid, &elf, room)
     {
         // Symbols that were split off have the same addresses.
         elf = debug;

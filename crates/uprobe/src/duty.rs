@@ -25,8 +25,6 @@ const WINDOW: Duration = Duration::from_millis(10);
 const LEAST: f64 = 0.5e6;
 /// Time between two looks at an account, at least and at most.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
-/// A function of which nothing is known may be hit so often, a nanosecond.
-const RATE: f64 = 1e-3;
 /// Records of threads that have ended are looked for so often.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -181,7 +179,7 @@ struct Account {
     /// Hits of earlier windows, and of this one so far.
     before: Hits,
     now: Hits,
-    /// Hits a nanosecond while it was probed last, entries and exits; [`RATE`] before.
+    /// Hits a nanosecond while it was probed last, entries and exits.
     rate: f64,
     began: Instant,
     swept: Instant,
@@ -216,7 +214,7 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
                     probes: None,
                     before: Hits::default(),
                     now: Hits::default(),
-                    rate: RATE,
+                    rate: 0.0,
                     began: now,
                     swept: now,
                     failed: false,

@@ -66,7 +66,7 @@ impl Module {
         tables.index();
         let symbols = Symbols::of(&elf);
         let go = GoTable::of(&elf);
-        let roots = [PathBuf::from("/"), PathBuf::from(format!("/proc/{pid}/root"))];
+        let roots = roots(pid);
         let room = room.clone();
         let mut module = Module { elf, tables, symbols, go, lines: None, debug: None, room, roots };
         if module.go.is_none()
@@ -84,12 +84,6 @@ impl Module {
     fn debug_file(&mut self) -> Option<&Elf> {
         let (elf, room, roots) = (&self.elf, &self.room, &self.roots);
         self.debug.get_or_insert_with(|| debug_file(elf, room, roots)).as_ref()
-    }
-
-    /// The file with the debug information that was split off.
-    pub(crate) fn take_debug(&mut self) -> Option<Elf> {
-        self.debug_file()?;
-        self.debug.take().flatten()
     }
 
     /// Start and length of the function that holds an address as linked, by the unwind tables.
@@ -119,6 +113,16 @@ impl Module {
 /// The file behind a mapping, its headers read.
 pub(crate) fn open_elf(pid: i32, m: &Mapping, room: &Room) -> Option<Elf> {
     Elf::open(Source::File(open(pid, m)?), room)
+}
+
+/// The file with the debug information that was split off a file of a process.
+pub(crate) fn split_off(pid: i32, elf: &Elf, room: &Room) -> Option<Elf> {
+    debug_file(elf, room, &roots(pid))
+}
+
+/// Where such files are looked for.
+fn roots(pid: i32) -> [PathBuf; 2] {
+    [PathBuf::from("/"), PathBuf::from(format!("/proc/{pid}/root"))]
 }
 
 /// A plain file, opened so that nothing can block.
