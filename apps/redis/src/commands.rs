@@ -33,8 +33,8 @@ pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
         3 if is("GET") => match word(2).and_then(whole_number) {
             Some(-1) => Ask::Get(u64::MAX),
             Some(count @ 0..) => Ask::Get(count as u64),
-            Some(_) => return Err(RedisError::Str("ERR count should be greater than or equal to -1")),
-            None => return Err(RedisError::Str("ERR value is not an integer or out of range")),
+            // Of what is no number Redis says the same.
+            Some(_) | None => return Err(RedisError::Str("ERR count should be greater than or equal to -1")),
         },
         0..=1 => return Err(RedisError::WrongArity),
         _ => {
