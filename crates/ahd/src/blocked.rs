@@ -9,6 +9,7 @@ use crate::Ahd;
 use crate::describe::{edges, words};
 use crate::proc;
 use crate::report::{Edge, Hang, Kind, Unit};
+use crate::watch::cpu_time;
 use orbit_inspect::Sure;
 use orbit_inspect::rings::RingWatch;
 use orbit_inspect::waits::{FutexKind, Owner, Wait, stays_lost};
@@ -20,8 +21,11 @@ const STAYS: Duration = Duration::from_millis(60);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Scans for rings take at most this part of the time.
 const SCAN_SHARE: u32 = 100;
-/// Waits judged in one tick.
+/// Scans are never further apart than this.
+const SCAN_SLOWEST: Duration = Duration::from_secs(2);
+/// Waits judged in one tick at most; fewer if that takes more than this part of the time.
 const JUDGED_A_TICK: usize = 16;
+const JUDGE_SHARE: u32 = 200;
 /// Threads followed from a waiter to the last holder.
 const MAX_CHAIN: usize = 64;
 /// Threads whose stacks go into a report.
@@ -45,13 +49,13 @@ impl Ahd {
         if !self.ring_due || now < self.next_scan {
             return;
         }
-        let started = Instant::now();
+        let (started, cpu) = (Instant::now(), cpu_time());
         if self.rings.is_none() {
             self.rings = RingWatch::new(&self.pids()).ok();
         }
         self.ring_due = false;
         let found = self.rings.as_mut().map(RingWatch::scan).unwrap_or_default();
-        self.next_scan = now + (started.elapsed() * SCAN_SHARE).min(Duration::from_secs(1));
+        self.next_scan = now + (cpu_time().saturating_sub(cpu) * SCAN_SHARE).min(SCAN_SLOWEST);
         for ring in found {
             let tids: Vec<i32> = ring.members.iter().map(|m| m.tid).collect();
             if self.told_rings.contains(&tids) {
@@ -74,8 +78,9 @@ impl Ahd {
         }
     }
 
-    /// Judges the waits of threads that have been still for long enough.
-    pub(crate) fn judge_waits(&mut self) {
+    /// Judges the waits of threads that have been still for long enough, those first that came to rest last. `passed`: time since
+    /// the last look.
+    pub(crate) fn judge_waits(&mut self, passed: Duration) {
         let (hopeless, limit) = (self.config.hopeless(), self.config.limit);
         let mut due = Vec::new();
         for p in self.processes.values() {
@@ -85,7 +90,12 @@ impl Ahd {
                 }
             }
         }
-        for (pid, tid, still) in due.into_iter().take(JUDGED_A_TICK) {
+        due.sort_by_key(|&(.., still)| still);
+        let cpu = cpu_time();
+        for (i, (pid, tid, still)) in due.into_iter().take(JUDGED_A_TICK).enumerate() {
+            if i > 0 && cpu_time().saturating_sub(cpu) > passed / JUDGE_SHARE {
+                break;
+            }
             let started = Instant::now();
             let verdict = self.verdict(pid, tid, still >= limit);
             let Some(t) = self.processes.get_mut(&pid).and_then(|p| p.threads.get_mut(&tid)) else {

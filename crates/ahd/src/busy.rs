@@ -10,6 +10,7 @@ use crate::exam::{self, Look};
 use crate::learn::Habit;
 use crate::progress::Meter;
 use crate::report::{Event, Hang, Kind};
+use crate::sections::allowed_only;
 use crate::thread::{Burst, Since};
 use orbit_inspect::Sure;
 use std::time::{Duration, Instant};
@@ -137,7 +138,7 @@ impl Ahd {
         );
         match usual {
             Some(u) => why += &format!(", usually {:.3} ms", ms(u)),
-            None => why += &format!(", allowed {:.0} ms (what it usually uses is not known yet)", ms(check)),
+            None => why += &allowed_only(check),
         }
         match calls {
             Some(0) => why += "; it makes no system calls",

@@ -219,11 +219,16 @@ fn of_interpreter(pid: i32) -> Result<Vec<python::PyThread>, String> {
     }
 }
 
-/// The function to blame in a stack: the innermost that is not the C library's, with its place.
+/// The function to blame in a stack: the innermost that is not the C library's or Rust's own, with its place.
 pub(crate) fn place(stack: &[Frame]) -> String {
     let system = |f: &Frame| {
         let file = f.module.rsplit('/').next().unwrap_or_default();
-        file.starts_with("libc.so") || file.starts_with("libc-") || file.starts_with("ld-") || file == "[vdso]"
+        let library = f.file.as_deref().is_some_and(|s| s.starts_with("/rustc/") || s.contains("/lib/rustlib/src/"));
+        library
+            || file.starts_with("libc.so")
+            || file.starts_with("libc-")
+            || file.starts_with("ld-")
+            || file == "[vdso]"
     };
     match stack.iter().find(|f| !system(f) && f.function.is_some()).or(stack.first()) {
         Some(f) => f.to_string(),

@@ -86,8 +86,8 @@ fn follow(tid: i32, sched: &File, usual: &dyn Fn(i64) -> bool) -> Look {
                 let mut deliver = 0;
                 if signal == libc::SIGTRAP | 0x80 {
                     // Entry and exit alternate; a thread interrupted inside a call shows that call's exit first.
-                    if let Some(nr) = entry(tid) {
-                        if usual(nr) {
+                    if let Some((nr, args)) = entry(tid) {
+                        if usual(nr) && waits(nr, args[1]) {
                             let _ = trace(libc::PTRACE_DETACH, tid, 0);
                             return Look::Waits;
                         }
@@ -130,13 +130,21 @@ fn follow(tid: i32, sched: &File, usual: &dyn Fn(i64) -> bool) -> Look {
     }
 }
 
-/// The number of the call a thread is about to make; nothing at the end of one.
-fn entry(tid: i32) -> Option<i64> {
+/// Whether the call may be a wait at all: `futex` also wakes others, which a runtime such as Go's does from a signal handler.
+fn waits(nr: i64, second: u64) -> bool {
+    const WAKES: [libc::c_int; 5] =
+        [libc::FUTEX_WAKE, libc::FUTEX_REQUEUE, libc::FUTEX_CMP_REQUEUE, libc::FUTEX_WAKE_OP, libc::FUTEX_WAKE_BITSET];
+    nr != libc::SYS_futex || !WAKES.contains(&(second as libc::c_int & 0x7f))
+}
+
+/// The call a thread is about to make, and its arguments; nothing at the end of one.
+fn entry(tid: i32) -> Option<(i64, [u64; 6])> {
     const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
     const ENTRY: u8 = 1;
     let mut info = [0u64; 11];
     // SAFETY: the buffer is as long as said; the kernel fills no more than that.
     let n = unsafe { libc::ptrace(GET_SYSCALL_INFO, tid, size_of_val(&info), info.as_mut_ptr()) };
     // The first byte is the kind of stop; the number of the call stands behind kind, architecture, pc and sp.
-    (n >= 32 && info[0].to_ne_bytes()[0] == ENTRY).then(|| info[3] as i64)
+    let args = [info[4], info[5], info[6], info[7], info[8], info[9]];
+    (n >= 80 && info[0].to_ne_bytes()[0] == ENTRY).then_some((info[3] as i64, args))
 }

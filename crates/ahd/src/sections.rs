@@ -8,6 +8,7 @@
 use crate::Ahd;
 use crate::describe::{place, words};
 use crate::history::History;
+use crate::progress::{Counted, Meter};
 use crate::report::{Event, Hang, Kind, Unit};
 use orbit_inspect::waits::{FutexKind, Owner, Wait};
 use orbit_inspect::{Maps, Memory, Sure};
@@ -23,6 +24,8 @@ const SEARCHES: u32 = 50;
 const CELL: usize = 32;
 /// Bytes of a slot in front of its cells.
 const CELLS_AT: usize = 64;
+/// Processes at the other end whose stacks are shown.
+const PEERS: usize = 8;
 /// A second look must find so much more CPU time.
 const MORE: Duration = Duration::from_millis(20);
 
@@ -158,6 +161,15 @@ impl Marks {
     }
 }
 
+impl Marks {
+    /// The section that a thread entered last and has not left, as far as it was seen.
+    pub(crate) fn innermost(&self, tid: i32) -> Option<&str> {
+        let open = self.places.range((tid, 0)..=(tid, usize::MAX)).filter(|(_, q)| q.active.is_some());
+        let last = open.max_by_key(|((_, section), q)| (q.active.map(|a| a.began), q.seq, *section))?;
+        self.names.get(last.0.1).map(String::as_str)
+    }
+}
+
 impl Place {
     /// One look: what was left goes into the history, what is entered is measured.
     fn follow(
@@ -209,6 +221,11 @@ impl Place {
     }
 }
 
+/// Said of a measure where the usual amount is not known.
+pub(crate) fn allowed_only(check: u64) -> String {
+    format!(", allowed {:.0} ms (what it usually uses is not known yet)", check as f64 / 1e6)
+}
+
 /// CPU time that one execution may use. With no execution to go by that is the limit for waits: a first one may be long.
 pub(crate) fn allowed(h: &History, factor: f64, floor: u64, limit: Duration) -> u64 {
     let first = if h.usual().is_none() { limit.as_nanos() as u64 } else { 0 };
@@ -243,6 +260,12 @@ impl Ahd {
             };
             suspects.retain(|f| !matches!(f.found, Found::Suspect(Kind::Blocked)) || innermost(f));
             all.extend(suspects.into_iter().map(|f| (pid, f)));
+            let exceeded = places.iter().filter(|(_, q)| q.active.is_some_and(|a| a.exceeded.is_some() && !a.told));
+            for (tid, _) in exceeded.map(|(key, _)| key) {
+                if let Some(t) = p.threads.get_mut(tid).filter(|t| t.meter.is_none()) {
+                    t.meter = Meter::open(&mut self.source, &mut self.meters, *tid, t.sched.run);
+                }
+            }
         }
         for (pid, f) in all {
             match f.found {
@@ -308,6 +331,7 @@ impl Ahd {
                 (Some(why), wait, self.config.limit.as_nanos() as u64, Unit::WaitNs, started)
             }
         };
+        let mut counted = Counted { progress, check, usual, unit };
         if let Some(p) = self.processes.get_mut(&pid) {
             if let Some(a) = p.marks.places.get_mut(&key).and_then(|place| place.active.as_mut()) {
                 a.told = true;
@@ -316,6 +340,9 @@ impl Ahd {
                 return;
             };
             t.told = Some((kind, started));
+            if kind == Kind::Busy {
+                counted = t.counted(&p.dir, progress, check, usual);
+            }
         }
         let mut who = vec![(pid, tid, if why.is_some() { "waits".to_owned() } else { "spins".to_owned() })];
         who.extend(others);
@@ -324,26 +351,26 @@ impl Ahd {
         let ms = |ns: u64| ns as f64 / 1e6;
         let why = why.unwrap_or_else(|| {
             let at = threads.first().map_or_else(String::new, |t| place(&t.stack));
-            let usual = usual.map_or_else(String::new, |u| format!(", usually {:.3} ms", ms(u)));
+            let usual = usual.map_or_else(|| allowed_only(check), |u| format!(", usually {:.3} ms", ms(u)));
             format!("thread {tid} spins in section {name}, in {at}: {:.0} ms of CPU{usual}", ms(progress))
         });
-        self.events.push(Event::Hang(Box::new(Hang {
+        self.report(Hang {
             kind,
             pid,
             tid,
             comm: threads.first().map_or_else(String::new, |t| t.comm.clone()),
             section: Some(name),
-            progress,
-            usual,
-            check_value: check,
-            unit,
+            progress: counted.progress,
+            usual: counted.usual,
+            check_value: counted.check,
+            unit: counted.unit,
             since: active.began.elapsed(),
             latency: first.elapsed(),
             why,
             sure,
             threads,
             cycle: Vec::new(),
-        })));
+        });
     }
 
     /// What holds up a thread inside a section, with the others involved; nothing if that is the machine, or a tracer.
@@ -371,6 +398,10 @@ impl Ahd {
                 let (why, others) = self.held_by(pid, tid, &wait, op, ot, f.sure)?;
                 Some((why, others.into_iter().map(|(p, t)| (p, t, "holds up others".to_owned())).collect()))
             }
+            Wait::FileLock { owner: Some(o), .. } => {
+                let (why, others) = self.held_by(pid, tid, &wait, *o, *o, Sure::Certain)?;
+                Some((why, others.into_iter().map(|(p, t)| (p, t, "holds the lock".to_owned())).collect()))
+            }
             Wait::Pipe { peers, .. } | Wait::Socket { peers, .. } | Wait::Child { pids: peers } => {
                 let at_work = |&peer: &i32| {
                     peer != pid
@@ -380,7 +411,21 @@ impl Ahd {
                                 .any(|&t| d.status(t).is_some_and(|s| matches!(s.state, b'R' | b'D' | b'T' | b't')))
                         })
                 };
-                (!peers.iter().any(at_work)).then(|| (format!("thread {tid} {}", words(&wait)), Vec::new()))
+                if peers.iter().any(at_work) {
+                    return None;
+                }
+                // Only watched ones are shown: a stack costs a stop.
+                let shown: Vec<i32> = peers
+                    .iter()
+                    .copied()
+                    .filter(|&p| p != pid && self.processes.contains_key(&p))
+                    .take(PEERS)
+                    .collect();
+                let does = |p: i32| {
+                    let wait = self.wait_of(p, p);
+                    (p, p, wait.as_ref().map_or_else(|| "has ended".to_owned(), words))
+                };
+                Some((format!("thread {tid} {}", words(&wait)), shown.into_iter().map(does).collect()))
             }
             _ => Some((format!("thread {tid} {}", words(&wait)), Vec::new())),
         }

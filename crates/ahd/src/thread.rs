@@ -225,9 +225,11 @@ impl Process {
 
     /// Whether exec has put another program in its place.
     pub(crate) fn replaced(&mut self) -> bool {
-        let now = self.dir.exe();
-        let replaced = now != self.exe;
-        self.exe = now;
-        replaced
+        // After a change of credentials it may no longer be asked: that is no exec.
+        let Some(now) = self.dir.exe() else {
+            return false;
+        };
+        let was = self.exe.replace(now);
+        was.is_some() && was != self.exe
     }
 }

@@ -6,9 +6,9 @@
 
 use crate::Config;
 use crate::describe::Stacks;
+use crate::named::Sections;
 use crate::progress::Source;
 use crate::report::{Event, Hang, Kind};
-use crate::named::Sections;
 use crate::thread::{Process, Since};
 use orbit_inspect::rings::RingWatch;
 use std::collections::BTreeMap;
@@ -163,7 +163,7 @@ impl Ahd {
         }
         if self.config.blocked {
             self.look_for_rings(now);
-            self.judge_waits();
+            self.judge_waits(passed);
         }
         std::mem::take(&mut self.events)
     }
@@ -244,6 +244,7 @@ impl Ahd {
             t.history.add(t.points.exit(), since.run / since.slices);
         }
         t.waits = None;
+        t.meter = None;
         false
     }
 
@@ -265,7 +266,13 @@ impl Ahd {
         {
             hang.section = Some(self.config.sections[n].name.clone());
         }
-        if self.processes.get(&pid).is_some_and(|p| p.dir.status(tid).is_some()) {
+        let Some(p) = self.processes.get(&pid) else {
+            return;
+        };
+        if hang.section.is_none() {
+            hang.section = p.marks.innermost(tid).map(str::to_owned);
+        }
+        if p.dir.status(tid).is_some() {
             self.events.push(Event::Hang(Box::new(hang)));
         }
     }
@@ -286,7 +293,7 @@ impl Ahd {
 }
 
 /// CPU time of the calling thread.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     // SAFETY: all-zero bytes are a valid timespec.
     let mut t: libc::timespec = unsafe { std::mem::zeroed() };
     // SAFETY: `t` is a valid place for the answer.

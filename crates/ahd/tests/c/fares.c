@@ -147,19 +147,19 @@ int main(int argc, char **argv) {
         event_loop(number, 1);
     } else if (!strcmp(way, "exec")) {
         // A loop first, then another program by exec.
-        event_loop(number, 1);
+        event_loop(number, 0.3);
         execv(argv[3], argv + 3);
     } else if (!strcmp(way, "forks")) {
         if (fork() == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
         else for (;;) pause();
-        event_loop(1, 1);
+        event_loop(1.5, 0.3);
         still_here();
     } else if (!strcmp(way, "private")) {
         // As after a change of credentials: its memory is nobody's business now.
-        event_loop(0.5, 1);
+        event_loop(0.5, 0.3);
         if (getuid() == 0 && setresuid(65534, 65534, 65534) != 0) return 3;
         prctl(PR_SET_DUMPABLE, 0);
-        event_loop(1e9, 1);
+        event_loop(1e9, 0.3);
         still_here();
     } else if (!strcmp(way, "crowd")) {
         crowd((int)number);
