@@ -15,6 +15,7 @@ mod pins;
 mod plot;
 mod reach;
 mod rivals;
+mod shd;
 mod stats;
 mod worker;
 mod write;
@@ -47,6 +48,7 @@ enum What {
     Delegate(delegate::Args),
     Pins(pins::Args),
     Ahd(ahd::Args),
+    Shd(shd::Args),
 }
 
 /// Options of every bench.
@@ -72,6 +74,7 @@ pub fn run(args: &Args) -> Done {
         What::Delegate(args) => delegate::run(args),
         What::Pins(args) => pins::run(args),
         What::Ahd(args) => ahd::run(args),
+        What::Shd(args) => shd::run(args),
     }
 }
 
