@@ -2,9 +2,10 @@
 // A kernel module that hangs a CPU when told to, in one of several ways, and lets go of it by itself after a stated time.
 // For a virtual machine only.
 //
-// Owns two files of /sys/module/orbit_hang/parameters:
+// Owns three files of /sys/module/orbit_hang/parameters:
 //   begin   write "KIND CPU MILLISECONDS": hangs that CPU (or all, for kinds that end in "-all"). Write it from a CPU that
 //           stays alive: the release of locks and of halted CPUs is a timer of the writer's CPU.
+//   end     write anything, from a CPU that stays alive: the hang ends now.
 //   state   read: "RUNNING BEGAN ENDED", the number of threads that have not ended yet, and the monotonic times in
 //           nanoseconds at which the named CPU's hang began and ended (0: not yet).
 // Kinds: preempt (a loop with preemption off), irq (a loop with interrupts off), lock (a spinlock taken twice), lock-irq (the
@@ -34,7 +35,7 @@ static int victim, parties;
 static u64 length_ns, began, ended;
 static bool let_go, all;
 
-static bool over(u64 since) { return ktime_get_mono_fast_ns() - since >= length_ns; }
+static bool over(u64 since) { return READ_ONCE(let_go) || ktime_get_mono_fast_ns() - since >= length_ns; }
 
 // Opens a lock whose owner will never do it. The spinning thread then gets it as if it had been handed over.
 static void force_open(spinlock_t *lock)
@@ -43,7 +44,7 @@ static void force_open(spinlock_t *lock)
 		arch_spin_unlock(&lock->rlock.raw_lock);
 }
 
-static enum hrtimer_restart release(struct hrtimer *timer)
+static void end_it(void)
 {
 	WRITE_ONCE(let_go, true);
 	switch (kind) {
@@ -59,6 +60,11 @@ static enum hrtimer_restart release(struct hrtimer *timer)
 	default:
 		break;
 	}
+}
+
+static enum hrtimer_restart release(struct hrtimer *timer)
+{
+	end_it();
 	// Again until all have gone: a thread that came late, or an NMI before its HLT, must not hang for ever.
 	if (!atomic_read(&running))
 		return HRTIMER_NORESTART;
@@ -220,14 +226,23 @@ out:
 	return error;
 }
 
+static int end_set(const char *text, const struct kernel_param *param)
+{
+	// The timer, which is to come later, sees to those that this is too early for.
+	end_it();
+	return 0;
+}
+
 static int state_get(char *text, const struct kernel_param *param)
 {
 	return sysfs_emit(text, "%d %llu %llu\n", atomic_read(&running), READ_ONCE(began), READ_ONCE(ended));
 }
 
 static const struct kernel_param_ops begin_ops = { .set = begin_set };
+static const struct kernel_param_ops end_ops = { .set = end_set };
 static const struct kernel_param_ops state_ops = { .get = state_get };
 module_param_cb(begin, &begin_ops, NULL, 0200);
+module_param_cb(end, &end_ops, NULL, 0200);
 module_param_cb(state, &state_ops, NULL, 0400);
 
 static int __init load(void)

@@ -17,7 +17,8 @@ pub fn watch(options: &Options, action: Action, to: impl AsFd, until: impl FnOnc
     let (to, sysrq) = (File::from(to), Sysrq::new(action)?);
     // SAFETY: no memory is given to the call.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
-        return Err(Error::of("locking memory (mlockall)", &io::Error::last_os_error()));
+        let what = "locking memory (needs root, or CAP_IPC_LOCK, beside CAP_BPF, CAP_PERFMON and CAP_SYS_NICE)";
+        return Err(Error::of(what, &io::Error::last_os_error()));
     }
     let shd = Shd::start(options, move |event| {
         let line = json(event);

@@ -176,7 +176,8 @@ pub fn run(seed: u64, first: usize, count: usize) -> Result<bool, Failed> {
             "outcome": outcome, "fault": nth, "exception": exception, "stuck": status.is_none(),
             "alarms": ear.alarms.load(Relaxed) - alarms, "recovered": ear.recovered.load(Relaxed) - recovered,
         }));
-        if status.is_none() || exceptions >= EXCEPTIONS || exception.is_some_and(|what| what.contains("lockup")) {
+        let stuck = status.is_none() && exception.is_none();
+        if stuck || exceptions >= EXCEPTIONS || exception.is_some_and(|what| what.contains("lockup")) {
             break;
         }
     }

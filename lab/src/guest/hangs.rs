@@ -7,7 +7,7 @@
 use super::{
     Failed, line,
     lives::Lives,
-    machine::{KINDS, hang, now_ns, pin, sleep_ms, state},
+    machine::{KINDS, hang, let_go, now_ns, pin, sleep_ms, state},
 };
 use orbit_shd::{Event, How, Options, Shd};
 use serde_json::{Value, json};
@@ -23,8 +23,12 @@ use std::{
 
 /// Kinds of which both CPUs get well again by themselves, with interrupts on and off.
 const ALL: [&str; 3] = ["preempt", "irq", "order"];
-/// How long a hang lasts; what is not found by then is missed.
-const HANG_MS: u64 = 1500;
+/// How long a hang lasts at most; what is not found by then is missed.
+const HANG_MS: u64 = 10_000;
+/// One that was found lasts so much longer.
+const MORE_MS: u64 = 300;
+/// How long both CPUs hang.
+const ALL_MS: u64 = 1500;
 /// Longer than the detection's window, so that a run does not see the one before.
 const PAUSE_MS: u64 = 1500;
 /// A run that takes this much longer than it should is given up: the module did not let go.
@@ -78,6 +82,8 @@ pub struct Run {
     pub judged: Option<f64>,
     pub began_ns: u64,
     pub lasted: f64,
+    /// The longest time for which the other CPU did not run its thread.
+    pub held_up_ms: u64,
     pub interrupts_on: bool,
     /// Alarms for the other CPU, which in truth did not run either for as long as an alarm takes: it waited for the hung one.
     pub dragged: usize,
@@ -88,8 +94,21 @@ pub struct Run {
 /// No alarm comes sooner (`Options::check_least`).
 const CHECK_MS: u64 = 160;
 
-/// Hangs a CPU for `ms`, and waits until it is well again.
-pub fn run_one(heard: &Heard, kind: &str, cpu: usize, all: bool, ms: u64) -> Result<Run, Failed> {
+/// For how long.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Length {
+    /// Milliseconds, at most: until it was found.
+    UntilFound(u64),
+    /// Milliseconds, also if it was found.
+    Whole(u64),
+    /// The same, of both CPUs.
+    Both(u64),
+}
+
+/// Hangs a CPU, and waits until it is well again.
+pub fn run_one(heard: &Heard, kind: &str, cpu: usize, length: Length) -> Result<Run, Failed> {
+    let all = matches!(length, Length::Both(_));
+    let (Length::UntilFound(ms) | Length::Whole(ms) | Length::Both(ms)) = length;
     pin(1 - cpu);
     let (this, other) = (&heard.of[cpu], &heard.of[1 - cpu]);
     let (before, others) = (this.alarms.load(Relaxed), other.alarms.load(Relaxed));
@@ -101,6 +120,10 @@ pub fn run_one(heard: &Heard, kind: &str, cpu: usize, all: bool, ms: u64) -> Res
         let (running, began, ended) = state();
         if running == 0 && ended != 0 {
             break (began, ended);
+        }
+        let told = if this.alarms.load(Relaxed) > before { this.told_ns.load(Relaxed) } else { u64::MAX };
+        if matches!(length, Length::UntilFound(_)) && told.saturating_add(MORE_MS * 1_000_000) < now_ns() {
+            let_go();
         }
         if begun.elapsed() > GIVE_UP + Duration::from_millis(ms) {
             return Err(format!("{kind} on CPU {cpu} did not let go"));
@@ -114,12 +137,14 @@ pub fn run_one(heard: &Heard, kind: &str, cpu: usize, all: bool, ms: u64) -> Res
     let ms = |ns: u64| ns.saturating_sub(began) as f64 / 1e6;
     sleep_ms(PAUSE_MS);
     let others = if all { 0 } else { other.alarms.load(Relaxed) - others };
-    let still = heard.lives.longest_ms(1 - cpu) >= CHECK_MS;
+    let held_up_ms = heard.lives.longest_ms(1 - cpu);
+    let still = held_up_ms >= CHECK_MS;
     Ok(Run {
         told: found.then(|| ms(told)),
         judged: found.then(|| ms(this.judged_ns.load(Relaxed))),
         began_ns: began,
         lasted: ms(ended),
+        held_up_ms,
         interrupts_on: found && this.interrupts_on.load(Relaxed),
         dragged: if still { others } else { 0 },
         wrong: if still { 0 } else { others },
@@ -180,7 +205,7 @@ pub fn run(runs: usize, seconds: u64) -> Result<bool, Failed> {
     for n in 0..runs {
         let (kind, cpu) = (n % KINDS.len(), (n / KINDS.len() + n % KINDS.len()) % 2);
         let place = kind * 2 + cpu;
-        let run = run_one(&heard, KINDS[kind], cpu, false, HANG_MS)?;
+        let run = run_one(&heard, KINDS[kind], cpu, Length::UntilFound(HANG_MS))?;
         dragged += run.dragged;
         wrong += run.wrong;
         counts[place].0 += 1;
@@ -192,7 +217,8 @@ pub fn run(runs: usize, seconds: u64) -> Result<bool, Failed> {
         }
         line::say(&json!({
             "run": KINDS[kind], "cpu": cpu, "told_ms": run.told.map(whole), "judged_ms": run.judged.map(whole),
-            "lasted_ms": whole(run.lasted), "interrupts_on": run.interrupts_on, "dragged": run.dragged, "wrong": run.wrong,
+            "lasted_ms": whole(run.lasted), "held_up_ms": run.held_up_ms,
+            "interrupts_on": run.interrupts_on, "dragged": run.dragged, "wrong": run.wrong,
         }));
     }
     for (place, values) in table.iter().enumerate().filter(|(place, _)| counts[*place].0 > 0) {
@@ -206,11 +232,11 @@ pub fn run(runs: usize, seconds: u64) -> Result<bool, Failed> {
         let mut told = Vec::new();
         let rounds = runs / 12;
         for n in 0..rounds {
-            told.extend(run_one(&heard, &format!("{kind}-all"), n % 2, true, HANG_MS)?.told);
+            told.extend(run_one(&heard, &format!("{kind}-all"), n % 2, Length::Both(ALL_MS))?.told);
         }
         let (p50, max) = middle_and_most(&told);
         line::say(&json!({
-            "all": kind, "runs": rounds, "hang_ms": HANG_MS, "told_once_over": told.len(), "p50_ms": p50, "max_ms": max,
+            "all": kind, "runs": rounds, "hang_ms": ALL_MS, "told_once_over": told.len(), "p50_ms": p50, "max_ms": max,
         }));
     }
     let before = heard.alarms();

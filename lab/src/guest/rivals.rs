@@ -4,7 +4,7 @@
 
 use super::{
     Failed,
-    hangs::{Heard, detect, run_one},
+    hangs::{Heard, Length, detect, run_one},
     kmsg::Kmsg,
     line,
     machine::{KINDS, pin, set, sleep_ms, urgent},
@@ -53,7 +53,7 @@ fn one(heard: &Heard, kind: &str, ms: u64, threshold: usize) -> Result<bool, Fai
             sleep_ms(20);
         }
     });
-    let run = run_one(heard, kind, cpu, false, ms)?;
+    let run = run_one(heard, kind, cpu, Length::Whole(ms))?;
     stop.store(true, Relaxed);
     ear.join().map_err(|_| "the listener failed")?;
     let over = run.began_ns + (run.lasted * 1e6) as u64;

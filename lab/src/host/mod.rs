@@ -68,7 +68,7 @@ pub fn run(words: &[&str]) -> Result<bool, Failed> {
     let (parts, plan) = read(words)?;
     let mut good = Vec::new();
     if let Some((runs, seconds)) = plan.hangs {
-        let limit = BOOT + Duration::from_secs(runs as u64 * 12 + seconds * 4);
+        let limit = BOOT + Duration::from_secs(runs as u64 * 16 + seconds * 4);
         // The kernel's own detectors would only add noise.
         good.push((
             "hangs",
@@ -77,7 +77,7 @@ pub fn run(words: &[&str]) -> Result<bool, Failed> {
     }
     if plan.rivals {
         // As it comes, and as quick as it can be set.
-        for (threshold, ms) in [(1, 8_000), (10, 45_000)] {
+        for (threshold, ms) in [(1, 8_000), (10, 58_000)] {
             let limit = BOOT + Duration::from_millis(ms * 10);
             let done = passed_on(&parts, "rivals", &format!("rivals {ms} {threshold}"), "loglevel=1", limit)?;
             good.push(("rivals", done));
