@@ -30,7 +30,8 @@ for target in $targets; do
     program=$TARGET/fuzz/$host/release/$target
     corpus=$(mktemp -d)
     [ ! -d "fuzz/corpus/$target" ] || cp fuzz/corpus/"$target"/* "$corpus"/
-    if output=$("$program" -max_total_time="$share" -timeout=20 -rss_limit_mb=1024 -artifact_prefix="$failures/$target-" "$corpus" 2>&1); then
+    if output=$("$program" -max_total_time="$share" -timeout=20 -report_slow_units=20 -rss_limit_mb=1024 \
+        -artifact_prefix="$failures/$target-" "$corpus" 2>&1); then
         passed=$((passed + 1))
         # "cov" are edges of the program reached, "ft" features: edges, how often, and what was compared.
         echo "$target: $(echo "$output" | sed -n 's/^#\([0-9]*\)[[:space:]]*DONE *\(cov: [0-9]* ft: [0-9]*\).*/\1 runs, \2/p')"

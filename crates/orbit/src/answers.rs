@@ -135,6 +135,22 @@ pub(crate) mod fuzzing {
         static SHARED: OnceLock<Option<(DownSide, UpSide)>> = OnceLock::new();
         let made = || Some((DownSide::create(128 << 10).ok()?, UpSide::create().ok()?));
         let Some((down, up)) = SHARED.get_or_init(made) else { return };
+        let mut written = Vec::new();
+        read_while_it_is_written(data, down, up, &mut written);
+        // As at the start: an input that fails must fail alone as well.
+        down.pulled.store(0, Ordering::Relaxed);
+        up.completed.store(0, Ordering::Relaxed);
+        up.pushed.store(0, Ordering::Relaxed);
+        for ending in &up.endings {
+            ending.call.store(0, Ordering::Relaxed);
+            ending.kind.store(0, Ordering::Relaxed);
+        }
+        for at in written {
+            up.push[at].store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn read_while_it_is_written(data: &[u8], down: &DownSide, up: &UpSide, written: &mut Vec<usize>) {
         let mut reader = Reader::new();
         let mut pending = 0;
         for chunk in data.chunks(16) {
@@ -153,6 +169,7 @@ pub(crate) mod fuzzing {
                 5 => {
                     let at = (reader.pulled as usize / 8 + usize::from(byte(1))) & (PUSH_BYTES / 8 - 1);
                     up.push[at].store(u64::from(word(2)) | u64::from(word(6)) << 32, Ordering::Relaxed);
+                    written.push(at);
                 }
                 6 => pending = (pending + 1).min(SLOTS as usize),
                 _ => {

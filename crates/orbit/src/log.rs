@@ -177,14 +177,13 @@ pub(crate) mod fuzzing {
     /// Whatever records go into the log, they come out the same, in order, over any number of turns of the ring.
     pub fn log(data: &[u8]) {
         const BYTES: usize = 128 << 10;
-        static SHARED: OnceLock<Option<(DownSide, DownView)>> = OnceLock::new();
+        static SHARED: OnceLock<Option<(DownSide, DownView, Vec<u8>)>> = OnceLock::new();
         let made = || {
             let down = DownSide::create(BYTES).ok()?;
             let view = DownView::map(down.fd().as_fd().try_clone_to_owned().ok()?, BYTES).ok()?;
-            Some((down, view))
+            Some((down, view, (0..40 * PAGE).map(|at| (at / 7) as u8).collect()))
         };
-        let Some((down, view)) = SHARED.get_or_init(made) else { return };
-        let source: Vec<u8> = (0..40 * PAGE).map(|at| (at / 7) as u8).collect();
+        let Some((down, view, source)) = SHARED.get_or_init(made) else { return };
         let mut log = LogWriter::new();
         let mut at = 0;
         while at + 4 <= data.len() {

@@ -499,7 +499,9 @@ unsafe fn matches(address: usize, bytes: &[u8]) -> bool {
 /// Bodies of fuzz targets; not part of the interface.
 #[doc(hidden)]
 pub mod fuzzing {
-    use super::{Gate, Item, Update};
+    use std::ffi::{c_long, c_void};
+
+    use super::{Gate, HEADER, Item, MAGIC, Update, register_operation};
     use crate::error::{Error, Kind, Result};
 
     struct OneBuffer(usize, usize);
@@ -514,18 +516,43 @@ pub mod fuzzing {
         }
     }
 
-    /// Any bytes: either they are refused, or they are exactly what the update encodes to. Then the update is applied
-    /// to a buffer, with its addresses brought near the buffer; what is refused must have changed nothing.
+    unsafe extern "C" fn sums(args: *mut c_void, len: usize) -> c_long {
+        // SAFETY: an operation is given a copy of this many bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(args.cast::<u8>(), len) };
+        bytes.iter().map(|&byte| c_long::from(byte)).sum()
+    }
+
+    /// Any bytes, as they are; then as items behind a header that is right, else few would get beyond it. The first byte
+    /// says how many items.
     pub fn update_reader(data: &[u8]) {
+        read_and_apply(data);
+        let Some((&count, items)) = data.split_first() else { return };
+        let mut whole = MAGIC.to_le_bytes().to_vec();
+        whole.extend_from_slice(&((HEADER + items.len()) as u64).to_le_bytes());
+        whole.extend_from_slice(&u32::from(count).to_le_bytes());
+        whole.extend_from_slice(&[0; 4]);
+        whole.extend_from_slice(items);
+        read_and_apply(&whole);
+    }
+
+    /// Either the bytes are refused, or they are exactly what the update encodes to. Then the update is applied to a
+    /// buffer, with its addresses brought near the buffer; what is refused must have changed nothing.
+    fn read_and_apply(data: &[u8]) {
         let Ok(mut update) = Update::decode(data) else { return };
         let mut again = Vec::new();
         assert!(update.encode(&mut again).is_ok(), "an update that was read can be written");
         assert_eq!(again, data, "there is one form only");
+        // SAFETY: it reads the bytes that it is given.
+        unsafe { register_operation(sums) };
         let mut buffer = vec![0_u64; 64];
         let (start, len) = (buffer.as_mut_ptr() as usize, buffer.len() * 8);
         for item in &mut update.items {
-            if let Item::Modify { address, .. } = item {
-                *address = start + *address % (len * 5 / 4);
+            match item {
+                Item::Data(_) => {}
+                Item::Modify { address, .. } => *address = start + *address % (len * 5 / 4),
+                Item::Operation { function, .. } => {
+                    *function = if *function % 4 == 0 { 0 } else { sums as *const () as usize }
+                }
             }
         }
         let applied = update.apply(&OneBuffer(start, len));
