@@ -415,8 +415,17 @@ fn chart(rows: &[Row]) -> Chart {
         let fits = |row: &&Row| {
             row.orbit == "asleep" && (row.dirty_pages * PAGE == row.area_bytes && row.area_bytes > 4 * KIB) == all_dirty
         };
-        let points = rows.iter().filter(fits).filter_map(|row| Some((row.area_bytes as f64, pick(row)?.p50)));
-        Series::new(name, points.collect())
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for row in rows.iter().filter(fits) {
+            let Some(summary) = pick(row) else { continue };
+            let point = (row.area_bytes as f64, summary.p50);
+            // Of rows about one area the last counts, which has most dirty pages: a line has one value there.
+            match points.last_mut() {
+                Some(last) if last.0 == point.0 => *last = point,
+                _ => points.push(point),
+            }
+        }
+        Series::new(name, points)
     };
     Chart {
         title: "How long a call holds main up (orbit asleep)".to_owned(),
