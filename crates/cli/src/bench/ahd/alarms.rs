@@ -100,28 +100,32 @@ pub fn rounds(rounds: usize, scratch: &Scratch, lines: &mut Lines) -> Result<(),
     let progress = Progress::new(rounds);
     let count = watched.len();
     for nth in 0..rounds {
-        scratch::go_on()?;
+        if scratch::go_on().is_err() {
+            lines.note(format!("alarms: interrupted after {nth} rounds of {rounds}"));
+            break;
+        }
         let server = &mut watched[nth % count];
         progress.at(nth, &format!("alarms: {}", server.row.what));
         server.round(&mut shuffle)?;
         for told in server.guarded.watch(Duration::from_millis(shuffle.below(PAUSE_MS) as u64))? {
             server.row.false_alarms += 1;
-            lines.note(alarm(&format!("{} in round {nth}", server.row.what), &told));
+            lines.tell(alarm(&format!("{} in round {nth}", server.row.what), &told));
         }
     }
     progress.finish();
-    let mut told = 0;
+    let (mut told, mut done) = (0, 0);
     for mut server in watched {
         // What the last round may still lead to.
         for late in server.guarded.watch(Duration::from_secs(1))? {
             server.row.false_alarms += 1;
-            lines.note(alarm(&server.row.what, &late));
+            lines.tell(alarm(&server.row.what, &late));
         }
         told += server.row.false_alarms;
+        done += server.row.rounds;
         server.row.seconds = server.begun.elapsed().as_secs_f64().round();
         lines.alarms(server.row);
     }
-    lines.reach([Reach::at_most(format!("false alarms in {rounds} request rounds"), told as f64, 0.0, "reports")]);
+    lines.reach([Reach::at_most(format!("false alarms in {done} request rounds"), told as f64, 0.0, "reports")]);
     std::fs::remove_dir_all(&dir)?;
     Ok(())
 }
@@ -246,7 +250,7 @@ pub fn stress(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<()
         if beside.is_some() {
             s.spawn(|| talk::to_redis(&servers::redis_socket(&dir), &stop));
         }
-        let ended = (0..slots).try_for_each(|nth| {
+        let ended: Result<(), Failure> = (0..slots).try_for_each(|nth| {
             let stressors = STRESSORS[nth % STRESSORS.len()];
             progress.at(nth, &format!("alarms: stress-ng {stressors}"));
             let seconds = SLOT.min(span.saturating_sub(SLOT * nth as u32)).as_secs().max(1);
@@ -255,7 +259,7 @@ pub fn stress(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<()
                 row.rounds += 1;
                 row.false_alarms += told.len();
                 let what = format!("{} with {stressors}", row.what);
-                told.iter().for_each(|told| lines.note(alarm(&what, told)));
+                told.iter().for_each(|told| lines.tell(alarm(&what, told)));
             }
             Ok(())
         });
@@ -265,7 +269,12 @@ pub fn stress(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<()
     progress.finish();
     let with_redis = beside.is_some();
     drop(beside);
-    ended.and_then(|()| std::fs::remove_dir_all(&dir).map_err(Failure::from))?;
+    std::fs::remove_dir_all(&dir)?;
+    if scratch::go_on().is_err() {
+        lines.note("alarms: stress-ng was interrupted".to_owned());
+    } else {
+        ended?;
+    }
     let told: usize = rows.iter().map(|row| row.false_alarms).sum();
     let minutes = begun.elapsed().as_secs_f64() / 60.0;
     lines.reach([Reach::at_most(

@@ -143,6 +143,18 @@ impl Guarded {
         }
     }
 
+    /// The process that joined after the first one, once there is one; adds the hangs told meanwhile.
+    pub fn second_process(&mut self, hangs: &mut Vec<Told>) -> Result<i32, Failure> {
+        let begun = Instant::now();
+        while self.processes.len() < 2 {
+            if begun.elapsed() > PATIENCE {
+                return Err(Failure::text("the program has made no process of its own"));
+            }
+            hangs.extend(self.watch(Duration::from_millis(20))?);
+        }
+        Ok(self.processes[1].0)
+    }
+
     /// The program's first process.
     pub fn pid(&self) -> i32 {
         self.processes[0].0
@@ -164,6 +176,10 @@ impl Drop for Guarded {
         if self.own {
             // What the program made since the last event.
             while let Ok(Some(_)) = self.next(Duration::ZERO) {}
+            if let Some(&(pid, _)) = self.processes.first() {
+                let more = own_family(pid, &self.pids()).into_iter().skip(1);
+                self.processes.extend(more.filter_map(|pid| Some((pid, pidfd::open(pid).ok()?))));
+            }
             for (_, fd) in &self.processes {
                 // It may have ended.
                 let _ = pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
@@ -181,8 +197,9 @@ impl Drop for Guarded {
 }
 
 fn guard(config: Option<&Path>) -> Result<Command, Failure> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["guard", "--events", "-"]);
+    // Also while a build puts another file in its place.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("orbit").args(["guard", "--events", "-"]);
     if let Some(config) = config {
         command.arg("--config").arg(config);
     }

@@ -20,6 +20,7 @@ use super::{Bench, Common};
 use crate::out::{self, Align, BAD, GOOD, PLAIN, Table};
 use scratch::Scratch;
 use serde::Serialize;
+use std::io::Write;
 use std::time::Duration;
 
 /// Measures the detection of application hangs: found, false alarms, latencies, costs.
@@ -87,6 +88,13 @@ pub struct Lines {
 impl Lines {
     fn note(&mut self, note: String) {
         self.bench.note(note);
+    }
+
+    /// Something that is told at once as well: a long run may be ended before its result.
+    fn tell(&mut self, note: String) {
+        // Nobody is left to tell if stderr is closed.
+        let _ = writeln!(anstream::stderr(), "\r{note}");
+        self.note(note);
     }
 
     fn reach(&mut self, all: impl IntoIterator<Item = Reach>) {
