@@ -61,6 +61,18 @@ fn shows_what_there_is_and_nothing_afterwards() {
         assert!(p50 > 0.0 && p99 >= p50, "{one}");
         assert_eq!((&two["crashes"], &two["restarts"]), (&1.into(), &1.into()), "{two}");
     }
+    // A call that has ended, and that nobody has asked for.
+    let forgotten = steady.call_async(&[&area], &(number as usize).to_ne_bytes()).expect("call");
+    let began = Instant::now();
+    loop {
+        let orbits = seen(&["ps", "--interval", "0"]);
+        let one = orbits.iter().find(|o| o["name"] == "steady").expect("steady");
+        if one["state"] == "idle" && one["queue"] == 0 && one["calls"] == 101 {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "{one}");
+    }
+    drop(forgotten);
     let text = command(&["ps"]);
     assert!(text.contains("steady") && text.contains("shaky") && text.contains("CALLS/S"), "{text}");
     steady.destroy().expect("destroy");
