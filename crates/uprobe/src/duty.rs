@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// CPU time that each function may cost before its process has used any, ns.
@@ -82,12 +81,12 @@ enum Job {
     Leave(u64),
 }
 
-/// Probes of functions; they go when it is dropped.
+/// Probes of functions; they go soon after it is dropped. Nobody waits for that: the kernel takes its time.
 pub struct Duty {
     shared: Arc<Mutex<Shared>>,
-    to: Option<Sender<Job>>,
+    /// The thread ends once this is gone.
+    to: Sender<Job>,
     next: u64,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl std::fmt::Debug for Duty {
@@ -111,7 +110,7 @@ impl Duty {
         if let Err(e) = &thread {
             lock(&shared).state = State::Failed(Error::Failed(format!("no thread for sections by name: {e}")));
         }
-        Duty { shared, to: Some(to), next: 0, thread: thread.ok() }
+        Duty { shared, to, next: 0 }
     }
 
     /// Whether there are probes.
@@ -124,19 +123,15 @@ impl Duty {
         let id = self.next;
         self.next += 1;
         lock(&self.shared).tallies.insert(id, Tally::default());
-        if let Some(to) = &self.to {
-            // Without the thread there are no probes, and the state says so.
-            let _ = to.send(Job::Watch(id, target));
-        }
+        // Without the thread there are no probes, and the state says so.
+        let _ = self.to.send(Job::Watch(id, target));
         id
     }
 
     /// Takes its probes away; its account so far.
     pub fn leave(&mut self, id: u64) -> Option<Tally> {
-        if let Some(to) = &self.to {
-            // As above.
-            let _ = to.send(Job::Leave(id));
-        }
+        // As above.
+        let _ = self.to.send(Job::Leave(id));
         lock(&self.shared).tallies.remove(&id)
     }
 
@@ -159,16 +154,6 @@ impl Duty {
             (shared.reader.clone()?, shared.tallies.get(&id)?.slot?)
         };
         reader.record(slot, tid)
-    }
-}
-
-impl Drop for Duty {
-    fn drop(&mut self) {
-        self.to = None;
-        if let Some(t) = self.thread.take() {
-            // It may have failed; its probes are gone with its stack then.
-            let _ = t.join();
-        }
     }
 }
 

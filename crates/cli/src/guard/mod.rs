@@ -28,6 +28,7 @@ Examples:
   orbit guard -- redis-server --port 7000
   orbit guard --events hangs.jsonl --on-hang kill -- ./server
   orbit guard --on-hang 'exec:mail -s hang ops@example.org' --pid 4711
+  orbit guard --section request=handle_request --section query=libdb.so:Db::run -- ./server
   orbit guard --system=reboot --events /var/log/cpu-hangs.jsonl
 
 Exit status: the program's own; 128 and the number of the signal that ended it;
@@ -49,6 +50,10 @@ pub struct Args {
     /// What to do: report, signal:SIG, kill (the hung process), restart (the program), exec:CMD.
     #[arg(long, value_name = "ACTION")]
     on_hang: Option<OnHang>,
+    /// A section: FUNCTION of the program or a library it uses. A thread that uses far more CPU in one execution of it than usual, or sits in
+    /// it without running, is reported with NAME. FUNCTION is [FILE:]SYMBOL or [FILE:]0xADDRESS; may be given several times.
+    #[arg(long, value_name = "NAME=FUNCTION", value_parser = settings::section)]
+    section: Vec<orbit_ahd::Named>,
     /// Joins a running process instead of starting one.
     #[arg(long, value_name = "N", conflicts_with = "program")]
     pid: Option<i32>,
@@ -59,7 +64,7 @@ pub struct Args {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "report",
-        conflicts_with_all = ["pid", "program", "on_hang", "config"]
+        conflicts_with_all = ["pid", "program", "on_hang", "config", "section"]
     )]
     system: Option<orbit_shd::Action>,
     /// The program and its arguments.
@@ -125,10 +130,11 @@ struct Guard {
 }
 
 fn begin(args: &Args) -> Result<Guard, Failure> {
-    let settings = match &args.config {
+    let mut settings = match &args.config {
         Some(path) => settings::read(path).map_err(Failure::Text)?,
         None => Settings::default(),
     };
+    settings.config.sections.extend(args.section.iter().cloned());
     let on_hang = args.on_hang.clone().or_else(|| settings.on_hang.clone()).unwrap_or_default();
     if args.pid.is_some() && on_hang == OnHang::Restart {
         return Err(Failure::text("--on-hang restart needs a program that the guard started, not --pid"));
@@ -197,6 +203,9 @@ impl Guard {
             for signal in self.signals.take() {
                 let leave = self.child.is_none() && signal != libc::SIGWINCH;
                 if leave {
+                    for event in self.ahd.finish() {
+                        self.tell(&event);
+                    }
                     return Ok(ExitCode::SUCCESS);
                 }
                 // It may have ended in this very moment.
@@ -306,6 +315,9 @@ impl Guard {
             }
         }
         self.started = Instant::now();
+        for event in self.ahd.finish() {
+            self.tell(&event);
+        }
         self.ahd = Ahd::new(self.settings.config.clone());
         // A program that has ended already is noticed in the loop.
         let _ = self.ahd.add(self.pid);
@@ -315,6 +327,9 @@ impl Guard {
 
     /// The program has ended.
     fn end(&mut self) -> ExitCode {
+        for event in self.ahd.finish() {
+            self.tell(&event);
+        }
         self.tell(&Event::Left { pid: self.pid });
         match self.child.as_mut().map(Child::wait) {
             None => ExitCode::SUCCESS,

@@ -2,10 +2,10 @@
 //!
 //! Owns: reading `key = value` lines, a part of TOML: comments, bare keys, strings in double quotes without escapes,
 //! numbers, booleans. Promises: a key that is not known, a value that is not possible or a key given twice is an error
-//! with file, line, key and what would be right. Refuses: tables, arrays, several values a line.
+//! with file, line, key and what would be right; only `section` may be given several times. Refuses: tables, arrays, several values a line.
 
 use super::action::OnHang;
-use orbit_ahd::Config;
+use orbit_ahd::{Config, Named};
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct Settings {
 }
 
 /// Keys with what is right for each, in the order of the documentation.
-const KEYS: [(&str, &str); 12] = [
+const KEYS: [(&str, &str); 14] = [
     ("period_ms", "a whole number from 10 to 1000"),
     ("floor_ms", "a whole number from 50 to 3600000"),
     ("pool_floor_ms", "a whole number from 50 to 3600000"),
@@ -29,9 +29,20 @@ const KEYS: [(&str, &str); 12] = [
     ("busy", "true or false"),
     ("busy_limit_ms", "0 (off) or a whole number from 500 to 86400000"),
     ("blocked", "true or false"),
+    ("section", "\"NAME=FUNCTION\", FUNCTION as in --section; may be given several times"),
+    ("section_cost", "a number from 0 to 100, percent; 0 for no bound"),
     ("on_hang", "\"report\", \"signal:SIG\", \"kill\", \"restart\" or \"exec:CMD\""),
     ("events", "a file name in double quotes, or \"-\" for stdout"),
 ];
+
+/// A section by name from `NAME=FUNCTION`.
+pub fn section(text: &str) -> Result<Named, String> {
+    let (name, function) = text.split_once('=').ok_or_else(|| format!("`{text}` has no `=`: write NAME=FUNCTION"))?;
+    if name.trim().is_empty() {
+        return Err(format!("`{text}` has no name before the `=`: write NAME=FUNCTION"));
+    }
+    Ok(Named { name: name.trim().to_owned(), function: function.parse()? })
+}
 
 /// Reads a file.
 pub fn read(path: &Path) -> Result<Settings, String> {
@@ -75,7 +86,7 @@ fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result
         let all: Vec<&str> = KEYS.iter().map(|(k, _)| *k).collect();
         return Err(format!("unknown key `{key}`: known are {}", all.join(", ")));
     };
-    if seen.contains(&key) {
+    if seen.contains(&key) && key != "section" {
         return Err(format!("key `{key}` is given twice: remove one"));
     }
     seen.push(key);
@@ -102,6 +113,10 @@ fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result
         "busy_limit_ms" if value == "0" => c.busy_limit = None,
         "busy_limit_ms" => c.busy_limit = Some(ms(500, 86_400_000)?),
         "blocked" => c.blocked = flag()?,
+        "section" => c.sections.push(section(text()?).map_err(|e| format!("{}: {e}", wrong()))?),
+        "section_cost" => {
+            c.section_cost = value.parse().ok().filter(|p| (0.0..=100.0).contains(p)).ok_or_else(wrong)?;
+        }
         "on_hang" => out.on_hang = Some(text()?.parse().map_err(|e| format!("{}: {e}", wrong()))?),
         _ => out.events = Some(text()?.to_owned()),
     }
@@ -121,6 +136,24 @@ mod tests {
         assert_eq!(s.config.period, Duration::from_millis(100));
         assert_eq!((s.config.factor, s.config.children), (2.5, false));
         assert_eq!(s.on_hang, Some(OnHang::Exec("echo '#'".into())));
+    }
+
+    #[test]
+    fn sections_by_name() {
+        let s = parse("section = \"a=f\"\nsection = \"b=libx.so:ns::g\"\nsection_cost = 0.5\n").unwrap();
+        let names: Vec<String> = s.config.sections.iter().map(|s| format!("{}={}", s.name, s.function)).collect();
+        assert_eq!((names, s.config.section_cost), (vec!["a=f".into(), "b=libx.so:ns::g".into()], 0.5));
+        for (text, part) in [
+            ("section = \"f\"", "NAME=FUNCTION"),
+            ("section = \"=f\"", "no name"),
+            ("section = \"a=\"", "names no function"),
+            ("section = \"a=0xyz\"", "hexadecimal"),
+            ("section_cost = -1", "from 0 to 100"),
+            ("section_cost = 1\nsection_cost = 1", "twice"),
+        ] {
+            let (_, what) = parse(text).unwrap_err();
+            assert!(what.contains(part), "{text}: {what}");
+        }
     }
 
     #[test]
