@@ -7,8 +7,10 @@
 mod every;
 mod faults;
 mod guard;
+mod late;
 mod vm;
 
+use late::Late;
 use serde_json::{Value, json};
 use std::{
     io::Write,
@@ -102,9 +104,13 @@ pub fn run(words: &[&str]) -> Result<bool, Failed> {
 fn passed_on(parts: &Parts, name: &str, part: &str, kernel: &str, limit: Duration) -> Result<bool, Failed> {
     let mut vm = Vm::boot(parts, name, part, kernel, false)?;
     let until = Instant::now() + limit;
+    let late = Late::start();
     loop {
         match vm.next(until) {
-            Next::Said(_, Said::Line(line)) => {
+            Next::Said(_, Said::Line(mut line)) => {
+                if line["run"].is_string() {
+                    line["host_late_ms"] = late.most_ms().into();
+                }
                 if let Some(good) = line["good"].as_bool() {
                     return Ok(good);
                 }
