@@ -397,7 +397,9 @@ impl Runtime {
 
     /// Whether descriptors are running out: the kernel gives the lowest number that is free.
     fn few_descriptors(&self) -> bool {
-        let (Ok(newest), Ok((allowed, _))) = (self.door.try_clone(), rlimit::get(0, Resource::Files)) else { return true };
+        let (Ok(newest), Ok((allowed, _))) = (self.door.try_clone(), rlimit::get(0, Resource::Files)) else {
+            return true;
+        };
         newest.as_raw_fd() as u64 + DESCRIPTORS_TO_SPARE > allowed
     }
 

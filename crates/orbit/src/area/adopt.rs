@@ -10,8 +10,9 @@ use std::fs;
 /// `Invalid` for what is not page aligned, mapped, writable and private; `Unsupported` for huge pages of hugetlbfs and
 /// without `/proc`.
 pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<()> {
-    let refuse =
-        |kind, why: String| Err(Error::new(kind, format!("cannot adopt {len} bytes at {addr:#x} as area \"{name}\": {why}")));
+    let refuse = |kind, why: String| {
+        Err(Error::new(kind, format!("cannot adopt {len} bytes at {addr:#x} as area \"{name}\": {why}")))
+    };
     let page = page_size();
     if addr == 0 || len == 0 || !addr.is_multiple_of(page) || !len.is_multiple_of(page) {
         return refuse(

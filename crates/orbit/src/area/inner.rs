@@ -169,7 +169,8 @@ impl AreaInner {
         }
         let name = &self.name;
         if is_own_side() {
-            let text = format!("area \"{name}\" is main's: an orbit sees a picture of it and cannot use it; push an update");
+            let text =
+                format!("area \"{name}\" is main's: an orbit sees a picture of it and cannot use it; push an update");
             return Err(Error::new(Kind::WrongSide, text));
         }
         let text = format!(

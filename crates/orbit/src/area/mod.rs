@@ -156,8 +156,10 @@ impl AreaBuilder {
     pub unsafe fn adopt(self, addr: *mut u8, len: usize) -> Result<Area> {
         let base = addr.expose_provenance();
         if window::existing().is_some_and(|window| window.overlaps(base, len)) {
-            let text =
-                format!("cannot adopt {len} bytes at {base:#x} as area \"{}\": an area has that memory already", self.name);
+            let text = format!(
+                "cannot adopt {len} bytes at {base:#x} as area \"{}\": an area has that memory already",
+                self.name
+            );
             return Err(Error::new(Kind::Invalid, text));
         }
         registry::check(&self.name, base, len)?;
@@ -328,7 +330,8 @@ impl Area {
         let users = self.inner.users();
         if users != 0 {
             let orbits = if users == 1 { "an orbit".to_owned() } else { format!("{users} orbits") };
-            let text = format!("area \"{}\" is used by {orbits}; detach it or destroy the orbit first", self.inner.name);
+            let text =
+                format!("area \"{}\" is used by {orbits}; detach it or destroy the orbit first", self.inner.name);
             return Err(Error::new(Kind::Invalid, text));
         }
         self.inner.close();
@@ -380,7 +383,10 @@ impl fmt::Debug for Area {
 }
 
 fn foreign(addr: usize) -> Error {
-    Error::new(Kind::Foreign, format!("{addr:#x} belongs to no area; pass the address that an allocation in an area gave"))
+    Error::new(
+        Kind::Foreign,
+        format!("{addr:#x} belongs to no area; pass the address that an allocation in an area gave"),
+    )
 }
 
 /// Frees an object of whichever area it is in. Null is nothing to free.
@@ -410,7 +416,8 @@ pub fn usable_size(object: *const u8) -> Result<usize> {
 /// # Errors
 /// As [`Area::will_write`].
 pub fn will_write(start: *const u8, len: usize) -> Result<()> {
-    registry::with(start.addr(), |area| area.will_write(start.addr(), len)).unwrap_or_else(|| Err(foreign(start.addr())))
+    registry::with(start.addr(), |area| area.will_write(start.addr(), len))
+        .unwrap_or_else(|| Err(foreign(start.addr())))
 }
 
 /// The area that address `addr` is in.
