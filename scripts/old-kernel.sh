@@ -107,7 +107,7 @@ for library in libc.so.6 libm.so.6 libmvec.so.1 libgcc_s.so.1 libstdc++.so.6; do
     case $path in /*) [ -e "$ROOT$path" ] || add "$(realpath -s "$path")" ;; esac
 done
 # What C programs are built from and with.
-find crates examples -path '*/target' -prune -o \( -name '*.c' -o -name '*.h' -o -name '*.hpp' -o -name '*.cpp' -o -name '*.go' \
+find crates examples scripts -path '*/target' -prune -o \( -name '*.c' -o -name '*.h' -o -name '*.hpp' -o -name '*.cpp' -o -name '*.go' -o -name '*.sh' \
     -o -name '*.py' -o -name Cargo.toml \) -print >"$WORK/sources"
 here=$(pwd)
 mkdir -p "$ROOT$here"
