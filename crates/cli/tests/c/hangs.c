@@ -187,7 +187,7 @@ static void long_hold(void) {
 
 // Spins for a while, then goes on.
 static void recovers(void) {
-    event_loop(80);
+    event_loop(200);
     say("hangs now");
     work(1500);
     event_loop(100);
@@ -224,7 +224,7 @@ static void healthy(double seconds) {
 int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "";
     if (strcmp(how, "spin") == 0) {
-        event_loop(80);
+        event_loop(200);
         say("hangs now");
         spin_here();
     } else if (strcmp(how, "self") == 0) {
