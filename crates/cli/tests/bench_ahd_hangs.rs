@@ -37,5 +37,7 @@ fn all_are_found_and_nothing_else() {
     assert_eq!(sum("false_alarms"), 0, "{notes:#}");
     assert_eq!(sum("right_kind"), sum("runs"), "{notes:#}");
     assert_eq!(sum("right_ring"), sum("runs"), "{notes:#}");
-    assert!(of("places").count() > 1 && of("watchdog").count() > 0, "{text}");
+    assert!(of("places").count() > 1, "{text}");
+    // The last run is the rival's, if its place was reached.
+    assert!(of("watchdog").count() > 0 || sum("not_reached") > 0, "{text}");
 }

@@ -165,6 +165,15 @@ impl Guarded {
         self.processes.iter().map(|process| process.0).collect()
     }
 
+    /// How often the guard, with whatever it started besides the program, was put on a CPU: once a look at least.
+    pub fn times_run(&self) -> u64 {
+        let of = |pid| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+            text.split_whitespace().nth(2).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
+        };
+        own_family(self.guard.id() as i32, &self.pids()).into_iter().map(of).sum()
+    }
+
     /// CPU time of the guard with whatever it started besides the program, nanoseconds.
     pub fn cpu_ns(&self) -> u64 {
         own_family(self.guard.id() as i32, &self.pids()).into_iter().map(cpu_ns).sum()

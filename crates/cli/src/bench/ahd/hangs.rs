@@ -20,14 +20,19 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The guard's limit for waits, in these runs.
 const LIMIT_MS: u64 = 2000;
-/// Time a server is watched before a thread hangs.
+/// Time a server is watched before a thread hangs, at least,
 const WARM: Duration = Duration::from_millis(900);
-/// The same for threads that do something once a second.
-const WARM_RARE: Duration = Duration::from_millis(5000);
+/// and at most; between the two until it was found asleep in so many looks, and the guard has looked so often, as a loop must
+/// be learnt: on a machine with two programs to a CPU that takes no longer, on a crowded one it does.
+const WARM_AT_LAST: Duration = Duration::from_secs(30);
+const ASLEEP: usize = 8;
+const LOOKS: u64 = 12;
+/// How much longer threads that do something once a second are watched before one hangs.
+const WARM_RARE: Duration = Duration::from_millis(4000);
 /// A place that nobody comes by in this time is not reached.
 const REACHED: Duration = Duration::from_secs(15);
 /// A hang that is not told in this time is not found,
@@ -258,6 +263,22 @@ fn names(hung: &Hung, told: &Told) -> bool {
     told.event["tid"] == hung.tid || cycle.into_iter().flatten().any(|edge| edge["tid"] == hung.tid)
 }
 
+/// Watches until the loop of a process' main thread can be known.
+fn warm(guarded: &mut Guarded, pid: i32) -> Result<Vec<Told>, Failure> {
+    let (begun, looks) = (Instant::now(), guarded.times_run());
+    let (mut told, mut asleep) = (Vec::new(), 0);
+    while begun.elapsed() < WARM_AT_LAST
+        && (begun.elapsed() < WARM || asleep < ASLEEP || guarded.times_run().saturating_sub(looks) < LOOKS)
+    {
+        scratch::go_on()?;
+        told.extend(guarded.watch(Duration::from_millis(75))?);
+        // pid (comm) state
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        asleep += usize::from(text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')));
+    }
+    Ok(told)
+}
+
 /// CPU time of a thread, nanoseconds; 0 if it is gone.
 fn cpu_of(pid: i32, tid: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).unwrap_or_default();
@@ -386,16 +407,17 @@ impl Campaign<'_> {
         watchdog: Option<&Watchdog>,
     ) -> Result<Outcome, Failure> {
         let step = Duration::from_millis(20);
-        let mut early = guarded.watch(WARM)?;
+        let mut early = Vec::new();
         let pid = match place.host {
             // The master does nothing but wait.
             Host::Nginx => guarded.second_process(&mut early)?,
             _ => guarded.pid(),
         };
         orders.meant(pid);
+        early.extend(warm(guarded, pid)?);
         let side_and_rare = place.side && place.rare;
         if side_and_rare {
-            early.extend(guarded.watch(WARM_RARE.saturating_sub(WARM))?);
+            early.extend(guarded.watch(WARM_RARE)?);
         }
         if let Some(dog) = watchdog {
             // Hangs fall anywhere between two heartbeats.

@@ -138,8 +138,7 @@ impl Lines {
     }
 
     fn hang_rows(&self) -> Vec<&hangs::Row> {
-        let hangs = |row| if let &Row::Hangs(ref row) = row { Some(row) } else { None };
-        self.rows.iter().filter_map(hangs).collect()
+        self.rows.iter().filter_map(|row| if let Row::Hangs(row) = row { Some(row) } else { None }).collect()
     }
 }
 

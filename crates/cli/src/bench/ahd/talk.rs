@@ -46,7 +46,8 @@ fn nginx_requests() -> Vec<String> {
 /// Asks a Redis until told to stop.
 pub fn to_redis(socket: &Path, stop: &AtomicBool) {
     let requests = redis_requests();
-    let next = |nth: usize| if nth % SAVE_EVERY == 0 { "SAVE\r\n" } else { requests[nth % requests.len()].as_str() };
+    let next =
+        |nth: usize| if nth.is_multiple_of(SAVE_EVERY) { "SAVE\r\n" } else { requests[nth % requests.len()].as_str() };
     ask(socket, stop, next);
 }
 

@@ -90,7 +90,7 @@ pub fn rings(looks: usize, scratch: &Scratch, lines: &mut Lines) -> Result<(), F
     let progress = Progress::new(looks);
     let mut told = 0;
     for nth in 0..looks {
-        if nth % 1000 == 0 {
+        if nth.is_multiple_of(1000) {
             scratch::go_on()?;
             progress.at(nth, "rings: looks at a healthy program");
         }
