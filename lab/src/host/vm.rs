@@ -7,7 +7,10 @@ use serde_json::Value;
 use std::{
     fs::File,
     io::{BufRead, BufReader, Read, Write},
-    os::unix::net::{UnixListener, UnixStream},
+    os::unix::{
+        net::{UnixListener, UnixStream},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
@@ -81,6 +84,14 @@ impl Vm {
         let words = part.replace(' ', ",");
         command.arg("-append").arg(format!("console=ttyS0 panic=-1 {kernel} orbit_lab={words}"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+        // SAFETY: between fork and exec one system call is made, which touches no memory.
+        unsafe {
+            // Whatever ends this program ends the machine: it would go on for ever. The thread that boots is the main thread.
+            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            })
+        };
         let child = command.spawn().map_err(|e| cannot("qemu-system-x86_64", e))?;
         let (tell, heard) = channel();
         let console = parts.work.join(format!("{name}.log"));
