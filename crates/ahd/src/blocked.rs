@@ -20,12 +20,12 @@ const STAYS: Duration = Duration::from_millis(60);
 /// A wait that was excused is judged again after this time.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Scans for rings take at most this part of the time.
-const SCAN_SHARE: u32 = 100;
+const SCAN_SHARE: u32 = 300;
 /// Scans are never further apart than this.
-const SCAN_SLOWEST: Duration = Duration::from_secs(2);
+const SCAN_SLOWEST: Duration = Duration::from_secs(3);
 /// Waits judged in one tick at most; fewer if that takes more than this part of the time.
 const JUDGED_A_TICK: usize = 16;
-const JUDGE_SHARE: u32 = 200;
+const JUDGE_SHARE: u32 = 400;
 /// Threads followed from a waiter to the last holder.
 const MAX_CHAIN: usize = 64;
 /// Threads whose stacks go into a report.
@@ -78,8 +78,8 @@ impl Ahd {
         }
     }
 
-    /// Judges the waits of threads that have been still for long enough, those first that came to rest last. `passed`: time since
-    /// the last look.
+    /// Judges the waits of threads that have been still for long enough: in turns one that came to rest last and one that rests
+    /// longest. `passed`: time since the last look.
     pub(crate) fn judge_waits(&mut self, passed: Duration) {
         let (hopeless, limit) = (self.config.hopeless(), self.config.limit);
         let mut due = Vec::new();
@@ -91,13 +91,21 @@ impl Ahd {
             }
         }
         due.sort_by_key(|&(.., still)| still);
+        let mut due = std::collections::VecDeque::from(due);
         let cpu = cpu_time();
-        for (i, (pid, tid, still)) in due.into_iter().take(JUDGED_A_TICK).enumerate() {
-            if i > 0 && cpu_time().saturating_sub(cpu) > passed / JUDGE_SHARE {
+        for i in 0..JUDGED_A_TICK {
+            if i > 1 && cpu_time().saturating_sub(cpu) > passed / JUDGE_SHARE {
                 break;
             }
+            let next = if i % 2 == 0 { due.pop_front() } else { due.pop_back() };
+            let Some((pid, tid, still)) = next else {
+                break;
+            };
             let started = Instant::now();
-            let verdict = self.verdict(pid, tid, still >= limit);
+            let call = |ahd: &Ahd| ahd.processes.get(&pid).and_then(|p| p.dir.call(tid).ok().flatten());
+            let before = call(self);
+            // Whoever it waited for may have ended its wait while that one was looked for: then it only lacks a CPU by now.
+            let verdict = self.verdict(pid, tid, still >= limit).filter(|_| before.is_some() && call(self) == before);
             let Some(t) = self.processes.get_mut(&pid).and_then(|p| p.threads.get_mut(&tid)) else {
                 continue;
             };
@@ -157,10 +165,11 @@ impl Ahd {
                     _ => self.all_wait(pid, tid),
                 }
             }
-            Wait::Pipe { peers, .. } if peers.iter().all(|&o| o == pid) && single => {
+            // A pipe that nobody at all holds at the other end does not block: where none is found they cannot be seen.
+            Wait::Pipe { peers, .. } if *peers == [pid] && single => {
                 only(Sure::Certain, format!("thread {tid} {}: nobody is left at the other end", words(&wait)))
             }
-            Wait::Pipe { peers, .. } if late && peers.iter().all(|&o| o == pid) => {
+            Wait::Pipe { peers, .. } if late && *peers == [pid] => {
                 only(Sure::Likely, format!("thread {tid} {}: no other process is at the other end", words(&wait)))
             }
             Wait::FileLock { owner: Some(o), .. } if late => self.chain(pid, tid, &wait, *o, *o, Sure::Certain),

@@ -23,7 +23,7 @@ const PARENTS: usize = 64;
 /// CPU time that a stop may cost a thread, ns.
 const STIRS: u64 = 10_000_000;
 /// Looks are never further apart than this.
-const SLOWEST: Duration = Duration::from_millis(500);
+const SLOWEST: Duration = Duration::from_secs(1);
 
 /// Watches processes for hangs. Use from one thread at a time; may be moved between threads.
 #[derive(Debug)]
