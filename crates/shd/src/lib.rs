@@ -6,6 +6,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod kernel;
+pub mod module;
 mod sysrq;
 mod table;
 mod watch;

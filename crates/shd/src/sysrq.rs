@@ -15,6 +15,17 @@ pub enum Action {
     Reboot,
 }
 
+impl Action {
+    /// `report`, `crash` or `reboot`, as [`FromStr`] reads them.
+    pub fn word(self) -> &'static str {
+        match self {
+            Action::Report => "report",
+            Action::Crash => "crash",
+            Action::Reboot => "reboot",
+        }
+    }
+}
+
 impl FromStr for Action {
     type Err = Error;
 

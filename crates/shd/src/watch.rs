@@ -14,27 +14,41 @@ use std::{
 /// thread only.
 pub fn watch(options: &Options, action: Action, to: impl AsFd, until: impl FnOnce(&Shd)) -> Result<(), Error> {
     let to = to.as_fd().try_clone_to_owned().map_err(|e| Error::of("duplicating the output", &e))?;
-    let (to, sysrq) = (File::from(to), Sysrq::new(action)?);
+    let shd = begin(options, action, Some(File::from(to)), |_| ())?;
+    until(&shd);
+    Ok(())
+}
+
+/// Begins to watch, as [`watch`] does. `to` is where each event's line goes; `then` gets it last of all, under the same rules
+/// as the handler of [`Shd::start`].
+pub(crate) fn begin(
+    options: &Options,
+    action: Action,
+    to: Option<File>,
+    then: impl Fn(String) + Send + Sync + 'static,
+) -> Result<Shd, Error> {
+    let sysrq = Sysrq::new(action)?;
     // SAFETY: no memory is given to the call.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
         let what = "locking memory (needs root, or CAP_IPC_LOCK, beside CAP_BPF, CAP_PERFMON and CAP_SYS_NICE)";
         return Err(Error::of(what, &io::Error::last_os_error()));
     }
-    let shd = Shd::start(options, move |event| {
-        let line = json(event);
+    Shd::start(options, move |event| {
+        let mut line = json(event);
         let hung = matches!(event, Event::Hung { .. });
         if hung {
             sysrq.log(&line);
         }
         // The output may block, as terminals do: what is to be done comes first. If nobody reads, nobody is told.
         let done = if hung { sysrq.act() } else { Ok(()) };
-        let _ = (&to).write_all(format!("{line}\n").as_bytes());
+        line.push('\n');
+        let _ = to.as_ref().map(|mut to| to.write_all(line.as_bytes()));
         if let Err(error) = done {
             sysrq.log(&format!("the action was refused: {error}"));
         }
-    })?;
-    until(&shd);
-    Ok(())
+        line.pop();
+        then(line);
+    })
 }
 
 /// An event as one line of JSON, without the newline. Times are seconds of the monotonic clock, durations milliseconds.

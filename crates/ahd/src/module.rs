@@ -1,0 +1,214 @@
+//! The detector as a module of the reliability microkernel: `ahd`.
+//!
+//! Owns: what the detector is told (settings, guarded programs) and how it tells. It looks at every event of the pin P_PERI, in
+//! the process that the core gave it, and reports each [`Event`] as one line of JSON. Promises: a program that is no longer
+//! guarded has left, and is not looked at any more; a report has at most [`MOST`] bytes. Knows nothing after it was loaded again: threads'
+//! habits are learnt anew, and a hang that goes on is told again.
+
+use crate::report::{Event, Hang};
+use crate::{Ahd, Config, Named, json};
+use orbit_rmk::{Context, Filter, Module, ModuleOptions};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Bytes of one report. Beyond, stacks are cut to their innermost frames, and the report says so.
+const MOST: usize = 8 << 20;
+/// Frames that are left of each stack then.
+const FRAMES: usize = 8;
+/// Threads that are left of a hang then.
+const THREADS: usize = 1000;
+
+/// The module. Its settings are made by [`options`].
+pub struct Detector {
+    config: Result<Config, String>,
+    ahd: Ahd,
+    guarded: Vec<i32>,
+}
+
+/// How it is best installed. One look takes less than a millisecond, but with many suspects some seconds: only one of more than
+/// 20 s is taken for an endless loop. Reading a large program's debug information takes memory: 512 MiB.
+pub fn options(config: &Config) -> ModuleOptions {
+    ModuleOptions {
+        settings: written(config).to_string().into_bytes(),
+        deadline: Duration::from_secs(20),
+        memory: 512 << 20,
+        ..ModuleOptions::default()
+    }
+}
+
+impl Module for Detector {
+    const NAME: &'static str = "ahd";
+    const PINS: &'static [&'static str] = &["P_PERI"];
+
+    fn create(settings: &[u8]) -> Detector {
+        let config = read(settings);
+        let ahd = Ahd::new(config.clone().unwrap_or_default());
+        Detector { config, ahd, guarded: Vec::new() }
+    }
+
+    fn start(&mut self, context: &mut Context) {
+        match &self.config {
+            Ok(config) => {
+                let often = Filter::everyone().interval(config.period);
+                context.subscr_event("P_PERI", orbit_rmk::Kind::Period, often);
+            }
+            Err(why) => context.fail(why),
+        }
+    }
+
+    fn event(&mut self, context: &mut Context, _event: &orbit_rmk::Event) {
+        // Periods that passed during a long look, or while looks are spaced out, ask for none.
+        if self.ahd.pause() > self.ahd.config.period / 2 {
+            return;
+        }
+        for event in self.ahd.tick() {
+            context.report(line(event));
+        }
+    }
+
+    fn guarded(&mut self, context: &mut Context, pids: &[u32]) {
+        let now: Vec<i32> = pids.iter().filter_map(|pid| i32::try_from(*pid).ok()).collect();
+        if now.is_empty() {
+            for event in self.ahd.finish() {
+                context.report(line(event));
+            }
+        }
+        let mut let_go = Vec::new();
+        for &pid in &self.guarded {
+            if !now.contains(&pid) && self.ahd.remove(pid) {
+                let_go.push(Event::Left { pid });
+            }
+        }
+        for &pid in &now {
+            if let Err(e) = self.ahd.add(pid)
+                && e.raw_os_error() != Some(libc::ESRCH)
+            {
+                let text = format!("process {pid} cannot be looked into ({e}): needs the same user, or CAP_SYS_PTRACE");
+                context.report(line(Event::Trouble { pid, text }));
+            }
+        }
+        self.guarded = now;
+        for event in std::mem::take(&mut self.ahd.events).into_iter().chain(let_go) {
+            context.report(line(event));
+        }
+    }
+}
+
+impl Ahd {
+    /// Watches a process no more; what its sections cost is told with the next events. `false`: it was not watched, or has ended,
+    /// which the next look tells.
+    pub fn remove(&mut self, pid: i32) -> bool {
+        if self.processes.get(&pid).is_none_or(|p| p.dir.count().is_none()) {
+            return false;
+        }
+        self.processes.remove(&pid);
+        self.stacks.forget(pid);
+        self.rings = None;
+        self.events.extend(self.named.forget(pid, &self.config.sections));
+        true
+    }
+}
+
+/// An event as one line.
+fn line(event: Event) -> String {
+    let text = json::value(&event).to_string();
+    match event {
+        Event::Hang(hang) if text.len() > MOST => json::of_hang(&cut(*hang)).to_string(),
+        _ => text,
+    }
+}
+
+/// A hang of many threads with less of each.
+fn cut(mut hang: Hang) -> Hang {
+    hang.threads.truncate(THREADS);
+    hang.cycle.truncate(THREADS);
+    for thread in &mut hang.threads {
+        if thread.stack.len() > FRAMES || thread.python.len() > FRAMES {
+            thread.note = Some("cut: the report has too many threads".into());
+        }
+        thread.stack.truncate(FRAMES);
+        thread.python.truncate(FRAMES);
+    }
+    hang
+}
+
+fn written(config: &Config) -> Value {
+    // Every field by name: one that is added and not sent would be lost without a word.
+    let Config {
+        period,
+        floor,
+        pool_floor,
+        factor,
+        window,
+        limit,
+        children,
+        busy,
+        busy_limit,
+        blocked,
+        sections,
+        section_cost,
+    } = config;
+    json!({
+        "period": ns(*period), "floor": ns(*floor), "pool_floor": ns(*pool_floor), "factor": factor, "window": window,
+        "limit": ns(*limit), "children": children, "busy": busy, "busy_limit": busy_limit.map(ns), "blocked": blocked,
+        "sections": sections.iter().map(|s| json!([s.name, s.function.to_string()])).collect::<Vec<_>>(),
+        "section_cost": section_cost,
+    })
+}
+
+/// Empty settings are the usual ones.
+fn read(settings: &[u8]) -> Result<Config, String> {
+    if settings.is_empty() {
+        return Ok(Config::default());
+    }
+    let value: Value = serde_json::from_slice(settings).map_err(|e| format!("its settings are no JSON: {e}"))?;
+    let wrong = |name: &str| format!("its settings have no sound `{name}`: {value}");
+    let time = |name: &str| value[name].as_u64().map(Duration::from_nanos).ok_or_else(|| wrong(name));
+    let flag = |name: &str| value[name].as_bool().ok_or_else(|| wrong(name));
+    Ok(Config {
+        period: time("period")?,
+        floor: time("floor")?,
+        pool_floor: time("pool_floor")?,
+        factor: value["factor"].as_f64().ok_or_else(|| wrong("factor"))?,
+        window: value["window"].as_u64().ok_or_else(|| wrong("window"))? as usize,
+        limit: time("limit")?,
+        children: flag("children")?,
+        busy: flag("busy")?,
+        busy_limit: value["busy_limit"].as_u64().map(Duration::from_nanos),
+        blocked: flag("blocked")?,
+        sections: value["sections"]
+            .as_array()
+            .and_then(|all| all.iter().map(named).collect())
+            .ok_or_else(|| wrong("sections"))?,
+        section_cost: value["section_cost"].as_f64().ok_or_else(|| wrong("section_cost"))?,
+    })
+}
+
+fn named(value: &Value) -> Option<Named> {
+    Some(Named { name: value[0].as_str()?.to_owned(), function: value[1].as_str()?.parse().ok()? })
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_survive_the_way() {
+        let config = Config {
+            period: Duration::from_millis(33),
+            factor: 2.5,
+            children: false,
+            busy_limit: Some(Duration::from_secs(9)),
+            sections: vec![Named { name: "a b".into(), function: "libx.so:ns::g".parse().expect("a function") }],
+            ..Config::default()
+        };
+        assert_eq!(read(&options(&config).settings), Ok(config));
+        assert_eq!(read(b""), Ok(Config::default()));
+        assert!(read(b"{}").is_err_and(|why| why.contains("period")));
+        assert!(read(b"rubbish").is_err());
+    }
+}

@@ -1,0 +1,73 @@
+//! In an orbit of a core the detector finds a hang of a guarded program, also after its process was killed, and lets go of what is no
+//! longer guarded.
+
+use orbit_ahd::module::{Detector, options};
+use orbit_ahd::{Config, Event, Kind, json};
+use orbit_rmk::{Core, Installed, Report};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Owned(Child);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The next report that is as wanted.
+fn next<T>(module: &Installed, what: &str, wanted: impl Fn(&Report) -> Option<T>) -> T {
+    let start = Instant::now();
+    let mut seen = Vec::new();
+    while start.elapsed() < PATIENCE {
+        let Some(report) = module.report(Duration::from_millis(100)) else { continue };
+        if let Some(found) = wanted(&report) {
+            return found;
+        }
+        seen.push(report);
+    }
+    panic!("not told: {what}; but {seen:?}; {:?}", module.status());
+}
+
+fn event(report: &Report) -> Option<Event> {
+    match report {
+        Report::Said(text) => json::event(&serde_json::from_str(text).expect("JSON")),
+        _ => None,
+    }
+}
+
+#[test]
+fn hangs_are_found_and_found_again() {
+    // It reads from a pipe whose other end nobody but itself holds.
+    let script = "mkfifo $0; exec 3<>$0; read line <&3";
+    let fifo = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fifo-{}", std::process::id()));
+    let program = Command::new("sh").args(["-c", script]).arg(&fifo).stdin(Stdio::null()).spawn().expect("sh");
+    let program = Owned(program);
+    let pid = program.0.id();
+    let core = Core::new().expect("a core");
+    let config = Config { limit: Duration::from_millis(300), ..Config::default() };
+    let module = core.install::<Detector>(options(&config)).expect("the module");
+    core.guard(pid).expect("a program");
+    let hang = |report: &Report| match event(report) {
+        Some(Event::Hang(hang)) => Some(hang),
+        _ => None,
+    };
+    let first = next(&module, "the hang", hang);
+    assert_eq!((first.kind, first.pid as u32), (Kind::Blocked, pid), "{first:?}");
+    assert!(!first.threads.is_empty() && !first.threads[0].stack.is_empty(), "its stack is told: {first:?}");
+
+    // SAFETY: the module's process, which this program's template made and has not reaped.
+    unsafe { libc::kill(module.status().pid, libc::SIGKILL) };
+    next(&module, "its failure", |report| matches!(report, Report::Failed(_)).then_some(()));
+    next(&module, "its reload", |report| matches!(report, Report::Reloaded { .. }).then_some(()));
+    let again = next(&module, "the hang again", hang);
+    assert_eq!((again.kind, again.pid), (first.kind, first.pid), "{again:?}");
+
+    core.unguard(pid);
+    let left = |report: &Report| matches!(event(report), Some(Event::Left { .. })).then_some(());
+    next(&module, "that it is watched no more", left);
+    let _ = std::fs::remove_file(&fifo);
+}
