@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const FACILITIES: [&str; 26] = [
+const FACILITIES: [&str; 29] = [
     "mappings, futex, sockets",
     "clone with a pidfd",
     "pidfd",
@@ -25,6 +25,9 @@ const FACILITIES: [&str; 26] = [
     "perf: breakpoints",
     "BPF programs",
     "BPF type information",
+    "tracepoints by BPF",
+    "kprobes",
+    "uprobes",
     "ptrace",
     "process_vm_readv",
     "more than one CPU",

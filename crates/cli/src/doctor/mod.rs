@@ -1,7 +1,7 @@
 //! `orbit doctor`: each facility of the kernel that orbits use, whether it is there, what is used in its place, and what
 //! to do to get it. Everything is tried, nothing is guessed from version numbers; what is tried is undone.
 
-mod host;
+pub mod host;
 mod rows;
 mod trial;
 mod tries;

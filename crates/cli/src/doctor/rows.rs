@@ -248,6 +248,33 @@ fn watching() -> Vec<Row> {
         }
         .row(tries::bpf(), ""),
         types_for_bpf(),
+        About {
+            group: WATCHING,
+            name: "tracepoints by BPF",
+            used_for: "seeing switches, system calls, signals and interrupts as they happen (pins P_SCHL, P_SYSC, P_SIG, P_INTR)",
+            instead: "/proc, polled, where it has the figure; else the module says that it lacks the pin",
+            to_do: "as for BPF programs; a kernel with CONFIG_TRACEPOINTS",
+            needed: false,
+        }
+        .row(tries::tracepoint(), ""),
+        About {
+            group: WATCHING,
+            name: "kprobes",
+            used_for: "nothing yet: pins use tracepoints, which every kernel has",
+            instead: "tracepoints",
+            to_do: "a kernel with CONFIG_KPROBE_EVENTS; then as for the task clock",
+            needed: false,
+        }
+        .row(tries::kprobe(), ""),
+        About {
+            group: WATCHING,
+            name: "uprobes",
+            used_for: "sections by name in unmodified programs (orbit guard --section)",
+            instead: "stacks of threads that are suspected, and breakpoints",
+            to_do: "run as root, or give CAP_BPF and CAP_PERFMON; a kernel with CONFIG_UPROBE_EVENTS",
+            needed: false,
+        }
+        .row(tries::uprobe(), ""),
         ptrace(),
         About {
             group: WATCHING,

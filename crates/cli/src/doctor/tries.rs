@@ -4,7 +4,7 @@
 use orbit_linux::Support;
 use orbit_linux::process::{self, RawChild};
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 /// A child that does nothing until it is dropped.
 struct Sleeper {
@@ -80,8 +80,75 @@ pub fn process_vm_readv() -> Support {
 
 /// Loads a program of two instructions for tracepoints.
 pub fn bpf() -> Support {
-    const PROG_LOAD: libc::c_long = 5;
     const TYPE_TRACEPOINT: u32 = 5;
+    answer("loading a program", load(TYPE_TRACEPOINT))
+}
+
+/// Attaches a program of two instructions to the tracepoint of context switches, and takes it away.
+pub fn tracepoint() -> Support {
+    const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
+    const TYPE_RAW_TRACEPOINT: u32 = 17;
+    let program = match load(TYPE_RAW_TRACEPOINT) {
+        Ok(program) => program,
+        Err(error) => return answer::<()>("loading a program", Err(error)),
+    };
+    // The name's address, and the program in the low half of the second word.
+    let open: [u64; 2] = [c"sched_switch".as_ptr() as u64, program.as_raw_fd() as u64];
+    // SAFETY: the kernel reads the two words and the name, which live until the call returns.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, RAW_TRACEPOINT_OPEN, open.as_ptr(), size_of_val(&open)) };
+    answer("attaching to sched_switch", made(fd))
+}
+
+/// Puts a probe on a function of the kernel, not started, and takes it away.
+pub fn kprobe() -> Support {
+    answer("a probe on kernel_clone", probe("kprobe", c"kernel_clone".as_ptr() as u64, 0))
+}
+
+/// Puts a probe on a function of this program, not started, and takes it away.
+pub fn uprobe() -> Support {
+    let here = uprobe as *const () as u64;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let offset = maps.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (start, end, offset) = (hex(start)?, hex(end)?, hex(words.nth(1)?)?);
+        (start..end).contains(&here).then_some(here - start + offset)
+    });
+    match offset {
+        Some(offset) => answer("a probe on a function", probe("uprobe", c"/proc/self/exe".as_ptr() as u64, offset)),
+        None => Support::No("/proc/self/maps does not tell where this program is".to_owned()),
+    }
+}
+
+/// Opens a probe of this kind for this process, not started. `config1` is the address of a C string that lives on.
+fn probe(kind: &str, config1: u64, config2: u64) -> io::Result<OwnedFd> {
+    let path = format!("/sys/bus/event_source/devices/{kind}/type");
+    let text = std::fs::read_to_string(&path)
+        .map_err(|e| io::Error::new(e.kind(), format!("the kernel has none ({path}: {e})")))?;
+    let number: u64 = text.trim().parse().map_err(io::Error::other)?;
+    // `struct perf_event_attr` as words: type and size, ..., flags (disabled), ..., config1, config2.
+    let mut attr = [0_u64; 16];
+    attr[0] = number | (size_of_val(&attr) as u64) << 32;
+    attr[5] = 1;
+    (attr[7], attr[8]) = (config1, config2);
+    const CLOSE_ON_EXEC: libc::c_long = 8;
+    let (this, any_cpu, no_group) = (0 as libc::c_long, -1 as libc::c_long, -1 as libc::c_long);
+    // SAFETY: the kernel reads `attr`, as long as it says, and the string that it points to.
+    made(unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), this, any_cpu, no_group, CLOSE_ON_EXEC) })
+}
+
+fn made(fd: libc::c_long) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Loads a program that returns 0.
+fn load(kind: u32) -> io::Result<OwnedFd> {
+    const PROG_LOAD: libc::c_long = 5;
     /// The first fields of `union bpf_attr` for BPF_PROG_LOAD; the kernel takes any size and zeros for the rest.
     #[repr(C)]
     struct Load {
@@ -99,7 +166,7 @@ pub fn bpf() -> Support {
     let code: [u64; 2] = [0x0000_0000_0000_00b7, 0x0000_0000_0000_0095];
     let license = c"GPL";
     let load = Load {
-        kind: TYPE_TRACEPOINT,
+        kind,
         instructions: code.len() as u32,
         code: code.as_ptr() as u64,
         license: license.as_ptr() as u64,
@@ -110,13 +177,7 @@ pub fn bpf() -> Support {
         flags: 0,
     };
     // SAFETY: the kernel reads `load` and what it points to, which all live until the call returns.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const load, size_of::<Load>()) };
-    if fd < 0 {
-        return answer::<()>("loading a program", Err(io::Error::last_os_error()));
-    }
-    // SAFETY: the kernel made this descriptor for us.
-    drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
-    Support::Yes
+    made(unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const load, size_of::<Load>()) })
 }
 
 /// Takes a protection key and gives it back.
