@@ -25,6 +25,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 impl Ahd {
     /// A thread that used much CPU since the last look, or did before.
     pub(crate) fn suspect(&mut self, pid: i32, tid: i32, since: Since, now: Instant) {
+        if self.named.told(pid, tid) {
+            return;
+        }
         let Some(p) = self.processes.get_mut(&pid) else {
             return;
         };

@@ -127,6 +127,12 @@ impl Sections {
         self.all(pid, stack).first().copied()
     }
 
+    /// Whether a thread was told to spin in a section that it has not left since.
+    pub(crate) fn told(&self, pid: i32, tid: i32) -> bool {
+        let stage = self.suspects.get(&(pid, tid)).and_then(|s| s.stage.as_ref());
+        stage.is_some_and(|s| s.told.is_some())
+    }
+
     /// The sections whose functions are on a stack, the innermost first.
     fn all(&self, pid: i32, stack: &[Frame]) -> Vec<usize> {
         let mut out = Vec::new();
