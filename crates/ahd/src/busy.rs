@@ -19,6 +19,14 @@ use std::time::{Duration, Instant};
 const MOST_EASE: u64 = 2;
 /// Where threads may not be traced there is no examination, but so much more patience.
 const BLIND: u64 = 4;
+/// So much more also for a thread that makes other calls or takes new memory while it is examined.
+const WORKS: u64 = 4;
+/// Page faults that show that it takes new memory.
+const FAULTS: u64 = 4;
+/// Bursts of so much CPU time, ns, count as an exit of their own.
+const LONG: u64 = 30_000_000;
+/// No wait point has this address.
+const LONG_EXIT: u64 = u64::MAX - 1;
 /// After a hang was told the thread is looked at again each time it used this much more.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -95,6 +103,7 @@ impl Ahd {
         };
         let points = t.points.clone();
         let usual = |nr| points.waits_in(nr);
+        let faults = p.dir.faults(tid);
         let mut look = exam::look(tid, &file, &usual);
         if let Look::Spins { .. } = look {
             look = exam::look(tid, &file, &usual);
@@ -124,6 +133,12 @@ impl Ahd {
                 (None, Sure::Guess)
             }
         };
+        // One long job makes calls, or takes new memory: more patience before it is said to spin.
+        let works = calls.is_some_and(|n| n > 0) || p.dir.faults(tid).saturating_sub(faults) >= FAULTS;
+        if works && progress < check * WORKS {
+            burst.examine = progress + check;
+            return;
+        }
         burst.examine = progress + AGAIN.as_nanos() as u64;
         if t.told.is_some() {
             return;
@@ -176,7 +191,9 @@ fn end(events: &mut Vec<Event>, pid: i32, t: &mut crate::thread::Thread, now: In
     if let Some(b) = t.burst.take() {
         let progress = t.sched.run.saturating_sub(b.run);
         if progress > 0 {
-            t.history.add(t.points.exit(), progress);
+            // Among many short jobs the mean would not show the few long ones.
+            let exit = if progress >= LONG { LONG_EXIT } else { t.points.exit() };
+            t.history.add(exit, progress);
         }
     }
     if let Some((Kind::Busy, told)) = t.told {

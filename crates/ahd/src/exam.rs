@@ -12,7 +12,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// CPU time a thread must have had before it may be said to spin.
-const CPU: Duration = Duration::from_millis(20);
+const CPU: Duration = Duration::from_millis(30);
 /// Wall time after which a thread that got too little CPU is let go.
 const PATIENCE: Duration = Duration::from_millis(400);
 /// Other calls that stand for that CPU time: following them takes longer than making them.

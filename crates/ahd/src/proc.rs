@@ -88,6 +88,15 @@ impl Dir {
         status(&self.text(format_args!("task/{tid}/status")).ok()?)
     }
 
+    /// Page faults of one thread so far; 0 if it is gone.
+    pub(crate) fn faults(&self, tid: i32) -> u64 {
+        let text = self.text(format_args!("task/{tid}/stat")).unwrap_or_default();
+        // Behind the name: state, six numbers, flags, minor faults, those of children, major faults.
+        let rest = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        let number = |nth| rest.split(' ').nth(nth).and_then(|n: &str| n.parse::<u64>().ok()).unwrap_or(0);
+        number(7) + number(9)
+    }
+
     /// Children of one thread, where the kernel lists them.
     pub(crate) fn children(&self, tid: i32) -> Vec<i32> {
         let text = self.text(format_args!("task/{tid}/children")).unwrap_or_default();
