@@ -36,7 +36,7 @@ const WARM_RARE: Duration = Duration::from_millis(4000);
 /// A place that nobody comes by in this time is not reached.
 const REACHED: Duration = Duration::from_secs(15);
 /// A hang that is not told in this time is not found,
-const FOUND: Duration = Duration::from_secs(15);
+const FOUND: Duration = Duration::from_secs(60);
 /// unless a thread that spins has had less CPU time than this by then (as on a busy machine):
 const CPU: u64 = 3_000_000_000;
 /// then after this time.
