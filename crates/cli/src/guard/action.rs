@@ -1,6 +1,5 @@
 //! What is done about a hang.
 
-use super::show;
 use orbit_ahd::Hang;
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -71,7 +70,7 @@ impl FromStr for OnHang {
 /// for it.
 pub fn exec(command: &str, hang: &Hang) -> io::Result<std::process::Child> {
     let mut report = File::from(orbit_linux::memfd::create("orbit-guard-report", 0, false)?);
-    show::json_hang(&mut report, hang)?;
+    writeln!(report, "{}", orbit_ahd::json::of_hang(hang))?;
     report.flush()?;
     report.rewind()?;
     Command::new("/bin/sh")

@@ -1,10 +1,12 @@
 //! `orbit guard`: runs or joins a program and tells when, where and why it hangs.
 //!
-//! Owns: the loop that looks once a period, what is shown, what is done about a hang. The detection is `orbit-ahd`'s. Exit status: that
+//! Owns: the loop that waits for signals, the program's end and news, what is shown, what is done about a hang. The detection is
+//! `orbit-ahd`'s, in a module of a core of the guard's own ([`detector`]). Exit status: that
 //! of the program (128 and the signal's number if one ended it), 127 or 126 if it could not be found or run, 125 if the
 //! guard itself could not begin; with `--pid` 0 once the process has ended or the guard was asked to leave.
 
 mod action;
+mod detector;
 mod program;
 mod settings;
 mod show;
@@ -12,6 +14,7 @@ mod system;
 
 use crate::out::{Done, FAINT, Failure};
 use action::OnHang;
+use detector::{About, Detector, News};
 use orbit_ahd::{Ahd, Event, Hang};
 use program::Signals;
 use settings::Settings;
@@ -67,6 +70,9 @@ pub struct Args {
         conflicts_with_all = ["pid", "program", "on_hang", "config", "section"]
     )]
     system: Option<orbit_shd::Action>,
+    /// Runs the detection in the guard itself: one process less, but a detector that fails takes the guard with it.
+    #[arg(long)]
+    in_process: bool,
     /// The program and its arguments.
     #[arg(
         trailing_var_arg = true,
@@ -88,7 +94,7 @@ const RESTART_CALM: Duration = Duration::from_secs(60);
 
 pub fn run(args: &Args) -> Done {
     if let Some(action) = args.system {
-        return system::run(action, args.events.as_deref());
+        return system::run(action, args.events.as_deref(), args.in_process);
     }
     match begin(args) {
         Ok(mut guard) => guard.watch(),
@@ -109,8 +115,7 @@ enum Events {
 }
 
 struct Guard {
-    ahd: Ahd,
-    settings: Settings,
+    detector: Detector,
     on_hang: OnHang,
     events: Events,
     signals: Signals,
@@ -168,17 +173,18 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         },
     };
     let pidfd = orbit_linux::pidfd::open(pid).map_err(|e| cannot(&format!("cannot join process {pid}"), e))?;
-    let mut ahd = Ahd::new(settings.config.clone());
-    if let Err(e) = ahd.add(pid) {
-        // A program of our own may have ended already.
-        if child.is_none() {
-            return Err(cannot(&format!("cannot look into process {pid} (the same user, or CAP_SYS_PTRACE)"), e));
-        }
+    // Tried here, for the error; a program of our own may have ended already.
+    if child.is_none()
+        && let Err(e) = Ahd::new(settings.config.clone()).add(pid)
+    {
+        return Err(cannot(&format!("cannot look into process {pid} (the same user, or CAP_SYS_PTRACE)"), e));
     }
+    let mut detector = Detector::new(&settings.config, settings.deadline, args.in_process);
+    // One that has ended meanwhile is noticed in the loop.
+    let _ = detector.watch(pid);
     let now = Instant::now();
     Ok(Guard {
-        ahd,
-        settings,
+        detector,
         on_hang,
         events,
         signals,
@@ -198,14 +204,14 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
 impl Guard {
     fn watch(&mut self) -> Done {
         loop {
-            let mut fds = [readable(self.signals.as_fd()), readable(self.pidfd.as_fd())];
-            orbit_linux::poll::poll(&mut fds, Some(self.ahd.pause()))?;
+            let reports = self.detector.descriptors();
+            let mut fds = vec![readable(self.signals.as_fd()), readable(self.pidfd.as_fd())];
+            fds.extend(reports.iter().map(|fd| readable(fd.as_fd())));
+            orbit_linux::poll::poll(&mut fds, Some(self.detector.pause()))?;
             for signal in self.signals.take() {
                 let leave = self.child.is_none() && signal != libc::SIGWINCH;
                 if leave {
-                    for event in self.ahd.finish() {
-                        self.tell(&event);
-                    }
+                    self.finish();
                     return Ok(ExitCode::SUCCESS);
                 }
                 // It may have ended in this very moment.
@@ -214,11 +220,9 @@ impl Guard {
             if fds[1].revents != 0 {
                 return Ok(self.end());
             }
-            if self.ahd.pause() > Duration::ZERO {
-                continue;
-            }
             let mut restart = None;
-            for event in self.ahd.tick() {
+            for news in self.detector.news() {
+                let Some(event) = self.event(news) else { continue };
                 match &event {
                     Event::Recovered { pid, .. } if self.ended.contains(pid) => continue,
                     _ => self.tell(&event),
@@ -244,6 +248,37 @@ impl Guard {
             Events::None => Ok(()),
             Events::Stdout => show::json(&mut io::stdout().lock(), event, at),
             Events::File(f) => show::json(f, event, at),
+        };
+    }
+
+    /// The event that a piece of news is; else it is about a module, and shown.
+    fn event(&mut self, news: News) -> Option<Event> {
+        match news {
+            News::Event(event) => Some(event),
+            News::Module(about) => {
+                self.about(&about);
+                None
+            }
+        }
+    }
+
+    /// Tells what is left to tell when nothing will be watched any more.
+    fn finish(&mut self) {
+        for news in self.detector.finish() {
+            if let Some(event) = self.event(news) {
+                self.tell(&event);
+            }
+        }
+    }
+
+    /// Shows how a module stands.
+    fn about(&mut self, about: &About) {
+        let at = self.began.elapsed();
+        let _ = show::text_about(&mut anstream::stderr().lock(), about);
+        let _ = match &mut self.events {
+            Events::None => Ok(()),
+            Events::Stdout => show::json_about(&mut io::stdout().lock(), about, at),
+            Events::File(f) => show::json_about(f, about, at),
         };
     }
 
@@ -289,7 +324,7 @@ impl Guard {
 
     /// Kills the program with all that is watched of it and starts it anew; an exit status if that fails.
     fn restart(&mut self, hung: i32) -> Option<ExitCode> {
-        for pid in self.ahd.pids() {
+        for pid in self.detector.pids() {
             if let Ok(fd) = orbit_linux::pidfd::open(pid) {
                 // It may have ended meanwhile.
                 let _ = orbit_linux::pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
@@ -315,22 +350,21 @@ impl Guard {
             }
         }
         self.started = Instant::now();
-        for event in self.ahd.finish() {
-            self.tell(&event);
-        }
-        self.ahd = Ahd::new(self.settings.config.clone());
+        self.finish();
+        self.detector.forget();
         // A program that has ended already is noticed in the loop.
-        let _ = self.ahd.add(self.pid);
+        let _ = self.detector.watch(self.pid);
         self.did(&format!("killed the program and started it again as process {}", self.pid), self.pid);
         None
     }
 
     /// The program has ended.
     fn end(&mut self) -> ExitCode {
-        for event in self.ahd.finish() {
-            self.tell(&event);
+        let there = self.detector.pids().contains(&self.pid);
+        self.finish();
+        if there {
+            self.tell(&Event::Left { pid: self.pid });
         }
-        self.tell(&Event::Left { pid: self.pid });
         match self.child.as_mut().map(Child::wait) {
             None => ExitCode::SUCCESS,
             Some(Ok(status)) => ExitCode::from(program::status(status)),
@@ -340,6 +374,13 @@ impl Guard {
             }
         }
     }
+}
+
+/// Shows on stderr what the module `name` said, if it is the detection; `false` if it is not.
+pub fn shown(name: &str, text: &str) -> io::Result<bool> {
+    let value = serde_json::from_str(text).ok();
+    let event = value.as_ref().and_then(orbit_ahd::json::event).filter(|_| name == "ahd");
+    event.map_or(Ok(false), |event| show::text(&mut anstream::stderr().lock(), &event).map(|()| true))
 }
 
 fn readable(fd: BorrowedFd<'_>) -> libc::pollfd {

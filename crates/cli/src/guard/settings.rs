@@ -13,12 +13,14 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub config: Config,
+    /// How long one look may take before the detector is taken for looping.
+    pub deadline: Option<Duration>,
     pub on_hang: Option<OnHang>,
     pub events: Option<String>,
 }
 
 /// Keys with what is right for each, in the order of the documentation.
-const KEYS: [(&str, &str); 14] = [
+const KEYS: [(&str, &str); 15] = [
     ("period_ms", "a whole number from 10 to 1000"),
     ("floor_ms", "a whole number from 50 to 3600000"),
     ("pool_floor_ms", "a whole number from 50 to 3600000"),
@@ -31,6 +33,7 @@ const KEYS: [(&str, &str); 14] = [
     ("blocked", "true or false"),
     ("section", "\"NAME=FUNCTION\", FUNCTION as in --section; may be given several times"),
     ("section_cost", "a number from 0 to 100, percent; 0 for no bound"),
+    ("deadline_ms", "a whole number from 500 to 3600000"),
     ("on_hang", "\"report\", \"signal:SIG\", \"kill\", \"restart\" or \"exec:CMD\""),
     ("events", "a file name in double quotes, or \"-\" for stdout"),
 ];
@@ -117,6 +120,7 @@ fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result
         "section_cost" => {
             c.section_cost = value.parse().ok().filter(|p| (0.0..=100.0).contains(p)).ok_or_else(wrong)?;
         }
+        "deadline_ms" => out.deadline = Some(ms(500, 3_600_000)?),
         "on_hang" => out.on_hang = Some(text()?.parse().map_err(|e| format!("{}: {e}", wrong()))?),
         _ => out.events = Some(text()?.to_owned()),
     }

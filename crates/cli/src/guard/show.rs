@@ -3,10 +3,9 @@
 //! For people: clear text on stderr, in colour on a terminal. For machines: one JSON object a line; every line has
 //! `event` and `time_ms` (since the guard began).
 
+use super::detector::About;
 use crate::out::{BAD, FAINT, GOOD, HEAD, WARN};
-use orbit_ahd::{Event, Hang, Involved, SectionUse};
-use orbit_inspect::stacks::Frame;
-use serde::Serialize;
+use orbit_ahd::{Event, Hang};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::time::Duration;
@@ -14,101 +13,32 @@ use std::time::Duration;
 /// Frames of a stack that people are shown; machines get all.
 const SHOWN: usize = 12;
 
-#[derive(Serialize)]
-struct JsonFrame<'a> {
-    function: Option<&'a str>,
-    file: Option<&'a str>,
-    line: Option<u32>,
-    module: &'a str,
-    offset: u64,
-    address: u64,
-    inlined: bool,
-    sure: String,
-}
-
-fn json_frame(f: &Frame) -> JsonFrame<'_> {
-    JsonFrame {
-        function: f.function.as_deref(),
-        file: f.file.as_deref(),
-        line: f.line,
-        module: &f.module,
-        offset: f.offset,
-        address: f.address,
-        inlined: f.inlined,
-        sure: f.sure.to_string(),
-    }
-}
-
-fn json_thread(t: &Involved) -> Value {
-    let python: Vec<Value> =
-        t.python.iter().map(|f| json!({"function": f.function, "file": f.file, "line": f.line})).collect();
-    let frames: Vec<JsonFrame<'_>> = t.stack.iter().map(json_frame).collect();
-    json!({
-        "pid": t.pid, "tid": t.tid, "comm": t.comm, "does": t.does, "note": t.note, "frames": frames, "python": python,
-    })
-}
-
-fn of_hang(h: &Hang) -> Value {
-    let cycle: Vec<Value> = h
-        .cycle
-        .iter()
-        .map(|e| {
-            json!({
-                "pid": e.pid, "tid": e.tid, "waits_for": e.waits_for, "held_by": e.held_by, "sure": e.sure.to_string(),
-            })
-        })
-        .collect();
-    json!({
-        "event": "hang",
-        "kind": h.kind.word(),
-        "pid": h.pid,
-        "tid": h.tid,
-        "comm": h.comm,
-        "section": h.section,
-        "progress": h.progress,
-        "usual": h.usual,
-        "check_value": h.check_value,
-        "unit": h.unit.word(),
-        "since_ms": ms(h.since),
-        "latency_ms": ms(h.latency),
-        "why": h.why,
-        "sure": h.sure.to_string(),
-        "stacks": h.threads.iter().map(json_thread).collect::<Vec<_>>(),
-        "cycle": cycle,
-    })
-}
-
 fn ms(d: Duration) -> f64 {
     d.as_micros() as f64 / 1e3
 }
 
-/// A hang as one line of JSON.
-pub fn json_hang(to: &mut impl Write, hang: &Hang) -> io::Result<()> {
-    writeln!(to, "{}", of_hang(hang))
-}
-
 /// An event as one line of JSON; `at` is the time since the guard began.
 pub fn json(to: &mut impl Write, event: &Event, at: Duration) -> io::Result<()> {
-    let value = match event {
-        Event::Joined { pid, comm } => json!({"event": "joined", "pid": pid, "comm": comm}),
-        Event::Left { pid } => json!({"event": "left", "pid": pid}),
-        Event::Hang(h) => of_hang(h),
-        Event::Recovered { pid, tid, kind, after } => {
-            json!({"event": "recovered", "pid": pid, "tid": tid, "kind": kind.word(), "after_ms": ms(*after)})
-        }
-        Event::Trouble { pid, text } => json!({"event": "trouble", "pid": pid, "text": text}),
-        Event::Sections { pid, list } => {
-            json!({"event": "sections", "pid": pid, "sections": list.iter().map(section).collect::<Vec<_>>()})
-        }
-    };
-    line(to, value, at)
+    line(to, orbit_ahd::json::value(event), at)
 }
 
-fn section(s: &SectionUse) -> Value {
-    json!({
-        "section": s.section, "function": s.function, "file": s.file, "hits": s.hits, "ns_per_hit": s.ns_per_hit,
-        "cpu_ms": s.cpu_ns as f64 / 1e6, "share_percent": s.share * 100.0, "windows": s.windows,
-    })
+/// How a module stands, as one line of JSON.
+pub fn json_about(to: &mut impl Write, about: &About, at: Duration) -> io::Result<()> {
+    let About { module, state, text, pid } = about;
+    line(to, json!({"event": "module", "module": module, "state": state, "text": text, "pid": pid}), at)
+}
+
+/// The same for people; that all is as it should be is left out.
+pub fn text_about(to: &mut impl Write, about: &About) -> io::Result<()> {
+    let About { module, state, text, .. } = about;
+    match *state {
+        "loaded" => Ok(()),
+        "in-process" if text == "as asked" => Ok(()),
+        "in-process" => writeln!(to, "{FAINT}orbit guard: the detection runs in the guard itself: {text}{FAINT:#}"),
+        "said" => writeln!(to, "orbit guard: module {module}: {text}"),
+        "reloaded" => writeln!(to, "{GOOD}orbit guard:{GOOD:#} module {module} was loaded again"),
+        _ => writeln!(to, "{WARN}orbit guard:{WARN:#} module {module} {state}: {text}"),
+    }
 }
 
 /// Something the guard itself did, as one line of JSON.

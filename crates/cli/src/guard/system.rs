@@ -1,45 +1,110 @@
 //! `orbit guard --system`: watches the kernel instead of a program, and tells when a CPU hangs.
 //!
-//! Owns: where the events go, and until when. The detection is `orbit-shd`'s. Ends with status 0 at SIGINT or SIGTERM, with
-//! 1 if it could not begin.
+//! Owns: where the events go, and until when. The detection is `orbit-shd`'s, in a module of a core of the guard's own, so that it
+//! is loaded again if it fails; where that cannot be, in the guard itself. Either way its watchers write the events themselves:
+//! what is done here may wait for a CPU that hangs. Ends with status 0 at SIGINT or SIGTERM, with 1 if it could not begin.
 
-use crate::out::{Done, Failure};
+use super::detector::About;
+use super::{readable, show};
+use crate::out::{Done, FAINT, Failure};
+use crate::pins::hosted::{self, Hosted};
+use orbit_rmk::{Module, Report};
+use orbit_shd::module::{self, Orders, Output, Watch};
 use orbit_shd::{Action, Error, Options, watch};
-use std::{fs::File, io, os::fd::AsFd, process::ExitCode};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Watches until a signal asks it to leave; `events` is a file to append to, else stdout.
-pub fn run(action: Action, events: Option<&str>) -> Done {
-    let signals = leave_signals();
-    // SAFETY: the set was filled. Blocked before any thread is made, the signals wait for `sigwait`.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut()) };
-    let options = Options::default();
-    match events {
-        None | Some("-") => begin(&options, action, io::stdout(), &signals),
-        Some(path) => {
-            let cannot = |e| Failure::Text(format!("cannot write events to {path}: {e}"));
-            let file = File::options().create(true).append(true).open(path).map_err(cannot)?;
-            begin(&options, action, file, &signals)
+pub fn run(action: Action, events: Option<&str>, in_process: bool) -> Done {
+    let signals = Leave::catch().map_err(|e| Failure::Text(format!("cannot receive signals: {e}")))?;
+    let file = events.filter(|path| *path != "-");
+    let to = match file {
+        None => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+        Some(path) => File::options().create(true).append(true).open(path),
+    };
+    let to = to.map_err(|e| Failure::Text(format!("cannot write events to {}: {e}", file.unwrap_or("stdout"))))?;
+    let output = file.map_or(Output::Stdout, |path| Output::File(path.into()));
+    let hosted = match in_process {
+        true => Err(None),
+        false => begin(Orders { action, output, ..Orders::default() }).map_err(Some),
+    };
+    match hosted {
+        Ok(hosted) => follow(&hosted, &signals, to)?,
+        Err(why) => {
+            let here = watch(&Options::default(), action, &to, |_| {
+                if let Some(why) = why {
+                    let mut to = anstream::stderr();
+                    let _ = writeln!(to, "{FAINT}orbit guard: the detection runs in the guard itself: {why}{FAINT:#}");
+                }
+                signals.wait();
+            });
+            here.map_err(|e: Error| Failure::Text(format!("cannot watch the system: {e}")))?;
         }
     }
-    .map_err(|e| Failure::Text(format!("cannot watch the system: {e}")))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn begin(options: &Options, action: Action, to: impl AsFd, signals: &libc::sigset_t) -> Result<(), Error> {
-    watch(options, action, to, |_| {
-        let mut which = 0;
-        // SAFETY: the set was filled, and the call writes one number.
-        unsafe { libc::sigwait(signals, &mut which) };
-    })
+fn begin(orders: Orders) -> Result<Arc<Hosted>, String> {
+    let hosted = Hosted::new()?;
+    hosted.install(Watch::NAME, &[], |core| core.install::<Watch>(module::options(&orders)))?;
+    // Only for looking on from outside: without it the guard does its work.
+    let _ = hosted.serve();
+    Ok(hosted)
 }
 
-fn leave_signals() -> libc::sigset_t {
-    // SAFETY: the calls fill the set that they are given.
-    unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, libc::SIGINT);
-        libc::sigaddset(&mut set, libc::SIGTERM);
-        set
+/// Tells how the module stands until a signal comes. Events it has written already.
+fn follow(hosted: &Hosted, signals: &Leave, mut to: File) -> io::Result<()> {
+    let began = Instant::now();
+    loop {
+        let reports = hosted.descriptors();
+        let mut fds = vec![readable(signals.0.as_fd())];
+        fds.extend(reports.iter().map(|fd| readable(fd.as_fd())));
+        orbit_linux::poll::poll(&mut fds, Some(Duration::from_secs(1)))?;
+        if fds[0].revents != 0 {
+            hosted.clear();
+            return Ok(());
+        }
+        for (name, report) in hosted.reports() {
+            if name == Watch::NAME && matches!(report, Report::Said(_)) {
+                continue;
+            }
+            let (state, text) = hosted::words(report);
+            let about = About { module: name.to_owned(), state, text, pid: hosted.process_of(name) };
+            // If nobody reads, nobody is told.
+            let _ = show::text_about(&mut anstream::stderr(), &about);
+            let _ = show::json_about(&mut to, &about, began.elapsed());
+        }
+    }
+}
+
+/// SIGINT and SIGTERM, as a descriptor.
+struct Leave(OwnedFd);
+
+impl Leave {
+    /// To be called before there are other threads.
+    fn catch() -> io::Result<Leave> {
+        // SAFETY: the calls fill the set that they are given and read it.
+        let fd = unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGINT);
+            libc::sigaddset(&raw mut set, libc::SIGTERM);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC)
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just made this descriptor for us.
+        Ok(Leave(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn wait(&self) {
+        // Nothing yet is a signal of another kind that came in between; an error cannot be waited out.
+        while matches!(orbit_linux::poll::poll(&mut [readable(self.0.as_fd())], None), Ok(0)) {}
     }
 }

@@ -19,8 +19,8 @@ use std::time::Duration;
 pub enum Ask {
     /// How it, its modules and its pins stand.
     List,
-    /// To install this module.
-    Load(String),
+    /// To install this module and guard these programs for it.
+    Load { name: String, pids: Vec<u32> },
     /// To remove it.
     Unload(String),
 }

@@ -5,6 +5,7 @@
 mod builtin;
 mod control;
 mod host;
+pub mod hosted;
 pub mod modules;
 
 use crate::out::{self, BAD, Done, FAINT, Failure, GOOD, HEAD, WARN};

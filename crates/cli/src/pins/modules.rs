@@ -26,7 +26,13 @@ pub struct Args {
 enum What {
     Run(host::Args),
     /// Loads a module into a running core.
-    Load(Change),
+    Load {
+        #[command(flatten)]
+        change: Change,
+        /// Guards the program with this process number for this module, beside what the core guards for all; may be repeated.
+        #[arg(long, value_name = "N")]
+        pid: Vec<u32>,
+    },
     /// Unloads a module; its process ends, pins that nobody else uses are unloaded.
     Unload(Change),
 }
@@ -54,7 +60,7 @@ pub fn run(args: &Args) -> Done {
     match &args.what {
         None => list(args.json),
         Some(What::Run(args)) => host::run(args),
-        Some(What::Load(change)) => ask(change, Ask::Load(change.name.clone())),
+        Some(What::Load { change, pid }) => ask(change, Ask::Load { name: change.name.clone(), pids: pid.clone() }),
         Some(What::Unload(change)) => ask(change, Ask::Unload(change.name.clone())),
     }
 }
