@@ -150,7 +150,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn new(pid: i32, config: &Config) -> std::io::Result<Process> {
+    /// `room` descriptors may be kept.
+    pub(crate) fn new(pid: i32, config: &Config, room: usize) -> std::io::Result<Process> {
         let dir = Dir::open(pid)?;
         let exe = dir.exe();
         let mut p = Process {
@@ -164,7 +165,7 @@ impl Process {
             troubled: false,
             all_told: false,
         };
-        p.keep_up(config.window, 0);
+        p.keep_up(config.window, room);
         if p.threads.is_empty() {
             return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
         }

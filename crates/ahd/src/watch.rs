@@ -80,7 +80,8 @@ impl Ahd {
         if self.processes.contains_key(&pid) {
             return Ok(());
         }
-        let process = Process::new(pid, &self.config)?;
+        let kept: usize = self.processes.values().map(|p| p.threads.len()).sum();
+        let process = Process::new(pid, &self.config, room().saturating_sub(kept))?;
         let comm = process.dir.comm(pid);
         self.processes.insert(pid, process);
         self.rings = None;
