@@ -39,7 +39,7 @@ fn bad_limits_are_refused() {
     assert_eq!(error.kind(), Kind::Invalid);
     assert!(error.to_string().contains("raise the limit"), "{error}");
     assert_eq!(Area::builder("none").limit(0).build().unwrap_err().kind(), Kind::Invalid);
-    assert_eq!(Area::builder("all").limit(usize::MAX).build().unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(Area::builder("all").limit(usize::MAX).build().unwrap_err().kind(), Kind::TooLarge);
     let error = Area::builder("vast").limit(1 << 46).build().unwrap_err();
     assert_eq!(error.kind(), Kind::Full);
     assert!(error.to_string().contains("window"), "{error}");
