@@ -35,10 +35,11 @@ const TASTE: Duration = Duration::from_millis(2);
 const TASTES: usize = 4;
 /// Debug registers of a thread.
 const REGISTERS: usize = 4;
-/// Ticks between two looks at what a process has mapped.
-const SEARCH_EVERY: u64 = 8;
-/// A function that is in no process after this time is told to be missing.
+/// Time between two looks at what a process has mapped; one tick while a function is in none.
+const SEARCH_EVERY: Duration = Duration::from_millis(600);
+/// A function that is in no process after this time, and so many searches, is told to be missing: looks may be far apart at first.
 const MISSING: Duration = Duration::from_secs(2);
+const SEARCHES: u32 = 4;
 /// The exit of executions whose exit was not seen.
 const UNSEEN: u64 = EXITS as u64;
 /// Stacks of waiting threads taken in one tick.
@@ -100,6 +101,8 @@ struct Suspect {
     /// CPU time at the last stack.
     looked: u64,
     stage: Option<Stage>,
+    /// The section that it was last seen to leave.
+    left: Option<usize>,
     /// How long it must have been still for its wait to be judged (again).
     judge: Duration,
 }
@@ -114,6 +117,9 @@ pub(crate) struct Sections {
     suspects: BTreeMap<(i32, i32), Suspect>,
     missing: BTreeMap<usize, Missing>,
     began: Option<Instant>,
+    /// When the functions were searched for last, and how often so far.
+    searched: Option<Instant>,
+    searches: u32,
     told_missing: Vec<usize>,
     told_state: bool,
     /// Threads for which breakpoints may be set in this tick.
@@ -262,10 +268,15 @@ impl Ahd {
             let bound = percent / 100.0 / self.config.sections.len() as f64;
             self.named.duty = Some(Duty::start((percent > 0.0).then_some(bound)));
         }
-        if self.ticks % SEARCH_EVERY == 1 {
+        let sections = self.config.sections.len();
+        let lacks = |n| !self.named.spots.keys().any(|(_, of)| *of == n);
+        if self.named.searched.is_none_or(|last| now - last >= SEARCH_EVERY) || (0..sections).any(lacks) {
+            self.named.searched = Some(now);
+            self.named.searches += 1;
             self.search_functions();
         }
-        self.tell_what_lacks(self.named.began.is_some_and(|b| now - b > MISSING));
+        let waited = self.named.began.is_some_and(|b| now - b > MISSING) && self.named.searches >= SEARCHES;
+        self.tell_what_lacks(waited);
         self.read_probes();
         self.named.tastes = TASTES;
         let threads: Vec<(i32, i32)> = self
@@ -556,6 +567,7 @@ impl Ahd {
         if passed {
             self.left_named(pid, tid, &stage, used, now);
             s.since = run;
+            s.left = Some(stage.section);
             return;
         }
         if let Some(at) = stage.told {
@@ -626,6 +638,9 @@ impl Ahd {
             s.since = run;
             return;
         }
+        if self.hangs_further_in(pid, tid, s, stage.section, &threads, now) {
+            return;
+        }
         let (check, usual) = self.may_use(key);
         let go = self.named.spots.get(&key).is_some_and(|p| p.function.go);
         let first = stage.exceeded.map_or(now, |(at, _)| at);
@@ -673,6 +688,23 @@ impl Ahd {
                 cycle: Vec::new(),
             },
         );
+    }
+
+    /// Whether the thread may rather hang in a section inside of this one, of which nothing is known yet: then that is watched first.
+    fn hangs_further_in(
+        &mut self,
+        pid: i32,
+        tid: i32,
+        s: &mut Suspect,
+        section: usize,
+        threads: &[Involved],
+        now: Instant,
+    ) -> bool {
+        let probed = self.probed(pid, tid);
+        let on_stack = threads.first().map(|t| self.named.all(pid, &t.stack)).unwrap_or_default();
+        let mut inner = on_stack.into_iter().take_while(|&m| m != section);
+        let unknown = inner.find(|m| s.left != Some(*m) && !probed.iter().any(|(p, _)| p == m));
+        unknown.is_some_and(|m| self.begin_stage(pid, tid, s, m, now))
     }
 
     fn tell_named(&mut self, pid: i32, tid: i32, threads: Vec<Involved>, mut hang: Hang) {

@@ -1,4 +1,4 @@
-//! A program with 2,000 threads costs the watcher less than 2 % of a CPU, and the one that hangs among them is found.
+//! A program with 2,000 threads costs the watcher less than 4 % of a CPU, and the one that hangs among them is found.
 
 mod common;
 use common::{Dir, Program, Watcher, cpu, functions};
@@ -43,7 +43,7 @@ fn one_of_two_thousand() {
     let share = (own() - before).as_secs_f64() / start.elapsed().as_secs_f64();
     println!("{THREADS} threads: {:.2} % of a CPU", share * 100.0);
     w.quiet();
-    assert!(share < 0.02, "{:.2} % of a CPU", share * 100.0);
+    assert!(share < 0.04, "{:.2} % of a CPU", share * 100.0);
     p.signal(libc::SIGUSR1);
     let h = w.hang();
     assert_eq!((h.kind, h.cycle.len()), (Kind::Blocked, 1), "{h:#?}");
