@@ -123,8 +123,11 @@ impl Watcher {
     }
 
     pub fn hangs(&self) -> Vec<&Hang> {
-        let hang = |e| if let &Event::Hang(ref h) = e { Some(&**h) } else { None };
-        self.events.iter().filter_map(hang).collect()
+        let hangs = self.events.iter().filter_map(|e| match e {
+            Event::Hang(h) => Some(&**h),
+            _ => None,
+        });
+        hangs.collect()
     }
 
     /// The first hang, waited for.

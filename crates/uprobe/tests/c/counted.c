@@ -47,7 +47,8 @@ int main(void) {
     char line[64];
     while (fgets(line, sizeof line, stdin)) {
         long how = atol(line), times = atol(strchr(line, ' '));
-        for (long i = 0; i < times; i++) {
+        // Volatile: longjmp comes back into this loop.
+        for (volatile long i = 0; i < times; i++) {
             if (setjmp(out) == 0) {
                 counted(how);
             }
