@@ -2,7 +2,7 @@
 //!
 //! Owns: what the detector is told (settings, guarded programs) and how it tells. It looks at every event of the pin P_PERI, in
 //! the process that the core gave it, and reports each [`Event`] as one line of JSON. Promises: a program that is no longer
-//! guarded has left, and is not looked at any more; a report has at most [`MOST`] bytes. Knows nothing after it was loaded again: threads'
+//! guarded has left, and is not looked at any more; a report has at most `MOST` bytes. Knows nothing after it was loaded again: threads'
 //! habits are learnt anew, and a hang that goes on is told again.
 
 use crate::report::{Event, Hang};
