@@ -331,7 +331,8 @@ impl Ahd {
                 continue;
             };
             let files: Vec<(u64, u64)> = maps.iter().filter(|m| m.exec && m.ino != 0).map(|m| (m.dev, m.ino)).collect();
-            if self.named.mapped.get(&pid) == Some(&files) {
+            // One that ends, or is in the middle of exec, has nothing mapped: that says nothing.
+            if files.is_empty() || self.named.mapped.get(&pid) == Some(&files) {
                 continue;
             }
             for n in 0..self.config.sections.len() {
