@@ -1,6 +1,7 @@
 /* Limits of descriptors, processes and address space: each is an error that names it, and goes away with its cause; what
  * works with a limit works with every higher one. */
 #include "check.h"
+#include <malloc.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,6 +27,8 @@ static int works_with(int what, rlim_t value, const char *name)
     CHECK(child >= 0);
     if (child == 0) {
         limit(what, value);
+        /* Else glibc reserves 64 MiB for the first thread that allocates beside another, if they are free at that moment. */
+        mallopt(M_ARENA_MAX, 1);
         struct orbit_area *area = orbit_area_create(4096, NULL);
         struct orbit *orbits[2] = {NULL, NULL};
         struct orbit_outcome end;
