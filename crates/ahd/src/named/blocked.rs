@@ -1,0 +1,60 @@
+//! Waits inside sections by name.
+
+use crate::Ahd;
+use crate::report::{Hang, Kind, Unit};
+use orbit_inspect::Sure;
+use std::time::{Duration, Instant};
+
+impl Ahd {
+    /// A thread that has not run for long: is it inside a section?
+    pub(super) fn watch_blocked(&mut self, pid: i32, tid: i32, still: Duration, now: Instant) {
+        let Some(p) = self.processes.get(&pid) else {
+            return;
+        };
+        let Some(t) = p.threads.get(&tid).filter(|t| t.told.is_none()) else {
+            return;
+        };
+        let call = p.dir.call(tid).ok().flatten();
+        if p.dir.status(tid).is_none_or(|s| s.tracer != 0 || s.state != b'S')
+            || call.is_some_and(|c| t.points.usual(&c))
+        {
+            return;
+        }
+        // Without stopping it: some calls would end early.
+        let threads = self.stacks.involve(vec![(pid, tid, "waits".into())], true);
+        let Some(section) = threads.first().and_then(|t| self.named.innermost(pid, &t.stack)) else {
+            return;
+        };
+        let Some((why, others)) = self.held_up(pid, tid) else {
+            return;
+        };
+        let threads = if others.is_empty() {
+            threads
+        } else {
+            let mut who = vec![(pid, tid, "waits".to_owned())];
+            who.extend(others);
+            self.stacks.involve(who, true)
+        };
+        if let Some(t) = self.processes.get_mut(&pid).and_then(|p| p.threads.get_mut(&tid)) {
+            t.told = Some((Kind::Blocked, now));
+        }
+        let hang = Hang {
+            kind: Kind::Blocked,
+            pid,
+            tid,
+            comm: String::new(),
+            section: Some(self.config.sections[section].name.clone()),
+            progress: still.as_nanos() as u64,
+            usual: None,
+            check_value: self.config.limit.as_nanos() as u64,
+            unit: Unit::WaitNs,
+            since: still,
+            latency: now.elapsed(),
+            why,
+            sure: Sure::Certain,
+            threads: Vec::new(),
+            cycle: Vec::new(),
+        };
+        self.tell_named(pid, tid, threads, hang);
+    }
+}

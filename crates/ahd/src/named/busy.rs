@@ -1,0 +1,380 @@
+//! Busy hangs inside sections by name.
+//!
+//! Owns: which threads are suspected, what is watched of a suspect, and the decision. Where sections lie inside each other, the innermost
+//! that the thread does not leave is told.
+
+use crate::Ahd;
+use crate::describe::place;
+use crate::report::{Event, Hang, Involved, Kind, Unit};
+use orbit_inspect::Sure;
+use orbit_linux::perf::Counter;
+use orbit_uprobe::EXITS;
+use std::time::{Duration, Instant};
+
+/// CPU time without a voluntary wait after which a stack is taken; twice as much each time nothing was found, up to
+/// [`MOST_EASE`] times.
+const SUSPECT: Duration = Duration::from_millis(60);
+const MOST_EASE: u64 = 8;
+/// CPU time with waits in between after which it is taken.
+const OFTEN: Duration = Duration::from_secs(1);
+/// A second look must find so much more CPU time.
+const MORE: Duration = Duration::from_millis(20);
+/// Breakpoints of a thread that is healthy count so long at most: each hit costs it some microseconds.
+const TASTE: Duration = Duration::from_millis(2);
+/// The exit of executions whose exit was not seen.
+const UNSEEN: u64 = EXITS as u64;
+
+/// A thread found inside a function, to see whether it leaves it.
+#[derive(Debug)]
+pub(super) struct Stage {
+    section: usize,
+    counters: Vec<Counter>,
+    /// Not the counters but the probes say that it is the same execution.
+    probed: bool,
+    /// CPU time from which on it is known to be inside, and up to which.
+    run: u64,
+    until: u64,
+    began: Instant,
+    exceeded: Option<(Instant, u64)>,
+    /// CPU time at the last stack, once it is told.
+    pub(super) told: Option<u64>,
+}
+
+/// What is thought of a thread.
+#[derive(Debug, Default)]
+pub(super) struct Suspect {
+    /// CPU time when it was last known to be outside, or in a new execution; and waits by then.
+    pub(super) since: u64,
+    pub(super) waits: Option<u64>,
+    pub(super) ease: u64,
+    /// CPU time at the last stack.
+    pub(super) looked: u64,
+    pub(super) stage: Option<Stage>,
+    /// Sections around that one which it was found in too long: judged again if it leaves that one.
+    pub(super) around: Vec<Stage>,
+    /// The section that it was last seen to leave, and its CPU time then.
+    pub(super) left: Option<(usize, u64)>,
+    /// How long it must have been still for its wait to be judged (again).
+    pub(super) judge: Duration,
+}
+
+impl Ahd {
+    /// The sections that a thread's probes say it is inside of, all the time since the entry: with that entry's CPU time.
+    fn probed(&self, pid: i32, tid: i32) -> Vec<(usize, u64)> {
+        let mut out = Vec::new();
+        for ((_, n), s) in self.named.spots.range((pid, 0)..=(pid, usize::MAX)) {
+            let tally = s.duty.and_then(|id| self.named.duty.as_ref()?.tally(id));
+            if let (Some(t), Some(seen)) = (tally, s.seen.get(&tid))
+                && t.attached
+                && seen.window == t.windows
+                && seen.record.sp != 0
+            {
+                out.push((*n, seen.record.run));
+            }
+        }
+        out
+    }
+
+    /// Whether the probes still show the execution that they showed when they were last read.
+    fn same_execution(&self, pid: i32, tid: i32, section: usize) -> bool {
+        let same = || {
+            let spot = self.named.spots.get(&(pid, section))?;
+            let (id, seen) = (spot.duty?, spot.seen.get(&tid)?);
+            let duty = self.named.duty.as_ref()?;
+            let (record, tally) = (duty.record(id, tid)?, duty.tally(id)?);
+            Some(tally.attached && tally.windows == seen.window && record.sp != 0 && record.time == seen.record.time)
+        };
+        same().unwrap_or(false)
+    }
+
+    /// A thread that ran: does it use more inside a section than it may?
+    pub(super) fn watch_busy(&mut self, pid: i32, tid: i32, run: u64, s: &mut Suspect, now: Instant) {
+        // By probes.
+        let probed = self.probed(pid, tid);
+        for &(n, from) in &probed {
+            let (check, _) = self.may_use((pid, n));
+            let used = run.saturating_sub(from);
+            let inner =
+                probed.iter().any(|&(m, later)| later > from && self.is_rather(pid, m, run - later.min(run), n, used));
+            let Some(seen) = self.named.spots.get_mut(&(pid, n)).and_then(|p| p.seen.get_mut(&tid)) else {
+                continue;
+            };
+            if s.stage.is_none() && used >= check && !inner {
+                let (at, first) = *seen.exceeded.get_or_insert((now, run));
+                if run - first.min(run) >= MORE.as_nanos() as u64 {
+                    seen.exceeded = None;
+                    let ago = Duration::from_nanos(monotonic().saturating_sub(seen.record.time));
+                    let stage = Stage {
+                        section: n,
+                        counters: Vec::new(),
+                        probed: true,
+                        run: from,
+                        until: run,
+                        began: now.checked_sub(ago).unwrap_or(now),
+                        exceeded: Some((at, first)),
+                        told: None,
+                    };
+                    self.judge_stage(pid, tid, run, s, stage, now);
+                    return;
+                }
+            }
+        }
+        if let Some(stage) = s.stage.take() {
+            self.follow_stage(pid, tid, run, s, stage, now);
+            return;
+        }
+        let waits = s.waits;
+        if run.saturating_sub(s.since) < SUSPECT.as_nanos() as u64 * s.ease {
+            return;
+        }
+        let Some(status) = self.processes.get(&pid).and_then(|p| p.dir.status(tid)) else {
+            return;
+        };
+        s.waits = Some(status.waits);
+        s.since = run;
+        let often = run.saturating_sub(s.looked) >= OFTEN.as_nanos() as u64;
+        if waits != Some(status.waits) {
+            s.ease = 1;
+        }
+        if status.tracer != 0 || status.state != b'R' || waits != Some(status.waits) && !often {
+            return;
+        }
+        s.looked = run;
+        let stack = self.stacks.involve(vec![(pid, tid, String::new())], false);
+        // Being stopped counts as a wait of the thread's own.
+        self.did_stop(pid, tid);
+        s.waits = self.processes.get(&pid).and_then(|p| p.dir.status(tid)).map(|st| st.waits);
+        s.ease = (s.ease * 2).min(MOST_EASE);
+        // From the innermost outwards; one that is entered again and again may be called by one that never ends.
+        for section in stack.first().map(|t| self.named.all(pid, &t.stack)).unwrap_or_default() {
+            if self.named.tastes == 0 || probed.iter().any(|(p, _)| *p == section) {
+                continue;
+            }
+            self.named.tastes -= 1;
+            if self.begin_stage(pid, tid, s, section, now) {
+                return;
+            }
+        }
+    }
+
+    /// Counts from now on whether a thread leaves a section; `false` if it does at once.
+    fn begin_stage(&mut self, pid: i32, tid: i32, s: &mut Suspect, section: usize, now: Instant) -> bool {
+        let Some(spot) = self.named.spots.get(&(pid, section)) else {
+            return false;
+        };
+        let counters = match spot.counters(tid) {
+            Ok(c) => c,
+            Err(e) => {
+                if !self.named.told_breakpoints && e.raw_os_error() != Some(libc::ESRCH) {
+                    self.named.told_breakpoints = true;
+                    let name = &self.config.sections[section].name;
+                    let text = format!(
+                        "whether thread {tid} leaves section {name} cannot be seen ({e}): busy hangs in sections by name are found \
+                         only while they are probed"
+                    );
+                    self.events.push(Event::Trouble { pid, text });
+                }
+                return false;
+            }
+        };
+        std::thread::sleep(TASTE);
+        let entered: u64 = counters.iter().map(Counter::read).sum();
+        let run = self.processes.get(&pid).and_then(|p| p.threads.get(&tid)).map_or(0, |t| t.sched.run);
+        if entered > 0 {
+            // A healthy one.
+            return false;
+        }
+        s.stage =
+            Some(Stage { section, counters, probed: false, run, until: run, began: now, exceeded: None, told: None });
+        true
+    }
+
+    /// Whether a section that was entered inside another one, and used so much of what that used, is rather the one that hangs: it will
+    /// exceed its own check value soon.
+    fn is_rather(&self, pid: i32, inner: usize, inner_used: u64, outer: usize, outer_used: u64) -> bool {
+        let (check, usual) = self.may_use((pid, inner));
+        // Of one whose executions are not known yet the check value is only patience.
+        inner_used >= outer_used / 2 && (usual.is_none() || check <= 2 * self.may_use((pid, outer)).0)
+    }
+
+    /// A thread that was found inside: is it in the same execution still, and for too long?
+    fn follow_stage(&mut self, pid: i32, tid: i32, run: u64, s: &mut Suspect, mut stage: Stage, now: Instant) {
+        let passed = stage.counters.iter().any(|c| c.read() > 0);
+        let used = run.saturating_sub(stage.run);
+        if passed {
+            self.left_named(pid, tid, stage, run, s, now);
+            return;
+        }
+        stage.until = run;
+        if let Some(at) = stage.told {
+            if run.saturating_sub(at) >= OFTEN.as_nanos() as u64 {
+                stage.told = Some(run);
+                if !self.still_inside(pid, tid, stage.section) {
+                    self.left_named(pid, tid, stage, run, s, now);
+                    return;
+                }
+            }
+            s.stage = Some(stage);
+            return;
+        }
+        let (check, _) = self.may_use((pid, stage.section));
+        if used < check {
+            s.stage = Some(stage);
+            return;
+        }
+        let (_, first) = *stage.exceeded.get_or_insert((now, run));
+        if run.saturating_sub(first) < MORE.as_nanos() as u64 {
+            s.stage = Some(stage);
+            return;
+        }
+        self.judge_stage(pid, tid, run, s, stage, now);
+    }
+
+    /// Whether a thread has a section's function on its stack.
+    fn still_inside(&mut self, pid: i32, tid: i32, section: usize) -> bool {
+        // One that sleeps is not stopped, and asked again later.
+        if self.processes.get(&pid).and_then(|p| p.dir.status(tid)).is_none_or(|s| s.state != b'R') {
+            return true;
+        }
+        let stack = self.stacks.involve(vec![(pid, tid, String::new())], false);
+        self.did_stop(pid, tid);
+        stack.first().is_some_and(|t| self.named.on_stack(pid, section, &t.stack))
+    }
+
+    /// A thread has exceeded the check value: the stack decides.
+    fn judge_stage(&mut self, pid: i32, tid: i32, run: u64, s: &mut Suspect, mut stage: Stage, now: Instant) {
+        let key = (pid, stage.section);
+        let used = run.saturating_sub(stage.run);
+        let Some(status) = self.processes.get(&pid).and_then(|p| p.dir.status(tid)) else {
+            return;
+        };
+        if status.tracer != 0 {
+            // A debugger's time is not the program's.
+            s.since = run;
+            s.around.clear();
+            return;
+        }
+        // One that happens to sleep is not stopped; what is seen of it may be too little.
+        let gentle = status.state != b'R';
+        let threads = self.stacks.involve(vec![(pid, tid, "spins".into())], gentle);
+        if !gentle {
+            self.did_stop(pid, tid);
+        }
+        let inside = threads.first().is_some_and(|t| self.named.on_stack(pid, stage.section, &t.stack));
+        let passed = match stage.probed {
+            true => !self.same_execution(pid, tid, stage.section),
+            false => stage.counters.iter().any(|c| c.read() > 0),
+        };
+        stage.until = if inside && !passed { run } else { stage.until };
+        if gentle && !inside && !passed {
+            s.stage = (!stage.probed).then_some(stage);
+            return;
+        }
+        if !inside || passed {
+            self.left_named(pid, tid, stage, run, s, now);
+            return;
+        }
+        if self.hangs_further_in(pid, tid, s, &stage, &threads, now) {
+            s.around.push(stage);
+            return;
+        }
+        s.around.clear();
+        let (check, usual) = self.may_use(key);
+        let go = self.named.spots.get(&key).is_some_and(|p| p.function.go);
+        let first = stage.exceeded.map_or(now, |(at, _)| at);
+        let since = stage.began.elapsed();
+        stage.told = Some(run);
+        if stage.probed {
+            // Without them it is seen a little later that it gets on.
+            let counters = self.named.spots.get(&key).map(|p| p.counters(tid));
+            stage.counters = counters.and_then(Result::ok).unwrap_or_default();
+        }
+        let name = self.config.sections[stage.section].name.clone();
+        s.stage = Some(stage);
+        let free = self.processes.get_mut(&pid).and_then(|p| p.threads.get_mut(&tid)).filter(|t| t.told.is_none());
+        let Some(t) = free else {
+            return;
+        };
+        t.told = Some((Kind::Busy, now));
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let at = threads.first().map_or_else(String::new, |t| place(&t.stack));
+        let usual_words = usual.map_or_else(String::new, |u| format!(", usually {:.3} ms", ms(u)));
+        let why = format!(
+            "thread {tid} spins in section {name}, in {at}: {:.0} ms of CPU without leaving it{usual_words}",
+            ms(used)
+        );
+        self.tell_named(
+            pid,
+            tid,
+            threads,
+            Hang {
+                kind: Kind::Busy,
+                pid,
+                tid,
+                comm: String::new(),
+                section: Some(name),
+                progress: used,
+                usual,
+                check_value: check,
+                unit: Unit::CpuNs,
+                since,
+                latency: first.elapsed(),
+                why,
+                // A goroutine may have come from another thread meanwhile.
+                sure: if go { Sure::Guess } else { Sure::Likely },
+                threads: Vec::new(),
+                cycle: Vec::new(),
+            },
+        );
+    }
+
+    /// Whether the thread may rather hang in a section inside of this one: then that is watched first.
+    fn hangs_further_in(
+        &mut self,
+        pid: i32,
+        tid: i32,
+        s: &mut Suspect,
+        stage: &Stage,
+        threads: &[Involved],
+        now: Instant,
+    ) -> bool {
+        let probed = self.probed(pid, tid);
+        // Only what it left during this very execution shows that it is not the one that never ends.
+        let left = s.left.filter(|(_, run)| *run >= stage.run).map(|(section, _)| section);
+        let on_stack = threads.first().map(|t| self.named.all(pid, &t.stack)).unwrap_or_default();
+        for inner in on_stack.into_iter().take_while(|&m| m != stage.section).filter(|m| left != Some(*m)) {
+            let Some(&(_, from)) = probed.iter().find(|(p, _)| *p == inner) else {
+                return self.begin_stage(pid, tid, s, inner, now);
+            };
+            // While this one was not probed nobody has asked that yet.
+            let used = |since: u64| stage.until.saturating_sub(since);
+            if !stage.probed && self.is_rather(pid, inner, used(from), stage.section, used(stage.run)) {
+                return self.begin_stage(pid, tid, s, inner, now);
+            }
+        }
+        false
+    }
+
+    /// An execution that was watched is over; one around it that was put aside is judged again.
+    fn left_named(&mut self, pid: i32, tid: i32, stage: Stage, run: u64, s: &mut Suspect, now: Instant) {
+        if let Some(spot) = self.named.spots.get_mut(&(pid, stage.section)) {
+            // What is certain: it was seen late that it is over.
+            spot.history.add(UNSEEN, stage.until.saturating_sub(stage.run));
+        }
+        if stage.told.is_some() {
+            self.left_section(pid, tid, now);
+        }
+        s.since = run;
+        s.left = Some((stage.section, run));
+        s.stage = s.around.pop();
+    }
+}
+
+/// The clock that the kernel half reads, ns.
+fn monotonic() -> u64 {
+    // SAFETY: all-zero bytes are a valid timespec.
+    let mut t: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: `t` is a valid place for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}

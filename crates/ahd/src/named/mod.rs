@@ -1,0 +1,328 @@
+//! Sections by name: functions of a program that was not changed for it.
+//!
+//! Owns: the decision, from three sources. *Stacks* say who is inside: a thread is looked at once it used [`busy::SUSPECT`] of CPU
+//! without a wait ([`busy::OFTEN`] with waits), or has not run for the limit. *Breakpoints* say that it is still the same
+//! execution: the processor's debug registers count, for the suspected thread alone, whether it enters the function anew; without one
+//! entry all CPU time since was used inside. *Uprobes*, as far as their cost allows, say how much an execution usually
+//! uses, by exit, and when the present one began. Promises: a thread is told only if a stack taken at the end has the function on it,
+//! and no entry was seen since the time that is counted from. Refuses: threads that somebody traces; waits at a thread's usual place.
+
+mod blocked;
+mod busy;
+mod spot;
+
+use crate::Ahd;
+use crate::history::History;
+use crate::report::{Event, Hang, Involved, SectionUse};
+use crate::sections::allowed;
+use busy::Suspect;
+use orbit_inspect::Maps;
+use orbit_inspect::functions::{self, Function, Missing, Wanted};
+use orbit_inspect::stacks::Frame;
+use orbit_uprobe::code::shape;
+use orbit_uprobe::{Duty, Error, State, Target};
+use spot::Spot;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Threads that are tasted in one tick.
+const TASTES: usize = 4;
+/// Time between two looks at what a process has mapped; one tick while a function is in none.
+const SEARCH_EVERY: Duration = Duration::from_millis(600);
+/// A function that is in no process after this time, and so many searches, is told to be missing: looks may be far apart at first.
+const MISSING: Duration = Duration::from_secs(2);
+const SEARCHES: u32 = 4;
+/// Stacks of waiting threads taken in one tick.
+const WAITING_A_TICK: usize = 16;
+
+/// A section by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// What it is called in reports.
+    pub name: String,
+    /// The function.
+    pub function: Wanted,
+}
+
+/// All sections by name.
+#[derive(Debug, Default)]
+pub(crate) struct Sections {
+    duty: Option<Duty>,
+    /// Files mapped at the last search, by process.
+    mapped: BTreeMap<i32, Vec<(u64, u64)>>,
+    spots: BTreeMap<(i32, usize), Spot>,
+    suspects: BTreeMap<(i32, i32), Suspect>,
+    missing: BTreeMap<usize, Missing>,
+    began: Option<Instant>,
+    /// When the functions were searched for last, and how often so far.
+    searched: Option<Instant>,
+    searches: u32,
+    told_missing: Vec<usize>,
+    told_state: bool,
+    /// Threads for which breakpoints may be set in this tick.
+    tastes: usize,
+    told_breakpoints: bool,
+}
+
+impl Sections {
+    /// The section whose function is innermost on a stack, if there is one.
+    pub(crate) fn innermost(&self, pid: i32, stack: &[Frame]) -> Option<usize> {
+        self.all(pid, stack).first().copied()
+    }
+
+    /// Whether a thread was told to spin in a section that it has not left since.
+    pub(crate) fn told(&self, pid: i32, tid: i32) -> bool {
+        let stage = self.suspects.get(&(pid, tid)).and_then(|s| s.stage.as_ref());
+        stage.is_some_and(|s| s.told.is_some())
+    }
+
+    /// The sections whose functions are on a stack, the innermost first.
+    fn all(&self, pid: i32, stack: &[Frame]) -> Vec<usize> {
+        let mut out = Vec::new();
+        for i in 0..stack.len() {
+            for ((_, n), _) in self.spots.range((pid, 0)..=(pid, usize::MAX)).filter(|(_, s)| s.is(stack, i)) {
+                if !out.contains(n) {
+                    out.push(*n);
+                }
+            }
+        }
+        out
+    }
+
+    /// Whether a section's function is on a stack.
+    fn on_stack(&self, pid: i32, section: usize, stack: &[Frame]) -> bool {
+        self.spots.get(&(pid, section)).is_some_and(|s| (0..stack.len()).any(|i| s.is(stack, i)))
+    }
+
+    /// A process has ended or become another program; what its sections cost.
+    pub(crate) fn forget(&mut self, pid: i32, named: &[Named]) -> Option<Event> {
+        let used = self.used(pid, named);
+        let keys: Vec<(i32, usize)> = self.spots.range((pid, 0)..=(pid, usize::MAX)).map(|(k, _)| *k).collect();
+        for k in keys {
+            self.drop_spot(k);
+        }
+        self.suspects.retain(|(p, _), _| *p != pid);
+        self.mapped.remove(&pid);
+        used
+    }
+
+    fn drop_spot(&mut self, key: (i32, usize)) {
+        if let Some(id) = self.spots.remove(&key).and_then(|s| s.duty)
+            && let Some(d) = &mut self.duty
+        {
+            d.leave(id);
+        }
+    }
+
+    /// What the sections of a process cost so far.
+    fn used(&self, pid: i32, named: &[Named]) -> Option<Event> {
+        let mut list = Vec::new();
+        for ((_, n), s) in self.spots.range((pid, 0)..=(pid, usize::MAX)) {
+            let tally = s.duty.and_then(|id| self.duty.as_ref()?.tally(id)).unwrap_or_default();
+            let hits = tally.hits.entries + tally.hits.exits;
+            list.push(SectionUse {
+                section: named[*n].name.clone(),
+                function: s.function.name.clone(),
+                file: s.function.module.clone(),
+                hits,
+                ns_per_hit: if hits == 0 { 0.0 } else { tally.spent / hits as f64 },
+                cpu_ns: s.cpu,
+                share: if s.cpu == 0 { 0.0 } else { tally.spent / s.cpu as f64 },
+                windows: tally.windows,
+            });
+        }
+        (!list.is_empty()).then_some(Event::Sections { pid, list })
+    }
+
+    /// Starts to probe a function.
+    fn add(&mut self, key: (i32, usize), function: Function, window: usize) {
+        let shape = shape(&function.code, function.size != 0);
+        let target = Target { pid: key.0, file: function.file.clone(), start: function.offset, shape: shape.clone() };
+        let duty = self.duty.as_mut().map(|d| d.watch(target));
+        let history = History::new(window);
+        self.spots.insert(key, Spot { function, shape, duty, cpu: 0, history, seen: BTreeMap::new() });
+    }
+}
+
+impl Ahd {
+    /// Looks at the sections by name.
+    pub(crate) fn look_at_named(&mut self, now: Instant) {
+        if self.config.sections.is_empty() {
+            return;
+        }
+        if self.named.began.is_none() {
+            self.named.began = Some(now);
+            let percent = self.config.section_cost;
+            let bound = percent / 100.0 / self.config.sections.len() as f64;
+            self.named.duty = Some(Duty::start((percent > 0.0).then_some(bound)));
+        }
+        let sections = self.config.sections.len();
+        let lacks = |n| !self.named.spots.keys().any(|(_, of)| *of == n);
+        if self.named.searched.is_none_or(|last| now - last >= SEARCH_EVERY) || (0..sections).any(lacks) {
+            self.named.searched = Some(now);
+            self.named.searches += 1;
+            self.search_functions();
+        }
+        let waited = self.named.began.is_some_and(|b| now - b > MISSING) && self.named.searches >= SEARCHES;
+        self.tell_what_lacks(waited);
+        self.read_probes();
+        self.named.tastes = TASTES;
+        let threads: Vec<(i32, i32)> = self
+            .processes
+            .values()
+            .flat_map(|p| p.threads.values().map(move |t| (p.pid, t.tid)))
+            .filter(|(pid, _)| self.named.spots.range((*pid, 0)..=(*pid, usize::MAX)).next().is_some())
+            .collect();
+        let suspects = std::mem::take(&mut self.named.suspects);
+        self.named.suspects = suspects.into_iter().filter(|(k, _)| threads.binary_search(k).is_ok()).collect();
+        let mut stacks = WAITING_A_TICK;
+        for (pid, tid) in threads {
+            let Some(t) = self.processes.get(&pid).and_then(|p| p.threads.get(&tid)) else {
+                continue;
+            };
+            let (run, ran, still) = (t.sched.run, t.ran, t.still);
+            // Taken out while it is worked on: the rest of the watcher is needed too.
+            let mut s = self.named.suspects.remove(&(pid, tid)).unwrap_or_else(|| Suspect {
+                since: run,
+                looked: run,
+                ease: 1,
+                judge: self.config.limit,
+                ..Suspect::default()
+            });
+            if ran > 0 {
+                s.judge = self.config.limit;
+                if self.config.busy {
+                    self.watch_busy(pid, tid, run, &mut s, now);
+                }
+            } else if self.config.blocked && still >= s.judge && stacks > 0 {
+                stacks -= 1;
+                s.judge = still + Duration::from_secs(1).max(still / 4);
+                self.watch_blocked(pid, tid, still, now);
+            }
+            self.named.suspects.insert((pid, tid), s);
+        }
+    }
+
+    /// What each process' sections cost, once nothing more will be asked.
+    pub fn finish(&mut self) -> Vec<Event> {
+        self.tell_what_lacks(true);
+        for pid in self.pids() {
+            self.events.extend(self.named.forget(pid, &self.config.sections));
+        }
+        std::mem::take(&mut self.events)
+    }
+
+    /// Finds the functions in what the processes have mapped by now.
+    fn search_functions(&mut self) {
+        for pid in self.pids() {
+            let Ok(maps) = Maps::of(pid) else {
+                continue;
+            };
+            let files: Vec<(u64, u64)> = maps.iter().filter(|m| m.exec && m.ino != 0).map(|m| (m.dev, m.ino)).collect();
+            // One that ends, or is in the middle of exec, has nothing mapped: that says nothing.
+            if files.is_empty() || self.named.mapped.get(&pid) == Some(&files) {
+                continue;
+            }
+            for n in 0..self.config.sections.len() {
+                let key = (pid, n);
+                let stays =
+                    |s: &Spot| maps.at(s.function.address).is_some_and(|m| (m.dev, m.ino) == s.function.identity);
+                match self.named.spots.get(&key).map(stays) {
+                    Some(true) => continue,
+                    Some(false) => self.named.drop_spot(key),
+                    None => {}
+                }
+                match functions::find(pid, &maps, &self.config.sections[n].function) {
+                    Ok(f) => self.named.add(key, f, self.config.window),
+                    Err(missing) => {
+                        self.named.missing.insert(n, missing);
+                    }
+                }
+            }
+            self.named.mapped.insert(pid, files);
+        }
+    }
+
+    /// Says what is not there: a function (if it was `waited` for long enough), or the means to probe.
+    fn tell_what_lacks(&mut self, waited: bool) {
+        let Some(pid) = self.processes.keys().next().copied() else {
+            return;
+        };
+        for n in 0..self.config.sections.len() {
+            let found = self.named.spots.keys().any(|(_, of)| *of == n);
+            if found || !waited || self.named.told_missing.contains(&n) {
+                continue;
+            }
+            if let Some(missing) = self.named.missing.get(&n) {
+                self.named.told_missing.push(n);
+                let Named { name, function } = &self.config.sections[n];
+                let text = format!("function {function} of section {name} {missing}");
+                self.events.push(Event::Trouble { pid, text });
+            }
+        }
+        if self.named.told_state {
+            return;
+        }
+        let failed = match self.named.duty.as_ref().map(Duty::state) {
+            Some(State::Failed(e)) => Some(e),
+            Some(State::Ready(_)) => {
+                let ids: Vec<u64> = self.named.spots.values().filter_map(|s| s.duty).collect();
+                let error = |id| self.named.duty.as_ref()?.tally(id)?.error;
+                ids.into_iter().find_map(error)
+            }
+            _ => None,
+        };
+        if let Some(e) = failed {
+            self.named.told_state = true;
+            let text = match e {
+                e @ Error::NotPermitted(_) => format!(
+                    "{e}; without it sections by name are found by stacks and breakpoints only, and what they usually use is not learnt"
+                ),
+                e => format!("{e}; sections by name are found by stacks and breakpoints only"),
+            };
+            self.events.push(Event::Trouble { pid, text });
+        }
+    }
+
+    /// Takes down what the probes have counted.
+    fn read_probes(&mut self) {
+        let Some(duty) = &self.named.duty else {
+            return;
+        };
+        for ((pid, _), spot) in &mut self.named.spots {
+            let Some(p) = self.processes.get(pid) else {
+                continue;
+            };
+            spot.cpu += p.threads.values().map(|t| t.ran).sum::<u64>();
+            let Some(id) = spot.duty else {
+                continue;
+            };
+            duty.used(id, spot.cpu);
+            let Some(tally) = duty.tally(id).filter(|t| t.windows > 0) else {
+                continue;
+            };
+            for t in p.threads.values().filter(|t| t.ran > 0) {
+                if let Some(record) = duty.record(id, t.tid) {
+                    spot.learn(t.tid, &tally, record);
+                }
+            }
+            spot.seen.retain(|tid, _| p.threads.contains_key(tid));
+        }
+    }
+
+    /// What one execution of a section may use and usually uses, ns of CPU.
+    fn may_use(&self, key: (i32, usize)) -> (u64, Option<u64>) {
+        let floor = self.config.floor.as_nanos() as u64;
+        match self.named.spots.get(&key) {
+            Some(s) => (allowed(&s.history, self.config.factor, floor, self.config.limit), s.history.usual()),
+            None => (u64::MAX, None),
+        }
+    }
+
+    fn tell_named(&mut self, pid: i32, tid: i32, threads: Vec<Involved>, mut hang: Hang) {
+        self.remember_call(pid, tid);
+        hang.comm = threads.first().map_or_else(String::new, |t| t.comm.clone());
+        hang.threads = threads;
+        self.report(hang);
+    }
+}
