@@ -57,14 +57,17 @@ account() {
     echo "----"
 }
 
-# Of a log of cargo test: the parts of test files that failed or ended without a result. Anything else: its end.
+# Of a log of cargo test: the parts of test files that failed or ended without a result, without what the good tests printed.
+# Anything else: its end.
 failing_parts() {
     parts=$(awk '
         function flush() { if (part != "" && (bad || !result)) printf "%s", part; part = ""; bad = 0; result = 0 }
-        /^ +Running |^ +Doc-tests / { flush(); inside = 1 }
+        /^ +Running |^ +Doc-tests / { flush(); inside = 1; good = 0 }
+        /^successes:$/ { good = 1 }
+        /^failures:$|^test result: / { good = 0 }
         /^test result: ok/ { result = 1 }
         /^test result: FAILED|[(]signal: / { bad = 1 }
-        inside { part = part $0 "\n" }
+        inside && !good { part = part $0 "\n" }
         END { flush() }' "$1")
     if [ -n "$parts" ]; then
         echo "$parts" | tail -n 400

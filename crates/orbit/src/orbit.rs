@@ -280,21 +280,23 @@ impl Orbit {
     }
 
     fn make(options: Options) -> Result<Orbit> {
-        match Orbit::try_to_make(options.clone()) {
-            Err(e) if e.kind() == Kind::Limit && runtime::runtime()?.let_go_of_spares() => Orbit::try_to_make(options),
+        let runtime = runtime::runtime()?;
+        let made = match Orbit::try_to_make(&runtime, options.clone()) {
+            Err(e) if e.kind() == Kind::Limit && runtime.let_go_of_spares() => Orbit::try_to_make(&runtime, options),
             made => made,
-        }
+        };
+        // Whatever step it failed in: the reason is that.
+        made.map_err(|e| if runtime.is_closed() { Runtime::was_shut_down() } else { e })
     }
 
-    fn try_to_make(options: Options) -> Result<Orbit> {
+    fn try_to_make(runtime: &Arc<Runtime>, options: Options) -> Result<Orbit> {
         let name = CString::new(options.name.as_str()).map_err(|_| {
             Error::new(Kind::Invalid, format!("the orbit's name {:?} has a zero byte: leave it out", options.name))
         })?;
         if options.entry.is_none() {
             return Err(Error::new(Kind::Invalid, format!("orbit \"{}\" has no entry function", options.name)));
         }
-        let runtime = runtime::runtime()?;
-        let (mut coming, _becoming) = crate::life::call_for_process(&runtime, &options)?;
+        let (mut coming, _becoming) = crate::life::call_for_process(runtime, &options)?;
         let ready = coming.take_channel(options.log_bytes);
         let has_channel = ready.is_some();
         // Made while the template clones, if it has to.

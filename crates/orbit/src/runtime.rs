@@ -286,7 +286,8 @@ impl Runtime {
         self.closed.load(Ordering::Relaxed)
     }
 
-    fn was_shut_down() -> Error {
+    /// What whoever makes an orbit is told then.
+    pub fn was_shut_down() -> Error {
         Error::new(Kind::Gone, "the library was shut down while the orbit was being made")
     }
 
