@@ -7,6 +7,7 @@
 use crate::stacks::elf::{Elf, Room, text_at, u32_at, u64_at};
 use crate::stacks::module::{Module, open_elf, split_off};
 use crate::stacks::readable;
+use crate::stacks::symbols::{DYNSYM, SYMTAB, entries, tables};
 use crate::{Mapping, Maps};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -221,21 +222,12 @@ fn by_name(pid: i32, m: &Mapping, room: &Room, wanted: &str, missing: &mut Missi
     None
 }
 
-const SYMTAB: u32 = 2;
-const DYNSYM: u32 = 11;
 const FUNCTION: u8 = 2;
 
 /// Calls `f` with name, address and size of each function that the file defines.
 fn each(elf: &Elf, mut f: impl FnMut(&[u8], u64, u64)) {
-    for kind in [SYMTAB, DYNSYM] {
-        let Some(s) = elf.sections.iter().find(|s| s.kind == kind) else {
-            continue;
-        };
-        let strings = elf.sections.get(s.link).and_then(|s| elf.content(s, MAX_TABLE));
-        let (Some(table), Some(strings)) = (elf.content(s, MAX_TABLE), strings) else {
-            continue;
-        };
-        for s in table.chunks_exact(24) {
+    for (_, table, strings) in tables(elf, [SYMTAB, DYNSYM]) {
+        for s in entries(&table) {
             let name = u32_at(s, 0).and_then(|n| text_at(&strings, n as usize)).unwrap_or_default();
             let (Some(addr), Some(size)) = (u64_at(s, 8), u64_at(s, 16)) else {
                 continue;

@@ -15,7 +15,7 @@ mod go;
 mod lines;
 pub(crate) mod module;
 mod stop;
-mod symbols;
+pub(crate) mod symbols;
 mod unwind;
 
 pub use stop::{MAX_STACK, PATIENCE};

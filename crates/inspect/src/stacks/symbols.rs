@@ -28,22 +28,30 @@ pub(crate) struct Symbols {
     dynamic_strings: Vec<u8>,
 }
 
-const SYMTAB: u32 = 2;
-const DYNSYM: u32 = 11;
+/// The full symbol table, which a stripped file lacks, and the one that the dynamic linker reads.
+pub(crate) const SYMTAB: u32 = 2;
+pub(crate) const DYNSYM: u32 = 11;
+
+/// The symbol tables of these kinds that a file has, in this order: the kind, the symbols, their names.
+pub(crate) fn tables(elf: &Elf, kinds: [u32; 2]) -> impl Iterator<Item = (u32, Vec<u8>, Vec<u8>)> {
+    kinds.into_iter().filter_map(|kind| {
+        let s = elf.sections.iter().find(|s| s.kind == kind)?;
+        let strings = elf.content(elf.sections.get(s.link)?, MAX_TABLE)?;
+        Some((kind, elf.content(s, MAX_TABLE)?, strings))
+    })
+}
+
+/// The entries of a symbol table.
+pub(crate) fn entries(table: &[u8]) -> impl Iterator<Item = &[u8]> {
+    table.chunks_exact(24)
+}
 
 impl Symbols {
     pub(crate) fn of(elf: &Elf) -> Symbols {
         let mut out = Symbols::default();
-        for kind in [SYMTAB, DYNSYM] {
-            let Some(s) = elf.sections.iter().find(|s| s.kind == kind) else {
-                continue;
-            };
-            let strings = elf.sections.get(s.link).and_then(|s| elf.content(s, MAX_TABLE));
-            let (Some(table), Some(strings)) = (elf.content(s, MAX_TABLE), strings) else {
-                continue;
-            };
+        for (kind, table, strings) in tables(elf, [SYMTAB, DYNSYM]) {
             let dynamic = kind == DYNSYM;
-            out.list.extend(table.chunks_exact(24).filter_map(|s| function(s, dynamic)));
+            out.list.extend(entries(&table).filter_map(|s| function(s, dynamic)));
             if dynamic {
                 out.dynamic_strings = strings;
             } else {
@@ -89,15 +97,8 @@ fn function(s: &[u8], dynamic: bool) -> Option<Symbol> {
 
 /// The value of an object (not a function) by its exact name: address as linked and size.
 pub(crate) fn object(elf: &Elf, wanted: &[u8]) -> Option<(u64, u64)> {
-    for kind in [DYNSYM, SYMTAB] {
-        let Some(s) = elf.sections.iter().find(|s| s.kind == kind) else {
-            continue;
-        };
-        let strings = elf.sections.get(s.link).and_then(|s| elf.content(s, MAX_TABLE));
-        let (Some(table), Some(strings)) = (elf.content(s, MAX_TABLE), strings) else {
-            continue;
-        };
-        for s in table.chunks_exact(24) {
+    for (_, table, strings) in tables(elf, [DYNSYM, SYMTAB]) {
+        for s in entries(&table) {
             if s[4] & 15 == 1 && u32_at(s, 0).and_then(|n| text_at(&strings, n as usize)) == Some(wanted) {
                 return Some((u64_at(s, 8)?, u64_at(s, 16)?));
             }
