@@ -177,16 +177,20 @@ impl Inner {
     /// supervisor when the pidfd says so. What takes time is done without the lock: main's calls go on meanwhile.
     pub fn after_the_end(&self) -> Next {
         let (template, pid) = {
-            let core = self.lock();
+            let mut core = self.lock();
             if !Inner::process_has_ended(&core) {
                 return Next::Nothing;
             }
-            let Some(process) = &core.process else { return Next::Nothing };
-            (process.template.clone(), process.pid)
+            let Some((template, pid)) = core.process.as_ref().map(|p| (p.template.clone(), p.pid)) else {
+                return Next::Nothing;
+            };
+            core.asked = Some(pid);
+            (template, pid)
         };
         let ended = template.how_ended(pid, PATIENCE);
         let mut core = self.lock();
         let core = &mut *core;
+        core.asked = None;
         if core.process.as_ref().is_none_or(|p| p.pid != pid) {
             return Next::Nothing;
         }
@@ -298,7 +302,7 @@ impl Inner {
 
     /// Ends the orbit for good. Waits for the end of its process, without the lock.
     pub fn destroy(&self) {
-        let process = {
+        let (process, asked) = {
             let mut core = self.lock();
             if core.state == State::Destroyed {
                 return;
@@ -309,7 +313,7 @@ impl Inner {
             let process = core.process.take();
             self.drop_pending(&mut core);
             self.changed.notify_all();
-            process
+            (process, core.asked)
         };
         if let Some(process) = process {
             use std::os::fd::AsRawFd;
@@ -318,7 +322,10 @@ impl Inner {
             while fds[0].revents == 0 && Instant::now() < until {
                 let _ = poll::poll(&mut fds, Some(Duration::from_millis(100)));
             }
-            let _ = process.template.how_ended(process.pid, PATIENCE);
+            // Its end is told, and taken from the template's list, once.
+            if asked != Some(process.pid) {
+                let _ = process.template.how_ended(process.pid, PATIENCE);
+            }
             process.up.completed.fetch_xor(1 << 31, Ordering::SeqCst);
             futex::wake(&process.up.completed, i32::MAX);
         }

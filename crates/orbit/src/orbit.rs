@@ -231,6 +231,8 @@ pub(crate) struct Core {
     pub limits: Applied,
     /// What the process wrote that makes no sense, if it did.
     pub nonsense: Option<String>,
+    /// The process whose end the supervisor asks the template about: it is told once.
+    pub asked: Option<i32>,
     /// Failures since a call last returned.
     pub failures: u32,
     pub stats: Stats,
@@ -320,6 +322,7 @@ impl Orbit {
                 forget: Vec::new(),
                 limits,
                 nonsense: None,
+                asked: None,
                 failures: 0,
                 stats: Stats::default(),
             }),

@@ -85,6 +85,24 @@ fn an_orbit_that_is_destroyed_answers_so() {
 }
 
 #[test]
+fn destroying_what_ends_in_that_instant_waits_for_nobody() {
+    let mut slowest = Duration::ZERO;
+    for round in 0..200u64 {
+        let orbit = Orbit::builder("both").entry(do_harm).restart(Restart::Never).build().expect("orbit");
+        again_and_well(&orbit);
+        let end = orbit.call_async(&[], &3i64.to_ne_bytes()).expect("call");
+        // Over the time in which the end is noticed and asked about.
+        std::thread::sleep(Duration::from_micros(round * 5));
+        let begun = Instant::now();
+        orbit.destroy().expect("destroy");
+        slowest = slowest.max(begun.elapsed());
+        drop(end);
+    }
+    // What the library would wait for an answer that never comes is 5 s.
+    assert!(slowest < Duration::from_secs(4), "{slowest:?}");
+}
+
+#[test]
 fn never_restarting_means_down_for_good() {
     let orbit = Orbit::builder("once").entry(do_harm).restart(Restart::Never).build().expect("orbit");
     assert!(orbit.call(&[], &1i64.to_ne_bytes()).expect("call").is_failure());

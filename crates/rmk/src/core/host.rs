@@ -9,7 +9,7 @@ use super::{
     Client, Core,
     module::{Ask, Module, Told},
     subscription::lock,
-    task,
+    task::{self, NOT_STARTED},
 };
 use crate::{
     error::{Error, Result},
@@ -407,6 +407,7 @@ impl Host {
         }
         match future.wait().map_err(|error| error.to_string())? {
             Outcome::Returned(0) => Ok(refused),
+            Outcome::Returned(NOT_STARTED) => Err("its process ended between two calls".into()),
             Outcome::Returned(code) => Err(format!("it did not understand the core ({code})")),
             outcome => Err(format!("{outcome:?}")),
         }

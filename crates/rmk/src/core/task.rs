@@ -6,6 +6,8 @@ use std::ffi::{c_long, c_void};
 
 /// What `run` answers when it did not understand: the core and the module are of different builds.
 pub(super) const NOT_UNDERSTOOD: c_long = -1;
+/// What it answers when it was told something before its start: another process has taken its place meanwhile.
+pub(super) const NOT_STARTED: c_long = -2;
 
 struct Life<M> {
     module: Option<M>,
@@ -34,7 +36,7 @@ pub(super) unsafe extern "C" fn run<M: Module>(store: *mut c_void, args: *mut c_
         life.context.missed = *missed;
         life.module = Some(M::create(settings));
     }
-    let Some(module) = &mut life.module else { return NOT_UNDERSTOOD };
+    let Some(module) = &mut life.module else { return NOT_STARTED };
     let context = &mut life.context;
     match &told {
         Told::Start { .. } => module.start(context),
