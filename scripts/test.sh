@@ -2,7 +2,7 @@
 # Runs every test of the project and says in its last line: N passed, N failed, N skipped.
 #
 #   scripts/test.sh                     all packages; ORBIT_TEST_ONLY=REGEX picks some by name
-#   ORBIT_TEST_FULL=1 scripts/test.sh   the same with longer random tests (the tests read it) and longer fuzzing
+#   ORBIT_TEST_FULL=1 scripts/test.sh   the same with whole campaigns (the tests read it) and longer fuzzing
 #
 # Three parts: each package's tests; those of the library again "contained", as an ordinary user under a model of Docker's
 # seccomp profile; in the full run fuzzing led by coverage. The output of each suite is kept in target/test-logs. Of
@@ -11,7 +11,9 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 
 # Longer than any suite takes; one that hangs counts as failed.
-LIMIT=${ORBIT_TEST_LIMIT:-900}
+LIMIT=900
+[ -z "${ORBIT_TEST_FULL:-}" ] || LIMIT=7200
+LIMIT=${ORBIT_TEST_LIMIT:-$LIMIT}
 TARGET=${CARGO_TARGET_DIR:-target}
 LOGS=$TARGET/test-logs
 CONTAINED="orbit orbit-c"

@@ -1,5 +1,5 @@
 //! Crashes in a row, of every kind, at every step of a call: main is never harmed, the outcome is right each time, and
-//! nothing is left. Short form 240; `ORBIT_CAMPAIGN=full` makes 10,000.
+//! nothing is left. Short form 240; `ORBIT_TEST_FULL=1` makes 10,000.
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Main is killed with -9 at a random moment: no process, no control group stays behind.
-//! Short form 25 times; `ORBIT_CAMPAIGN=full` makes 1,000.
+//! Short form 25 times; `ORBIT_TEST_FULL=1` makes 1,000.
 
 mod common;
 

@@ -4,12 +4,12 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The short form's number, or the full form's with `ORBIT_CAMPAIGN=full`, or what `ORBIT_CAMPAIGN_N` says.
+/// The short form's number, or the full form's with `ORBIT_TEST_FULL=1`, or what `ORBIT_CAMPAIGN_N` says.
 pub fn campaign(short: usize, full: usize) -> usize {
     if let Some(n) = std::env::var("ORBIT_CAMPAIGN_N").ok().and_then(|n| n.parse().ok()) {
         return n;
     }
-    if std::env::var("ORBIT_CAMPAIGN").is_ok_and(|v| v == "full") { full } else { short }
+    if std::env::var_os("ORBIT_TEST_FULL").is_some() { full } else { short }
 }
 
 /// The seed of a random test: `ORBIT_SEED`, or the time; printed, so that a failure can be replayed.
