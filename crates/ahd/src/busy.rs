@@ -19,9 +19,10 @@ use std::time::{Duration, Instant};
 const MOST_EASE: u64 = 2;
 /// Where threads may not be traced there is no examination, but so much more patience.
 const BLIND: u64 = 4;
-/// So much more also for a thread that makes other calls or takes new memory while it is examined.
+/// So much more also for a thread that makes other calls while it is examined.
 const WORKS: u64 = 4;
-/// Page faults that show that it takes new memory.
+/// Page faults that show that it takes new memory: an answer of 100 MB is built so, and takes as long as the machine's memory is
+/// slow. Such a one has as much CPU time as the limit for waits.
 const FAULTS: u64 = 4;
 /// Bursts of so much CPU time, ns, count as an exit of their own.
 const LONG: u64 = 30_000_000;
@@ -134,8 +135,13 @@ impl Ahd {
             }
         };
         // One long job makes calls, or takes new memory: more patience before it is said to spin.
-        let works = calls.is_some_and(|n| n > 0) || p.dir.faults(tid).saturating_sub(faults) >= FAULTS;
-        if works && progress < check * WORKS {
+        let grows = p.dir.faults(tid).saturating_sub(faults) >= FAULTS;
+        let patience = match (grows, calls.is_some_and(|n| n > 0)) {
+            (true, _) => (check * WORKS).max(self.config.limit.as_nanos() as u64),
+            (false, true) => check * WORKS,
+            (false, false) => 0,
+        };
+        if progress < patience {
             burst.examine = progress + check;
             return;
         }

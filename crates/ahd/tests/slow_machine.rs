@@ -1,7 +1,7 @@
 //! A program that is slow because of the machine, or of somebody who holds it, does not hang; when it then hangs, it is told.
 
 mod common;
-use common::{Dir, PATIENCE, Program, Watcher};
+use common::{Dir, PATIENCE, Program, Watcher, cpu};
 use orbit_ahd::{Config, Kind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -190,6 +190,24 @@ fn short_of_memory() {
     if swap.lines().count() < 2 {
         println!("SKIP: needs swap for pages that are no file's; those of a file were tried");
     }
+}
+
+#[test]
+fn long_jobs_that_take_memory() {
+    let dir = Dir::new("slow-fills");
+    let Some(fares) = dir.program() else { return };
+    let p = Program::start(Command::new(&fares).args(["fills", "1.2"]));
+    let mut w = Watcher::of(p.pid(), Config::default());
+    let start = Instant::now();
+    // Three jobs, with a second of the loop before each.
+    while cpu(p.pid(), p.pid()) < Duration::from_millis(3600) {
+        assert!(start.elapsed() < PATIENCE, "it does not get on");
+        w.look();
+    }
+    w.run(Duration::from_secs(1));
+    w.quiet();
+    p.signal(libc::SIGUSR1);
+    assert_eq!(w.hang().kind, Kind::Busy);
 }
 
 #[test]

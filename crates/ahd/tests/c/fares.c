@@ -92,6 +92,20 @@ static void thrashes(const char *path, size_t size) {
     }
 }
 
+// Uses so many seconds of CPU for taking memory, and gives it back at the end.
+static void fills(double seconds) {
+    static char *taken[64];
+    size_t size = 4 << 20;
+    double end = clock_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
+    for (int i = 0; clock_of(CLOCK_THREAD_CPUTIME_ID) < end; i++) {
+        char **at = &taken[i % 64];
+        if (*at) munmap(*at, size);
+        *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (*at == MAP_FAILED) exit(3);
+        memset(*at, i + 1, size);
+    }
+}
+
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, other = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 
@@ -165,6 +179,14 @@ int main(int argc, char **argv) {
         crowd((int)number);
     } else if (!strcmp(way, "thrashes")) {
         thrashes(argv[2], (size_t)atol(argv[3]));
+        still_here();
+    } else if (!strcmp(way, "fills")) {
+        // As a server that answers something huge now and then.
+        for (int i = 0; i < 3; i++) {
+            event_loop(1, 0.3);
+            fills(number);
+        }
+        event_loop(1e9, 0.3);
         still_here();
     } else if (!strcmp(way, "holds")) {
         pthread_t t;
