@@ -181,7 +181,8 @@ fn main_survives_crashes_of_every_kind_at_every_step() {
     assert!(
         eventually(|| {
             after = holdings();
-            after.descriptors <= before.descriptors + 2
+            // A spare and its channel may be there now and not have been then; of each crash something would be a hundred and more.
+            after.descriptors <= before.descriptors + 6
                 && after.mappings <= before.mappings + 8
                 && after.processes <= before.processes + 1
                 && after.groups == before.groups
