@@ -41,6 +41,8 @@ struct Verdict {
     /// Threads involved beside the waiter.
     others: Vec<(i32, i32)>,
     cycle: Vec<Edge>,
+    /// How long such a wait may last.
+    allowed: Duration,
 }
 
 impl Ahd {
@@ -68,13 +70,18 @@ impl Ahd {
                 n => format!("{n} threads wait for each other in a ring: {ring}"),
             };
             let others = ring.members[1..].iter().map(|m| (m.pid, m.tid)).collect();
-            let verdict = Verdict { why, sure: ring.sure, others, cycle: edges(&ring) };
+            let verdict = Verdict { why, sure: ring.sure, others, cycle: edges(&ring), allowed: Duration::ZERO };
             for m in &ring.members {
                 if let Some(t) = self.processes.get_mut(&m.pid).and_then(|p| p.threads.get_mut(&m.tid)) {
                     t.told = Some((Kind::Blocked, now));
                 }
             }
-            self.tell(first.pid, first.tid, self.config.period, verdict, started);
+            let still = self
+                .processes
+                .get(&first.pid)
+                .and_then(|p| p.threads.get(&first.tid))
+                .map_or(Duration::ZERO, |t| t.still);
+            self.tell(first.pid, first.tid, still.max(self.config.period), verdict, started);
         }
     }
 
@@ -115,6 +122,11 @@ impl Ahd {
                 continue;
             };
             t.told = Some((Kind::Blocked, started));
+            for e in &v.cycle {
+                if let Some(t) = self.processes.get_mut(&e.pid).and_then(|p| p.threads.get_mut(&e.tid)) {
+                    t.told = Some((Kind::Blocked, started));
+                }
+            }
             self.tell(pid, tid, still, v, started);
         }
     }
@@ -133,7 +145,11 @@ impl Ahd {
         }
         let astray = late && astray(p, tid, &call);
         let wait = p.waits()?.wait_of(tid);
-        let only = |sure, why: String| Some(Verdict { why, sure, others: Vec::new(), cycle: Vec::new() });
+        let strange = late && p.threads.get(&tid)?.points.away(&call);
+        let caught = single && catches(p);
+        let allowed = if late { self.config.limit } else { self.config.hopeless() };
+        let p = self.processes.get_mut(&pid)?;
+        let only = |sure, why: String| Some(Verdict { why, sure, others: Vec::new(), cycle: Vec::new(), allowed });
         match &wait {
             Wait::Futex(f) if f.call.timed => None,
             Wait::Futex(f) => {
@@ -155,7 +171,10 @@ impl Ahd {
                     {
                         self.chain(pid, tid, &wait, op, ot, f.sure)
                     }
-                    FutexKind::Mutex { owner: Owner::Unknown } if late => {
+                    // Readers leave no trace: it may be they who hold it.
+                    FutexKind::Mutex { owner: Owner::Unknown } | FutexKind::RwLock { writer: Owner::Unknown }
+                        if late =>
+                    {
                         only(Sure::Likely, format!("thread {tid} {}", words(&wait)))
                     }
                     FutexKind::Condvar | FutexKind::Semaphore if astray => only(
@@ -165,14 +184,20 @@ impl Ahd {
                     _ => self.all_wait(pid, tid),
                 }
             }
-            // A pipe that nobody at all holds at the other end does not block: where none is found they cannot be seen.
-            Wait::Pipe { peers, .. } if *peers == [pid] && single => {
+            // A pipe that nobody at all holds at the other end does not block: where none is found they cannot be seen. The handler of a
+            // signal may be who writes.
+            Wait::Pipe { peers, .. } if *peers == [pid] && single && !caught => {
                 only(Sure::Certain, format!("thread {tid} {}: nobody is left at the other end", words(&wait)))
             }
-            Wait::Pipe { peers, .. } if late && *peers == [pid] => {
+            // Threads hand each other work by pipes: only one that usually waits elsewhere is lost here, or all are.
+            Wait::Pipe { peers, .. } if *peers == [pid] && strange => {
                 only(Sure::Likely, format!("thread {tid} {}: no other process is at the other end", words(&wait)))
             }
-            Wait::FileLock { owner: Some(o), .. } if late => self.chain(pid, tid, &wait, *o, *o, Sure::Certain),
+            Wait::Pipe { peers, .. } if *peers == [pid] && !single => self.all_wait(pid, tid),
+            Wait::FileLock { owner: Some(o), .. } => {
+                self.chain(pid, tid, &wait, *o, *o, Sure::Certain).filter(|v| late || !v.cycle.is_empty())
+            }
+            Wait::FileLock { owner: None, .. } if late => only(Sure::Likely, format!("thread {tid} {}", words(&wait))),
             _ => None,
         }
     }
@@ -182,7 +207,18 @@ impl Ahd {
         let mut why = format!("thread {tid} {}", words(wait));
         let mut others: Vec<(i32, i32)> = Vec::new();
         let (mut hp, mut ht) = (op, ot);
+        let edge =
+            |pid: i32, tid: i32, wait: &Wait, held_by: i32| Edge { pid, tid, waits_for: words(wait), held_by, sure };
+        let mut cycle = vec![edge(pid, tid, wait, ot)];
+        // A lock on a file is a process': which of its threads would give it back is known only where there is one.
+        let alone = |pid: i32| proc::Dir::open(pid).and_then(|d| d.tids()).is_ok_and(|t| t.len() == 1);
+        let mut known = !matches!(wait, Wait::FileLock { .. }) || alone(op);
         let mut last = loop {
+            if (hp, ht) == (pid, tid) && known {
+                let allowed = self.config.hopeless();
+                why = format!("{} threads wait for each other in a ring: {why}", cycle.len());
+                return Some(Verdict { why, sure, others, cycle, allowed });
+            }
             if (hp, ht) == (pid, tid) || others.contains(&(hp, ht)) || others.len() >= MAX_CHAIN {
                 break None;
             }
@@ -194,10 +230,17 @@ impl Ahd {
             match &held {
                 Wait::Futex(f) => match f.kind {
                     FutexKind::Mutex { owner: Owner::Thread { pid: p, tid: t } }
-                    | FutexKind::RwLock { writer: Owner::Thread { pid: p, tid: t } } => (hp, ht) = (p, t),
+                    | FutexKind::RwLock { writer: Owner::Thread { pid: p, tid: t } } => {
+                        cycle.push(edge(hp, ht, &held, t));
+                        (hp, ht) = (p, t);
+                    }
                     _ => break Some(held),
                 },
-                Wait::FileLock { owner: Some(o), .. } => (hp, ht) = (*o, *o),
+                Wait::FileLock { owner: Some(o), .. } => {
+                    cycle.push(edge(hp, ht, &held, *o));
+                    known &= alone(*o);
+                    (hp, ht) = (*o, *o);
+                }
                 _ => break Some(held),
             }
         };
@@ -207,9 +250,26 @@ impl Ahd {
             }
             // It runs: a hang only once it had the limit's worth of CPU meanwhile.
             Some(Wait::Running) => !self.had_its_share(hp, ht),
+            Some(Wait::Child { pids: peers } | Wait::Pipe { peers, .. } | Wait::Socket { peers, .. }) => {
+                self.at_work(hp, &peers)
+            }
             _ => false,
         };
-        (!excused).then_some(Verdict { why, sure, others, cycle: Vec::new() })
+        (!excused).then_some(Verdict { why, sure, others, cycle: Vec::new(), allowed: self.config.limit })
+    }
+
+    /// Whether one of these processes works, or is held up by the machine, a tracer or a stop, for a thread of `pid` that waits for them.
+    pub(crate) fn at_work(&mut self, pid: i32, peers: &[i32]) -> bool {
+        peers.iter().filter(|&&peer| peer != pid).any(|&peer| {
+            let Ok((dir, tids)) = proc::Dir::open(peer).and_then(|d| d.tids().map(|t| (d, t))) else {
+                return false;
+            };
+            tids.iter().take(MAX_CHAIN).any(|&t| match dir.status(t).map(|s| s.state) {
+                Some(b'D' | b'T' | b't') => true,
+                Some(b'R') => !self.had_its_share(peer, t),
+                _ => false,
+            })
+        })
     }
 
     /// The same, told as a sentence with the threads involved.
@@ -252,15 +312,14 @@ impl Ahd {
         if p.all_told || p.threads.values().any(|t| t.still < hopeless) {
             return None;
         }
-        let caught = p.dir.status(pid)?.caught;
-        let harmless = HARMLESS.iter().fold(0u64, |m, s| m | 1 << (s - 1));
-        if caught & !harmless != 0 {
+        if catches(p) {
             return None;
         }
         let tids: Vec<i32> = p.threads.keys().copied().collect();
         for &t in &tids {
             match p.waits()?.wait_of(t) {
                 Wait::Futex(f) if !f.call.timed && matches!(f.key, orbit_inspect::waits::Key::Private { .. }) => {}
+                Wait::Pipe { peers, .. } if peers == [pid] => {}
                 Wait::Ended => {}
                 _ => return None,
             }
@@ -270,7 +329,7 @@ impl Ahd {
         let why =
             format!("each of the {n} threads of process {pid} waits for another one, and nobody is left to wake them");
         let others = tids.into_iter().filter(|&t| t != tid).map(|t| (pid, t)).collect();
-        Some(Verdict { why, sure: Sure::Likely, others, cycle: Vec::new() })
+        Some(Verdict { why, sure: Sure::Likely, others, cycle: Vec::new(), allowed: hopeless })
     }
 
     /// Notes the call that a thread is told to be blocked in: as long as it sleeps there it has not got on.
@@ -287,22 +346,15 @@ impl Ahd {
         let mut who = vec![(pid, tid)];
         who.extend(v.others);
         who.truncate(MAX_STACKS);
-        let mut gentle = false;
         let threads = who
             .into_iter()
-            .map(|(p, t)| {
-                let wait = self.wait_of(p, t);
-                // A stop would end these calls early; the report is not worth that.
-                gentle |= matches!(wait, Some(Wait::Epoll { .. } | Wait::Poll { .. } | Wait::Sleep | Wait::Signal));
-                (p, t, wait.as_ref().map_or_else(|| "has ended".into(), words))
-            })
+            .map(|(p, t)| (p, t, self.wait_of(p, t).as_ref().map_or_else(|| "has ended".into(), words)))
             .collect();
         self.remember_call(pid, tid);
         for e in &v.cycle {
             self.remember_call(e.pid, e.tid);
         }
-        let threads = self.stacks.involve(threads, gentle);
-        let check = if v.cycle.is_empty() { self.config.hopeless() } else { Duration::ZERO };
+        let threads = self.stacks.involve(threads, false);
         self.report(Hang {
             kind: Kind::Blocked,
             pid,
@@ -311,10 +363,10 @@ impl Ahd {
             section: None,
             progress: still.as_nanos() as u64,
             usual: None,
-            check_value: check.as_nanos() as u64,
+            check_value: v.allowed.as_nanos() as u64,
             unit: Unit::WaitNs,
             since: still,
-            latency: started.elapsed(),
+            latency: still.saturating_sub(v.allowed) + started.elapsed(),
             why: v.why,
             sure: v.sure,
             threads,
@@ -334,6 +386,12 @@ fn astray(p: &crate::thread::Process, tid: i32, call: &proc::Call) -> bool {
     // Threads that take turns at the events wait for their turn, for as long as there are none.
     let shared = p.threads.values().any(|o| o.tid != tid && o.points.events() == Some(events));
     !shared && t.points.new_to(call)
+}
+
+/// Whether signals may run code of the program: that may end a wait.
+fn catches(p: &crate::thread::Process) -> bool {
+    let harmless = HARMLESS.iter().fold(0u64, |m, s| m | 1 << (s - 1));
+    p.dir.status(p.pid).is_none_or(|s| s.caught & !harmless != 0)
 }
 
 /// Whether a control group's freezer holds the thread.

@@ -7,6 +7,7 @@
 //! status is for whoever started it. Refuses: threads that another program traces.
 
 use crate::proc;
+use orbit_inspect::stacks::begin_again;
 use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
@@ -99,6 +100,7 @@ fn follow(tid: i32, sched: &File, usual: &dyn Fn(i64) -> bool) -> Look {
                         let _ = trace(libc::PTRACE_DETACH, tid, 0);
                         return Look::Left;
                     }
+                    begin_again(tid);
                 } else {
                     deliver = signal as usize;
                 }

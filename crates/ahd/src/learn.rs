@@ -97,6 +97,12 @@ impl Points {
         self.points.iter().all(|p| p.nr != call.nr || p.pc != call.pc || p.looks <= 1)
     }
 
+    /// Whether it has a main loop, and waits now where it was hardly ever seen to wait.
+    pub(crate) fn away(&self, call: &Call) -> bool {
+        let usual = |p: &Point| p.habit != Habit::Other && p.looks >= ENOUGH && 2 * p.looks >= self.looks;
+        self.points.iter().any(usual) && self.new_to(call)
+    }
+
     /// Whether it usually waits at this very place.
     pub(crate) fn usual(&self, call: &Call) -> bool {
         self.points.iter().any(|p| p.nr == call.nr && p.pc == call.pc && p.looks >= ENOUGH && 4 * p.looks >= self.looks)

@@ -403,15 +403,7 @@ impl Ahd {
                 Some((why, others.into_iter().map(|(p, t)| (p, t, "holds the lock".to_owned())).collect()))
             }
             Wait::Pipe { peers, .. } | Wait::Socket { peers, .. } | Wait::Child { pids: peers } => {
-                let at_work = |&peer: &i32| {
-                    peer != pid
-                        && crate::proc::Dir::open(peer).and_then(|d| d.tids().map(|t| (d, t))).is_ok_and(|(d, tids)| {
-                            tids.iter()
-                                .take(64)
-                                .any(|&t| d.status(t).is_some_and(|s| matches!(s.state, b'R' | b'D' | b'T' | b't')))
-                        })
-                };
-                if peers.iter().any(at_work) {
+                if self.at_work(pid, peers) {
                     return None;
                 }
                 // Only watched ones are shown: a stack costs a stop.

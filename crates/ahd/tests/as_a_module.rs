@@ -41,8 +41,8 @@ fn event(report: &Report) -> Option<Event> {
 
 #[test]
 fn hangs_are_found_and_found_again() {
-    // It reads from a pipe whose other end nobody but itself holds.
-    let script = "mkfifo $0; exec 3<>$0; read line <&3";
+    // It reads from a pipe whose other end nobody but itself holds, and catches no signals.
+    let script = "mkfifo $0; exec cat 3<>$0 <$0";
     let fifo = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fifo-{}", std::process::id()));
     let program = Command::new("sh").args(["-c", script]).arg(&fifo).stdin(Stdio::null()).spawn().expect("sh");
     let program = Owned(program);

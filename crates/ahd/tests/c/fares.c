@@ -10,10 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -137,6 +140,78 @@ static void crowd(int n) {
     for (;;) poll(NULL, 0, 50);
 }
 
+static int pipe_ends[2];
+
+static void write_to_self(int s) {
+    (void)s;
+    (void)!write(pipe_ends[1], "x", 1);
+}
+
+// Waits for bytes that the handler of a signal writes after some seconds.
+static void reads_from_self(double seconds) {
+    char byte;
+    if (pipe(pipe_ends) != 0) exit(3);
+    signal(SIGALRM, write_to_self);
+    for (;;) {
+        alarm((unsigned)seconds);
+        if (read(pipe_ends[0], &byte, 1) != 1) exit(3);
+    }
+}
+
+// A worker that has had no job yet.
+static void *takes_jobs(void *a) {
+    char byte;
+    while (read(pipe_ends[0], &byte, 1) == 1) work(1);
+    return a;
+}
+
+static int locked(const char *path) {
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || flock(fd, LOCK_EX) != 0) exit(3);
+    return fd;
+}
+
+// Holds a lock on a file while a child of its computes; another child waits for the lock.
+static void locked_while_it_works(const char *path) {
+    locked(path);
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        counts_here();
+    }
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        locked(path);
+    }
+    while (wait(NULL) > 0) {
+    }
+}
+
+// Two processes take two locks crosswise.
+static void locked_crosswise(const char *dir) {
+    char paths[2][4096];
+    int ready[2], mine = 0;
+    for (int i = 0; i < 2; i++) snprintf(paths[i], sizeof paths[i], "%s/lock%d", dir, i);
+    if (pipe(ready) != 0) exit(3);
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        mine = 1;
+    }
+    locked(paths[mine]);
+    (void)!write(ready[1], "x", 1);
+    // Until both have theirs.
+    for (int there = 0; there < 2; poll(NULL, 0, 10)) ioctl(ready[0], FIONREAD, &there);
+    locked(paths[!mine]);
+}
+
+static pthread_rwlock_t readers = PTHREAD_RWLOCK_INITIALIZER;
+
+// Wants to write while it reads itself.
+KEEP void *upgrades_here(void *a) {
+    pthread_rwlock_rdlock(&readers);
+    pthread_rwlock_wrlock(&readers);
+    return a;
+}
+
 static void *holds(void *a) {
     pthread_mutex_lock(&other);
     for (;;) pause();
@@ -188,6 +263,27 @@ int main(int argc, char **argv) {
         }
         event_loop(1e9, 0.3);
         still_here();
+    } else if (!strcmp(way, "self-pipe")) {
+        reads_from_self(number);
+    } else if (!strcmp(way, "job-pipe")) {
+        pthread_t t;
+        if (pipe(pipe_ends) != 0) return 3;
+        pthread_create(&t, NULL, takes_jobs, NULL);
+        event_loop(1e9, 0.3);
+    } else if (!strcmp(way, "lock-and-work")) {
+        locked_while_it_works(argv[2]);
+    } else if (!strcmp(way, "crosswise")) {
+        locked_crosswise(argv[2]);
+    } else if (!strcmp(way, "upgrades")) {
+        pthread_t t;
+        pthread_create(&t, NULL, upgrades_here, NULL);
+        event_loop(1e9, 0.3);
+    } else if (!strcmp(way, "of-descriptor")) {
+        // Locks of two descriptors of one process are in each other's way too.
+        struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+        int held = open(argv[2], O_RDWR | O_CREAT, 0600), wanted = open(argv[2], O_RDWR);
+        fcntl(held, F_OFD_SETLK, &all);
+        fcntl(wanted, F_OFD_SETLKW, &all);
     } else if (!strcmp(way, "holds")) {
         pthread_t t;
         pthread_create(&t, NULL, holds, NULL);

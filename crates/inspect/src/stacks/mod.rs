@@ -3,7 +3,8 @@
 //! Owns: the files mapped into the process, parsed once and kept. Promises: each thread is stopped by itself, only while
 //! its registers and at most [`MAX_STACK`] bytes of its stack are copied (some 30 us), and let go before the next one; the
 //! stacks are unwound afterwards, from the copies. How long each was stopped is told. What the threads did when stopped they go on
-//! with, but a few calls (`epoll_wait` above all) return EINTR after a stop, as after any debugger's; [`Unwinder::gentle`] avoids it.
+//! with: one that sleeps in a call that a stop would end early (`epoll_wait`, a socket with a time limit) is not stopped, and where it goes to
+//! sleep in that very moment the call is made again ([`begin_again`]).
 //! Refuses: goroutines that are on no thread; code generated at run time has no names, and is passed by frame pointer.
 //!
 //! What happens in [`Unwinder::capture`]: read the map; parse files not yet known; in a thread of its own, for each thread
@@ -18,7 +19,7 @@ mod stop;
 pub(crate) mod symbols;
 mod unwind;
 
-pub use stop::{MAX_STACK, PATIENCE};
+pub use stop::{MAX_STACK, PATIENCE, begin_again};
 pub use symbols::MAX_NAME;
 pub(crate) use symbols::{object, readable};
 
@@ -192,8 +193,14 @@ impl Unwinder {
         };
         let (gentle, states) = (self.gentle, self.states);
         let one = |tid: i32| -> (How, Result<Copied, Error>, Option<Error>) {
-            if gentle && let Ok(Some(c)) = stop::asleep(pid, tid, &maps) {
-                return (How::Asleep, Ok(c), None);
+            // One that wakes up while it is looked at may fall asleep again.
+            for _ in 0..3 {
+                if !gentle && !stop::is_delicate(pid, tid) {
+                    break;
+                }
+                if let Ok(Some(c)) = stop::asleep(pid, tid, &maps) {
+                    return (How::Asleep, Ok(c), None);
+                }
             }
             match stop::stopped(pid, tid, &maps, states) {
                 Ok(c) => (How::Stopped, Ok(c), None),

@@ -2,7 +2,7 @@
 //!
 //! Owns: ptrace. Promises: a thread is let go before the next one is stopped; one that does not stop in time is given up;
 //! all are let go at the latest when the thread that stops them ends, for the kernel ties a tracer's hold to that thread,
-//! and each capture runs in one of its own. A signal that comes in between is handed on. The exit status of a thread that ends
+//! and each capture runs in one of its own. No call of the thread ends early for it (see [`begin_again`]). A signal that comes in between is handed on. The exit status of a thread that ends
 //! meanwhile is never collected: it may be a child of this process, and others wait for it.
 
 use super::unwind::Regs;
@@ -69,6 +69,74 @@ fn failed(tid: i32, what: &'static str, e: io::Error) -> Error {
     }
 }
 
+/// Calls that give up with EINTR when a thread is stopped though no signal has come, as far as it changes nothing to make them once more.
+const GIVE_UP: [i64; 18] = [
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_io_getevents,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+];
+
+/// To be called while a thread is stopped by `PTRACE_INTERRUPT`: if the stop has ended a call of its early, that call is made again when
+/// the thread goes on, unless the handler of a signal runs first. A time limit of the call begins anew.
+pub fn begin_again(tid: i32) {
+    const EINTR: i64 = -(libc::EINTR as i64);
+    // What a call answers inside the kernel so that it is made again if no handler runs.
+    const ERESTARTNOHAND: i64 = -514;
+    let Ok(mut r) = registers(tid) else {
+        return;
+    };
+    if GIVE_UP.contains(&(r.orig_rax as i64)) && r.rax as i64 == EINTR {
+        r.rax = ERESTARTNOHAND as u64;
+        // SAFETY: `r` is as large as SETREGS reads; only the answer of the thread's call is another than it was.
+        unsafe { libc::ptrace(libc::PTRACE_SETREGS, tid, 0usize, &raw mut r) };
+    }
+}
+
+/// Whether a thread sleeps in a call that a stop would end early, or whose time limit would begin anew.
+pub(crate) fn is_delicate(pid: i32, tid: i32) -> bool {
+    let line = procfs::text(&format!("/proc/{pid}/task/{tid}/syscall"), 512).unwrap_or_default();
+    let Some(Seen::In(call)) = Seen::parse(line.as_bytes()) else {
+        return false;
+    };
+    match call.nr {
+        libc::SYS_futex | libc::SYS_wait4 | libc::SYS_waitid | libc::SYS_flock | libc::SYS_fcntl | libc::SYS_pause => {
+            false
+        }
+        // Of a pipe the kernel makes them again by itself.
+        libc::SYS_read | libc::SYS_readv | libc::SYS_write | libc::SYS_writev => {
+            let link = std::fs::read_link(format!("/proc/{pid}/task/{tid}/fd/{}", call.args[0] as i32));
+            !link.is_ok_and(|l| l.as_os_str().as_encoded_bytes().starts_with(b"pipe:"))
+        }
+        _ => true,
+    }
+}
+
+/// The registers of a stopped thread.
+fn registers(tid: i32) -> Result<libc::user_regs_struct, Error> {
+    // SAFETY: all-zero bytes are a valid value of this struct of integers.
+    let mut r: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+    // SAFETY: `r` is as large as the kernel's answer to GETREGS.
+    if unsafe { libc::ptrace(libc::PTRACE_GETREGS, tid, 0usize, &raw mut r) } != 0 {
+        return Err(failed(tid, "reading registers", io::Error::last_os_error()));
+    }
+    Ok(r)
+}
+
 /// Stops a thread, copies, lets it go. `vectors`: those registers too. To be called in a thread that ends soon afterwards.
 pub(crate) fn stopped(pid: i32, tid: i32, maps: &Maps, vectors: bool) -> Result<Copied, Error> {
     // SAFETY: plain call with numbers.
@@ -82,12 +150,8 @@ pub(crate) fn stopped(pid: i32, tid: i32, maps: &Maps, vectors: bool) -> Result<
         return Err(failed(tid, "interrupting", io::Error::last_os_error()));
     }
     hold.signal = wait(tid, since)?;
-    // SAFETY: all-zero bytes are a valid value of this struct of integers.
-    let mut r: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-    // SAFETY: `r` is as large as the kernel's answer to GETREGS.
-    if unsafe { libc::ptrace(libc::PTRACE_GETREGS, tid, 0usize, &raw mut r) } != 0 {
-        return Err(failed(tid, "reading registers", io::Error::last_os_error()));
-    }
+    begin_again(tid);
+    let r = registers(tid)?;
     let (base, stack) = copy(pid, r.rsp, maps);
     let vectors = if vectors { vector_registers(tid) } else { None };
     drop(hold);

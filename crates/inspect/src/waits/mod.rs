@@ -504,12 +504,19 @@ impl Watched {
 }
 
 /// Looks again until the answer no longer changes or the time is over: `true` if the thread slept for something lost
-/// (see [`FutexWait::lost`]) all the while and did not run once. Blocks for `span`.
+/// (see [`FutexWait::lost`]) all the while and did not run once, and no other thread of its process was kept from running all the while: such
+/// a one may be just about to wake it. Blocks for `span`.
 pub fn stays_lost(watched: &mut Watched, tid: i32, span: Duration) -> bool {
     const LOOKS: u32 = 8;
     let Some(first) = watched.progress(tid) else {
         return false;
     };
+    let held_up = |watched: &mut Watched| -> Vec<(i32, u64, u64)> {
+        let all = watched.scan();
+        let held = |t: &ThreadState| !matches!(t.state, State::Sleeping | State::Ended) && t.tid != tid;
+        all.iter().filter(|t| held(t)).map(|t| (t.tid, t.cpu_ns, t.switches)).collect()
+    };
+    let before = held_up(watched);
     for look in 0..=LOOKS {
         if look > 0 {
             std::thread::sleep(span / LOOKS);
@@ -519,5 +526,6 @@ pub fn stays_lost(watched: &mut Watched, tid: i32, span: Duration) -> bool {
             return false;
         }
     }
-    true
+    let after = held_up(watched);
+    !before.iter().any(|t| after.contains(t))
 }

@@ -1,0 +1,81 @@
+//! Waits that look alike are told apart: what only looks like a dead end is not told, what is one is.
+
+mod common;
+use common::{Dir, Program, Watcher};
+use orbit_ahd::{Config, Kind};
+use orbit_inspect::Sure;
+use std::process::Command;
+use std::time::Duration;
+
+/// Starts `fares WAY [PATH]`, with a path in a directory of this test's.
+fn start(name: &str, way: &str, argument: &str, limit: Duration) -> Option<(Dir, Program, Watcher)> {
+    let dir = Dir::new(name);
+    let fares = dir.program()?;
+    let argument = argument.replace("DIR", &dir.0.display().to_string());
+    let program = Program::start(Command::new(fares).args([way, &argument]));
+    let watcher = Watcher::of(program.pid(), Config { limit, ..Config::default() });
+    Some((dir, program, watcher))
+}
+
+/// Nothing is told for so long.
+fn quiet(name: &str, way: &str, argument: &str, limit: Duration, span: Duration) {
+    let Some((_dir, _program, mut watcher)) = start(name, way, argument, limit) else { return };
+    watcher.run(span);
+    watcher.quiet();
+}
+
+#[test]
+fn a_pipe_that_a_signals_handler_writes() {
+    quiet("judged-self", "self-pipe", "3", Duration::from_secs(2), Duration::from_secs(7));
+}
+
+#[test]
+fn a_worker_without_a_job_yet() {
+    quiet("judged-job", "job-pipe", "", Duration::from_secs(1), Duration::from_secs(4));
+}
+
+#[test]
+fn a_lock_held_by_one_whose_child_works() {
+    quiet("judged-work", "lock-and-work", "DIR/lock", Duration::from_secs(3), Duration::from_secs(5));
+}
+
+#[test]
+fn two_processes_with_two_locks_on_files() {
+    // Long before the limit.
+    let Some((_dir, program, mut watcher)) = start("judged-cross", "crosswise", "DIR", Duration::from_secs(600)) else {
+        return;
+    };
+    let hang = watcher.hang();
+    assert_eq!((hang.kind, hang.cycle.len()), (Kind::Blocked, 2), "{hang:#?}");
+    assert!(hang.cycle.iter().any(|e| e.pid == program.pid()), "{hang:#?}");
+    assert!(hang.why.contains("in a ring"), "{}", hang.why);
+    watcher.run(Duration::from_secs(3));
+    assert_eq!(watcher.hangs().len(), 1, "one hang, told once");
+}
+
+#[test]
+fn a_lock_of_a_descriptor() {
+    let Some((_dir, _program, mut watcher)) = start("judged-ofd", "of-descriptor", "DIR/lock", Duration::from_secs(2))
+    else {
+        return;
+    };
+    let hang = watcher.hang();
+    assert_eq!((hang.kind, hang.sure), (Kind::Blocked, Sure::Likely), "{hang:#?}");
+    assert!(
+        hang.progress >= 2_000_000_000 && hang.check_value == 2_000_000_000,
+        "what is told is the limit: {hang:#?}"
+    );
+}
+
+#[test]
+fn a_reader_that_wants_to_write() {
+    let Some((_dir, _program, mut watcher)) = start("judged-upgrade", "upgrades", "", Duration::from_secs(2)) else {
+        return;
+    };
+    let hang = watcher.hang();
+    assert_eq!((hang.kind, hang.sure), (Kind::Blocked, Sure::Likely), "{hang:#?}");
+    assert!(
+        hang.threads.iter().any(|t| common::functions(hang).contains(&"upgrades_here") && t.tid == hang.tid),
+        "{hang:#?}"
+    );
+}
