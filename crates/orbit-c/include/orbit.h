@@ -243,7 +243,7 @@ struct orbit_area *orbit_area_create_with(const struct orbit_area_options *optio
  * See ORBIT_GLOBAL for global variables. NULL on failure: EINVAL, EOPNOTSUPP. */
 struct orbit_area *orbit_area_adopt(void *start, size_t len);
 /* Ends an area: its objects are gone and its memory is unmapped (adopted memory stays). EINVAL while orbits use it:
- * orbit_detach or orbit_destroy them first. */
+ * orbit_detach or orbit_destroy them first. Blocks while another thread applies an update to it. */
 int orbit_area_destroy(struct orbit_area *area);
 
 /* An area as it is now. */
@@ -410,7 +410,8 @@ const struct orbit_item *orbit_update_next(struct orbit_update *update, const st
 
 /* Applies an update that was pulled: every item is checked first (in an area that this orbit may alter: EFAULT, EACCES; old
  * bytes: ESTALE; operation registered: EACCES), then all modifications are made, then all operations run, in order; if
- * any check fails nothing is changed. Hold the lock that guards the objects. An area that an orbit may alter must hold
+ * any check fails nothing is changed. Hold the lock that guards the objects. Who destroys an area meanwhile waits for the
+ * modifications; one that is destroyed already gives EFAULT or ENODEV. An area that an orbit may alter must hold
  * objects that tolerate any bytes: indices are to be checked, pointers compared with known ones. */
 int orbit_apply(struct orbit_update *update);
 /* Lets tasks ask for this function. Twice is once. It must take any bytes of any length without harm. */

@@ -48,6 +48,7 @@ programs! {
     updates_of_synchronous_calls: ["tests/c/sync_updates.c"], [&[]];
     shutdown_leaves_nothing: ["tests/c/shutdown.c"], [&[]];
     no_proc: ["tests/c/no_proc.c"], [&[]];
+    areas_destroyed_while_updates_are_applied: ["tests/c/apply_while_destroyed.c"], [&[]];
     many_threads: ["tests/c/threads.c"], [&[]];
 }
 

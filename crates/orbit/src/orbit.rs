@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::area::Area;
+use crate::area::{Area, Hold};
 use crate::call::{CallOptions, Future, Outcome};
 use crate::channel::{Channel, DownSide};
 use crate::error::{Error, Kind, Result};
@@ -474,7 +474,9 @@ impl Orbit {
 }
 
 impl Gate for Inner {
-    fn may_modify(&self, address: usize, len: usize) -> Result<()> {
+    type Hold = Hold;
+
+    fn may_modify(&self, address: usize, len: usize) -> Result<Hold> {
         self.may_operate()?;
         let Some(area) = crate::area::find(address).filter(|a| a.contains(address, len)) else {
             return Err(Error::new(Kind::Foreign, format!("{len} bytes at {address:#x} are in no area")));
@@ -484,7 +486,7 @@ impl Gate for Inner {
                 Kind::Denied,
                 format!("orbit \"{}\" may not alter area \"{}\"", self.options.name, area.name()),
             )),
-            _ => Ok(()),
+            _ => area.hold(),
         }
     }
 

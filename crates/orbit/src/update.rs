@@ -88,14 +88,18 @@ pub enum Item {
     },
 }
 
-/// What main lets one orbit do; asked before anything of an update is applied. The memory that
-/// [`may_modify`](Gate::may_modify) agreed to stays mapped and writable until the update is applied.
+/// What main lets one orbit do; asked before anything of an update is applied.
 pub(crate) trait Gate {
+    /// While it lives, the memory that it was given for stays mapped and writable.
+    type Hold;
     /// Whether these bytes lie inside one area that this orbit may alter. The error names the limits.
-    fn may_modify(&self, address: usize, len: usize) -> Result<()>;
+    fn may_modify(&self, address: usize, len: usize) -> Result<Self::Hold>;
     /// Whether this orbit may ask for operations.
     fn may_operate(&self) -> Result<()>;
 }
+
+/// Operations to run, each with its arguments.
+type Operations<'a> = Vec<(Operation, &'a [u8])>;
 
 /// What an orbit hands back: data, modifications, operations, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -265,16 +269,20 @@ impl Update {
     ///
     /// Aligned fields of 1, 2, 4 and 8 bytes are written in one piece. A condition that no longer holds gives
     /// `ESTALE`; the other errors name the item, its address and the limits.
-    pub(crate) fn apply(&self, gate: &dyn Gate) -> Result<()> {
+    pub(crate) fn apply<G: Gate>(&self, gate: &G) -> Result<()> {
         self.check_form()?;
-        let operations = self.check_items(gate)?;
-        self.check_conditions()?;
+        let (operations, holds) = self.check_items(gate)?;
+        // SAFETY: the gate agreed to every modification, and `holds` lives on.
+        unsafe { self.check_conditions()? };
         for item in &self.items {
             if let Item::Modify { address, new, .. } = item {
-                // SAFETY: the gate agreed to this address and length: memory of an area, mapped and writable.
+                // SAFETY: the gate agreed to this address and length: memory of an area, mapped and writable as long as
+                // `holds` lives.
                 unsafe { store(*address, new) };
             }
         }
+        // Before the operations, which may destroy areas.
+        drop(holds);
         for (function, args) in operations {
             let mut copy = vec![0_u128; args.len().div_ceil(size_of::<u128>())];
             // SAFETY: the copy has room for all of the arguments; bytes may be written into integers.
@@ -316,15 +324,18 @@ impl Update {
         Ok(total)
     }
 
-    /// Asks the gate and the registry about every item; returns the operations to run.
-    fn check_items(&self, gate: &dyn Gate) -> Result<Vec<(Operation, &[u8])>> {
+    /// Asks the gate and the registry about every item; returns the operations to run, and what keeps the memory of the
+    /// modifications.
+    fn check_items<G: Gate>(&self, gate: &G) -> Result<(Operations<'_>, Vec<G::Hold>)> {
         let mut operations = Vec::new();
+        let mut holds = Vec::new();
         for (number, item) in self.items.iter().enumerate() {
             match item {
                 Item::Data(_) => {}
-                Item::Modify { address, new, .. } => gate
-                    .may_modify(*address, new.len())
-                    .map_err(|error| item_error(error.kind(), number, *address, new.len(), &error.to_string()))?,
+                Item::Modify { address, new, .. } => holds.push(
+                    gate.may_modify(*address, new.len())
+                        .map_err(|error| item_error(error.kind(), number, *address, new.len(), &error.to_string()))?,
+                ),
                 Item::Operation { function, args } => {
                     gate.may_operate()
                         .map_err(|error| Error::new(error.kind(), format!("update item {number}: {error}")))?;
@@ -332,11 +343,14 @@ impl Update {
                 }
             }
         }
-        Ok(operations)
+        Ok((operations, holds))
     }
 
     /// The old bytes stand where they should, and no other modification touches them.
-    fn check_conditions(&self) -> Result<()> {
+    ///
+    /// # Safety
+    /// The memory of all modifications is mapped and readable.
+    unsafe fn check_conditions(&self) -> Result<()> {
         let mut ranges = Vec::new();
         let mut conditions = false;
         for (number, item) in self.items.iter().enumerate() {
@@ -344,7 +358,7 @@ impl Update {
             ranges.push((*address, address + new.len(), old.is_some(), number));
             let Some(old) = old else { continue };
             conditions = true;
-            // SAFETY: the gate agreed to this address and length: memory of an area, mapped and readable.
+            // SAFETY: the caller vouches for this address and length.
             if !unsafe { matches(*address, old) } {
                 let what = "the old bytes no longer stand there; call the orbit again for a fresh update";
                 return Err(item_error(Kind::System(libc::ESTALE), number, *address, old.len(), what));
@@ -507,6 +521,8 @@ pub mod fuzzing {
     struct OneBuffer(usize, usize);
 
     impl Gate for OneBuffer {
+        type Hold = ();
+
         fn may_modify(&self, address: usize, len: usize) -> Result<()> {
             let inside = address >= self.0 && len <= self.1 && address - self.0 <= self.1 - len;
             if inside { Ok(()) } else { Err(Error::new(Kind::Foreign, "outside")) }

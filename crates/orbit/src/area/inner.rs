@@ -17,7 +17,7 @@ use crate::task::is_own_side;
 use orbit_linux::map;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The size of a huge page.
 const HUGE: usize = 2 << 20;
@@ -50,6 +50,8 @@ pub(super) struct AreaInner {
     /// The window that the range came from; `None` for adopted memory.
     window: Option<&'static Window>,
     state: Mutex<State>,
+    /// Told when the last [`Hold`] is gone.
+    let_go: Condvar,
     /// Bytes from the base to the end of the last page ever used. Written under `state`, only ever grows.
     high: AtomicUsize,
     /// Pages given back to the kernel, which the tracker cannot see, since the last harvest.
@@ -63,7 +65,39 @@ pub(super) struct AreaInner {
 struct State {
     /// `None` for adopted memory.
     heap: Option<Heap>,
+    /// Holds that live: the memory stays mapped as long as there is one. None begins once `gone` is set.
+    holds: usize,
     gone: bool,
+}
+
+/// Keeps an area's memory mapped while it lives, whoever destroys the area meanwhile. For short: they wait.
+#[derive(Debug)]
+pub(crate) struct Hold(Arc<AreaInner>);
+
+impl Hold {
+    /// Takes hold of an area.
+    ///
+    /// # Errors
+    /// `Gone`, `Forked`.
+    pub(super) fn on(area: &Arc<AreaInner>) -> Result<Hold> {
+        area.check_process()?;
+        let mut state = lock(&area.state);
+        if state.gone {
+            return Err(area.gone());
+        }
+        state.holds += 1;
+        Ok(Hold(area.clone()))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        state.holds -= 1;
+        if state.holds == 0 {
+            self.0.let_go.notify_all();
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -116,7 +150,8 @@ impl AreaInner {
             page: map::page_size(),
             generation: generation(),
             window,
-            state: Mutex::new(State { heap: window.map(|_| Heap::new(base, limit)), gone: false }),
+            state: Mutex::new(State { heap: window.map(|_| Heap::new(base, limit)), holds: 0, gone: false }),
+            let_go: Condvar::new(),
             high: AtomicUsize::new(if window.is_some() { 0 } else { limit }),
             dropped: Mutex::default(),
             track: Mutex::new(None),
@@ -142,15 +177,20 @@ impl AreaInner {
     }
 
     /// Ends the area: its memory goes back to the window (adopted memory stays as it is), its pointers are void.
+    /// Waits until nobody holds it.
     pub(super) fn close(&self) {
         registry::leave(self);
-        let mut track = lock(&self.track);
         let mut state = lock(&self.state);
         if state.gone {
             return;
         }
         state.gone = true;
         state.heap = None;
+        while state.holds > 0 {
+            state = self.let_go.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        let mut track = lock(&self.track);
         *track = None;
         if let Some(window) = self.window {
             Self::uncarve(window, self.base, self.limit);

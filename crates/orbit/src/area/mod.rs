@@ -42,6 +42,7 @@ pub use engine::Engine;
 #[doc(hidden)]
 pub use forked::generation;
 use inner::AreaInner;
+pub(crate) use inner::Hold;
 use orbit_linux::map::page_size;
 #[doc(hidden)]
 pub use owed::OwedSet;
@@ -321,7 +322,7 @@ impl Area {
     }
 
     /// Ends the area now, whatever handles there are: its memory is unmapped (adopted memory stays), its objects are gone,
-    /// and every later use of a handle answers `Gone`.
+    /// and every later use of a handle answers `Gone`. Blocks while another thread applies an update to it.
     ///
     /// # Errors
     /// `Invalid` while orbits use it, `Forked` in a child of the process that made it.
@@ -336,6 +337,14 @@ impl Area {
         }
         self.inner.close();
         Ok(())
+    }
+
+    /// Keeps the area's memory mapped: whoever destroys the area waits until this is dropped.
+    ///
+    /// # Errors
+    /// `Gone`, `Forked` in a child of the process that made it.
+    pub(crate) fn hold(&self) -> Result<Hold> {
+        Hold::on(&self.inner)
     }
 
     /// The engine that was asked for, which may be [`Engine::Auto`].

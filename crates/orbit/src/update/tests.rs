@@ -26,6 +26,8 @@ impl Buffer {
 }
 
 impl Gate for Buffer {
+    type Hold = ();
+
     fn may_modify(&self, address: usize, len: usize) -> Result<()> {
         self.asked.borrow_mut().push((address, len));
         let end = self.at(self.words.len() * 8);
