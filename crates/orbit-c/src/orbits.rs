@@ -237,9 +237,7 @@ pub unsafe extern "C" fn orbit_kill(orbit: *mut COrbit) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orbit_wait_ready(orbit: *mut COrbit, timeout_us: u64) -> c_int {
     code(|| {
-        // Beyond a century the clock may not be able to say when that is.
-        let timeout = Duration::from_micros(timeout_us).min(Duration::from_secs(100 * 366 * 86400));
-        handle::get::<Object>(orbit)?.wait_ready(timeout)?;
+        handle::get::<Object>(orbit)?.wait_ready(Duration::from_micros(timeout_us))?;
         Ok(0)
     })
 }

@@ -49,6 +49,7 @@ programs! {
     shutdown_leaves_nothing: ["tests/c/shutdown.c"], [&[]];
     no_proc: ["tests/c/no_proc.c"], [&[]];
     areas_destroyed_while_updates_are_applied: ["tests/c/apply_while_destroyed.c"], [&[]];
+    pauses_of_any_length: ["tests/c/pauses.c"], [&[]];
     many_threads: ["tests/c/threads.c"], [&[]];
 }
 

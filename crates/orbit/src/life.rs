@@ -15,7 +15,7 @@ use crate::limits::{Applied, Limits};
 use crate::orbit::{Core, Inner, Options, Pending, Restart};
 use crate::runtime::{Coming, Runtime, Spare};
 use crate::status;
-use crate::task::{Identity, bytes_of};
+use crate::task::{A_CENTURY, Identity, bytes_of};
 use crate::template::{Ended, Template};
 
 /// Where an orbit stands.
@@ -235,9 +235,12 @@ impl Inner {
             Restart::OnFailure { give_up, .. } if give_up > 0 && core.failures >= give_up => None,
             Restart::OnFailure { first_pause, longest_pause, .. } => {
                 let doublings = core.failures.saturating_sub(FREE_FAILURES + 1).min(20);
-                let pause =
-                    if core.failures <= FREE_FAILURES { Duration::ZERO } else { first_pause * (1 << doublings) };
-                Some(pause.min(longest_pause))
+                let pause = if core.failures <= FREE_FAILURES {
+                    Duration::ZERO
+                } else {
+                    first_pause.saturating_mul(1 << doublings)
+                };
+                Some(pause.min(longest_pause).min(A_CENTURY))
             }
         };
         self.changed.notify_all();

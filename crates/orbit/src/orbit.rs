@@ -18,7 +18,7 @@ use crate::queue::Queue;
 use crate::replica::Replica;
 use crate::runtime::{self, LOG_BYTES, Runtime};
 use crate::status::SlotHandle;
-use crate::task::{Entry, Init};
+use crate::task::{A_CENTURY, Entry, Init};
 use crate::update::{Gate, Plain, Update};
 
 /// What becomes of an orbit that has come to an end by itself.
@@ -441,7 +441,7 @@ impl Orbit {
 
     /// Blocks until the orbit's process is up (it has run its init function), or this long.
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
-        let until = Instant::now() + timeout;
+        let until = Instant::now() + timeout.min(A_CENTURY);
         loop {
             {
                 let core = self.inner.lock();

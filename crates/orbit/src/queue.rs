@@ -26,7 +26,7 @@ use crate::life::{EndedBy, State};
 use crate::log::{LogWriter, PAGE};
 use crate::orbit::{Core, Inner, WhenFull};
 use crate::replica::Replica;
-use crate::task::{bytes_of, now_ns};
+use crate::task::{A_CENTURY, bytes_of, now_ns};
 
 /// Most bytes of arguments a call takes.
 pub const MAX_ARGS: usize = 64 * 1024;
@@ -114,7 +114,7 @@ impl Inner {
         }
         let function = options.function.map_or(0, |f| f as usize);
         let submitted_ns = now_ns();
-        let deadline = options.deadline.or(self.options.deadline).and_then(|d| Instant::now().checked_add(d));
+        let deadline = options.deadline.or(self.options.deadline).map(|d| Instant::now() + d.min(A_CENTURY));
         let mut core = self.lock();
         loop {
             self.reap_locked(&mut core);

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -86,30 +87,43 @@ fn supervise(weak: &Weak<Runtime>) {
         let now = Instant::now();
         for (at, orbit) in sleeping.iter().enumerate() {
             let Some(orbit) = orbit.upgrade() else { continue };
-            if fds[2 + 2 * at].revents != 0 {
-                eventfd::drain(orbit.event.as_fd());
-                orbit.reap();
-            }
-            if orbit.next_deadline.load(Ordering::Relaxed) <= now_ns() {
-                orbit.check_deadlines();
-            }
-            let next = if fds[1 + 2 * at].revents != 0 {
-                match orbit.after_the_end() {
-                    // Most starts are due at once: no need to go round first.
-                    Next::StartAt(when) if when <= Instant::now() => orbit.start_again(),
-                    next => next,
-                }
-            } else if starts.get(&orbit.number).is_some_and(|when| *when <= now) {
+            let (has_ended, has_news) = (fds[1 + 2 * at].revents != 0, fds[2 + 2 * at].revents != 0);
+            let is_due = !has_ended && starts.get(&orbit.number).is_some_and(|when| *when <= now);
+            if is_due {
                 starts.remove(&orbit.number);
-                orbit.start_again()
-            } else {
-                Next::Nothing
-            };
-            if let Next::StartAt(when) = next {
-                starts.insert(orbit.number, when);
+            }
+            // A waker of the program's may panic. That ends this orbit; all others are looked after as before.
+            let next = catch_unwind(AssertUnwindSafe(|| look_after(&orbit, has_news, has_ended, is_due)));
+            match next {
+                Ok(Next::StartAt(when)) => {
+                    starts.insert(orbit.number, when);
+                }
+                Ok(Next::Nothing) => {}
+                Err(_) => {
+                    let _ = catch_unwind(AssertUnwindSafe(|| orbit.destroy()));
+                }
             }
         }
     }
+}
+
+/// Does what one orbit needs now; says what it needs later.
+fn look_after(orbit: &Inner, has_news: bool, has_ended: bool, is_due: bool) -> Next {
+    if has_news {
+        eventfd::drain(orbit.event.as_fd());
+        orbit.reap();
+    }
+    if orbit.next_deadline.load(Ordering::Relaxed) <= now_ns() {
+        orbit.check_deadlines();
+    }
+    if has_ended {
+        return match orbit.after_the_end() {
+            // Most starts are due at once: no need to go round first.
+            Next::StartAt(when) if when <= Instant::now() => orbit.start_again(),
+            next => next,
+        };
+    }
+    if is_due { orbit.start_again() } else { Next::Nothing }
 }
 
 /// How soon to look again while a spare becomes an orbit.

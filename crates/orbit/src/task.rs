@@ -463,6 +463,9 @@ fn write_all_at(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> std::io::Res
     Ok(())
 }
 
+/// What stands for any longer time: further off, a clock may not be able to say when.
+pub(crate) const A_CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
+
 /// CLOCK_MONOTONIC, nanoseconds.
 pub(crate) fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

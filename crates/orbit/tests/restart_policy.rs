@@ -52,6 +52,22 @@ fn failures_in_a_row_are_slowed_down_and_end() {
 }
 
 #[test]
+fn pauses_of_any_length_are_kept() {
+    let restart = Restart::OnFailure { first_pause: Duration::MAX, longest_pause: Duration::MAX, give_up: 0 };
+    let orbit = Orbit::builder("fails").entry(abort_on_zero).restart(restart).build().expect("orbit");
+    let other = Orbit::builder("other").entry(abort_on_zero).restart(Restart::Always).build().expect("orbit");
+    orbit.wait_ready(Duration::MAX).expect("up");
+    for _ in 1..=3 {
+        fail_once(&orbit);
+    }
+    assert!(common::eventually(|| orbit.call(&[], &[0; 8]).is_ok_and(|outcome| outcome.is_failure())));
+    for _ in 0..3 {
+        fail_once(&other);
+    }
+    assert_eq!(orbit.pid(), 0, "it is down for ages");
+}
+
+#[test]
 fn waiting_calls_are_kept_or_failed_as_asked() {
     for pending in [Pending::Keep, Pending::Fail] {
         let orbit = Orbit::builder("waits")
