@@ -167,8 +167,9 @@ struct orbit_options {
     uint32_t alter_count;              /* areas in alters; 0: its updates may modify every area */
     struct orbit_area *const *alters;  /* the only areas that its updates may modify */
     uint64_t deadline_us;              /* deadline of calls that have none of their own, microseconds; 0: none */
-    size_t log_size;                   /* shared memory for snapshots on their way, bytes, all in use from the start: 128 KiB
-                                          to 1 GiB, rounded up to a power of two; 0: 1 MiB */
+    size_t log_size;                   /* shared memory for snapshots on their way, bytes, all in use from the start:
+                                          rounded up to 256 KiB or the next power of two; 0: 1 MiB;
+                                          more than 1 GiB: E2BIG */
 };
 #define ORBIT_OPTIONS_INIT \
     { sizeof(struct orbit_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0 }

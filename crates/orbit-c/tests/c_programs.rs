@@ -50,6 +50,7 @@ programs! {
     no_proc: ["tests/c/no_proc.c"], [&[]];
     areas_destroyed_while_updates_are_applied: ["tests/c/apply_while_destroyed.c"], [&[]];
     pauses_of_any_length: ["tests/c/pauses.c"], [&[]];
+    sizes_of_the_log: ["tests/c/log_sizes.c"], [&[]];
     many_threads: ["tests/c/threads.c"], [&[]];
 }
 

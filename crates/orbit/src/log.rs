@@ -68,7 +68,7 @@ impl LogWriter {
     }
 
     /// Bytes that arguments may take, a skipped end included.
-    pub fn need_for_args(len: usize) -> usize {
+    pub const fn need_for_args(len: usize) -> usize {
         2 * (len.next_multiple_of(HEADER) + HEADER)
     }
 

@@ -14,7 +14,8 @@ use crate::error::{Error, Kind, Result};
 use crate::kept::Kept;
 use crate::life::{Process, State};
 use crate::limits::{Applied, Limits};
-use crate::queue::Queue;
+use crate::log::LogWriter;
+use crate::queue::{MAX_ARGS, Queue};
 use crate::replica::Replica;
 use crate::runtime::{self, LOG_BYTES, Runtime};
 use crate::status::SlotHandle;
@@ -68,6 +69,13 @@ pub enum WhenFull {
     /// It cancels the waiting calls that have not begun; fails with [`Kind::Full`] if that does not help.
     DropOldest,
 }
+
+/// Bytes of the smallest log. Whatever wraps around in it, it has room for the largest arguments once it is empty: else a
+/// call would wait for ever.
+const LEAST_LOG_BYTES: usize = 256 << 10;
+const _: () = assert!(LogWriter::need_for_args(MAX_ARGS) <= LEAST_LOG_BYTES);
+/// Bytes of the largest log.
+const MOST_LOG_BYTES: usize = 1 << 30;
 
 #[derive(Clone)]
 pub(crate) struct Options {
@@ -134,10 +142,10 @@ impl OrbitBuilder {
         self
     }
 
-    /// Size of the log, bytes: rounded up to a power of two, 128 KiB to 1 GiB, 1 MiB by default. All of it is memory in
-    /// use from the start.
+    /// Size of the log, bytes: rounded up to 256 KiB, which the largest arguments need, or the next power of two; 1 MiB by
+    /// default. More than 1 GiB is refused when the orbit is built. All of it is memory in use from the start.
     pub fn log(mut self, bytes: usize) -> Self {
-        self.options.log_bytes = bytes.clamp(128 << 10, 1 << 30).next_power_of_two();
+        self.options.log_bytes = bytes;
         self
     }
 
@@ -281,7 +289,17 @@ impl Orbit {
         Orbit::builder(name).entry(entry).build()
     }
 
-    fn make(options: Options) -> Result<Orbit> {
+    fn make(mut options: Options) -> Result<Orbit> {
+        if options.log_bytes > MOST_LOG_BYTES {
+            return Err(Error::new(
+                Kind::TooLarge,
+                format!(
+                    "orbit \"{}\" cannot have a log of {} bytes: at most 1 GiB ({MOST_LOG_BYTES})",
+                    options.name, options.log_bytes
+                ),
+            ));
+        }
+        options.log_bytes = options.log_bytes.next_power_of_two().max(LEAST_LOG_BYTES);
         let runtime = runtime::runtime()?;
         let made = match Orbit::try_to_make(&runtime, options.clone()) {
             Err(e) if e.kind() == Kind::Limit && runtime.let_go_of_spares() => Orbit::try_to_make(&runtime, options),
