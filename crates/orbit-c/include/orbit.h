@@ -143,7 +143,7 @@ enum orbit_pending {
     ORBIT_PENDING_KEEP = 1  /* they run in the orbit's next process, each on its own snapshot */
 };
 enum orbit_when_full {
-    ORBIT_FULL_BLOCK = 0,      /* a call waits until the queue and the log have room */
+    ORBIT_FULL_BLOCK = 0,      /* a call waits until the queue and the log have room; at its deadline ETIMEDOUT */
     ORBIT_FULL_FAIL = 1,       /* it fails with ENOSPC; nothing is lost, its pages go with the next call */
     ORBIT_FULL_DROP_OLDEST = 2 /* calls that wait and have not begun are cancelled */
 };
@@ -328,8 +328,8 @@ struct orbit_call_options {
  * that guards them. outcome may be NULL.
  * 0: the task returned, outcome->value is what. Else negative: if outcome->kind is not ORBIT_PENDING, the call was made and
  * ended so (EREMOTEIO, EOWNERDEAD, ENOMEM, ETIMEDOUT, ECANCELED), and the orbit is started again as its policy says;
- * otherwise it was not made (E2BIG, EBADF, EINVAL, ENOSPC, ENODEV, EHOSTDOWN, ECHILD, EPERM). Updates that the task pushed
- * wait at the orbit: take them with orbit_pull. */
+ * otherwise it was not made (E2BIG, EBADF, EINVAL, ENOSPC, ENODEV, EHOSTDOWN, ECHILD, EPERM; ETIMEDOUT: no room). Updates
+ * that the task pushed wait at the orbit: take them with orbit_pull. */
 int orbit_call(struct orbit *orbit, size_t area_count, struct orbit_area *const *areas, orbit_entry func_once,
                const void *args, size_t args_size, struct orbit_outcome *outcome);
 int orbit_call_with(struct orbit *orbit, size_t area_count, struct orbit_area *const *areas, const void *args,

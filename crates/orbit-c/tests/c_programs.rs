@@ -51,6 +51,7 @@ programs! {
     areas_destroyed_while_updates_are_applied: ["tests/c/apply_while_destroyed.c"], [&[]];
     pauses_of_any_length: ["tests/c/pauses.c"], [&[]];
     sizes_of_the_log: ["tests/c/log_sizes.c"], [&[]];
+    a_full_queue_holds_nobody_beyond_the_deadline: ["tests/c/full_until_deadline.c"], [&[]];
     many_threads: ["tests/c/threads.c"], [&[]];
 }
 

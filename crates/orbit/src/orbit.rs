@@ -61,7 +61,7 @@ pub enum Pending {
 /// What a call does when the queue or the log has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It blocks until there is room.
+    /// It blocks until there is room. At the call's deadline it fails with [`Kind::TimedOut`].
     #[default]
     Block,
     /// It fails with [`Kind::Full`]; nothing is lost: the pages go with the next call.

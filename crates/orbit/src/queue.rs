@@ -144,11 +144,20 @@ impl Inner {
                 Obstacle::Failed(e) => return Err(e),
                 Obstacle::NoRoom(why) => why,
             };
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(Error::new(
+                    Kind::TimedOut,
+                    format!(
+                        "orbit \"{}\" had no room for the call until its deadline: {why}; the call was not made",
+                        self.options.name
+                    ),
+                ));
+            }
             core = match self.options.when_full {
-                WhenFull::Block => self.wait_for_room(core),
+                WhenFull::Block => self.wait_for_room(core, deadline),
                 policy => {
                     if policy == WhenFull::DropOldest && self.cancel_locked(&mut core, |_| true) > 0 {
-                        self.wait_for_room(core)
+                        self.wait_for_room(core, deadline)
                     } else {
                         return Err(Error::new(
                             Kind::Full,
@@ -406,19 +415,24 @@ impl Inner {
         self.runtime.wake_by(at);
     }
 
-    /// Sleeps until the orbit has completed a call, or its state has changed.
-    fn wait_for_room<'a>(&'a self, core: std::sync::MutexGuard<'a, Core>) -> std::sync::MutexGuard<'a, Core> {
+    /// Sleeps until the orbit has completed a call, or its state has changed, or the deadline has come.
+    fn wait_for_room<'a>(
+        &'a self,
+        core: std::sync::MutexGuard<'a, Core>,
+        deadline: Option<Instant>,
+    ) -> std::sync::MutexGuard<'a, Core> {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let at_most = left.unwrap_or(Duration::MAX).min(Duration::from_millis(50));
         let up = core.process.as_ref().map(|p| p.up.clone());
         let before = core.queue.completed();
         match up {
             Some(up) => {
                 drop(core);
-                self.sleep_on(&up, before, Duration::from_millis(50));
+                self.sleep_on(&up, before, at_most);
                 self.lock()
             }
             None => {
-                let (core, _) =
-                    self.changed.wait_timeout(core, Duration::from_millis(50)).unwrap_or_else(|e| e.into_inner());
+                let (core, _) = self.changed.wait_timeout(core, at_most).unwrap_or_else(|e| e.into_inner());
                 core
             }
         }
