@@ -18,7 +18,8 @@ const F_SEAL_FUTURE_WRITE: libc::c_int = 0x0010;
 /// `name` (at most 249 bytes) shows in `/proc/PID/maps`. Only a `sealable` file takes seals later.
 ///
 /// # Errors
-/// `InvalidInput` for a name with a NUL byte, `EINVAL` for one that is too long, `EMFILE`, `ENFILE`, `ENOMEM`.
+/// `InvalidInput` for a name with a NUL byte, `EINVAL` for one that is too long, `EMFILE`, `ENFILE`, `ENOMEM`, `EFBIG`
+/// beyond the limit of file sizes (without SIGXFSZ).
 pub fn create(name: &str, len: usize, sealable: bool) -> io::Result<OwnedFd> {
     let c_name = CString::new(name).map_err(|_| invalid(format!("memfd name {name:?} has a NUL byte")))?;
     let Ok(size) = libc::off_t::try_from(len) else {
@@ -34,12 +35,35 @@ pub fn create(name: &str, len: usize, sealable: bool) -> io::Result<OwnedFd> {
     check_int(raw)?;
     // SAFETY: the kernel just made this descriptor for us; nobody else has it.
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-    // SAFETY: an own descriptor, a size that was checked.
-    check_int(unsafe { libc::ftruncate(fd.as_raw_fd(), size) })?;
+    set_size(fd.as_fd(), size)?;
     if !sealable {
         add_seals(fd.as_fd(), libc::F_SEAL_SEAL)?;
     }
     Ok(fd)
+}
+
+/// Gives a file its size. Beyond the limit of file sizes that is `EFBIG` and no SIGXFSZ, which would end the program.
+fn set_size(fd: BorrowedFd<'_>, size: libc::off_t) -> io::Result<()> {
+    // SAFETY: calls on local sets and an own descriptor. The kernel sends SIGXFSZ to the calling thread, which blocks it
+    // meanwhile and takes it back, unless one that is not ours was waiting already; then its mask is as before.
+    unsafe {
+        let (mut blocked, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) =
+            (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed());
+        libc::sigemptyset(&raw mut blocked);
+        libc::sigaddset(&raw mut blocked, libc::SIGXFSZ);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, &raw mut before);
+        libc::sigpending(&raw mut pending);
+        let result = check_int(libc::ftruncate(fd.as_raw_fd(), size)).map(|_| ());
+        if libc::sigismember(&raw const pending, libc::SIGXFSZ) == 0 {
+            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            while result.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EFBIG))
+                && libc::sigtimedwait(&raw const blocked, std::ptr::null_mut(), &raw const at_once) == -1
+                && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+            {}
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        result
+    }
 }
 
 /// From now on nobody can make the file shorter or longer.

@@ -99,6 +99,7 @@ impl Error {
             libc::ENFILE => (Kind::Limit, "; the system's table of open files is full (fs.file-max)".to_owned()),
             libc::EAGAIN => (Kind::Limit, processes()),
             libc::ENOMEM => (Kind::Limit, memory()),
+            libc::EFBIG => (Kind::Limit, file_size()),
             other => (Kind::System(other), String::new()),
         };
         Error { kind, message: format!("{doing}: {error}{way_out}") }
@@ -130,6 +131,16 @@ fn processes() -> String {
         Ok((soft, _)) => soft.to_string(),
     };
     format!("; the limit of processes is reached: raise it (ulimit -u, now {allowed}; pids.max of the control group)")
+}
+
+/// Shared memory is a file to the kernel.
+fn file_size() -> String {
+    let allowed = rlimit::get(0, Resource::FileSize).map_or(0, |(soft, _)| soft);
+    format!(
+        "; files of {} KiB are allowed (ulimit -f), which bounds shared memory as well: raise the limit, or make areas with \
+         lower limits and orbits with smaller logs",
+        allowed >> 10
+    )
 }
 
 fn memory() -> String {

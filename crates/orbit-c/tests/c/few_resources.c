@@ -1,4 +1,4 @@
-/* Limits of descriptors, processes and address space: each is an error that names it, and goes away with its cause; what
+/* Limits of descriptors, processes, address space and file sizes: each is an error that names it, and goes away with its cause; what
  * works with a limit works with every higher one. */
 #include "check.h"
 #include <malloc.h>
@@ -36,7 +36,7 @@ static int works_with(int what, rlim_t value, const char *name)
         for (int n = 0; fine && n < 2; n++)
             fine = (orbits[n] = orbit_create("one", nine, NULL)) && orbit_call(orbits[n], 1, &area, NULL, NULL, 0, &end) == 0;
         char number[32];
-        snprintf(number, sizeof number, "%lu", (unsigned long)value / (what == RLIMIT_AS ? 1024 : 1));
+        snprintf(number, sizeof number, "%lu", (unsigned long)value / (what == RLIMIT_AS || what == RLIMIT_FSIZE ? 1024 : 1));
         int told = strstr(orbit_last_error(), name) && strstr(orbit_last_error(), number);
         if (!fine && !told)
             fprintf(stderr, "%s %s is not named: %s\n", name, number, orbit_last_error());
@@ -93,6 +93,12 @@ int main(int argc, char **argv)
         for (int n = 0; n < 24; n++)
             values[n] = (rlim_t)(n < 12 ? 12 + 8 * n : 100 << (n - 12)) << 20;
         each_is_better_than_less(RLIMIT_AS, values, 24, "ulimit -v");
+        return 0;
+    } else if (strcmp(which, "ever-larger-files") == 0) {
+        rlim_t values[25];
+        for (int n = 0; n < 25; n++)
+            values[n] = n == 0 ? 0 : (rlim_t)1024 << n;
+        each_is_better_than_less(RLIMIT_FSIZE, values, 25, "ulimit -f");
         return 0;
     } else if (strcmp(which, "processes") == 0) {
         if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) {
