@@ -415,7 +415,8 @@ const struct orbit_item *orbit_update_next(struct orbit_update *update, const st
  * modifications; one that is destroyed already gives EFAULT or ENODEV. An area that an orbit may alter must hold
  * objects that tolerate any bytes: indices are to be checked, pointers compared with known ones. */
 int orbit_apply(struct orbit_update *update);
-/* Lets tasks ask for this function. Twice is once. It must take any bytes of any length without harm. */
+/* Lets tasks ask for this function. Twice is once. It must take any bytes of any length without harm. EINVAL, EFAULT: there is
+ * no function at such an address. */
 int orbit_register_operation(orbit_operation operation);
 /* Takes it back. ENOENT: it was not registered. */
 int orbit_unregister_operation(orbit_operation operation);

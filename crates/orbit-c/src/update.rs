@@ -211,6 +211,7 @@ pub unsafe extern "C" fn orbit_update_add_operation(
 ) -> c_int {
     code(|| {
         let operation = operation.ok_or_else(|| Failure::invalid("the operation is NULL"))?;
+        given::range(operation as *const c_void, 1, "the operation")?;
         // SAFETY: the header's contract.
         let args = unsafe { contents(args, size, "the operation's arguments")? };
         change(update, |update| {

@@ -156,6 +156,10 @@ int main(void)
     GIVES(orbit_call(orbit, 1, &area, meddle, &mains, sizeof mains, &end), 0);
     CHECK(end.value == 0);
     struct orbit_update *update = orbit_update_create();
+    GIVES(orbit_register_operation(NULL), -EINVAL);
+    GIVES(orbit_register_operation((orbit_operation)0x10), -EFAULT);
+    GIVES(orbit_register_operation((orbit_operation)(UINTPTR_MAX - 10)), -EFAULT);
+    GIVES(orbit_unregister_operation((orbit_operation)0x10), -ENOENT);
     GIVES(orbit_push(update), -EPERM);
     GIVES(orbit_apply(update), -EINVAL);
     GIVES(orbit_update_free(update), 0);
