@@ -567,14 +567,13 @@ impl Inner {
             return;
         }
         match outcome {
-            Outcome::Returned(_) => {}
+            Outcome::Returned(_) => self.status.call_done(at.min(now_ns()).saturating_sub(call.submitted_ns)),
             Outcome::TimedOut => self.status.timed_out(),
             _ => self.status.calls_lost(1),
         }
         if !matches!(outcome, Outcome::Returned(_)) {
             core.stats.failed += 1;
         }
-        self.status.call_done(at.min(now_ns()).saturating_sub(call.submitted_ns));
         if call.finish(outcome) {
             self.down.notify.fetch_sub(1, Ordering::SeqCst);
         }
