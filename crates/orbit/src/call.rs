@@ -309,7 +309,7 @@ impl Future {
     /// Cancels the call if it has not begun. True: it will never run, and its outcome is [`Outcome::Cancelled`]. False:
     /// it runs or has ended; to end a running call, destroy or restart its orbit, or give it a deadline.
     pub fn cancel(&self) -> bool {
-        self.orbit.cancel(|call| call.number == self.call.number) > 0
+        self.orbit.cancel(|waiting| waiting.call.number == self.call.number) > 0
     }
 
     /// Asks the orbit to signal the end of this call to the supervisor, who tells wakers and descriptors.

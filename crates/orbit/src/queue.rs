@@ -39,6 +39,7 @@ pub(crate) struct Waiting {
     pub call: Arc<Call>,
     /// The log up to here is free when the call is completed.
     pub log_end: u64,
+    pub args_len: usize,
     pub copier: Option<Copier>,
     /// Areas whose pages the copier holds: owed again if it dies.
     pub held: Vec<u32>,
@@ -196,19 +197,19 @@ impl Inner {
                 .queue
                 .pending
                 .iter()
-                .find(|w| !w.cancelled && w.call.function == function && self.has_args(w.call.number, args))
+                .find(|w| !w.cancelled && w.call.function == function && self.has_args(w, args))
                 .map(|w| w.call.clone()),
             Coalesce::Replace => {
-                self.cancel_locked(core, |call| call.function == function);
+                self.cancel_locked(core, |waiting| waiting.call.function == function);
                 None
             }
         }
     }
 
-    /// Whether a waiting call has these arguments. Read back from *down*, which only main writes.
-    fn has_args(&self, call: u32, args: &[u8]) -> bool {
-        let slot = &self.down.slots[(call & (SLOTS - 1)) as usize];
-        if slot.args_len.load(Ordering::Relaxed) as usize != args.len() {
+    /// Whether a waiting call has these arguments. Read back from *down*, which only main writes; where they lie, main knows itself.
+    fn has_args(&self, waiting: &Waiting, args: &[u8]) -> bool {
+        let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
+        if waiting.args_len != args.len() {
             return false;
         }
         if args.len() <= INLINE_ARGS {
@@ -216,7 +217,7 @@ impl Inner {
         }
         // Long arguments are the last record of the call's part of the log.
         let bytes = self.down.log_bytes();
-        let end = slot.log_end.load(Ordering::Relaxed) as usize;
+        let end = waiting.log_end as usize;
         let offset = (end - args.len().next_multiple_of(16)) & (bytes - 1);
         // SAFETY: the record lies in one piece inside the log, which only main writes, under the lock held now.
         let there = unsafe { std::slice::from_raw_parts(self.down.log().add(offset), args.len()) };
@@ -282,7 +283,8 @@ impl Inner {
         let call = Arc::new(Call::new(number, function, submitted_ns, deadline));
         let log_end = core.queue.log.head();
         let held = gathered.held;
-        core.queue.pending.push_back(Waiting { call: call.clone(), log_end, copier, held, cancelled: false });
+        let args_len = args.len();
+        core.queue.pending.push_back(Waiting { call: call.clone(), log_end, args_len, copier, held, cancelled: false });
         core.queue.submitted = number.wrapping_add(1);
         // SeqCst: the orbit stores `asleep` and then looks here; here it is the other way round.
         self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);
@@ -585,7 +587,7 @@ impl Inner {
     }
 
     /// Cancels waiting calls that have not begun; returns how many.
-    pub fn cancel(&self, which: impl Fn(&Call) -> bool) -> usize {
+    pub fn cancel(&self, which: impl Fn(&Waiting) -> bool) -> usize {
         if self.runtime.check_process().is_err() {
             return 0;
         }
@@ -595,21 +597,21 @@ impl Inner {
     }
 
     pub fn cancel_args(&self, args: &[u8]) -> usize {
-        self.cancel(|call| self.has_args(call.number, args))
+        self.cancel(|waiting| self.has_args(waiting, args))
     }
 
-    pub fn cancel_locked(&self, core: &mut Core, which: impl Fn(&Call) -> bool) -> usize {
+    pub fn cancel_locked(&self, core: &mut Core, which: impl Fn(&Waiting) -> bool) -> usize {
         self.skip(core, which, Outcome::Cancelled)
     }
 
     /// Has waiting calls that have not begun skipped, with this outcome.
-    fn skip(&self, core: &mut Core, which: impl Fn(&Call) -> bool, outcome: Outcome) -> usize {
+    fn skip(&self, core: &mut Core, which: impl Fn(&Waiting) -> bool, outcome: Outcome) -> usize {
         let up = core.process.as_ref().map(|p| p.up.clone());
         let mut cancelled = Vec::new();
         let completed = core.queue.completed();
         for at in 0..core.queue.pending.len() {
             let waiting = &mut core.queue.pending[at];
-            if waiting.cancelled || !which(&waiting.call) {
+            if waiting.cancelled || !which(waiting) {
                 continue;
             }
             let number = waiting.call.number;
@@ -640,7 +642,7 @@ impl Inner {
         let late = |call: &Call| call.deadline.is_some_and(|d| d <= now);
         let head_is_late = core.queue.pending.front().is_some_and(|w| !w.cancelled && late(&w.call));
         let head = core.queue.completed();
-        self.skip(&mut core, |call| call.number != head && late(call), Outcome::TimedOut);
+        self.skip(&mut core, |w| w.call.number != head && late(&w.call), Outcome::TimedOut);
         if head_is_late {
             self.end_process(&mut core, EndedBy::Deadline);
         }
