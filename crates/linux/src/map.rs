@@ -142,6 +142,19 @@ pub unsafe fn fixed_private_file(addr: usize, len: usize, fd: BorrowedFd<'_>, of
     unsafe { fixed(addr, len, prot, libc::MAP_PRIVATE | libc::MAP_NORESERVE, fd.as_raw_fd(), offset) }
 }
 
+/// Maps the first `len` bytes of a file at `addr`, readable, writable and shared, replacing what stands there.
+///
+/// # Safety
+/// As [`fixed_anonymous`]. Pages beyond the file's end raise SIGBUS when touched.
+///
+/// # Errors
+/// Those of `mmap(2)`: `EACCES` or `EPERM` when the file is read-only or sealed.
+pub unsafe fn fixed_shared_file(addr: usize, len: usize, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the caller owns the range.
+    unsafe { fixed(addr, len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0) }
+}
+
 /// # Safety
 /// The caller owns `[addr, addr + len)`.
 unsafe fn fixed(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: u64) -> io::Result<()> {

@@ -19,6 +19,7 @@ use orbit_linux::{eventfd, futex, memfd};
 
 use crate::blackbox::BlackBox;
 use crate::error::{Error, Result};
+use crate::shared::Shared;
 use crate::task::{Identity, bytes_of};
 
 /// Calls that may wait in one orbit's queue, the running one included.
@@ -172,7 +173,7 @@ impl Down {
 /// Main's hold on *down*, the only one that can write it.
 pub(crate) struct DownSide {
     fd: OwnedFd,
-    mapping: Mapping,
+    mapping: Shared,
     log_bytes: usize,
 }
 
@@ -181,8 +182,7 @@ impl DownSide {
     pub fn create(log_bytes: usize) -> Result<DownSide> {
         let len = LOG_OFFSET + log_bytes;
         let fd = memfd::create("orbit-down", len, true).map_err(|e| Error::system("memory for a queue of calls", e))?;
-        let mapping =
-            Mapping::shared(fd.as_fd(), len, true, false).map_err(|e| Error::system("mapping a queue of calls", e))?;
+        let mapping = Shared::map(fd.as_fd(), len).map_err(|e| Error::system("mapping a queue of calls", e))?;
         memfd::seal_future_write(fd.as_fd()).map_err(|e| Error::system("sealing a queue of calls", e))?;
         Ok(DownSide { fd, mapping, log_bytes })
     }
@@ -231,7 +231,7 @@ pub(crate) const UP_NAME: &str = "orbit-up";
 /// The memory the orbit writes, as main or the orbit maps it.
 pub(crate) struct UpSide {
     fd: OwnedFd,
-    mapping: Mapping,
+    mapping: Shared,
 }
 
 impl UpSide {
@@ -245,7 +245,7 @@ impl UpSide {
 
     /// Maps a descriptor that [`UpSide::create`] made.
     pub fn map(fd: OwnedFd) -> std::io::Result<UpSide> {
-        let mapping = Mapping::shared(fd.as_fd(), size_of::<Up>(), true, false)?;
+        let mapping = Shared::map(fd.as_fd(), size_of::<Up>())?;
         Ok(UpSide { fd, mapping })
     }
 

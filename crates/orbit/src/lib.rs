@@ -43,6 +43,7 @@ mod orbit;
 mod queue;
 mod replica;
 mod runtime;
+mod shared;
 pub mod status;
 mod stream;
 mod supervisor;

@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use orbit_linux::map::Mapping;
 use orbit_linux::memfd;
 
 use crate::area::{Area, OwedSet, PageRuns, fault};
 use crate::error::{Error, Result};
 use crate::log::PAGE;
+use crate::shared::Shared;
 use crate::stream;
 use crate::task::Attach;
 
@@ -20,7 +20,7 @@ pub(crate) struct Replica {
     pub owed: Arc<OwedSet>,
     pub fd: OwnedFd,
     /// Shared with the supervisor, who populates it.
-    pub alias: Arc<Mapping>,
+    pub alias: Arc<Shared>,
     /// Pages of it that the supervisor was asked to populate.
     pub mapped: usize,
     /// Calls since the last one whose pages were left to a copier without being protected again; see [`Replica::protect_now`].
@@ -38,7 +38,7 @@ impl Replica {
         // Else the orbit, which has the descriptor, could cut the memory short under main.
         fault::check().and_then(|()| memfd::seal_size(fd.as_fd())).map_err(|e| Error::system(doing(), e))?;
         let alias = fault::check()
-            .and_then(|()| Mapping::shared(fd.as_fd(), area.limit(), true, false))
+            .and_then(|()| Shared::map(fd.as_fd(), area.limit()))
             .map_err(|e| Error::system(doing(), e))?;
         let owed = area.attach();
         let alias = Arc::new(alias);

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::thread::JoinHandle;
 
-use orbit_linux::map::Mapping;
 use orbit_linux::rlimit::{self, Resource};
 use orbit_linux::{eventfd, pidfd, socket};
 
@@ -15,6 +14,7 @@ use crate::channel::{self, Channel, DownSide, UpSide};
 use crate::copier::Copier;
 use crate::error::{Error, Kind, Result};
 use crate::orbit::Inner;
+use crate::shared::Shared;
 use crate::status::StatusPage;
 use crate::task::Lines;
 use crate::template::{self, Template};
@@ -76,7 +76,7 @@ pub(crate) struct Runtime {
     /// Copiers that have done their work or were killed, to be reaped.
     buried: Mutex<Vec<Copier>>,
     /// Replicas whose first so many bytes are to be mapped ahead of main's next writes.
-    unmapped: Mutex<Vec<(Arc<Mapping>, usize)>>,
+    unmapped: Mutex<Vec<(Arc<Shared>, usize)>>,
     pub status: StatusPage,
     /// Wakes the supervisor.
     pub door: OwnedFd,
@@ -435,7 +435,7 @@ impl Runtime {
     }
 
     /// Has the supervisor map the first `bytes` of a replica, so that the next call pays for no page fault there.
-    pub fn populate(&self, alias: Arc<Mapping>, bytes: usize) {
+    pub fn populate(&self, alias: Arc<Shared>, bytes: usize) {
         lock(&self.unmapped).push((alias, bytes));
         self.knock();
     }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use orbit_linux::{map, pidfd, poll, process, socket};
 
 use crate::error::{Error, Kind, Result};
-use crate::{limits, task};
+use crate::{limits, shared, task};
 
 const CLONE: u8 = 1;
 const CLONED: u8 = 3;
@@ -333,6 +333,12 @@ fn fork_twice(life: Life, ours: &OwnedFd) -> std::io::Result<OwnedFd> {
 /// The template's life. One thread; ends with main.
 fn live(life: Life) -> ! {
     task::enter_own_side();
+    // SAFETY: a copy of main's calling thread alone, and it returns to nothing of main's.
+    if unsafe { shared::shut_out() }.is_err() {
+        // No template rather than one whose orbits could write other orbits' memory.
+        // SAFETY: ends this process without running the program's exit handlers.
+        unsafe { libc::_exit(1) }
+    }
     process::close_all_but(&[0, 1, 2, life.socket, life.main]);
     let _ = process::set_name(c"orbit-template");
     // SAFETY: plain calls on this process. Its own session, so that a terminal's signals to main's group pass it by;
