@@ -209,9 +209,10 @@ impl Inner {
         if let Some(mut head) = rest.pop_front() {
             // The pages of the call that failed still have to reach the replicas, for later calls build on them: a call
             // that is kept makes the next process replay from here; else everything is owed again.
-            self.let_go_of_copier(core, &mut head);
+            let whole = self.let_go_of_copier(core, &mut head);
             self.finish(core, &head.call, outcome, u64::MAX);
-            let keep = self.options.pending == Pending::Keep && rest.iter().all(|w| w.copier.is_none());
+            // What a copier did not write is nowhere any more: those behind it build on it as well.
+            let keep = self.options.pending == Pending::Keep && whole && rest.iter().all(|w| w.copier.is_none());
             if keep && !rest.is_empty() {
                 let slot = &self.down.slots[(head.call.number & (SLOTS - 1)) as usize];
                 slot.state.store(crate::channel::CANCELLED, Ordering::SeqCst);

@@ -542,8 +542,9 @@ impl Inner {
     }
 
     /// Lets go of the copier of a call that has ended; what it held is owed again if it did not write all of it.
-    pub fn let_go_of_copier(&self, core: &mut Core, waiting: &mut Waiting) {
-        let Some(copier) = waiting.copier.take() else { return };
+    /// False in that case.
+    pub fn let_go_of_copier(&self, core: &mut Core, waiting: &mut Waiting) -> bool {
+        let Some(copier) = waiting.copier.take() else { return true };
         let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
         let done = slot.copier.swap(COPIER_NONE, Ordering::AcqRel) == COPIER_DONE;
         if !done {
@@ -560,6 +561,7 @@ impl Inner {
             }
         }
         self.runtime.bury(copier);
+        done
     }
 
     /// Gives a call its outcome. `at` is when it ended, as nanoseconds of CLOCK_MONOTONIC; the orbit's word is taken for
