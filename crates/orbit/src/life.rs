@@ -340,9 +340,9 @@ impl Inner {
     pub fn detach(&self, area: u32) {
         let mut core = self.lock();
         if let Some(at) = core.replicas.iter().position(|r| r.area.id() == area) {
-            core.replicas.swap_remove(at);
+            let replica = core.replicas.swap_remove(at);
             if core.process.is_some() {
-                core.forget.push(area);
+                core.forget.push(replica.number);
             }
         }
     }

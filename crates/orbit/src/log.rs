@@ -23,7 +23,7 @@ const SKIP: u32 = 4;
 #[derive(Clone, Copy)]
 struct Header {
     kind: u32,
-    /// Number of the area (pages, forget).
+    /// Number of the area (pages) or of the replica (forget).
     area: u32,
     /// First page (pages).
     first: u32,
@@ -123,9 +123,9 @@ impl LogWriter {
         unsafe { std::ptr::copy_nonoverlapping(args.as_ptr(), to, args.len()) };
     }
 
-    /// Appends the word that an area is gone.
-    pub fn forget(&mut self, down: &DownSide, area: u32) {
-        self.place(down, Header { kind: FORGET, area, first: 0, count: 0 }, 0);
+    /// Appends the word that a replica is gone.
+    pub fn forget(&mut self, down: &DownSide, replica: u32) {
+        self.place(down, Header { kind: FORGET, area: replica, first: 0, count: 0 }, 0);
     }
 }
 
@@ -133,7 +133,7 @@ impl LogWriter {
 pub(crate) enum Record<'a> {
     Pages { area: u32, first: u32, data: &'a [u8] },
     Args(&'a [u8]),
-    Forget { area: u32 },
+    Forget { replica: u32 },
 }
 
 /// Reads the records between two positions.
@@ -162,7 +162,7 @@ pub(crate) fn replay<'a>(down: &'a DownView, start: u64, end: u64, mut each: imp
         match header.kind {
             PAGES => each(Record::Pages { area: header.area, first: header.first, data }),
             ARGS => each(Record::Args(data)),
-            _ => each(Record::Forget { area: header.area }),
+            _ => each(Record::Forget { replica: header.area }),
         }
         at += (HEADER + payload.next_multiple_of(HEADER)) as u64;
     }
@@ -187,7 +187,7 @@ pub(crate) mod fuzzing {
         let mut log = LogWriter::new();
         let mut at = 0;
         while at + 4 <= data.len() {
-            // One call: a run of pages, arguments, an area that is gone.
+            // One call: a run of pages, arguments, a replica that is gone.
             let (pages, first) = (u32::from(data[at] % 24), u32::from(data[at + 1] % 16));
             let args = usize::from(data[at + 2]) * 64 + usize::from(data[at + 3] % 64);
             at += 4;
@@ -211,8 +211,8 @@ pub(crate) mod fuzzing {
                     assert_eq!(bytes, &source[..args]);
                     seen += 1;
                 }
-                Record::Forget { area } => {
-                    assert_eq!(area, first);
+                Record::Forget { replica } => {
+                    assert_eq!(replica, first);
                     seen += 1;
                 }
             });

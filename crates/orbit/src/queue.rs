@@ -367,8 +367,8 @@ impl Inner {
             return Err(Obstacle::NoRoom("the log has no room for the arguments".to_owned()));
         }
         if core.queue.log.room(&self.down) > args_need + core.forget.len() * 64 + 2 * PAGE {
-            for area in core.forget.drain(..) {
-                core.queue.log.forget(&self.down, area);
+            for replica in core.forget.drain(..) {
+                core.queue.log.forget(&self.down, replica);
             }
         }
         // The last record of the call: see `has_args`.

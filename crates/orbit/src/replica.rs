@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use orbit_linux::memfd;
 
@@ -16,6 +17,8 @@ use crate::task::Attach;
 /// area's own address.
 pub(crate) struct Replica {
     pub area: Area,
+    /// Its own number: the next replica of the same area has another one.
+    pub number: u32,
     /// What this orbit has not been sent of the area yet.
     pub owed: Arc<OwedSet>,
     pub fd: OwnedFd,
@@ -27,6 +30,9 @@ pub(crate) struct Replica {
     copied_in_a_row: u32,
     until_protect: u32,
 }
+
+/// Number of the next replica.
+static NUMBERS: AtomicU32 = AtomicU32::new(0);
 
 impl Replica {
     /// A replica that is owed the whole area.
@@ -42,12 +48,13 @@ impl Replica {
             .map_err(|e| Error::system(doing(), e))?;
         let owed = area.attach();
         let alias = Arc::new(alias);
-        Ok(Replica { area: area.clone(), owed, fd, alias, mapped: 0, copied_in_a_row: 0, until_protect: 0 })
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        Ok(Replica { area: area.clone(), number, owed, fd, alias, mapped: 0, copied_in_a_row: 0, until_protect: 0 })
     }
 
     /// The message that gives it to the orbit; its descriptor goes along.
     pub fn message(&self) -> Attach {
-        Attach { base: self.area.base(), len: self.area.limit(), area: self.area.id(), reserved: 0 }
+        Attach { base: self.area.base(), len: self.area.limit(), area: self.area.id(), number: self.number }
     }
 
     /// Copies pages from the area straight into the replica: only while the orbit is idle.

@@ -81,7 +81,8 @@ pub(crate) struct Attach {
     pub base: usize,
     pub len: usize,
     pub area: u32,
-    pub reserved: u32,
+    /// The replica's own number: an area let go of and named again has another one.
+    pub number: u32,
 }
 
 /// The bytes of a message.
@@ -92,6 +93,7 @@ pub(crate) fn bytes_of<T: Copy>(message: &T) -> &[u8] {
 
 struct Replica {
     area: u32,
+    number: u32,
     base: usize,
     len: usize,
     fd: OwnedFd,
@@ -221,20 +223,25 @@ impl Task {
             if let Err(e) = limits::make_room(&self.limits, attach.len as u64) {
                 panic!("making room for the replica of area {}: {e}", attach.area);
             }
+            // Before main says that the area which was here is gone, it may have given the place to another.
+            let end = attach.base + attach.len;
+            while let Some(old) = self.replicas.iter().find(|r| r.base < end && attach.base < r.base + r.len) {
+                self.forget(old.number);
+            }
             // SAFETY: main carved this range from the window (empty here) or adopted memory that this process has as a
             // stale copy at most: replacing it by the replica is what the range is for.
             if let Err(e) = unsafe { map::fixed_private_file(attach.base, attach.len, fd.as_fd(), 0) } {
                 panic!("mapping the replica of area {} at {:#x}: {e}", attach.area, attach.base);
             }
-            self.replicas.retain(|r| r.area != attach.area);
-            self.replicas.push(Replica { area: attach.area, base: attach.base, len: attach.len, fd });
+            let Attach { base, len, area, number } = attach;
+            self.replicas.push(Replica { area, number, base, len, fd });
         }
     }
 
-    fn forget(&mut self, area: u32) {
-        if let Some(at) = self.replicas.iter().position(|r| r.area == area) {
+    fn forget(&mut self, number: u32) {
+        if let Some(at) = self.replicas.iter().position(|r| r.number == number) {
             let replica = self.replicas.swap_remove(at);
-            // SAFETY: this range held the replica and nothing else; the area is gone in main.
+            // SAFETY: this range held the replica and nothing else; main has let go of it.
             let _ = unsafe { map::fixed_none(replica.base, replica.len) };
         }
     }
@@ -347,10 +354,10 @@ impl Task {
                 }
             }
             Record::Args(bytes) => *long_args = Some(bytes.to_vec()),
-            Record::Forget { area } => gone.push(area),
+            Record::Forget { replica } => gone.push(replica),
         });
-        for area in gone {
-            self.forget(area);
+        for replica in gone {
+            self.forget(replica);
         }
     }
 
