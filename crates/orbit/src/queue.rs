@@ -635,16 +635,18 @@ impl Inner {
         cancelled.len()
     }
 
-    /// Ends calls that are past their deadline: one that waits is skipped, the one whose turn it is ends with its orbit.
+    /// Ends calls that are past their deadline: one that waits is skipped, the one whose turn it is ends with its orbit's
+    /// process; without a process all of them wait.
     pub fn check_deadlines(&self) {
         let mut core = self.lock();
         self.next_deadline.store(u64::MAX, Ordering::Relaxed);
         self.reap_locked(&mut core);
         let now = Instant::now();
         let late = |call: &Call| call.deadline.is_some_and(|d| d <= now);
-        let head_is_late = core.queue.pending.front().is_some_and(|w| !w.cancelled && late(&w.call));
+        let may_run = core.process.is_some();
+        let head_is_late = may_run && core.queue.pending.front().is_some_and(|w| !w.cancelled && late(&w.call));
         let head = core.queue.completed();
-        self.skip(&mut core, |w| w.call.number != head && late(&w.call), Outcome::TimedOut);
+        self.skip(&mut core, |w| !(may_run && w.call.number == head) && late(&w.call), Outcome::TimedOut);
         if head_is_late {
             self.end_process(&mut core, EndedBy::Deadline);
         }

@@ -5,7 +5,7 @@ mod common;
 use std::ffi::{c_long, c_void};
 use std::time::{Duration, Instant};
 
-use orbit::{Area, Kind, Orbit, Outcome, Pending, Restart};
+use orbit::{Area, CallOptions, Kind, Orbit, Outcome, Pending, Restart};
 
 /// Aborts on a zero; else returns what the number in the area is.
 unsafe extern "C" fn abort_on_zero(_: *mut c_void, args: *mut c_void) -> c_long {
@@ -99,4 +99,25 @@ fn waiting_calls_are_kept_or_failed_as_asked() {
             assert_eq!(future.wait().expect("wait"), expected, "{pending:?}");
         }
     }
+}
+
+#[test]
+fn a_kept_call_past_its_deadline_ends_while_the_orbit_is_down() {
+    let pause = Duration::from_secs(3600);
+    let restart = Restart::OnFailure { first_pause: pause, longest_pause: pause, give_up: 0 };
+    let orbit =
+        Orbit::builder("paused").entry(abort_on_zero).restart(restart).pending(Pending::Keep).build().expect("orbit");
+    for _ in 0..3 {
+        fail_once(&orbit);
+    }
+    assert!(orbit.call(&[], &[0; 8]).expect("call").is_failure());
+    assert!(common::eventually(|| orbit.pid() == 0), "it is down");
+    let short = CallOptions::new().deadline(Duration::from_millis(100));
+    let late: Vec<_> = (0..2).map(|_| orbit.call_async_with(&[], &[0; 8], &short).expect("call")).collect();
+    let patient = orbit.call_async(&[], &[0; 8]).expect("call");
+    for future in &late {
+        let outcome = future.wait_timeout(Duration::from_secs(30)).expect("it ends though there is no process");
+        assert_eq!(outcome, Outcome::TimedOut);
+    }
+    assert_eq!(patient.poll(), None, "the others wait on");
 }
