@@ -140,7 +140,7 @@ impl Sections {
         let target = Target { pid: key.0, file: function.file.clone(), start: function.offset, shape: shape.clone() };
         let duty = self.duty.as_mut().map(|d| d.watch(target));
         let history = History::new(window);
-        self.spots.insert(key, Spot { function, shape, duty, cpu: 0, history, seen: BTreeMap::new() });
+        self.spots.insert(key, Spot { function, shape, duty, cpu: 0, history, executions: 0, seen: BTreeMap::new() });
     }
 }
 
@@ -313,10 +313,13 @@ impl Ahd {
     /// What one execution of a section may use and usually uses, ns of CPU.
     fn may_use(&self, key: (i32, usize)) -> (u64, Option<u64>) {
         let floor = self.config.floor.as_nanos() as u64;
-        match self.named.spots.get(&key) {
-            Some(s) => (allowed(&s.history, self.config.factor, floor, self.config.limit), s.history.usual()),
-            None => (u64::MAX, None),
-        }
+        let Some(s) = self.named.spots.get(&key) else {
+            return (u64::MAX, None);
+        };
+        let check = allowed(&s.history, self.config.factor, floor, self.config.limit);
+        // Among few executions a rare long one need not have been.
+        let young = s.executions < self.config.window as u64;
+        (if young { check.max(self.config.limit.as_nanos() as u64) } else { check }, s.history.usual())
     }
 
     fn tell_named(&mut self, pid: i32, tid: i32, threads: Vec<Involved>, mut hang: Hang) {

@@ -34,6 +34,8 @@ pub(super) struct Spot {
     /// CPU time that the process used since.
     pub(super) cpu: u64,
     pub(super) history: History,
+    /// Executions that the history stands for.
+    pub(super) executions: u64,
     pub(super) seen: BTreeMap<i32, Seen>,
 }
 
@@ -66,6 +68,7 @@ impl Spot {
             let n = record.exits[e].saturating_sub(seen.record.exits[e]);
             let used = record.used[e].saturating_sub(seen.record.used[e]);
             if let Some(each) = used.checked_div(n) {
+                self.executions += n;
                 self.history.add(e as u64, each);
             }
         }
