@@ -140,7 +140,12 @@ enum orbit_restart {
 };
 enum orbit_pending {
     ORBIT_PENDING_FAIL = 0, /* calls that wait behind the one that failed are cancelled */
-    ORBIT_PENDING_KEEP = 1  /* they run in the orbit's next process, each on its own snapshot */
+    /* They run in the orbit's next process, each on its own snapshot, if that can still be given; else they are cancelled
+     * too. What the process that failed has written to its copies of areas counts for nothing: the next one gets them
+     * anew from the areas, and pages that waiting calls brought along from there. So a call is cancelled if a page has
+     * changed since it was made, unless the call itself, or a waiting call before it, brought that page along; if it waits
+     * with or behind one whose large snapshot was not written yet; or if the orbit has let go of an area since. */
+    ORBIT_PENDING_KEEP = 1
 };
 enum orbit_when_full {
     ORBIT_FULL_BLOCK = 0,      /* a call waits until the queue and the log have room; at its deadline ETIMEDOUT */
@@ -189,7 +194,8 @@ int orbit_kill(struct orbit *orbit);
 int orbit_wait_ready(struct orbit *orbit, uint64_t timeout_us);
 /* Changes the limits, of the running process too as far as the kernel allows. NULL: no limits. */
 int orbit_set_limits(struct orbit *orbit, const struct orbit_limits *limits);
-/* The orbit lets go of an area, which may then be destroyed. A later call may name it again. */
+/* The orbit lets go of an area, which may then be destroyed. A later call may name it again. While the orbit is down this
+ * cancels the calls that wait (ORBIT_PENDING_KEEP). */
 int orbit_detach(struct orbit *orbit, struct orbit_area *area);
 
 /* What an orbit has done so far. */

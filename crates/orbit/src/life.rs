@@ -1,5 +1,6 @@
 //! The life of an orbit's process: how it is started, how its end is understood, what follows.
 
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,12 +8,15 @@ use std::time::{Duration, Instant};
 
 use orbit_linux::{futex, pidfd, poll, socket};
 
+use crate::area::PageRuns;
 use crate::blackbox::{self, Crash};
 use crate::call::Outcome;
 use crate::channel::{MOVED, SLOTS, UpSide};
 use crate::error::{Error, Kind, Result};
 use crate::limits::{Applied, Limits};
 use crate::orbit::{Core, Inner, Options, Pending, Restart};
+use crate::queue::Waiting;
+use crate::replica::Replica;
 use crate::runtime::{Coming, Runtime, Spare};
 use crate::status;
 use crate::task::{A_CENTURY, Identity, bytes_of};
@@ -203,29 +207,24 @@ impl Inner {
         core.failures += 1;
         self.status.crashed();
         let mut rest = std::mem::take(&mut core.queue.pending);
-        if rest.is_empty() {
-            self.forget_queue(core);
-        }
-        if let Some(mut head) = rest.pop_front() {
-            // The pages of the call that failed still have to reach the replicas, for later calls build on them: a call
-            // that is kept makes the next process replay from here; else everything is owed again.
-            let whole = self.let_go_of_copier(core, &mut head);
+        if let Some(head) = rest.front_mut() {
+            self.let_go_of_copier(core, head);
             self.finish(core, &head.call, outcome, u64::MAX);
-            // What a copier did not write is nowhere any more: those behind it build on it as well.
-            let keep = self.options.pending == Pending::Keep && whole && rest.iter().all(|w| w.copier.is_none());
-            if keep && !rest.is_empty() {
-                let slot = &self.down.slots[(head.call.number & (SLOTS - 1)) as usize];
-                slot.state.store(crate::channel::CANCELLED, Ordering::SeqCst);
-                head.cancelled = true;
-                rest.push_front(head);
-                core.queue.pending = rest;
-            } else {
-                for mut waiting in rest {
-                    self.let_go_of_copier(core, &mut waiting);
-                    self.finish(core, &waiting.call, Outcome::Cancelled, u64::MAX);
-                }
-                self.forget_queue(core);
-            }
+        }
+        // The call that failed stands in the queue of those kept, cancelled: later calls build on its pages.
+        let keep = self.options.pending == Pending::Keep && rest.iter().all(|w| w.copier.is_none());
+        let kept = if keep { self.renew_replicas(core, &rest).max(1) } else { rest.len() };
+        for waiting in rest.iter_mut().take(kept) {
+            self.let_go_of_copier(core, waiting);
+            self.finish(core, &waiting.call, Outcome::Cancelled, u64::MAX);
+            let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
+            slot.state.store(crate::channel::CANCELLED, Ordering::SeqCst);
+            waiting.cancelled = true;
+        }
+        if kept < rest.len() {
+            core.queue.pending = rest;
+        } else {
+            self.forget_queue(core);
         }
         // Whoever sleeps on the old word must look again; main may write there, the process is gone.
         process.up.completed.fetch_xor(1 << 31, Ordering::SeqCst);
@@ -257,6 +256,44 @@ impl Inner {
                 Next::StartAt(Instant::now() + pause)
             }
         }
+    }
+
+    /// The process that has ended may have written to its replicas through their descriptors. This makes fresh ones, with
+    /// the areas as they are now, and tells for which calls that will do: from which place in the queue on each call gets
+    /// the snapshot of its submission. The log brings back the pages that waiting calls have there. A page that is
+    /// other now than a call saw it must be among them, in the part of that call or of one before it; else what the
+    /// call saw of that page is nowhere any more. So no call is kept if main changed a page since that none of them
+    /// brings, and none from before the last one that brings a page as the first.
+    fn renew_replicas(&self, core: &mut Core, waiting: &VecDeque<Waiting>) -> usize {
+        let nowhere = waiting.len();
+        if nowhere < 2 {
+            return nowhere;
+        }
+        let let_go = core.queue.let_go_at.wrapping_sub(core.queue.completed()) as usize;
+        let mut from = if let_go <= nowhere { let_go } else { 0 };
+        let mut brought: HashMap<u32, PageRuns> = HashMap::new();
+        let mut start = core.queue.log.tail();
+        for (place, one) in waiting.iter().enumerate() {
+            core.queue.log.pages_between(&self.down, start, one.log_end, |area, first, count| {
+                let pages = brought.entry(area).or_default();
+                let before = pages.pages();
+                pages.push(first, count);
+                let known_before = core.replicas.iter().any(|r| r.area.id() == area && r.first_call != one.call.number);
+                if known_before && pages.pages() > before {
+                    from = from.max(place);
+                }
+            });
+            start = one.log_end;
+        }
+        if from >= nowhere {
+            return nowhere;
+        }
+        for replica in &mut core.replicas {
+            let brought = brought.entry(replica.area.id()).or_default();
+            let Ok(Some(fresh)) = renewed(replica, brought) else { return nowhere };
+            *replica = fresh;
+        }
+        from
     }
 
     /// Starts the orbit again, if it is still wanted; on failure says when to try again. Called by the supervisor; the
@@ -293,7 +330,7 @@ impl Inner {
         self.forget_queue(core);
     }
 
-    /// The queue is empty: counts it as completed, and lets go of the replicas. Pages that were in the log are gone with it,
+    /// No call is kept: counts the queue as completed, and lets go of the replicas. Pages that were in the log are gone with it,
     /// and the process that failed may have written to its replicas through their descriptors: the next one gets
     /// fresh ones, and with its first call all of the areas.
     fn forget_queue(&self, core: &mut Core) {
@@ -341,8 +378,11 @@ impl Inner {
         let mut core = self.lock();
         if let Some(at) = core.replicas.iter().position(|r| r.area.id() == area) {
             let replica = core.replicas.swap_remove(at);
+            core.queue.let_go_at = core.queue.submitted;
             if core.process.is_some() {
                 core.forget.push(replica.number);
+            } else {
+                self.cancel_locked(&mut core, |_| true);
             }
         }
     }
@@ -356,6 +396,30 @@ impl Inner {
         let pid = core.process.as_ref().map(|p| p.pid);
         core.limits.change(&limits, &self.options.name, pid)
     }
+}
+
+/// A replica in the place of this one, with the area as it is now, owed what main has changed since the last call; `None`
+/// if that is more than the pages `brought` by the log.
+fn renewed(replica: &Replica, brought: &PageRuns) -> Result<Option<Replica>> {
+    let area = &replica.area;
+    let mut changed = PageRuns::new();
+    let only_brought = |changed: &PageRuns| {
+        let mut both = brought.clone();
+        both.extend(changed);
+        both.pages() == brought.pages()
+    };
+    // Once before the copy, to do no work in vain, and once after it, for what main wrote meanwhile.
+    area.snapshot_pages(&replica.owed, &mut changed)?;
+    if !only_brought(&changed) {
+        return Ok(None);
+    }
+    let fresh = Replica::make(area, replica.first_call)?;
+    let mut all = PageRuns::new();
+    area.snapshot_pages(&fresh.owed, &mut all)?;
+    fresh.write(&all);
+    area.snapshot_pages(&replica.owed, &mut changed)?;
+    fresh.owed.owe(&changed);
+    Ok(only_brought(&changed).then_some(fresh))
 }
 
 /// How a process that has ended came to its end.

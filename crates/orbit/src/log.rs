@@ -46,6 +46,24 @@ impl LogWriter {
         self.head
     }
 
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Calls `each` with the area, the first page and the count of pages of each record of pages between two positions
+    /// from `tail` to `head`.
+    pub fn pages_between(&self, down: &DownSide, start: u64, end: u64, mut each: impl FnMut(u32, usize, usize)) {
+        debug_assert!(start >= self.tail && end <= self.head);
+        // SAFETY: main wrote the records from `tail` to `head`, and overwrites none of them while this borrow lasts.
+        unsafe {
+            records(down.log(), down.log_bytes(), start, end, |record| {
+                if let Record::Pages { area, first, data } = record {
+                    each(area, first as usize, data.len() / PAGE);
+                }
+            });
+        }
+    }
+
     /// Everything before `position` has been replayed.
     pub fn release(&mut self, position: u64) {
         debug_assert!(position >= self.tail && position <= self.head);
@@ -137,8 +155,16 @@ pub(crate) enum Record<'a> {
 }
 
 /// Reads the records between two positions.
-pub(crate) fn replay<'a>(down: &'a DownView, start: u64, end: u64, mut each: impl FnMut(Record<'a>)) {
-    let bytes = down.log_bytes();
+pub(crate) fn replay<'a>(down: &'a DownView, start: u64, end: u64, each: impl FnMut(Record<'a>)) {
+    // SAFETY: main wrote the records of a call before it submitted it, and leaves them alone until it is completed.
+    unsafe { records(down.log(), down.log_bytes(), start, end, each) }
+}
+
+/// Reads the records between two positions of the ring of `bytes` bytes at `log`.
+///
+/// # Safety
+/// There are whole records from `start` to `end`, which nobody overwrites during `'a`.
+unsafe fn records<'a>(log: *const u8, bytes: usize, start: u64, end: u64, mut each: impl FnMut(Record<'a>)) {
     let mut at = start;
     while at < end {
         let offset = at as usize & (bytes - 1);
@@ -146,8 +172,8 @@ pub(crate) fn replay<'a>(down: &'a DownView, start: u64, end: u64, mut each: imp
             at += (bytes - offset) as u64;
             continue;
         }
-        // SAFETY: offset + HEADER <= bytes; main wrote a header there before it submitted the call.
-        let header = unsafe { (down.log().add(offset) as *const Header).read() };
+        // SAFETY: offset + HEADER <= bytes; there is a header (the caller's word).
+        let header = unsafe { (log.add(offset) as *const Header).read() };
         let payload = match header.kind {
             SKIP => {
                 at += (bytes - offset) as u64;
@@ -157,8 +183,8 @@ pub(crate) fn replay<'a>(down: &'a DownView, start: u64, end: u64, mut each: imp
             ARGS => header.count as usize,
             _ => 0,
         };
-        // SAFETY: main never cuts a record at the ring's end, and leaves it alone until the call is completed.
-        let data = unsafe { std::slice::from_raw_parts(down.log().add(offset + HEADER), payload) };
+        // SAFETY: main never cuts a record at the ring's end; nobody overwrites it (the caller's word).
+        let data = unsafe { std::slice::from_raw_parts(log.add(offset + HEADER), payload) };
         match header.kind {
             PAGES => each(Record::Pages { area: header.area, first: header.first, data }),
             ARGS => each(Record::Args(data)),

@@ -54,7 +54,12 @@ pub enum Pending {
     /// They fail with [`Outcome::Cancelled`].
     #[default]
     Fail,
-    /// They run in the orbit's next process, each on its own snapshot.
+    /// They run in the orbit's next process, each on its own snapshot, if that can still be given; else they fail with
+    /// [`Outcome::Cancelled`] too. What the process that failed has written to its copies of areas counts for nothing: the
+    /// next one gets them anew from the areas, and the pages that waiting calls brought along from there. So a call is
+    /// cancelled if a page has changed since it was made, unless the call itself, or a waiting call before it, brought
+    /// that page along; if it waits with or behind one whose large snapshot was not written yet; or if the orbit
+    /// has let go of an area since ([`Orbit::detach`]).
     Keep,
 }
 
@@ -428,7 +433,8 @@ impl Orbit {
         self.inner.lock().limits.how()
     }
 
-    /// Lets go of an area: the orbit has it no longer. Later calls may name it again.
+    /// Lets go of an area: the orbit has it no longer. Later calls may name it again. While the orbit is down this cancels the
+    /// calls that wait ([`Pending::Keep`]).
     pub fn detach(&self, area: &Area) {
         self.inner.detach(area.id());
     }

@@ -55,6 +55,8 @@ pub(crate) struct Queue {
     pub answers: Reader,
     /// Replicas sent to the orbit and not yet counted in a slot.
     pub attached: u32,
+    /// Calls before this one may name an area that main has let go of since.
+    pub let_go_at: u32,
     runs: PageRuns,
 }
 
@@ -66,6 +68,7 @@ impl Queue {
             log: LogWriter::new(),
             answers: Reader::new(),
             attached: 0,
+            let_go_at: 0,
             runs: PageRuns::default(),
         }
     }
@@ -383,8 +386,9 @@ impl Inner {
         if let Some(at) = core.replicas.iter().position(|r| r.area.id() == area.id()) {
             return Ok(at);
         }
-        let replica = match Replica::make(area) {
-            Err(e) if e.kind() == Kind::Limit && self.runtime.let_go_of_spares() => Replica::make(area),
+        let first_call = core.queue.submitted;
+        let replica = match Replica::make(area, first_call) {
+            Err(e) if e.kind() == Kind::Limit && self.runtime.let_go_of_spares() => Replica::make(area, first_call),
             made => made,
         }?;
         if let Some(process) = &core.process {
@@ -542,9 +546,8 @@ impl Inner {
     }
 
     /// Lets go of the copier of a call that has ended; what it held is owed again if it did not write all of it.
-    /// False in that case.
-    pub fn let_go_of_copier(&self, core: &mut Core, waiting: &mut Waiting) -> bool {
-        let Some(copier) = waiting.copier.take() else { return true };
+    pub fn let_go_of_copier(&self, core: &mut Core, waiting: &mut Waiting) {
+        let Some(copier) = waiting.copier.take() else { return };
         let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
         let done = slot.copier.swap(COPIER_NONE, Ordering::AcqRel) == COPIER_DONE;
         if !done {
@@ -561,7 +564,6 @@ impl Inner {
             }
         }
         self.runtime.bury(copier);
-        done
     }
 
     /// Gives a call its outcome. `at` is when it ended, as nanoseconds of CLOCK_MONOTONIC; the orbit's word is taken for

@@ -19,6 +19,8 @@ pub(crate) struct Replica {
     pub area: Area,
     /// Its own number: the next replica of the same area has another one.
     pub number: u32,
+    /// The number of the first call that could name the area: those before it know nothing of the area.
+    pub first_call: u32,
     /// What this orbit has not been sent of the area yet.
     pub owed: Arc<OwedSet>,
     pub fd: OwnedFd,
@@ -36,7 +38,7 @@ static NUMBERS: AtomicU32 = AtomicU32::new(0);
 
 impl Replica {
     /// A replica that is owed the whole area.
-    pub fn make(area: &Area) -> Result<Replica> {
+    pub fn make(area: &Area, first_call: u32) -> Result<Replica> {
         let doing = || format!("a replica of area \"{}\" ({} bytes)", area.name(), area.limit());
         let fd = fault::check()
             .and_then(|()| memfd::create("orbit-replica", area.limit(), true))
@@ -49,7 +51,17 @@ impl Replica {
         let owed = area.attach();
         let alias = Arc::new(alias);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        Ok(Replica { area: area.clone(), number, owed, fd, alias, mapped: 0, copied_in_a_row: 0, until_protect: 0 })
+        Ok(Replica {
+            area: area.clone(),
+            number,
+            first_call,
+            owed,
+            fd,
+            alias,
+            mapped: 0,
+            copied_in_a_row: 0,
+            until_protect: 0,
+        })
     }
 
     /// The message that gives it to the orbit; its descriptor goes along.

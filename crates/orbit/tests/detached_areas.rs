@@ -1,5 +1,7 @@
 //! An area that an orbit has let go of can be named again, and its addresses can be another area's.
 
+mod common;
+
 use std::ffi::{c_long, c_void};
 use std::time::Duration;
 
@@ -36,11 +38,10 @@ fn check(orbit: &Orbit, area: &Area, number: *mut i64, value: i64) {
 fn while_busy<T>(orbit: &Orbit, first: &CallOptions, f: impl FnOnce() -> T) -> T {
     orbit.wait_ready(Duration::from_secs(20)).expect("up");
     let pid = orbit.pid();
-    // SAFETY: the orbit's own process, which lives until it is continued.
-    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    common::hold_up(pid);
     orbit.call_async_with(&[], &[], first).expect("call");
     let result = f();
-    // SAFETY: as above.
+    // SAFETY: the orbit's own process, which lives until it is continued.
     unsafe { libc::kill(pid, libc::SIGCONT) };
     result
 }

@@ -220,9 +220,8 @@ fn history(engine: Engine, pending: Pending, seed: u64, steps: usize) {
                 let expected = world_now.expected();
                 let coalesce = if random.below(20) == 0 { Coalesce::Replace } else { Coalesce::Never };
                 let options = CallOptions::new().coalesce(coalesce);
-                // Where waiting calls are not kept, those behind a crash fail with it.
-                let behind_a_failure =
-                    pending == Pending::Fail && outstanding.iter().any(|o| o.may_fail && o.future.poll().is_none());
+                // Those behind a crash fail with it, or are kept if their snapshots can still be given.
+                let behind_a_failure = outstanding.iter().any(|o| o.may_fail && o.future.poll().is_none());
                 let mut future = None;
                 let made = eventually(|| match orbit.call_async_with(&[&area], bytes(&order), &options) {
                     Ok(made) => {

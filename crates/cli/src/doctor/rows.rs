@@ -96,10 +96,10 @@ fn processes() -> Vec<Row> {
         About {
             group: PROCESSES,
             name: "memory file seals",
-            used_for: "keeping orbits from mapping replicas for writing, whatever they do",
-            instead: "read-only descriptors: they hold unless an orbit opens /proc/self/fd anew",
+            used_for: "keeping an orbit from writing to its queue of calls and from changing the size of its replicas",
+            instead: "nothing: orbits cannot be made",
             to_do: "Linux 5.1 or later",
-            needed: false,
+            needed: true,
         }
         .row(tries::seals(), ""),
         About {

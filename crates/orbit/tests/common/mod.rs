@@ -105,6 +105,14 @@ pub fn eventually(mut condition: impl FnMut() -> bool) -> bool {
     false
 }
 
+/// Stops a process that is the caller's own, and waits until it stands still.
+pub fn hold_up(pid: i32) {
+    // SAFETY: signals only.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    let stopped = || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "));
+    assert!(eventually(stopped), "process {pid} stands still");
+}
+
 /// The value below which this part of the numbers lies.
 pub fn quantile(numbers: &mut [f64], part: f64) -> f64 {
     numbers.sort_by(f64::total_cmp);
