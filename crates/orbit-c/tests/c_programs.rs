@@ -53,6 +53,7 @@ programs! {
     sizes_of_the_log: ["tests/c/log_sizes.c"], [&[]];
     a_full_queue_holds_nobody_beyond_the_deadline: ["tests/c/full_until_deadline.c"], [&[]];
     larger_files_are_never_worse: ["tests/c/few_resources.c"], [&["ever-larger-files"]];
+    closed_descriptors_cost_nothing: ["tests/c/closed_descriptors.c"], [&[]];
     many_threads: ["tests/c/threads.c"], [&[]];
 }
 

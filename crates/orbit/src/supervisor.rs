@@ -82,6 +82,10 @@ fn supervise(weak: &Weak<Runtime>) {
             std::thread::sleep(Duration::from_millis(10));
             continue;
         }
+        if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+            // The program has closed a descriptor that is not its own. It tells nothing from now on, but does so at once.
+            std::thread::sleep(BLIND);
+        }
         let Some(runtime) = weak.upgrade() else { return };
         eventfd::drain(runtime.door.as_fd());
         let now = Instant::now();
@@ -128,6 +132,8 @@ fn look_after(orbit: &Inner, has_news: bool, has_ended: bool, is_due: bool) -> N
 
 /// How soon to look again while a spare becomes an orbit.
 const BECOMING: Duration = Duration::from_millis(1);
+/// How soon to look again where a descriptor that should tell when is gone.
+const BLIND: Duration = Duration::from_millis(50);
 /// How often copiers that have not ended are looked at.
 const BURY_EVERY: Duration = Duration::from_millis(5);
 
