@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -130,10 +130,28 @@ pub(crate) struct Call {
 struct State {
     outcome: Option<Outcome>,
     updates: VecDeque<Update>,
-    wakers: Vec<Waker>,
+    /// One a [`Future`] that was polled as a Rust future, with the future's mark: the last one it was polled with. Those
+    /// of futures that were dropped go at the next poll.
+    wakers: Vec<(Weak<()>, Waker)>,
     event: Option<Arc<OwnedFd>>,
     /// Whether this call is counted in the orbit's `notify` word.
     watched: bool,
+}
+
+impl State {
+    fn take_wakers(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        std::mem::take(&mut self.wakers).into_iter().filter(|(mark, _)| mark.strong_count() > 0).map(|(_, waker)| waker)
+    }
+
+    /// Has the future of this mark wake this waker. Returns those that are not needed any more, to be dropped without the
+    /// lock: what that does is the program's affair.
+    fn wakes(&mut self, mark: &Arc<()>, waker: Waker) -> Vec<(Weak<()>, Waker)> {
+        let stays = |known: &Weak<()>| known.as_ptr() != Arc::as_ptr(mark) && known.strong_count() > 0;
+        let (kept, old) = std::mem::take(&mut self.wakers).into_iter().partition(|(known, _)| stays(known));
+        self.wakers = kept;
+        self.wakers.push((Arc::downgrade(mark), waker));
+        old
+    }
 }
 
 impl Call {
@@ -165,7 +183,7 @@ impl Call {
             }
             state.outcome = Some(outcome);
             self.done.store(true, Ordering::Release);
-            (std::mem::take(&mut state.wakers), state.event.clone(), std::mem::take(&mut state.watched))
+            (state.take_wakers(), state.event.clone(), std::mem::take(&mut state.watched))
         };
         for waker in wakers {
             waker.wake();
@@ -181,7 +199,7 @@ impl Call {
         let wakers = {
             let mut state = self.lock();
             state.updates.push_back(update);
-            std::mem::take(&mut state.wakers)
+            state.take_wakers()
         };
         for waker in wakers {
             waker.wake();
@@ -204,10 +222,17 @@ impl Call {
 
 /// A call that was made: wait for its outcome, take its updates, or cancel it. May be cloned, sent and shared among
 /// threads; dropping it leaves the call to run. It is a Rust [`Future`](std::future::Future) of the outcome too.
-#[derive(Clone)]
 pub struct Future {
     pub(crate) call: Arc<Call>,
     pub(crate) orbit: Arc<Inner>,
+    /// By which the call tells this future's waker from those of its clones; made at the first poll.
+    mark: Option<Arc<()>>,
+}
+
+impl Clone for Future {
+    fn clone(&self) -> Future {
+        Future::new(self.call.clone(), self.orbit.clone())
+    }
 }
 
 impl fmt::Debug for Future {
@@ -217,6 +242,10 @@ impl fmt::Debug for Future {
 }
 
 impl Future {
+    pub(crate) fn new(call: Arc<Call>, orbit: Arc<Inner>) -> Future {
+        Future { call, orbit, mark: None }
+    }
+
     /// The outcome, if the call has ended. Never blocks for long; takes the orbit's lock for a moment.
     pub fn poll(&self) -> Option<Outcome> {
         if !self.call.is_done() {
@@ -328,16 +357,16 @@ impl Future {
 impl std::future::Future for Future {
     type Output = Outcome;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         if let Some(outcome) = Future::poll(&self) {
             return Poll::Ready(outcome);
         }
-        {
+        let mark = self.mark.get_or_insert_default().clone();
+        let waker = context.waker().clone();
+        let _old = {
             let mut state = self.call.lock();
-            if state.outcome.is_none() && !state.wakers.iter().any(|w| w.will_wake(context.waker())) {
-                state.wakers.push(context.waker().clone());
-            }
-        }
+            if state.outcome.is_none() { state.wakes(&mark, waker) } else { Vec::new() }
+        };
         self.watch();
         match self.call.outcome() {
             Some(outcome) => Poll::Ready(outcome),

@@ -400,7 +400,7 @@ impl Orbit {
     /// The same with options.
     pub fn call_async_with(&self, areas: &[&Area], args: &[u8], options: &CallOptions) -> Result<Future> {
         let call = self.inner.submit(areas, args, options)?;
-        Ok(Future { call, orbit: self.inner.clone() })
+        Ok(Future::new(call, self.inner.clone()))
     }
 
     /// The same with a plain value as arguments.

@@ -84,6 +84,30 @@ fn it_is_a_rust_future() {
 }
 
 #[test]
+fn a_future_keeps_the_last_waker_only() {
+    let orbit = Orbit::new("sleeper", sleep_ms).expect("orbit");
+    let mut future = pin!(orbit.call_async(&[], &ms(3_000)).expect("call"));
+    let mut other = pin!(future.clone());
+    let wakers: Vec<_> = (0..100).map(|_| Arc::new(Count(AtomicUsize::new(0), std::thread::current()))).collect();
+    let poll = |future: std::pin::Pin<&mut orbit::Future>, count: &Arc<Count>| {
+        let waker = Waker::from(count.clone());
+        assert_eq!(future.poll(&mut Context::from_waker(&waker)), Poll::Pending);
+    };
+    poll(other.as_mut(), &wakers[0]);
+    for count in &wakers[1..] {
+        poll(future.as_mut(), count);
+        // One that is polled and dropped.
+        poll(pin!(future.clone()), count);
+    }
+    // Those of futures that were dropped go at the next poll.
+    let held = wakers.iter().filter(|count| Arc::strong_count(count) > 1).count();
+    assert!(held <= 3, "{held} of {} wakers are held", wakers.len());
+    let woken = |at: usize| wakers[at].0.load(Ordering::SeqCst);
+    assert!(common::eventually(|| woken(0) == 1 && woken(99) == 1), "both futures are woken");
+    assert_eq!((1..99).map(woken).sum::<usize>(), 0, "nobody else is");
+}
+
+#[test]
 fn deadlines_end_what_runs_and_skip_what_waits() {
     let orbit = Orbit::builder("sleeper").entry(sleep_ms).restart(Restart::Always).build().expect("orbit");
     let long = orbit
