@@ -54,6 +54,7 @@ programs! {
     a_full_queue_holds_nobody_beyond_the_deadline: ["tests/c/full_until_deadline.c"], [&[]];
     larger_files_are_never_worse: ["tests/c/few_resources.c"], [&["ever-larger-files"]];
     closed_descriptors_cost_nothing: ["tests/c/closed_descriptors.c"], [&[]];
+    limit_of_data: ["tests/c/few_resources.c"], [&["data"]];
     many_threads: ["tests/c/threads.c"], [&[]];
 }
 

@@ -144,14 +144,16 @@ fn file_size() -> String {
 }
 
 fn memory() -> String {
-    match window::address_space() {
-        Some((limit, used)) => format!(
-            "; {} KiB of address space are allowed (ulimit -v), {} in use: raise the limit, or give areas lower limits",
-            limit >> 10,
-            used >> 10
-        ),
-        None => "; free memory, or let more be promised (vm.overcommit_memory, vm.max_map_count)".to_owned(),
+    let address_space = window::address_space().map(|(limit, used)| {
+        format!("{} KiB of address space are allowed (ulimit -v), {} in use", limit >> 10, used >> 10)
+    });
+    let data = rlimit::get(0, Resource::Data).ok().filter(|(soft, _)| *soft != rlimit::INFINITE);
+    let data = data.map(|(soft, _)| format!("{} KiB of private writable memory are allowed (ulimit -d)", soft >> 10));
+    let limits: Vec<String> = address_space.into_iter().chain(data).collect();
+    if limits.is_empty() {
+        return "; free memory, or let more be promised (vm.overcommit_memory, vm.max_map_count)".to_owned();
     }
+    format!("; {}: raise the limit, or give areas lower limits", limits.join(", and "))
 }
 
 impl fmt::Display for Error {

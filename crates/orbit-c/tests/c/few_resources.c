@@ -1,4 +1,4 @@
-/* Limits of descriptors, processes, address space and file sizes: each is an error that names it, and goes away with its cause; what
+/* Limits of descriptors, processes, address space, data and file sizes: each is an error that names it, and goes away with its cause; what
  * works with a limit works with every higher one. */
 #include "check.h"
 #include <malloc.h>
@@ -100,6 +100,11 @@ int main(int argc, char **argv)
             values[n] = n == 0 ? 0 : (rlim_t)1024 << n;
         each_is_better_than_less(RLIMIT_FSIZE, values, 25, "ulimit -f");
         return 0;
+    } else if (strcmp(which, "data") == 0) {
+        limit(RLIMIT_DATA, 1 << 20);
+        struct orbit_area *refused = orbit_area_create(4096, NULL);
+        CHECK(refused == NULL && errno == EAGAIN && strstr(orbit_last_error(), "1024 KiB") && strstr(orbit_last_error(), "ulimit -d"));
+        limit(RLIMIT_DATA, RLIM_INFINITY);
     } else if (strcmp(which, "processes") == 0) {
         if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) {
             puts("SKIP: needs an ordinary user");
