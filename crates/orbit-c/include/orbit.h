@@ -79,7 +79,9 @@ struct orbit_update; /* what a task hands back */
 /* What an orbit runs, in its own process. store: what the init function gave (NULL without one); args: a copy of the
  * caller's bytes, aligned to 16, which the function may write to; NULL if there were none. The objects of the areas named
  * in the call are there at their addresses, as they were at the call. What the function writes to them stays in the orbit
- * and is gone at the next call; what it keeps in its store, or in other memory of its own, stays until the orbit ends. */
+ * and is gone at the next call; what it keeps in its store, or in other memory of its own, stays until the orbit ends.
+ * To end the orbit use _exit(), not exit(): its process is a copy of main, and exit() runs main's atexit handlers in it and
+ * writes once more what stood in main's stdio buffers when the library was set up. */
 typedef long (*orbit_entry)(void *store, void *args);
 
 /* A function of main that a task may ask for in an update. args: a copy of the bytes that came with the request, aligned
@@ -293,7 +295,7 @@ enum orbit_outcome_kind {
     ORBIT_PENDING = 0,       /* not ended yet, or no call was made */
     ORBIT_RETURNED = 1,      /* value */
     ORBIT_CRASHED = 2,       /* signal, code, address, frames: the task did something fatal */
-    ORBIT_EXITED = 3,        /* status: the task ended its process by exit() */
+    ORBIT_EXITED = 3,        /* status: the task ended its process by exit() (see orbit_entry) or _exit() */
     ORBIT_KILLED = 4,        /* signal: from outside, or by orbit_kill */
     ORBIT_OUT_OF_MEMORY = 5, /* it went beyond its memory limit */
     ORBIT_TIMED_OUT = 6,     /* not done at its deadline; if it was running, its process was killed */

@@ -25,7 +25,7 @@ pub enum Outcome {
     Returned(i64),
     /// The orbit crashed while the call ran: by which signal, where, and on what path.
     Crashed(Box<Crash>),
-    /// The orbit ended itself by `exit` with this status.
+    /// The orbit ended itself by `exit` or `_exit` with this status; see [`Entry`] on which to use.
     Exited(i32),
     /// The orbit was killed by this signal from outside.
     Killed(i32),
