@@ -7,7 +7,7 @@ use orbit::status::{OrbitStatus, find_process};
 use orbit::{Orbit, Outcome};
 
 unsafe extern "C" fn sleeps(_: *mut c_void, _: *mut c_void) -> c_long {
-    std::thread::sleep(Duration::from_millis(400));
+    std::thread::sleep(Duration::from_millis(2_000));
     0
 }
 
@@ -28,6 +28,6 @@ fn cancelled_calls_do_not_count_as_fast_ones() {
     }
     assert!(cancelled > 10, "{cancelled} were cancelled: the first one sleeps meanwhile");
     // A bucket says where between two powers of two a latency lies.
-    assert!(seen().p50_us() >= 200_000.0, "half of the calls that returned took {} us", seen().p50_us());
+    assert!(seen().p50_us() >= 1_000_000.0, "half of the calls that returned took {} us", seen().p50_us());
     assert_eq!(seen().lost, cancelled as u64);
 }

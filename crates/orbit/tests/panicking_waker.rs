@@ -34,10 +34,10 @@ fn a_waker_that_panics_ends_its_own_orbit_at_most() {
     let orbit = Orbit::new("sleeper", sleep_ms).expect("orbit");
     let panics = Arc::new(Panics(AtomicUsize::new(0)));
     let waker = Waker::from(panics.clone());
-    let mut future = pin!(orbit.call_async(&[], &500_u64.to_ne_bytes()).expect("call"));
+    let mut future = pin!(orbit.call_async(&[], &2_000_u64.to_ne_bytes()).expect("call"));
     assert_eq!(future.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending);
     assert!(common::eventually(|| panics.0.load(Ordering::SeqCst) == 1), "woken by the supervisor");
-    assert_eq!(future.get_mut().wait().expect("wait"), Outcome::Returned(500));
+    assert_eq!(future.get_mut().wait().expect("wait"), Outcome::Returned(2_000));
     // What needs the supervisor: to be started again.
     let pid = other.pid();
     other.kill().expect("kill");
