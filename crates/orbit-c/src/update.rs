@@ -211,7 +211,6 @@ pub unsafe extern "C" fn orbit_update_add_operation(
 ) -> c_int {
     code(|| {
         let operation = operation.ok_or_else(|| Failure::invalid("the operation is NULL"))?;
-        given::range(operation as *const c_void, 1, "the operation")?;
         // SAFETY: the header's contract.
         let args = unsafe { contents(args, size, "the operation's arguments")? };
         change(update, |update| {
@@ -284,6 +283,7 @@ pub unsafe extern "C" fn orbit_apply(update: *mut COrbitUpdate) -> c_int {
 pub unsafe extern "C" fn orbit_register_operation(operation: Option<Operation>) -> c_int {
     code(|| {
         let operation = operation.ok_or_else(|| Failure::invalid("the operation is NULL"))?;
+        given::range(operation as *const c_void, 1, "the operation")?;
         // SAFETY: the header's contract is that of `register_operation`.
         unsafe { orbit::register_operation(operation) };
         Ok(0)
