@@ -5,6 +5,7 @@
 
 mod bench;
 mod doctor;
+mod given;
 mod guard;
 mod out;
 mod pins;

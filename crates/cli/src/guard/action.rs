@@ -1,5 +1,6 @@
 //! What is done about a hang.
 
+use super::program::{self, Signals};
 use orbit_ahd::Hang;
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -68,12 +69,14 @@ impl FromStr for OnHang {
 
 /// Runs the shell command of `exec:`, with the report as JSON on its stdin and its main points in the environment. Does not wait
 /// for it.
-pub fn exec(command: &str, hang: &Hang) -> io::Result<std::process::Child> {
+pub fn exec(command: &str, hang: &Hang, signals: &Signals, limit: libc::rlimit) -> io::Result<std::process::Child> {
     let mut report = File::from(orbit_linux::memfd::create("orbit-guard-report", 0, false)?);
     writeln!(report, "{}", orbit_ahd::json::of_hang(hang))?;
     report.flush()?;
     report.rewind()?;
-    Command::new("/bin/sh")
+    let mut shell = Command::new("/bin/sh");
+    program::as_given(&mut shell, signals, limit);
+    shell
         .args(["-c", command])
         .env("ORBIT_GUARD_PID", hang.pid.to_string())
         .env("ORBIT_GUARD_TID", hang.tid.to_string())

@@ -208,7 +208,7 @@ impl Guard {
             let mut fds = vec![readable(self.signals.as_fd()), readable(self.pidfd.as_fd())];
             fds.extend(reports.iter().map(|fd| readable(fd.as_fd())));
             orbit_linux::poll::poll(&mut fds, Some(self.detector.pause()))?;
-            for signal in self.signals.take() {
+            for signal in self.signals.take(self.child.as_ref().map(|_| self.pid)) {
                 let leave = self.child.is_none() && signal != libc::SIGWINCH;
                 if leave {
                     self.finish();
@@ -300,7 +300,7 @@ impl Guard {
             OnHang::Signal(s) => *s,
             OnHang::Kill => libc::SIGKILL,
             OnHang::Exec(command) => {
-                match action::exec(command, hang) {
+                match action::exec(command, hang, &self.signals, self.limit) {
                     Ok(helper) => {
                         self.helpers.push(helper);
                         self.did("ran the command", hang.pid);

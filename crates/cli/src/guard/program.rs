@@ -1,9 +1,10 @@
 //! The guarded program: starting it, handing signals on, its end.
 //!
-//! Promises: the program gets the guard's own descriptors, signal mask and limits as they were given to the guard; a signal sent
-//! to the guard goes on to the program, one that the terminal sent to both does not go twice; the end of the guard, however it
-//! comes, does not end the program.
+//! Promises: the program gets the guard's own descriptors, signal mask, ignored signals and limits as they were given to the
+//! guard; a signal sent to the guard goes on to the program, one that the terminal sent to both does not go twice; the end of the
+//! guard, however it comes, does not end the program.
 
+use crate::given;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -24,6 +25,7 @@ pub struct Signals {
 impl Signals {
     /// From now on signals wait here. To be called before there are other threads.
     pub fn catch() -> io::Result<Signals> {
+        given::keep_statuses();
         // SAFETY: a sigset is plain bits, filled by the calls below.
         let (mut set, mut before): (libc::sigset_t, libc::sigset_t) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -43,8 +45,11 @@ impl Signals {
         Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) }, before })
     }
 
-    /// Signals that came and that the program did not get by itself.
-    pub fn take(&self) -> Vec<i32> {
+    /// Signals that came, but for those that `program` got by itself.
+    ///
+    /// What the kernel sends comes from the terminal, to a whole group: to the program too if that is in the guard's.
+    pub fn take(&self, program: Option<i32>) -> Vec<i32> {
+        const SI_KERNEL: i32 = 0x80;
         let mut out = Vec::new();
         loop {
             // SAFETY: all-zero bytes are a valid siginfo.
@@ -55,9 +60,7 @@ impl Signals {
             if n != size as isize {
                 return out;
             }
-            // What the kernel itself sends comes from the terminal, to the whole foreground group.
-            const SI_KERNEL: i32 = 0x80;
-            if info.ssi_code != SI_KERNEL {
+            if info.ssi_code != SI_KERNEL || !program.is_some_and(in_own_group) {
                 out.push(info.ssi_signo as i32);
             }
         }
@@ -68,6 +71,12 @@ impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Whether the process, a child not reaped yet, is in the guard's own process group.
+fn in_own_group(pid: i32) -> bool {
+    // SAFETY: no pointers are passed.
+    unsafe { libc::getpgid(pid) == libc::getpgrp() }
 }
 
 /// Raises the limit of open files, of which every watched thread takes one; answers what it was.
@@ -86,8 +95,14 @@ pub fn raise_limit() -> libc::rlimit {
 pub fn start(program: &[OsString], signals: &Signals, limit: libc::rlimit) -> io::Result<Child> {
     let (name, args) = program.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(name);
-    command.args(args);
+    as_given(command.args(args), signals, limit);
+    command.spawn()
+}
+
+/// Gives the command what the guard was given, in place of what the guard has made of it.
+pub fn as_given(command: &mut Command, signals: &Signals, limit: libc::rlimit) {
     let mask = signals.before;
+    given::pass_on(command);
     // SAFETY: only async-signal-safe calls, on values copied beforehand.
     unsafe {
         command.pre_exec(move || {
@@ -96,7 +111,6 @@ pub fn start(program: &[OsString], signals: &Signals, limit: libc::rlimit) -> io
             Ok(())
         });
     }
-    command.spawn()
 }
 
 /// The exit status a shell would give: the program's own, or 128 and the signal that ended it.

@@ -4,8 +4,8 @@
 //! socket end with it, and the guarded program goes on.
 
 use super::hosted::{self, Hosted};
-use crate::guard;
 use crate::out::{Done, Failure};
+use crate::{given, guard};
 use orbit_rmk::Core;
 use serde_json::json;
 use std::fs::File;
@@ -49,6 +49,7 @@ pub fn run(args: &Args) -> Done {
                 .map_err(|_| Failure::text(format!("--seconds {seconds}: give a number of seconds, 0 or more")))?,
         ),
     };
+    given::keep_statuses();
     let mut to = open(args.events.as_deref())?;
     let hosted = Hosted::new().map_err(Failure::text)?;
     let core = hosted.core();
@@ -91,7 +92,9 @@ fn open(path: Option<&Path>) -> Result<Option<Box<dyn Write>>, Failure> {
 
 fn start(core: &Core, program: &[String]) -> Result<Option<Child>, Failure> {
     let Some((name, args)) = program.split_first() else { return Ok(None) };
-    let child = Command::new(name).args(args).spawn();
+    let mut command = Command::new(name);
+    given::pass_on(&mut command);
+    let child = command.args(args).spawn();
     let child = child.map_err(|error| Failure::text(format!("cannot start {name}: {error}")))?;
     // Not reaped yet, so the number is its own; if it ended already there is nothing left to guard.
     let _ = core.guard(child.id());

@@ -1,0 +1,187 @@
+//! A program gets its signals as if nothing stood between: what was ignored stays ignored, what was blocked stays blocked, and
+//! Ctrl-C reaches it once, also where the terminal does not send it there, or ends a guard that has no program of its own.
+
+mod guard_common;
+use guard_common::{Dir, PATIENCE};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const ORBIT: &str = env!("CARGO_BIN_EXE_orbit");
+
+/// A child that is killed and reaped when the test lets go of it.
+struct Owned(Child);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Signals that are ignored and blocked when a program is started.
+#[derive(Clone, Copy)]
+struct Given {
+    ignored: &'static [i32],
+    blocked: &'static [i32],
+}
+
+const USUAL: Given = Given { ignored: &[], blocked: &[] };
+const ODD: Given = Given { ignored: &[libc::SIGPIPE, libc::SIGHUP, libc::SIGCHLD], blocked: &[libc::SIGUSR1] };
+
+fn run(given: Given, program: &str, args: &[&str]) -> Output {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null());
+    // SAFETY: only async-signal-safe calls.
+    unsafe {
+        command.pre_exec(move || {
+            for signal in given.ignored {
+                libc::signal(*signal, libc::SIG_IGN);
+            }
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for signal in given.blocked {
+                libc::sigaddset(&raw mut set, *signal);
+            }
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+            Ok(())
+        });
+    }
+    command.output().expect("it runs")
+}
+
+const LOOK: [&str; 4] = ["grep", "-E", "Sig(Ign|Blk|Cgt)", "/proc/self/status"];
+
+fn same_as_alone(options: &[&str]) {
+    for given in [USUAL, ODD] {
+        let alone = String::from_utf8(run(given, LOOK[0], &LOOK[1..]).stdout).expect("text");
+        let bits = |name: &str| {
+            let line = alone.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
+            u64::from_str_radix(line.trim_start_matches([':', '\t']), 16).expect("hexadecimal")
+        };
+        for (name, signals) in [("SigIgn", given.ignored), ("SigBlk", given.blocked)] {
+            let set = signals.iter().fold(0, |all, signal| all | 1 << (signal - 1));
+            assert_eq!(bits(name) & set, set, "{alone}");
+        }
+        let through = run(given, ORBIT, &[options, &["--"], &LOOK].concat());
+        assert!(through.status.success(), "{through:?}");
+        assert_eq!(String::from_utf8(through.stdout).expect("text"), alone, "{options:?}");
+    }
+}
+
+#[test]
+fn what_was_ignored_stays_ignored() {
+    same_as_alone(&["guard"]);
+}
+
+#[test]
+fn so_it_does_under_modules_run() {
+    let tried = Command::new(ORBIT).args(["modules", "run", "ahd", "--", "true"]).output().expect("orbit");
+    if !tried.status.success() {
+        println!("SKIP: needs `orbit modules run ahd`: {}", String::from_utf8_lossy(&tried.stderr));
+        return;
+    }
+    same_as_alone(&["modules", "run", "ahd"]);
+}
+
+#[test]
+fn the_status_is_known_where_sigchld_is_ignored() {
+    assert_eq!(run(ODD, ORBIT, &["guard", "--", "sh", "-c", "exit 42"]).status.code(), Some(42));
+}
+
+/// A command in a session of its own with a terminal, whose other side is the answer.
+fn on_terminal(args: &[&str]) -> (Owned, File) {
+    let (mut master, mut slave) = (-1, -1);
+    let none = std::ptr::null_mut();
+    // SAFETY: both places are valid; no name, settings or size are given.
+    assert_eq!(unsafe { libc::openpty(&raw mut master, &raw mut slave, none, none.cast(), none.cast()) }, 0);
+    // SAFETY: just made for us.
+    let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
+    let (fd, other) = (slave.as_raw_fd(), master.as_raw_fd());
+    let mut command = Command::new(ORBIT);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+    // SAFETY: only async-signal-safe calls, on descriptors that live until then.
+    unsafe {
+        command.pre_exec(move || {
+            libc::close(other);
+            if libc::setsid() < 0 || libc::ioctl(fd, libc::TIOCSCTTY, 0) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            libc::close(fd);
+            Ok(())
+        });
+    }
+    let child = Owned(command.spawn().expect("orbit"));
+    (child, master)
+}
+
+fn until(what: &str, is: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        assert!(start.elapsed() < PATIENCE, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn end(child: &mut Owned) -> Option<i32> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.0.try_wait().expect("wait") {
+            return status.code();
+        }
+        assert!(start.elapsed() < PATIENCE, "the guard does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn lines(path: &Path) -> usize {
+    std::fs::read_to_string(path).unwrap_or_default().lines().count()
+}
+
+const COUNTS: &str = "trap 'echo >>$1' INT; trap 'exit 6' USR1; echo >$0; while :; do sleep 0.02; done";
+
+#[test]
+fn ctrl_c_ends_a_guard_that_joined() {
+    let program = Owned(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let dir = Dir::new("ctrl-c-joined");
+    let events = dir.0.join("events");
+    let pid = program.0.id().to_string();
+    let (mut guard, mut terminal) =
+        on_terminal(&["guard", "--events", events.to_str().expect("a path"), "--pid", &pid]);
+    until("the guard to join", || lines(&events) > 0);
+    terminal.write_all(b"\x03").expect("Ctrl-C");
+    assert_eq!(end(&mut guard), Some(0));
+    drop(program);
+}
+
+#[test]
+fn ctrl_c_reaches_a_program_in_another_session() {
+    let dir = Dir::new("ctrl-c-apart");
+    let (ready, count) = (dir.0.join("ready"), dir.0.join("count"));
+    let script = COUNTS.replace("echo >>$1", "exit 9");
+    let paths = [ready.to_str().expect("a path"), count.to_str().expect("a path")];
+    let (mut guard, mut terminal) =
+        on_terminal(&[&["guard", "--", "setsid", "sh", "-c", &script][..], &paths].concat());
+    until("the program", || ready.exists());
+    terminal.write_all(b"\x03").expect("Ctrl-C");
+    assert_eq!(end(&mut guard), Some(9));
+}
+
+#[test]
+fn ctrl_c_reaches_a_program_in_the_foreground_once() {
+    let dir = Dir::new("ctrl-c-once");
+    let (ready, count) = (dir.0.join("ready"), dir.0.join("count"));
+    let paths = [ready.to_str().expect("a path"), count.to_str().expect("a path")];
+    let (mut guard, mut terminal) = on_terminal(&[&["guard", "--", "sh", "-c", COUNTS][..], &paths].concat());
+    until("the program", || ready.exists());
+    terminal.write_all(b"\x03").expect("Ctrl-C");
+    until("the first", || lines(&count) > 0);
+    // The guard takes signals in the order of their numbers, so a second SIGINT would come before this.
+    guard_common::signal(guard.0.id() as i32, libc::SIGUSR1);
+    assert_eq!(end(&mut guard), Some(6));
+    assert_eq!(lines(&count), 1);
+}
