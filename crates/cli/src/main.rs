@@ -10,6 +10,7 @@ mod guard;
 mod out;
 mod pins;
 mod ps;
+mod terminal;
 mod top;
 mod view;
 

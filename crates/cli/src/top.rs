@@ -1,13 +1,14 @@
 //! `orbit top`: the orbits of running programs on a screen that follows them.
 //!
-//! The terminal is put back as it was however this ends: by a key, an error, or a panic.
+//! The terminal is put back as it was however this ends: by a key, an error, a panic, or a signal; see `terminal`.
 
 use crate::out::{Done, FAINT, Failure, HEAD};
 use crate::ps;
+use crate::terminal::Taken;
 use crate::view::{Look, OrbitView, ProgramView};
 use anstyle::Style;
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use crossterm::{cursor, execute, queue, style, terminal};
+use crossterm::{cursor, queue, style, terminal};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -92,8 +93,9 @@ pub fn run(args: &Args) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The terminal, taken over.
+/// What the screen shows.
 struct Screen {
+    _terminal: Taken,
     pid: Option<i32>,
     interval: Duration,
     order: Order,
@@ -106,14 +108,8 @@ struct Screen {
 
 impl Screen {
     fn open(pid: Option<i32>, interval: Duration) -> Result<Screen, Failure> {
-        let before_panic = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            restore();
-            before_panic(info);
-        }));
-        terminal::enable_raw_mode()?;
-        // From here on dropping the value puts the terminal back.
-        let screen = Screen {
+        Ok(Screen {
+            _terminal: Taken::take()?,
             pid,
             interval,
             order: Order::Program,
@@ -121,9 +117,7 @@ impl Screen {
             scroll: 0,
             before: Look::now(pid),
             programs: vec![],
-        };
-        execute!(io::stdout(), terminal::EnterAlternateScreen, terminal::DisableLineWrap, cursor::Hide)?;
-        Ok(screen)
+        })
     }
 
     fn follow(&mut self) -> Result<(), Failure> {
@@ -226,18 +220,6 @@ impl Screen {
         rows.sort_by(|a, b| self.order.weight(&b.orbits[0]).total_cmp(&self.order.weight(&a.orbits[0])));
         rows
     }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        restore();
-    }
-}
-
-/// Puts the terminal back; what cannot be put back has nobody to tell.
-fn restore() {
-    let _ = execute!(io::stdout(), cursor::Show, terminal::EnableLineWrap, terminal::LeaveAlternateScreen);
-    let _ = terminal::disable_raw_mode();
 }
 
 /// A line without its colours.
