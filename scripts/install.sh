@@ -3,7 +3,7 @@
 #
 #   PREFIX=/usr/local DESTDIR= scripts/install.sh
 #
-# Prints each file it writes. Builds first if there is nothing to install.
+# Prints each file it writes. Builds first what is not up to date.
 set -eu
 cd "$(dirname "$0")/.."
 PREFIX=${PREFIX:-/usr/local}
@@ -16,8 +16,11 @@ case $PREFIX in
     ;;
 esac
 built=${CARGO_TARGET_DIR:-target}/release
-if [ ! -e "$built/orbit" ] || [ ! -e "$built/liborbit.so" ]; then
-    scripts/packages.sh build
+scripts/packages.sh build
+if [ "$(id -u)" = 0 ] && [ "${SUDO_USER:-root}" != root ]; then
+    # The toolchain is that user's, and so is what it builds.
+    sudo -u "$SUDO_USER" -H ${CARGO_TARGET_DIR:+CARGO_TARGET_DIR="$CARGO_TARGET_DIR"} sh -lc 'cargo build --release --workspace'
+else
     cargo build --release --workspace
 fi
 

@@ -1,7 +1,9 @@
-//! `make install` into a directory, and a program built against that by pkg-config alone, shared and static.
+//! `make install` into a directory, of what is up to date, and a program built against that by pkg-config alone, shared and
+//! static.
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -15,11 +17,19 @@ fn a_program_builds_against_what_make_install_made() {
         return;
     }
     let scratch = Scratch::new();
-    // Of what is installed only the orbit command is not this package's: a stand-in, so that this test builds nothing.
+    // Of what is installed only the orbit command is not this package's: a stand-in, which is stale until a stand-in for cargo
+    // builds it, so that this test builds nothing.
     let target = scratch.0.join("target");
     let built = target.join("release");
     std::fs::create_dir_all(&built).expect("a directory");
-    std::fs::write(built.join("orbit"), "#!/bin/sh\n").expect("a file");
+    std::fs::write(built.join("orbit"), "stale").expect("a file");
+    let tools = scratch.0.join("tools");
+    std::fs::create_dir_all(&tools).expect("a directory");
+    let cargo = tools.join("cargo");
+    let script = "#!/bin/sh\necho \"$*\" >\"$CARGO_TARGET_DIR/release/orbit\"\n";
+    std::fs::write(&cargo, script).expect("a file");
+    std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap_or_default());
     for name in ["so", "a"] {
         let from = profile().join(format!("deps/liborbit_c.{name}"));
         std::os::unix::fs::symlink(from, built.join(format!("liborbit.{name}"))).expect("a link");
@@ -32,6 +42,8 @@ fn a_program_builds_against_what_make_install_made() {
             .arg(format!("PREFIX={}", prefix.display()))
             .current_dir(&root)
             .env("CARGO_TARGET_DIR", &target)
+            .env("PATH", path)
+            .env_remove("SUDO_USER")
             .env_remove("MAKEFLAGS"),
         LIMIT,
     );
@@ -42,6 +54,8 @@ fn a_program_builds_against_what_make_install_made() {
         assert!(file.is_file(), "{name} is there");
         assert!(text.contains(&*file.to_string_lossy()), "{name} is told of:\n{text}");
     }
+    let command = std::fs::read_to_string(prefix.join("bin/orbit")).expect("the orbit command");
+    assert_eq!(command, "build --release --workspace\n", "what is installed was built first");
     let flags = |arguments: &[&str]| {
         let text = must(
             Command::new("pkg-config")
