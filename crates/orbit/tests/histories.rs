@@ -1,6 +1,6 @@
 //! Random histories against a plain model, with each engine: alloc, free, writes from several threads, calls sync and
 //! async, pushed and applied updates, crashes, cancellation. At every call the orbit must see exactly what main's
-//! objects were at that moment. 100,000 steps an engine; `ORBIT_STEPS` for more.
+//! objects were at that moment. 100,000 steps an engine, 50,000 with `fork`; `ORBIT_STEPS` for more.
 
 mod common;
 
@@ -316,8 +316,13 @@ fn copy() {
 
 #[test]
 fn fork() {
-    // Every call of this engine clones main: a tenth of the steps. Calls that a copier holds are never kept.
-    history(Engine::Fork, Pending::Fail, seed(), steps() / 10);
+    // Every call of this engine clones main: half the steps. Calls that a copier holds are never kept.
+    history(Engine::Fork, Pending::Fail, seed(), steps() / 2);
+}
+
+#[test]
+fn mprotect() {
+    history(Engine::Mprotect, Pending::Keep, seed(), steps());
 }
 
 #[test]
