@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use orbit::{Future, Outcome};
-use redis_module::{Context, RedisError, RedisResult, RedisString, RedisValue};
+use redis_module::{Context, RedisError, RedisResult, RedisString, RedisValue, raw};
 
 use crate::keeper::Keeper;
 use crate::query::{self, Question};
@@ -18,7 +18,7 @@ const DEFAULT_COUNT: u64 = 10;
 /// Within what time a fault that ends by itself must have done so.
 const FAULT_DEADLINE: Duration = Duration::from_secs(30);
 
-/// `ORBIT.SLOWLOG GET [count] | LEN | RESET`: as Redis' own `SLOWLOG`.
+/// `ORBIT.SLOWLOG GET [count] | LEN | RESET | HELP`: as Redis' own `SLOWLOG`.
 pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
     let word = |at: usize| args.get(at).map(RedisString::as_slice);
     let is = |name: &str| word(1).is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()));
@@ -33,14 +33,9 @@ pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
         3 if is("GET") => match word(2).and_then(whole_number) {
             Some(-1) => Ask::Get(u64::MAX),
             Some(count @ 0..) => Ask::Get(count as u64),
-            // Of what is no number Redis says the same.
-            Some(_) | None => return Err(RedisError::Str("ERR count should be greater than or equal to -1")),
+            Some(_) | None => return ask_redis(ctx, &args[1..]),
         },
-        0..=1 => return Err(RedisError::WrongArity),
-        _ => {
-            let text = "ERR unknown subcommand or wrong number of arguments: there are GET [count], LEN, RESET";
-            return Err(RedisError::Str(text));
-        }
+        _ => return ask_redis(ctx, &args[1..]),
     };
     sensor::harvest(ctx);
     let inside = with_keeper(|keeper| {
@@ -56,6 +51,26 @@ pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
         Some(answer) => Ok(answer),
         None => query::wait_for(ctx, Box::new(question)),
     }
+}
+
+/// Passes on what Redis' own `SLOWLOG` says of these words, letter for letter: help, and the errors of what is wrong.
+fn ask_redis(ctx: &Context, words: &[RedisString]) -> RedisResult {
+    let mut words: Vec<_> = words.iter().map(|word| word.inner).collect();
+    // SAFETY: pointers that are set when the module is loaded and only read later. The format takes an array of strings and
+    // its length; the strings live for the call. The reply is freed once.
+    unsafe {
+        let functions = (raw::RedisModule_Call, raw::RedisModule_ReplyWithCallReply, raw::RedisModule_FreeCallReply);
+        let (Some(call), Some(pass_on), Some(free)) = functions else {
+            return Err(RedisError::Str("ORBIT this Redis lets no module call its commands"));
+        };
+        let reply = call(ctx.ctx, c"SLOWLOG".as_ptr(), c"vE".as_ptr(), words.as_mut_ptr(), words.len());
+        if reply.is_null() {
+            return Err(RedisError::Str("ORBIT Redis' own SLOWLOG did not answer"));
+        }
+        pass_on(ctx.ctx, reply);
+        free(reply);
+    }
+    Ok(RedisValue::NoReply)
 }
 
 /// A number as Redis takes it: no sign but a minus, no zero in front.

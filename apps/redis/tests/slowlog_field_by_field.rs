@@ -1,11 +1,11 @@
 //! Hundreds of commands of all shapes, by clients with and without a name, over a unix socket and TCP: each entry of
-//! `ORBIT.SLOWLOG` has the time, duration, arguments, address and name of Redis' own, byte for byte; wrong counts give the
+//! `ORBIT.SLOWLOG` has the number, time, duration, arguments, address and name of Redis' own, byte for byte; wrong counts give the
 //! same errors.
 
 #[allow(dead_code, reason = "each test uses its part")]
 mod common;
 
-use common::{Server, list, number, run, text};
+use common::{Server, entries, list, number, redis_own, run, text};
 use redis::{Connection, Value};
 
 /// A client over TCP, on a port that was free.
@@ -72,17 +72,6 @@ fn send(c: &mut Connection, words: &[Vec<u8>]) {
     let _ = command.query::<Value>(c);
 }
 
-fn without_id(entry: Value) -> Vec<Value> {
-    let mut entry = list(entry);
-    assert_eq!(entry.len(), 6, "{entry:?}");
-    entry.remove(0);
-    entry
-}
-
-fn is_own_look(entry: &[Value]) -> bool {
-    text(&entry[3]) == "?:0" && text(&list(entry[2].clone())[0]) == "SLOWLOG"
-}
-
 #[test]
 fn every_field_is_as_in_redis() {
     for mode in ["orbit", "inside"] {
@@ -99,10 +88,8 @@ fn every_field_is_as_in_redis() {
                 run(&mut far, "CLIENT SETNAME far");
             }
         }
-        let ours = list(run(&mut named, "ORBIT.SLOWLOG GET -1"));
-        let theirs = list(run(&mut named, "SLOWLOG GET -1"));
-        let ours: Vec<_> = ours.into_iter().map(without_id).collect();
-        let theirs: Vec<_> = theirs.into_iter().map(without_id).filter(|entry| !is_own_look(entry)).collect();
+        let ours = entries(run(&mut named, "ORBIT.SLOWLOG GET -1"));
+        let theirs = redis_own(&mut named);
         // Theirs begins with what came after the question to ours.
         let newer = theirs.iter().position(|entry| Some(entry) == ours.first()).expect("ours begins in theirs");
         assert!(newer <= 2, "mode {mode}: {newer} newer ones");
@@ -110,7 +97,7 @@ fn every_field_is_as_in_redis() {
         for (ours, theirs) in ours.iter().zip(&theirs[newer..]) {
             assert_eq!(ours, theirs, "mode {mode}");
         }
-        let addresses: std::collections::BTreeSet<String> = ours.iter().map(|entry| text(&entry[3])).collect();
+        let addresses: std::collections::BTreeSet<String> = ours.iter().map(|entry| text(&entry[4])).collect();
         assert!(addresses.iter().any(|a| a.starts_with("127.0.0.1:")), "{addresses:?}");
         assert!(!format!("{ours:?}").contains("secret-word"), "secrets are left out");
     }

@@ -133,6 +133,31 @@ pub fn list(value: Value) -> Vec<Value> {
     }
 }
 
+/// Entries of a `GET`, the newest first.
+pub fn entries(answer: Value) -> Vec<Vec<Value>> {
+    let entries: Vec<_> = list(answer).into_iter().map(list).collect();
+    assert!(entries.iter().all(|entry| entry.len() == 6), "{entries:?}");
+    entries
+}
+
+/// All entries of Redis' own log since the module was loaded with the server, the newest first, as if its looks at that log were
+/// no commands: without those, and numbered without them.
+pub fn redis_own(connection: &mut Connection) -> Vec<Vec<Value>> {
+    let mut entries = entries(run(connection, "SLOWLOG GET -1"));
+    assert!(entries.last().is_none_or(|oldest| number(&oldest[0]) == 0), "it goes back to the start");
+    let by_module = |entry: &Vec<Value>| text(&entry[4]) == "?:0";
+    entries.retain(|entry| !(by_module(entry) && text(&list(entry[3].clone())[0]) == "SLOWLOG"));
+    // What it did to load comes before its log.
+    while entries.last().is_some_and(by_module) {
+        entries.pop();
+    }
+    let count = entries.len() as i64;
+    for (entry, id) in entries.iter_mut().zip((0..count).rev()) {
+        entry[0] = Value::Int(id);
+    }
+    entries
+}
+
 /// What `ORBIT.INFO` says.
 pub fn info(connection: &mut Connection) -> HashMap<String, String> {
     let answer = text(&run(connection, "ORBIT.INFO"));
