@@ -117,6 +117,8 @@ pub(crate) fn is_delicate(pid: i32, tid: i32) -> bool {
         libc::SYS_futex | libc::SYS_wait4 | libc::SYS_waitid | libc::SYS_flock | libc::SYS_fcntl | libc::SYS_pause => {
             false
         }
+        // No stop reaches a parent that waits for the child of its vfork: that is told.
+        libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3 => false,
         // Of a pipe the kernel makes them again by itself.
         libc::SYS_read | libc::SYS_readv | libc::SYS_write | libc::SYS_writev => {
             let link = std::fs::read_link(format!("/proc/{pid}/task/{tid}/fd/{}", call.args[0] as i32));
