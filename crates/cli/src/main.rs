@@ -1,10 +1,12 @@
 //! The `orbit` command: one module a subcommand; this file only reads the arguments and hands over.
 //!
-//! Exit status: 0 all well, 1 something is missing or went wrong (said on stderr), 2 arguments that make no sense.
+//! Exit status: 0 all well, 1 something is missing or went wrong (said on stderr), 2 arguments that make no sense. `guard` has its own,
+//! for it ends as its program does.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod bench;
 mod doctor;
+mod events;
 mod given;
 mod guard;
 mod out;
@@ -50,7 +52,17 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        // A program may end with 2 itself.
+        Err(error) if error.use_stderr() && std::env::args_os().nth(1).is_some_and(|name| name == "guard") => {
+            // Nobody is left to tell if stderr is closed.
+            let _ = error.print();
+            return ExitCode::from(guard::NOT_BEGUN);
+        }
+        Err(error) => error.exit(),
+    };
+    let done = match args.command {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Guard(args) => guard::run(&args),

@@ -31,6 +31,35 @@ fn file_line_key_and_the_way_out() {
 }
 
 #[test]
+fn what_the_file_has_is_told_by_its_place() {
+    let dir = Dir::new("config-place");
+    for (text, parts) in [
+        (&b"# fine\n\nperiod_ms = 75 # \xff\n"[..], &[":3:", "UTF-8"][..]),
+        (b"\xff\xfep\0", &[":1:", "UTF-8"]),
+        (b"\nevents = \"a\" \"b\"\n", &[":2:", "events", "no double quote inside"]),
+        (b"on_hang = \"exec:echo \\\"hi\\\"\"\n", &[":1:", "on_hang", "no double quote inside"]),
+        (b"\nevents = \"/no/such/dir/file\"\n", &[":2:", "events", "/no/such/dir/file"]),
+        // A byte order mark is skipped.
+        (b"\xef\xbb\xbfperiodms = 5\n", &[":1:", "unknown key `periodms`"]),
+    ] {
+        let path = dir.0.join("guard.toml");
+        std::fs::write(&path, text).expect("a file");
+        let path = path.to_str().expect("a path");
+        let said = refused(&["--config", path, "--", "echo", "ran"]);
+        for part in [path].iter().chain(parts) {
+            assert!(said.contains(part), "`{part}` in: {said}");
+        }
+    }
+}
+
+#[test]
+fn arguments_that_make_no_sense() {
+    for args in [&[][..], &["--nonsense"], &["--on-hang", "explode", "--", "echo", "ran"], &["--pid", "x"]] {
+        assert!(refused(args).contains("--help"), "{args:?}");
+    }
+}
+
+#[test]
 fn what_cannot_be_opened_or_joined() {
     assert!(refused(&["--config", "/no/such/file", "--", "echo", "ran"]).contains("/no/such/file"));
     assert!(refused(&["--events", "/no/such/dir/file", "--", "echo", "ran"]).contains("/no/such/dir/file"));

@@ -54,6 +54,10 @@ fn a_program_is_started_again() {
     let marker = dir.0.join("second");
     let script =
         format!("if [ -e {0} ]; then exit 5; fi; echo >{0}; exec {1} self", marker.display(), program.display());
-    let guard = Guard::start(&dir, &["--on-hang", "restart"], &["sh", "-c", &script]);
+    let mut guard = Guard::start(&dir, &["--on-hang", "restart"], &["sh", "-c", &script]);
+    let first = guard.program();
+    assert_eq!(guard.next("left")["pid"], first, "the killed process left");
+    let second = guard.next("joined")["pid"].clone();
+    assert_ne!(second, first);
     assert_eq!(guard.finish().status.code(), Some(5));
 }

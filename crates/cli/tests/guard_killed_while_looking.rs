@@ -17,6 +17,9 @@ fn until(what: &str, is: impl Fn() -> bool) {
     }
 }
 
+/// Most guards that are tried until one is killed in time.
+const MOST: u64 = 16;
+
 #[test]
 fn the_program_goes_on() {
     if skipped() {
@@ -25,7 +28,8 @@ fn the_program_goes_on() {
     let dir = Dir::new("killed-looking");
     let program = build(&dir, "hangs.c");
     let mut held = 0;
-    for round in 0..4u64 {
+    let mut rounds = 0;
+    while rounds < 4 || held == 0 && rounds < MOST {
         let mut guard = Guard::start(&dir, &[], &[program.to_str().expect("a path"), "spin"]);
         let pid = guard.program();
         // It looks at the spinning thread for some 40 ms now, and again for each second of CPU.
@@ -33,7 +37,8 @@ fn the_program_goes_on() {
         while status(pid, "TracerPid") == "0" && start.elapsed() < Duration::from_secs(8) {
             std::thread::yield_now();
         }
-        std::thread::sleep(Duration::from_millis(round));
+        std::thread::sleep(Duration::from_millis(rounds % 4));
+        rounds += 1;
         held += i32::from(status(pid, "TracerPid") != "0");
         signal(guard.id(), libc::SIGKILL);
         until("the program to be let go", || status(pid, "TracerPid") == "0");
@@ -46,5 +51,7 @@ fn the_program_goes_on() {
         until("it to get on", || run() > before + 20_000_000);
         signal(pid, libc::SIGKILL);
     }
-    println!("{held} of 4 guards were killed while they held it");
+    if held == 0 {
+        println!("SKIP: needs a guard that is killed while it holds the program; {rounds} were not");
+    }
 }

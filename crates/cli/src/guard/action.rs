@@ -67,6 +67,30 @@ impl FromStr for OnHang {
     }
 }
 
+/// Whether the signal ends the process: it cannot or does not handle, ignore or hold it back, and it is not one that does nothing
+/// or only stops.
+pub fn ends(pid: i32, signal: i32) -> bool {
+    const HARMLESS: [i32; 8] = [
+        libc::SIGCHLD,
+        libc::SIGCONT,
+        libc::SIGSTOP,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+        libc::SIGURG,
+        libc::SIGWINCH,
+    ];
+    if signal == libc::SIGKILL {
+        return true;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let has = |name: &str| {
+        let bits = status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        bits.and_then(|bits| u64::from_str_radix(bits, 16).ok()).is_none_or(|bits| bits >> (signal - 1) & 1 == 1)
+    };
+    !HARMLESS.contains(&signal) && !["SigBlk:", "SigIgn:", "SigCgt:"].into_iter().any(has)
+}
+
 /// Runs the shell command of `exec:`, with the report as JSON on its stdin and its main points in the environment. Does not wait
 /// for it.
 pub fn exec(command: &str, hang: &Hang, signals: &Signals, limit: libc::rlimit) -> io::Result<std::process::Child> {
@@ -89,6 +113,16 @@ pub fn exec(command: &str, hang: &Hang, signals: &Signals, limit: libc::rlimit) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn which_signals_end_a_process() {
+        let own = std::process::id() as i32;
+        assert!(ends(own, libc::SIGKILL) && ends(own, libc::SIGUSR1));
+        // Rust's runtime ignores SIGPIPE and handles SIGSEGV.
+        for signal in [libc::SIGPIPE, libc::SIGSEGV, libc::SIGSTOP, libc::SIGCONT] {
+            assert!(!ends(own, signal), "{signal}");
+        }
+    }
 
     #[test]
     fn actions() {

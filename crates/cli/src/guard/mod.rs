@@ -1,8 +1,8 @@
 //! `orbit guard`: runs or joins a program and tells when, where and why it hangs.
 //!
 //! Owns: the loop that waits for signals, the program's end and news, what is shown, what is done about a hang. The detection is
-//! `orbit-ahd`'s, in a module of a core of the guard's own ([`detector`]). Exit status: that
-//! of the program (128 and the signal's number if one ended it), 127 or 126 if it could not be found or run, 125 if the
+//! `orbit-ahd`'s, in a module of a core of the guard's own ([`detector`]); what is told is written by a thread ([`teller`]), so that
+//! nothing waits for a reader. Exit status: that of the program (128 and the signal's number if one ended it), 127 or 126 if it could not be found or run, 125 if the
 //! guard itself could not begin; with `--pid` 0 once the process has ended or the guard was asked to leave.
 
 mod action;
@@ -11,20 +11,23 @@ mod program;
 mod settings;
 mod show;
 mod system;
+mod teller;
 
-use crate::out::{Done, FAINT, Failure};
+use crate::events;
+use crate::out::{Done, Failure};
 use action::OnHang;
-use detector::{About, Detector, News};
+use detector::{Detector, News};
 use orbit_ahd::{Ahd, Event, Hang};
 use program::Signals;
 use settings::Settings;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
+use teller::{Events, Teller};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,9 +50,9 @@ pub struct Args {
     /// Settings: lines of `key = value`; an unknown key is answered with all known ones.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Writes events as JSON lines to this file; - for stdout.
+    /// Appends events as JSON lines to this file; - for stdout.
     #[arg(long, value_name = "FILE|-")]
-    events: Option<String>,
+    events: Option<PathBuf>,
     /// What to do: report, signal:SIG, kill (the hung process), restart (the program), exec:CMD.
     #[arg(long, value_name = "ACTION")]
     on_hang: Option<OnHang>,
@@ -83,8 +86,8 @@ pub struct Args {
     program: Vec<OsString>,
 }
 
-/// The guard could not begin.
-const NOT_BEGUN: u8 = 125;
+/// The guard could not begin, or its arguments make no sense.
+pub const NOT_BEGUN: u8 = 125;
 /// First pause before a restart; it doubles with each that follows soon.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause before a restart.
@@ -96,28 +99,22 @@ pub fn run(args: &Args) -> Done {
     if let Some(action) = args.system {
         return system::run(action, args.events.as_deref(), args.in_process);
     }
-    match begin(args) {
-        Ok(mut guard) => guard.watch(),
-        Err(Failure::Text(why)) => {
-            // Nobody is left to tell if stderr is closed.
-            let _ = writeln!(anstream::stderr(), "orbit guard: {why}");
-            Ok(ExitCode::from(NOT_BEGUN))
-        }
-        Err(e) => Err(e),
-    }
-}
-
-/// Where events go.
-enum Events {
-    None,
-    Stdout,
-    File(File),
+    let done = begin(args).and_then(|mut guard| {
+        let code = guard.watch()?;
+        guard.teller.finish(&guard.signals);
+        Ok(code)
+    });
+    done.or_else(|why| {
+        // Nobody is left to tell if stderr is closed.
+        let _ = writeln!(anstream::stderr(), "orbit guard: {why}");
+        Ok(ExitCode::from(NOT_BEGUN))
+    })
 }
 
 struct Guard {
     detector: Detector,
     on_hang: OnHang,
-    events: Events,
+    teller: Teller,
     signals: Signals,
     limit: libc::rlimit,
     program: Vec<OsString>,
@@ -125,16 +122,20 @@ struct Guard {
     child: Option<Child>,
     pid: i32,
     pidfd: OwnedFd,
-    /// Processes that were sent a signal for hanging: that they get on is no news.
-    ended: Vec<i32>,
+    /// Processes that were sent a signal for hanging that ends them, and have not left: that they get on is no news.
+    ended: BTreeSet<i32>,
     /// Commands of `exec:` that have not ended.
     helpers: Vec<Child>,
-    began: Instant,
     started: Instant,
     pause: Duration,
 }
 
 fn begin(args: &Args) -> Result<Guard, Failure> {
+    // What is no option of the guard's would else be taken for the program, without a `--` before it.
+    if let Some(program) = args.program.first().filter(|p| p.as_encoded_bytes().starts_with(b"-")) {
+        let name = program.to_string_lossy();
+        return Err(Failure::Text(format!("no option {name}: see --help; a program of that name is ./{name}")));
+    }
     let mut settings = match &args.config {
         Some(path) => settings::read(path).map_err(Failure::Text)?,
         None => Settings::default(),
@@ -144,16 +145,14 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     if args.pid.is_some() && on_hang == OnHang::Restart {
         return Err(Failure::text("--on-hang restart needs a program that the guard started, not --pid"));
     }
-    let events = match args.events.as_ref().or(settings.events.as_ref()).map(String::as_str) {
-        None => Events::None,
-        Some("-") => Events::Stdout,
-        Some(path) => Events::File(
-            File::options()
-                .create(true)
-                .append(true)
-                .open(path)
-                .map_err(|e| Failure::Text(format!("cannot write events to {path}: {e}")))?,
-        ),
+    let open = |path: &Path| match path {
+        path if path.as_os_str() == "-" => Ok(Events::Stdout),
+        path => events::append(path).map(Events::File),
+    };
+    let events = match (&args.events, &settings.events) {
+        (Some(path), _) => open(path).map_err(Failure::Text)?,
+        (None, Some((path, at))) => open(path).map_err(|e| Failure::Text(format!("{at}: events: {e}")))?,
+        (None, None) => Events::None,
     };
     let cannot = |what: &str, e: io::Error| Failure::Text(format!("{what}: {e}"));
     let signals = Signals::catch().map_err(|e| cannot("cannot receive signals", e))?;
@@ -182,21 +181,20 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     let mut detector = Detector::new(&settings.config, settings.deadline, args.in_process);
     // One that has ended meanwhile is noticed in the loop.
     let _ = detector.watch(pid);
-    let now = Instant::now();
+    let teller = Teller::start(events).map_err(|e| cannot("cannot make a thread", e))?;
     Ok(Guard {
         detector,
         on_hang,
-        events,
+        teller,
         signals,
         limit,
         program: args.program.clone(),
         child,
         pid,
         pidfd,
-        ended: Vec::new(),
+        ended: BTreeSet::new(),
         helpers: Vec::new(),
-        began: now,
-        started: now,
+        started: Instant::now(),
         pause: RESTART_PAUSE,
     })
 }
@@ -223,12 +221,16 @@ impl Guard {
             let mut restart = None;
             for news in self.detector.news() {
                 let Some(event) = self.event(news) else { continue };
-                match &event {
-                    Event::Recovered { pid, .. } if self.ended.contains(pid) => continue,
-                    _ => self.tell(&event),
+                let acted = match &event {
+                    Event::Hang(hang) => self.act(hang).map(|did| (did, hang.pid)),
+                    _ => None,
+                };
+                if let (Event::Hang(hang), OnHang::Restart) = (&event, &self.on_hang) {
+                    restart = restart.or(Some(hang.pid));
                 }
-                if let Event::Hang(hang) = event {
-                    restart = restart.or(self.act(&hang).then_some(hang.pid));
+                self.tell(event);
+                if let Some((did, pid)) = acted {
+                    self.teller.did(did, pid);
                 }
             }
             if let Some(pid) = restart
@@ -240,23 +242,22 @@ impl Guard {
         }
     }
 
-    /// Shows an event. A reader that has gone away does not end the guard.
-    fn tell(&mut self, event: &Event) {
-        let at = self.began.elapsed();
-        let _ = show::text(&mut anstream::stderr().lock(), event);
-        let _ = match &mut self.events {
-            Events::None => Ok(()),
-            Events::Stdout => show::json(&mut io::stdout().lock(), event, at),
-            Events::File(f) => show::json(f, event, at),
-        };
+    /// Tells an event, unless it is no news.
+    fn tell(&mut self, event: Event) {
+        match event {
+            Event::Recovered { pid, .. } if self.ended.contains(&pid) => return,
+            Event::Left { pid } => drop(self.ended.remove(&pid)),
+            _ => {}
+        }
+        self.teller.event(event);
     }
 
-    /// The event that a piece of news is; else it is about a module, and shown.
-    fn event(&mut self, news: News) -> Option<Event> {
+    /// The event that a piece of news is; else it is about a module, and told.
+    fn event(&self, news: News) -> Option<Event> {
         match news {
             News::Event(event) => Some(event),
             News::Module(about) => {
-                self.about(&about);
+                self.teller.about(about);
                 None
             }
         }
@@ -266,65 +267,47 @@ impl Guard {
     fn finish(&mut self) {
         for news in self.detector.finish() {
             if let Some(event) = self.event(news) {
-                self.tell(&event);
+                self.tell(event);
             }
         }
     }
 
-    /// Shows how a module stands.
-    fn about(&mut self, about: &About) {
-        let at = self.began.elapsed();
-        let _ = show::text_about(&mut anstream::stderr().lock(), about);
-        let _ = match &mut self.events {
-            Events::None => Ok(()),
-            Events::Stdout => show::json_about(&mut io::stdout().lock(), about, at),
-            Events::File(f) => show::json_about(f, about, at),
-        };
-    }
-
-    fn did(&mut self, what: &str, pid: i32) {
-        let at = self.began.elapsed();
-        let _ = writeln!(anstream::stderr(), "{FAINT}orbit guard: {what}{FAINT:#}");
-        let _ = match &mut self.events {
-            Events::None => Ok(()),
-            Events::Stdout => show::json_did(&mut io::stdout().lock(), what, pid, at),
-            Events::File(f) => show::json_did(f, what, pid, at),
-        };
-    }
-
-    /// Does what was asked for; `true` if that is a restart.
-    fn act(&mut self, hang: &Hang) -> bool {
+    /// Does what was asked for, but for a restart; answers what was done.
+    fn act(&mut self, hang: &Hang) -> Option<String> {
         let signal = match &self.on_hang {
-            OnHang::Report => return false,
-            OnHang::Restart => return true,
+            OnHang::Report | OnHang::Restart => return None,
             OnHang::Signal(s) => *s,
             OnHang::Kill => libc::SIGKILL,
             OnHang::Exec(command) => {
-                match action::exec(command, hang, &self.signals, self.limit) {
+                return Some(match action::exec(command, hang, &self.signals, self.limit) {
                     Ok(helper) => {
                         self.helpers.push(helper);
-                        self.did("ran the command", hang.pid);
+                        "ran the command".to_owned()
                     }
-                    Err(e) => self.did(&format!("could not run the command: {e}"), hang.pid),
-                }
-                return false;
+                    Err(e) => format!("could not run the command: {e}"),
+                });
             }
         };
-        let sent =
-            orbit_linux::pidfd::open(hang.pid).and_then(|fd| orbit_linux::pidfd::send_signal(fd.as_fd(), signal));
-        match sent {
-            Ok(()) => {
-                self.ended.push(hang.pid);
-                self.did(&format!("sent signal {signal} to process {}", hang.pid), hang.pid);
+        let sent = orbit_linux::pidfd::open(hang.pid).and_then(|fd| {
+            // Looked at before: afterwards it may be gone.
+            let ends = action::ends(hang.pid, signal);
+            orbit_linux::pidfd::send_signal(fd.as_fd(), signal).map(|()| ends)
+        });
+        Some(match sent {
+            Ok(ends) => {
+                if ends {
+                    self.ended.insert(hang.pid);
+                }
+                format!("sent signal {signal} to process {}", hang.pid)
             }
-            Err(e) => self.did(&format!("could not send signal {signal} to process {}: {e}", hang.pid), hang.pid),
-        }
-        false
+            Err(e) => format!("could not send signal {signal} to process {}: {e}", hang.pid),
+        })
     }
 
     /// Kills the program with all that is watched of it and starts it anew; an exit status if that fails.
     fn restart(&mut self, hung: i32) -> Option<ExitCode> {
-        for pid in self.detector.pids() {
+        let mut gone = BTreeSet::from_iter(self.detector.pids());
+        for &pid in &gone {
             if let Ok(fd) = orbit_linux::pidfd::open(pid) {
                 // It may have ended meanwhile.
                 let _ = orbit_linux::pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
@@ -332,6 +315,12 @@ impl Guard {
         }
         if let Some(child) = &mut self.child {
             let _ = child.wait();
+        }
+        self.finish();
+        gone.extend(self.detector.pids());
+        self.detector.forget();
+        for pid in gone {
+            self.tell(Event::Left { pid });
         }
         if self.started.elapsed() > RESTART_CALM {
             self.pause = RESTART_PAUSE;
@@ -345,16 +334,14 @@ impl Guard {
                 (self.pid, self.pidfd, self.child) = (child.id() as i32, pidfd, Some(child));
             }
             Err(e) => {
-                self.did(&format!("could not start the program again: {e}"), hung);
+                self.teller.did(format!("could not start the program again: {e}"), hung);
                 return Some(ExitCode::from(program::not_started(&e)));
             }
         }
         self.started = Instant::now();
-        self.finish();
-        self.detector.forget();
         // A program that has ended already is noticed in the loop.
         let _ = self.detector.watch(self.pid);
-        self.did(&format!("killed the program and started it again as process {}", self.pid), self.pid);
+        self.teller.did(format!("killed the program and started it again as process {}", self.pid), self.pid);
         None
     }
 
@@ -363,13 +350,13 @@ impl Guard {
         let there = self.detector.pids().contains(&self.pid);
         self.finish();
         if there {
-            self.tell(&Event::Left { pid: self.pid });
+            self.tell(Event::Left { pid: self.pid });
         }
         match self.child.as_mut().map(Child::wait) {
             None => ExitCode::SUCCESS,
             Some(Ok(status)) => ExitCode::from(program::status(status)),
             Some(Err(e)) => {
-                self.did(&format!("how the program ended is not known: {e}"), self.pid);
+                self.teller.did(format!("how the program ended is not known: {e}"), self.pid);
                 ExitCode::from(NOT_BEGUN)
             }
         }

@@ -2,11 +2,12 @@
 //!
 //! Owns: reading `key = value` lines, a part of TOML: comments, bare keys, strings in double quotes without escapes,
 //! numbers, booleans. Promises: a key that is not known, a value that is not possible or a key given twice is an error
-//! with file, line, key and what would be right; only `section` may be given several times. Refuses: tables, arrays, several values a line.
+//! with file, line, key and what would be right; only `section` may be given several times. Refuses: tables, arrays, several
+//! values a line, a double quote inside a string, text that is not UTF-8. A byte order mark at the start is skipped.
 
 use super::action::OnHang;
 use orbit_ahd::{Config, Named};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What a file may set.
@@ -16,7 +17,8 @@ pub struct Settings {
     /// How long one look may take before the detector is taken for looping.
     pub deadline: Option<Duration>,
     pub on_hang: Option<OnHang>,
-    pub events: Option<String>,
+    /// With the place in the file, `FILE:LINE`.
+    pub events: Option<(PathBuf, String)>,
 }
 
 /// Keys with what is right for each, in the order of the documentation.
@@ -49,22 +51,34 @@ pub fn section(text: &str) -> Result<Named, String> {
 
 /// Reads a file.
 pub fn read(path: &Path) -> Result<Settings, String> {
-    let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-    parse(&text).map_err(|(line, what)| format!("{}:{line}: {what}", path.display()))
+    let bytes = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    let at = |line: usize| format!("{}:{line}", path.display());
+    let text = std::str::from_utf8(&bytes).map_err(|e| {
+        let line = 1 + bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count();
+        format!("{}: this line is not UTF-8: save the file as UTF-8", at(line))
+    })?;
+    let (mut settings, events) = parse(text).map_err(|(line, what)| format!("{}: {what}", at(line)))?;
+    settings.events = events.map(|(file, line)| (file, at(line)));
+    Ok(settings)
 }
 
-/// Parses a file's text; an error tells the line, from 1.
-fn parse(text: &str) -> Result<Settings, (usize, String)> {
+/// A file to write events to, and the line that says so.
+type Events = Option<(PathBuf, usize)>;
+
+/// Parses a file's text; an error tells the line, from 1. The place of the events is answered apart.
+fn parse(text: &str) -> Result<(Settings, Events), (usize, String)> {
     let mut out = Settings::default();
+    let mut events = None;
     let mut seen: Vec<&str> = Vec::new();
-    for (i, line) in text.lines().enumerate() {
+    for (i, line) in text.strip_prefix('\u{feff}').unwrap_or(text).lines().enumerate() {
         let line = uncommented(line).trim();
         if line.is_empty() {
             continue;
         }
-        set(&mut out, &mut seen, line).map_err(|what| (i + 1, what))?;
+        let file = set(&mut out, &mut seen, line).map_err(|what| (i + 1, what))?;
+        events = file.map(|file| (file, i + 1)).or(events);
     }
-    Ok(out)
+    Ok((out, events))
 }
 
 /// The line without its comment; a `#` inside double quotes is none.
@@ -80,7 +94,8 @@ fn uncommented(line: &str) -> &str {
     line
 }
 
-fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result<(), String> {
+/// Takes a line over; answers the file for events if the line names one.
+fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result<Option<PathBuf>, String> {
     let Some((key, value)) = line.split_once('=') else {
         return Err(format!("`{line}` is no setting: write `key = value`"));
     };
@@ -100,7 +115,18 @@ fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result
     };
     let ms = |low, high| whole(low, high).map(Duration::from_millis);
     let flag = || value.parse::<bool>().map_err(|_| wrong());
-    let text = || value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).filter(|v| !v.is_empty()).ok_or_else(wrong);
+    let text = || {
+        let inner =
+            value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).filter(|v| !v.is_empty()).ok_or_else(wrong)?;
+        match inner.contains('"') {
+            false => Ok(inner),
+            true => Err(format!(
+                "{}; one string, with no double quote inside, for there are no escapes (a backslash stands for itself): a command may \
+                 use single quotes, or be put into a script",
+                wrong()
+            )),
+        }
+    };
     let c = &mut out.config;
     match key {
         "period_ms" => c.period = ms(10, 1000)?,
@@ -122,9 +148,9 @@ fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result
         }
         "deadline_ms" => out.deadline = Some(ms(500, 3_600_000)?),
         "on_hang" => out.on_hang = Some(text()?.parse().map_err(|e| format!("{}: {e}", wrong()))?),
-        _ => out.events = Some(text()?.to_owned()),
+        _ => return Ok(Some(text()?.into())),
     }
-    Ok(())
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -136,7 +162,8 @@ mod tests {
         let s = parse(
             "# a comment\nperiod_ms = 1_00\nfactor=2.5 # more\n\nchildren = false\non_hang = \"exec:echo '#'\"\n",
         )
-        .unwrap();
+        .unwrap()
+        .0;
         assert_eq!(s.config.period, Duration::from_millis(100));
         assert_eq!((s.config.factor, s.config.children), (2.5, false));
         assert_eq!(s.on_hang, Some(OnHang::Exec("echo '#'".into())));
@@ -144,7 +171,7 @@ mod tests {
 
     #[test]
     fn sections_by_name() {
-        let s = parse("section = \"a=f\"\nsection = \"b=libx.so:ns::g\"\nsection_cost = 0.5\n").unwrap();
+        let s = parse("section = \"a=f\"\nsection = \"b=libx.so:ns::g\"\nsection_cost = 0.5\n").unwrap().0;
         let names: Vec<String> = s.config.sections.iter().map(|s| format!("{}={}", s.name, s.function)).collect();
         assert_eq!((names, s.config.section_cost), (vec!["a=f".into(), "b=libx.so:ns::g".into()], 0.5));
         for (text, part) in [
@@ -173,6 +200,9 @@ mod tests {
             ("hello", 1, "key = value"),
             ("on_hang = \"signal:NONSENSE\"", 1, "NONSENSE"),
             ("events = \"\"", 1, "a file name"),
+            ("events = \"", 1, "a file name"),
+            ("events = \"a\" \"b\"", 1, "no double quote inside"),
+            ("on_hang = \"exec:echo \\\"hi\\\"\"", 1, "a command may use single quotes"),
         ] {
             let (at, what) = parse(text).unwrap_err();
             assert_eq!(at, line, "{text}");

@@ -6,6 +6,7 @@
 
 use super::detector::About;
 use super::{readable, show};
+use crate::events;
 use crate::out::{Done, FAINT, Failure};
 use crate::pins::hosted::{self, Hosted};
 use orbit_rmk::{Module, Report};
@@ -14,19 +15,18 @@ use orbit_shd::{Action, Error, Options, watch};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Watches until a signal asks it to leave; `events` is a file to append to, else stdout.
-pub fn run(action: Action, events: Option<&str>, in_process: bool) -> Done {
+pub fn run(action: Action, events: Option<&Path>, in_process: bool) -> Done {
     let signals = Leave::catch().map_err(|e| Failure::Text(format!("cannot receive signals: {e}")))?;
-    let file = events.filter(|path| *path != "-");
-    let to = match file {
-        None => io::stdout().as_fd().try_clone_to_owned().map(File::from),
-        Some(path) => File::options().create(true).append(true).open(path),
-    };
-    let to = to.map_err(|e| Failure::Text(format!("cannot write events to {}: {e}", file.unwrap_or("stdout"))))?;
+    let file = events.filter(|path| path.as_os_str() != "-");
+    let stdout =
+        || io::stdout().as_fd().try_clone_to_owned().map_err(|e| format!("cannot write events to stdout: {e}"));
+    let to = file.map_or_else(|| stdout().map(File::from), events::append).map_err(Failure::Text)?;
     let output = file.map_or(Output::Stdout, |path| Output::File(path.into()));
     let hosted = match in_process {
         true => Err(None),

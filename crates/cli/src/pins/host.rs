@@ -5,10 +5,10 @@
 
 use super::hosted::{self, Hosted};
 use crate::out::{Done, Failure};
-use crate::{given, guard};
+use crate::{events, given, guard};
 use orbit_rmk::Core;
 use serde_json::json;
-use std::fs::File;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub struct Args {
     /// Guards the program with this process number.
     #[arg(long, short, conflicts_with = "program")]
     pid: Option<u32>,
-    /// Writes reports as JSON lines to this file; - for stdout.
+    /// Appends reports as JSON lines to this file; - for stdout.
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
     /// Ends after so many seconds.
@@ -35,7 +35,7 @@ pub struct Args {
     seconds: Option<f64>,
     /// Starts this program and guards it.
     #[arg(last = true, value_name = "PROGRAM")]
-    program: Vec<String>,
+    program: Vec<OsString>,
 }
 
 /// How often reports and the program's end are looked for.
@@ -84,18 +84,16 @@ fn open(path: Option<&Path>) -> Result<Option<Box<dyn Write>>, Failure> {
     if path.as_os_str() == "-" {
         return Ok(Some(Box::new(io::stdout())));
     }
-    match File::create(path) {
-        Ok(file) => Ok(Some(Box::new(file))),
-        Err(error) => Err(Failure::text(format!("cannot write {}: {error}", path.display()))),
-    }
+    let file = events::append(path).map_err(Failure::Text)?;
+    Ok(Some(Box::new(file)))
 }
 
-fn start(core: &Core, program: &[String]) -> Result<Option<Child>, Failure> {
+fn start(core: &Core, program: &[OsString]) -> Result<Option<Child>, Failure> {
     let Some((name, args)) = program.split_first() else { return Ok(None) };
     let mut command = Command::new(name);
     given::pass_on(&mut command);
     let child = command.args(args).spawn();
-    let child = child.map_err(|error| Failure::text(format!("cannot start {name}: {error}")))?;
+    let child = child.map_err(|error| Failure::text(format!("cannot start {}: {error}", name.display())))?;
     // Not reaped yet, so the number is its own; if it ended already there is nothing left to guard.
     let _ = core.guard(child.id());
     Ok(Some(child))

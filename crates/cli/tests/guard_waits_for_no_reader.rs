@@ -1,0 +1,117 @@
+//! A reader that does not read keeps the guard from nothing: a hang is acted upon, and the guard can be asked to leave; a FIFO that
+//! nobody reads is an error at once.
+
+mod guard_common;
+use guard_common::{Dir, PATIENCE, build, signal, skipped};
+use std::io::{self, PipeReader, PipeWriter, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+const ORBIT: &str = env!("CARGO_BIN_EXE_orbit");
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A pipe into which nothing more goes.
+fn full() -> (PipeReader, PipeWriter) {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    // SAFETY: the descriptor is open, the bytes are there.
+    unsafe {
+        libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
+        for length in [4096, 1] {
+            while libc::write(writer.as_raw_fd(), [b'.'; 4096].as_ptr().cast(), length) > 0 {}
+        }
+        libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, 0);
+    }
+    (reader, writer)
+}
+
+/// Runs a program that hangs under a guard whose stderr nobody reads, until it was killed; the guard's end, and what it said.
+fn killed(name: &str, end: impl FnOnce(i32, PipeReader) -> String) -> (ExitStatus, String) {
+    let dir = Dir::new(name);
+    let (program, pid) = (build(&dir, "hangs.c"), dir.0.join("pid"));
+    let script = format!("echo $$ >{0}.part; mv {0}.part {0}; exec {1} ring2", pid.display(), program.display());
+    let (reader, writer) = full();
+    let mut guard = Command::new(ORBIT)
+        .args(["guard", "--on-hang", "kill", "--", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .stderr(writer)
+        .spawn()
+        .expect("orbit");
+    let pid = until("the program", || std::fs::read_to_string(&pid).ok());
+    until("its end", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+    });
+    let said = end(guard.id() as i32, reader);
+    (until("the guard's end", || guard.try_wait().expect("wait")), said)
+}
+
+#[test]
+fn a_hang_is_acted_upon_and_told_later() {
+    if skipped() {
+        return;
+    }
+    let (status, said) = killed("unread", |_, mut reader| {
+        let mut said = String::new();
+        reader.read_to_string(&mut said).expect("text");
+        said
+    });
+    assert_eq!(status.code(), Some(137));
+    let place = |text: &str| said.find(text).unwrap_or_else(|| panic!("no `{text}` in: {said}"));
+    assert!(place("blocked hang") < place("sent signal 9"), "{said}");
+}
+
+#[test]
+fn the_guard_can_be_asked_not_to_wait() {
+    if skipped() {
+        return;
+    }
+    let (status, _) = killed("unread-left", |guard, reader| {
+        signal(guard, libc::SIGTERM);
+        // Stays open, unread.
+        std::mem::forget(reader);
+        String::new()
+    });
+    assert_eq!(status.code(), Some(137));
+}
+
+fn fifo(path: &Path) {
+    let name = std::ffi::CString::new(path.as_os_str().as_bytes()).expect("a path");
+    // SAFETY: the name ends with a zero.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+}
+
+#[test]
+fn a_fifo_that_nobody_reads_is_an_error() {
+    let dir = Dir::new("fifo");
+    let path = dir.0.join("events");
+    fifo(&path);
+    for (command, code) in [(&["guard"][..], 125), (&["modules", "run", "silence"], 1)] {
+        let child = Command::new(ORBIT)
+            .args(command)
+            .arg("--events")
+            .arg(&path)
+            .args(["--", "echo", "ran"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = child.expect("orbit");
+        let status = until("the error", || child.try_wait().expect("wait"));
+        let out = child.wait_with_output().expect("output");
+        let said = String::from_utf8(out.stderr).expect("text");
+        assert!(status.code() == Some(code) && out.stdout.is_empty(), "{status}: {said}");
+        assert!(said.contains(path.to_str().expect("a path")) && said.contains("start the reader first"), "{said}");
+    }
+}
