@@ -169,7 +169,7 @@ impl Ahd {
                     | FutexKind::RwLock { writer: Owner::Thread { pid: op, tid: ot } }
                         if late =>
                     {
-                        self.chain(pid, tid, &wait, op, ot, f.sure)
+                        self.chain(pid, tid, &wait, (op, ot), f.sure, true)
                     }
                     // Readers leave no trace: it may be they who hold it.
                     FutexKind::Mutex { owner: Owner::Unknown } | FutexKind::RwLock { writer: Owner::Unknown }
@@ -194,16 +194,15 @@ impl Ahd {
                 only(Sure::Likely, format!("thread {tid} {}: no other process is at the other end", words(&wait)))
             }
             Wait::Pipe { peers, .. } if *peers == [pid] && !single => self.all_wait(pid, tid),
-            Wait::FileLock { owner: Some(o), .. } => {
-                self.chain(pid, tid, &wait, *o, *o, Sure::Certain).filter(|v| late || !v.cycle.is_empty())
-            }
+            Wait::FileLock { owner: Some(o), .. } => self.chain(pid, tid, &wait, (*o, *o), Sure::Certain, late),
             Wait::FileLock { owner: None, .. } if late => only(Sure::Likely, format!("thread {tid} {}", words(&wait))),
             _ => None,
         }
     }
 
     /// From a waiter over the holders to the last one: a hang unless that one is held up by the machine.
-    fn chain(&mut self, pid: i32, tid: i32, wait: &Wait, op: i32, ot: i32, sure: Sure) -> Option<Verdict> {
+    fn chain(&mut self, pid: i32, tid: i32, wait: &Wait, owner: (i32, i32), sure: Sure, late: bool) -> Option<Verdict> {
+        let (op, ot) = owner;
         let mut why = format!("thread {tid} {}", words(wait));
         let mut others: Vec<(i32, i32)> = Vec::new();
         let (mut hp, mut ht) = (op, ot);
@@ -244,6 +243,10 @@ impl Ahd {
                 _ => break Some(held),
             }
         };
+        // Earlier only a ring is told.
+        if !late {
+            return None;
+        }
         let excused = match last.take() {
             Some(Wait::Stopped | Wait::Traced { .. } | Wait::Disk { .. } | Wait::Fault { .. } | Wait::Hidden(_)) => {
                 true
@@ -282,7 +285,7 @@ impl Ahd {
         ot: i32,
         sure: Sure,
     ) -> Option<(String, Vec<(i32, i32)>)> {
-        self.chain(pid, tid, wait, op, ot, sure).map(|v| (v.why, v.others))
+        self.chain(pid, tid, wait, (op, ot), sure, true).map(|v| (v.why, v.others))
     }
 
     /// Whether a thread has used CPU time as long as the limit since it was first asked about.
