@@ -242,6 +242,11 @@ impl Traces {
     fn stops(&mut self) -> bool {
         let mut some = false;
         for tid in self.threads.keys().copied().collect::<Vec<_>>() {
+            if is_own_and_ended(tid) {
+                some = true;
+                self.gone(tid);
+                continue;
+            }
             let mut status = 0;
             // SAFETY: `status` is live. Only threads that this one traces are waited for, so nobody's child is taken away.
             let got = unsafe { libc::waitpid(tid, &mut status, libc::__WALL | libc::WNOHANG) };
@@ -330,4 +335,20 @@ impl Traces {
             sub.offer(event);
         }
     }
+}
+
+/// Whether a traced thread has ended that is a child of this very process: its status is for whoever here waits for it.
+fn is_own_and_ended(tid: i32) -> bool {
+    // SAFETY: all-zero bytes are a valid siginfo.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    // SAFETY: `info` outlives the call, which collects nothing.
+    let got = unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut info, options) };
+    // Stops of a traced thread are told too.
+    if got != 0 || !matches!(info.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED) {
+        return false;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).and_then(|id| id.trim().parse().ok());
+    parent == Some(std::process::id())
 }
