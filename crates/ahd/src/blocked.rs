@@ -146,9 +146,7 @@ impl Ahd {
         let astray = late && astray(p, tid, &call);
         let wait = p.waits()?.wait_of(tid);
         let strange = late && p.threads.get(&tid)?.points.away(&call);
-        let caught = single && catches(p);
         let allowed = if late { self.config.limit } else { self.config.hopeless() };
-        let p = self.processes.get_mut(&pid)?;
         let only = |sure, why: String| Some(Verdict { why, sure, others: Vec::new(), cycle: Vec::new(), allowed });
         match &wait {
             Wait::Futex(f) if f.call.timed => None,
@@ -186,7 +184,7 @@ impl Ahd {
             }
             // A pipe that nobody at all holds at the other end does not block: where none is found they cannot be seen. The handler of a
             // signal may be who writes.
-            Wait::Pipe { peers, .. } if *peers == [pid] && single && !caught => {
+            Wait::Pipe { peers, .. } if *peers == [pid] && single && !catches(&status) => {
                 only(Sure::Certain, format!("thread {tid} {}: nobody is left at the other end", words(&wait)))
             }
             // Threads hand each other work by pipes: only one that usually waits elsewhere is lost here, or all are.
@@ -315,7 +313,7 @@ impl Ahd {
         if p.all_told || p.threads.values().any(|t| t.still < hopeless) {
             return None;
         }
-        if catches(p) {
+        if catches(&p.dir.status(pid)?) {
             return None;
         }
         let tids: Vec<i32> = p.threads.keys().copied().collect();
@@ -392,9 +390,9 @@ fn astray(p: &crate::thread::Process, tid: i32, call: &proc::Call) -> bool {
 }
 
 /// Whether signals may run code of the program: that may end a wait.
-fn catches(p: &crate::thread::Process) -> bool {
+fn catches(status: &proc::Status) -> bool {
     let harmless = HARMLESS.iter().fold(0u64, |m, s| m | 1 << (s - 1));
-    p.dir.status(p.pid).is_none_or(|s| s.caught & !harmless != 0)
+    status.caught & !harmless != 0
 }
 
 /// Whether a control group's freezer holds the thread.

@@ -213,15 +213,15 @@ impl Inner {
         }
         // The call that failed stands in the queue of those kept, cancelled: later calls build on its pages.
         let keep = self.options.pending == Pending::Keep && rest.iter().all(|w| w.copier.is_none());
-        let kept = if keep { self.renew_replicas(core, &rest).max(1) } else { rest.len() };
-        for waiting in rest.iter_mut().take(kept) {
+        let cancelled = if keep { self.renew_replicas(core, &rest).max(1) } else { rest.len() };
+        for waiting in rest.iter_mut().take(cancelled) {
             self.let_go_of_copier(core, waiting);
             self.finish(core, &waiting.call, Outcome::Cancelled, u64::MAX);
             let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
             slot.state.store(crate::channel::CANCELLED, Ordering::SeqCst);
             waiting.cancelled = true;
         }
-        if kept < rest.len() {
+        if cancelled < rest.len() {
             core.queue.pending = rest;
         } else {
             self.forget_queue(core);

@@ -227,10 +227,8 @@ impl Traces {
             }
             // Only a stopped thread can be let go; one that is gone already answers with an error.
             if ask(libc::PTRACE_INTERRUPT, tid, 0).is_ok() {
-                let mut status = 0;
-                // SAFETY: `status` is live; the thread is traced by this one, so it stops or ends.
-                let got = unsafe { libc::waitpid(tid, &mut status, libc::__WALL) };
-                if got == tid && libc::WIFSTOPPED(status) {
+                // It is traced by this thread, so it stops or ends.
+                if let Came::Stopped(status) = what_came(tid, true) {
                     let signal = if status >> 16 == 0 { libc::WSTOPSIG(status) } else { 0 };
                     let _ = ask(libc::PTRACE_DETACH, tid, signal as usize);
                 }
@@ -242,25 +240,16 @@ impl Traces {
     fn stops(&mut self) -> bool {
         let mut some = false;
         for tid in self.threads.keys().copied().collect::<Vec<_>>() {
-            if is_own_and_ended(tid) {
-                some = true;
-                self.gone(tid);
-                continue;
-            }
-            let mut status = 0;
-            // SAFETY: `status` is live. Only threads that this one traces are waited for, so nobody's child is taken away.
-            let got = unsafe { libc::waitpid(tid, &mut status, libc::__WALL | libc::WNOHANG) };
-            if got != tid {
-                if got < 0 {
+            let status = match what_came(tid, false) {
+                Came::Nothing => continue,
+                Came::Stopped(status) => status,
+                Came::Ended => {
+                    some = true;
                     self.gone(tid);
+                    continue;
                 }
-                continue;
-            }
+            };
             some = true;
-            if !libc::WIFSTOPPED(status) {
-                self.gone(tid);
-                continue;
-            }
             let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
             match event {
                 0 => self.signal(tid, signal),
@@ -337,18 +326,44 @@ impl Traces {
     }
 }
 
-/// Whether a traced thread has ended that is a child of this very process: its status is for whoever here waits for it.
-fn is_own_and_ended(tid: i32) -> bool {
+/// What a traced thread came to.
+enum Came {
+    /// Nothing yet.
+    Nothing,
+    /// A stop, with this status.
+    Stopped(libc::c_int),
+    Ended,
+}
+
+/// What came of a traced thread; with `wait` it is waited for. How a child of this very process ended is left to whoever here waits
+/// for that; of any other thread only its tracer can collect it.
+fn what_came(tid: i32, wait: bool) -> Came {
     // SAFETY: all-zero bytes are a valid siginfo.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    let at_once = if wait { 0 } else { libc::WNOHANG };
+    let options = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::__WALL | at_once;
     // SAFETY: `info` outlives the call, which collects nothing.
-    let got = unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut info, options) };
-    // Stops of a traced thread are told too.
-    if got != 0 || !matches!(info.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED) {
-        return false;
+    while unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut info, options) } != 0 {
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return Came::Ended;
+        }
     }
+    // SAFETY: waitid has filled the field or left zero.
+    if unsafe { info.si_pid() } == 0 {
+        return Came::Nothing;
+    }
+    if matches!(info.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED) && is_own_child(tid) {
+        return Came::Ended;
+    }
+    let mut status = 0;
+    // SAFETY: `status` is live. Only threads that this one traces are waited for, and what it is to collect came just now.
+    let got = unsafe { libc::waitpid(tid, &mut status, libc::__WALL | libc::WNOHANG) };
+    if got == tid && libc::WIFSTOPPED(status) { Came::Stopped(status) } else { Came::Ended }
+}
+
+/// Whether this is a child of this process, and not one of such a child's other threads, which nobody waits for.
+fn is_own_child(tid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).and_then(|id| id.trim().parse().ok());
-    parent == Some(std::process::id())
+    let number = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u32>().ok());
+    number("Tgid:") == Some(tid as u32) && number("PPid:") == Some(std::process::id())
 }
