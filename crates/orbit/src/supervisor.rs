@@ -69,9 +69,7 @@ fn supervise(weak: &Weak<Runtime>) {
         let wait = wait.into_iter().chain(deadlines_now).min();
         let mut fds = vec![readable(runtime.door.as_raw_fd())];
         for orbit in &orbits {
-            let pidfd = orbit.lock().process.as_ref().map_or(-1, |p| p.pidfd.as_raw_fd());
-            fds.push(readable(pidfd));
-            fds.push(readable(orbit.event.as_raw_fd()));
+            fds.extend(descriptors(orbit).map(readable));
         }
         fds.extend(spare_fds.into_iter().map(readable));
         // Asleep it holds on to nothing: an orbit ends with its last handle.
@@ -82,11 +80,10 @@ fn supervise(weak: &Weak<Runtime>) {
             std::thread::sleep(Duration::from_millis(10));
             continue;
         }
-        if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
-            // The program has closed a descriptor that is not its own. It tells nothing from now on, but does so at once.
+        let Some(runtime) = weak.upgrade() else { return };
+        if is_blind(&runtime, &sleeping, &fds) {
             std::thread::sleep(BLIND);
         }
-        let Some(runtime) = weak.upgrade() else { return };
         eventfd::drain(runtime.door.as_fd());
         let now = Instant::now();
         for (at, orbit) in sleeping.iter().enumerate() {
@@ -128,6 +125,26 @@ fn look_after(orbit: &Inner, has_news: bool, has_ended: bool, is_due: bool) -> N
         };
     }
     if is_due { orbit.start_again() } else { Next::Nothing }
+}
+
+/// What tells of an orbit: that its process has ended, and that a call has.
+fn descriptors(orbit: &Inner) -> [RawFd; 2] {
+    let pidfd = orbit.lock().process.as_ref().map_or(-1, |p| p.pidfd.as_raw_fd());
+    [pidfd, orbit.event.as_raw_fd()]
+}
+
+/// Whether the program has closed a descriptor that is not its own: it tells nothing from now on, but does so at once. Those of
+/// orbits and spares that have gone since the list was made are closed as they should be.
+fn is_blind(runtime: &Runtime, sleeping: &[Weak<Inner>], fds: &[libc::pollfd]) -> bool {
+    let is_closed = |fd: &&libc::pollfd| fd.revents & libc::POLLNVAL != 0;
+    if !fds.iter().any(|fd| is_closed(&fd)) {
+        return false;
+    }
+    // Only this thread adds to these, so that no number is another one's meanwhile.
+    let mut own = runtime.spare_fds();
+    own.push(runtime.door.as_raw_fd());
+    own.extend(sleeping.iter().filter_map(Weak::upgrade).flat_map(|orbit| descriptors(&orbit)));
+    fds.iter().filter(is_closed).any(|fd| own.contains(&fd.fd))
 }
 
 /// How soon to look again while a spare becomes an orbit.
