@@ -250,6 +250,7 @@ pub fn stress(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<()
     }
     let slots = (span.as_secs_f64() / SLOT.as_secs_f64()).ceil().max(1.0) as usize;
     let progress = Progress::new(slots);
+    let mut left_out = 0;
     let ended = std::thread::scope(|s| {
         if beside.is_some() {
             s.spawn(|| talk::to_redis(&servers::redis_socket(&dir), &stop));
@@ -258,7 +259,15 @@ pub fn stress(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<()
             let stressors = STRESSORS[nth % STRESSORS.len()];
             progress.at(nth, &format!("alarms: stress-ng {stressors}"));
             let seconds = SLOT.min(span.saturating_sub(SLOT * nth as u32)).as_secs().max(1);
-            let told = one_slot(stressors, seconds, &dir, beside.as_mut())?;
+            let told = match one_slot(stressors, seconds, &dir, beside.as_mut()) {
+                // One set of many: the others tell as much without it.
+                Err(e) if scratch::go_on().is_ok() => {
+                    left_out += 1;
+                    lines.note(format!("alarms: {stressors} left out: {e}"));
+                    return if left_out * 10 > slots { Err(e) } else { Ok(()) };
+                }
+                told => told?,
+            };
             for (row, told) in rows.iter_mut().zip(told) {
                 row.rounds += 1;
                 row.false_alarms += told.len();
@@ -276,8 +285,6 @@ pub fn stress(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<()
     std::fs::remove_dir_all(&dir)?;
     if scratch::go_on().is_err() {
         lines.note("alarms: stress-ng was interrupted".to_owned());
-    } else {
-        ended?;
     }
     let told: usize = rows.iter().map(|row| row.false_alarms).sum();
     let minutes = begun.elapsed().as_secs_f64() / 60.0;
@@ -291,7 +298,7 @@ pub fn stress(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<()
         row.seconds = begun.elapsed().as_secs_f64().round();
         lines.alarms(row);
     }
-    Ok(())
+    if scratch::go_on().is_err() { Ok(()) } else { ended }
 }
 
 /// Runs one set of stressors to its end; answers what was told of it, and of the server beside it.

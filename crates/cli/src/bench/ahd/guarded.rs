@@ -82,10 +82,17 @@ impl Guarded {
     }
 
     fn run(command: &mut Command, own: bool) -> Result<Guarded, Failure> {
-        let mut guard = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-        let Some(stdout) = guard.stdout.take() else {
+        let mut guard = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let (Some(stdout), Some(stderr)) = (guard.stdout.take(), guard.stderr.take()) else {
             return Err(Failure::text("the guard has no stdout"));
         };
+        let (say, said) = channel();
+        std::thread::spawn(move || {
+            BufReader::new(stderr).lines().map_while(Result::ok).for_each(|line| {
+                // Nobody asks once the guard has begun.
+                let _ = say.send(line);
+            });
+        });
         let (tell, told) = channel();
         // Ends with the guard's side of the pipe.
         std::thread::spawn(move || {
@@ -104,7 +111,12 @@ impl Guarded {
         while guarded.processes.is_empty() {
             match guarded.next(PATIENCE.saturating_sub(begun.elapsed())) {
                 Ok(Some(_)) => {}
-                _ => return Err(Failure::text("the guard did not begin: try `orbit guard` by hand")),
+                Ok(None) if begun.elapsed() < PATIENCE => {}
+                ended => {
+                    let how = if ended.is_err() { "ended before it began" } else { "did not begin within 20 s" };
+                    let said = said.try_iter().collect::<Vec<_>>().join("; ");
+                    return Err(Failure::text(format!("the guard {how}; it said: {said}")));
+                }
             }
         }
         Ok(guarded)

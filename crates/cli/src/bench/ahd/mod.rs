@@ -17,10 +17,11 @@ mod watchdog;
 use super::plot::{Chart, Series};
 use super::reach::Reach;
 use super::{Bench, Common};
-use crate::out::{self, Align, BAD, GOOD, PLAIN, Table};
+use crate::out::{self, Align, BAD, Failure, GOOD, PLAIN, Table};
 use scratch::Scratch;
 use serde::Serialize;
 use std::io::Write;
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// Measures the detection of application hangs: found, false alarms, latencies, costs.
@@ -143,19 +144,41 @@ impl Lines {
 }
 
 pub fn run(args: &Args) -> out::Done {
-    let quick = args.common.quick;
     let mut lines = Lines { bench: Bench::start("ahd", &args.common), rows: Vec::new(), series: Vec::new() };
     scratch::catch_signals();
-    let scratch = Scratch::new()?;
+    // What was found before a part failed is shown all the same.
+    let ended = parts(args, &Scratch::new()?, &mut lines);
+    if let Err(e) = &ended
+        && !lines.rows.is_empty()
+    {
+        lines.note(format!("ended early: {e}"));
+    }
+    let chart = Chart {
+        title: "From the hang to its report".to_owned(),
+        x: "runs, percent".to_owned(),
+        y: "milliseconds".to_owned(),
+        series: std::mem::take(&mut lines.series),
+    };
+    if lines.rows.is_empty() {
+        ended?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let shown = lines.bench.finish(&args.common, &lines.rows, &table(&lines.rows), chart);
+    ended.and(shown)
+}
+
+/// The parts that are wanted, in turn.
+fn parts(args: &Args, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failure> {
+    let quick = args.common.quick;
     let wanted = |part| args.part.is_empty() || args.part.contains(&part);
     if wanted(Part::Rings) {
-        victim::rings(if quick { 2_000 } else { 100_000 }, &scratch, &mut lines)?;
+        victim::rings(if quick { 2_000 } else { 100_000 }, scratch, lines)?;
     }
     if wanted(Part::Stops) {
-        victim::stops(if quick { 11 } else { 101 }, &scratch, &mut lines)?;
+        victim::stops(if quick { 11 } else { 101 }, scratch, lines)?;
     }
     if wanted(Part::Sections) {
-        victim::sections(if quick { 200_000 } else { 5_000_000 }, &mut lines)?;
+        victim::sections(if quick { 200_000 } else { 5_000_000 }, lines)?;
     }
     if wanted(Part::Hangs) {
         let wanted = hangs::Wanted {
@@ -164,28 +187,22 @@ pub fn run(args: &Args) -> out::Done {
             rival_allows: Duration::from_secs(if quick { 2 } else { 10 }),
             programs: &args.program,
         };
-        hangs::run(&wanted, &scratch, &mut lines)?;
+        hangs::run(&wanted, scratch, lines)?;
     }
     if wanted(Part::Cost) {
         let seconds = if quick { 1 } else { 2 };
         let span = Duration::from_secs(seconds);
         let wanted = cost::Wanted { rounds: if quick { 1 } else { 20 }, warm: span, measured: span };
-        cost::run(wanted, &scratch, &mut lines)?;
+        cost::run(wanted, scratch, lines)?;
     }
     if wanted(Part::Alarms) {
-        alarms::rounds(args.rounds.unwrap_or(if quick { 40 } else { 2000 }), &scratch, &mut lines)?;
+        alarms::rounds(args.rounds.unwrap_or(if quick { 40 } else { 2000 }), scratch, lines)?;
         let minutes = args.minutes.unwrap_or(if quick { 0.1 } else { 30.0 });
         if minutes > 0.0 {
-            alarms::stress(Duration::from_secs_f64(minutes * 60.0), &scratch, &mut lines)?;
+            alarms::stress(Duration::from_secs_f64(minutes * 60.0), scratch, lines)?;
         }
     }
-    let chart = Chart {
-        title: "From the hang to its report".to_owned(),
-        x: "runs, percent".to_owned(),
-        y: "milliseconds".to_owned(),
-        series: std::mem::take(&mut lines.series),
-    };
-    lines.bench.finish(&args.common, &lines.rows, &table(&lines.rows), chart)
+    Ok(())
 }
 
 fn table(rows: &[Row]) -> Table {
