@@ -132,15 +132,18 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
     let _ = process::set_parent_death_signal(libc::SIGKILL);
     process::close_all_but(&[0, 1, 2, socket.as_raw_fd()]);
     let _ = process::set_name(c"orbit-spare");
-    // The slow part comes before the orbit is needed: a spare has done it when it gets its identity.
+    // Nothing slow before main has this process in hand: it waits for that, maybe for this very CPU.
+    let mut channel = receive_channel(&socket);
+    // A spare has done the slow part when it gets its identity.
     let prepared = blackbox::prepare();
     let pagemap = Pagemap::own().ok();
-    let (down, up, event, identity) = loop {
-        let (down, up, event) = receive_channel(&socket);
-        if let Some(identity) = down.wait_for_identity() {
-            break (down, up, event, identity);
+    let identity = loop {
+        if let Some(identity) = channel.0.wait_for_identity() {
+            break identity;
         }
+        channel = receive_channel(&socket);
     };
+    let (down, up, event) = channel;
     // The supervisor has one spare less and one orbit more.
     eventfd::signal(event.as_fd());
     // SAFETY: the black box lies in memory that stays mapped as long as this process lives.
