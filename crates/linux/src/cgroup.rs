@@ -11,7 +11,7 @@
 //! Enabling a controller for children (version 2) stays when the group goes. Nothing else does.
 
 use crate::process::{RawChild, raw_fork};
-use crate::{Support, invalid};
+use crate::{Support, invalid, procfs};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
@@ -253,9 +253,7 @@ impl Bases {
     fn find() -> (Bases, Vec<String>) {
         let mut bases = Bases::default();
         let mut why = Vec::new();
-        let (Ok(mounts), Ok(own)) =
-            (fs::read_to_string("/proc/self/mountinfo"), fs::read_to_string("/proc/self/cgroup"))
-        else {
+        let (Ok(mounts), Ok(own)) = (procfs::text("/proc/self/mountinfo"), procfs::text("/proc/self/cgroup")) else {
             why.push("/proc/self/mountinfo or /proc/self/cgroup cannot be read".into());
             return (bases, why);
         };

@@ -16,6 +16,7 @@
 //! | [`memfd`] | shared memory with seals | before Linux 3.17 |
 //! | [`futex`] | sleeping on a shared word | never |
 //! | [`process`], [`pidfd`] | raw fork, process handles | before Linux 5.4 |
+//! | [`procfs`] | files of `/proc`, whatever bytes they hold | where `/proc` is not mounted |
 //! | [`socket`], [`eventfd`], [`mod@poll`] | messages, descriptors, waiting | never |
 //! | [`uffd`], [`pagemap`] | which pages were written | before Linux 6.7, under Docker's seccomp profile |
 //! | [`cgroup`] | limits of a group of processes | ordinary users without delegation, most containers |
@@ -37,6 +38,7 @@ pub mod perf;
 pub mod pidfd;
 pub mod poll;
 pub mod process;
+pub mod procfs;
 pub mod rlimit;
 pub mod sched;
 pub mod seccomp;

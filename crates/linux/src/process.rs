@@ -5,9 +5,8 @@
 //! SIGCHLD and a plain `waitpid(-1)` does not see it; it is reaped through its pidfd ([`crate::pidfd::wait`]).
 //! `CLONE_PARENT` is refused: it would hand the caller's own exit signal on.
 
-use crate::{Support, check, check_int, invalid};
+use crate::{Support, check, check_int, invalid, procfs};
 use std::ffi::CStr;
-use std::fs;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
@@ -69,7 +68,7 @@ pub unsafe fn raw_fork(exit_signal: i32) -> io::Result<Option<RawChild>> {
 /// # Errors
 /// Those of reading `/proc/self/status` (no `/proc` mounted); `InvalidData` if it has no such line.
 pub fn thread_count() -> io::Result<usize> {
-    let status = fs::read_to_string("/proc/self/status")?;
+    let status = procfs::text("/proc/self/status")?;
     status
         .lines()
         .find_map(|l| l.strip_prefix("Threads:"))

@@ -12,7 +12,7 @@
 
 use crate::map::{Mapping, page_size};
 use crate::pagemap::Pagemap;
-use crate::{Support, check, check_int, invalid};
+use crate::{Support, check, check_int, invalid, procfs};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -220,7 +220,7 @@ fn has_hugetlb_by_query(addr: usize, end: usize) -> io::Result<bool> {
 }
 
 fn has_hugetlb_by_smaps(addr: usize, end: usize) -> io::Result<bool> {
-    let smaps = fs::read_to_string("/proc/self/smaps")?;
+    let smaps = procfs::text("/proc/self/smaps")?;
     let mut inside = false;
     for line in smaps.lines() {
         let first = line.split(' ').next().unwrap_or("");
