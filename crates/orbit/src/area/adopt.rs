@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Kind, Result};
 use orbit_linux::map::page_size;
-use std::fs;
+use orbit_linux::procfs;
 
 /// Checks `[addr, addr + len)` against the mappings of this process.
 ///
@@ -23,7 +23,7 @@ pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<()> {
     let Some(end) = addr.checked_add(len) else {
         return refuse(Kind::Invalid, "it ends beyond the address space".into());
     };
-    let maps = match fs::read_to_string("/proc/self/maps") {
+    let maps = match procfs::text("/proc/self/maps") {
         Ok(maps) => maps,
         Err(error) => {
             return refuse(Kind::Unsupported, format!("/proc/self/maps cannot be read ({error}); mount /proc"));

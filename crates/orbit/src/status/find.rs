@@ -6,6 +6,8 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
+use orbit_linux::procfs;
+
 use crate::channel::{UP_NAME, Up};
 
 use super::{BUCKETS, FILE_NAME, Header, Latency, MAGIC, NAME_BYTES, Page, SLOTS, Slot, State, VERSION};
@@ -131,7 +133,7 @@ fn memory_files(pid: i32, name: &str, len: usize) -> Option<impl Iterator<Item =
 
 /// The number by which a process knows itself: another one than ours if it lives in a container.
 fn innermost_pid(pid: i32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = procfs::text(format!("/proc/{pid}/status")).ok()?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     numbers.split_whitespace().last()?.parse().ok()
 }
@@ -158,7 +160,7 @@ fn read_page(file: &File, pid: i32, own_number: u32) -> Option<Program> {
         Some(orbit)
     });
     let orbits = orbits.collect();
-    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let comm = procfs::text(format!("/proc/{pid}/comm")).unwrap_or_default();
     Some(Program {
         pid,
         comm: clean(comm.trim_end().as_bytes()),
@@ -234,14 +236,14 @@ fn completed(pid: i32) -> Option<u32> {
 
 /// CPU time in nanoseconds and anonymous memory in bytes of a process.
 fn usage(pid: i32) -> (u64, u64) {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let stat = procfs::text(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Behind the name, which is in brackets and may contain any character: the state, then numbers; user and system
     // time are the 12th and 13th word.
     let words = stat.rsplit_once(')').map(|(_, words)| words).unwrap_or_default();
     let ticks: u64 = words.split_whitespace().skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum();
     // SAFETY: asks for a number.
     let per_second = (unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).max(1) as u64;
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
     let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let kilobytes = memory.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
     (ticks.saturating_mul(1_000_000_000 / per_second), kilobytes.saturating_mul(1024))
