@@ -3,6 +3,7 @@
 mod common;
 use common::LIMIT;
 use orbit_rmk::{Context, Core, Event, Module, ModuleOptions, Report};
+use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,54 @@ fn every_change_is_told() {
     said(&module, &format!("[{}]", other.pid()));
     module.unguard(other.pid());
     said(&module, "[]");
+}
+
+#[test]
+fn a_name_that_is_no_utf_8_hides_no_program() {
+    // As the kernel cuts a long name in letters of two bytes.
+    const CUT: &CStr = c"\xd0\xb0\xd0\xb1\xd0\xb2\xd0\xb3\xd0\xb4\xd0\xb5\xd0\xb6\xd0";
+    let gate = common::Gate::new();
+    let rename = || {
+        orbit_linux::process::set_name(CUT).expect("a name");
+        // SAFETY: takes nothing.
+        unsafe { libc::pause() };
+    };
+    let named = common::Forked::new(rename);
+    let later = common::Forked::new(|| {
+        gate.pass();
+        rename();
+    });
+    let renamed = |pid: u32| {
+        common::until("the other name", || {
+            std::fs::read(format!("/proc/{pid}/comm")).expect("it lives").trim_ascii_end() == CUT.to_bytes()
+        });
+    };
+    let core = Core::new().expect("a core");
+    core.guard(later.pid()).expect("guard");
+    gate.open();
+    renamed(later.pid());
+    let module = core.install::<Listener>(ModuleOptions::default()).expect("listener");
+    said(&module, &format!("[{}]", later.pid()));
+    renamed(named.pid());
+    core.guard(named.pid()).expect("guard");
+    let mut both = [named.pid(), later.pid()];
+    both.sort_unstable();
+    said(&module, &format!("{both:?}"));
+    assert_eq!(core.guarded(), both);
+}
+
+#[test]
+fn what_cannot_be_looked_at_now_stays_guarded() {
+    let core = Core::new().expect("a core");
+    let (guest, other) = (common::Guest::shell("read x"), common::Guest::shell("read x"));
+    core.guard(guest.pid()).expect("guard");
+    let poor = || {
+        common::use_up_descriptors();
+        (core.guarded(), core.guard(other.pid()).map_err(|error| error.to_string()))
+    };
+    let (guarded, refused) = std::thread::scope(|threads| threads.spawn(poor).join().expect("no panic"));
+    assert_eq!(guarded, [guest.pid()]);
+    assert!(refused.as_ref().is_err_and(|why| why.contains("Too many open files")), "{refused:?}");
 }
 
 #[test]

@@ -199,7 +199,7 @@ pub(crate) fn probe() -> Result<(), String> {
     if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err("needs a kernel built with CONFIG_DEBUG_INFO_BTF (there is no /sys/kernel/btf/vmlinux)".into());
     }
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = orbit_linux::procfs::text("/proc/self/status").unwrap_or_default();
     let effective = status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))

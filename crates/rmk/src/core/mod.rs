@@ -38,6 +38,7 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    io,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -165,7 +166,7 @@ impl Core {
     }
 
     /// Guards a program for every module: filters made with [`Filter::guarded`] let its events pass from now on, and those of the
-    /// processes it makes. Fails if there is no such process.
+    /// processes it makes. Fails if there is no such process, or `/proc` does not tell of it.
     pub fn guard(&self, pid: u32) -> Result<()> {
         self.inner.guard(None, pid)
     }
@@ -178,7 +179,7 @@ impl Core {
     /// The programs guarded for every module that still run.
     pub fn guarded(&self) -> Vec<u32> {
         let mut state = lock(&self.inner.state);
-        state.guarded.retain(|pid, born| start_time(*pid) == Some(*born));
+        state.guarded.retain(|pid, born| still_runs(*pid, *born));
         state.guarded.keys().copied().collect()
     }
 
@@ -216,9 +217,22 @@ impl Core {
 }
 
 /// When a process was started, in ticks since boot: tells it from a later one of the same pid.
-fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+fn start_time(pid: u32) -> io::Result<u64> {
+    let stat = orbit_linux::procfs::text(format!("/proc/{pid}/stat")).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::from_raw_os_error(libc::ESRCH),
+        _ => error,
+    })?;
+    let word = stat.rsplit_once(')').and_then(|(_, words)| words.split_whitespace().nth(19));
+    word.and_then(|word| word.parse().ok())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat has no start time")))
+}
+
+/// Whether the process that was started then is still there; also where that cannot be read now, as for want of a descriptor.
+fn still_runs(pid: u32, born: u64) -> bool {
+    match start_time(pid) {
+        Ok(now) => now == born,
+        Err(error) => error.raw_os_error() != Some(libc::ESRCH),
+    }
 }
 
 impl Inner {
@@ -345,10 +359,8 @@ impl Inner {
     }
 
     fn guard(&self, user: Option<u64>, pid: u32) -> Result<()> {
-        let born = start_time(pid).ok_or_else(|| Error::System {
-            what: format!("guarding process {pid}"),
-            source: std::io::Error::from_raw_os_error(libc::ESRCH),
-        })?;
+        let born =
+            start_time(pid).map_err(|source| Error::System { what: format!("guarding process {pid}"), source })?;
         let mut state = lock(&self.state);
         match user {
             None => state.guarded.insert(pid, born),
@@ -387,7 +399,7 @@ impl State {
 
     /// Programs guarded for a module that still run.
     fn guarded_for(&mut self, user: u64) -> Vec<u32> {
-        let alive = |(pid, born): (&u32, &u64)| (start_time(*pid) == Some(*born)).then_some(*pid);
+        let alive = |(pid, born): (&u32, &u64)| still_runs(*pid, *born).then_some(*pid);
         let own = self.members.get(&user).map(|member| &member.guarded);
         self.guarded.iter().chain(own.into_iter().flatten()).filter_map(alive).collect()
     }

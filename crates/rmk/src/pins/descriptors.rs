@@ -5,6 +5,7 @@ use crate::{
     command::{Channel, OpenFile, Reply, Socket},
     error::PinError,
 };
+use orbit_linux::procfs;
 use std::{
     collections::HashMap,
     fs,
@@ -57,7 +58,7 @@ fn links(pid: u32) -> Result<Vec<(u32, String)>, PinError> {
 
 /// A field of /proc/PID/fdinfo/FD.
 fn info(pid: u32, fd: u32, field: &str) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+    let text = procfs::text(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':').map(|value| value.trim().to_string()))
 }
 
@@ -145,7 +146,7 @@ fn address(text: &str) -> Option<String> {
 }
 
 fn inet(pid: u32, family: &str, into: &mut HashMap<u64, (String, Line)>) {
-    let text = fs::read_to_string(format!("/proc/{pid}/net/{family}")).unwrap_or_default();
+    let text = procfs::text(format!("/proc/{pid}/net/{family}")).unwrap_or_default();
     for line in text.lines().skip(1) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, local, peer, state, queues, _, _, _, _, inode, ..] = words[..] else { continue };
@@ -159,7 +160,7 @@ fn inet(pid: u32, family: &str, into: &mut HashMap<u64, (String, Line)>) {
 }
 
 fn unix(pid: u32, into: &mut HashMap<u64, (String, Line)>) {
-    let text = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+    let text = procfs::text(format!("/proc/{pid}/net/unix")).unwrap_or_default();
     for line in text.lines().skip(1) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, _, _, flags, _, _, inode, ref path @ ..] = words[..] else { continue };
@@ -239,7 +240,7 @@ fn system_v(pid: u32, into: &mut Vec<Channel>) {
     let mut add = |kind: &str, identity: u64, waiting: u64, writable: bool| {
         into.push(Channel { fd: u32::MAX, kind: kind.into(), identity, waiting, writable });
     };
-    for line in fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default().lines() {
+    for line in procfs::text(format!("/proc/{pid}/maps")).unwrap_or_default().lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         // The memory's identifier stands where a file has its inode.
         if let [_, access, _, _, id, name, ..] = words[..]

@@ -13,7 +13,7 @@ use crate::{
     event::{Event, Kind, now},
     pin::{Pin, PinKind, Probe},
 };
-use orbit_linux::pagemap::Pagemap;
+use orbit_linux::{pagemap::Pagemap, procfs};
 use std::{
     collections::HashMap,
     fs,
@@ -185,7 +185,7 @@ impl Mem {
 /// The page map of a process that tracks writes to the range itself, with every page of it protected anew.
 fn tracked(pid: u32, start: u64, end: u64) -> Option<Pagemap> {
     // Flag "uw" of a region: registered with userfaultfd for write protection.
-    let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?;
+    let smaps = procfs::text(format!("/proc/{pid}/smaps")).ok()?;
     let (mut at, mut inside) = (start, false);
     for line in smaps.lines() {
         if let Some(flags) = line.strip_prefix("VmFlags:") {

@@ -5,6 +5,7 @@ use crate::{
     command::{CallNow, InterruptCount, Region, ThreadTime},
     error::PinError,
 };
+use orbit_linux::procfs;
 use std::{fs, io};
 
 /// The threads of a process.
@@ -20,7 +21,7 @@ pub(super) fn thread_times(pid: u32) -> Result<Vec<ThreadTime>, PinError> {
         let schedstat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
         let mut words = schedstat.split_whitespace().map(|word| word.parse().ok());
         let (ran_ns, waited_ns, slices) = (words.next()??, words.next()??, words.next()??);
-        let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+        let stat = procfs::text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
         let state = *stat.rsplit_once(')')?.1.trim_start().as_bytes().first()?;
         Some(ThreadTime { tid, state, ran_ns, waited_ns, slices })
     };
@@ -59,7 +60,7 @@ pub(super) fn calls_now(pid: u32) -> Result<Vec<CallNow>, PinError> {
 pub(super) fn interrupt_counts() -> Result<Vec<InterruptCount>, PinError> {
     let mut counts = Vec::new();
     for (path, soft) in [("/proc/interrupts", false), ("/proc/softirqs", true)] {
-        let text = fs::read_to_string(path).map_err(|error| PinError::of(path, error))?;
+        let text = procfs::text(path).map_err(|error| PinError::of(path, error))?;
         for line in text.lines() {
             let Some((name, rest)) = line.split_once(':') else { continue };
             let count = rest.split_whitespace().map_while(|word| word.parse::<u64>().ok()).sum();
@@ -71,7 +72,7 @@ pub(super) fn interrupt_counts() -> Result<Vec<InterruptCount>, PinError> {
 
 /// The parts of a process' address space.
 pub(super) fn regions(pid: u32) -> Result<Vec<Region>, PinError> {
-    let text = fs::read_to_string(format!("/proc/{pid}/maps"))
+    let text = procfs::text(format!("/proc/{pid}/maps"))
         .map_err(|error| PinError::of(format!("address space of process {pid}"), error))?;
     let region = |line: &str| {
         let mut words = line.split_whitespace();

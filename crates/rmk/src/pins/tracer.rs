@@ -363,7 +363,7 @@ fn what_came(tid: i32, wait: bool) -> Came {
 
 /// Whether this is a child of this process, and not one of such a child's other threads, which nobody waits for.
 fn is_own_child(tid: i32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let status = orbit_linux::procfs::text(format!("/proc/{tid}/status")).unwrap_or_default();
     let number = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u32>().ok());
     number("Tgid:") == Some(tid as u32) && number("PPid:") == Some(std::process::id())
 }
