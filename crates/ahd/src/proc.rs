@@ -3,9 +3,11 @@
 //! Owns: descriptors of `schedstat`, one a thread, kept open. Promises: all paths go through a descriptor of the process'
 //! own directory, so a process id that is given to another process reads as "gone". Refuses: any judgement.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// What the scheduler has counted for a thread.
@@ -81,7 +83,10 @@ impl Dir {
     /// What the process runs; changes with exec, not when the file is removed.
     pub(crate) fn exe(&self) -> Option<std::path::PathBuf> {
         let link = std::fs::read_link(self.path(format_args!("exe"))).ok()?;
-        Some(link.to_str().and_then(|l| l.strip_suffix(" (deleted)")).map(Into::into).unwrap_or(link))
+        Some(match link.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
+            Some(name) => OsStr::from_bytes(name).into(),
+            None => link,
+        })
     }
 
     pub(crate) fn status(&self, tid: i32) -> Option<Status> {

@@ -95,8 +95,9 @@ fn cpu() -> u64 {
 
 /// The file that holds an address of this process, and the offset in it.
 fn place(address: u64) -> Option<(PathBuf, u64)> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    maps.lines().find_map(|line| {
+    let maps = std::fs::read("/proc/self/maps").ok()?;
+    // Files may have any bytes for names.
+    String::from_utf8_lossy(&maps).lines().find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         let (start, end) = fields.next()?.split_once('-')?;
         let number = |hex| u64::from_str_radix(hex, 16).ok();
