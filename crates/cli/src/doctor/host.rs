@@ -10,7 +10,7 @@ pub fn user() -> u32 {
 
 /// A file's text without the line end; `None` if it cannot be read.
 pub fn text(path: &str) -> Option<String> {
-    fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
+    orbit_linux::procfs::text(path).ok().map(|text| text.trim_end().to_owned())
 }
 
 /// A line `name: value` of `/proc/self/status`.

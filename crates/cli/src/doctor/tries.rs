@@ -107,7 +107,7 @@ pub fn kprobe() -> Support {
 /// Puts a probe on a function of this program, not started, and takes it away.
 pub fn uprobe() -> Support {
     let here = uprobe as *const () as u64;
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let maps = orbit_linux::procfs::text("/proc/self/maps").unwrap_or_default();
     let offset = maps.lines().find_map(|line| {
         let mut words = line.split_whitespace();
         let (start, end) = words.next()?.split_once('-')?;

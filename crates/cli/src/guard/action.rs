@@ -83,7 +83,7 @@ pub fn ends(pid: i32, signal: i32) -> bool {
     if signal == libc::SIGKILL {
         return true;
     }
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = orbit_linux::procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
     let has = |name: &str| {
         let bits = status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         bits.and_then(|bits| u64::from_str_radix(bits, 16).ok()).is_none_or(|bits| bits >> (signal - 1) & 1 == 1)

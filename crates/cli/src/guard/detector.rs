@@ -8,9 +8,9 @@ use crate::doctor::host;
 use crate::pins::hosted::{self, Hosted};
 use orbit_ahd::module::{self, Detector as AhdModule};
 use orbit_ahd::{Ahd, Config, Event, json};
+use orbit_linux::procfs;
 use orbit_rmk::{Module, Report};
 use std::collections::BTreeSet;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -84,15 +84,23 @@ impl Detector {
         }
     }
 
-    /// Watches this process and, if the settings have it so, those that it makes.
-    pub fn watch(&mut self, pid: i32) -> io::Result<()> {
+    /// Watches this process and, if the settings have it so, those that it makes. Why it cannot is news, unless the process has
+    /// ended.
+    pub fn watch(&mut self, pid: i32) {
+        let not_watched = |why: &dyn std::fmt::Display| trouble(pid, format!("process {pid} is not watched: {why}"));
         match self {
-            Detector::Here(here) => here.ahd.add(pid),
-            Detector::Module(apart) => {
-                apart.hosted.core().guard(pid as u32).map_err(|e| io::Error::other(e.to_string()))?;
-                apart.join(pid, comm(pid));
-                Ok(())
+            Detector::Here(here) => {
+                if let Err(e) = here.ahd.add(pid) {
+                    here.news.extend(not_watched(&e));
+                }
             }
+            Detector::Module(apart) => match apart.hosted.core().guard(pid as u32) {
+                Ok(()) => {
+                    let comm = procfs::text(format!("/proc/{pid}/comm")).unwrap_or_default();
+                    apart.join(pid, comm.trim_end().to_owned());
+                }
+                Err(e) => apart.news.extend(not_watched(&e)),
+            },
         }
     }
 
@@ -234,8 +242,10 @@ impl Apart {
     fn event(&mut self, event: Event) {
         match event {
             Event::Joined { pid, comm } => {
-                // A child that has ended meanwhile needs no guarding in the module's next life.
-                let _ = self.hosted.core().guard(pid as u32);
+                if let Err(e) = self.hosted.core().guard(pid as u32) {
+                    let text = format!("process {pid} will not be watched if the detection is loaded again: {e}");
+                    self.news.extend(trouble(pid, text));
+                }
                 self.join(pid, comm);
             }
             Event::Left { pid } => {
@@ -258,8 +268,13 @@ impl Drop for Apart {
     }
 }
 
-fn comm(pid: i32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+/// What is wrong with watching a process; nothing if it has ended, which is no trouble.
+fn trouble(pid: i32, text: String) -> Option<News> {
+    let ended = match orbit_linux::pidfd::open(pid) {
+        Ok(process) => orbit_linux::pidfd::has_ended(process.as_fd()),
+        Err(e) => e.raw_os_error() == Some(libc::ESRCH),
+    };
+    (!ended).then_some(News::Event(Event::Trouble { pid, text }))
 }
 
 /// Why a process beside the guard may not look into the program, if so. Yama's exception (PR_SET_PTRACER) would not do: it holds
@@ -273,4 +288,38 @@ fn only_a_parent_may_look() -> Option<String> {
              loaded again; sysctl kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE would allow it a process of its own"
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orbit_linux::rlimit::{self, Resource};
+
+    #[test]
+    fn what_cannot_be_watched_is_told_while_it_runs() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
+        let pid = child.id() as i32;
+        // A thread with descriptors of its own, and none left.
+        let poor = std::thread::spawn(move || {
+            let (soft, hard) = rlimit::get(0, Resource::Files).expect("a limit");
+            rlimit::set(0, Resource::Files, soft.min(1024), hard).expect("a limit");
+            // SAFETY: numbers only; the copies of stderr are nobody else's, and end with the thread.
+            unsafe {
+                assert_eq!(libc::unshare(libc::CLONE_FILES), 0);
+                while libc::dup(2) >= 0 {}
+            }
+            let mut detector = Detector::new(&Config::default(), None, true);
+            detector.watch(pid);
+            detector.news()
+        });
+        let news = poor.join().expect("no panic");
+        child.kill().expect("a child");
+        child.wait().expect("a child");
+        let told = |news: &News| match news {
+            News::Event(Event::Trouble { pid: of, text }) => *of == pid && text.contains("not watched: Too many open"),
+            _ => false,
+        };
+        assert_eq!(news.iter().filter(|news| told(news)).count(), 1);
+        assert!(trouble(pid, String::new()).is_none(), "it has ended");
+    }
 }

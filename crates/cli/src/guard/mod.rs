@@ -179,8 +179,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         return Err(cannot(&format!("cannot look into process {pid} (the same user, or CAP_SYS_PTRACE)"), e));
     }
     let mut detector = Detector::new(&settings.config, settings.deadline, args.in_process);
-    // One that has ended meanwhile is noticed in the loop.
-    let _ = detector.watch(pid);
+    detector.watch(pid);
     let teller = Teller::start(events).map_err(|e| cannot("cannot make a thread", e))?;
     Ok(Guard {
         detector,
@@ -339,8 +338,7 @@ impl Guard {
             }
         }
         self.started = Instant::now();
-        // A program that has ended already is noticed in the loop.
-        let _ = self.detector.watch(self.pid);
+        self.detector.watch(self.pid);
         self.teller.did(format!("killed the program and started it again as process {}", self.pid), self.pid);
         None
     }

@@ -86,7 +86,7 @@ fn converse(stream: &UnixStream, answer: &impl Fn(Ask) -> Answer) -> io::Result<
 /// The cores of this user that run now, by process number.
 pub fn cores() -> Vec<i32> {
     let uid = user().to_string();
-    let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let text = orbit_linux::procfs::text("/proc/net/unix").unwrap_or_default();
     let of_line = |line: &str| {
         let (pid, owner) = line.rsplit_once("@orbit-core-")?.1.split_once('-')?;
         (owner == uid).then(|| pid.parse().ok()).flatten()

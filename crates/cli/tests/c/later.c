@@ -1,6 +1,9 @@
-// A healthy main loop until the file of the first argument is there; then it hangs in the way of the second: self or spin.
+// A healthy main loop until the file of the first argument is there; then it hangs in the way of the second: self or spin;
+// or renamed: as self, once the file is gone again, after it has taken a name that is no UTF-8 and made a process.
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,6 +25,17 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[2], "spin") == 0) {
         spin_here();
+    } else if (strcmp(argv[2], "renamed") == 0) {
+        prctl(PR_SET_NAME, "\xd0\xb0\xd0");
+        if (fork() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (;;) {
+                nanosleep(&nap, 0);
+            }
+        }
+        while (access(argv[1], F_OK) == 0) {
+            nanosleep(&nap, 0);
+        }
     }
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
