@@ -183,15 +183,15 @@ impl Ahd {
                 }
             }
             // A pipe that nobody at all holds at the other end does not block: where none is found they cannot be seen. The handler of a
-            // signal may be who writes.
-            Wait::Pipe { peers, .. } if *peers == [pid] && single && !catches(&status) => {
+            // signal may be who writes, and at one with a name whoever opens it.
+            Wait::Pipe { peers, named: false, .. } if *peers == [pid] && single && !catches(&status) => {
                 only(Sure::Certain, format!("thread {tid} {}: nobody is left at the other end", words(&wait)))
             }
             // Threads hand each other work by pipes: only one that usually waits elsewhere is lost here, or all are.
-            Wait::Pipe { peers, .. } if *peers == [pid] && strange => {
+            Wait::Pipe { peers, named: false, .. } if *peers == [pid] && strange => {
                 only(Sure::Likely, format!("thread {tid} {}: no other process is at the other end", words(&wait)))
             }
-            Wait::Pipe { peers, .. } if *peers == [pid] && !single => self.all_wait(pid, tid),
+            Wait::Pipe { peers, named: false, .. } if *peers == [pid] && !single => self.all_wait(pid, tid),
             Wait::FileLock { owner: Some(o), .. } => self.chain(pid, tid, &wait, (*o, *o), Sure::Certain, late),
             Wait::FileLock { owner: None, .. } if late => only(Sure::Likely, format!("thread {tid} {}", words(&wait))),
             _ => None,
@@ -320,7 +320,7 @@ impl Ahd {
         for &t in &tids {
             match p.waits()?.wait_of(t) {
                 Wait::Futex(f) if !f.call.timed && matches!(f.key, orbit_inspect::waits::Key::Private { .. }) => {}
-                Wait::Pipe { peers, .. } if peers == [pid] => {}
+                Wait::Pipe { peers, named: false, .. } if peers == [pid] => {}
                 Wait::Ended => {}
                 _ => return None,
             }

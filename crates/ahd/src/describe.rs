@@ -12,12 +12,13 @@ pub(crate) fn words(wait: &Wait) -> String {
     match wait {
         Wait::Running => "runs, or waits for a CPU".into(),
         Wait::Futex(f) => format!("waits for {}", futex(f)),
-        Wait::Pipe { fd, direction, peers, .. } => {
+        Wait::Pipe { fd, direction, peers, named, .. } => {
             let (does, end) = match direction {
                 Direction::Read => ("bytes from", "written"),
                 Direction::Write => ("room in", "read"),
             };
-            format!("waits for {does} a pipe (descriptor {fd}), which can be {end} by {}", processes(peers))
+            let name = if *named { "named " } else { "" };
+            format!("waits for {does} a {name}pipe (descriptor {fd}), which can be {end} by {}", processes(peers))
         }
         Wait::Socket { fd, call, local, remote, peers, .. } => {
             let mut s = format!("waits in {call} on socket {fd}");

@@ -30,6 +30,20 @@ fn a_pipe_that_a_signals_handler_writes() {
 }
 
 #[test]
+fn a_pipe_with_a_name() {
+    // A daemon that keeps the writing end open itself, so that it never reads an end.
+    let one_second = Duration::from_secs(1);
+    quiet("judged-fifo", "fifo", "DIR/fifo", one_second, Duration::from_secs(3));
+    quiet("judged-fifo2", "fifo-and-worker", "DIR/fifo", one_second, Duration::from_secs(3));
+    // Its name is gone: nobody can come any more.
+    let Some((_dir, _program, mut watcher)) = start("judged-fifo3", "fifo-removed", "DIR/fifo", one_second) else {
+        return;
+    };
+    let hang = watcher.hang();
+    assert_eq!((hang.kind, hang.sure), (Kind::Blocked, Sure::Certain), "{hang:#?}");
+}
+
+#[test]
 fn a_worker_without_a_job_yet() {
     quiet("judged-job", "job-pipe", "", Duration::from_secs(1), Duration::from_secs(4));
 }

@@ -30,9 +30,15 @@ fn descriptors_and_children() {
             other => panic!("{other:?}"),
         }
     }
-    match wait(&program, &["own-pipe"], is_pipe) {
-        (Wait::Pipe { peers, .. }, pid, _) => assert_eq!(peers, [pid], "nobody else can ever write"),
-        other => panic!("{other:?}"),
+    // At a pipe with a name somebody else may still come.
+    let fifo = dir.0.join("fifo");
+    let fifo = fifo.to_str().unwrap();
+    for (kind, has_name) in [("own-pipe", false), ("own-fifo", true), ("own-fifo-removed", false)] {
+        match wait(&program, &[kind, fifo], is_pipe) {
+            (Wait::Pipe { peers, named, .. }, pid, _) => assert_eq!((peers, named), (vec![pid], has_name), "{kind}"),
+            other => panic!("{other:?}"),
+        }
+        let _ = std::fs::remove_file(fifo);
     }
     for kind in ["unix", "tcp"] {
         match wait(&program, &[kind], |w| matches!(w, Wait::Socket { .. })) {

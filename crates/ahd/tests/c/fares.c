@@ -165,6 +165,14 @@ static void *takes_jobs(void *a) {
     return a;
 }
 
+// Reads from a pipe with a name, as a daemon does: it holds the other end itself.
+static void reads_from_fifo(const char *path, int removed) {
+    if (mkfifo(path, 0600) != 0 || (pipe_ends[0] = open(path, O_RDWR)) < 0) exit(3);
+    if (removed) unlink(path);
+    // No handler of a signal could write.
+    signal(SIGUSR1, SIG_DFL);
+}
+
 static int locked(const char *path) {
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     if (fd < 0 || flock(fd, LOCK_EX) != 0) exit(3);
@@ -270,6 +278,14 @@ int main(int argc, char **argv) {
         if (pipe(pipe_ends) != 0) return 3;
         pthread_create(&t, NULL, takes_jobs, NULL);
         event_loop(1e9, 0.3);
+    } else if (!strcmp(way, "fifo") || !strcmp(way, "fifo-removed")) {
+        reads_from_fifo(argv[2], way[4] != 0);
+        takes_jobs(NULL);
+    } else if (!strcmp(way, "fifo-and-worker")) {
+        pthread_t t;
+        reads_from_fifo(argv[2], 0);
+        pthread_create(&t, NULL, idles, (void *)1);
+        takes_jobs(NULL);
     } else if (!strcmp(way, "lock-and-work")) {
         locked_while_it_works(argv[2]);
     } else if (!strcmp(way, "crosswise")) {

@@ -44,8 +44,10 @@ pub enum Wait {
         /// Whether it reads or writes.
         direction: Direction,
         /// Processes that hold the other end, sorted. Only those this process may look into are found. If it is the
-        /// waiting process alone, nobody else can ever end the wait.
+        /// waiting process alone and the pipe has no name, nobody else can ever end the wait.
         peers: Vec<i32>,
+        /// It has a name in a file system (a FIFO): any process may open it later.
+        named: bool,
     },
     /// For a socket.
     Socket {

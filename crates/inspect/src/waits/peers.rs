@@ -49,15 +49,16 @@ pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call) -> Option<Wait> {
     if let Some(ino) = inside(&link, "socket:[") {
         return Some(socket::wait(pid, fd, ino, called));
     }
-    let ino = match inside(&link, "pipe:[") {
-        Some(ino) => ino,
+    let (ino, named) = match inside(&link, "pipe:[") {
+        Some(ino) => (ino, false),
         None => {
-            let meta = fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok()?;
-            meta.file_type().is_fifo().then(|| meta.ino())?
+            let meta = fs::metadata(format!("/proc/{pid}/task/{tid}/fd/{fd}")).ok()?;
+            // One that has lost its name nobody can open any more.
+            meta.file_type().is_fifo().then(|| (meta.ino(), meta.nlink() > 0))?
         }
     };
     let peers = holders(&link, Some(direction == Direction::Read));
-    Some(Wait::Pipe { fd, ino, direction, peers })
+    Some(Wait::Pipe { fd, ino, direction, peers, named })
 }
 
 /// What a descriptor of a thread is a link to.

@@ -49,9 +49,10 @@ impl Display for Wait {
         match self {
             Wait::Running => f.write_str("nothing: it runs, or could"),
             Wait::Futex(w) => write!(f, "{} at {:#x}{} ({})", w.kind, w.call.addr, limit(w.call.timed), w.sure),
-            Wait::Pipe { fd, direction, peers, .. } => {
+            Wait::Pipe { fd, direction, peers, named, .. } => {
                 let what = if *direction == Direction::Read { "bytes from" } else { "room in" };
-                write!(f, "{what} the pipe at descriptor {fd}")?;
+                let name = if *named { "named " } else { "" };
+                write!(f, "{what} the {name}pipe at descriptor {fd}")?;
                 list(f, ", whose other end is held by", peers, ", whose other end nobody in sight holds")
             }
             Wait::Socket { fd, call, local, remote, peers, .. } => {

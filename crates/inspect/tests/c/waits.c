@@ -11,6 +11,7 @@
 #include <sys/file.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,6 +33,12 @@ int main(int argc, char **argv)
         return (int)read(p[0], &byte, 1);
     }
     if (!strcmp(kind, "own-pipe")) { ready(); return (int)read(p[0], &byte, 1); }
+    if (!strcmp(kind, "own-fifo") || !strcmp(kind, "own-fifo-removed")) {
+        int f = mkfifo(argv[2], 0600) ? -1 : open(argv[2], O_RDWR);
+        if (kind[8] && unlink(argv[2])) return 1;
+        ready();
+        return (int)read(f, &byte, 1);
+    }
     if (!strcmp(kind, "full-pipe")) {
         char *block = calloc(1, 1 << 20);
         if (!fork()) { close(p[1]); forever(); }
