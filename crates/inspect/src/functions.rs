@@ -8,7 +8,7 @@ use crate::stacks::elf::{Elf, Room, text_at, u32_at, u64_at};
 use crate::stacks::module::{Module, open_elf, split_off};
 use crate::stacks::readable;
 use crate::stacks::symbols::{DYNSYM, SYMTAB, entries, tables};
-use crate::{Mapping, Maps};
+use crate::{Mapping, Maps, procfs};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -136,7 +136,7 @@ impl std::fmt::Display for Missing {
 /// [`Missing`], with what was searched.
 pub fn find(pid: i32, maps: &Maps, wanted: &Wanted) -> Result<Function, Missing> {
     let mut missing = Missing::default();
-    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let exe = std::fs::read_link(format!("/proc/{}/exe", procfs::living(pid))).unwrap_or_default();
     let exe = exe.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
     let mut files: BTreeMap<(u64, u64), &Mapping> = BTreeMap::new();
     for m in maps.iter().filter(|m| m.exec && m.ino != 0) {
@@ -319,6 +319,7 @@ fn place(
 /// A name by which this process can open the file of a mapping.
 fn reachable(pid: i32, m: &Mapping) -> PathBuf {
     use std::os::unix::fs::MetadataExt;
+    let pid = procfs::living(pid);
     let by_name = format!("/proc/{pid}/root{}", m.path);
     match std::fs::metadata(&by_name) {
         Ok(s) if s.ino() == m.ino && !m.deleted => by_name.into(),

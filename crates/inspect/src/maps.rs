@@ -2,7 +2,7 @@
 //!
 //! Promises: sorted by address; at most [`MAX_MAPPINGS`] entries are kept of however many a process has.
 
-use crate::Error;
+use crate::{Error, procfs};
 use std::io::Read;
 
 /// Mappings kept of one process (the kernel's usual limit is 65530).
@@ -48,7 +48,7 @@ impl Maps {
     pub fn of(pid: i32) -> Result<Maps, Error> {
         let err = |e| Error::of(pid, "reading the memory map", e);
         let mut text = Vec::new();
-        std::fs::File::open(format!("/proc/{pid}/maps"))
+        std::fs::File::open(format!("/proc/{}/maps", procfs::living(pid)))
             .map_err(err)?
             .take(MAX_BYTES)
             .read_to_end(&mut text)

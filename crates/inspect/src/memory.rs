@@ -100,9 +100,20 @@ impl Memory {
 
 /// Bytes read from the parts, in order, into `buf`.
 fn read_parts(pid: i32, buf: &mut [u8], parts: &[libc::iovec]) -> usize {
+    match try_parts(pid, buf, parts) {
+        Err(libc::ESRCH) => match crate::procfs::living(pid) {
+            tid if tid != pid => try_parts(tid, buf, parts).unwrap_or(0),
+            _ => 0,
+        },
+        read => read.unwrap_or(0),
+    }
+}
+
+/// The same by the id of one thread; the kernel's error number if it read nothing.
+fn try_parts(tid: i32, buf: &mut [u8], parts: &[libc::iovec]) -> Result<usize, i32> {
     let local = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     // SAFETY: `local` describes exactly `buf`, which outlives the call; the remote parts are plain numbers to the kernel,
     // which reads them in the other process and never writes there.
-    let n = unsafe { libc::process_vm_readv(pid, &local, 1, parts.as_ptr(), parts.len() as libc::c_ulong, 0) };
-    usize::try_from(n).unwrap_or(0)
+    let n = unsafe { libc::process_vm_readv(tid, &local, 1, parts.as_ptr(), parts.len() as libc::c_ulong, 0) };
+    usize::try_from(n).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
 }

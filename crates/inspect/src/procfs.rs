@@ -30,6 +30,21 @@ pub(crate) fn ids(path: &str) -> io::Result<Vec<i32>> {
     Ok(v)
 }
 
+/// The thread of a process by whose id its memory and files are found: the first one, or another if that has ended
+/// (`pthread_exit` in `main`), for then `/proc/PID/maps`, `fd`, `exe` and the like tell nothing.
+pub(crate) fn living(pid: i32) -> i32 {
+    // Behind the name, which may hold any byte.
+    let ended = |tid: i32| {
+        text(&format!("/proc/{pid}/task/{tid}/stat"), 1024)
+            .is_ok_and(|s| s.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])))
+    };
+    if !ended(pid) {
+        return pid;
+    }
+    let all = ids(&format!("/proc/{pid}/task")).unwrap_or_default();
+    all.into_iter().find(|&t| !ended(t)).unwrap_or(pid)
+}
+
 /// The process a thread (of this pid namespace) belongs to.
 pub(crate) fn process_of(tid: i32) -> Option<i32> {
     field(&text(&format!("/proc/{tid}/status"), 8192).ok()?, "Tgid")?.parse().ok()

@@ -45,6 +45,19 @@ fn rings_of_one_process() {
 }
 
 #[test]
+fn when_the_first_thread_has_ended() {
+    let dir = Dir::new("rings-left");
+    let program = dir.build("locks.c", &["-O2"]);
+    let p = Running::program(&program, &["two", "leave"]);
+    let mut watched = Watched::new(p.pid()).unwrap();
+    let left = |w: &mut Watched| w.scan().iter().any(|t| t.tid == p.pid() && t.state == State::Ended);
+    until("the first thread to end", || left(&mut watched).then_some(()));
+    let mut watch = RingWatch::new(&[p.pid()]).unwrap();
+    let ring = until("a ring", || watch.scan().pop());
+    assert_eq!((ring.members.len(), ring.sure), (2, Sure::Certain), "{ring}");
+}
+
+#[test]
 fn waits_that_end_by_themselves_are_no_ring() {
     let dir = Dir::new("rings-none");
     let program = dir.build("locks.c", &["-O2"]);

@@ -4,7 +4,7 @@
 mod common;
 use common::{Dir, Running, until};
 use orbit_inspect::Error;
-use orbit_inspect::stacks::{How, ThreadStack, Unwinder};
+use orbit_inspect::stacks::{End, How, ThreadStack, Unwinder};
 use orbit_inspect::waits::{State, Wait, Watched};
 
 fn has(s: &ThreadStack, name: &str) -> bool {
@@ -83,6 +83,26 @@ fn stopped_stays_stopped() {
     // SAFETY: as above.
     unsafe { libc::kill(pid, libc::SIGCONT) };
     until("it to go on", || (w.wait_of(pid) == Wait::Signal).then_some(()));
+}
+
+#[test]
+fn when_the_first_thread_has_ended() {
+    let dir = Dir::new("left");
+    let program = dir.build("locks.c", &["-O2"]);
+    let p = Running::program(&program, &["two", "leave"]);
+    let mut w = Watched::new(p.pid()).unwrap();
+    let left = |w: &mut Watched| w.scan().iter().any(|t| t.tid == p.pid() && t.state == State::Ended);
+    until("the first thread to end", || left(&mut w).then_some(()));
+    let mut u = Unwinder::new(p.pid()).unwrap();
+    let stacks = u.capture(&[]);
+    assert_eq!(stacks.len(), 3);
+    for s in &stacks {
+        if s.tid == p.pid() {
+            assert!(s.frames.is_empty() && s.error.is_some(), "{s:#?}");
+        } else {
+            assert!(has(s, "ring") && s.end == End::Complete, "{s:#?}");
+        }
+    }
 }
 
 #[test]

@@ -17,6 +17,12 @@ fn wait(program: &Path, args: &[&str], is: impl Fn(&Wait) -> bool) -> (Wait, i32
     (told, pid, children.split_whitespace().map(|c| c.parse().unwrap()).collect())
 }
 
+/// Whether the first thread has ended, and others have not.
+fn first_ended(w: &mut Watched) -> Option<()> {
+    let pid = w.pid();
+    w.scan().iter().any(|t| t.tid == pid && t.state == State::Ended).then_some(())
+}
+
 #[test]
 fn descriptors_and_children() {
     let dir = Dir::new("waits");
@@ -29,6 +35,17 @@ fn descriptors_and_children() {
             (Wait::Pipe { direction, peers, .. }, _, children) => assert_eq!((direction, peers), (towards, children)),
             other => panic!("{other:?}"),
         }
+    }
+    // The child's first thread may not have ended at once.
+    let g = Running::program(&program, &["pipe-left"]);
+    let mut w = Watched::new(g.pid()).unwrap();
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", g.pid())).unwrap();
+    let child: i32 = children.trim().parse().unwrap();
+    let mut of_child = Watched::new(child).unwrap();
+    until("the child's first thread to end", || first_ended(&mut of_child));
+    match until("the pipe", || Some(w.wait_of(g.pid())).filter(is_pipe)) {
+        Wait::Pipe { peers, .. } => assert_eq!(peers, [child]),
+        other => panic!("{other:?}"),
     }
     // At a pipe with a name somebody else may still come.
     let fifo = dir.0.join("fifo");

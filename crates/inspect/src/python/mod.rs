@@ -12,7 +12,7 @@ use crate::stacks::MAX_KEPT;
 use crate::stacks::elf::{Elf, Room};
 use crate::stacks::module;
 use crate::waits::Watched;
-use crate::{Error, Mapping, Maps, Memory, Sure};
+use crate::{Error, Mapping, Maps, Memory, Sure, procfs};
 use layout::{Gil, Layout, OWNED_BY_C, Top};
 use std::collections::{HashMap, HashSet};
 
@@ -66,7 +66,7 @@ pub struct Python {
 /// Looks for an interpreter. `Ok(None)`: there is none. `Err` names an interpreter that cannot be read.
 pub fn find(pid: i32) -> Result<Option<Python>, PythonError> {
     let maps = Maps::of(pid)?;
-    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let exe = std::fs::read_link(format!("/proc/{}/exe", procfs::living(pid))).unwrap_or_default();
     let memory = Memory::of(pid);
     let room = Room::of(MAX_KEPT);
     let mut seen = HashSet::new();

@@ -122,7 +122,7 @@ pub(crate) fn split_off(pid: i32, elf: &Elf, room: &Room) -> Option<Elf> {
 
 /// Where such files are looked for.
 fn roots(pid: i32) -> [PathBuf; 2] {
-    [PathBuf::from("/"), PathBuf::from(format!("/proc/{pid}/root"))]
+    [PathBuf::from("/"), PathBuf::from(format!("/proc/{}/root", procfs::living(pid)))]
 }
 
 /// A plain file, opened so that nothing can block.
@@ -133,6 +133,7 @@ fn plain(path: impl AsRef<Path>) -> Option<File> {
 
 /// The file behind a mapping: also when its name is gone, and by the names of the process' own root directory.
 fn open(pid: i32, m: &Mapping) -> Option<File> {
+    let pid = procfs::living(pid);
     if m.ino == 0 || on_fuse(pid, m) {
         return None;
     }

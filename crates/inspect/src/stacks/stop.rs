@@ -239,7 +239,8 @@ pub(crate) fn asleep(pid: i32, tid: i32, maps: &Maps) -> Result<Option<Copied>, 
     let before = look()?;
     let (sp, pc) = match Seen::parse(before.as_bytes()) {
         Some(Seen::In(c)) => (c.sp, c.pc),
-        Some(Seen::Outside(sp, pc)) => (sp, pc),
+        // Of one that has ended both are 0.
+        Some(Seen::Outside(sp, pc)) if sp != 0 => (sp, pc),
         _ => return Ok(None),
     };
     let (base, stack) = copy(pid, sp, maps);

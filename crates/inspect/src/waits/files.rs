@@ -121,7 +121,7 @@ pub(crate) fn count(pid: i32) -> Option<usize> {
 pub(crate) fn is_32bit(pid: i32) -> bool {
     use io::Read;
     let mut ident = [0u8; 5];
-    File::open(format!("/proc/{pid}/exe"))
+    File::open(format!("/proc/{}/exe", procfs::living(pid)))
         .and_then(|mut f| f.read_exact(&mut ident))
         .is_ok_and(|()| &ident == b"\x7fELF\x01")
 }

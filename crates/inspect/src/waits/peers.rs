@@ -47,7 +47,7 @@ pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call) -> Option<Wait> {
     let fd = call.args[0] as i32;
     let link = link(pid, tid, fd)?;
     if let Some(ino) = inside(&link, "socket:[") {
-        return Some(socket::wait(pid, fd, ino, called));
+        return Some(socket::wait(tid, fd, ino, called));
     }
     let (ino, named) = match inside(&link, "pipe:[") {
         Some(ino) => (ino, false),
@@ -75,10 +75,7 @@ fn inside(link: &str, prefix: &str) -> Option<u64> {
 /// Processes that have a descriptor with this link, sorted; with `writable`, only such as may be written to (or not).
 pub(super) fn holders(link: &str, writable: Option<bool>) -> Vec<i32> {
     let holds = |pid: &i32| {
-        let Ok(dir) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-            return false;
-        };
-        dir.flatten().any(|e| {
+        descriptors(*pid).any(|e| {
             // The link's own mode tells how the file is open.
             fs::read_link(e.path()).is_ok_and(|l| l.as_os_str() == link)
                 && writable.is_none_or(|w| {
@@ -88,6 +85,17 @@ pub(super) fn holders(link: &str, writable: Option<bool>) -> Vec<i32> {
         })
     };
     procfs::ids("/proc").unwrap_or_default().into_iter().filter(holds).collect()
+}
+
+/// The descriptors of a process, as entries of a directory of links.
+fn descriptors(pid: i32) -> impl Iterator<Item = fs::DirEntry> {
+    let list = |pid: i32| fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().peekable();
+    let mut all = list(pid);
+    // None at all: perhaps its first thread has ended.
+    if all.peek().is_none() {
+        all = list(procfs::living(pid));
+    }
+    all
 }
 
 /// The process whose lock stands in the way of one that waits.

@@ -1,6 +1,6 @@
 //! The other side of a socket, where it is on this machine.
 //!
-//! Owns: the tables in `/proc/PID/net` and one netlink question for unix sockets. Refuses: peers in another network
+//! Owns: the tables in `/proc/TID/net` and one netlink question for unix sockets. Refuses: peers in another network
 //! namespace than the socket's own; for unix sockets also sockets outside this process' network namespace.
 
 use super::Wait;
@@ -12,9 +12,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// Bytes read of one socket table.
 const TABLE: u64 = 64 << 20;
 
-/// The wait for a socket, with what can be found out of its other side.
-pub(super) fn wait(pid: i32, fd: i32, ino: u64, call: &'static str) -> Wait {
-    let (local, remote, peers) = inet(pid, ino).or_else(|| unix(pid, ino)).unwrap_or_default();
+/// The wait of a thread for a socket, with what can be found out of its other side.
+pub(super) fn wait(tid: i32, fd: i32, ino: u64, call: &'static str) -> Wait {
+    let (local, remote, peers) = inet(tid, ino).or_else(|| unix(tid, ino)).unwrap_or_default();
     Wait::Socket { fd, ino, call, local, remote, peers }
 }
 
@@ -27,10 +27,10 @@ struct Line {
     ino: u64,
 }
 
-fn inet(pid: i32, ino: u64) -> Option<Found> {
+fn inet(tid: i32, ino: u64) -> Option<Found> {
     let mut all = Vec::new();
     for (file, proto) in [("tcp", "tcp"), ("tcp6", "tcp"), ("udp", "udp"), ("udp6", "udp")] {
-        let text = procfs::text(&format!("/proc/{pid}/net/{file}"), TABLE).unwrap_or_default();
+        let text = procfs::text(&format!("/proc/{tid}/net/{file}"), TABLE).unwrap_or_default();
         all.extend(text.lines().skip(1).filter_map(|l| line(l, proto)));
     }
     let own = all.iter().find(|l| l.ino == ino)?;
@@ -70,8 +70,8 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
 
-fn unix(pid: i32, ino: u64) -> Option<Found> {
-    let text = procfs::text(&format!("/proc/{pid}/net/unix"), TABLE).ok()?;
+fn unix(tid: i32, ino: u64) -> Option<Found> {
+    let text = procfs::text(&format!("/proc/{tid}/net/unix"), TABLE).ok()?;
     let path_of = |ino: u64| {
         text.lines().skip(1).find_map(|l| {
             let f: Vec<&str> = l.split_whitespace().collect();

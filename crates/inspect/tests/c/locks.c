@@ -1,4 +1,5 @@
-/* Threads that wait for locks, one arrangement a run: locks MODE [FILE]. Prints "ready" once all threads run. */
+/* Threads that wait for locks, one arrangement a run: locks MODE [FILE], or locks MODE leave: the first thread ends then.
+ * Prints "ready" once all threads run. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -209,5 +210,6 @@ int main(int argc, char **argv)
     else { fprintf(stderr, "unknown mode %s\n", mode); return 2; }
     meet();
     ready();
+    if (argc > 2 && !strcmp(argv[2], "leave")) pthread_exit(NULL);
     forever();
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 
 static void ready(void) { puts("ready"); fflush(stdout); }
 static void forever(void) { for (;;) pause(); }
+static void *idle(void *a) { forever(); return a; }
 
 int main(int argc, char **argv)
 {
@@ -28,6 +30,18 @@ int main(int argc, char **argv)
     if (!strcmp(kind, "pipe")) {
         /* A child holds the other end. */
         if (!fork()) { close(p[0]); forever(); }
+        close(p[1]);
+        ready();
+        return (int)read(p[0], &byte, 1);
+    }
+    if (!strcmp(kind, "pipe-left")) {
+        /* A child holds the other end, whose first thread has ended. */
+        if (!fork()) {
+            pthread_t t;
+            close(p[0]);
+            pthread_create(&t, NULL, idle, NULL);
+            pthread_exit(NULL);
+        }
         close(p[1]);
         ready();
         return (int)read(p[0], &byte, 1);
