@@ -114,7 +114,7 @@ impl RingWatch {
     /// Who waits for whom, for all threads or for some.
     fn edges(&mut self, only: Option<&BTreeSet<i32>>) -> BTreeMap<i32, Member> {
         let mut out = BTreeMap::new();
-        let mut given_up = Vec::new();
+        let (mut inheriting, mut given_up) = (BTreeSet::new(), Vec::new());
         for w in &mut self.watched {
             let pid = w.pid();
             let waits: Vec<(i32, Waiting)> = w.futex_calls(only).into_iter().filter(|(_, c)| !c.timed).collect();
@@ -123,11 +123,14 @@ impl RingWatch {
                     given_up.push((pid, tid, f));
                 } else if let Some(m) = member(pid, tid, &f) {
                     out.insert(tid, m);
+                    if f.call.pi() {
+                        inheriting.insert(tid);
+                    }
                 }
             }
         }
         for (pid, tid, f) in given_up {
-            close(&mut out, pid, tid, &f);
+            close(&mut out, &inheriting, pid, tid, &f);
         }
         out
     }
@@ -146,12 +149,13 @@ fn member(pid: i32, tid: i32, f: &FutexWait) -> Option<Member> {
 }
 
 /// The edge of a thread whose wait the kernel refused because it would have closed a ring: it leads to one of those who
-/// wait for this thread, over however many others. With one there is no choice; of several the last of the chain is
-/// taken, and that is a guess at who is a member, not at whether they are stuck. With none the holder has ended, or the thread wanted
-/// a mutex of its own.
-fn close(edges: &mut BTreeMap<i32, Member>, pid: i32, tid: i32, f: &FutexWait) {
+/// wait for this thread, over however many others, for priority-inheriting mutexes: the kernel knows no other holders. With one
+/// there is no choice; of several the last of the chain is taken, and that is a guess at who is a member, not at whether
+/// they are stuck. With none the holder has ended, or the thread wanted a mutex of its own.
+fn close(edges: &mut BTreeMap<i32, Member>, inheriting: &BTreeSet<i32>, pid: i32, tid: i32, f: &FutexWait) {
     let mut chain = vec![tid];
-    while let Some(m) = edges.values().find(|m| chain.last() == Some(&m.waits_for) && !chain.contains(&m.tid)) {
+    let waits_for = |m: &Member, last: Option<&i32>| inheriting.contains(&m.tid) && last == Some(&m.waits_for);
+    while let Some(m) = edges.values().find(|m| waits_for(m, chain.last()) && !chain.contains(&m.tid)) {
         chain.push(m.tid);
     }
     if let [_, .., last] = chain[..] {

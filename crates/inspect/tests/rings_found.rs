@@ -4,7 +4,7 @@ mod common;
 use common::{Dir, Running, until};
 use orbit_inspect::Sure;
 use orbit_inspect::rings::{Ring, RingWatch};
-use orbit_inspect::waits::{FutexKind, Key, State, Watched};
+use orbit_inspect::waits::{FutexKind, Key, State, Wait, Watched};
 use std::path::Path;
 use std::time::Duration;
 
@@ -42,6 +42,23 @@ fn rings_of_one_process() {
     // The C library notices this one and parks a thread for ever; the mutex is then found on its stack.
     let ring = one_ring(&program, "pi", 2);
     assert!(ring.sure >= Sure::Likely);
+}
+
+#[test]
+fn one_that_only_joins_is_no_member() {
+    let dir = Dir::new("rings-join");
+    let program = dir.build("locks.c", &["-O2"]);
+    let p = Running::program(&program, &["pi", "join"]);
+    let mut watched = Watched::new(p.pid()).unwrap();
+    until("the first thread to join", || match watched.wait_of(p.pid()) {
+        Wait::Futex(f) => matches!(f.kind, FutexKind::Join(_)).then_some(()),
+        _ => None,
+    });
+    let mut watch = RingWatch::new(&[p.pid()]).unwrap();
+    let ring = until("a ring", || watch.scan().pop());
+    assert_eq!(ring.members.len(), 2, "{ring}");
+    assert!(ring.members.iter().all(|m| m.tid != p.pid()), "{ring}");
+    assert_eq!(ring.sure, Sure::Likely, "{ring}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-/* Threads that wait for locks, one arrangement a run: locks MODE [FILE], or locks MODE leave: the first thread ends then.
+/* Threads that wait for locks, one arrangement a run: locks MODE [FILE], or locks MODE leave|join: what the first thread does then.
  * Prints "ready" once all threads run. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -211,5 +211,6 @@ int main(int argc, char **argv)
     meet();
     ready();
     if (argc > 2 && !strcmp(argv[2], "leave")) pthread_exit(NULL);
+    if (argc > 2 && !strcmp(argv[2], "join")) pthread_join(threads[0], NULL);
     forever();
 }
