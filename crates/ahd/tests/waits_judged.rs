@@ -54,6 +54,19 @@ fn a_lock_held_by_one_whose_child_works() {
 }
 
 #[test]
+fn a_lock_whose_taker_has_ended() {
+    // A child has it from the taker.
+    quiet("judged-left", "lock-left-and-work", "DIR/lock", Duration::from_secs(3), Duration::from_secs(5));
+    let Some((_dir, _program, mut watcher)) = start("judged-left2", "lock-left", "DIR/lock", Duration::from_secs(2))
+    else {
+        return;
+    };
+    let hang = watcher.hang();
+    let there = |pid: i32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+    assert!(hang.threads.len() == 2 && hang.threads.iter().all(|t| there(t.pid)), "{hang:#?}");
+}
+
+#[test]
 fn two_processes_with_two_locks_on_files() {
     // Long before the limit.
     let Some((_dir, program, mut watcher)) = start("judged-cross", "crosswise", "DIR", Duration::from_secs(600)) else {

@@ -92,6 +92,21 @@ fn descriptors_and_children() {
 }
 
 #[test]
+fn a_lock_that_outlasts_who_took_it() {
+    let dir = Dir::new("waits-left");
+    let program = dir.build("waits.c", &["-O2", "-w"]);
+    let g = Running::program(&program, &["flock-left", dir.0.join("locked").to_str().unwrap()]);
+    let mut w = Watched::new(g.pid()).unwrap();
+    let owner = until("the lock", || match w.wait_of(g.pid()) {
+        Wait::FileLock { owner, .. } => Some(owner),
+        _ => None,
+    });
+    // Of two that have it one got it from the other.
+    let children = owner.map(|o| std::fs::read_to_string(format!("/proc/{o}/task/{o}/children")).unwrap_or_default());
+    assert!(children.is_some_and(|c| !c.is_empty()), "{owner:?}");
+}
+
+#[test]
 fn the_rest() {
     let dir = Dir::new("waits-rest");
     let program = dir.build("waits.c", &["-O2", "-w"]);

@@ -68,7 +68,7 @@ pub enum Wait {
     FileLock {
         /// The file.
         path: String,
-        /// Process that holds a lock in the way, as `/proc/locks` has it.
+        /// Process that holds a lock in the way: that took it, or one that has it from a process that took it and has ended.
         owner: Option<i32>,
     },
     /// For a child process to end.

@@ -40,7 +40,7 @@ pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call) -> Option<Wait> {
         | libc::SYS_connect => Direction::Write,
         libc::SYS_flock | libc::SYS_fcntl => {
             let path = link(pid, tid, call.args[0] as i32)?;
-            return Some(Wait::FileLock { owner: lock_owner(pid, call.args[0] as i32), path });
+            return Some(Wait::FileLock { owner: lock_owner(pid, tid, call.args[0] as i32, &path), path });
         }
         _ => return None,
     };
@@ -98,32 +98,76 @@ fn descriptors(pid: i32) -> impl Iterator<Item = fs::DirEntry> {
     all
 }
 
-/// The process whose lock stands in the way of one that waits.
-fn lock_owner(pid: i32, fd: i32) -> Option<i32> {
+/// A process that holds the lock in the way of a thread that waits for one on a file.
+///
+/// The kernel gives a lock of `flock` back once nobody has the file open that way any more: it may outlast the process that took
+/// it (as `flock 9` in a shell's script does), and another process may have that one's number by now. So the one that took it
+/// must be seen to have it still; else it is whoever has it, and where several do, the one the others inherited it from.
+fn lock_owner(pid: i32, tid: i32, fd: i32, path: &str) -> Option<i32> {
     let text = procfs::text("/proc/locks", 16 << 20).ok()?;
-    let ino = fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok()?.ino();
-    owner_in(&text, pid, ino)
+    let ino = fs::metadata(format!("/proc/{pid}/task/{tid}/fd/{fd}")).ok()?.ino();
+    let lock = lock_in(&text, pid, ino)?;
+    if lock.taker <= 0 {
+        return None;
+    }
+    if lock.line[0] != "FLOCK" || lock.held_by(lock.taker).unwrap_or(true) {
+        return Some(lock.taker);
+    }
+    let mut all = holders(path, None);
+    all.retain(|&p| lock.held_by(p) == Some(true));
+    let mut first = all.iter().filter(|&&p| parent(p).is_none_or(|p| !all.contains(&p)));
+    first.next().filter(|_| first.next().is_none()).copied()
 }
 
-/// In the text of `/proc/locks` waiters follow the lock they wait for, with its number and an arrow.
-fn owner_in(locks: &str, waiter: i32, ino: u64) -> Option<i32> {
-    let mut holder: Option<(&str, i32)> = None;
+/// A lock on a file.
+struct Lock<'a> {
+    /// The process that took it; of a lock that belongs to an open file, -1.
+    taker: i32,
+    /// Its line from the kind on, in words.
+    line: Vec<&'a str>,
+}
+
+impl Lock<'_> {
+    /// Whether a process has the file open so that it holds the lock; nothing if that may not be seen.
+    fn held_by(&self, pid: i32) -> Option<bool> {
+        let dir = match fs::read_dir(format!("/proc/{}/fdinfo", procfs::living(pid))) {
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => return None,
+            dir => dir,
+        };
+        let is_this = |l: &str| {
+            // The kernel writes it as it does in `/proc/locks`, behind a number of its own.
+            l.strip_prefix("lock:").is_some_and(|l| l.split_whitespace().skip(1).eq(self.line.iter().copied()))
+        };
+        let files = dir.into_iter().flatten().flatten();
+        let mut texts = files.filter_map(|f| fs::read_to_string(f.path()).ok());
+        Some(texts.any(|t| t.lines().any(is_this)))
+    }
+}
+
+/// The lock that one waits for: in the text of `/proc/locks` waiters follow it, with its number and an arrow.
+fn lock_in(locks: &str, waiter: i32, ino: u64) -> Option<Lock<'_>> {
+    let mut held: Option<(&str, Lock)> = None;
     for l in locks.lines() {
         let mut f: Vec<&str> = l.split_whitespace().collect();
         let blocked = f.get(1) == Some(&"->");
         if blocked {
             f.remove(1);
         }
-        let (Some(id), Some(pid), Some(file)) = (f.first(), f.get(4).and_then(|p| p.parse().ok()), f.get(5)) else {
+        let (Some(&id), Some(pid), Some(file)) = (f.first(), f.get(4).and_then(|p| p.parse().ok()), f.get(5)) else {
             continue;
         };
         if !blocked {
-            holder = Some((id, pid));
+            held = Some((id, Lock { taker: pid, line: f.split_off(1) }));
         } else if pid == waiter && file.rsplit(':').next().and_then(|i| i.parse().ok()) == Some(ino) {
-            return holder.filter(|h| h.0 == *id && h.1 > 0).map(|h| h.1);
+            return held.filter(|h| h.0 == id).map(|h| h.1);
         }
     }
     None
+}
+
+/// The parent of a process.
+fn parent(pid: i32) -> Option<i32> {
+    procfs::field(&procfs::text(&format!("/proc/{pid}/status"), 8192).ok()?, "PPid")?.parse().ok()
 }
 
 /// The children a call waits for: the one it names, if that is there, else all.
@@ -138,9 +182,6 @@ pub(super) fn children(pid: i32, call: &Call) -> Vec<i32> {
     }
     if !told {
         // A kernel without these lists: ask every process for its parent.
-        let parent = |p: i32| -> Option<i32> {
-            procfs::field(&procfs::text(&format!("/proc/{p}/status"), 8192).ok()?, "PPid")?.parse().ok()
-        };
         all = procfs::ids("/proc").unwrap_or_default();
         all.retain(|&p| parent(p) == Some(pid));
     }
@@ -178,7 +219,7 @@ pub(super) fn watched(pid: i32, tid: i32, fd: i32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::owner_in;
+    use super::{Lock, lock_in};
 
     #[test]
     fn holder_is_the_lock_above_the_waiter() {
@@ -187,8 +228,16 @@ mod tests {
                     2: POSIX  ADVISORY  WRITE -1 08:01:78 0 EOF\n\
                     2: -> POSIX  ADVISORY  WRITE 12 08:01:78 0 EOF\n\
                     rubbish\n";
-        assert_eq!(owner_in(text, 11, 77), Some(10));
-        assert_eq!(owner_in(text, 12, 78), None, "an open-file lock has no process");
-        assert_eq!(owner_in(text, 13, 77), None);
+        let taker = |waiter, ino| lock_in(text, waiter, ino).map(|l| l.taker);
+        assert_eq!(taker(11, 77), Some(10));
+        assert_eq!(taker(12, 78), Some(-1), "an open-file lock has no process");
+        assert_eq!(taker(13, 77), None);
+    }
+
+    #[test]
+    fn a_stranger_with_the_number_of_one_that_has_ended() {
+        let line = "FLOCK ADVISORY WRITE 10 08:01:77 0 EOF".split(' ').collect();
+        let lock = Lock { taker: std::process::id() as i32, line };
+        assert_eq!(lock.held_by(lock.taker), Some(false));
     }
 }

@@ -94,6 +94,24 @@ int main(int argc, char **argv)
         ready();
         return posix ? fcntl(f, F_SETLKW, &lock) : flock(f, LOCK_EX);
     }
+    if (!strcmp(kind, "flock-left")) {
+        /* Who takes the lock ends; a child of its has it from it, and one of that one's in turn. */
+        int up[2];
+        if (pipe(up)) return 1;
+        pid_t c = fork();
+        if (!c) {
+            int f = open(argv[2], O_RDWR | O_CREAT, 0600);
+            if (flock(f, LOCK_EX)) _exit(1);
+            if (fork()) _exit(0);
+            if (fork()) write(up[1], "x", 1);
+            forever();
+        }
+        waitpid(c, NULL, 0);
+        read(up[0], &byte, 1);
+        int f = open(argv[2], O_RDWR | O_CREAT, 0600);
+        ready();
+        return flock(f, LOCK_EX);
+    }
     if (!strcmp(kind, "child")) {
         if (!fork()) forever();
         pid_t c = fork();
