@@ -108,6 +108,10 @@ impl Ahd {
             let Some((pid, tid, still)) = next else {
                 break;
             };
+            // As a member of a ring it may have been told just now.
+            if self.processes.get(&pid).and_then(|p| p.threads.get(&tid)).is_none_or(|t| t.told.is_some()) {
+                continue;
+            }
             let started = Instant::now();
             let call = |ahd: &Ahd| ahd.processes.get(&pid).and_then(|p| p.dir.call(tid).ok().flatten());
             let before = call(self);
