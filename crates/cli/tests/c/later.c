@@ -1,5 +1,5 @@
 // A healthy main loop until the file of the first argument is there; then it hangs in the way of the second: self or spin;
-// or renamed: as self, once the file is gone again, after it has taken a name that is no UTF-8 and made a process.
+// or renamed: as self, once the file is gone again, after it has made a process and taken a name that is no UTF-8.
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -26,13 +26,13 @@ int main(int argc, char **argv) {
     if (strcmp(argv[2], "spin") == 0) {
         spin_here();
     } else if (strcmp(argv[2], "renamed") == 0) {
-        prctl(PR_SET_NAME, "\xd0\xb0\xd0");
         if (fork() == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             for (;;) {
                 nanosleep(&nap, 0);
             }
         }
+        prctl(PR_SET_NAME, "\xd0\xb0\xd0");
         while (access(argv[1], F_OK) == 0) {
             nanosleep(&nap, 0);
         }
