@@ -91,7 +91,7 @@ pub unsafe extern "C" fn orbit_call(
     code(|| {
         // SAFETY: the header's contract.
         unsafe {
-            outcome::blank(to, outcome::PENDING);
+            outcome::begin(to)?;
             let taken = taken(orbit, area_count, areas, args, args_size)?;
             future::ended(&wait(taken, &options(func_once, 0, 0)?)?, to)
         }
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn orbit_call_with(
     code(|| {
         // SAFETY: the header's contract.
         unsafe {
-            outcome::blank(to, outcome::PENDING);
+            outcome::begin(to)?;
             let given = given::structure(given)?;
             let options = options(given.func_once, given.flags, given.deadline_us)?;
             let taken = taken(orbit, area_count, areas, args, args_size)?;

@@ -51,7 +51,7 @@ pub unsafe extern "C" fn orbit_future_wait(future: *mut COrbitFuture, to: *mut C
     code(|| {
         // SAFETY: the header's contract.
         unsafe {
-            outcome::blank(to, outcome::PENDING);
+            outcome::begin(to)?;
             ended(&handle::get::<Object>(future)?.future.wait()?, to)
         }
     })
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn orbit_future_wait_timeout(
     code(|| {
         // SAFETY: the header's contract.
         unsafe {
-            outcome::blank(to, outcome::PENDING);
+            outcome::begin(to)?;
             ended(&handle::get::<Object>(future)?.future.wait_timeout(Duration::from_micros(timeout_us))?, to)
         }
     })
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn orbit_future_poll(future: *mut COrbitFuture, to: *mut C
     code(|| {
         // SAFETY: the header's contract.
         unsafe {
-            outcome::blank(to, outcome::PENDING);
+            outcome::begin(to)?;
             match handle::get::<Object>(future)?.future.poll() {
                 Some(outcome) => ended(&outcome, to),
                 None => Err(Failure::new(libc::EINPROGRESS, "the call has not ended; wait for it or ask again")),

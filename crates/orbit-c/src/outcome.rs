@@ -4,7 +4,8 @@ use std::ffi::{c_char, c_int, c_long, c_void};
 
 use orbit::Outcome;
 
-use crate::failure::remember;
+use crate::failure::{Answer, remember};
+use crate::given;
 
 /// Addresses of a backtrace that fit.
 const FRAMES: usize = 32;
@@ -27,7 +28,7 @@ pub struct COutcome {
 }
 
 /// The kinds, as the header numbers them.
-pub(crate) const PENDING: c_int = 0;
+const PENDING: c_int = 0;
 const RETURNED: c_int = 1;
 const CRASHED: c_int = 2;
 const EXITED: c_int = 3;
@@ -36,12 +37,26 @@ const OUT_OF_MEMORY: c_int = 5;
 const TIMED_OUT: c_int = 6;
 const CANCELLED: c_int = 7;
 
+/// Checks a place for an outcome, if one is wanted, and says there that the call has not ended. To be done before anything else
+/// is: a call that was made must have a place to be told in.
+///
+/// # Safety
+/// If not null, and where memory can be, the pointer may be written to.
+pub(crate) unsafe fn begin(to: *mut COutcome) -> Answer<()> {
+    if !to.is_null() {
+        given::place(to, "the outcome")?;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { blank(to, PENDING) };
+    Ok(())
+}
+
 /// Writes an outcome of this kind with nothing else in it. The long fields at the end are left alone but for their
 /// emptiness: a call that returns pays for a few words.
 ///
 /// # Safety
 /// If not null, the pointer may be written to.
-pub(crate) unsafe fn blank(to: *mut COutcome, kind: c_int) {
+unsafe fn blank(to: *mut COutcome, kind: c_int) {
     if to.is_null() {
         return;
     }

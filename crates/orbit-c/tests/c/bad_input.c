@@ -1,6 +1,7 @@
 /* Bad input of every kind gives a clear error and costs nothing: afterwards a call still works. */
 #include "check.h"
 #include <stdint.h>
+#include <sys/mman.h>
 
 static long forty_two(void *store, void *args)
 {
@@ -95,6 +96,39 @@ int main(void)
     FAILS(orbit_create("data", (orbit_entry)(void *)&local, NULL), EINVAL);
     FAILS(orbit_create("nowhere", (orbit_entry)(uintptr_t)0x10, NULL), EINVAL);
     GIVES(orbit_call(orbit, 0, NULL, (orbit_entry)(uintptr_t)0x10, NULL, 0, &end), -EINVAL);
+
+    /* Places for an outcome: refused before a call is made, which the count of calls shows. */
+    struct orbit_future *ended = orbit_call_async(orbit, 0, 0, NULL, NULL, NULL, 0);
+    CHECK(ended);
+    GIVES(orbit_future_wait(ended, NULL), 0);
+    struct orbit_call_options plain = ORBIT_CALL_OPTIONS_INIT;
+    struct orbit_counters before, after;
+    GIVES(orbit_stats(orbit, &before), 0);
+    uintptr_t user_end = (uintptr_t)1 << 47;
+    uintptr_t nowhere[] = {8, 0xffff800000000000, UINTPTR_MAX - 7, (uintptr_t)1 << 63, 0xffffffffff600000};
+    for (size_t i = 0; i < sizeof nowhere / sizeof *nowhere; i++) {
+        struct orbit_outcome *to = (void *)nowhere[i];
+        GIVES(orbit_call(orbit, 0, NULL, NULL, NULL, 0, to), -EFAULT);
+        CHECK(strstr(orbit_last_error(), "outcome"));
+        GIVES(orbit_call_with(orbit, 0, NULL, NULL, 0, &plain, to), -EFAULT);
+        GIVES(orbit_future_wait(ended, to), -EFAULT);
+        GIVES(orbit_future_wait_timeout(ended, 1, to), -EFAULT);
+        GIVES(orbit_future_poll(ended, to), -EFAULT);
+        GIVES(orbit_call(orbit, 0, NULL, NULL, to, 16, &end), -EFAULT);
+    }
+    /* Beyond 47 bits there is memory with five levels of page tables only. */
+    void *above = mmap((void *)(user_end << 3), 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(above != MAP_FAILED);
+    if ((uintptr_t)above < user_end) {
+        GIVES(orbit_call(orbit, 0, NULL, NULL, NULL, 0, (void *)(user_end - 4096)), -EFAULT);
+        GIVES(orbit_call(orbit, 0, NULL, NULL, NULL, 0, (void *)(user_end - 4096 - 16)), -EFAULT);
+        GIVES(orbit_call(orbit, 0, NULL, NULL, NULL, 0, (void *)(user_end << 3)), -EFAULT);
+        GIVES(orbit_call(orbit, 0, NULL, NULL, (void *)(user_end << 3), 16, &end), -EFAULT);
+    }
+    GIVES(orbit_stats(orbit, &after), 0);
+    CHECK(before.calls == after.calls);
+    GIVES(orbit_call(orbit, 0, NULL, NULL, above, 16, above), 0);
+    munmap(above, 4096);
 
     /* Structures: no size, an unknown choice, from a newer program. */
     struct orbit_options options = ORBIT_OPTIONS_INIT;
