@@ -10,7 +10,7 @@ use crate::keeper::Keeper;
 use crate::query::{self, Question};
 use crate::record::Entry;
 use crate::task::{self, Fault};
-use crate::{sensor, with_keeper};
+use crate::{acl, sensor, with_keeper};
 
 /// Entries that `GET` gives when not told otherwise, as in Redis.
 const DEFAULT_COUNT: u64 = 10;
@@ -18,10 +18,19 @@ const DEFAULT_COUNT: u64 = 10;
 /// Within what time a fault that ends by itself must have done so.
 const FAULT_DEADLINE: Duration = Duration::from_secs(30);
 
+/// What the commands that Redis has no like of ask the right to where it has not the command that comes nearest either.
+const ELSE: &[&[u8]] = &[b"SLOWLOG", b"GET"];
+
 /// `ORBIT.SLOWLOG GET [count] | LEN | RESET | HELP`: as Redis' own `SLOWLOG`.
 pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
     let word = |at: usize| args.get(at).map(RedisString::as_slice);
     let is = |name: &str| word(1).is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()));
+    // Redis, too, finds a number of words that fits no subcommand wrong before it looks at rights.
+    if let Some(word) = word(1)
+        && (args.len() == 2 || is("GET"))
+    {
+        acl::may(ctx, &[&[b"SLOWLOG", word]])?;
+    }
     let question = match args.len() {
         2 if is("RESET") => {
             sensor::harvest(ctx);
@@ -125,6 +134,7 @@ pub fn fault(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
     if args.len() != 2 {
         return Err(RedisError::WrongArity);
     }
+    acl::may(ctx, &[&[b"DEBUG"], ELSE])?;
     if with_keeper(|keeper| keeper.options.faults) != Some(true) {
         return Err(RedisError::Str("ERR faults are not allowed here: load the module with the arguments faults yes"));
     }
@@ -158,6 +168,7 @@ pub fn info(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
     if args.len() != 1 {
         return Err(RedisError::WrongArity);
     }
+    acl::may(ctx, &[&[b"INFO"], ELSE])?;
     sensor::harvest(ctx);
     let text = with_keeper(|keeper| {
         keeper.hand_over();

@@ -7,6 +7,7 @@
 //! | `keeper` | ring, hand-over, what was lost (Redis' side) |
 //! | `record`, `ring` | how an entry looks, how it travels |
 //! | `task`, `log` | the log and what runs in the orbit |
+//! | `acl` | who may ask |
 //! | `commands`, `query` | `ORBIT.SLOWLOG`, `ORBIT.INFO`, `ORBIT.FAULT`, and clients that wait for an answer |
 //!
 //! Everything in Redis runs on its main thread and never waits for the orbit there.
@@ -14,6 +15,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 #![expect(missing_docs, reason = "the two public functions are those that redis_module! makes for Redis")]
 
+mod acl;
 mod commands;
 mod keeper;
 mod log;
@@ -84,8 +86,8 @@ redis_module::redis_module! {
     init: load,
     deinit: unload,
     commands: [
-        ["orbit.slowlog", commands::slowlog, "admin", 0, 0, 0, ""],
-        ["orbit.info", commands::info, "admin", 0, 0, 0, ""],
-        ["orbit.fault", commands::fault, "admin", 0, 0, 0, ""],
+        ["orbit.slowlog", commands::slowlog, "admin", 0, 0, 0, "", "admin slow dangerous"],
+        ["orbit.info", commands::info, "admin", 0, 0, 0, "", "slow dangerous"],
+        ["orbit.fault", commands::fault, "admin", 0, 0, 0, "", "admin slow dangerous"],
     ],
 }
