@@ -22,6 +22,8 @@ use crate::with_keeper;
 
 /// Threshold, microseconds; negative: Redis notes nothing.
 static THRESHOLD: AtomicI64 = AtomicI64::new(-1);
+/// Entries that Redis' own log keeps; negative: not asked yet.
+static KEPT: AtomicI64 = AtomicI64::new(-1);
 /// When the event loop last woke, nanoseconds of CLOCK_MONOTONIC.
 static WOKE: AtomicU64 = AtomicU64::new(0);
 /// Id that the next entry of Redis' own log will have.
@@ -51,14 +53,15 @@ fn unix_time() -> i64 {
     unsafe { libc::time(std::ptr::null_mut()) }
 }
 
-/// Begins to watch. `threshold`, if given, becomes Redis' own `slowlog-log-slower-than`.
+/// Begins to watch. An error names what this server lacks. `threshold`, if given, becomes Redis' own `slowlog-log-slower-than`.
 pub fn start(ctx: &Context, threshold: Option<i64>, every: u32) -> Result<(), String> {
     if let Some(threshold) = threshold {
         ctx.call("CONFIG", &["SET", "slowlog-log-slower-than", &threshold.to_string()])
             .map_err(|e| format!("setting slowlog-log-slower-than to {threshold}: {e}"))?;
     }
-    read_threshold(ctx);
-    NEXT_ID.store(look(ctx, 1, 0).first().map_or(0, |newest| newest.id + 1), Relaxed);
+    KEPT.store(-1, Relaxed);
+    read_settings(ctx)?;
+    NEXT_ID.store(look(ctx, 1, 0)?.first().map_or(0, |newest| newest.id + 1), Relaxed);
     WOKE.store(now_ns(), Relaxed);
     subscribe(ctx, raw::REDISMODULE_EVENT_EVENTLOOP, on_event_loop)?;
     subscribe(ctx, raw::REDISMODULE_EVENT_CONFIG, on_config)?;
@@ -96,18 +99,43 @@ fn subscribe(ctx: &Context, id: u64, callback: Callback) -> Result<(), String> {
     }
 }
 
-fn read_threshold(ctx: &Context) {
+/// Reads what Redis is configured to note. A server that keeps no entry shows none, so there is none to be counted as
+/// missed either: that is said.
+fn read_settings(ctx: &Context) -> Result<(), String> {
+    THRESHOLD.store(setting(ctx, "slowlog-log-slower-than")?, Relaxed);
+    let kept = setting(ctx, "slowlog-max-len")?;
+    if KEPT.swap(kept, Relaxed) != 0 && kept == 0 {
+        ctx.log_warning("orbit: slowlog-max-len is 0: Redis keeps no slow command, so none is seen or counted");
+    }
+    Ok(())
+}
+
+/// A setting of Redis that is a number.
+fn setting(ctx: &Context, name: &str) -> Result<i64, String> {
     let number = |value: &RedisValue| std::str::from_utf8(text(value)).ok()?.parse().ok();
-    let value = match ctx.call("CONFIG", &["GET", "slowlog-log-slower-than"]) {
+    let value = match ctx.call("CONFIG", &["GET", name]) {
         Ok(RedisValue::Array(pair)) => pair.get(1).and_then(number),
         Ok(RedisValue::Map(map)) => map.values().next().and_then(number),
         _ => None,
     };
-    THRESHOLD.store(value.unwrap_or(-1), Relaxed);
+    value.ok_or_else(|| lacking(&format!("CONFIG GET {name}")))
 }
 
+/// Why the module cannot work without a command that has not answered as it should.
+fn lacking(command: &str) -> String {
+    format!(
+        "{command} does not answer: the module needs the commands CONFIG and SLOWLOG by these names; is one renamed \
+         (rename-command)?"
+    )
+}
+
+/// The settings are others now. What was noted under the old ones is taken first.
 unsafe extern "C" fn on_config(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
-    read_threshold(&Context::new(ctx));
+    let ctx = Context::new(ctx);
+    harvest(&ctx);
+    if let Err(why) = read_settings(&ctx) {
+        ctx.log_warning(&format!("orbit: {why}"));
+    }
 }
 
 unsafe extern "C" fn on_event_loop(
@@ -138,9 +166,10 @@ pub fn harvest(ctx: &Context) {
         return;
     }
     let next = NEXT_ID.load(Relaxed);
-    let mut fresh = look(ctx, FIRST_LOOK, next);
+    // A command that was there when the module was loaded stays there: a look that fails has nothing new to tell.
+    let mut fresh = look(ctx, FIRST_LOOK, next).unwrap_or_default();
     if fresh.len() as i64 == FIRST_LOOK {
-        fresh = look(ctx, -1, next);
+        fresh = look(ctx, -1, next).unwrap_or(fresh);
     }
     let Some(newest) = fresh.first().map(|entry| entry.id) else { return };
     NEXT_ID.store(newest + 1, Relaxed);
@@ -174,9 +203,13 @@ impl Staged {
 }
 
 /// Up to `count` entries (-1: all) with an id of at least `from`, the newest first.
-fn look(ctx: &Context, count: i64, from: u64) -> Vec<Staged> {
-    let Ok(RedisValue::Array(entries)) = ctx.call("SLOWLOG", &["GET", &count.to_string()]) else { return Vec::new() };
-    entries.into_iter().map_while(staged).take_while(|entry| entry.id >= from).collect()
+fn look(ctx: &Context, count: i64, from: u64) -> Result<Vec<Staged>, String> {
+    match ctx.call("SLOWLOG", &["GET", &count.to_string()]) {
+        Ok(RedisValue::Array(entries)) => {
+            Ok(entries.into_iter().map_while(staged).take_while(|entry| entry.id >= from).collect())
+        }
+        _ => Err(lacking("SLOWLOG GET")),
+    }
 }
 
 fn staged(entry: RedisValue) -> Option<Staged> {
