@@ -54,7 +54,8 @@
  * Signals: waits go on when a signal handler of yours has run. The library's one thread in main takes no signals.
  * fork: a child has none of its parent's orbits, areas or futures (ECHILD), and may make its own. Objects in the parent's
  * areas are ordinary memory there, copied by the fork: to be read and written, not to be freed or grown (ECHILD as well).
- * exec: nothing is inherited.
+ * exec: nothing is inherited, but for one zombie where main had one thread and held more than 32 MiB, or adopts orphans, when the
+ * library was set up: a plain wait does not see it, one with __WALL reaps it.
  * Blocking: functions that wait say so; all others take microseconds, orbit_init and the first orbit_create some
  * milliseconds.
  * The library prints nothing and never ends your program.

@@ -56,6 +56,7 @@ programs! {
     closed_descriptors_cost_nothing: ["tests/c/closed_descriptors.c"], [&[]];
     limit_of_data: ["tests/c/few_resources.c"], [&["data"]];
     many_threads: ["tests/c/threads.c"], [&[]];
+    nothing_to_wait_for_after_exec: ["tests/c/exec.c"], [&[], &["adopting"], &["large"]];
 }
 
 /// Sets the library up, then loads code, makes an orbit of it, and lets go of both libraries.

@@ -2,8 +2,9 @@
 //!
 //! It has one thread, so `PR_SET_PDEATHSIG` ties its orbits to it without the trap that signal has for threads; it
 //! watches main by a pidfd, so it goes (with its orbits, whatever they left behind, and their control groups) when main
-//! goes, however main goes. Main never sees any of them in its own `wait`: the template is cloned with exit signal 0
-//! where main has one thread, and by two forks where it has more.
+//! goes, however main goes. Main never sees any of them in its own `wait`, nor does a program that it becomes by exec: the
+//! template is forked twice, by raw clones with exit signal 0 where main has one thread, by libc where it has more. Where that
+//! would be of no use or too dear, main with one thread makes it by one such clone, as its own child.
 //!
 //! Messages are datagrams over a socket pair:
 //!
@@ -32,6 +33,9 @@ const ENDED: u8 = 5;
 
 /// Longest message in bytes.
 const MESSAGE: usize = 4096;
+
+/// Bytes of its own that main may hold for its page tables to be copied twice: some milliseconds.
+const COPIED_TWICE: u64 = 32 << 20;
 
 /// How a process ended, as `waitid` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +80,10 @@ impl Template {
         let threads = process::thread_count().unwrap_or(2);
         let life =
             Life { socket: theirs.as_raw_fd(), main: main.as_raw_fd(), main_pid: std::process::id() as i32, window };
-        let (fd, child) = if threads == 1 {
+        let (fd, child) = if threads > 1 {
+            // SAFETY: libc's fork leaves libc's locks in order in the child, whatever other threads hold.
+            (fork_twice(life, &ours, || unsafe { libc_fork() }).map_err(|e| Error::system(doing, e))?, None)
+        } else if better_own_child() {
             // SAFETY: this process has one thread, so its copy finds no lock held by a thread that is not there.
             match unsafe { process::raw_fork(0) }.map_err(|e| Error::system(doing, e))? {
                 None => live(life),
@@ -89,7 +96,8 @@ impl Template {
                 }
             }
         } else {
-            (fork_twice(life, &ours).map_err(|e| Error::system(doing, e))?, None)
+            // SAFETY: as above.
+            (fork_twice(life, &ours, || unsafe { raw_fork() }).map_err(|e| Error::system(doing, e))?, None)
         };
         let link = Link { socket: ours, ended: HashMap::new(), answers: VecDeque::new() };
         Ok(Template { pidfd: fd, link: Mutex::new(link), gone: AtomicBool::new(false), code, child })
@@ -278,27 +286,58 @@ struct Life {
     window: (usize, usize),
 }
 
-/// A template out of a process with several threads: libc's fork mends libc's locks in the child, and a child of that
-/// child is nobody's to wait for.
-fn fork_twice(life: Life, ours: &OwnedFd) -> std::io::Result<OwnedFd> {
-    // SAFETY: libc's fork; the child only forks again and ends, without running anything of the program.
+/// Whether a template is better main's own child than nobody's. A child of a child would come to main all the same if main is
+/// process 1 of a container, or has asked for orphans; and a main that holds much would wait for two copies of its page tables.
+fn better_own_child() -> bool {
+    let mut subreaper: libc::c_int = 0;
+    // SAFETY: the kernel writes one number to a local.
+    let asked = unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut subreaper) };
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let mut pages = statm.split(' ').skip(1).filter_map(|pages| pages.parse::<u64>().ok());
+    // Pages of files are not copied.
+    let own = pages.next().unwrap_or(0).saturating_sub(pages.next().unwrap_or(0)) * map::page_size() as u64;
+    std::process::id() == 1 || (asked == 0 && subreaper != 0) || own > COPIED_TWICE
+}
+
+/// The child's number in the parent, 0 in the child.
+///
+/// # Safety
+/// The child ends by `_exit`.
+unsafe fn libc_fork() -> std::io::Result<i32> {
+    // SAFETY: the caller's contract.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error()),
+        pid => Ok(pid),
+    }
+}
+
+/// The same by a raw clone, whose child ends without a signal.
+///
+/// # Safety
+/// That of [`process::raw_fork`].
+unsafe fn raw_fork() -> std::io::Result<i32> {
+    // SAFETY: the caller's contract.
+    Ok(unsafe { process::raw_fork(0) }?.map_or(0, |child| child.pid))
+}
+
+/// A template that is nobody's to wait for: the child of a child that has ended.
+fn fork_twice(life: Life, ours: &OwnedFd, fork: impl Fn() -> std::io::Result<i32>) -> std::io::Result<OwnedFd> {
+    match fork()? {
         0 => {
-            // SAFETY: as above; the grandchild lives as a template, with libc's locks in order.
-            match unsafe { libc::fork() } {
-                0 => live(life),
-                pid => {
+            match fork() {
+                Ok(0) => live(life),
+                forked => {
                     // SAFETY: a descriptor this process holds.
                     let socket = unsafe { BorrowedFd::borrow_raw(life.socket) };
-                    let made = if pid > 0 { pidfd::open(pid) } else { Err(std::io::Error::last_os_error()) };
+                    let made = forked.and_then(|pid| {
+                        pidfd::open(pid).inspect_err(|_| {
+                            // SAFETY: the child just made, not yet reaped.
+                            unsafe { libc::kill(pid, libc::SIGKILL) };
+                        })
+                    });
                     let _ = match made {
                         Ok(fd) => socket::send(socket, &[CLONED], &[fd.as_fd()]),
                         Err(e) => {
-                            if pid > 0 {
-                                // SAFETY: the child just made, not yet reaped.
-                                unsafe { libc::kill(pid, libc::SIGKILL) };
-                            }
                             let errno = e.raw_os_error().unwrap_or(libc::EIO).to_le_bytes();
                             socket::send(socket, &[FAILED, errno[0], errno[1], errno[2], errno[3]], &[])
                         }
@@ -311,7 +350,7 @@ fn fork_twice(life: Life, ours: &OwnedFd) -> std::io::Result<OwnedFd> {
         pid => {
             // A program that ignores SIGCHLD, or waits for any child in another thread, may have reaped it: no matter.
             // SAFETY: waits for the child just made; a null status is allowed.
-            while unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) } == -1
+            while unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) } == -1
                 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
             {}
             let (mut bytes, mut fds) = ([0u8; 16], Vec::new());
