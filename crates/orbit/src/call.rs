@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -126,26 +127,46 @@ pub(crate) struct Call {
     state: Mutex<State>,
 }
 
+/// A waker, and the mark of the future that was polled with it.
+type Marked = (Weak<()>, Waker);
+
+/// Wakers to be woken once the orbit's lock is free: what a waker does is the program's affair, and it may well ask the
+/// library something. They are woken, each once, when this is dropped. One that panics keeps nobody else from being woken;
+/// the panic has been told by its hook.
+#[derive(Default)]
+pub(crate) struct Wakers(Vec<Marked>);
+
+impl Wakers {
+    pub fn append(&mut self, more: &mut Wakers) {
+        self.0.append(&mut more.0);
+    }
+}
+
+impl Drop for Wakers {
+    fn drop(&mut self) {
+        for (mark, waker) in self.0.drain(..) {
+            // Dropping a waker runs the program's code too.
+            let _ = catch_unwind(AssertUnwindSafe(|| if mark.strong_count() > 0 { waker.wake() } else { drop(waker) }));
+        }
+    }
+}
+
 #[derive(Default)]
 struct State {
     outcome: Option<Outcome>,
     updates: VecDeque<Update>,
     /// One a [`Future`] that was polled as a Rust future, with the future's mark: the last one it was polled with. Those
     /// of futures that were dropped go at the next poll.
-    wakers: Vec<(Weak<()>, Waker)>,
+    wakers: Vec<Marked>,
     event: Option<Arc<OwnedFd>>,
     /// Whether this call is counted in the orbit's `notify` word.
     watched: bool,
 }
 
 impl State {
-    fn take_wakers(&mut self) -> impl Iterator<Item = Waker> + use<> {
-        std::mem::take(&mut self.wakers).into_iter().filter(|(mark, _)| mark.strong_count() > 0).map(|(_, waker)| waker)
-    }
-
     /// Has the future of this mark wake this waker. Returns those that are not needed any more, to be dropped without the
     /// lock: what that does is the program's affair.
-    fn wakes(&mut self, mark: &Arc<()>, waker: Waker) -> Vec<(Weak<()>, Waker)> {
+    fn wakes(&mut self, mark: &Arc<()>, waker: Waker) -> Vec<Marked> {
         let stays = |known: &Weak<()>| known.as_ptr() != Arc::as_ptr(mark) && known.strong_count() > 0;
         let (kept, old) = std::mem::take(&mut self.wakers).into_iter().partition(|(known, _)| stays(known));
         self.wakers = kept;
@@ -174,36 +195,27 @@ impl Call {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Gives the call its outcome, once, and wakes who waits for it. Returns whether the call was being watched.
-    pub fn finish(&self, outcome: Outcome) -> bool {
-        let (wakers, event, watched) = {
-            let mut state = self.lock();
-            if state.outcome.is_some() {
-                return false;
-            }
-            state.outcome = Some(outcome);
-            self.done.store(true, Ordering::Release);
-            (state.take_wakers(), state.event.clone(), std::mem::take(&mut state.watched))
-        };
-        for waker in wakers {
-            waker.wake();
+    /// Gives the call its outcome, once, and tells who waits for it: descriptors now, `wakers` later. Returns whether the call
+    /// was being watched.
+    pub fn finish(&self, outcome: Outcome, wakers: &mut Wakers) -> bool {
+        let mut state = self.lock();
+        if state.outcome.is_some() {
+            return false;
         }
-        if let Some(event) = event {
+        state.outcome = Some(outcome);
+        self.done.store(true, Ordering::Release);
+        wakers.0.append(&mut state.wakers);
+        if let Some(event) = &state.event {
             eventfd::signal(event.as_fd());
         }
-        watched
+        std::mem::take(&mut state.watched)
     }
 
     /// An update arrived for this call.
-    pub fn add_update(&self, update: Update) {
-        let wakers = {
-            let mut state = self.lock();
-            state.updates.push_back(update);
-            state.take_wakers()
-        };
-        for waker in wakers {
-            waker.wake();
-        }
+    pub fn add_update(&self, update: Update, wakers: &mut Wakers) {
+        let mut state = self.lock();
+        state.updates.push_back(update);
+        wakers.0.append(&mut state.wakers);
     }
 
     /// Whether updates wait to be pulled.

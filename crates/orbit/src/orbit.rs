@@ -2,13 +2,14 @@
 
 use std::ffi::CString;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::area::{Area, Hold};
-use crate::call::{CallOptions, Future, Outcome};
+use crate::call::{CallOptions, Future, Outcome, Wakers};
 use crate::channel::{Channel, DownSide};
 use crate::error::{Error, Kind, Result};
 use crate::kept::Kept;
@@ -249,11 +250,48 @@ pub(crate) struct Core {
     /// Failures since a call last returned.
     pub failures: u32,
     pub stats: Stats,
+    /// Whom to wake when the lock is let go of.
+    pub wakers: Wakers,
+}
+
+/// The orbit's lock. Who lets go of it wakes, without it, the wakers that have come together meanwhile.
+pub(crate) struct Locked<'a> {
+    // In this order: fields are dropped as they are declared.
+    core: MutexGuard<'a, Core>,
+    wakers: Wakers,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.wakers.append(&mut self.core.wakers);
+    }
 }
 
 impl Inner {
-    pub fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(|e| e.into_inner())
+    pub fn lock(&self) -> Locked<'_> {
+        Locked { core: self.core.lock().unwrap_or_else(|e| e.into_inner()), wakers: Wakers::default() }
+    }
+
+    /// Sleeps without the lock until something has changed in the life of an orbit that has no process, or this long.
+    pub fn wait_for_change(&self, at_most: Duration) {
+        let core = self.core.lock().unwrap_or_else(|e| e.into_inner());
+        if core.process.is_none() {
+            drop(self.changed.wait_timeout(core, at_most));
+        }
     }
 }
 
@@ -348,6 +386,7 @@ impl Orbit {
                 asked: None,
                 failures: 0,
                 stats: Stats::default(),
+                wakers: Wakers::default(),
             }),
             changed: Condvar::new(),
             status,

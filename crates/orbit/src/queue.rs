@@ -24,7 +24,7 @@ use crate::costs;
 use crate::error::{Error, Kind, Result};
 use crate::life::{EndedBy, State};
 use crate::log::{LogWriter, PAGE};
-use crate::orbit::{Core, Inner, WhenFull};
+use crate::orbit::{Core, Inner, Locked, WhenFull};
 use crate::replica::Replica;
 use crate::task::{A_CENTURY, bytes_of, now_ns};
 
@@ -422,26 +422,17 @@ impl Inner {
     }
 
     /// Sleeps until the orbit has completed a call, or its state has changed, or the deadline has come.
-    fn wait_for_room<'a>(
-        &'a self,
-        core: std::sync::MutexGuard<'a, Core>,
-        deadline: Option<Instant>,
-    ) -> std::sync::MutexGuard<'a, Core> {
+    fn wait_for_room<'a>(&'a self, core: Locked<'a>, deadline: Option<Instant>) -> Locked<'a> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let at_most = left.unwrap_or(Duration::MAX).min(Duration::from_millis(50));
         let up = core.process.as_ref().map(|p| p.up.clone());
         let before = core.queue.completed();
+        drop(core);
         match up {
-            Some(up) => {
-                drop(core);
-                self.sleep_on(&up, before, at_most);
-                self.lock()
-            }
-            None => {
-                let (core, _) = self.changed.wait_timeout(core, at_most).unwrap_or_else(|e| e.into_inner());
-                core
-            }
+            Some(up) => self.sleep_on(&up, before, at_most),
+            None => self.wait_for_change(at_most),
         }
+        self.lock()
     }
 
     fn sleep_on(&self, up: &UpSide, seen: u32, at_most: Duration) {
@@ -475,10 +466,7 @@ impl Inner {
             }
             let slice = until.map_or(SLICE, |until| (until - now).min(SLICE));
             let Some(up) = up else {
-                let core = self.lock();
-                if core.process.is_none() {
-                    drop(self.changed.wait_timeout(core, slice.min(Duration::from_millis(20))));
-                }
+                self.wait_for_change(slice.min(Duration::from_millis(20)));
                 continue;
             };
             while began.elapsed() < spin && up.completed.load(Ordering::Acquire) == seen {
@@ -519,7 +507,7 @@ impl Inner {
             match (update, core.queue.pending.get(at)) {
                 (Ok(update), Some(waiting)) => {
                     core.stats.updates += 1;
-                    waiting.call.add_update(update);
+                    waiting.call.add_update(update, &mut core.wakers);
                 }
                 _ => core.stats.bad_updates += 1,
             }
@@ -580,7 +568,7 @@ impl Inner {
         if !matches!(outcome, Outcome::Returned(_)) {
             core.stats.failed += 1;
         }
-        if call.finish(outcome) {
+        if call.finish(outcome, &mut core.wakers) {
             self.down.notify.fetch_sub(1, Ordering::SeqCst);
         }
     }

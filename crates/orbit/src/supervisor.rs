@@ -93,7 +93,7 @@ fn supervise(weak: &Weak<Runtime>) {
             if is_due {
                 starts.remove(&orbit.number);
             }
-            // A waker of the program's may panic. That ends this orbit; all others are looked after as before.
+            // Whatever goes wrong with this orbit ends it; all others are looked after as before.
             let next = catch_unwind(AssertUnwindSafe(|| look_after(&orbit, has_news, has_ended, is_due)));
             match next {
                 Ok(Next::StartAt(when)) => {
