@@ -153,7 +153,10 @@ enum orbit_pending {
 enum orbit_when_full {
     ORBIT_FULL_BLOCK = 0,      /* a call waits until the queue and the log have room; at its deadline ETIMEDOUT */
     ORBIT_FULL_FAIL = 1,       /* it fails with ENOSPC; nothing is lost, its pages go with the next call */
-    ORBIT_FULL_DROP_OLDEST = 2 /* calls that wait and have not begun are cancelled */
+    /* It takes the place of all calls that wait and have not begun: they are cancelled, and it is queued at once. If even that
+     * makes no room: ENOSPC, and none is cancelled. Only calls whose large snapshot a copier holds leave their room no sooner
+     * than the orbit comes to them: then these are cancelled, and the call blocks, until its deadline at most. */
+    ORBIT_FULL_DROP_OLDEST = 2
 };
 /* Flags of struct orbit_options. */
 #define ORBIT_DATA_ONLY 1u /* the task may push data, but no modifications and no operations (section 4.5: not privileged) */
@@ -319,7 +322,11 @@ struct orbit_outcome {
 /* Flags of a call: what to do when calls of the same orbit wait already (the running one counts as waiting). At most one. */
 #define ORBIT_SKIP_ANY 1  /* if any waits: queue nothing, take no snapshot; the future is that call's */
 #define ORBIT_SKIP_SAME 2 /* the same if one with the same function and the same arguments waits */
-#define ORBIT_REPLACE 4   /* cancel calls of the same function that have not begun, then queue this one */
+/* Queue this one in the place of those of the same function that have not begun: they are cancelled once it is queued, and
+ * not if it fails. Those at the end of the queue leave their room to it, so that a call may be replaced any number of times
+ * while another runs. The others keep theirs until the orbit comes to them: those with a call of another function behind
+ * them, and those whose large snapshot a copier holds, with all before them. */
+#define ORBIT_REPLACE 4
 
 /* How a call is made; begin with ORBIT_CALL_OPTIONS_INIT. */
 struct orbit_call_options {

@@ -77,7 +77,10 @@ pub enum Coalesce {
     SkipIfAny,
     /// The same if a call of the same function with the same arguments waits.
     SkipIfSame,
-    /// Cancel the calls of the same function that have not begun, then queue this one.
+    /// Queue this one in the place of the calls of the same function that have not begun: they are cancelled once it is
+    /// queued, and not if it fails. Those at the end of the queue leave their room to it, so that a call may be replaced
+    /// any number of times while another runs. The others keep theirs until the orbit comes to them: those with a call of
+    /// another function behind them, and those whose large snapshot a copier holds, with all before them.
     Replace,
 }
 
@@ -116,6 +119,7 @@ impl CallOptions {
 
 /// A call's state in main, shared by its futures and its orbit's queue.
 pub(crate) struct Call {
+    /// Its place in the queue. That of a call taken back is given to another.
     pub number: u32,
     /// Function given for this call, 0 for the entry.
     pub function: usize,
@@ -350,7 +354,7 @@ impl Future {
     /// Cancels the call if it has not begun. True: it will never run, and its outcome is [`Outcome::Cancelled`]. False:
     /// it runs or has ended; to end a running call, destroy or restart its orbit, or give it a deadline.
     pub fn cancel(&self) -> bool {
-        self.orbit.cancel(|waiting| waiting.call.number == self.call.number) > 0
+        self.orbit.cancel(|waiting| Arc::ptr_eq(&waiting.call, &self.call)) > 0
     }
 
     /// Asks the orbit to signal the end of this call to the supervisor, who tells wakers and descriptors.

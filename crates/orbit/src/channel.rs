@@ -32,7 +32,7 @@ pub(crate) const PUSH_BYTES: usize = 256 * 1024;
 const LOG_OFFSET: usize = size_of::<Down>().next_multiple_of(4096);
 
 /// A call as the orbit reads it. Main writes a slot before it raises [`Down::submitted`] over it, and never again until
-/// the call is completed, except for `state` and `copier`.
+/// the call is completed or taken back, except for `state` and `copier`.
 #[repr(C, align(64))]
 pub(crate) struct Slot {
     /// [`READY`] or [`CANCELLED`]. Writer: main, at any time.
@@ -81,7 +81,7 @@ pub(crate) struct Down {
     pub born: AtomicU32,
     /// Who the process is. Written before `born` is raised.
     identity: [AtomicU64; IDENTITY_WORDS],
-    /// Calls handed over so far. A futex the orbit sleeps on.
+    /// Calls handed over so far. Lower than before when main takes back some that have not begun. A futex the orbit sleeps on.
     pub submitted: AtomicU32,
     /// Threads of main that sleep on [`Up::completed`].
     pub waiters: AtomicU32,
@@ -118,7 +118,8 @@ pub(crate) const ENDED_NO_IMAGE: u32 = 3;
 pub(crate) struct Up {
     /// Calls ended so far. A futex that main's callers sleep on.
     pub completed: AtomicU32,
-    /// Calls begun so far (the number of the running call plus one). A futex that copiers sleep on.
+    /// Calls begun so far (the number of the running call plus one); one less again if main takes that call back just
+    /// then. A futex that copiers sleep on.
     pub begun: AtomicU32,
     /// Not 0 while the orbit sleeps, or is about to, on [`Down::submitted`].
     pub asleep: AtomicU32,

@@ -50,18 +50,20 @@ impl LogWriter {
         self.tail
     }
 
-    /// Calls `each` with the area, the first page and the count of pages of each record of pages between two positions
-    /// from `tail` to `head`.
-    pub fn pages_between(&self, down: &DownSide, start: u64, end: u64, mut each: impl FnMut(u32, usize, usize)) {
+    /// Calls `each` with each record between two positions from `tail` to `head`.
+    pub fn between<'a>(&'a self, down: &'a DownSide, start: u64, end: u64, each: impl FnMut(Record<'a>)) {
         debug_assert!(start >= self.tail && end <= self.head);
         // SAFETY: main wrote the records from `tail` to `head`, and overwrites none of them while this borrow lasts.
-        unsafe {
-            records(down.log(), down.log_bytes(), start, end, |record| {
-                if let Record::Pages { area, first, data } = record {
-                    each(area, first as usize, data.len() / PAGE);
-                }
-            });
-        }
+        unsafe { records(down.log(), down.log_bytes(), start, end, each) }
+    }
+
+    /// The same with the area, the first page and the count of pages of each record of pages.
+    pub fn pages_between(&self, down: &DownSide, start: u64, end: u64, mut each: impl FnMut(u32, usize, usize)) {
+        self.between(down, start, end, |record| {
+            if let Record::Pages { area, first, data } = record {
+                each(area, first as usize, data.len() / PAGE);
+            }
+        });
     }
 
     /// Everything before `position` has been replayed.
@@ -70,9 +72,30 @@ impl LogWriter {
         self.tail = position;
     }
 
-    /// Forgets what was appended after `position`, which no call has been given yet.
+    /// Forgets what was appended after `position`, which no call has been given yet, or one that was taken back.
     pub fn rewind(&mut self, position: u64) {
+        debug_assert!(position >= self.tail && position <= self.head);
         self.head = position;
+    }
+
+    /// What was appended after `position`, for [`LogWriter::put_back`].
+    pub fn copy_from(&self, down: &DownSide, position: u64) -> Vec<u8> {
+        let mut copy = vec![0; (self.head - position) as usize];
+        for (at, len, from) in pieces(down.log_bytes(), position, copy.len()) {
+            // SAFETY: the piece lies inside the log, which only main writes, under the orbit's lock, and inside the copy.
+            unsafe { std::ptr::copy_nonoverlapping(down.log().add(at), copy.as_mut_ptr().add(from), len) };
+        }
+        copy
+    }
+
+    /// Appends what [`LogWriter::copy_from`] copied, at the position from which it did.
+    pub fn put_back(&mut self, down: &DownSide, copy: &[u8]) {
+        debug_assert!(copy.len() <= self.room(down));
+        for (at, len, from) in pieces(down.log_bytes(), self.head, copy.len()) {
+            // SAFETY: the piece lies inside the log, which only main writes, and where it is free; and inside the copy.
+            unsafe { std::ptr::copy_nonoverlapping(copy.as_ptr().add(from), down.log().add(at), len) };
+        }
+        self.head += copy.len() as u64;
     }
 
     /// Bytes free.
@@ -145,6 +168,14 @@ impl LogWriter {
     pub fn forget(&mut self, down: &DownSide, replica: u32) {
         self.place(down, Header { kind: FORGET, area: replica, first: 0, count: 0 }, 0);
     }
+}
+
+/// The one or two pieces of a ring of `bytes` bytes in which `len` bytes from `position` on lie: offset in the ring, length,
+/// offset in the whole.
+fn pieces(bytes: usize, position: u64, len: usize) -> [(usize, usize, usize); 2] {
+    let at = position as usize & (bytes - 1);
+    let first = len.min(bytes - at);
+    [(at, first, 0), (0, len - first, first)]
 }
 
 /// A record as the orbit reads it.

@@ -72,7 +72,10 @@ pub enum WhenFull {
     Block,
     /// It fails with [`Kind::Full`]; nothing is lost: the pages go with the next call.
     Fail,
-    /// It cancels the waiting calls that have not begun; fails with [`Kind::Full`] if that does not help.
+    /// It takes the place of the waiting calls that have not begun: all of them are cancelled, and it is queued at once. If
+    /// even that makes no room, it fails with [`Kind::Full`] and nothing is cancelled. Only calls whose large snapshot a
+    /// copier holds leave their room no sooner than the orbit comes to them: then these are cancelled, and it blocks, until
+    /// its deadline at most.
     DropOldest,
 }
 

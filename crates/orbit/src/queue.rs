@@ -6,6 +6,10 @@
 //! ```text
 //! submitted == completed + pending.len()            completed as main has counted it
 //! ```
+//!
+//! A call that is cancelled keeps its slot and its part of the log until the orbit comes to it, for calls behind it build on
+//! its pages. With none behind it, main can take it back: it lowers `submitted`, sees that the orbit has not begun the call,
+//! owes the pages again, and gives slot and log to the next one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +27,7 @@ use crate::copier::{self, Copier, Part};
 use crate::costs;
 use crate::error::{Error, Kind, Result};
 use crate::life::{EndedBy, State};
-use crate::log::{LogWriter, PAGE};
+use crate::log::{LogWriter, PAGE, Record};
 use crate::orbit::{Core, Inner, Locked, WhenFull};
 use crate::replica::Replica;
 use crate::task::{A_CENTURY, bytes_of, now_ns};
@@ -89,6 +93,16 @@ struct Gathered {
     pages: usize,
 }
 
+/// Calls taken back from the end of the queue.
+#[derive(Default)]
+struct TakenBack {
+    calls: VecDeque<Waiting>,
+    /// Their part of the log, if some of them are not cancelled and may have to be put back.
+    log: Option<Vec<u8>>,
+    /// [`Queue::let_go_at`] before.
+    let_go_at: u32,
+}
+
 /// Why a snapshot cannot be taken now.
 enum Obstacle {
     /// No room until the orbit has come further.
@@ -120,6 +134,8 @@ impl Inner {
         let submitted_ns = now_ns();
         let deadline = options.deadline.or(self.options.deadline).map(|d| Instant::now() + d.min(A_CENTURY));
         let mut core = self.lock();
+        // Whether this attempt is at the cost of all calls that wait.
+        let mut dropping = false;
         loop {
             self.reap_locked(&mut core);
             self.check_open(&core)?;
@@ -133,17 +149,28 @@ impl Inner {
                     ),
                 ));
             }
-            if let Some(found) = self.coalesce(&mut core, function, args, options.coalesce) {
+            if let Some(found) = self.coalesce(&core, function, args, options.coalesce) {
                 return Ok(found);
             }
-            let full = if core.queue.pending.len() as u32 >= SLOTS {
-                Obstacle::NoRoom(format!("{SLOTS} calls wait"))
+            let replaced = |w: &Waiting| options.coalesce == Coalesce::Replace && w.call.function == function;
+            let taken = self.take_back(&mut core, |w| dropping || replaced(w));
+            let made = if core.queue.pending.len() as u32 >= SLOTS {
+                Err(Obstacle::NoRoom(format!("{SLOTS} calls wait")))
             } else {
-                match self.snapshot_and_queue(&mut core, areas, args, function, submitted_ns, deadline) {
-                    Ok(call) => return Ok(call),
-                    Err(obstacle) => obstacle,
-                }
+                let may_write = taken.log.is_none();
+                self.snapshot_and_queue(&mut core, areas, args, function, submitted_ns, deadline, may_write)
             };
+            let full = match made {
+                Ok(call) => {
+                    for waiting in taken.calls.iter().filter(|w| !w.cancelled) {
+                        self.finish(&mut core, &waiting.call, Outcome::Cancelled, waiting.call.submitted_ns);
+                    }
+                    self.cancel_locked(&mut core, |w| replaced(w) && w.call.number != call.number);
+                    return Ok(call);
+                }
+                Err(obstacle) => obstacle,
+            };
+            self.put_back(&mut core, taken);
             let why = match full {
                 Obstacle::Failed(e) => return Err(e),
                 Obstacle::NoRoom(why) => why,
@@ -157,23 +184,31 @@ impl Inner {
                     ),
                 ));
             }
-            core = match self.options.when_full {
-                WhenFull::Block => self.wait_for_room(core, deadline),
-                policy => {
-                    if policy == WhenFull::DropOldest && self.cancel_locked(&mut core, |_| true) > 0 {
-                        self.wait_for_room(core, deadline)
-                    } else {
-                        return Err(Error::new(
-                            Kind::Full,
-                            format!(
-                                "orbit \"{}\" has no room for the call: {why}; make fewer calls at a time, or make the orbit \
-                                 with a larger log",
-                                self.options.name
-                            ),
-                        ));
-                    }
+            let drops = self.options.when_full == WhenFull::DropOldest;
+            dropping = drops && !dropping;
+            if dropping {
+                continue;
+            }
+            // Calls whose snapshot a copier holds are not taken back: room comes when it is their turn.
+            let waits = match self.options.when_full {
+                WhenFull::Block => true,
+                WhenFull::Fail => false,
+                WhenFull::DropOldest => {
+                    self.cancel_locked(&mut core, |w| w.copier.is_some()) > 0
+                        || core.queue.pending.iter().any(|w| w.cancelled)
                 }
             };
+            if !waits {
+                return Err(Error::new(
+                    Kind::Full,
+                    format!(
+                        "orbit \"{}\" has no room for the call: {why}; make fewer calls at a time, or make the orbit \
+                         with a larger log",
+                        self.options.name
+                    ),
+                ));
+            }
+            core = self.wait_for_room(core, deadline);
         }
     }
 
@@ -191,10 +226,10 @@ impl Inner {
         }
     }
 
-    /// A waiting call that stands for this one, as asked; or cancels those this one replaces.
-    fn coalesce(&self, core: &mut Core, function: usize, args: &[u8], how: Coalesce) -> Option<Arc<Call>> {
+    /// A waiting call that stands for this one, as asked.
+    fn coalesce(&self, core: &Core, function: usize, args: &[u8], how: Coalesce) -> Option<Arc<Call>> {
         match how {
-            Coalesce::Never => None,
+            Coalesce::Never | Coalesce::Replace => None,
             Coalesce::SkipIfAny => core.queue.pending.iter().find(|w| !w.cancelled).map(|w| w.call.clone()),
             Coalesce::SkipIfSame => core
                 .queue
@@ -202,10 +237,6 @@ impl Inner {
                 .iter()
                 .find(|w| !w.cancelled && w.call.function == function && self.has_args(w, args))
                 .map(|w| w.call.clone()),
-            Coalesce::Replace => {
-                self.cancel_locked(core, |waiting| waiting.call.function == function);
-                None
-            }
         }
     }
 
@@ -228,7 +259,8 @@ impl Inner {
     }
 
     /// Takes the snapshot, fills the slot and hands the call over; or leaves everything as it was, with what was on its way
-    /// owed again.
+    /// owed again. `may_write`: replicas may be written while the orbit is idle.
+    #[expect(clippy::too_many_arguments, reason = "what a call is made of")]
     fn snapshot_and_queue(
         self: &Arc<Inner>,
         core: &mut Core,
@@ -237,11 +269,12 @@ impl Inner {
         function: usize,
         submitted_ns: u64,
         deadline: Option<Instant>,
+        may_write: bool,
     ) -> std::result::Result<Arc<Call>, Obstacle> {
         let number = core.queue.submitted;
         let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
         let log_start = core.queue.log.head();
-        let idle = core.queue.pending.is_empty() && core.process.is_some();
+        let idle = may_write && core.queue.pending.is_empty() && core.process.is_some();
         let mut gathered = Gathered::default();
         let ready = self.gather(core, areas, args, idle, &mut gathered).and_then(|()| {
             if gathered.parts.is_empty() {
@@ -263,8 +296,12 @@ impl Inner {
         let copier = match ready {
             Ok(copier) => copier,
             Err(obstacle) => {
-                self.owe_again(core, areas, log_start, &gathered.held);
-                core.queue.log.rewind(log_start);
+                // Some of them was on its way and will not arrive.
+                for replica in core.replicas.iter().filter(|r| gathered.held.contains(&r.area.id())) {
+                    replica.owed.owe_run(0, replica.area.used_pages());
+                }
+                self.rewind_log(core, log_start);
+                slot.copier.store(COPIER_NONE, Ordering::Relaxed);
                 return Err(obstacle);
             }
         };
@@ -288,14 +325,7 @@ impl Inner {
         let held = gathered.held;
         let args_len = args.len();
         core.queue.pending.push_back(Waiting { call: call.clone(), log_end, args_len, copier, held, cancelled: false });
-        core.queue.submitted = number.wrapping_add(1);
-        // SeqCst: the orbit stores `asleep` and then looks here; here it is the other way round.
-        self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);
-        if let Some(process) = &core.process
-            && process.up.asleep.load(Ordering::SeqCst) != 0
-        {
-            futex::wake(&self.down.submitted, 1);
-        }
+        self.hand_over(core, number.wrapping_add(1));
         self.status.call_submitted(core.queue.pending.len() as u32, gathered.pages as u64);
         if let Some(deadline) = deadline {
             self.note_deadline(deadline);
@@ -403,15 +433,95 @@ impl Inner {
         Ok(core.replicas.len() - 1)
     }
 
-    /// Every page of the areas named is owed again: some of it was on its way and will not arrive.
-    fn owe_again(&self, core: &mut Core, areas: &[&Area], log_start: u64, held: &[u32]) {
-        let logged = core.queue.log.head() != log_start;
-        for replica in &core.replicas {
-            let id = replica.area.id();
-            if held.contains(&id) || (logged && areas.iter().any(|a| a.id() == id)) {
-                replica.owed.owe_run(0, replica.area.used_pages());
-            }
+    /// Tells the orbit how far calls are handed over.
+    fn hand_over(&self, core: &mut Core, submitted: u32) {
+        core.queue.submitted = submitted;
+        // SeqCst: the orbit stores `asleep` and then looks here; here it is the other way round.
+        self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);
+        if let Some(process) = &core.process
+            && process.up.asleep.load(Ordering::SeqCst) != 0
+        {
+            futex::wake(&self.down.submitted, 1);
         }
+    }
+
+    /// Takes calls back from the end of the queue, so that their slots and their part of the log are free: those that are
+    /// cancelled or to be `replaced`, as far as the orbit has begun none of them. Their pages are owed again. Calls whose
+    /// snapshot a copier holds stay, and those before them.
+    fn take_back(&self, core: &mut Core, replaced: impl Fn(&Waiting) -> bool) -> TakenBack {
+        let taken = |w: &&Waiting| w.copier.is_none() && (w.cancelled || replaced(w));
+        let all = core.queue.pending.len();
+        let wanted = all - core.queue.pending.iter().rev().take_while(taken).count();
+        let (completed, submitted) = (core.queue.completed(), core.queue.submitted);
+        let up = core.process.as_ref().map(|p| p.up.clone());
+        // An orbit that counts wrongly harms itself.
+        let begun =
+            || up.as_ref().map_or(0, |up| up.begun.load(Ordering::SeqCst).wrapping_sub(completed) as usize).min(all);
+        let mut first = wanted.max(begun());
+        while first < all {
+            self.hand_over(core, completed.wrapping_add(first as u32));
+            // The orbit stores `begun` and then looks at `submitted`; here it is the other way round, so one of both sees the
+            // other. If the orbit does, it waits.
+            let begun = begun();
+            if begun <= first {
+                break;
+            }
+            first = begun;
+        }
+        if first == all {
+            if core.queue.submitted != submitted {
+                self.hand_over(core, submitted);
+            }
+            return TakenBack::default();
+        }
+        let log_start = first.checked_sub(1).map_or(core.queue.log.tail(), |before| core.queue.pending[before].log_end);
+        let calls = core.queue.pending.split_off(first);
+        let log = calls.iter().any(|w| !w.cancelled).then(|| core.queue.log.copy_from(&self.down, log_start));
+        self.rewind_log(core, log_start);
+        core.queue.attached += self.attached_with(&calls);
+        let first_call = core.queue.submitted;
+        let is_past = |number: u32| number.wrapping_sub(first_call) <= submitted.wrapping_sub(first_call);
+        for replica in core.replicas.iter_mut().filter(|r| is_past(r.first_call)) {
+            replica.first_call = first_call;
+        }
+        let let_go_at = core.queue.let_go_at;
+        if is_past(let_go_at) {
+            core.queue.let_go_at = first_call;
+        }
+        TakenBack { calls, log, let_go_at }
+    }
+
+    /// The next call was not made: those that it was to replace wait as before.
+    fn put_back(&self, core: &mut Core, mut taken: TakenBack) {
+        let Some(log) = &taken.log else { return };
+        core.queue.log.put_back(&self.down, log);
+        core.queue.attached -= self.attached_with(&taken.calls);
+        core.queue.let_go_at = taken.let_go_at;
+        let submitted = core.queue.submitted.wrapping_add(taken.calls.len() as u32);
+        core.queue.pending.append(&mut taken.calls);
+        self.hand_over(core, submitted);
+    }
+
+    /// Replicas that the orbit is to map before these calls.
+    fn attached_with(&self, calls: &VecDeque<Waiting>) -> u32 {
+        let slot = |w: &Waiting| &self.down.slots[(w.call.number & (SLOTS - 1)) as usize];
+        calls.iter().map(|w| slot(w).attach.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Takes back what was appended to the log after a position: its pages are owed again, and the orbit is still to be told
+    /// which areas are gone.
+    fn rewind_log(&self, core: &mut Core, position: u64) {
+        let Core { queue, replicas, forget, .. } = core;
+        queue.log.between(&self.down, position, queue.log.head(), |record| match record {
+            Record::Pages { area, first, data } => {
+                for replica in replicas.iter().filter(|r| r.area.id() == area) {
+                    replica.owed.owe_run(first as usize, data.len() / PAGE);
+                }
+            }
+            Record::Forget { replica } => forget.push(replica),
+            Record::Args(_) => {}
+        });
+        queue.log.rewind(position);
     }
 
     fn note_deadline(&self, deadline: Instant) {

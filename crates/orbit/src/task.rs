@@ -259,6 +259,11 @@ impl Task {
         self.shared.current.store(call, Ordering::Relaxed);
         // Before the look at `state`: main, cancelling, stores `state` first and then looks here.
         self.shared.up.begun.store(call.wrapping_add(1), Ordering::SeqCst);
+        // Main, taking calls back, lowers `submitted` first and then looks at `begun`.
+        if !self.is_there(call) {
+            self.shared.up.begun.store(call, Ordering::SeqCst);
+            return;
+        }
         let copied = self.wait_for_copier(slot);
         self.attach(slot.attach.load(Ordering::Relaxed));
         let mut long_args: Option<Vec<u8>> = None;
@@ -297,9 +302,15 @@ impl Task {
         unsafe { std::mem::transmute::<usize, Entry>(function)(self.store, args.cast()) }
     }
 
+    /// Whether main has handed over this call, the next one. While main takes calls back, `submitted` may be lower.
+    fn is_there(&self, call: u32) -> bool {
+        let submitted = self.shared.down.submitted.load(Ordering::SeqCst);
+        (1..=SLOTS).contains(&submitted.wrapping_sub(call))
+    }
+
     /// Sleeps until a call is there; first looks for it by itself a while, if calls usually come that soon.
     fn wait_for_call(&mut self) {
-        if self.shared.down.submitted.load(Ordering::Acquire) != self.done {
+        if self.is_there(self.done) {
             return;
         }
         let since = Instant::now();
@@ -308,7 +319,7 @@ impl Task {
             let until = Duration::from_micros(patience);
             loop {
                 for _ in 0..32 {
-                    if self.shared.down.submitted.load(Ordering::Acquire) != self.done {
+                    if self.is_there(self.done) {
                         return self.note_gap(since);
                     }
                     std::hint::spin_loop();
@@ -318,11 +329,12 @@ impl Task {
                 }
             }
         }
-        while self.shared.down.submitted.load(Ordering::Acquire) == self.done {
+        while !self.is_there(self.done) {
             // Main stores `submitted` and then looks at `asleep`; here it is the other way round: one of both sees the other.
             self.shared.up.asleep.store(1, Ordering::SeqCst);
-            if self.shared.down.submitted.load(Ordering::SeqCst) == self.done {
-                let _ = futex::wait(&self.shared.down.submitted, self.done, None);
+            let seen = self.shared.down.submitted.load(Ordering::SeqCst);
+            if !self.is_there(self.done) {
+                let _ = futex::wait(&self.shared.down.submitted, seen, None);
             }
         }
         self.shared.up.asleep.store(0, Ordering::Relaxed);

@@ -130,10 +130,12 @@ fn an_orbit_never_sleeps_over_a_call() {
     in_order(
         TASK,
         &[
-            "while self.shared.down.submitted.load(Ordering::Acquire) == self.done {",
+            "let submitted = self.shared.down.submitted.load(Ordering::SeqCst);",
+            "while !self.is_there(self.done) {",
             "self.shared.up.asleep.store(1, Ordering::SeqCst);",
-            "if self.shared.down.submitted.load(Ordering::SeqCst) == self.done {",
-            "futex::wait(&self.shared.down.submitted, self.done, None);",
+            "let seen = self.shared.down.submitted.load(Ordering::SeqCst);",
+            "if !self.is_there(self.done) {",
+            "futex::wait(&self.shared.down.submitted, seen, None);",
             "self.shared.up.asleep.store(0, Ordering::Relaxed);",
         ],
     );
@@ -222,6 +224,118 @@ fn a_call_whose_cancellation_is_promised_never_runs() {
     explore(start.clone(), 2);
     let broken = std::panic::catch_unwind(|| explore(Cancel { swapped: true, ..start }, 2));
     assert!(broken.is_err(), "the search finds the fault when main looks first");
+}
+
+/// Main takes a call back that waits, alone, while the orbit comes to it, and hands over another in its place.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct TakeBack {
+    submitted: bool,
+    begun: bool,
+    asleep: bool,
+    /// What lies in the slot: 1 the first call, 2 the one in its place, 0 neither as a whole.
+    slot: u8,
+    /// 0 lower submitted, 1 look at asleep, 2 wake, 3 look at begun, 4 begin to write the slot, 5 end that, 6 raise
+    /// submitted, 7 look at asleep, 8 wake, 9 ended.
+    main: u8,
+    taken: bool,
+    /// 0 look for a call, 1 store begun, 2 second look, 3 take begun back, 4 read the slot, 5 ran; 6 store asleep,
+    /// 7 read submitted, 8 look again, 9 in the kernel's queue, 10 woken.
+    orbit: u8,
+    seen: bool,
+    /// What the orbit ran.
+    ran: u8,
+    /// The orbit does not look a second time: wrong.
+    skip_check: bool,
+}
+
+impl Model for TakeBack {
+    fn step(&mut self, thread: usize) -> bool {
+        if thread == 0 {
+            match self.main {
+                0 => (self.submitted, self.main) = (false, 1),
+                1 | 7 => self.main += if self.asleep { 1 } else { 2 },
+                2 | 8 => {
+                    if self.orbit == 9 {
+                        self.orbit = 10;
+                    }
+                    self.main += 1;
+                }
+                3 => (self.taken, self.main) = if self.begun { (false, 6) } else { (true, 4) },
+                4 => (self.slot, self.main) = (0, 5),
+                5 => (self.slot, self.main) = (2, 6),
+                6 => (self.submitted, self.main) = (true, 7),
+                _ => return false,
+            }
+            return true;
+        }
+        match self.orbit {
+            0 => self.orbit = if self.submitted { 1 } else { 6 },
+            1 => (self.begun, self.orbit) = (true, 2),
+            2 => self.orbit = if self.submitted || self.skip_check { 4 } else { 3 },
+            3 => (self.begun, self.orbit) = (false, 0),
+            4 => (self.ran, self.orbit) = (self.slot, 5),
+            6 => (self.asleep, self.orbit) = (true, 7),
+            7 => (self.seen, self.orbit) = (self.submitted, 8),
+            8 if self.submitted => self.orbit = 10,
+            // The kernel compares the word again when it queues the sleeper.
+            8 => self.orbit = if self.submitted == self.seen { 9 } else { 10 },
+            10 => {
+                if self.submitted {
+                    self.asleep = false;
+                }
+                self.orbit = if self.submitted { 1 } else { 6 };
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn check_end(&self) {
+        assert_eq!((self.main, self.orbit), (9, 5), "the orbit sleeps over a call: {self:?}");
+        assert_eq!(self.ran, if self.taken { 2 } else { 1 }, "the orbit ran what main had taken back: {self:?}");
+    }
+}
+
+#[test]
+fn a_call_taken_back_never_runs_and_the_one_in_its_place_does() {
+    in_order(
+        QUEUE,
+        &[
+            "fn hand_over(&self, core: &mut Core, submitted: u32) {",
+            "self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);",
+            "up.begun.load(Ordering::SeqCst)",
+            "self.hand_over(core, completed.wrapping_add(first as u32));",
+            "let begun = begun();",
+            "if begun <= first {",
+            "self.hand_over(core, submitted);",
+        ],
+    );
+    in_order(
+        TASK,
+        &[
+            "self.wait_for_call();",
+            "self.shared.up.begun.store(call.wrapping_add(1), Ordering::SeqCst);",
+            "if !self.is_there(call) {",
+            "self.shared.up.begun.store(call, Ordering::SeqCst);",
+            "return;",
+            "slot.",
+        ],
+    );
+    let start = TakeBack {
+        submitted: true,
+        begun: false,
+        asleep: false,
+        slot: 1,
+        main: 0,
+        taken: false,
+        orbit: 0,
+        seen: false,
+        ran: 0,
+        skip_check: false,
+    };
+    println!("{} states", explore(start.clone(), 2));
+    let broken = std::panic::catch_unwind(|| explore(TakeBack { skip_check: true, ..start }, 2));
+    assert!(broken.is_err(), "the search finds the fault when the orbit does not look a second time");
 }
 
 /// Two threads of main wait for a call that the orbit ends.
