@@ -256,7 +256,8 @@ struct orbit_area *orbit_area_create_with(const struct orbit_area_options *optio
  * See ORBIT_GLOBAL for global variables. NULL on failure: EINVAL, EOPNOTSUPP. */
 struct orbit_area *orbit_area_adopt(void *start, size_t len);
 /* Ends an area: its objects are gone and its memory is unmapped (adopted memory stays). EINVAL while orbits use it:
- * orbit_detach or orbit_destroy them first. Blocks while another thread applies an update to it. */
+ * orbit_detach or orbit_destroy them first. Blocks while another thread applies an update to it. A
+ * call that names the area meanwhile gives ENODEV, or comes first, and the area is in use. */
 int orbit_area_destroy(struct orbit_area *area);
 
 /* An area as it is now. */

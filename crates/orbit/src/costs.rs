@@ -34,13 +34,14 @@ const CLONE_NS: u64 = 250_000;
 const ENOUGH_PAGES: usize = 256;
 
 /// Runs what copies so many pages, and learns from it if it is `usual`.
-pub(crate) fn copying(pages: usize, usual: bool, copy: impl FnOnce()) {
+pub(crate) fn copying<R>(pages: usize, usual: bool, copy: impl FnOnce() -> R) -> R {
     if pages < ENOUGH_PAGES || !usual {
         return copy();
     }
     let began = Instant::now();
-    copy();
+    let copied = copy();
     COPY.see(began.elapsed().as_nanos() as u64, pages);
+    copied
 }
 
 /// Main was cloned.

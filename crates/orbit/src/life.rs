@@ -416,7 +416,7 @@ fn renewed(replica: &Replica, brought: &PageRuns) -> Result<Option<Replica>> {
     let fresh = Replica::make(area, replica.first_call)?;
     let mut all = PageRuns::new();
     area.snapshot_pages(&fresh.owed, &mut all)?;
-    fresh.write(&all);
+    fresh.write(&all)?;
     area.snapshot_pages(&replica.owed, &mut changed)?;
     fresh.owed.owe(&changed);
     Ok(only_brought(&changed).then_some(fresh))

@@ -375,7 +375,7 @@ impl Inner {
                 }));
             } else if idle {
                 // The first time the pages are not mapped yet, and cost more.
-                costs::copying(runs.pages(), runs.pages() < used, || replica.write(&runs));
+                costs::copying(runs.pages(), runs.pages() < used, || replica.write(&runs))?;
             } else {
                 let need = LogWriter::need_for_pages(runs.pages(), runs.iter().count()) + args_need;
                 let room = core.queue.log.room(&self.down);
@@ -391,7 +391,7 @@ impl Inner {
                 for (first, count) in runs.iter() {
                     area.with_source(|source| {
                         core.queue.log.pages(&self.down, id, first as u32, count as u32, |page| source(page as usize))
-                    });
+                    })?;
                 }
             }
         }

@@ -48,7 +48,7 @@ impl Replica {
         let alias = fault::check()
             .and_then(|()| Shared::map(fd.as_fd(), area.limit()))
             .map_err(|e| Error::system(doing(), e))?;
-        let owed = area.attach();
+        let owed = area.attach()?;
         let alias = Arc::new(alias);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         Ok(Replica {
@@ -70,7 +70,10 @@ impl Replica {
     }
 
     /// Copies pages from the area straight into the replica: only while the orbit is idle.
-    pub fn write(&self, runs: &PageRuns) {
+    ///
+    /// # Errors
+    /// `Gone`.
+    pub fn write(&self, runs: &PageRuns) -> Result<()> {
         self.area.with_source(|source| {
             let target = self.alias.as_ptr();
             let pages = runs.iter().flat_map(|(first, count)| first..first + count);
@@ -82,7 +85,7 @@ impl Replica {
             }
             // SAFETY: as above.
             pairs.for_each(|(from, to)| unsafe { std::ptr::copy_nonoverlapping(from, to, PAGE) });
-        });
+        })
     }
 
     /// Whether a call that goes to a copier should harvest (protect the written pages again) first. Protecting costs main

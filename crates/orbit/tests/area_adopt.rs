@@ -24,7 +24,7 @@ fn a_table_of_globals_is_followed() {
         assert_eq!(area.alloc(8, 8).unwrap_err().kind(), Kind::Unsupported);
         // SAFETY: has to be refused.
         assert_eq!(unsafe { free(base as *mut u8) }.unwrap_err().kind(), Kind::Unsupported);
-        let orbit = area.attach();
+        let orbit = area.attach().unwrap();
         let mut image = Image::new(base, len);
         for turn in 0..50 {
             write(base, (turn * 37 % 512) * 64, turn as u64);

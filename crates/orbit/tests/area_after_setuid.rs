@@ -10,7 +10,7 @@ const PAGES: usize = 64;
 
 fn follow(area: &Area) {
     let object = area.alloc(60 * PAGE, 16).unwrap().addr().get();
-    let orbit = area.attach();
+    let orbit = area.attach().unwrap();
     let mut image = Image::new(area.base(), PAGES * PAGE);
     for turn in 0..20 {
         write(object, turn * 3 % 60 * PAGE, turn as u64 + 1);

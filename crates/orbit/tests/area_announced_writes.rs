@@ -39,7 +39,7 @@ fn announced_writes_are_seen_and_cost_no_fault() {
             unsafe { object.as_ptr().add(page * PAGE).cast::<u64>().write_volatile(value) };
         };
         (0..PAGES).for_each(|page| write(page, 1));
-        let owed = area.attach();
+        let owed = area.attach().unwrap();
         assert_eq!(harvest(&area, &owed).len(), PAGES);
         harvest(&area, &owed);
 

@@ -119,7 +119,7 @@ fn clean_scans_and_dirty_pages() {
         let (len, pages) = (mib << 20, (mib << 20) / PAGE);
         let area = Area::builder("scanned").size(if stated { len } else { 0 }).limit(len).build().unwrap();
         let base = area.base();
-        let orbit = area.attach();
+        let orbit = area.attach().unwrap();
         let mut runs = PageRuns::new();
         let mut harvest = || {
             runs.clear();

@@ -46,7 +46,7 @@ fn a_failed_snapshot_leaves_every_orbit_owed() {
     for engine in engines() {
         let area = Area::builder("failing").limit(64 * PAGE).engine(engine).build().unwrap();
         let object = area.alloc(60 * PAGE, 16).unwrap().addr().get();
-        let (one, two) = (area.attach(), area.attach());
+        let (one, two) = (area.attach().unwrap(), area.attach().unwrap());
         let (mut first, mut second) = (Image::new(area.base(), 64 * PAGE), Image::new(area.base(), 64 * PAGE));
         for turn in 0..12u32 {
             write(object, turn as usize * 5 * PAGE, 7 + u64::from(turn));

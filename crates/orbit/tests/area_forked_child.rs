@@ -11,7 +11,7 @@ fn a_child_leaves_mains_tracking_alone() {
     for engine in engines() {
         let area = Area::builder("parents").limit(64 * PAGE).engine(engine).build().unwrap();
         let object = area.alloc(60 * PAGE, 16).unwrap().addr().get();
-        let orbit = area.attach();
+        let orbit = area.attach().unwrap();
         let mut image = Image::new(area.base(), 64 * PAGE);
         image.update_from(&area, &orbit);
         for turn in 0..5usize {
@@ -48,7 +48,7 @@ fn a_child_leaves_mains_tracking_alone() {
 fn a_child_does_not_wait_for_mains_threads() {
     let area = Area::builder("busy").limit(64 * PAGE).build().unwrap();
     area.alloc(60 * PAGE, 16).unwrap();
-    let orbit = area.attach();
+    let orbit = area.attach().unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -33,7 +33,7 @@ fn long_free_runs_go_back_and_count_as_changed() {
     for engine in engines() {
         let limit = 2 << 20;
         let area = Area::builder("returned").limit(limit).engine(engine).build().unwrap();
-        let orbit = area.attach();
+        let orbit = area.attach().unwrap();
         let mut image = Image::new(area.base(), limit);
         // Small objects and a large one: both ways of becoming a long run.
         let objects: Vec<_> = (0..2000).map(|_| area.alloc(256, 8).unwrap()).collect();

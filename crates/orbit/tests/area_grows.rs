@@ -11,7 +11,7 @@ fn new_pages_are_in_the_next_snapshot() {
         let limit = 4 << 20;
         let area = Area::builder("growing").limit(limit).engine(engine).build().unwrap();
         let base = area.base();
-        let orbit = area.attach();
+        let orbit = area.attach().unwrap();
         let mut image = Image::new(base, limit);
         assert_eq!(area.used_pages(), 0);
         let mut objects = Vec::new();
@@ -32,7 +32,7 @@ fn new_pages_are_in_the_next_snapshot() {
 #[test]
 fn auto_goes_from_copying_to_tracking() {
     let area = Area::builder("auto").limit(1 << 20).build().unwrap();
-    let orbit = area.attach();
+    let orbit = area.attach().unwrap();
     let mut image = Image::new(area.base(), 1 << 20);
     area.place(1u64).unwrap();
     image.update_from(&area, &orbit);

@@ -96,7 +96,7 @@ fn locked(engine: Engine) {
 fn huge(engine: Engine, random: &Random) {
     let size = 64 << 20;
     let area = Area::builder("huge").size(size).engine(engine).build().unwrap();
-    let orbit = area.attach();
+    let orbit = area.attach().unwrap();
     let mut image = Image::new(area.base(), size);
     let mut random = random.fork(99);
     let mut tables: Vec<usize> = Vec::new();

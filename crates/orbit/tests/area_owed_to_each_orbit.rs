@@ -17,7 +17,7 @@ fn each_orbit_gets_every_change() {
         for turn in 0..400u64 {
             // Orbits come and go.
             if orbits.len() < 4 && random.below(20) == 0 {
-                orbits.push((area.attach(), Image::new(area.base(), PAGES * PAGE)));
+                orbits.push((area.attach().unwrap(), Image::new(area.base(), PAGES * PAGE)));
             }
             if random.below(60) == 0 && !orbits.is_empty() {
                 orbits.swap_remove(random.below(orbits.len()));

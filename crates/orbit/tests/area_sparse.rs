@@ -16,7 +16,7 @@ fn untouched_pages_are_not_sent() {
         for size in [0, PAGES * PAGE] {
             let area = Area::builder("sparse").size(size).limit(PAGES * PAGE).engine(engine).build().unwrap();
             let table = area.alloc_zeroed(PAGES * PAGE, 4096).unwrap().addr().get();
-            let orbit = area.attach();
+            let orbit = area.attach().unwrap();
             let mut image = Image::new(area.base(), PAGES * PAGE);
             // Where the kernel gives huge pages, what is touched is 512 pages.
             let most = |touched: usize| if size > 0 { touched * 512 } else { touched };
@@ -33,7 +33,7 @@ fn untouched_pages_are_not_sent() {
             }
             // An orbit that comes later is owed what is there, not what could be. Comparing touches all by reading.
             if engine != Engine::Compare && area.engine() != Engine::Compare {
-                let late = area.attach();
+                let late = area.attach().unwrap();
                 assert!(late.pages() >= 30 && late.pages() <= most(70), "engine {engine}: {} owed", late.pages());
                 let mut image = Image::new(area.base(), PAGES * PAGE);
                 image.update_from(&area, &late);

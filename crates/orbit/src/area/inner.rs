@@ -176,11 +176,27 @@ impl AreaInner {
         }
     }
 
+    /// Ends the area, unless orbits use it.
+    ///
+    /// # Errors
+    /// `Invalid` while orbits use it, `Forked`.
+    pub(super) fn destroy(&self) -> Result<()> {
+        self.check_process()?;
+        let state = lock(&self.state);
+        // Under the lock under which orbits are registered: none comes between this and `gone`.
+        let users = self.users();
+        if users != 0 {
+            let orbits = if users == 1 { "an orbit".to_owned() } else { format!("{users} orbits") };
+            let text = format!("area \"{}\" is used by {orbits}; detach it or destroy the orbit first", self.name);
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        self.close(state);
+        Ok(())
+    }
+
     /// Ends the area: its memory goes back to the window (adopted memory stays as it is), its pointers are void.
     /// Waits until nobody holds it.
-    pub(super) fn close(&self) {
-        registry::leave(self);
-        let mut state = lock(&self.state);
+    fn close(&self, mut state: MutexGuard<'_, State>) {
         if state.gone {
             return;
         }
@@ -189,7 +205,9 @@ impl AreaInner {
         while state.holds > 0 {
             state = self.let_go.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        // Whoever looks an address up has the registry's lock and takes this one then.
         drop(state);
+        registry::leave(self);
         let mut track = lock(&self.track);
         *track = None;
         if let Some(window) = self.window {
@@ -264,7 +282,7 @@ impl AreaInner {
     }
 
     /// Hands out an object; `zeroed` if it must read as zeros.
-    pub(super) fn alloc(&self, size: usize, align: usize, zeroed: bool) -> Result<NonNull<u8>> {
+    pub(super) fn alloc(self: &Arc<Self>, size: usize, align: usize, zeroed: bool) -> Result<NonNull<u8>> {
         super::check_size(format_args!("an object in area \"{}\"", self.name), size)?;
         if !align.is_power_of_two() {
             return Err(Error::new(
@@ -276,7 +294,8 @@ impl AreaInner {
         let Object { offset, size, zero } = object;
         let at: *mut u8 = ptr::with_exposed_provenance_mut(self.base + offset);
         if zeroed && !zero {
-            // SAFETY: the heap just gave us these bytes of the area, which are mapped and nobody else's.
+            let _held = Hold::on(self)?;
+            // SAFETY: the heap just gave us these bytes of the area, which are nobody else's, and mapped while it is held.
             unsafe { at.write_bytes(0, size) };
         }
         NonNull::new(at).ok_or_else(|| self.gone())
@@ -361,7 +380,7 @@ impl AreaInner {
     ///
     /// # Safety
     /// Nobody uses the object meanwhile, nor its old address afterwards.
-    pub(super) unsafe fn realloc(&self, addr: usize, size: usize, align: usize) -> Result<NonNull<u8>> {
+    pub(super) unsafe fn realloc(self: &Arc<Self>, addr: usize, size: usize, align: usize) -> Result<NonNull<u8>> {
         let offset = self.offset(addr)?;
         let old = self.heap(|heap| {
             let bad = |bad| self.bad(addr, bad);
@@ -382,8 +401,10 @@ impl AreaInner {
         let from: *mut u8 = ptr::with_exposed_provenance_mut(addr);
         let Some(old) = old else { return NonNull::new(from).ok_or_else(|| self.gone()) };
         let to = self.alloc(size, align, false)?;
-        // SAFETY: both objects live, the new one is not the old one, and both have as many bytes.
+        let held = Hold::on(self)?;
+        // SAFETY: both objects live, in memory that is held, the new one is not the old one, and both have as many bytes.
         unsafe { to.as_ptr().copy_from_nonoverlapping(from, old.min(size)) };
+        drop(held);
         self.free(addr)?;
         Ok(to)
     }
@@ -447,18 +468,29 @@ impl AreaInner {
         Ok(())
     }
 
-    /// Registers an orbit: it is owed every page in use that was ever touched.
-    pub(super) fn attach(&self) -> Arc<OwedSet> {
+    /// Registers an orbit: it is owed every page in use that was ever touched. While the set lives, the area is not
+    /// destroyed.
+    ///
+    /// # Errors
+    /// `Gone`, `Forked`.
+    pub(super) fn attach(&self) -> Result<Arc<OwedSet>> {
+        self.check_process()?;
         // Under the tracker's lock, so that no harvest falls between the two steps.
         let _track = lock(&self.track);
         let set = Arc::new(OwedSet::default());
+        {
+            let state = lock(&self.state);
+            if state.gone {
+                return Err(self.gone());
+            }
+            lock(&self.owed).push(Arc::downgrade(&set));
+        }
         let used = self.high_pages();
         match self.touched(used) {
             Some(touched) => set.owe(&touched),
             None => set.owe_run(0, used),
         }
-        lock(&self.owed).push(Arc::downgrade(&set));
-        set
+        Ok(set)
     }
 
     /// Which of the first `used` pages were ever touched, if the others are known to read as zeros. A page touched after
@@ -501,13 +533,15 @@ impl AreaInner {
         })
     }
 
-    /// Runs `f` with the function that says from where a page of a snapshot is copied. Nobody harvests meanwhile.
-    pub(super) fn with_source<R>(&self, f: impl FnOnce(&dyn Fn(usize) -> *const u8) -> R) -> R {
+    /// Runs `f` with the function that says from where a page of a snapshot is copied. Nobody harvests meanwhile, and the
+    /// memory stays mapped.
+    ///
+    /// # Errors
+    /// `Gone`.
+    pub(super) fn with_source<R>(&self, f: impl FnOnce(&dyn Fn(usize) -> *const u8) -> R) -> Result<R> {
         let track = lock(&self.track);
-        match &*track {
-            Some(tracker) => f(&|page| tracker.source(page)),
-            None => f(&|page| ptr::with_exposed_provenance(self.base + page * self.page)),
-        }
+        let tracker = track.as_ref().ok_or_else(|| self.gone())?;
+        Ok(f(&|page| tracker.source(page)))
     }
 
     /// About how many pages the next snapshot for the orbit of `mine` has, counting no further than `stop_after`: pages
@@ -526,6 +560,6 @@ impl AreaInner {
 
 impl Drop for AreaInner {
     fn drop(&mut self) {
-        self.close();
+        self.close(lock(&self.state));
     }
 }

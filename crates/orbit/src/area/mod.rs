@@ -271,8 +271,9 @@ impl Area {
     /// # Errors
     /// As [`Area::alloc`]; `value` is dropped then.
     pub fn place<T>(&self, value: T) -> Result<NonNull<T>> {
+        let _held = self.hold()?;
         let object = self.alloc(size_of::<T>(), align_of::<T>())?.cast::<T>();
-        // SAFETY: the bytes are new, long enough and aligned.
+        // SAFETY: the bytes are new, long enough, aligned, and mapped while the area is held.
         unsafe { object.write(value) };
         Ok(object)
     }
@@ -322,21 +323,12 @@ impl Area {
     }
 
     /// Ends the area now, whatever handles there are: its memory is unmapped (adopted memory stays), its objects are gone,
-    /// and every later use of a handle answers `Gone`. Blocks while another thread applies an update to it.
+    /// and every later use of a handle answers `Gone`. Blocks while another thread applies an update to it or fills an object.
     ///
     /// # Errors
     /// `Invalid` while orbits use it, `Forked` in a child of the process that made it.
     pub fn destroy(&self) -> Result<()> {
-        self.inner.check_process()?;
-        let users = self.inner.users();
-        if users != 0 {
-            let orbits = if users == 1 { "an orbit".to_owned() } else { format!("{users} orbits") };
-            let text =
-                format!("area \"{}\" is used by {orbits}; detach it or destroy the orbit first", self.inner.name);
-            return Err(Error::new(Kind::Invalid, text));
-        }
-        self.inner.close();
-        Ok(())
+        self.inner.destroy()
     }
 
     /// Keeps the area's memory mapped: whoever destroys the area waits until this is dropped.
@@ -361,7 +353,7 @@ impl Area {
 
     /// Registers an orbit, which is owed every page in use. It counts as using the area while the set lives.
     #[doc(hidden)]
-    pub fn attach(&self) -> Arc<OwedSet> {
+    pub fn attach(&self) -> Result<Arc<OwedSet>> {
         self.inner.attach()
     }
 
@@ -379,7 +371,7 @@ impl Area {
 
     /// From where each page of a snapshot is copied, see `inner`.
     #[doc(hidden)]
-    pub fn with_source<R>(&self, f: impl FnOnce(&dyn Fn(usize) -> *const u8) -> R) -> R {
+    pub fn with_source<R>(&self, f: impl FnOnce(&dyn Fn(usize) -> *const u8) -> R) -> Result<R> {
         self.inner.with_source(f)
     }
 }

@@ -97,13 +97,13 @@ impl Image {
     pub fn update_from(&mut self, area: &Area, mine: &OwedSet) -> PageRuns {
         let mut runs = PageRuns::new();
         area.snapshot_pages(mine, &mut runs).unwrap();
-        area.with_source(|source| self.copy(&runs, source));
+        area.with_source(|source| self.copy(&runs, source)).unwrap();
         runs
     }
 
     /// Copies pages that were reported to somebody else's harvest.
     pub fn take(&mut self, area: &Area, runs: &PageRuns) {
-        area.with_source(|source| self.copy(runs, source));
+        area.with_source(|source| self.copy(runs, source)).unwrap();
     }
 
     /// The first page of the first `used` that is not as in memory. Only meaningful while nobody writes.
