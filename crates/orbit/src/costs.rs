@@ -5,8 +5,8 @@
 //! counts for at most four times the estimate, or a quarter of it, since a thread may be held up for any time. Losing a race
 //! between two threads loses an observation and nothing else.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// An estimate, nanoseconds a page.
@@ -58,14 +58,16 @@ pub(crate) fn copier_pays_from(used: usize) -> usize {
 /// Pages that main has mapped, as of a fifth of a second ago at most; asking takes 20 us.
 fn mapped_pages() -> usize {
     static KNOWN: Mutex<Option<(Instant, usize)>> = Mutex::new(None);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let ask = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").ok();
+        statm.and_then(|s| s.split_ascii_whitespace().nth(1)?.parse().ok()).unwrap_or(1 << 18)
+    };
+    // In a forked child it may be held for ever.
+    let Ok(mut known) = KNOWN.try_lock() else { return ask() };
     match *known {
         Some((at, pages)) if at.elapsed() < Duration::from_millis(200) => pages,
         _ => {
-            let pages = std::fs::read_to_string("/proc/self/statm")
-                .ok()
-                .and_then(|s| s.split_ascii_whitespace().nth(1)?.parse().ok())
-                .unwrap_or(1 << 18);
+            let pages = ask();
             *known = Some((Instant::now(), pages));
             pages
         }

@@ -3,13 +3,13 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 
 use orbit_linux::rlimit::{self, Resource};
 use orbit_linux::{eventfd, pidfd, socket};
 
-use crate::area;
+use crate::area::{self, Inherit, Own};
 use crate::channel::{self, Channel, DownSide, UpSide};
 use crate::copier::Copier;
 use crate::error::{Error, Kind, Result};
@@ -91,7 +91,14 @@ pub(crate) struct Runtime {
 /// No spares are made when fewer descriptors than this are left: orbits need them.
 const DESCRIPTORS_TO_SPARE: u64 = 24;
 
-static RUNTIME: RwLock<Option<Arc<Runtime>>> = RwLock::new(None);
+static RUNTIME: Own<Option<Arc<Runtime>>> = Own::new();
+
+/// What a forked child has of its parent's runtime names the parent's processes: it is left alone, not dropped.
+impl Inherit for Option<Arc<Runtime>> {
+    fn inherit(&self) -> Self {
+        None
+    }
+}
 
 /// Sets the library up with the default configuration, if it is not yet. Best called early, while the program has one
 /// thread and little memory: the template is a copy of main as it is now. Thread-safe; a second call does nothing.
@@ -101,8 +108,8 @@ pub fn init() -> Result<()> {
 
 /// The same with a configuration of one's own. An error if the library is set up already.
 pub fn init_with(config: Config) -> Result<()> {
-    let mut slot = RUNTIME.write().unwrap_or_else(|e| e.into_inner());
-    if slot.as_ref().is_some_and(|r| r.generation == area::generation()) {
+    let mut slot = RUNTIME.lock().write().unwrap_or_else(|e| e.into_inner());
+    if slot.is_some() {
         return Err(Error::new(
             Kind::Invalid,
             "the library is set up already: give it a configuration before the first area or orbit is made",
@@ -125,12 +132,9 @@ pub fn shutdown() -> Result<()> {
     if task::is_own_side() {
         return Err(Error::new(Kind::WrongSide, "an orbit cannot shut the library down: do it in main"));
     }
-    let runtime = RUNTIME.write().unwrap_or_else(|e| e.into_inner()).take();
-    match runtime {
-        Some(runtime) if runtime.generation == area::generation() => runtime.end(),
-        // A parent's: left alone.
-        Some(parents) => std::mem::forget(parents),
-        None => {}
+    let runtime = RUNTIME.lock().write().unwrap_or_else(|e| e.into_inner()).take();
+    if let Some(runtime) = runtime {
+        runtime.end();
     }
     Ok(())
 }
@@ -140,22 +144,19 @@ pub(crate) fn runtime() -> Result<Arc<Runtime>> {
     if task::is_own_side() {
         return Err(Error::new(Kind::WrongSide, "an orbit cannot make orbits or calls of its own: do it in main"));
     }
-    let generation = area::generation();
+    let own = RUNTIME.lock();
     {
-        let slot = RUNTIME.read().unwrap_or_else(|e| e.into_inner());
-        if let Some(runtime) = slot.as_ref().filter(|r| r.generation == generation) {
+        let slot = own.read().unwrap_or_else(|e| e.into_inner());
+        if let Some(runtime) = &*slot {
             return Ok(runtime.clone());
         }
     }
-    let mut slot = RUNTIME.write().unwrap_or_else(|e| e.into_inner());
-    if let Some(runtime) = slot.as_ref().filter(|r| r.generation == generation) {
+    let mut slot = own.write().unwrap_or_else(|e| e.into_inner());
+    if let Some(runtime) = &*slot {
         return Ok(runtime.clone());
     }
     let fresh = Runtime::start(Config::default())?;
-    if let Some(parents) = slot.replace(fresh.clone()) {
-        // What a forked child has of its parent's runtime names the parent's processes: it is left alone, not dropped.
-        std::mem::forget(parents);
-    }
+    *slot = Some(fresh.clone());
     Ok(fresh)
 }
 

@@ -15,8 +15,7 @@
 //! (integers, not references or enums): the orbit chooses them.
 
 use std::ffi::{c_long, c_void};
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::blackbox;
 use crate::error::{Error, Kind, Result};
@@ -384,8 +383,26 @@ impl Update {
     }
 }
 
-/// The functions that orbits may ask main to call.
-static OPERATIONS: RwLock<Vec<Operation>> = RwLock::new(Vec::new());
+/// The functions that orbits may ask main to call: a list of places, newest first, never freed but taken again. Without a
+/// lock, so that a forked child has all of it, whatever other threads of its parent were doing.
+static OPERATIONS: AtomicPtr<Place> = AtomicPtr::new(std::ptr::null_mut());
+
+struct Place {
+    /// Address of the function, 0 for none.
+    function: AtomicUsize,
+    /// Set before the place is in the list.
+    next: AtomicPtr<Place>,
+}
+
+fn places() -> impl Iterator<Item = &'static Place> {
+    // SAFETY: null, or a place that was leaked when it came to the list.
+    let at = |place: &AtomicPtr<Place>| unsafe { place.load(Ordering::Acquire).as_ref() };
+    std::iter::successors(at(&OPERATIONS), move |place| at(&place.next))
+}
+
+fn is_registered(address: usize) -> bool {
+    address != 0 && places().any(|place| place.function.load(Ordering::Acquire) == address)
+}
 
 /// Lets orbits ask for this function, in any update applied from now on. Registering it twice is the same as once.
 /// It is for main; the registry is a list of the process, safe to use from any thread.
@@ -394,29 +411,36 @@ static OPERATIONS: RwLock<Vec<Operation>> = RwLock::new(Vec::new());
 /// The function takes any bytes of any length without harm, for the orbit chooses them; and it stays loaded until it is
 /// taken back with [`unregister_operation`].
 pub unsafe fn register_operation(function: Operation) {
-    let mut operations = OPERATIONS.write().unwrap_or_else(PoisonError::into_inner);
-    if !operations.iter().any(|&known| known as usize == function as usize) {
-        operations.push(function);
+    let address = function as usize;
+    let take = |place: &Place| place.function.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if is_registered(address) || places().any(take) {
+        return;
     }
+    let place: &'static mut Place =
+        Box::leak(Box::new(Place { function: AtomicUsize::new(address), next: AtomicPtr::new(std::ptr::null_mut()) }));
+    let _ = OPERATIONS.fetch_update(Ordering::AcqRel, Ordering::Acquire, |first| {
+        place.next.store(first, Ordering::Relaxed);
+        Some(&raw mut *place)
+    });
 }
 
 /// Takes a function back, before its library is unloaded, say. Returns whether it was registered.
 pub fn unregister_operation(function: Operation) -> bool {
-    let mut operations = OPERATIONS.write().unwrap_or_else(PoisonError::into_inner);
-    let before = operations.len();
-    operations.retain(|&known| known as usize != function as usize);
-    operations.len() != before
+    let address = function as usize;
+    // Two threads that registered it at once may have taken a place each.
+    let strike =
+        |place: &Place| place.function.compare_exchange(address, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    places().filter(|place| strike(place)).count() > 0
 }
 
 fn registered(address: usize, number: usize) -> Result<Operation> {
-    let operations = OPERATIONS.read().unwrap_or_else(PoisonError::into_inner);
-    let found = operations.iter().copied().find(|&known| known as usize == address);
-    drop(operations);
-    found.ok_or_else(|| {
-        let name = blackbox::function_at(address).unwrap_or_else(|| "no known function".into());
-        let what = format!("update item {number}: operation {address:#x} ({name}) is not registered");
-        Error::new(Kind::Denied, format!("{what}; main must register it before updates that ask for it are applied"))
-    })
+    if is_registered(address) {
+        // SAFETY: only addresses of functions of this type come to the list.
+        return Ok(unsafe { std::mem::transmute::<usize, Operation>(address) });
+    }
+    let name = blackbox::function_at(address).unwrap_or_else(|| "no known function".into());
+    let what = format!("update item {number}: operation {address:#x} ({name}) is not registered");
+    Err(Error::new(Kind::Denied, format!("{what}; main must register it before updates that ask for it are applied")))
 }
 
 fn item_error(kind: Kind, number: usize, address: usize, len: usize, what: &str) -> Error {

@@ -560,6 +560,15 @@ impl AreaInner {
 
 impl Drop for AreaInner {
     fn drop(&mut self) {
-        self.close(lock(&self.state));
+        if self.generation == generation() {
+            return self.close(lock(&self.state));
+        }
+        // The copy in a forked child, perhaps caught in the middle of a change: none of it is followed, and the memory stays.
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        std::mem::forget(state.heap.take());
+        std::mem::forget(self.track.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        std::mem::forget(std::mem::take(self.dropped.get_mut().unwrap_or_else(PoisonError::into_inner)));
+        std::mem::forget(std::mem::take(self.owed.get_mut().unwrap_or_else(PoisonError::into_inner)));
+        registry::leave(self);
     }
 }

@@ -10,6 +10,7 @@
 //! | `owed` | which pages has an orbit not been sent yet |
 //! | `inner` | the area itself: these together, and their locks |
 //! | `registry` | which area does an address belong to |
+//! | `own` | what is locked for the whole process, and what a forked child has of it |
 //!
 //! ```
 //! use orbit::Area;
@@ -30,6 +31,7 @@ mod forked;
 mod heap;
 mod inner;
 mod owed;
+mod own;
 mod pages;
 mod registry;
 mod touched;
@@ -46,6 +48,7 @@ pub(crate) use inner::Hold;
 use orbit_linux::map::page_size;
 #[doc(hidden)]
 pub use owed::OwedSet;
+pub(crate) use own::{Inherit, Own};
 #[doc(hidden)]
 pub use pages::PageRuns;
 use std::fmt;

@@ -4,12 +4,14 @@
 //! dropping an area takes the lock alone.
 
 use super::inner::AreaInner;
+use super::own::{Inherit, Own};
 use crate::error::{Error, Kind, Result};
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 /// One living area. The pointer is valid while the entry is in the map: an area takes its entry out, under the exclusive
 /// lock, before it goes.
+#[derive(Clone)]
 struct Entry {
     len: usize,
     here: *const AreaInner,
@@ -22,7 +24,16 @@ unsafe impl Send for Entry {}
 unsafe impl Sync for Entry {}
 
 /// By base address; no two overlap.
-static AREAS: RwLock<BTreeMap<usize, Entry>> = RwLock::new(BTreeMap::new());
+static AREAS: Own<Areas> = Own::new();
+
+type Areas = BTreeMap<usize, Entry>;
+
+/// A child knows its parent's areas, to say whose they are.
+impl Inherit for Areas {
+    fn inherit(&self) -> Areas {
+        self.clone()
+    }
+}
 
 /// Refuses a range that overlaps an area.
 fn clash(areas: &BTreeMap<usize, Entry>, name: &str, base: usize, len: usize) -> Result<()> {
@@ -49,7 +60,7 @@ fn clash(areas: &BTreeMap<usize, Entry>, name: &str, base: usize, len: usize) ->
 /// # Errors
 /// `Invalid` when it overlaps another one.
 pub(super) fn check(name: &str, base: usize, len: usize) -> Result<()> {
-    clash(&AREAS.read().unwrap_or_else(PoisonError::into_inner), name, base, len)
+    clash(&AREAS.lock().read().unwrap_or_else(PoisonError::into_inner), name, base, len)
 }
 
 /// Enters an area.
@@ -57,7 +68,7 @@ pub(super) fn check(name: &str, base: usize, len: usize) -> Result<()> {
 /// # Errors
 /// As [`check`].
 pub(super) fn enter(area: &Arc<AreaInner>) -> Result<()> {
-    let mut areas = AREAS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut areas = AREAS.lock().write().unwrap_or_else(PoisonError::into_inner);
     clash(&areas, &area.name, area.base, area.limit)?;
     areas.insert(area.base, Entry { len: area.limit, here: Arc::as_ptr(area), handle: Arc::downgrade(area) });
     Ok(())
@@ -65,7 +76,7 @@ pub(super) fn enter(area: &Arc<AreaInner>) -> Result<()> {
 
 /// Takes an area out, if it is in.
 pub(super) fn leave(area: &AreaInner) {
-    let mut areas = AREAS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut areas = AREAS.lock().write().unwrap_or_else(PoisonError::into_inner);
     if areas.get(&area.base).is_some_and(|entry| std::ptr::eq(entry.here, area)) {
         areas.remove(&area.base);
     }
@@ -73,7 +84,7 @@ pub(super) fn leave(area: &AreaInner) {
 
 /// Calls `f` with the area that holds `addr`; it cannot go away meanwhile.
 pub(super) fn with<R>(addr: usize, f: impl FnOnce(&AreaInner) -> R) -> Option<R> {
-    let areas = AREAS.read().unwrap_or_else(PoisonError::into_inner);
+    let areas = AREAS.lock().read().unwrap_or_else(PoisonError::into_inner);
     let (&base, entry) = areas.range(..=addr).next_back()?;
     if addr - base >= entry.len {
         return None;
@@ -84,7 +95,7 @@ pub(super) fn with<R>(addr: usize, f: impl FnOnce(&AreaInner) -> R) -> Option<R>
 
 /// The area that holds `addr`.
 pub(super) fn find(addr: usize) -> Option<Arc<AreaInner>> {
-    let areas = AREAS.read().unwrap_or_else(PoisonError::into_inner);
+    let areas = AREAS.lock().read().unwrap_or_else(PoisonError::into_inner);
     let (&base, entry) = areas.range(..=addr).next_back()?;
     if addr - base >= entry.len { None } else { entry.handle.upgrade() }
 }

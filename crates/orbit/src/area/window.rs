@@ -4,11 +4,12 @@
 //! Reserved space is `PROT_NONE` and costs no memory. Ranges go out page aligned, from 2 MiB on aligned to 2 MiB, with at
 //! least one unmapped page between two, and come back when an area goes away.
 
+use super::own::{Inherit, Own};
 use crate::error::{Error, Kind, Result};
 use orbit_linux::map::{self, Mapping};
 use orbit_linux::rlimit::{self, Resource};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// What is reserved when nobody says otherwise.
 const DEFAULT_BYTES: usize = 64 << 30;
@@ -29,9 +30,18 @@ pub(crate) struct Window {
     free: Mutex<BTreeMap<usize, usize>>,
 }
 
-static WINDOW: OnceLock<Window> = OnceLock::new();
-/// Held while the window is reserved, so that two first users do not reserve twice.
-static RESERVING: Mutex<()> = Mutex::new(());
+/// Locked while the window is reserved, so that two first users do not reserve twice.
+static WINDOW: Own<Option<&'static Window>> = Own::new();
+
+/// A child goes on with its parent's window, in which its parent's areas stay taken. If another thread was taking or giving
+/// back at the fork, the child reserves one of its own.
+impl Inherit for Option<&'static Window> {
+    fn inherit(&self) -> Self {
+        let parents = (*self)?;
+        let free = parents.free.try_lock().ok()?.clone();
+        Some(Box::leak(Box::new(Window { base: parents.base, len: parents.len, free: Mutex::new(free) })))
+    }
+}
 
 /// The window, reserved with the default size on first use.
 pub(crate) fn window() -> Result<&'static Window> {
@@ -40,7 +50,7 @@ pub(crate) fn window() -> Result<&'static Window> {
 
 /// The window, if it is reserved.
 pub(crate) fn existing() -> Option<&'static Window> {
-    WINDOW.get()
+    *WINDOW.lock().read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reserves `bytes` of address space as the window: a third of what is left where `ulimit -v` leaves less, and half as
@@ -49,11 +59,11 @@ pub(crate) fn existing() -> Option<&'static Window> {
 /// # Errors
 /// `Limit` when not even 16 MiB can be had.
 pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
-    if let Some(window) = WINDOW.get() {
+    if let Some(window) = existing() {
         return Ok(window);
     }
-    let _one = RESERVING.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(window) = WINDOW.get() {
+    let mut slot = WINDOW.lock().write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(window) = *slot {
         return Ok(window);
     }
     let mut len = bytes.max(LEAST_BYTES).next_multiple_of(HUGE);
@@ -78,7 +88,7 @@ pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
             Ok(mapping) => {
                 // Areas hold addresses inside the window for as long as the process lives, so it is never unmapped.
                 let mapping = std::mem::ManuallyDrop::new(mapping);
-                return Ok(WINDOW.get_or_init(|| Window::over(mapping.as_ptr() as usize, len)));
+                return Ok(slot.insert(Box::leak(Box::new(Window::over(mapping.as_ptr() as usize, len)))));
             }
             Err(_) if len / 2 >= LEAST_BYTES => len = (len / 2).next_multiple_of(HUGE),
             Err(error) => {

@@ -5,10 +5,11 @@
 //! generation they were opened in.
 
 use super::super::forked::generation;
+use super::super::own::{Inherit, Own};
 use orbit_linux::pagemap::Pagemap;
 use orbit_linux::uffd::Uffd;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 /// An asynchronous userfaultfd and the pagemap of the same address space.
 #[derive(Debug)]
@@ -25,16 +26,20 @@ pub(super) struct Missing {
     pub error: io::Error,
 }
 
-static SHARED: Mutex<Weak<Kernel>> = Mutex::new(Weak::new());
+static SHARED: Own<Weak<Kernel>> = Own::new();
+
+/// A child opens its own.
+impl Inherit for Weak<Kernel> {
+    fn inherit(&self) -> Self {
+        Weak::new()
+    }
+}
 
 impl Kernel {
     /// The one of this process, opened if no tracker holds it.
     pub fn open() -> Result<Arc<Kernel>, Missing> {
-        let now = generation();
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = shared.upgrade()
-            && kernel.generation == now
-        {
+        let mut shared = SHARED.lock().write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = shared.upgrade() {
             return Ok(kernel);
         }
         let uffd = Uffd::open_wp_async().map_err(|error| Missing { facility: "userfaultfd", error })?;
@@ -43,7 +48,7 @@ impl Kernel {
             let error = io::Error::from_raw_os_error(libc::ENOTTY);
             return Err(Missing { facility: "PAGEMAP_SCAN", error });
         }
-        let kernel = Arc::new(Kernel { uffd, pagemap, generation: now });
+        let kernel = Arc::new(Kernel { uffd, pagemap, generation: generation() });
         *shared = Arc::downgrade(&kernel);
         Ok(kernel)
     }

@@ -1,0 +1,116 @@
+//! A child forked while other threads of its parent use the library goes on with its own: whatever they held at the fork
+//! holds nobody up in the child.
+
+mod common;
+
+use std::ffi::{c_long, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use orbit::{Area, Orbit, Outcome, Update, register_operation, unregister_operation};
+
+unsafe extern "C" fn asks(_: *mut c_void, _: *mut c_void) -> c_long {
+    let mut update = Update::new();
+    update.operation(stays, &[]);
+    c_long::from(orbit::push(&update).is_err())
+}
+
+unsafe extern "C" fn stays(_: *mut c_void, _: usize) -> c_long {
+    DONE.store(true, Ordering::Relaxed);
+    0
+}
+
+unsafe extern "C" fn comes_and_goes(_: *mut c_void, _: usize) -> c_long {
+    1
+}
+
+static DONE: AtomicBool = AtomicBool::new(false);
+
+/// What a child does: an area, an object and an orbit of its own, and an operation that its parent registered.
+fn own_orbit() -> orbit::Result<bool> {
+    let area = Area::new(4096)?;
+    let object = area.place(6u64)?;
+    // SAFETY: just made, and nobody else's.
+    unsafe {
+        orbit::area::free(object.as_ptr().cast())?;
+        register_operation(comes_and_goes);
+    }
+    let orbit = Orbit::new("childs", asks)?;
+    let outcome = orbit.call(&[&area], &[])?;
+    if let Some(update) = orbit.pull() {
+        orbit.apply(&update)?;
+    }
+    Ok(outcome == Outcome::Returned(0) && DONE.load(Ordering::Relaxed))
+}
+
+/// One test, since it forks.
+#[test]
+fn a_child_waits_for_none_of_its_parents_threads() {
+    // SAFETY: takes any bytes.
+    unsafe { register_operation(stays) };
+    let area = Area::new(1 << 20).expect("area");
+    let orbit = Orbit::new("parents", asks).expect("orbit");
+    let over = AtomicBool::new(false);
+    let allocates = || {
+        let object = area.place(1u64).expect("room");
+        // SAFETY: just made, and nobody else's.
+        unsafe { orbit::area::free(object.as_ptr().cast()).expect("free") };
+    };
+    let makes_areas = || Area::new(4096).and_then(|area| area.destroy()).expect("area");
+    let registers = || {
+        // SAFETY: takes any bytes.
+        unsafe { register_operation(comes_and_goes) };
+        unregister_operation(comes_and_goes);
+    };
+    let makes_orbits = || Orbit::new("short", asks).and_then(|orbit| orbit.destroy()).expect("orbit");
+    let calls = || drop(orbit.call(&[&area], &[]).expect("call"));
+    let busy: [(&str, &(dyn Fn() + Sync)); 5] = [
+        ("allocate", &allocates),
+        ("make areas", &makes_areas),
+        ("register operations", &registers),
+        ("make orbits", &makes_orbits),
+        ("call", &calls),
+    ];
+    for (what, work) in busy {
+        over.store(false, Ordering::Relaxed);
+        let failed = std::thread::scope(|threads| {
+            let working = || {
+                while !over.load(Ordering::Relaxed) {
+                    work();
+                }
+            };
+            threads.spawn(working);
+            threads.spawn(working);
+            let failed = (0..25).find_map(|_| child_fails());
+            over.store(true, Ordering::Relaxed);
+            failed
+        });
+        assert_eq!(failed, None, "children of a program whose threads {what}");
+    }
+}
+
+/// Forks a child that makes an orbit of its own; how it failed, if it did.
+fn child_fails() -> Option<String> {
+    // SAFETY: the child uses the library, which says that it may, and ends by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let end = own_orbit();
+        // SAFETY: ends the child without running what main's exit would.
+        unsafe { libc::_exit(if matches!(end, Ok(true)) { 0 } else { 1 }) };
+    }
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut status = 0;
+    // SAFETY: the child just made, which nobody else waits for.
+    while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+        if Instant::now() > until {
+            // SAFETY: as above.
+            unsafe {
+                libc::kill(child, libc::SIGKILL);
+                libc::waitpid(child, &mut status, 0);
+            }
+            return Some("one hangs".to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (status != 0).then(|| format!("one ends with status {status:#x}"))
+}
