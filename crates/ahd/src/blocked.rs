@@ -89,6 +89,11 @@ impl Ahd {
     /// longest. `passed`: time since the last look.
     pub(crate) fn judge_waits(&mut self, passed: Duration) {
         let (hopeless, limit) = (self.config.hopeless(), self.config.limit);
+        let slices = |tid: i32| match self.processes.values().find_map(|p| p.threads.get(&tid)) {
+            Some(t) => Some(t.sched.slices),
+            None => proc::sched(&std::fs::File::open(format!("/proc/{tid}/schedstat")).ok()?).map(|s| s.slices),
+        };
+        self.shares.keep_up(slices);
         let mut due = Vec::new();
         for p in self.processes.values() {
             for t in p.threads.values() {
@@ -214,6 +219,8 @@ impl Ahd {
         // A lock on a file is a process': which of its threads would give it back is known only where there is one.
         let alone = |pid: i32| proc::Dir::open(pid).and_then(|d| d.tids()).is_ok_and(|t| t.len() == 1);
         let mut known = !matches!(wait, Wait::FileLock { .. }) || alone(op);
+        // Who waits for the last holder.
+        let mut behind = (pid, tid);
         let mut last = loop {
             if (hp, ht) == (pid, tid) && known {
                 let allowed = self.config.hopeless();
@@ -233,6 +240,7 @@ impl Ahd {
                     FutexKind::Mutex { owner: Owner::Thread { pid: p, tid: t } }
                     | FutexKind::RwLock { writer: Owner::Thread { pid: p, tid: t } } => {
                         cycle.push(edge(hp, ht, &held, t));
+                        behind = (hp, ht);
                         (hp, ht) = (p, t);
                     }
                     _ => break Some(held),
@@ -240,6 +248,7 @@ impl Ahd {
                 Wait::FileLock { owner: Some(o), .. } => {
                     cycle.push(edge(hp, ht, &held, *o));
                     known &= alone(*o);
+                    behind = (hp, ht);
                     (hp, ht) = (*o, *o);
                 }
                 _ => break Some(held),
@@ -254,24 +263,24 @@ impl Ahd {
                 true
             }
             // It runs: a hang only once it had the limit's worth of CPU meanwhile.
-            Some(Wait::Running) => !self.had_its_share(hp, ht),
+            Some(Wait::Running) => !self.had_its_share(behind, (hp, ht)),
             Some(Wait::Child { pids: peers } | Wait::Pipe { peers, .. } | Wait::Socket { peers, .. }) => {
-                self.at_work(hp, &peers)
+                self.at_work((hp, ht), &peers)
             }
             _ => false,
         };
         (!excused).then_some(Verdict { why, sure, others, cycle: Vec::new(), allowed: self.config.limit })
     }
 
-    /// Whether one of these processes works, or is held up by the machine, a tracer or a stop, for a thread of `pid` that waits for them.
-    pub(crate) fn at_work(&mut self, pid: i32, peers: &[i32]) -> bool {
-        peers.iter().filter(|&&peer| peer != pid).any(|&peer| {
+    /// Whether one of these processes works, or is held up by the machine, a tracer or a stop, while this thread waits for them.
+    pub(crate) fn at_work(&mut self, waiter: (i32, i32), peers: &[i32]) -> bool {
+        peers.iter().filter(|&&peer| peer != waiter.0).any(|&peer| {
             let Ok((dir, tids)) = proc::Dir::open(peer).and_then(|d| d.tids().map(|t| (d, t))) else {
                 return false;
             };
             tids.iter().take(MAX_CHAIN).any(|&t| match dir.status(t).map(|s| s.state) {
                 Some(b'D' | b'T' | b't') => true,
-                Some(b'R') => !self.had_its_share(peer, t),
+                Some(b'R') => !self.had_its_share(waiter, (peer, t)),
                 _ => false,
             })
         })
@@ -290,17 +299,16 @@ impl Ahd {
         self.chain(pid, tid, wait, (op, ot), sure, true).map(|v| (v.why, v.others))
     }
 
-    /// Whether a thread has used CPU time as long as the limit since it was first asked about.
-    fn had_its_share(&mut self, pid: i32, tid: i32) -> bool {
-        let Some(now) =
-            std::fs::File::open(format!("/proc/{pid}/task/{tid}/schedstat")).ok().and_then(|f| proc::sched(&f))
-        else {
+    /// Whether a holder has used CPU time as long as the limit since it was first asked about in this wait for it.
+    fn had_its_share(&mut self, waiter: (i32, i32), holder: (i32, i32)) -> bool {
+        let sched = |(pid, tid): (i32, i32)| {
+            let file = std::fs::File::open(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+            Some((tid, proc::sched(&file)?))
+        };
+        let (Some(waiter), Some(holder)) = (sched(waiter), sched(holder)) else {
             return false;
         };
-        let horizon = self.config.limit * 100;
-        self.holders.retain(|_, (_, at)| at.elapsed() < horizon);
-        let (run, _) = *self.holders.entry(tid).or_insert((now.run, Instant::now()));
-        now.run.saturating_sub(run) >= self.config.limit.as_nanos() as u64
+        self.shares.got(waiter, holder) >= self.config.limit.as_nanos() as u64
     }
 
     pub(crate) fn wait_of(&mut self, pid: i32, tid: i32) -> Option<Wait> {

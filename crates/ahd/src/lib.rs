@@ -23,6 +23,7 @@ mod proc;
 mod progress;
 mod report;
 mod sections;
+mod shares;
 mod stays;
 mod thread;
 mod watch;

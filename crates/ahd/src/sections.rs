@@ -403,7 +403,7 @@ impl Ahd {
                 Some((why, others.into_iter().map(|(p, t)| (p, t, "holds the lock".to_owned())).collect()))
             }
             Wait::Pipe { peers, .. } | Wait::Socket { peers, .. } | Wait::Child { pids: peers } => {
-                if self.at_work(pid, peers) {
+                if self.at_work((pid, tid), peers) {
                     return None;
                 }
                 // Only watched ones are shown: a stack costs a stop.

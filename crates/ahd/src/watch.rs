@@ -9,6 +9,7 @@ use crate::describe::Stacks;
 use crate::named::Sections;
 use crate::progress::Source;
 use crate::report::{Event, Hang, Kind};
+use crate::shares::Shares;
 use crate::thread::{Process, Since};
 use orbit_inspect::rings::RingWatch;
 use std::collections::BTreeMap;
@@ -38,8 +39,8 @@ pub struct Ahd {
     pub(crate) next_scan: Instant,
     /// Rings told, by their threads.
     pub(crate) told_rings: Vec<Vec<i32>>,
-    /// Holders outside the watched processes: CPU time when first met, and when.
-    pub(crate) holders: BTreeMap<i32, (u64, Instant)>,
+    /// CPU time that holders got while others waited for them.
+    pub(crate) shares: Shares,
     last: Option<Instant>,
     pub(crate) ticks: u64,
     pub(crate) source: Source,
@@ -62,7 +63,7 @@ impl Ahd {
             ring_due: false,
             next_scan: Instant::now(),
             told_rings: Vec::new(),
-            holders: BTreeMap::new(),
+            shares: Shares::default(),
             last: None,
             ticks: 0,
             source: Source::default(),

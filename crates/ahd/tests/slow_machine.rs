@@ -155,6 +155,45 @@ fn starved_of_cpu() {
     });
 }
 
+/// Keeps a process to the first CPU that this one may use, at some priority.
+fn keep_to_one_cpu(pid: i32, nice: i32) {
+    // SAFETY: an all-zero set is an empty one; both calls are given its size and outlive it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &raw mut set), 0);
+        let first = (0..libc::CPU_SETSIZE as usize).find(|&n| libc::CPU_ISSET(n, &set)).expect("a CPU");
+        libc::CPU_ZERO(&mut set);
+        libc::CPU_SET(first, &mut set);
+        assert_eq!(libc::sched_setaffinity(pid, size_of_val(&set), &raw const set), 0);
+        libc::setpriority(libc::PRIO_PROCESS, pid as libc::id_t, nice);
+    }
+}
+
+#[test]
+fn a_lock_that_is_held_for_short_whiles_of_cpu() {
+    let dir = Dir::new("slow-holder");
+    let Some(fares) = dir.program() else { return };
+    // The shell is kept to its place before it starts the program, whose threads then are too.
+    let p = Program::start(Command::new("sh").args(["-c", "sleep 0.3; exec \"$0\" holds-in-turns 800"]).arg(&fares));
+    keep_to_one_cpu(p.pid(), 5);
+    let burner = Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().expect("sh");
+    keep_to_one_cpu(burner.id() as i32, 0);
+    let _burners = Burners(vec![burner]);
+    let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
+    // Each hold lasts longer than the limit, but gets less than it in CPU time.
+    let start = Instant::now();
+    let used = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", p.pid())).into_iter().flatten().flatten();
+        tasks.filter_map(|t| t.file_name().to_str()?.parse().ok()).map(|tid| cpu(p.pid(), tid)).sum::<Duration>()
+    };
+    while used() < Duration::from_millis(3200) {
+        assert!(start.elapsed() < 3 * PATIENCE, "it does not get on");
+        w.look();
+    }
+    println!("3.2 s of CPU in {:?}", start.elapsed());
+    w.quiet();
+}
+
 #[test]
 fn short_of_memory() {
     let files = ["memory.limit_in_bytes", "memory.max"];

@@ -247,6 +247,40 @@ static void *holds(void *a) {
     return a;
 }
 
+// Holds the lock for so many milliseconds of CPU, again and again.
+static void *works_with_it(void *a) {
+    for (;;) {
+        pthread_mutex_lock(&other);
+        work(*(double *)a);
+        pthread_mutex_unlock(&other);
+        poll(NULL, 0, 50);
+    }
+}
+
+static void *naps(void *a) {
+    for (;;) poll(NULL, 0, 150);
+    return a;
+}
+
+static pthread_barrier_t both;
+
+// One of two threads that take two locks crosswise once they are asked to.
+static void *in_a_ring(void *a) {
+    pthread_mutex_t *locks[] = {&mutex, &other};
+    intptr_t mine = (intptr_t)a;
+    while (!asked) poll(NULL, 0, 20);
+    pthread_mutex_lock(locks[mine]);
+    pthread_barrier_wait(&both);
+    pthread_mutex_lock(locks[!mine]);
+    return a;
+}
+
+static void *spins_when_asked(void *a) {
+    while (!asked) poll(NULL, 0, 20);
+    still_here();
+    return a;
+}
+
 int main(int argc, char **argv) {
     const char *way = argc > 1 ? argv[1] : "";
     double number = argc > 2 ? atof(argv[2]) : 0;
@@ -328,6 +362,25 @@ int main(int argc, char **argv) {
         pthread_create(&t, NULL, holds, NULL);
         poll(NULL, 0, 100);
         pthread_mutex_lock(&other);
+    } else if (!strcmp(way, "behind")) {
+        // The threads that hang come after many that sleep and wake up.
+        pthread_t t;
+        for (int i = 0; i < (int)number; i++)
+            if (pthread_create(&t, NULL, naps, NULL)) return 4;
+        pthread_barrier_init(&both, NULL, 2);
+        if (!strcmp(argv[3], "spin")) pthread_create(&t, NULL, spins_when_asked, NULL);
+        else
+            for (intptr_t i = 0; i < 2; i++) pthread_create(&t, NULL, in_a_ring, (void *)i);
+        for (;;) pause();
+    } else if (!strcmp(way, "holds-in-turns")) {
+        pthread_t t;
+        pthread_create(&t, NULL, works_with_it, &number);
+        for (;;) {
+            // Where it usually waits.
+            for (int i = 0; i < 40; i++) poll(NULL, 0, 25);
+            pthread_mutex_lock(&other);
+            pthread_mutex_unlock(&other);
+        }
     } else {
         fprintf(stderr, "fares: unknown way `%s`\n", way);
         return 2;
