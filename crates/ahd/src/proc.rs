@@ -97,9 +97,15 @@ impl Dir {
     pub(crate) fn faults(&self, tid: i32) -> u64 {
         let text = self.text(format_args!("task/{tid}/stat")).unwrap_or_default();
         // Behind the name: state, six numbers, flags, minor faults, those of children, major faults.
-        let rest = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
-        let number = |nth| rest.split(' ').nth(nth).and_then(|n: &str| n.parse::<u64>().ok()).unwrap_or(0);
-        number(7) + number(9)
+        stat(&text, 7) + stat(&text, 9)
+    }
+
+    /// Where the code and the first stack begin: exec puts them elsewhere, also where the file stays the same. Nothing if they may
+    /// not be seen.
+    pub(crate) fn image(&self, pid: i32) -> Option<(u64, u64)> {
+        // The first thread's file: the process' own would be summed up over all threads.
+        let text = self.text(format_args!("task/{pid}/stat")).ok()?;
+        Some((stat(&text, 23), stat(&text, 25))).filter(|&(_, stack)| stack != 0)
     }
 
     /// Children of one thread, where the kernel lists them.
@@ -146,6 +152,12 @@ fn number(digits: &[u8]) -> Option<u64> {
     })
 }
 
+/// The nth number behind the name in a line of `stat`; 0 if it is not there.
+fn stat(line: &str, nth: usize) -> u64 {
+    let rest = line.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    rest.split(' ').nth(nth).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
 fn status(text: &str) -> Option<Status> {
     let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
     Some(Status {
@@ -182,6 +194,7 @@ mod tests {
                  nonvoluntary_ctxt_switches:\t3\n";
         assert_eq!(status(s), Some(Status { state: b'S', tracer: 7, waits: 12, caught: 2 }));
         assert_eq!(status("State:\n"), None);
+        assert_eq!((stat("7 (a) b) S 1 2", 1), stat("7 (a) S 1 2", 9), stat("", 0)), (1, 0, 0));
         assert_eq!(number(b"18446744073709551616"), None);
         assert_eq!(number(b""), None);
     }

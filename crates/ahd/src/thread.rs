@@ -137,6 +137,8 @@ pub(crate) struct Process {
     pub(crate) dir: Dir,
     pub(crate) threads: BTreeMap<i32, Thread>,
     pub(crate) exe: Option<PathBuf>,
+    /// Where its code and its first stack begin, as far as that was seen.
+    image: Option<(u64, u64)>,
     /// Sections marked in its source.
     pub(crate) marks: Marks,
     /// For looking at waits; made when first needed.
@@ -153,12 +155,13 @@ impl Process {
     /// `room` descriptors may be kept.
     pub(crate) fn new(pid: i32, config: &Config, room: usize) -> std::io::Result<Process> {
         let dir = Dir::open(pid)?;
-        let exe = dir.exe();
+        let (exe, image) = (dir.exe(), dir.image(pid));
         let mut p = Process {
             pid,
             dir,
             threads: BTreeMap::new(),
             exe,
+            image,
             marks: Marks::default(),
             watched: None,
             stale: true,
@@ -224,13 +227,14 @@ impl Process {
         self.troubled = false;
     }
 
-    /// Whether exec has put another program in its place.
+    /// Whether exec has put another program in its place, or the same one anew.
     pub(crate) fn replaced(&mut self) -> bool {
         // After a change of credentials it may no longer be asked: that is no exec.
         let Some(now) = self.dir.exe() else {
             return false;
         };
+        let anew = self.dir.image(self.pid).is_some_and(|i| self.image.replace(i).is_some_and(|was| was != i));
         let was = self.exe.replace(now);
-        was.is_some() && was != self.exe
+        anew || (was.is_some() && was != self.exe)
     }
 }

@@ -30,6 +30,20 @@ fn exec_starts_histories_anew() {
 }
 
 #[test]
+fn exec_of_the_same_file() {
+    let dir = Dir::new("exec-self");
+    let Some(fares) = dir.program() else { return };
+    let mut p = Program::start(Command::new(&fares).args(["exec", "1"]).arg(&fares).args(["wanders", "1.5"]));
+    let mut w = Watcher::of(p.pid(), Config::default());
+    let start = Instant::now();
+    while p.0.try_wait().expect("wait").is_none() {
+        assert!(start.elapsed() < 3 * PATIENCE, "it does not end");
+        w.look();
+    }
+    w.quiet();
+}
+
+#[test]
 fn a_program_by_exec_is_judged_by_its_own_habits() {
     let dir = Dir::new("exec-loop");
     let Some(fares) = dir.program() else { return };
