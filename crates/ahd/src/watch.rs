@@ -26,6 +26,13 @@ const STIRS: u64 = 10_000_000;
 /// Looks are never further apart than this.
 const SLOWEST: Duration = Duration::from_secs(1);
 
+/// The looks at waits that are left in a tick.
+struct Looks {
+    left: usize,
+    /// The first thread that got none.
+    passed_over: Option<(i32, i32)>,
+}
+
 /// Watches processes for hangs. Use from one thread at a time; may be moved between threads.
 #[derive(Debug)]
 pub struct Ahd {
@@ -42,6 +49,8 @@ pub struct Ahd {
     /// CPU time that holders got while others waited for them.
     pub(crate) shares: Shares,
     last: Option<Instant>,
+    /// Where looks at waits begin: with the first thread that got none in the last tick.
+    look_from: (i32, i32),
     pub(crate) ticks: u64,
     pub(crate) source: Source,
     /// Suspects whose progress is counted, as of the last tick.
@@ -65,6 +74,7 @@ impl Ahd {
             told_rings: Vec::new(),
             shares: Shares::default(),
             last: None,
+            look_from: (0, 0),
             ticks: 0,
             source: Source::default(),
             meters: 0,
@@ -145,13 +155,16 @@ impl Ahd {
         }
         // A watcher that was held up itself has seen nothing meanwhile.
         let counted = passed.min(self.spacing() * 2);
-        let mut looks = LOOKS_A_TICK;
+        let mut looks = Looks { left: LOOKS_A_TICK, passed_over: None };
         let mut suspects = Vec::new();
-        for &(pid, tid, since) in &fared {
+        let from = fared.partition_point(|&(pid, tid, _)| (pid, tid) < self.look_from);
+        let (before, after) = fared.split_at(from);
+        for &(pid, tid, since) in after.iter().chain(before) {
             if self.note(pid, tid, since, passed, counted, &mut looks, now) {
                 suspects.push((pid, tid, since));
             }
         }
+        self.look_from = looks.passed_over.unwrap_or(self.look_from);
         self.look_at_sections(counted, now);
         self.look_at_named(now);
         let spent = cpu_time().saturating_sub(cpu);
@@ -179,7 +192,7 @@ impl Ahd {
         since: Since,
         passed: Duration,
         counted: Duration,
-        looks: &mut usize,
+        looks: &mut Looks,
         now: Instant,
     ) -> bool {
         let Some(p) = self.processes.get_mut(&pid) else {
@@ -212,8 +225,12 @@ impl Ahd {
         // Where a thread that rests now does so; the first of these looks teach its habits.
         let resting = !ran && t.unseen;
         let learning = ran && t.points.wants(t.sched.slices) && since.run * 2 < passed.as_nanos() as u64;
-        if (resting || learning) && *looks > 0 {
-            *looks -= 1;
+        if (resting || learning) && looks.left == 0 {
+            looks.passed_over.get_or_insert((pid, tid));
+            // It may rest in a futex.
+            self.ring_due |= resting;
+        } else if resting || learning {
+            looks.left -= 1;
             if resting {
                 t.unseen = false;
             }
