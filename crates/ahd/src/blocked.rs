@@ -9,10 +9,12 @@ use crate::Ahd;
 use crate::describe::{edges, words};
 use crate::proc;
 use crate::report::{Edge, Hang, Kind, Unit};
+use crate::thread::Thread;
 use crate::watch::cpu_time;
 use orbit_inspect::Sure;
-use orbit_inspect::rings::RingWatch;
+use orbit_inspect::rings::{Member, RingWatch};
 use orbit_inspect::waits::{FutexKind, Owner, Wait, stays_lost};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// A suspected lost wake-up must stay so for this long more.
@@ -59,11 +61,11 @@ impl Ahd {
         let found = self.rings.as_mut().map(RingWatch::scan).unwrap_or_default();
         self.next_scan = now + (cpu_time().saturating_sub(cpu) * SCAN_SHARE).min(SCAN_SLOWEST);
         for ring in found {
-            let tids: Vec<i32> = ring.members.iter().map(|m| m.tid).collect();
-            if self.told_rings.contains(&tids) {
+            // A thread waits for one lock at a time: as long as all do, it is the same ring.
+            let told = |m: &Member| self.thread(m.pid, m.tid).is_none_or(|t| t.in_ring);
+            if ring.members.iter().all(told) {
                 continue;
             }
-            self.told_rings.push(tids.clone());
             let first = &ring.members[0];
             let why = match ring.members.len() {
                 1 => format!("thread {} waits for itself: {ring}", first.tid),
@@ -71,16 +73,7 @@ impl Ahd {
             };
             let others = ring.members[1..].iter().map(|m| (m.pid, m.tid)).collect();
             let verdict = Verdict { why, sure: ring.sure, others, cycle: edges(&ring), allowed: Duration::ZERO };
-            for m in &ring.members {
-                if let Some(t) = self.processes.get_mut(&m.pid).and_then(|p| p.threads.get_mut(&m.tid)) {
-                    t.told = Some((Kind::Blocked, now));
-                }
-            }
-            let still = self
-                .processes
-                .get(&first.pid)
-                .and_then(|p| p.threads.get(&first.tid))
-                .map_or(Duration::ZERO, |t| t.still);
+            let still = self.thread(first.pid, first.tid).map_or(Duration::ZERO, |t| t.still);
             self.tell(first.pid, first.tid, still.max(self.config.period), verdict, started);
         }
     }
@@ -95,9 +88,11 @@ impl Ahd {
         };
         self.shares.keep_up(slices);
         let mut due = Vec::new();
-        for p in self.processes.values() {
-            for t in p.threads.values() {
-                if t.told.is_none() && t.still >= hopeless && t.still >= t.judge {
+        let told = self.told_blocked();
+        for p in self.processes.values_mut() {
+            for t in p.threads.values_mut() {
+                t.involved = t.involved.filter(|by| told.contains(by));
+                if t.told.is_none() && t.involved.is_none() && t.still >= hopeless && t.still >= t.judge {
                     due.push((p.pid, t.tid, t.still));
                 }
             }
@@ -113,8 +108,8 @@ impl Ahd {
             let Some((pid, tid, still)) = next else {
                 break;
             };
-            // As a member of a ring it may have been told just now.
-            if self.processes.get(&pid).and_then(|p| p.threads.get(&tid)).is_none_or(|t| t.told.is_some()) {
+            // It may have been told just now, with another.
+            if self.thread(pid, tid).is_none_or(|t| t.told.is_some() || t.involved.is_some()) {
                 continue;
             }
             let started = Instant::now();
@@ -122,6 +117,9 @@ impl Ahd {
             let before = call(self);
             // Whoever it waited for may have ended its wait while that one was looked for: then it only lacks a CPU by now.
             let verdict = self.verdict(pid, tid, still >= limit).filter(|_| before.is_some() && call(self) == before);
+            // Whoever waits for a thread of a hang that was told waits in the same hang.
+            let of_told = |&(p, t): &(i32, i32)| self.thread(p, t).is_some_and(|t| t.in_ring || t.involved.is_some());
+            let verdict = verdict.filter(|v| !v.cycle.is_empty() || !v.others.iter().any(of_told));
             let Some(t) = self.processes.get_mut(&pid).and_then(|p| p.threads.get_mut(&tid)) else {
                 continue;
             };
@@ -130,12 +128,6 @@ impl Ahd {
                 t.judge = if still < limit { limit } else { still + AGAIN.max(still / 4) };
                 continue;
             };
-            t.told = Some((Kind::Blocked, started));
-            for e in &v.cycle {
-                if let Some(t) = self.processes.get_mut(&e.pid).and_then(|p| p.threads.get_mut(&e.tid)) {
-                    t.told = Some((Kind::Blocked, started));
-                }
-            }
             self.tell(pid, tid, still, v, started);
         }
     }
@@ -322,7 +314,8 @@ impl Ahd {
     fn all_wait(&mut self, pid: i32, tid: i32) -> Option<Verdict> {
         let hopeless = self.config.hopeless();
         let p = self.processes.get_mut(&pid)?;
-        if p.all_told || p.threads.values().any(|t| t.still < hopeless) {
+        // Those who wait for members of a ring that was told wait with it.
+        if p.threads.values().any(|t| t.still < hopeless || t.in_ring) {
             return None;
         }
         if catches(&p.dir.status(pid)?) {
@@ -337,7 +330,6 @@ impl Ahd {
                 _ => return None,
             }
         }
-        p.all_told = true;
         let n = tids.len();
         let why =
             format!("each of the {n} threads of process {pid} waits for another one, and nobody is left to wake them");
@@ -355,18 +347,42 @@ impl Ahd {
         }
     }
 
+    fn thread(&self, pid: i32, tid: i32) -> Option<&Thread> {
+        self.processes.get(&pid)?.threads.get(&tid)
+    }
+
+    fn thread_mut(&mut self, pid: i32, tid: i32) -> Option<&mut Thread> {
+        self.processes.get_mut(&pid)?.threads.get_mut(&tid)
+    }
+
+    /// Threads that were told to be blocked and still are.
+    fn told_blocked(&self) -> BTreeSet<i32> {
+        let threads = self.processes.values().flat_map(|p| p.threads.values());
+        threads.filter(|t| matches!(t.told, Some((Kind::Blocked, _)))).map(|t| t.tid).collect()
+    }
+
     fn tell(&mut self, pid: i32, tid: i32, still: Duration, v: Verdict, started: Instant) {
         let mut who = vec![(pid, tid)];
         who.extend(v.others);
+        // Before stacks are taken: that makes them run.
+        for &(p, t) in &who {
+            self.remember_call(p, t);
+            if let Some(t) = self.thread_mut(p, t) {
+                t.involved = Some(tid);
+            }
+        }
+        let members = v.cycle.iter().map(|e| (e.pid, e.tid));
+        for (p, t) in members.chain([(pid, tid)]) {
+            if let Some(t) = self.thread_mut(p, t) {
+                t.told = Some((Kind::Blocked, started));
+                t.in_ring = !v.cycle.is_empty();
+            }
+        }
         who.truncate(MAX_STACKS);
         let threads = who
             .into_iter()
             .map(|(p, t)| (p, t, self.wait_of(p, t).as_ref().map_or_else(|| "has ended".into(), words)))
             .collect();
-        self.remember_call(pid, tid);
-        for e in &v.cycle {
-            self.remember_call(e.pid, e.tid);
-        }
         let threads = self.stacks.involve(threads, false);
         self.report(Hang {
             kind: Kind::Blocked,

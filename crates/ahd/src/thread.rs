@@ -54,7 +54,11 @@ pub(crate) struct Thread {
     pub(crate) judge: Duration,
     /// It was told to hang.
     pub(crate) told: Option<(Kind, Instant)>,
-    /// The call it was told to be blocked in.
+    /// It was told as a member of a ring.
+    pub(crate) in_ring: bool,
+    /// It waits too in the hang told of this thread.
+    pub(crate) involved: Option<i32>,
+    /// The call it was in when it was told.
     pub(crate) told_in: Option<Call>,
     /// It ran since; whether it got on is not known yet.
     pub(crate) stirred: bool,
@@ -88,6 +92,8 @@ impl Thread {
             ease: 1,
             judge: Duration::ZERO,
             told: None,
+            in_ring: false,
+            involved: None,
             told_in: None,
             stirred: false,
         })
@@ -147,8 +153,6 @@ pub(crate) struct Process {
     stale: bool,
     /// Something that cannot be watched was told.
     pub(crate) troubled: bool,
-    /// All its threads were told to wait for each other.
-    pub(crate) all_told: bool,
 }
 
 impl Process {
@@ -166,7 +170,6 @@ impl Process {
             watched: None,
             stale: true,
             troubled: false,
-            all_told: false,
         };
         p.keep_up(config.window, room);
         if p.threads.is_empty() {

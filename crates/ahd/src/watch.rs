@@ -44,8 +44,6 @@ pub struct Ahd {
     /// A thread came to rest in a futex since the last scan for rings.
     pub(crate) ring_due: bool,
     pub(crate) next_scan: Instant,
-    /// Rings told, by their threads.
-    pub(crate) told_rings: Vec<Vec<i32>>,
     /// CPU time that holders got while others waited for them.
     pub(crate) shares: Shares,
     last: Option<Instant>,
@@ -71,7 +69,6 @@ impl Ahd {
             rings: None,
             ring_due: false,
             next_scan: Instant::now(),
-            told_rings: Vec::new(),
             shares: Shares::default(),
             last: None,
             look_from: (0, 0),
@@ -206,20 +203,22 @@ impl Ahd {
             t.still = Duration::ZERO;
             t.judge = Duration::ZERO;
             t.unseen = true;
-            p.all_told = false;
             t.stirred = true;
         } else {
             t.still += counted;
         }
-        if let Some((Kind::Blocked, told)) = t.told.filter(|_| t.stirred) {
+        let told = t.told.filter(|&(kind, _)| kind == Kind::Blocked);
+        if t.stirred && (told.is_some() || t.involved.is_some()) {
             // Taking its stack made it run too; then it sleeps in the same call again.
             let call = p.dir.call(tid).unwrap_or_default();
             let back = call.is_some() && call == t.told_in;
             t.stirred = call.is_none() && since.run < STIRS;
             if !back && !t.stirred {
-                t.told = None;
-                self.told_rings.retain(|r| !r.contains(&tid));
-                self.events.push(Event::Recovered { pid, tid, kind: Kind::Blocked, after: now - told });
+                (t.in_ring, t.involved) = (false, None);
+                if let Some((_, told)) = told {
+                    t.told = None;
+                    self.events.push(Event::Recovered { pid, tid, kind: Kind::Blocked, after: now - told });
+                }
             }
         }
         // Where a thread that rests now does so; the first of these looks teach its habits.
