@@ -452,6 +452,9 @@ impl Inner {
         let taken = |w: &&Waiting| w.copier.is_none() && (w.cancelled || replaced(w));
         let all = core.queue.pending.len();
         let wanted = all - core.queue.pending.iter().rev().take_while(taken).count();
+        if wanted == all {
+            return TakenBack::default();
+        }
         let (completed, submitted) = (core.queue.completed(), core.queue.submitted);
         let up = core.process.as_ref().map(|p| p.up.clone());
         // An orbit that counts wrongly harms itself.
