@@ -255,6 +255,7 @@ static void *works_with_it(void *a) {
         pthread_mutex_unlock(&other);
         poll(NULL, 0, 50);
     }
+    return a;
 }
 
 static void *naps(void *a) {
