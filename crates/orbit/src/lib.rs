@@ -47,6 +47,7 @@ mod shared;
 pub mod status;
 mod stream;
 mod supervisor;
+mod take_back;
 mod task;
 mod template;
 mod update;

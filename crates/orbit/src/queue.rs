@@ -8,8 +8,7 @@
 //! ```
 //!
 //! A call that is cancelled keeps its slot and its part of the log until the orbit comes to it, for calls behind it build on
-//! its pages. With none behind it, main can take it back: it lowers `submitted`, sees that the orbit has not begun the call,
-//! owes the pages again, and gives slot and log to the next one.
+//! its pages; with none behind it, it is taken back (`take_back.rs`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,7 +26,7 @@ use crate::copier::{self, Copier, Part};
 use crate::costs;
 use crate::error::{Error, Kind, Result};
 use crate::life::{EndedBy, State};
-use crate::log::{LogWriter, PAGE, Record};
+use crate::log::{LogWriter, PAGE};
 use crate::orbit::{Core, Inner, Locked, WhenFull};
 use crate::replica::Replica;
 use crate::task::{A_CENTURY, bytes_of, now_ns};
@@ -91,16 +90,6 @@ struct Gathered {
     /// The areas those lie in.
     held: Vec<u32>,
     pages: usize,
-}
-
-/// Calls taken back from the end of the queue.
-#[derive(Default)]
-struct TakenBack {
-    calls: VecDeque<Waiting>,
-    /// Their part of the log, if some of them are not cancelled and may have to be put back.
-    log: Option<Vec<u8>>,
-    /// [`Queue::let_go_at`] before.
-    let_go_at: u32,
 }
 
 /// Why a snapshot cannot be taken now.
@@ -434,7 +423,7 @@ impl Inner {
     }
 
     /// Tells the orbit how far calls are handed over.
-    fn hand_over(&self, core: &mut Core, submitted: u32) {
+    pub fn hand_over(&self, core: &mut Core, submitted: u32) {
         core.queue.submitted = submitted;
         // SeqCst: the orbit stores `asleep` and then looks here; here it is the other way round.
         self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);
@@ -443,88 +432,6 @@ impl Inner {
         {
             futex::wake(&self.down.submitted, 1);
         }
-    }
-
-    /// Takes calls back from the end of the queue, so that their slots and their part of the log are free: those that are
-    /// cancelled or to be `replaced`, as far as the orbit has begun none of them. Their pages are owed again. Calls whose
-    /// snapshot a copier holds stay, and those before them.
-    fn take_back(&self, core: &mut Core, replaced: impl Fn(&Waiting) -> bool) -> TakenBack {
-        let taken = |w: &&Waiting| w.copier.is_none() && (w.cancelled || replaced(w));
-        let all = core.queue.pending.len();
-        let wanted = all - core.queue.pending.iter().rev().take_while(taken).count();
-        if wanted == all {
-            return TakenBack::default();
-        }
-        let (completed, submitted) = (core.queue.completed(), core.queue.submitted);
-        let up = core.process.as_ref().map(|p| p.up.clone());
-        // An orbit that counts wrongly harms itself.
-        let begun =
-            || up.as_ref().map_or(0, |up| up.begun.load(Ordering::SeqCst).wrapping_sub(completed) as usize).min(all);
-        let mut first = wanted.max(begun());
-        while first < all {
-            self.hand_over(core, completed.wrapping_add(first as u32));
-            // The orbit stores `begun` and then looks at `submitted`; here it is the other way round, so one of both sees the
-            // other. If the orbit does, it waits.
-            let begun = begun();
-            if begun <= first {
-                break;
-            }
-            first = begun;
-        }
-        if first == all {
-            if core.queue.submitted != submitted {
-                self.hand_over(core, submitted);
-            }
-            return TakenBack::default();
-        }
-        let log_start = first.checked_sub(1).map_or(core.queue.log.tail(), |before| core.queue.pending[before].log_end);
-        let calls = core.queue.pending.split_off(first);
-        let log = calls.iter().any(|w| !w.cancelled).then(|| core.queue.log.copy_from(&self.down, log_start));
-        self.rewind_log(core, log_start);
-        core.queue.attached += self.attached_with(&calls);
-        let first_call = core.queue.submitted;
-        let is_past = |number: u32| number.wrapping_sub(first_call) <= submitted.wrapping_sub(first_call);
-        for replica in core.replicas.iter_mut().filter(|r| is_past(r.first_call)) {
-            replica.first_call = first_call;
-        }
-        let let_go_at = core.queue.let_go_at;
-        if is_past(let_go_at) {
-            core.queue.let_go_at = first_call;
-        }
-        TakenBack { calls, log, let_go_at }
-    }
-
-    /// The next call was not made: those that it was to replace wait as before.
-    fn put_back(&self, core: &mut Core, mut taken: TakenBack) {
-        let Some(log) = &taken.log else { return };
-        core.queue.log.put_back(&self.down, log);
-        core.queue.attached -= self.attached_with(&taken.calls);
-        core.queue.let_go_at = taken.let_go_at;
-        let submitted = core.queue.submitted.wrapping_add(taken.calls.len() as u32);
-        core.queue.pending.append(&mut taken.calls);
-        self.hand_over(core, submitted);
-    }
-
-    /// Replicas that the orbit is to map before these calls.
-    fn attached_with(&self, calls: &VecDeque<Waiting>) -> u32 {
-        let slot = |w: &Waiting| &self.down.slots[(w.call.number & (SLOTS - 1)) as usize];
-        calls.iter().map(|w| slot(w).attach.load(Ordering::Relaxed)).sum()
-    }
-
-    /// Takes back what was appended to the log after a position: its pages are owed again, and the orbit is still to be told
-    /// which areas are gone.
-    fn rewind_log(&self, core: &mut Core, position: u64) {
-        let Core { queue, replicas, forget, .. } = core;
-        queue.log.between(&self.down, position, queue.log.head(), |record| match record {
-            Record::Pages { area, first, data } => {
-                for replica in replicas.iter().filter(|r| r.area.id() == area) {
-                    replica.owed.owe_run(first as usize, data.len() / PAGE);
-                }
-            }
-            Record::Forget { replica } => forget.push(replica),
-            Record::Args(_) => {}
-        });
-        queue.log.rewind(position);
     }
 
     fn note_deadline(&self, deadline: Instant) {

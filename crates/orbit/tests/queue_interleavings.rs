@@ -53,6 +53,7 @@ fn in_order(source: &str, lines: &[&str]) {
 }
 
 const QUEUE: &str = include_str!("../src/queue.rs");
+const TAKE_BACK: &str = include_str!("../src/take_back.rs");
 const TASK: &str = include_str!("../src/task.rs");
 
 /// Main submits `CALLS` calls; the orbit takes them and sleeps in between. `skip_check` leaves out the orbit's second
@@ -303,6 +304,11 @@ fn a_call_taken_back_never_runs_and_the_one_in_its_place_does() {
         &[
             "fn hand_over(&self, core: &mut Core, submitted: u32) {",
             "self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);",
+        ],
+    );
+    in_order(
+        TAKE_BACK,
+        &[
             "up.begun.load(Ordering::SeqCst)",
             "self.hand_over(core, completed.wrapping_add(first as u32));",
             "let begun = begun();",
