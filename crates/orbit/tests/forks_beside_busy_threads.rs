@@ -4,10 +4,10 @@
 mod common;
 
 use std::ffi::{c_long, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-use orbit::{Area, Orbit, Outcome, Update, register_operation, unregister_operation};
+use orbit::{Area, Engine, Orbit, Outcome, Update, register_operation, unregister_operation};
 
 unsafe extern "C" fn asks(_: *mut c_void, _: *mut c_void) -> c_long {
     let mut update = Update::new();
@@ -26,8 +26,23 @@ unsafe extern "C" fn comes_and_goes(_: *mut c_void, _: usize) -> c_long {
 
 static DONE: AtomicBool = AtomicBool::new(false);
 
-/// What a child does: an area, an object and an orbit of its own, and an operation that its parent registered.
+/// Pages that the parent's threads write to and harvest, under the engine whose tracker is a handler of faults.
+static WATCHED: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+const PAGES: usize = 64;
+
+fn write_watched() {
+    for page in 0..PAGES {
+        // SAFETY: an object of as many pages, made before any thread; each byte is written whole and read by nobody.
+        unsafe { WATCHED.load(Ordering::Relaxed).add(page * 4096).write_volatile(1) };
+    }
+}
+
+/// What a child does: an area of either kind, an object and an orbit of its own, and an operation that its parent registered. It
+/// writes to what it has of its parent's.
 fn own_orbit() -> orbit::Result<bool> {
+    write_watched();
+    let own = Area::builder("watched").size(1 << 16).engine(Engine::Mprotect).build()?;
+    own.place(1u64)?;
     let area = Area::new(4096)?;
     let object = area.place(6u64)?;
     // SAFETY: just made, and nobody else's.
@@ -64,12 +79,24 @@ fn a_child_waits_for_none_of_its_parents_threads() {
     };
     let makes_orbits = || Orbit::new("short", asks).and_then(|orbit| orbit.destroy()).expect("orbit");
     let calls = || drop(orbit.call(&[&area], &[]).expect("call"));
-    let busy: [(&str, &(dyn Fn() + Sync)); 5] = [
+    let watched = Area::builder("parents").size(1 << 20).engine(Engine::Mprotect).build().expect("area");
+    WATCHED.store(watched.alloc(PAGES * 4096, 4096).expect("room").as_ptr(), Ordering::Relaxed);
+    let harvests = || {
+        write_watched();
+        drop(orbit.call(&[&watched], &[]).expect("call"));
+    };
+    let makes_watched = || {
+        let area = Area::builder("watched").size(1 << 16).engine(Engine::Mprotect).build();
+        area.and_then(|area| area.destroy()).expect("area");
+    };
+    let busy: [(&str, &(dyn Fn() + Sync)); 7] = [
         ("allocate", &allocates),
         ("make areas", &makes_areas),
         ("register operations", &registers),
         ("make orbits", &makes_orbits),
         ("call", &calls),
+        ("write and harvest", &harvests),
+        ("make watched areas", &makes_watched),
     ];
     for (what, work) in busy {
         over.store(false, Ordering::Relaxed);

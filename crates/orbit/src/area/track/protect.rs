@@ -5,14 +5,17 @@
 //!
 //! **No write is lost.** The handler makes a page writable and notes it in one critical section; a harvest takes the notes
 //! and makes the pages read-only in one. So "writable implies noted" holds whenever the lock is free. The lock spins; its
-//! holder has all signals blocked and touches no area, so it cannot fault or be interrupted while it holds it.
+//! holder has all signals blocked and touches no area, so it cannot fault or be interrupted while it holds it. A forked child may
+//! have it as held for ever: there the handler makes its parent's pages writable without it, and notes nothing.
 
 use super::super::fault;
+use super::super::generation;
+use super::super::own::{Inherit, Own};
 use super::super::pages::PageRuns;
 use std::io;
 use std::ptr;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Areas that can have this engine at a time.
 const SLOTS: usize = 64;
@@ -25,6 +28,8 @@ struct Watched {
     base: usize,
     len: usize,
     page: usize,
+    /// The process that watches.
+    generation: u64,
     /// Guards `noted` and the protection of the pages.
     busy: AtomicBool,
     /// One bit a page: writable, and written since the last harvest as far as we know.
@@ -39,7 +44,17 @@ static WATCHED: [AtomicPtr<Watched>; SLOTS] = [const { AtomicPtr::new(ptr::null_
 /// The handler that was there before ours.
 static EARLIER: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 /// How many areas have this engine; the handler is installed while it is not zero.
-static USERS: Mutex<usize> = Mutex::new(0);
+static USERS: Own<Users> = Own::new();
+
+#[derive(Clone, Default)]
+struct Users(usize);
+
+/// A child has its parent's areas, and the handler with them.
+impl Inherit for Users {
+    fn inherit(&self) -> Users {
+        self.clone()
+    }
+}
 
 impl Watched {
     fn lock(&self) {
@@ -65,6 +80,13 @@ impl Watched {
     /// Lets the write to `addr` through. Runs in the signal handler.
     fn fault(&self, addr: usize) {
         let page = (addr - self.base) / self.page;
+        if self.generation != generation() {
+            // A child's copy of its parent's memory: nobody asks for it.
+            if !self.protect(page, 1, libc::PROT_READ | libc::PROT_WRITE) {
+                self.protect(0, self.len / self.page, libc::PROT_READ | libc::PROT_WRITE);
+            }
+            return;
+        }
         self.lock();
         if !self.protect(page, 1, libc::PROT_READ | libc::PROT_WRITE) {
             // No more mappings can be made: give the whole range up until the next harvest.
@@ -229,12 +251,13 @@ impl Protect {
             base,
             len,
             page,
+            generation: generation(),
             busy: AtomicBool::new(false),
             noted,
             all: AtomicBool::new(false),
             retired: AtomicU32::new(0),
         }));
-        let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut users = USERS.lock().write().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: slots hold null or a `Watched` that is never freed.
         let retired = |slot: &&AtomicPtr<Watched>| unsafe {
             slot.load(Ordering::Acquire).as_ref().is_some_and(|old| old.retired.load(Ordering::Acquire) != 0)
@@ -251,10 +274,10 @@ impl Protect {
                 old.store(ptr::null_mut(), Ordering::Release);
             }
         }
-        if *users == 0 {
+        if users.0 == 0 {
             install()?;
         }
-        *users += 1;
+        users.0 += 1;
         slot.store(ptr::from_ref(watched).cast_mut(), Ordering::Release);
         Ok(Protect { watched })
     }
@@ -327,7 +350,7 @@ impl Protect {
 
 impl Drop for Protect {
     fn drop(&mut self) {
-        let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut users = USERS.lock().write().unwrap_or_else(PoisonError::into_inner);
         {
             let _quiet = Unsignalled::new();
             self.watched.lock();
@@ -335,8 +358,8 @@ impl Drop for Protect {
             self.watched.retired.store(LATE_FAULTS + 1, Ordering::Release);
             self.watched.unlock();
         }
-        *users -= 1;
-        if *users == 0 {
+        users.0 -= 1;
+        if users.0 == 0 {
             uninstall();
         }
     }
