@@ -113,7 +113,10 @@ impl Guarded {
                 Ok(Some(_)) => {}
                 Ok(None) if begun.elapsed() < PATIENCE => {}
                 ended => {
-                    let how = if ended.is_err() { "ended before it began" } else { "did not begin within 20 s" };
+                    let how = match ended {
+                        Err(_) => "ended before it began".to_owned(),
+                        Ok(_) => format!("did not begin within {} s", PATIENCE.as_secs()),
+                    };
                     let said = said.try_iter().collect::<Vec<_>>().join("; ");
                     return Err(Failure::text(format!("the guard {how}; it said: {said}")));
                 }
