@@ -50,6 +50,7 @@ const BESIDE: usize = 3;
 
 /// What to run.
 pub struct Wanted<'a> {
+    /// Threads to hang. Places that are not reached are made up for by others, up to a quarter more runs.
     pub runs: usize,
     /// Every so many runs a heartbeat is watched to its end.
     pub rival_every: usize,
@@ -164,17 +165,20 @@ pub fn run(wanted: &Wanted<'_>, scratch: &Scratch, lines: &mut Lines) -> Result<
     let mut at: BTreeMap<String, Row> = BTreeMap::new();
     let mut rivals: BTreeMap<&str, RivalRow> = BTreeMap::new();
     let progress = Progress::new(wanted.runs);
-    let mut failed = 0;
-    for nth in 0..wanted.runs {
+    let (mut failed, mut hung) = (0, 0);
+    for nth in 0..wanted.runs + wanted.runs / 4 {
+        if hung == wanted.runs {
+            break;
+        }
         let (place, way) = &tried[nth % tried.len()];
         let what = format!("{} in {}", way.name, place.name());
-        progress.at(nth, &format!("hangs: {what}"));
+        progress.at(hung, &format!("hangs: {what}"));
         let rival = (nth % wanted.rival_every == wanted.rival_every - 1 && !matches!(place.host, Host::Program(_)))
             .then_some(wanted.rival_allows);
         let outcome = match campaign.one(place, way, rival) {
             Ok(outcome) => outcome,
             Err(_) if scratch::go_on().is_err() => {
-                lines.note(format!("hangs: interrupted after {nth} runs of {}", wanted.runs));
+                lines.note(format!("hangs: interrupted after {hung} of {}", wanted.runs));
                 break;
             }
             Err(failure) if failed < FAILED => {
@@ -184,6 +188,7 @@ pub fn run(wanted: &Wanted<'_>, scratch: &Scratch, lines: &mut Lines) -> Result<
             }
             Err(failure) => return Err(Failure::text(format!("{what}: {failure}"))),
         };
+        hung += usize::from(outcome.hung.is_some());
         if outcome.hung.is_some() && outcome.found.is_none() {
             let beside: Vec<_> = outcome.beside.iter().map(Told::report).collect();
             lines.tell(format!("NOT FOUND: run {nth}, {what}; told beside: {beside:?}"));

@@ -46,6 +46,9 @@ pub struct Args {
     /// Minutes of stress-ng; 0 for none [default: 30, with --quick 0.1].
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
+    /// Rounds of the cost [default: 20, with --quick 1].
+    #[arg(long, value_name = "N")]
+    cost_rounds: Option<usize>,
     /// A further program to hang, with its arguments in the same word; may be given several times.
     #[arg(long, value_name = "COMMAND")]
     program: Vec<String>,
@@ -192,7 +195,8 @@ fn parts(args: &Args, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failur
     if wanted(Part::Cost) {
         let seconds = if quick { 1 } else { 2 };
         let span = Duration::from_secs(seconds);
-        let wanted = cost::Wanted { rounds: if quick { 1 } else { 20 }, warm: span, measured: span };
+        let rounds = args.cost_rounds.unwrap_or(if quick { 1 } else { 20 });
+        let wanted = cost::Wanted { rounds, warm: span, measured: span };
         cost::run(wanted, scratch, lines)?;
     }
     if wanted(Part::Alarms) {
