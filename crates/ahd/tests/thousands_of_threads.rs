@@ -1,4 +1,5 @@
-//! A program with 2,000 threads costs the watcher less than 4 % of a CPU, and the one that hangs among them is found.
+//! Watching a program with 2,000 threads costs less than reading `/proc/PID/task/TID/stat` of each of them PASSES times a second (one such
+//! pass a second is 2 to 4 % of a CPU, as busy as the machine is), and the one that hangs among them is found.
 
 mod common;
 use common::{Dir, Program, Watcher, cpu, functions};
@@ -7,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const THREADS: usize = 2000;
+const PASSES: f64 = 2.0;
 
 #[test]
 fn one_of_two_thousand() {
@@ -38,12 +40,25 @@ fn one_of_two_thousand() {
     // SAFETY: plain call.
     let me = unsafe { libc::gettid() };
     let own = || cpu(std::process::id() as i32, me);
-    let (start, before) = (Instant::now(), own());
-    w.run(Duration::from_secs(6));
-    let share = (own() - before).as_secs_f64() / start.elapsed().as_secs_f64();
-    println!("{THREADS} threads: {:.2} % of a CPU", share * 100.0);
+    let pass = || {
+        let before = own();
+        for task in std::fs::read_dir(&tasks).expect("tasks").flatten() {
+            std::fs::read(task.path().join("stat")).expect("a thread's stat");
+        }
+        (own() - before).as_secs_f64()
+    };
+    // In turns, as the machine changes.
+    let (mut watched, mut passed) = (0.0, 0.0);
+    for _ in 0..6 {
+        passed += pass();
+        let (start, before) = (Instant::now(), own());
+        w.run(Duration::from_secs(1));
+        watched += (own() - before).as_secs_f64() / start.elapsed().as_secs_f64();
+    }
+    let passes = watched / passed;
+    println!("{THREADS} threads: {:.2} % of a CPU, as {passes:.1} passes a second", watched / 6.0 * 100.0);
     w.quiet();
-    assert!(share < 0.04, "{:.2} % of a CPU", share * 100.0);
+    assert!(passes < PASSES, "as {passes:.1} passes a second");
     p.signal(libc::SIGUSR1);
     let h = w.hang();
     assert_eq!((h.kind, h.cycle.len()), (Kind::Blocked, 1), "{h:#?}");
