@@ -37,7 +37,7 @@ const LOG_OFFSET: usize = size_of::<Down>().next_multiple_of(4096);
 pub(crate) struct Slot {
     /// [`READY`] or [`CANCELLED`]. Writer: main, at any time.
     pub state: AtomicU32,
-    /// [`COPIER_NONE`], [`COPIER_WAITED_FOR`], [`COPIER_DONE`]; a futex the orbit sleeps on.
+    /// [`COPIER_NONE`], [`COPIER_WAITED_FOR`], [`COPIER_DONE`], [`COPIER_GONE`]; a futex the orbit sleeps on.
     /// Writer: main, and the copier, a child of main.
     pub copier: AtomicU32,
     /// The number of this call. Writer: main.
@@ -64,6 +64,8 @@ pub(crate) const CANCELLED: u32 = 2;
 pub(crate) const COPIER_NONE: u32 = 0;
 pub(crate) const COPIER_WAITED_FOR: u32 = 1;
 pub(crate) const COPIER_DONE: u32 = 2;
+/// It ended before it was done.
+pub(crate) const COPIER_GONE: u32 = 3;
 
 /// The process that has this channel waits to be told who it is.
 pub(crate) const UNBORN: u32 = 0;

@@ -2,36 +2,58 @@
 //! the replicas when it is the call's turn, while main goes on.
 //!
 //! It is for calls whose delta is so large that copying it would hold main up longer than a clone does. The copier runs
-//! no code but this file's: no allocation, no lock, so it may be made while main has threads in any state.
+//! no code but this file's: no allocation, no lock, no signal handler of the program's, so it may be made while main has threads in
+//! any state.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use orbit_linux::{futex, pidfd, process};
 
 use crate::area::fault;
-use crate::channel::{COPIER_DONE, COPIER_WAITED_FOR, Slot, Up};
+use crate::channel::{COPIER_DONE, COPIER_GONE, COPIER_WAITED_FOR, Slot, Up};
 use crate::error::{Error, Result};
 use crate::log::PAGE;
 
-/// Pages to copy: `pages` from `from` to `to`.
+/// Pages to copy: `pages` from `from` to `to`, which is `at` bytes into the replica.
 pub(crate) struct Part {
     pub from: *const u8,
     pub to: *mut u8,
     pub pages: usize,
+    /// The replica's descriptor, and the file that it should be: main may have closed it.
+    pub replica: RawFd,
+    pub inode: Inode,
+    pub at: usize,
+}
+
+/// Which file a descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Inode(libc::dev_t, libc::ino_t);
+
+/// The file of a descriptor, and the bytes of memory it has; nothing if it is closed.
+pub(crate) fn file(fd: RawFd) -> Option<(Inode, usize)> {
+    // SAFETY: an all-zero stat is valid, and fstat writes nothing else.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        let is_open = libc::fstat(fd, &mut stat) == 0;
+        is_open.then_some((Inode(stat.st_dev, stat.st_ino), stat.st_blocks as usize * 512))
+    }
 }
 
 /// A copier at work, seen from main.
 pub(crate) struct Copier {
-    pub pid: i32,
-    pub pidfd: Option<OwnedFd>,
+    pid: i32,
+    pidfd: Option<OwnedFd>,
+    /// Its end was taken: the number may be another process' now.
+    reaped: bool,
 }
 
 impl Copier {
     /// Ends it at once, whatever it was doing.
     pub fn kill(&self) {
         match &self.pidfd {
+            _ if self.reaped => {}
             Some(fd) => {
                 let _ = pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
             }
@@ -43,10 +65,22 @@ impl Copier {
     }
 
     /// Takes its end, if it has come; true if so.
-    pub fn reap(&self) -> bool {
-        // SAFETY: a child of this process that nobody else waits for (its exit signal is 0).
-        let pid = unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) };
-        pid != 0
+    pub fn reap(&mut self) -> bool {
+        if !self.reaped {
+            // SAFETY: a child of this process that nobody else waits for (its exit signal is 0).
+            let pid = unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) };
+            self.reaped = pid != 0;
+        }
+        self.reaped
+    }
+
+    /// If it ended before it was done, as by the kernel for want of memory, the orbit is told not to wait for it.
+    pub fn give_up_if_dead(&mut self, slot: &Slot) {
+        if self.reap()
+            && slot.copier.compare_exchange(COPIER_WAITED_FOR, COPIER_GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            futex::wake(&slot.copier, i32::MAX);
+        }
     }
 }
 
@@ -58,12 +92,28 @@ impl Copier {
 /// (its own address space keeps them so).
 pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>) -> Result<Copier> {
     let main = std::process::id() as i32;
+    // The program's handlers are main's: one that ran in the copier could do anything, and do it twice.
+    // SAFETY: plain calls on local sets; main's mask is put back below, the copier's stays.
+    let before = unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        before
+    };
     // SAFETY: the child runs `copy` only, which allocates nothing and takes no lock.
-    match fault::check().and_then(|()| unsafe { process::raw_fork(0) }) {
-        Err(e) => Err(Error::system("cloning main to hold a large snapshot", e)),
-        Ok(Some(child)) => Ok(Copier { pid: child.pid, pidfd: child.pidfd }),
+    let forked = fault::check().and_then(|()| unsafe { process::raw_fork(0) });
+    if let Ok(None) = forked {
         // SAFETY: the caller's word on the ranges.
-        Ok(None) => unsafe { copy(parts, slot, up, turn, main) },
+        unsafe { copy(parts, slot, up, turn, main) }
+    }
+    // SAFETY: puts back the mask saved above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    match forked {
+        Err(e) => Err(Error::system("cloning main to hold a large snapshot", e)),
+        Ok(child) => {
+            let child = child.expect("main, as the copier does not come here");
+            Ok(Copier { pid: child.pid, pidfd: child.pidfd, reaped: false })
+        }
     }
 }
 
@@ -88,11 +138,51 @@ unsafe fn copy(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>, main: i3
         }
     }
     for part in parts {
-        // SAFETY: the caller's word; both ranges are whole pages.
-        unsafe { std::ptr::copy_nonoverlapping(part.from, part.to, part.pages * PAGE) };
+        // SAFETY: the caller's word.
+        unsafe { copy_part(part) };
     }
     slot.copier.store(COPIER_DONE, Ordering::Release);
     futex::wake(&slot.copier, i32::MAX);
     // SAFETY: ends this process without running the program's exit handlers.
     unsafe { libc::_exit(0) }
+}
+
+/// Copies a part. Where the replica has no page yet, pages of zeros are left out: memory that nobody touched costs none there.
+///
+/// # Safety
+/// As for [`start`].
+unsafe fn copy_part(part: &Part) {
+    let bytes = part.pages * PAGE;
+    let known = file(part.replica).is_some_and(|(inode, _)| inode == part.inode);
+    // Where the next page with memory is, or the next without, from `from` on.
+    let next = |whence: i32, from: usize| {
+        // SAFETY: a plain call; what it moves is the position, which nobody uses.
+        let found = unsafe { libc::lseek(part.replica, (part.at + from) as libc::off_t, whence) };
+        let none = found < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO);
+        match found {
+            0.. => (found as usize).saturating_sub(part.at).clamp(from, bytes),
+            _ if none => bytes,
+            // Where it cannot be known, all of it has.
+            _ if whence == libc::SEEK_DATA => from,
+            _ => bytes,
+        }
+    };
+    let mut at = 0;
+    while at < bytes {
+        let data = if known { next(libc::SEEK_DATA, at) } else { at };
+        while at < data {
+            // SAFETY: the caller's word: both are whole pages.
+            unsafe {
+                let page = std::slice::from_raw_parts(part.from.add(at).cast::<u64>(), PAGE / size_of::<u64>());
+                if page.iter().any(|word| *word != 0) {
+                    std::ptr::copy_nonoverlapping(part.from.add(at), part.to.add(at), PAGE);
+                }
+            }
+            at += PAGE;
+        }
+        let hole = if known && at < bytes { next(libc::SEEK_HOLE, at).max(at + PAGE).min(bytes) } else { bytes };
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(part.from.add(at), part.to.add(at), hole - at) };
+        at = hole;
+    }
 }

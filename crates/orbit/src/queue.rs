@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use orbit_linux::{futex, socket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use crate::answers::{Nonsense, Reader};
 use crate::area::{Area, Engine, PageRuns, fault};
@@ -313,11 +313,14 @@ impl Inner {
         let log_end = core.queue.log.head();
         let held = gathered.held;
         let args_len = args.len();
+        if copier.is_some() {
+            self.look_again(Instant::now() + COPIERS_EVERY);
+        }
         core.queue.pending.push_back(Waiting { call: call.clone(), log_end, args_len, copier, held, cancelled: false });
         self.hand_over(core, number.wrapping_add(1));
         self.status.call_submitted(core.queue.pending.len() as u32, gathered.pages as u64);
         if let Some(deadline) = deadline {
-            self.note_deadline(deadline);
+            self.look_again(deadline);
         }
         Ok(call)
     }
@@ -345,22 +348,31 @@ impl Inner {
                 let most = costs::copier_pays_from(used);
                 large = area.peek_pages(&replica.owed, most)? >= most;
             }
+            let mut from = area.base() as *const u8;
             if large && !replica.protect_now() {
                 runs.push(0, used);
+                if area.source_begins()? != from {
+                    // The shadow does not have what is sent now: a page that becomes what it was before would be missed.
+                    replica.owed.owe(&runs);
+                }
             } else {
                 if !large {
                     replica.small_again();
                 }
                 area.snapshot_pages(&replica.owed, &mut runs)?;
+                from = area.source_begins()?;
             }
             gathered.pages += runs.pages();
             if large {
                 gathered.held.push(area.id());
-                let (from, to) = (area.base() as *const u8, replica.alias.as_ptr());
+                let to = replica.alias.as_ptr();
                 gathered.parts.extend(runs.iter().map(|(first, count)| Part {
                     from: from.wrapping_add(first * PAGE),
                     to: to.wrapping_add(first * PAGE),
                     pages: count,
+                    replica: replica.fd.as_raw_fd(),
+                    inode: replica.inode,
+                    at: first * PAGE,
                 }));
             } else if idle {
                 // The first time the pages are not mapped yet, and cost more.
@@ -434,8 +446,9 @@ impl Inner {
         }
     }
 
-    fn note_deadline(&self, deadline: Instant) {
-        let left = deadline.saturating_duration_since(Instant::now());
+    /// Has the supervisor look at the calls again at this time, at the latest.
+    fn look_again(&self, when: Instant) {
+        let left = when.saturating_duration_since(Instant::now());
         let at = now_ns().saturating_add(left.as_nanos() as u64);
         self.next_deadline.fetch_min(at, Ordering::Relaxed);
         self.runtime.wake_by(at);
@@ -565,7 +578,7 @@ impl Inner {
             let used = replica.area.used_pages();
             if !done {
                 replica.owed.owe_run(0, used);
-            } else if used > replica.mapped {
+            } else if used > replica.mapped && !replica.is_sparse(used) {
                 // The copier filled the pages through its own page tables; main's alias has them still to come.
                 replica.mapped = used;
                 self.runtime.populate(replica.alias.clone(), used * PAGE);
@@ -646,8 +659,8 @@ impl Inner {
     }
 
     /// Ends calls that are past their deadline: one that waits is skipped, the one whose turn it is ends with its orbit's
-    /// process; without a process all of them wait.
-    pub fn check_deadlines(&self) {
+    /// process; without a process all of them wait. A call whose copier has died is given up.
+    pub fn check_calls(&self) {
         let mut core = self.lock();
         self.next_deadline.store(u64::MAX, Ordering::Relaxed);
         self.reap_locked(&mut core);
@@ -660,7 +673,7 @@ impl Inner {
         if head_is_late {
             self.end_process(&mut core, EndedBy::Deadline);
         }
-        let next = core
+        let mut next = core
             .queue
             .pending
             .iter()
@@ -668,6 +681,12 @@ impl Inner {
             .filter_map(|w| w.call.deadline)
             .filter(|d| *d > now)
             .min();
+        for waiting in &mut core.queue.pending {
+            if let Some(copier) = &mut waiting.copier {
+                copier.give_up_if_dead(&self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize]);
+                next = Some(next.unwrap_or(now + COPIERS_EVERY).min(now + COPIERS_EVERY));
+            }
+        }
         if let Some(next) = next {
             let at = now_ns().saturating_add((next - now).as_nanos() as u64);
             self.next_deadline.fetch_min(at, Ordering::Relaxed);
@@ -675,5 +694,7 @@ impl Inner {
     }
 }
 
+/// How often the supervisor looks whether copiers live, while calls wait for them.
+const COPIERS_EVERY: Duration = Duration::from_millis(100);
 /// Longest sleep before a waiter looks again whether all is well.
 const SLICE: Duration = Duration::from_millis(100);

@@ -1,12 +1,14 @@
 //! Main's hold on one orbit's copy of one area, and the way of the pages into it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use orbit_linux::memfd;
 
 use crate::area::{Area, OwedSet, PageRuns, fault};
+use crate::copier::{self, Inode};
 use crate::error::{Error, Result};
 use crate::log::PAGE;
 use crate::shared::Shared;
@@ -24,6 +26,7 @@ pub(crate) struct Replica {
     /// What this orbit has not been sent of the area yet.
     pub owed: Arc<OwedSet>,
     pub fd: OwnedFd,
+    pub inode: Inode,
     /// Shared with the supervisor, who populates it.
     pub alias: Arc<Shared>,
     /// Pages of it that the supervisor was asked to populate.
@@ -48,6 +51,8 @@ impl Replica {
         let alias = fault::check()
             .and_then(|()| Shared::map(fd.as_fd(), area.limit()))
             .map_err(|e| Error::system(doing(), e))?;
+        let (inode, _) =
+            copier::file(fd.as_raw_fd()).ok_or_else(|| Error::system(doing(), io::Error::last_os_error()))?;
         let owed = area.attach()?;
         let alias = Arc::new(alias);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -57,6 +62,7 @@ impl Replica {
             first_call,
             owed,
             fd,
+            inode,
             alias,
             mapped: 0,
             copied_in_a_row: 0,
@@ -86,6 +92,12 @@ impl Replica {
             // SAFETY: as above.
             pairs.for_each(|(from, to)| unsafe { std::ptr::copy_nonoverlapping(from, to, PAGE) });
         })
+    }
+
+    /// Whether more than an eighth of its first `pages` pages have no memory: giving it to them would cost what it saves.
+    pub fn is_sparse(&self, pages: usize) -> bool {
+        copier::file(self.fd.as_raw_fd())
+            .is_none_or(|(inode, bytes)| inode != self.inode || bytes < pages * PAGE / 8 * 7)
     }
 
     /// Whether a call that goes to a copier should harvest (protect the written pages again) first. Protecting costs main

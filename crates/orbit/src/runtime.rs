@@ -428,7 +428,7 @@ impl Runtime {
     }
 
     /// Leaves a copier that has ended, or soon will, to the supervisor.
-    pub fn bury(&self, copier: Copier) {
+    pub fn bury(&self, mut copier: Copier) {
         if !copier.reap() {
             lock(&self.buried).push(copier);
             self.knock();
@@ -451,7 +451,7 @@ impl Runtime {
     /// Reaps what copiers have ended; false while some have not.
     pub fn reap_buried(&self) -> bool {
         let mut buried = lock(&self.buried);
-        buried.retain(|copier| !copier.reap());
+        buried.retain_mut(|copier| !copier.reap());
         buried.is_empty()
     }
 

@@ -115,7 +115,7 @@ fn look_after(orbit: &Inner, has_news: bool, has_ended: bool, is_due: bool) -> N
         orbit.reap();
     }
     if orbit.next_deadline.load(Ordering::Relaxed) <= now_ns() {
-        orbit.check_deadlines();
+        orbit.check_calls();
     }
     if has_ended {
         return match orbit.after_the_end() {

@@ -372,6 +372,12 @@ impl Area {
         self.inner.peek_pages(mine, stop_after)
     }
 
+    /// From where the first page of a snapshot is copied, and the others after it: the area itself, or a shadow of it.
+    #[doc(hidden)]
+    pub fn source_begins(&self) -> Result<*const u8> {
+        self.inner.with_source(|source| source(0))
+    }
+
     /// From where each page of a snapshot is copied, see `inner`.
     #[doc(hidden)]
     pub fn with_source<R>(&self, f: impl FnOnce(&dyn Fn(usize) -> *const u8) -> R) -> Result<R> {
