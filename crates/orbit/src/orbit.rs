@@ -552,7 +552,7 @@ impl Gate for Inner {
                 Kind::Denied,
                 format!("orbit \"{}\" may not alter area \"{}\"", self.options.name, area.name()),
             )),
-            _ => area.hold(),
+            _ => area.hold_to_write(address, len),
         }
     }
 

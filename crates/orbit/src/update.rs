@@ -89,7 +89,7 @@ pub enum Item {
 
 /// What main lets one orbit do; asked before anything of an update is applied.
 pub(crate) trait Gate {
-    /// While it lives, the memory that it was given for stays mapped and writable.
+    /// While it lives, the memory that it was given for stays mapped and writable; its end says that it was written to.
     type Hold;
     /// Whether these bytes lie inside one area that this orbit may alter. The error names the limits.
     fn may_modify(&self, address: usize, len: usize) -> Result<Self::Hold>;

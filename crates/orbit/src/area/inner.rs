@@ -72,7 +72,11 @@ struct State {
 
 /// Keeps an area's memory mapped while it lives, whoever destroys the area meanwhile. For short: they wait.
 #[derive(Debug)]
-pub(crate) struct Hold(Arc<AreaInner>);
+pub(crate) struct Hold {
+    area: Arc<AreaInner>,
+    /// Bytes from the base on that its holder may write to without having an object there.
+    writes: std::ops::Range<usize>,
+}
 
 impl Hold {
     /// Takes hold of an area.
@@ -80,22 +84,35 @@ impl Hold {
     /// # Errors
     /// `Gone`, `Forked`.
     pub(super) fn on(area: &Arc<AreaInner>) -> Result<Hold> {
+        Hold::to_write(area, 0..0)
+    }
+
+    /// Takes hold of an area to write to these bytes from its base on, whosever objects are there by then.
+    ///
+    /// # Errors
+    /// `Gone`, `Forked`.
+    pub(super) fn to_write(area: &Arc<AreaInner>, writes: std::ops::Range<usize>) -> Result<Hold> {
         area.check_process()?;
         let mut state = lock(&area.state);
         if state.gone {
             return Err(area.gone());
         }
         state.holds += 1;
-        Ok(Hold(area.clone()))
+        Ok(Hold { area: area.clone(), writes })
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut state = lock(&self.0.state);
+        let mut state = lock(&self.area.state);
+        // After the writes: before them, the pages might be given back to the kernel, noted as zeros, and then written to.
+        if let (false, Some(heap)) = (self.writes.is_empty(), &mut state.heap) {
+            let (first, end) = (self.writes.start / PAGE, self.writes.end.div_ceil(PAGE));
+            heap.written(first, end - first);
+        }
         state.holds -= 1;
         if state.holds == 0 {
-            self.0.let_go.notify_all();
+            self.area.let_go.notify_all();
         }
     }
 }

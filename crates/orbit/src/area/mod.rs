@@ -342,6 +342,15 @@ impl Area {
         Hold::on(&self.inner)
     }
 
+    /// The same for who writes to these bytes of the area, whether or not an object lives there.
+    ///
+    /// # Errors
+    /// As [`Area::hold`].
+    pub(crate) fn hold_to_write(&self, address: usize, len: usize) -> Result<Hold> {
+        let start = address - self.base();
+        Hold::to_write(&self.inner, start..start + len)
+    }
+
     /// The engine that was asked for, which may be [`Engine::Auto`].
     #[doc(hidden)]
     pub fn asked_engine(&self) -> Engine {

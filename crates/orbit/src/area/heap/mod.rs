@@ -421,6 +421,12 @@ impl Heap {
         self.touched.runs_in(run.first, run.pages)
     }
 
+    /// Notes that something was written to `pages` pages from `first` on, whosever they are, or nobody's.
+    pub fn written(&mut self, first: usize, pages: usize) {
+        self.runs.dirtied(first, pages, &self.touched);
+        self.touched.set(first, pages);
+    }
+
     /// Notes that `pages` pages from `first` on, part of the free run `of`, read as zeros again.
     pub fn now_zero(&mut self, of: Run, first: usize, pages: usize) {
         self.touched.unset(first, pages);

@@ -101,6 +101,17 @@ impl FreeRuns {
         }
     }
 
+    /// Notes that `pages` pages from `first` on, some of them perhaps free, are about to come to `touched`.
+    pub fn dirtied(&mut self, first: usize, pages: usize, touched: &Bitmap) {
+        let end = first + pages;
+        let from = self.by_first.range(..=first).next_back().map_or(first, |(&at, _)| at);
+        for (&at, (len, dirty)) in self.by_first.range_mut(from..end) {
+            let (start, stop) = (at.max(first), (at + *len).min(end));
+            let inside = stop.saturating_sub(start);
+            *dirty += inside - touched.count_in(start, inside);
+        }
+    }
+
     /// The longest run, in pages.
     pub fn longest(&self) -> usize {
         self.by_len.last().map_or(0, |&(len, _)| len)

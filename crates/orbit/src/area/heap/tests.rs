@@ -1,7 +1,7 @@
 //! The books balance after every step of a random history.
 
 use super::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Heap {
     /// Checks every invariant stated at the head of the module.
@@ -55,8 +55,10 @@ fn books_balance() {
         let base = 0x7000_0000_0000 + random(1000) * PAGE;
         let mut heap = Heap::new(base, (2 + round) << 20);
         let mut living: BTreeMap<usize, usize> = BTreeMap::new();
+        // Pages written to by who had nothing there.
+        let mut stained: BTreeSet<usize> = BTreeSet::new();
         for step in 0..6000 {
-            match random(10) {
+            match random(11) {
                 0..6 => {
                     let size = if random(20) == 0 {
                         random(200_000)
@@ -71,6 +73,8 @@ fn books_balance() {
                         assert!(object.offset + object.size <= heap.high_water());
                         let before = living.range(..object.offset + object.size).next_back();
                         assert!(before.is_none_or(|(&at, &len)| at + len <= object.offset), "objects overlap");
+                        let mut pages = object.offset / PAGE..(object.offset + object.size).div_ceil(PAGE);
+                        assert!(!object.zero || !pages.any(|page| stained.contains(&page)), "not zero");
                         living.insert(object.offset, object.size);
                     } else {
                         assert!(size.max(PAGE) > heap.longest() || align > PAGE || size <= classes::LARGEST);
@@ -84,8 +88,16 @@ fn books_balance() {
                         if let Some(run) = run {
                             heap.check();
                             heap.now_zero(run, run.first, run.pages);
+                            stained.retain(|page| !(run.first..run.first + run.pages).contains(page));
                         }
                     }
+                }
+                9 => {
+                    let first = random(heap.high_water() / PAGE + 8);
+                    let pages = 1 + random(3);
+                    heap.written(first, pages);
+                    stained.extend(first..first + pages);
+                    heap.check();
                 }
                 _ => {
                     if let Some((&at, &old)) = living.range(random(heap.high_water() + 1)..).next() {
@@ -93,7 +105,10 @@ fn books_balance() {
                         if let Some((new, run)) = heap.resize(at, size).unwrap() {
                             assert!(new >= size);
                             living.insert(at, new);
-                            run.into_iter().for_each(|run| heap.now_zero(run, run.first, run.pages));
+                            if let Some(run) = run {
+                                heap.now_zero(run, run.first, run.pages);
+                                stained.retain(|page| !(run.first..run.first + run.pages).contains(page));
+                            }
                         }
                         assert!(heap.free(at + 8).is_err());
                     }
