@@ -392,7 +392,10 @@ int orbit_update_add_modify_if(struct orbit_update *update, const void *place, c
 /* Adds a call of a function that main has registered, with a copy of these bytes. */
 int orbit_update_add_operation(struct orbit_update *update, orbit_operation operation, const void *args, size_t size);
 /* In a task: hands the update to main, for the future of the call that runs, or for orbit_pull if it was made by orbit_call.
- * Blocks while main has much to take. The update is still the task's. EPERM in main; E2BIG. */
+ * A task may push as much as it likes in a call. Blocks while main has much to take: while 256 MiB wait in main, for calls
+ * of this orbit that have not ended, until some were pulled (pull_orbit, orbit_try_pull). So pull before waiting for the end
+ * of such a call, or give it a deadline. Updates of a future that was freed, and those of an orbit_call beyond what orbit_pull
+ * keeps, are let go of at once. The update is still the task's. EPERM in main; E2BIG. */
 int orbit_push(struct orbit_update *update);
 
 /* In main: blocks until the task pushes an update in this call, and takes it. 1: *update is it, free it with

@@ -10,9 +10,6 @@ use crate::error::Result;
 use crate::task::{PUSH_HEADER, PUSH_PIECE};
 use crate::update::{self, Update};
 
-/// Updates one call may bring, encoded bytes in all; more are nonsense.
-const MAX_UPDATE_BYTES_PER_CALL: usize = 256 << 20;
-
 /// How a call ended, as the orbit says, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ending {
@@ -31,8 +28,6 @@ pub(crate) struct Reader {
     /// Pieces of an update that is not whole yet, and its call.
     partial: Vec<u8>,
     partial_call: u32,
-    /// Bytes of updates in the present call.
-    update_bytes: usize,
 }
 
 /// What makes no sense, to be read after "the orbit".
@@ -40,12 +35,12 @@ pub(crate) type Nonsense = String;
 
 impl Reader {
     pub fn new() -> Reader {
-        Reader { completed: 0, pulled: 0, partial: Vec::new(), partial_call: 0, update_bytes: 0 }
+        Reader { completed: 0, pulled: 0, partial: Vec::new(), partial_call: 0 }
     }
 
     /// A new process pushes from the start; what the old one had half pushed is forgotten.
     pub fn restart(&mut self, down: &Down) {
-        (self.pulled, self.partial, self.update_bytes) = (0, Vec::new(), 0);
+        (self.pulled, self.partial) = (0, Vec::new());
         down.pulled.store(0, Ordering::Relaxed);
     }
 
@@ -71,8 +66,12 @@ impl Reader {
             _ => return Err(format!("gave call {number} an ending that makes no sense")),
         };
         self.completed = number.wrapping_add(1);
-        self.update_bytes = 0;
         Ok(Ending { value, at })
+    }
+
+    /// Whether something is in the ring of updates.
+    pub fn has_updates(&self, up: &Up) -> bool {
+        up.pushed.load(Ordering::Relaxed) != self.pulled
     }
 
     /// Takes the updates out of the ring: the number of the call each was pushed in, as the orbit says, and the update, or
@@ -110,9 +109,8 @@ impl Reader {
             }
             self.partial_call = call;
             self.partial.extend_from_slice(&piece[..len]);
-            self.update_bytes += len;
-            if self.partial.len() > update::MAX_BYTES + 4096 || self.update_bytes > MAX_UPDATE_BYTES_PER_CALL {
-                return Err(format!("pushed more than {MAX_UPDATE_BYTES_PER_CALL} bytes of updates in a call"));
+            if self.partial.len() > update::MAX_BYTES {
+                return Err(format!("pushed an update of more than {} bytes", update::MAX_BYTES));
             }
             if unfinished == 0 {
                 let whole = std::mem::take(&mut self.partial);

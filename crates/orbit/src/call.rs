@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -14,9 +14,14 @@ use orbit_linux::eventfd;
 
 use crate::blackbox::Crash;
 use crate::error::{Error, Kind, Result};
+use crate::kept::MOST_BYTES as MAX_KEPT_BYTES;
 use crate::orbit::Inner;
 use crate::task::Entry;
 use crate::update::Update;
+
+/// Bytes of updates of one orbit, encoded, that wait in main's memory for the futures of calls which have not ended. Above,
+/// the task that pushes waits until some were pulled.
+pub const MOST_WAITING_BYTES: usize = 256 << 20;
 
 /// How a call ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -128,6 +133,9 @@ pub(crate) struct Call {
     pub deadline: Option<Instant>,
     /// Set once the outcome is there.
     done: AtomicBool,
+    /// Bytes of the updates that wait. Written under `state`.
+    waiting: AtomicUsize,
+    futures: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -158,7 +166,10 @@ impl Drop for Wakers {
 #[derive(Default)]
 struct State {
     outcome: Option<Outcome>,
-    updates: VecDeque<Update>,
+    /// With the bytes of each.
+    updates: VecDeque<(Update, usize)>,
+    /// The last future is gone: nobody can pull updates.
+    left: bool,
     /// One a [`Future`] that was polled as a Rust future, with the future's mark: the last one it was polled with. Those
     /// of futures that were dropped go at the next poll.
     wakers: Vec<Marked>,
@@ -187,6 +198,8 @@ impl Call {
             submitted_ns,
             deadline,
             done: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
+            futures: AtomicUsize::new(0),
             state: Mutex::new(State::default()),
         }
     }
@@ -215,16 +228,52 @@ impl Call {
         std::mem::take(&mut state.watched)
     }
 
-    /// An update arrived for this call.
+    /// An update arrived for this call. It is let go of if nobody can pull it.
     pub fn add_update(&self, update: Update, wakers: &mut Wakers) {
+        let bytes = update.encoded_bytes();
         let mut state = self.lock();
-        state.updates.push_back(update);
+        if !state.left {
+            state.updates.push_back((update, bytes));
+            self.waiting.fetch_add(bytes, Ordering::Relaxed);
+        }
         wakers.0.append(&mut state.wakers);
     }
 
-    /// Whether updates wait to be pulled.
-    fn has_updates(&self) -> bool {
-        !self.lock().updates.is_empty()
+    /// Bytes of the updates that wait to be pulled.
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// One more future of this call.
+    fn join(&self) {
+        if self.futures.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.lock().left = false;
+        }
+    }
+
+    /// One future less. If it was the last one, it has the updates that wait.
+    fn leave(&self) -> VecDeque<(Update, usize)> {
+        if self.futures.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return VecDeque::new();
+        }
+        let mut state = self.lock();
+        // Another may have joined since.
+        state.left = self.futures.load(Ordering::Acquire) == 0;
+        if state.left { self.take_all(&mut state) } else { VecDeque::new() }
+    }
+
+    /// The updates that wait, if there is one future alone and they are more than a synchronous call may leave.
+    fn take_too_many(&self) -> VecDeque<(Update, usize)> {
+        if self.waiting_bytes() <= MAX_KEPT_BYTES {
+            return VecDeque::new();
+        }
+        let mut state = self.lock();
+        if self.futures.load(Ordering::Acquire) == 1 { self.take_all(&mut state) } else { VecDeque::new() }
+    }
+
+    fn take_all(&self, state: &mut State) -> VecDeque<(Update, usize)> {
+        self.waiting.store(0, Ordering::Relaxed);
+        std::mem::take(&mut state.updates)
     }
 
     fn outcome(&self) -> Option<Outcome> {
@@ -232,7 +281,10 @@ impl Call {
     }
 
     fn take_update(&self) -> Option<Update> {
-        self.lock().updates.pop_front()
+        let mut state = self.lock();
+        let (update, bytes) = state.updates.pop_front()?;
+        self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+        Some(update)
     }
 }
 
@@ -243,6 +295,21 @@ pub struct Future {
     pub(crate) orbit: Arc<Inner>,
     /// By which the call tells this future's waker from those of its clones; made at the first poll.
     mark: Option<Arc<()>>,
+    /// Of a synchronous call, which leaves its updates to the orbit.
+    synchronous: bool,
+}
+
+impl Drop for Future {
+    fn drop(&mut self) {
+        // In a forked child another thread of the parent may have the lock, for ever.
+        if self.orbit.runtime.check_process().is_err() {
+            return;
+        }
+        let updates = self.call.leave();
+        if self.synchronous {
+            updates.into_iter().for_each(|(update, _)| self.orbit.kept.add(update));
+        }
+    }
 }
 
 impl Clone for Future {
@@ -259,7 +326,8 @@ impl fmt::Debug for Future {
 
 impl Future {
     pub(crate) fn new(call: Arc<Call>, orbit: Arc<Inner>) -> Future {
-        Future { call, orbit, mark: None }
+        call.join();
+        Future { call, orbit, mark: None, synchronous: false }
     }
 
     /// The outcome, if the call has ended. Never blocks for long; takes the orbit's lock for a moment.
@@ -295,17 +363,13 @@ impl Future {
 
     /// Blocks until the call has ended, and leaves its updates to the orbit if this is the last future of the call: of a
     /// synchronous call nobody has another.
-    pub(crate) fn finish(self) -> Result<Outcome> {
-        let outcome = self.wait()?;
-        if self.call.has_updates() {
-            // Whoever gave the call its outcome holds on to it until it lets go of the orbit's lock.
-            drop(self.orbit.lock());
-            if let Some(call) = Arc::into_inner(self.call) {
-                let state = call.state.into_inner().unwrap_or_else(|e| e.into_inner());
-                state.updates.into_iter().for_each(|update| self.orbit.kept.add(update));
-            }
-        }
-        Ok(outcome)
+    pub(crate) fn finish(mut self) -> Result<Outcome> {
+        self.synchronous = true;
+        self.orbit.wait(None, || {
+            self.call.take_too_many().into_iter().for_each(|(update, _)| self.orbit.kept.add(update));
+            self.call.is_done()
+        })?;
+        self.wait()
     }
 
     /// The next update that the task pushed in this call, if one has arrived. Never blocks.

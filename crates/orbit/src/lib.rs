@@ -54,7 +54,7 @@ mod update;
 
 pub use area::{Area, AreaBuilder, Engine};
 pub use blackbox::{Crash, Frame, signal_name};
-pub use call::{CallOptions, Coalesce, Future, Outcome};
+pub use call::{CallOptions, Coalesce, Future, MOST_WAITING_BYTES as MAX_WAITING_BYTES, Outcome};
 pub use delegate::{Delegate, Delegated};
 pub use error::{Error, Kind, Result};
 pub use kept::MOST_BYTES as MAX_KEPT_BYTES;
@@ -66,8 +66,9 @@ pub use task::{Entry, Init, is_orbit};
 pub use update::{Item, MAX_BYTES, MAX_ITEMS, Operation, Plain, Update, register_operation, unregister_operation};
 
 /// Hands an update from the task that runs now to main, for the future of its call (section 4.5 of the paper), or for
-/// [`Orbit::pull`] where the call was a synchronous one. Blocks while the ring of updates is full and main has not taken any.
-/// Only in an orbit.
+/// [`Orbit::pull`] where the call was a synchronous one. A task may push as much as it likes in a call. Blocks while the ring
+/// of updates is full, and while [`MAX_WAITING_BYTES`] wait for main to pull them: who waits for the end of a call that brings
+/// more, and pulls none, waits for ever. Only in an orbit.
 pub fn push(update: &Update) -> Result<()> {
     let mut bytes = Vec::new();
     update.encode(&mut bytes)?;

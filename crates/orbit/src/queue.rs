@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use crate::answers::{Nonsense, Reader};
 use crate::area::{Area, Engine, PageRuns, fault};
-use crate::call::{Call, CallOptions, Coalesce, Outcome};
+use crate::call::{Call, CallOptions, Coalesce, MOST_WAITING_BYTES, Outcome};
 use crate::channel::{CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, INLINE_ARGS, READY, SLOTS, UpSide};
 use crate::copier::{self, Copier, Part};
 use crate::costs;
@@ -74,6 +74,11 @@ impl Queue {
             let_go_at: 0,
             runs: PageRuns::default(),
         }
+    }
+
+    /// Bytes of the updates that calls brought which have not ended, and that nobody pulled yet.
+    fn waiting_bytes(&self) -> usize {
+        self.pending.iter().map(|waiting| waiting.call.waiting_bytes()).sum()
     }
 
     /// Calls that main has seen completed.
@@ -535,7 +540,12 @@ impl Inner {
     fn take_answers(&self, core: &mut Core, up: &UpSide) -> std::result::Result<(), Nonsense> {
         // The count of calls first: the updates of a call are in the ring before the call is counted.
         let count = core.queue.answers.newly_completed(up, core.queue.pending.len())?;
-        for (call, update) in core.queue.answers.updates(up, &self.down)? {
+        // What nobody pulls holds up the task, and not more and more of main's memory. The ring's last rest comes with the
+        // call's end all the same.
+        let may_take =
+            count > 0 || !core.queue.answers.has_updates(up) || core.queue.waiting_bytes() < MOST_WAITING_BYTES;
+        let updates = if may_take { core.queue.answers.updates(up, &self.down)? } else { Vec::new() };
+        for (call, update) in updates {
             let at = call.wrapping_sub(core.queue.completed()) as usize;
             match (update, core.queue.pending.get(at)) {
                 (Ok(update), Some(waiting)) => {
