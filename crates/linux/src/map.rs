@@ -129,6 +129,27 @@ pub unsafe fn fixed_none(addr: usize, len: usize) -> io::Result<()> {
     unsafe { fixed(addr, len, libc::PROT_NONE, flags, -1, 0) }
 }
 
+/// Reserves exactly `[addr, addr + len)`, whole pages, if nothing is mapped there: no access, no memory.
+///
+/// # Errors
+/// `EEXIST` when something is there, and the others of `mmap(2)`.
+pub fn none_if_free(addr: usize, len: usize) -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let wanted = ptr::without_provenance_mut(addr);
+    // SAFETY: the call replaces nothing.
+    let p = unsafe { libc::mmap(wanted, len, libc::PROT_NONE, flags, -1, 0) };
+    if p == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    if p != wanted {
+        // Linux before 4.17 takes the address as a wish.
+        // SAFETY: the range was just mapped, and nobody knows it.
+        unsafe { libc::munmap(p, len) };
+        return Err(io::Error::from_raw_os_error(libc::EEXIST));
+    }
+    Ok(())
+}
+
 /// Maps `len` bytes of a file from `offset` at `addr`, privately (writes stay in this process), replacing what stands there.
 ///
 /// # Safety

@@ -253,6 +253,10 @@ struct orbit_area *orbit_area_create(size_t init_size, struct orbit *orbit);
 struct orbit_area *orbit_area_create_with(const struct orbit_area_options *options);
 /* Makes existing memory an area, where it is: whole pages of private memory, readable and writable, mapped as long as the
  * area lives, and not given back to the kernel or replaced meanwhile (madvise, mremap, mmap over it). It has no allocator.
+ * Best done before orbit_init: memory of the heap (malloc, posix_memalign) is refused afterwards (EINVAL), since orbits have
+ * memory of their own at such addresses by then. Memory from mmap may be adopted later too: its place is kept free in orbits,
+ * up to 64 GiB and where no ulimit -v holds. Where an orbit has memory of its own there all the same, its process ends and
+ * the outcome says so; the next one gets the area first.
  * See ORBIT_GLOBAL for global variables. NULL on failure: EINVAL, EOPNOTSUPP. */
 struct orbit_area *orbit_area_adopt(void *start, size_t len);
 /* Ends an area: its objects are gone and its memory is unmapped (adopted memory stays). EINVAL while orbits use it:

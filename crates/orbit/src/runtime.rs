@@ -106,6 +106,11 @@ pub fn init() -> Result<()> {
     runtime().map(|_| ())
 }
 
+/// Whether the library is set up in this process: there is a template.
+pub(crate) fn is_set_up() -> bool {
+    RUNTIME.lock().read().unwrap_or_else(|e| e.into_inner()).is_some()
+}
+
 /// The same with a configuration of one's own. An error if the library is set up already.
 pub fn init_with(config: Config) -> Result<()> {
     let mut slot = RUNTIME.lock().write().unwrap_or_else(|e| e.into_inner());

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use orbit_linux::pagemap::Pagemap;
 use orbit_linux::{eventfd, futex, map, process, socket};
 
+use crate::area::born;
 use crate::channel::{
     CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, DownView, ENDED_NO_IMAGE, ENDED_RETURNED, ENDED_SKIPPED,
     INLINE_ARGS, PUSH_BYTES, SLOTS, Slot, UpSide,
@@ -233,6 +234,13 @@ impl Task {
             let end = attach.base + attach.len;
             while let Some(old) = self.replicas.iter().find(|r| r.base < end && attach.base < r.base + r.len) {
                 self.forget(old.number);
+            }
+            if let Err(e) = born::make_place(attach.base, attach.len) {
+                panic!(
+                    "no place for area {} at {:#x} to {end:#x}: this process has memory of its own there ({e}); \
+                     have main adopt its memory before it sets the library up",
+                    attach.area, attach.base
+                );
             }
             // SAFETY: main carved this range from the window (empty here) or adopted memory that this process has as a
             // stale copy at most: replacing it by the replica is what the range is for.

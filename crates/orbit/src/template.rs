@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use orbit_linux::{map, pidfd, poll, process, socket};
 
+use crate::area::born;
 use crate::error::{Error, Kind, Result};
 use crate::{limits, shared, task};
 
@@ -396,6 +397,7 @@ fn live(life: Life) -> ! {
         libc::pthread_sigmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
         let _ = map::fixed_none(life.window.0, life.window.1);
     }
+    born::note_places();
     // SAFETY: both descriptors were inherited for this, and nothing else in this process closes them.
     let (socket, main) = unsafe { (BorrowedFd::borrow_raw(life.socket), BorrowedFd::borrow_raw(life.main)) };
     let mut children: Vec<(i32, OwnedFd)> = Vec::new();

@@ -1,13 +1,15 @@
 //! Whether existing memory can become an area: whole pages, private, writable, ordinary.
 
 use crate::error::{Error, Kind, Result};
+use crate::runtime;
 use orbit_linux::map::page_size;
 use orbit_linux::procfs;
 
 /// Checks `[addr, addr + len)` against the mappings of this process.
 ///
 /// # Errors
-/// `Invalid` for what is not page aligned, mapped, writable and private; `Unsupported` for huge pages of hugetlbfs and
+/// `Invalid` for what is not page aligned, mapped, writable and private, and for memory of the heap once the library is set
+/// up; `Unsupported` for huge pages of hugetlbfs and
 /// without `/proc`.
 pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<()> {
     let refuse = |kind, why: String| {
@@ -53,6 +55,15 @@ pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<()> {
                 format!("{at:#x} is made of hugetlb pages, which cannot be tracked page by page"),
             );
         }
+        if path == "[heap]" && runtime::is_set_up() {
+            return refuse(
+                Kind::Invalid,
+                format!(
+                    "{at:#x} is memory of the heap, where orbits have memory of their own by now; adopt it before the \
+                     library is set up (orbit_init, or the first orbit), or get the memory from mmap"
+                ),
+            );
+        }
         at = stop;
         if at >= end {
             return Ok(());
@@ -62,7 +73,7 @@ pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<()> {
 }
 
 /// Start, end, flags and path of a line of `/proc/self/maps`.
-fn parse(line: &str) -> Option<(usize, usize, &str, &str)> {
+pub(super) fn parse(line: &str) -> Option<(usize, usize, &str, &str)> {
     let mut words = line.split_ascii_whitespace();
     let (start, stop) = words.next()?.split_once('-')?;
     let flags = words.next()?;

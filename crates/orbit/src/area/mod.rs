@@ -9,6 +9,7 @@
 //! | `track` | which pages were written since the last harvest |
 //! | `owed` | which pages has an orbit not been sent yet |
 //! | `inner` | the area itself: these together, and their locks |
+//! | `born` | where in an orbit may an area of main's come to lie |
 //! | `registry` | which area does an address belong to |
 //! | `own` | what is locked for the whole process, and what a forked child has of it |
 //!
@@ -24,6 +25,7 @@
 //! ```
 
 mod adopt;
+pub(crate) mod born;
 mod engine;
 #[doc(hidden)]
 pub mod fault;
@@ -150,9 +152,14 @@ impl AreaBuilder {
     /// Makes existing memory the area, at its address: a table, or a section of globals. It has no allocator, and its
     /// memory stays as it is when the area goes. Size and limit do not apply.
     ///
+    /// Best adopted before the library is set up ([`crate::init`]). Memory mapped later has its place kept free in orbits; where
+    /// an orbit's process has memory of its own there all the same, the process ends and says so, and its next one gets the
+    /// area first.
+    ///
     /// # Errors
     /// `Invalid` unless `addr` and `len` are whole pages of private memory, mapped readable and writable, that no other
-    /// area has; `Unsupported` for hugetlb pages, or when the engine asked for cannot be had here.
+    /// area has, and for memory of the heap (what `malloc` gives) once the library is set up: orbits have memory of their own
+    /// at such addresses; `Unsupported` for hugetlb pages, or when the engine asked for cannot be had here.
     ///
     /// # Safety
     /// The range stays mapped as long as the area lives. Its pages are not given back to the kernel, moved or replaced
