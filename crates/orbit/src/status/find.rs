@@ -249,9 +249,18 @@ fn usage(pid: i32) -> (u64, u64) {
     (ticks.saturating_mul(1_000_000_000 / per_second), kilobytes.saturating_mul(1024))
 }
 
-/// Text from another program, fit for a terminal.
+/// Text from another program, fit for a terminal: what cannot be seen is.
 fn clean(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() || is_unseen(c) { '?' } else { c }).collect()
+}
+
+/// Whether a character has no form of its own but changes how others look or where they stand, or ends a line: Unicode's
+/// format characters (those of a script that are drawn aside) and separators of lines and paragraphs.
+fn is_unseen(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// A copy of a part of a page.

@@ -69,6 +69,8 @@ fn names_are_cut_and_cleaned() {
     let page = page();
     let _escape = page.slot("a\u{1b}[31mred");
     assert!(named("a?[31mred").is_some());
+    let _turned = page.slot("a\u{202e}der\u{200b}\u{feff}é");
+    assert!(named("a?der??é").is_some());
     let _long = page.slot(&"é".repeat(100));
     assert!(named(&"é".repeat(NAME_BYTES / 2)).is_some());
 }
