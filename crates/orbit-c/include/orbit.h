@@ -86,7 +86,8 @@ struct orbit_update; /* what a task hands back */
 typedef long (*orbit_entry)(void *store, void *args);
 
 /* A function of main that a task may ask for in an update. args: a copy of the bytes that came with the request, aligned
- * to 16, chosen by the task: look at len and at every value before use. What it returns is not looked at. */
+ * to 16, chosen by the task: look at len and at every value before use. What it returns is not looked at. It must not
+ * longjmp out. One in C++ should not throw; what it throws passes through orbit_apply, to whoever called that. */
 typedef long (*orbit_operation)(void *args, size_t len);
 
 /* ---- set-up and errors ------------------------------------------------------------------------------------------- */
@@ -435,9 +436,10 @@ const struct orbit_item *orbit_update_next(struct orbit_update *update, const st
 
 /* Applies an update that was pulled: every item is checked first (in an area that this orbit may alter: EFAULT, EACCES; old
  * bytes: ESTALE; operation registered: EACCES), then all modifications are made, then all operations run, in order; if
- * any check fails nothing is changed. Hold the lock that guards the objects. Who destroys an area meanwhile waits for the
- * modifications; one that is destroyed already gives EFAULT or ENODEV. An area that an orbit may alter must hold
- * objects that tolerate any bytes: indices are to be checked, pointers compared with known ones. */
+ * any check fails nothing is changed. An operation that throws (C++) ends orbit_apply by its exception: the modifications are
+ * made, the operations before it have run, those behind it do not. Hold the lock that guards the objects. Who destroys an
+ * area meanwhile waits for the modifications; one that is destroyed already gives EFAULT or ENODEV. An area that an orbit
+ * may alter must hold objects that tolerate any bytes: indices are to be checked, pointers compared with known ones. */
 int orbit_apply(struct orbit_update *update);
 /* Lets tasks ask for this function. Twice is once. It must take any bytes of any length without harm. EINVAL, EFAULT: there is
  * no function at such an address. */

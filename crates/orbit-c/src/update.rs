@@ -262,20 +262,28 @@ pub unsafe extern "C" fn orbit_update_next(update: *mut COrbitUpdate, current: *
 
 /// See `include/orbit.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn orbit_apply(update: *mut COrbitUpdate) -> c_int {
-    code(|| {
+pub unsafe extern "C-unwind" fn orbit_apply(update: *mut COrbitUpdate) -> c_int {
+    let mut taken = None;
+    let code_of_taking = code(|| {
         let object: Object = handle::get(update)?;
-        let (update, from) = {
-            let body = object.lock();
-            (body.update.clone(), body.from.clone())
-        };
-        let from = from.ok_or_else(|| {
+        let body = object.lock();
+        let from = body.from.clone().ok_or_else(|| {
             Failure::invalid("only an update that was pulled (pull_orbit, orbit_pull) can be applied")
         })?;
-        // Unlocked: an operation may use the library.
-        from.apply(&update)?;
+        taken = Some((body.update.clone(), from));
         Ok(0)
-    })
+    });
+    let Some((update, from)) = taken else { return code_of_taking };
+    let mut operations = None;
+    let answer = code(|| {
+        operations = Some(from.change(&update)?);
+        Ok(0)
+    });
+    // Unlocked: an operation may use the library. And outside of `code`: what one throws is for the caller to catch.
+    if let Some(operations) = operations {
+        operations.run();
+    }
+    answer
 }
 
 /// See `include/orbit.h`.

@@ -21,7 +21,7 @@ use crate::replica::Replica;
 use crate::runtime::{self, LOG_BYTES, Runtime};
 use crate::status::SlotHandle;
 use crate::task::{A_CENTURY, Entry, Init};
-use crate::update::{Gate, Plain, Update};
+use crate::update::{Gate, Operations, Plain, Update};
 
 /// What becomes of an orbit that has come to an end by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -463,6 +463,12 @@ impl Orbit {
     /// Applies an update of this orbit: checked first, then whole or not at all; operations run after the modifications.
     pub fn apply(&self, update: &Update) -> Result<()> {
         update.apply(&*self.inner)
+    }
+
+    /// All of [`Orbit::apply`] but the operations, which are left to be run.
+    #[doc(hidden)]
+    pub fn change<'a>(&self, update: &'a Update) -> Result<Operations<'a>> {
+        update.change(&*self.inner)
     }
 
     /// Changes the limits, of the running process too as far as the kernel allows.

@@ -41,7 +41,8 @@ const MODIFY_IF: u32 = 3;
 const OPERATION: u32 = 4;
 
 /// A function of main that an orbit may ask for. It gets a copy of the bytes that came with the request, aligned to 16.
-/// What it returns is not looked at, as with `pthread_cond_signal` in the paper: by then the update has been applied.
+/// What it returns is not looked at, as with `pthread_cond_signal` in the paper: by then the update has been applied. It may
+/// not panic or `longjmp`.
 pub type Operation = unsafe extern "C" fn(args: *mut c_void, len: usize) -> c_long;
 
 /// Types whose bytes may travel in an update: no padding, so that every byte has a value.
@@ -97,8 +98,27 @@ pub(crate) trait Gate {
     fn may_operate(&self) -> Result<()>;
 }
 
-/// Operations to run, each with its arguments.
-type Operations<'a> = Vec<(Operation, &'a [u8])>;
+/// The operations of an update that are left to run, each with its arguments: all else has been done.
+#[doc(hidden)]
+pub struct Operations<'a>(Vec<(Operation, &'a [u8])>);
+
+impl Operations<'_> {
+    /// Runs them in order. What one written in C++ throws passes through, and those behind it do not run.
+    pub fn run(self) {
+        for (function, args) in self.0 {
+            let mut copy = vec![0_u128; args.len().div_ceil(size_of::<u128>())];
+            // SAFETY: the copy has room for all of the arguments; bytes may be written into integers.
+            unsafe { std::ptr::copy_nonoverlapping(args.as_ptr(), copy.as_mut_ptr().cast::<u8>(), args.len()) };
+            // SAFETY: the same call, but that an exception may pass through it.
+            let function = unsafe { std::mem::transmute::<Operation, MayThrow>(function) };
+            // SAFETY: whoever registered the function vouched that it takes any bytes of any length.
+            unsafe { function(copy.as_mut_ptr().cast(), args.len()) };
+        }
+    }
+}
+
+/// [`Operation`], as it is called.
+type MayThrow = unsafe extern "C-unwind" fn(args: *mut c_void, len: usize) -> c_long;
 
 /// What an orbit hands back: data, modifications, operations, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -269,27 +289,25 @@ impl Update {
     /// Aligned fields of 1, 2, 4 and 8 bytes are written in one piece. A condition that no longer holds gives
     /// `ESTALE`; the other errors name the item, its address and the limits.
     pub(crate) fn apply<G: Gate>(&self, gate: &G) -> Result<()> {
+        self.change(gate)?.run();
+        Ok(())
+    }
+
+    /// All of [`Update::apply`] but the operations, which are left to be run.
+    pub(crate) fn change<G: Gate>(&self, gate: &G) -> Result<Operations<'_>> {
         self.check_form()?;
-        let (operations, holds) = self.check_items(gate)?;
-        // SAFETY: the gate agreed to every modification, and `holds` lives on.
+        // The holds go before the operations are run, which may destroy areas.
+        let (operations, _holds) = self.check_items(gate)?;
+        // SAFETY: the gate agreed to every modification, and the holds live on.
         unsafe { self.check_conditions()? };
         for item in &self.items {
             if let Item::Modify { address, new, .. } = item {
                 // SAFETY: the gate agreed to this address and length: memory of an area, mapped and writable as long as
-                // `holds` lives.
+                // the holds live.
                 unsafe { store(*address, new) };
             }
         }
-        // Before the operations, which may destroy areas.
-        drop(holds);
-        for (function, args) in operations {
-            let mut copy = vec![0_u128; args.len().div_ceil(size_of::<u128>())];
-            // SAFETY: the copy has room for all of the arguments; bytes may be written into integers.
-            unsafe { std::ptr::copy_nonoverlapping(args.as_ptr(), copy.as_mut_ptr().cast::<u8>(), args.len()) };
-            // SAFETY: whoever registered the function vouched that it takes any bytes of any length.
-            unsafe { function(copy.as_mut_ptr().cast(), args.len()) };
-        }
-        Ok(())
+        Ok(operations)
     }
 
     /// Lengths and counts; returns the length of the encoded form.
@@ -342,7 +360,7 @@ impl Update {
                 }
             }
         }
-        Ok((operations, holds))
+        Ok((Operations(operations), holds))
     }
 
     /// The old bytes stand where they should, and no other modification touches them.
