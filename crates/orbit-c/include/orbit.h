@@ -224,14 +224,17 @@ int orbit_stats(struct orbit *orbit, struct orbit_counters *stats);
 
 /* ---- areas and objects (section 4.3) --------------------------------------------------------------------------- */
 
-/* How an area's written pages are found. All mean the same; they differ in cost and in what they need. */
+/* How an area's written pages are found. All mean the same; they differ in cost and in what they need. But TRACK, and so AUTO
+ * and FORK, and MPROTECT do not see what the kernel or a device writes to pages that it holds pinned, without a fault:
+ * registered buffers of io_uring, RDMA, asynchronous O_DIRECT reads. Take COMPARE or COPY for areas that are written so. */
 enum orbit_engine {
     ORBIT_ENGINE_AUTO = 0,    /* chosen by size and by what the kernel offers */
     ORBIT_ENGINE_TRACK = 1,   /* userfaultfd and PAGEMAP_SCAN (Linux 6.7); EOPNOTSUPP where they are not to be had */
     ORBIT_ENGINE_COMPARE = 2, /* compared with a copy; works everywhere; as much memory again */
     ORBIT_ENGINE_COPY = 3,    /* every page with each call: for a few pages that change all the time (section 4.6.2) */
     ORBIT_ENGINE_FORK = 4,    /* as AUTO, and a one-shot child sends them: for calls that change very much */
-    ORBIT_ENGINE_MPROTECT = 5 /* by SIGSEGV: system calls that write into the area may fail with EFAULT */
+    ORBIT_ENGINE_MPROTECT = 5 /* by SIGSEGV: system calls that write into the area may fail with EFAULT, and the kernel ends
+                                 a program of which a thread writes with SIGSEGV blocked */
 };
 
 /* What an area shall be like; begin with ORBIT_AREA_OPTIONS_INIT. */

@@ -5,6 +5,10 @@ use std::fmt;
 use std::str::FromStr;
 
 /// How an area's written pages are found. All of them mean the same; they differ in cost and in what they need.
+///
+/// But `Track`, and so `Auto` and `Fork`, and `Mprotect` do not see what the kernel or a device writes to pages that it holds
+/// pinned, without a fault: registered buffers of io_uring, RDMA, asynchronous reads with `O_DIRECT`. Take `Compare` or `Copy`
+/// for areas that are written so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Engine {
@@ -24,7 +28,8 @@ pub enum Engine {
     /// main up for longer than a fork.
     Fork,
     /// Pages are read-only between first writes, caught by a SIGSEGV handler that hands other faults on to the earlier one.
-    /// System calls that write into the area can fail with EFAULT. Only when asked for.
+    /// System calls that write into the area can fail with EFAULT, and a thread that writes must not have SIGSEGV blocked: the
+    /// kernel ends the program then. Only when asked for.
     Mprotect,
 }
 
