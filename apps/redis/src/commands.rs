@@ -6,11 +6,11 @@ use std::time::Duration;
 use orbit::{Future, Outcome};
 use redis_module::{Context, RedisError, RedisResult, RedisString, RedisValue, raw};
 
+use crate::answer::Get;
 use crate::keeper::Keeper;
-use crate::query::{self, Question};
-use crate::record::Entry;
+use crate::query::{self, Next, Question};
 use crate::task::{self, Fault};
-use crate::{acl, sensor, with_keeper};
+use crate::{acl, answer, sensor, with_keeper};
 
 /// Entries that `GET` gives when not told otherwise, as in Redis.
 const DEFAULT_COUNT: u64 = 10;
@@ -31,34 +31,35 @@ pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
     {
         acl::may(ctx, &[&[b"SLOWLOG", word]])?;
     }
-    let question = match args.len() {
+    let count = match args.len() {
         2 if is("RESET") => {
             sensor::harvest(ctx);
             with_keeper(Keeper::reset).ok_or_else(query::off)?;
             return Ok(RedisValue::SimpleStringStatic("OK"));
         }
-        2 if is("LEN") => Ask::Len,
-        2 if is("GET") => Ask::Get(DEFAULT_COUNT),
+        2 if is("LEN") => None,
+        2 if is("GET") => Some(DEFAULT_COUNT),
         3 if is("GET") => match word(2).and_then(whole_number) {
-            Some(-1) => Ask::Get(u64::MAX),
-            Some(count @ 0..) => Ask::Get(count as u64),
+            Some(-1) => Some(u64::MAX),
+            Some(count @ 0..) => Some(count as u64),
             Some(_) | None => return ask_redis(ctx, &args[1..]),
         },
         _ => return ask_redis(ctx, &args[1..]),
     };
     sensor::harvest(ctx);
     let inside = with_keeper(|keeper| {
-        keeper.inside().map(|log| match question {
-            Ask::Len => RedisValue::Integer(log.len() as i64),
-            Ask::Get(count) => {
+        keeper.inside().map(|log| match count {
+            None => RedisValue::Integer(log.len() as i64),
+            Some(count) => {
                 let count = usize::try_from(count).unwrap_or(usize::MAX);
-                RedisValue::Array(log.newest(count).cloned().map(entry_reply).collect())
+                RedisValue::Array(log.newest(count).cloned().map(answer::entry_reply).collect())
             }
         })
     });
-    match inside.flatten() {
-        Some(answer) => Ok(answer),
-        None => query::wait_for(ctx, Box::new(question)),
+    match (inside.flatten(), count) {
+        (Some(answer), _) => Ok(answer),
+        (None, None) => query::wait_for(ctx, Box::new(Len)),
+        (None, Some(count)) => query::wait_for(ctx, Box::new(Get::new(count))),
     }
 }
 
@@ -88,45 +89,19 @@ fn whole_number(word: &[u8]) -> Option<i64> {
     text.parse::<i64>().ok().filter(|number| number.to_string() == text)
 }
 
-#[derive(Clone, Copy)]
-enum Ask {
-    Len,
-    Get(u64),
-}
+/// `LEN`.
+struct Len;
 
-impl Question for Ask {
-    fn ask(&self, keeper: &mut Keeper) -> orbit::Result<Future> {
-        match *self {
-            Ask::Len => keeper.ask(task::note, 0, None),
-            Ask::Get(count) => keeper.ask(task::get, count, None),
-        }
+impl Question for Len {
+    fn ask(&mut self, keeper: &mut Keeper) -> orbit::Result<Future> {
+        keeper.ask(task::note, [0; 2], None)
     }
 
-    fn answer(&self, outcome: &Outcome, future: &Future) -> Option<RedisResult> {
-        let value = outcome.returned()?;
-        Some(match *self {
-            Ask::Len => Ok(RedisValue::Integer(value)),
-            Ask::Get(count) => match future.try_pull() {
-                Some(update) => {
-                    let entries = task::entries(update.first_data().unwrap_or_default(), count);
-                    Ok(RedisValue::Array(entries.into_iter().map(entry_reply).collect()))
-                }
-                None => Err(RedisError::Str("ORBIT the slow log's orbit answered without entries")),
-            },
-        })
+    fn answer(&mut self, outcome: &Outcome, client: &Context) -> Next {
+        let Some(len) = outcome.returned() else { return Next::Again };
+        client.reply(Ok(RedisValue::Integer(len)));
+        Next::Answered
     }
-}
-
-/// An entry as `SLOWLOG GET` shows it.
-fn entry_reply(entry: Entry) -> RedisValue {
-    RedisValue::Array(vec![
-        RedisValue::Integer(entry.id as i64),
-        RedisValue::Integer(entry.time),
-        RedisValue::Integer(entry.micros),
-        RedisValue::Array(entry.args.into_iter().map(RedisValue::StringBuffer).collect()),
-        RedisValue::StringBuffer(entry.address),
-        RedisValue::StringBuffer(entry.name),
-    ])
 }
 
 /// `ORBIT.FAULT segv|abort|hang|oom|leak`: has the orbit do harm, and says how the call ended.
@@ -145,21 +120,22 @@ pub fn fault(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
 }
 
 impl Question for Fault {
-    fn ask(&self, keeper: &mut Keeper) -> orbit::Result<Future> {
+    fn ask(&mut self, keeper: &mut Keeper) -> orbit::Result<Future> {
         // Only the hang is there to be ended by the deadline; the others end by themselves, however slow the machine.
         let deadline = if *self == Fault::Hang { None } else { Some(FAULT_DEADLINE) };
-        keeper.ask(task::harm, *self as u64, deadline)
+        keeper.ask(task::harm, [*self as u64, 0], deadline)
     }
 
-    fn answer(&self, outcome: &Outcome, _: &Future) -> Option<RedisResult> {
-        Some(Ok(RedisValue::BulkString(match (self, outcome) {
+    fn answer(&mut self, outcome: &Outcome, client: &Context) -> Next {
+        client.reply(Ok(RedisValue::BulkString(match (self, outcome) {
             (Fault::Leak, Outcome::Returned(_)) => format!(
                 "leaking: from now on the task loses {} KiB with every call, until its memory limit ends it; \
                  orbit_last_failure of ORBIT.INFO then says so",
                 task::LEAK >> 10
             ),
             _ => outcome.to_string(),
-        })))
+        })));
+        Next::Answered
     }
 }
 

@@ -121,7 +121,7 @@ impl Keeper {
         if let Place::Orbit(remote) = &mut self.place {
             // A failure shows in the first hand-over.
             remote.call =
-                remote.call(&handover, 0, CallOptions::new()).ok().map(|future| Underway { future, whole: 0..0 });
+                remote.call(&handover, [0; 2], CallOptions::new()).ok().map(|future| Underway { future, whole: 0..0 });
         }
     }
 
@@ -177,7 +177,7 @@ impl Keeper {
                 unsafe { log.take_in(&handover) };
             }
             Place::Orbit(remote) => {
-                match remote.call(&handover, 0, CallOptions::new()) {
+                match remote.call(&handover, [0; 2], CallOptions::new()) {
                     Ok(future) => remote.call = Some(Underway { future, whole }),
                     // Down, or a queue full of queries: the entries wait in the ring.
                     Err(_) => return,
@@ -212,14 +212,14 @@ impl Keeper {
         }
     }
 
-    /// Calls this function of the orbit with the state of the ring and this word; `deadline`: the orbit's own if none.
-    pub fn ask(&mut self, function: Function, word: u64, deadline: Option<Duration>) -> orbit::Result<Future> {
+    /// Calls this function of the orbit with the state of the ring and these words; `deadline`: the orbit's own if none.
+    pub fn ask(&mut self, function: Function, words: [u64; 2], deadline: Option<Duration>) -> orbit::Result<Future> {
         let handover = self.handover();
         let Place::Orbit(remote) = &mut self.place else {
             return Err(orbit::Error::new(Kind::Invalid, "the slow log runs inside Redis: there is no orbit to ask"));
         };
         let options = CallOptions::new().function(function);
-        remote.call(&handover, word, deadline.map_or(options, |deadline| options.deadline(deadline)))
+        remote.call(&handover, words, deadline.map_or(options, |deadline| options.deadline(deadline)))
     }
 
     /// Notes how a query or fault ended.
@@ -280,7 +280,7 @@ impl Remote {
         }
     }
 
-    fn call(&self, handover: &Handover, word: u64, options: CallOptions) -> orbit::Result<Future> {
-        self.orbit.call_async_with(&[&self.area], &task::arguments(handover, word), &options)
+    fn call(&self, handover: &Handover, words: [u64; 2], options: CallOptions) -> orbit::Result<Future> {
+        self.orbit.call_async_with(&[&self.area], &task::arguments(handover, words), &options)
     }
 }

@@ -9,13 +9,15 @@
 //! | `task`, `log` | the log and what runs in the orbit |
 //! | `acl` | who may ask |
 //! | `commands`, `query` | `ORBIT.SLOWLOG`, `ORBIT.INFO`, `ORBIT.FAULT`, and clients that wait for an answer |
+//! | `answer` | what the orbit brings for `GET` |
 //!
-//! Everything in Redis runs on its main thread and never waits for the orbit there.
+//! What runs on Redis' main thread never waits for the orbit; a client's answer is waited for, and written, in a thread.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 #![expect(missing_docs, reason = "the two public functions are those that redis_module! makes for Redis")]
 
 mod acl;
+mod answer;
 mod commands;
 mod keeper;
 mod log;
@@ -74,6 +76,7 @@ fn close() {
     if let Some(keeper) = keeper {
         keeper.close();
     }
+    query::close();
     // Its processes and its thread: nothing of the module runs on. It fails in an orbit only, which this is not.
     let _ = orbit::shutdown();
 }

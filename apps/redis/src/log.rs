@@ -68,7 +68,12 @@ impl Log {
 
     /// The newest entries, the newest first, at most `count`.
     pub fn newest(&self, count: usize) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().rev().take(count)
+        self.before(u64::MAX).take(count)
+    }
+
+    /// Entries older than this id, the newest first.
+    pub fn before(&self, id: u64) -> impl Iterator<Item = &Entry> {
+        self.entries.range(..self.entries.partition_point(|entry| entry.id < id)).rev()
     }
 }
 
@@ -108,5 +113,7 @@ mod tests {
         take_in(&mut log, &ring, 9, 4);
         assert_eq!(log.newest(9).map(|e| e.id).collect::<Vec<_>>(), [10, 9]);
         assert_eq!((log.len(), log.newest(1).count()), (2, 1));
+        let before = |id| log.before(id).map(|e| e.id).collect::<Vec<_>>();
+        assert_eq!((before(11), before(10), before(9)), (vec![10, 9], vec![9], vec![]));
     }
 }

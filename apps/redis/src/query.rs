@@ -1,14 +1,16 @@
 //! Clients that wait for the orbit's answer, while Redis goes on.
 //!
-//! The client is blocked in Redis' sense, and the descriptor of the call's future is watched by Redis' event loop. The
-//! call has a deadline, so it ends whatever the orbit does; a query whose orbit came to an end is asked again of the next
-//! process, a few times.
+//! The client is blocked in Redis' sense, and a thread of its own waits for the call: it takes updates while they come and
+//! writes the reply, which needs Redis' lock neither. So Redis' main thread makes the call and lets go of the client,
+//! however long the answer is. The call has a deadline, so the thread ends whatever the orbit does; a query whose orbit came
+//! to an end is asked again of the next process, a few times. There are no more threads than calls in the orbit's queue, and
+//! none is left once [`close`] has returned.
 
-use std::os::fd::AsRawFd;
-use std::os::raw::{c_int, c_void};
+use std::sync::Mutex;
+use std::thread::{Builder, JoinHandle};
 
-use orbit::{Future, Outcome};
-use redis_module::raw::{self, RedisModuleBlockedClient, RedisModuleCtx, RedisModuleString};
+use orbit::{Future, Outcome, Update};
+use redis_module::raw::{self, RedisModuleBlockedClient};
 use redis_module::{Context, RedisError, RedisResult, RedisValue};
 
 use crate::keeper::Keeper;
@@ -16,33 +18,71 @@ use crate::with_keeper;
 
 /// Times that a query is asked.
 const TRIES: u32 = 4;
+/// Bytes of a thread's stack.
+const STACK: usize = 512 << 10;
 
 /// What is asked of the orbit.
-pub trait Question {
-    /// Makes the call.
-    fn ask(&self, keeper: &mut Keeper) -> orbit::Result<Future>;
-    /// The answer for the client; `None`: this end is no answer, ask again.
-    fn answer(&self, outcome: &Outcome, future: &Future) -> Option<RedisResult>;
+pub trait Question: Send {
+    /// Makes the next call.
+    fn ask(&mut self, keeper: &mut Keeper) -> orbit::Result<Future>;
+    /// Takes what the call has brought.
+    fn take(&mut self, _: Update) {}
+    /// The call has ended so. The reply is written once it is whole.
+    fn answer(&mut self, outcome: &Outcome, client: &Context) -> Next;
 }
 
-struct Query {
-    question: Box<dyn Question>,
-    client: *mut RedisModuleBlockedClient,
-    future: Future,
-    tries: u32,
+/// What comes after a call.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing: the reply is written.
+    Answered,
+    /// A call for more.
+    More,
+    /// This end is no answer: the question is asked again from its start.
+    Again,
 }
+
+/// Threads that may still run.
+static THREADS: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
+
+/// A client that Redis has blocked.
+#[derive(Clone, Copy)]
+struct Waiting(*mut RedisModuleBlockedClient);
+
+// SAFETY: a blocked client may be replied to and let go of by any thread; one alone does so.
+unsafe impl Send for Waiting {}
 
 /// Asks on behalf of the client of this command. The reply comes later.
-pub fn wait_for(ctx: &Context, question: Box<dyn Question>) -> RedisResult {
-    let future = ask(&*question)?;
-    // SAFETY: the callbacks have the types that the function takes. No time limit: the call has a deadline.
-    let client =
-        unsafe { raw::RedisModule_BlockClient.map(|block| block(ctx.ctx, Some(reply), None, Some(free_answer), 0)) };
-    let Some(client) = client.filter(|c| !c.is_null()) else {
+pub fn wait_for(ctx: &Context, mut question: Box<dyn Question>) -> RedisResult {
+    let future = ask(&mut *question)?;
+    // SAFETY: the context is live. No callbacks, and no time limit: the call has a deadline.
+    let client = unsafe { raw::RedisModule_BlockClient.map(|block| block(ctx.ctx, None, None, None, 0)) };
+    let Some(client) = client.filter(|c| !c.is_null()).map(Waiting) else {
         return Err(RedisError::Str("ORBIT Redis would not let the client wait"));
     };
-    watch(Box::new(Query { question, client, future, tries: 1 }));
+    let mut threads = THREADS.lock().unwrap_or_else(|e| e.into_inner());
+    threads.retain(|thread| !thread.is_finished());
+    let name = "slowlog-answer".to_owned();
+    match Builder::new()
+        .name(name)
+        .stack_size(STACK)
+        .spawn(move || client.finish(|ctx| wait(&mut *question, future, ctx)))
+    {
+        Ok(thread) => threads.push(thread),
+        Err(e) => client.finish(|ctx| {
+            ctx.reply(Err(RedisError::String(format!("ORBIT no thread to wait for the orbit: {e}"))));
+        }),
+    }
     Ok(RedisValue::NoReply)
+}
+
+/// Waits for the threads. The orbit must be gone: then they end by themselves.
+pub fn close() {
+    let threads = std::mem::take(&mut *THREADS.lock().unwrap_or_else(|e| e.into_inner()));
+    for thread in threads {
+        // One that panicked has ended too.
+        let _ = thread.join();
+    }
 }
 
 /// The error of commands where the module is off.
@@ -50,7 +90,7 @@ pub fn off() -> RedisError {
     RedisError::Str("ORBIT the module was loaded with mode off: it keeps no slow log")
 }
 
-fn ask(question: &dyn Question) -> Result<Future, RedisError> {
+fn ask(question: &mut dyn Question) -> Result<Future, RedisError> {
     match with_keeper(|keeper| question.ask(keeper)) {
         Some(Ok(future)) => Ok(future),
         Some(Err(e)) => Err(RedisError::String(format!("ORBIT {e}"))),
@@ -58,76 +98,55 @@ fn ask(question: &dyn Question) -> Result<Future, RedisError> {
     }
 }
 
-/// Has the event loop tell when the call has ended.
-fn watch(query: Box<Query>) {
-    let fd = match query.future.fd() {
-        Ok(fd) => fd.as_raw_fd(),
-        Err(e) => return finish(&query, Err(RedisError::String(format!("ORBIT {e}")))),
-    };
-    let query = Box::into_raw(query);
-    // SAFETY: the descriptor lives as long as the future in the query, which `done` frees after it has let go of it.
-    let added = unsafe {
-        raw::RedisModule_EventLoopAdd
-            .map(|add| add(fd, raw::REDISMODULE_EVENTLOOP_READABLE as c_int, Some(done), query.cast()))
-    };
-    if added != Some(raw::Status::Ok as c_int) {
-        // SAFETY: made above from a box, and the event loop did not take it.
-        let query = unsafe { Box::from_raw(query) };
-        finish(&query, Err(RedisError::Str("ORBIT Redis' event loop takes no more descriptors")));
+/// Waits for calls until there is an answer, and writes it.
+fn wait(question: &mut dyn Question, future: Future, client: &Context) {
+    if let Err(e) = calls(question, future, client) {
+        client.reply(Err(e));
     }
 }
 
-/// The descriptor of a query's future is readable.
-unsafe extern "C" fn done(fd: c_int, query: *mut c_void, _: c_int) {
-    // SAFETY: the pointer was given to the event loop by `watch` and belongs to it until it is let go of below.
-    let Some(outcome) = (unsafe { (*query.cast::<Query>()).future.poll() }) else { return };
-    // SAFETY: from here on the event loop knows the query no more, so it is this function's alone.
-    let mut query = unsafe {
-        if let Some(del) = raw::RedisModule_EventLoopDel {
-            del(fd, raw::REDISMODULE_EVENTLOOP_READABLE as c_int);
+fn calls(question: &mut dyn Question, mut future: Future, client: &Context) -> Result<(), RedisError> {
+    let mut tries = 1;
+    loop {
+        let outcome = end(question, &future).map_err(|e| RedisError::String(format!("ORBIT {e}")))?;
+        with_keeper(|keeper| keeper.note_outcome(&outcome));
+        match question.answer(&outcome, client) {
+            Next::Answered => return Ok(()),
+            Next::More => {}
+            Next::Again if tries == TRIES => {
+                let text = format!("ORBIT the slow log's orbit did not answer: {outcome}");
+                return Err(RedisError::String(text));
+            }
+            Next::Again => tries += 1,
         }
-        Box::from_raw(query.cast::<Query>())
-    };
-    with_keeper(|keeper| keeper.note_outcome(&outcome));
-    if let Some(answer) = query.question.answer(&outcome, &query.future) {
-        return finish(&query, answer);
+        future = ask(question)?;
     }
-    if query.tries >= TRIES {
-        let text = format!("ORBIT the slow log's orbit did not answer: {outcome}");
-        return finish(&query, Err(RedisError::String(text)));
+}
+
+/// How the call ends; what it brings is given to the question as it comes.
+fn end(question: &mut dyn Question, future: &Future) -> orbit::Result<Outcome> {
+    while let Some(update) = future.pull()? {
+        question.take(update);
     }
-    query.tries += 1;
-    match ask(&*query.question) {
-        Ok(future) => {
-            query.future = future;
-            watch(query);
+    future.wait()
+}
+
+impl Waiting {
+    /// Has this write the reply, and lets go of the client, once.
+    fn finish(self, reply: impl FnOnce(&Context)) {
+        // SAFETY: the client was blocked by `wait_for` and is let go of here alone. A context that was made for it may be
+        // replied through by one thread without Redis' lock; it is freed before the client is.
+        unsafe {
+            if let (Some(make), Some(free)) =
+                (raw::RedisModule_GetThreadSafeContext, raw::RedisModule_FreeThreadSafeContext)
+            {
+                let ctx = make(self.0);
+                reply(&Context::new(ctx));
+                free(ctx);
+            }
+            if let Some(unblock) = raw::RedisModule_UnblockClient {
+                unblock(self.0, std::ptr::null_mut());
+            }
         }
-        Err(e) => finish(&query, Err(e)),
-    }
-}
-
-/// Lets go of the client, once.
-fn finish(query: &Query, answer: RedisResult) {
-    let answer: *mut RedisResult = Box::into_raw(Box::new(answer));
-    // SAFETY: the client was blocked by `wait_for` and is let go of once; the answer is freed by `free_answer`.
-    unsafe {
-        if let Some(unblock) = raw::RedisModule_UnblockClient {
-            unblock(query.client, answer.cast());
-        }
-    }
-}
-
-unsafe extern "C" fn reply(ctx: *mut RedisModuleCtx, _: *mut *mut RedisModuleString, _: c_int) -> c_int {
-    // SAFETY: this is the reply callback of a client whose private data `finish` set; it is freed after this.
-    let answer =
-        unsafe { raw::RedisModule_GetBlockedClientPrivateData.and_then(|get| get(ctx).cast::<RedisResult>().as_mut()) };
-    let answer = answer.map_or(Ok(RedisValue::Null), |a| std::mem::replace(a, Ok(RedisValue::Null)));
-    Context::new(ctx).reply(answer) as c_int
-}
-
-unsafe extern "C" fn free_answer(_: *mut RedisModuleCtx, answer: *mut c_void) {
-    if !answer.is_null() {
-        // SAFETY: made by `finish` from a box, and freed by Redis' one call of this function.
-        drop(unsafe { Box::from_raw(answer.cast::<RedisResult>()) });
     }
 }

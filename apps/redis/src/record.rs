@@ -14,8 +14,10 @@ pub const MAX_ARGUMENTS: usize = 32;
 pub const MAX_ARGUMENT: usize = 128;
 /// Bytes of a client's address or name that an entry holds.
 const MAX_CLIENT_TEXT: usize = 256;
+/// Bytes of an argument with the note that it was cut.
+const MAX_CUT: usize = MAX_ARGUMENT + 32;
 /// No entry has more bytes than this.
-pub const MAX_RECORD: usize = 28 + 2 * (4 + MAX_CLIENT_TEXT) + MAX_ARGUMENTS * (4 + MAX_ARGUMENT + 32);
+pub const MAX_RECORD: usize = 28 + 2 * (4 + MAX_CLIENT_TEXT) + MAX_ARGUMENTS * (4 + MAX_CUT);
 
 const HEAD: usize = 28;
 const MICROS_AT: usize = 16;
@@ -67,7 +69,7 @@ impl Draft {
     /// Adds an argument that is short enough already.
     pub fn cut_argument(&mut self, bytes: &[u8]) {
         if (self.fields as usize) < 2 + MAX_ARGUMENTS {
-            self.field(&bytes[..bytes.len().min(MAX_ARGUMENT + 32)]);
+            self.field(&bytes[..bytes.len().min(MAX_CUT)]);
         }
     }
 
@@ -113,26 +115,49 @@ impl Entry {
 
     /// Takes one entry off the front of `bytes`; `None` if they are not one.
     pub fn decode(bytes: &mut &[u8]) -> Option<Entry> {
-        let id = u64::from_ne_bytes(take(bytes)?);
-        let time = i64::from_ne_bytes(take(bytes)?);
-        let micros = i64::from_ne_bytes(take(bytes)?);
-        let fields = u32::from_ne_bytes(take(bytes)?) as usize;
-        if !(2..=2 + MAX_ARGUMENTS).contains(&fields) {
-            return None;
-        }
-        let mut entry = Entry { id, time, micros, ..Entry::default() };
-        for at in 0..fields {
-            let len = u32::from_ne_bytes(take(bytes)?) as usize;
-            let (field, rest) = bytes.split_at_checked(len)?;
-            *bytes = rest;
-            match at {
-                0 => entry.address = field.to_vec(),
-                1 => entry.name = field.to_vec(),
-                _ => entry.args.push(field.to_vec()),
-            }
-        }
+        let mut entry = Entry::default();
+        (entry.id, entry.time, entry.micros) = read(bytes, |at, field| match at {
+            0 => entry.address = field.to_vec(),
+            1 => entry.name = field.to_vec(),
+            _ => entry.args.push(field.to_vec()),
+        })?;
         Some(entry)
     }
+}
+
+/// How many entries `bytes` are, and the id of the last; `None` if they are anything else, or if their ids do not fall from
+/// below `before` on.
+pub fn check(mut bytes: &[u8], mut before: u64) -> Option<(u64, u64)> {
+    let mut count = 0;
+    while !bytes.is_empty() {
+        let (id, ..) = read(&mut bytes, |_, _| ())?;
+        if id >= before {
+            return None;
+        }
+        (count, before) = (count + 1, id);
+    }
+    Some((count, before))
+}
+
+/// Takes one entry off the front of `bytes`: number, time and duration, and each field with its place.
+fn read(bytes: &mut &[u8], mut each: impl FnMut(usize, &[u8])) -> Option<(u64, i64, i64)> {
+    let id = u64::from_ne_bytes(take(bytes)?);
+    let time = i64::from_ne_bytes(take(bytes)?);
+    let micros = i64::from_ne_bytes(take(bytes)?);
+    let fields = u32::from_ne_bytes(take(bytes)?) as usize;
+    if !(2..=2 + MAX_ARGUMENTS).contains(&fields) {
+        return None;
+    }
+    for at in 0..fields {
+        let len = u32::from_ne_bytes(take(bytes)?) as usize;
+        if len > if at < 2 { MAX_CLIENT_TEXT } else { MAX_CUT } {
+            return None;
+        }
+        let (field, rest) = bytes.split_at_checked(len)?;
+        *bytes = rest;
+        each(at, field);
+    }
+    Some((id, time, micros))
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -164,7 +189,15 @@ mod tests {
         assert!(rest.is_empty());
         for short in 0..bytes.len() / 2 {
             assert_eq!(Entry::decode(&mut &bytes[..short]), None);
+            assert_eq!(check(&bytes[..short], 9), if short == 0 { Some((0, 9)) } else { None });
         }
+        assert_eq!(check(&bytes, 9), None, "7 after 7");
+        bytes[..8].copy_from_slice(&8u64.to_ne_bytes());
+        assert_eq!((check(&bytes, 8), check(&bytes, 9)), (None, Some((2, 7))));
+        let address_at = HEAD;
+        bytes[address_at..address_at + 4].copy_from_slice(&(MAX_CLIENT_TEXT as u32 + 1).to_ne_bytes());
+        bytes.resize(1000, 0);
+        assert_eq!(Entry::decode(&mut &bytes[..]), None, "an address that is too long");
     }
 
     #[test]

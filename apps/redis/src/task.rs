@@ -7,7 +7,7 @@ use std::ffi::{c_long, c_void};
 use std::hint::black_box;
 
 use crate::log::{Handover, Log};
-use crate::record::Entry;
+use crate::record::MAX_RECORD;
 
 /// Words of arguments of every call: a hand-over, then what the function wants.
 pub const WORDS: usize = 8;
@@ -15,8 +15,15 @@ pub const WORDS: usize = 8;
 /// Bytes that each call loses once the leak was begun. So few that no call takes long by it: what ends the task is its memory
 /// limit, not a deadline.
 pub const LEAK: usize = 1 << 20;
+/// Bytes after which entries are pushed: an update may hold 64 MiB, and main and the orbit have each a few of them in hand.
+const PIECE: usize = 1 << 20;
+/// Bytes after which a call brings no more entries: so many take no call long enough to meet its deadline, however many
+/// entries are asked for.
+const MOST_A_CALL: usize = 8 << 20;
+/// A call that brings fewer entries has brought all there are.
+pub const FEWEST_IF_MORE: u64 = (MOST_A_CALL / MAX_RECORD) as u64;
 /// Bytes that are taken at a time where memory is taken without end.
-const PIECE: usize = 4 << 20;
+const GULP: usize = 4 << 20;
 
 #[derive(Default)]
 struct Store {
@@ -49,9 +56,9 @@ impl Fault {
 }
 
 /// Arguments for a call.
-pub fn arguments(handover: &Handover, first: u64) -> [u8; WORDS * 8] {
+pub fn arguments(handover: &Handover, words: [u64; 2]) -> [u8; WORDS * 8] {
     let mut bytes = [0; WORDS * 8];
-    let words = handover.words().into_iter().chain([first, 0]);
+    let words = handover.words().into_iter().chain(words);
     for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
         to.copy_from_slice(&word.to_ne_bytes());
     }
@@ -67,10 +74,10 @@ pub unsafe extern "C" fn begin() -> *mut c_void {
 ///
 /// # Safety
 /// `store` came from [`begin`], `args` are [`arguments`] of a call that named the ring's area.
-unsafe fn take_in<'a>(store: *mut c_void, args: *mut c_void) -> (&'a mut Store, u64) {
+unsafe fn take_in<'a>(store: *mut c_void, args: *mut c_void) -> (&'a mut Store, [u64; 2]) {
     // SAFETY: by contract; calls run one after another, so nobody else uses the store.
     let (store, words) = unsafe { (&mut *store.cast::<Store>(), &*args.cast::<[u64; WORDS]>()) };
-    let [base, capacity, tail, head, reset_before, max_len, first, _] = *words;
+    let [base, capacity, tail, head, reset_before, max_len, first, second] = *words;
     let handover = Handover::from_words([base, capacity, tail, head, reset_before, max_len]);
     // SAFETY: the replica of the ring's area is as it was when main made the call.
     unsafe { store.log.take_in(&handover) };
@@ -78,7 +85,7 @@ unsafe fn take_in<'a>(store: *mut c_void, args: *mut c_void) -> (&'a mut Store, 
         let lost = black_box(vec![1u8; LEAK]);
         std::mem::forget(lost);
     }
-    (store, first)
+    (store, [first, second])
 }
 
 /// The orbit's entry: takes in new entries. Returns how many the log holds.
@@ -88,32 +95,46 @@ pub unsafe extern "C" fn note(store: *mut c_void, args: *mut c_void) -> c_long {
     store.log.len() as c_long
 }
 
-/// Takes in new entries, then pushes the newest ones as one item of data. Returns how many the log holds.
+/// Takes in new entries, then pushes the newest of those older than an id, so many [`PIECE`]s of data as they need, but not
+/// much more than [`MOST_A_CALL`] of them. Returns how many it pushed; -1 if it could not, and why is pushed last.
 pub unsafe extern "C" fn get(store: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: main calls it as `take_in` wants.
-    let (store, count) = unsafe { take_in(store, args) };
-    let bytes = answer(&store.log, count);
-    let mut update = orbit::Update::new();
-    update.data(&bytes);
-    match orbit::push(&update) {
-        Ok(()) => store.log.len() as c_long,
-        Err(_) => -1,
-    }
+    let (store, [count, before]) = unsafe { take_in(store, args) };
+    answer(&store.log, count, before).unwrap_or_else(|why| {
+        // Where not even this can be pushed, main says that no reason came.
+        let _ = push(why.to_string().as_bytes());
+        -1
+    })
 }
 
-/// The newest entries as bytes.
-fn answer(log: &Log, count: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for entry in log.newest(usize::try_from(count).unwrap_or(usize::MAX)) {
+fn answer(log: &Log, count: u64, before: u64) -> orbit::Result<c_long> {
+    let (mut bytes, mut pushed, mut all) = (Vec::new(), 0, 0);
+    for entry in log.before(before).take(usize::try_from(count).unwrap_or(usize::MAX)) {
         entry.encode(&mut bytes);
+        pushed += 1;
+        if bytes.len() >= PIECE {
+            push(&bytes)?;
+            all += bytes.len();
+            bytes.clear();
+        }
+        if all >= MOST_A_CALL {
+            break;
+        }
     }
-    bytes
+    push(&bytes)?;
+    Ok(pushed)
+}
+
+fn push(bytes: &[u8]) -> orbit::Result<()> {
+    let mut update = orbit::Update::new();
+    update.data(bytes);
+    orbit::push(&update)
 }
 
 /// Does harm: the fault's number is the first word after the hand-over.
 pub unsafe extern "C" fn harm(store: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: main calls it as `take_in` wants.
-    let (store, fault) = unsafe { take_in(store, args) };
+    let (store, [fault, _]) = unsafe { take_in(store, args) };
     if fault == Fault::Segv as u64 {
         // SAFETY: none; this is the harm that was asked for.
         unsafe { black_box(std::ptr::null_mut::<u8>()).write_volatile(1) };
@@ -126,20 +147,10 @@ pub unsafe extern "C" fn harm(store: *mut c_void, args: *mut c_void) -> c_long {
         }
     } else if fault == Fault::Oom as u64 {
         loop {
-            std::mem::forget(black_box(vec![1u8; PIECE]));
+            std::mem::forget(black_box(vec![1u8; GULP]));
         }
     } else if fault == Fault::Leak as u64 {
         store.leaking = true;
     }
     0
-}
-
-/// Takes entries out of the bytes that [`get`] pushed; stops where they make no sense.
-pub fn entries(mut bytes: &[u8], most: u64) -> Vec<Entry> {
-    let mut entries = Vec::new();
-    while (entries.len() as u64) < most {
-        let Some(entry) = Entry::decode(&mut bytes) else { break };
-        entries.push(entry);
-    }
-    entries
 }
