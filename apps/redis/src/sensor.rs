@@ -169,7 +169,9 @@ pub fn harvest(ctx: &Context) {
     // A command that was there when the module was loaded stays there: a look that fails has nothing new to tell.
     let mut fresh = look(ctx, FIRST_LOOK, next).unwrap_or_default();
     if fresh.len() as i64 == FIRST_LOOK {
-        fresh = look(ctx, -1, next).unwrap_or(fresh);
+        // As many as are new, with this look: Redis' log may be much longer.
+        let count = fresh[0].id + 2 - next;
+        fresh = look(ctx, i64::try_from(count).unwrap_or(-1), next).unwrap_or(fresh);
     }
     let Some(newest) = fresh.first().map(|entry| entry.id) else { return };
     NEXT_ID.store(newest + 1, Relaxed);
