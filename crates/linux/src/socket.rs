@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 /// The most descriptors one message carries.
-pub const MAX_FDS: usize = 16;
+pub const MAX_FDS: usize = 128;
 
 /// Room for the control message of `MAX_FDS` descriptors; u64 for its alignment.
-type Control = [u64; 16];
+type Control = [u64; 66];
 
 const _: () = {
     // SAFETY: CMSG_SPACE only computes.
@@ -40,13 +40,26 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// `EPIPE` or `ECONNRESET` when the peer is gone, `EMSGSIZE` when the message is too large for the socket's buffer,
 /// `EAGAIN` on a non-blocking socket, `InvalidInput` for an empty message or too many descriptors.
 pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    send_with(fd, bytes, fds, 0)
+}
+
+/// The same, without waiting for the peer to take earlier messages.
+///
+/// # Errors
+/// Those of [`send`]; `EAGAIN` while the peer's queue is full, `ETOOMANYREFS` while this user has as many descriptors on their
+/// way as one process may have open (`RLIMIT_NOFILE`).
+pub fn send_now(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    send_with(fd, bytes, fds, libc::MSG_DONTWAIT)
+}
+
+fn send_with(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: libc::c_int) -> io::Result<usize> {
     if bytes.is_empty() {
         return Err(invalid("an empty message would look like the peer's end".into()));
     }
     if fds.len() > MAX_FDS {
         return Err(invalid(format!("{} descriptors in one message: at most {MAX_FDS}", fds.len())));
     }
-    let mut control: Control = [0; 16];
+    let mut control: Control = [0; size_of::<Control>() / 8];
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: a msghdr is plain data; zero means "none" for every field.
     let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -69,7 +82,7 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Res
     }
     loop {
         // SAFETY: the message's parts live until the call returns.
-        let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const msg, libc::MSG_NOSIGNAL) };
+        let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const msg, libc::MSG_NOSIGNAL | flags) };
         if n >= 0 {
             return Ok(n as usize);
         }
@@ -88,7 +101,7 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Res
 /// descriptors (it is lost then, its descriptors are closed); `EMFILE` when this process had no room for its descriptors (the
 /// same); `ECONNRESET` when the peer ended with unread messages.
 pub fn receive(fd: BorrowedFd<'_>, buf: &mut [u8], fds: &mut Vec<OwnedFd>, nonblocking: bool) -> io::Result<usize> {
-    let mut control: Control = [0; 16];
+    let mut control: Control = [0; size_of::<Control>() / 8];
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     let flags = libc::MSG_CMSG_CLOEXEC | if nonblocking { libc::MSG_DONTWAIT } else { 0 };
     // SAFETY: a msghdr is plain data; zero means "none" for every field.

@@ -50,7 +50,7 @@ pub(crate) struct Slot {
     pub log_start: AtomicU64,
     /// End of that part. Writer: main.
     pub log_end: AtomicU64,
-    /// Replicas whose descriptors wait in the orbit's socket to be mapped before this call. Writer: main.
+    /// Replicas that wait in the orbit's socket, in one message or more, to be mapped before this call. Writer: main.
     pub attach: AtomicU32,
     /// Keeps the size even.
     pub reserved: AtomicU32,

@@ -28,6 +28,7 @@
 
 mod answers;
 pub mod area;
+mod attach;
 mod blackbox;
 mod call;
 mod channel;

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use orbit_linux::{futex, pidfd, poll, socket};
+use orbit_linux::{futex, pidfd, poll};
 
 use crate::area::PageRuns;
+use crate::attach;
 use crate::blackbox::{self, Crash};
 use crate::call::Outcome;
 use crate::channel::{MOVED, SLOTS, UpSide};
@@ -19,7 +20,7 @@ use crate::queue::Waiting;
 use crate::replica::Replica;
 use crate::runtime::{Coming, Runtime, Spare};
 use crate::status;
-use crate::task::{A_CENTURY, Identity, bytes_of};
+use crate::task::{A_CENTURY, Identity};
 use crate::template::{Ended, Template};
 
 /// Where an orbit stands.
@@ -126,10 +127,7 @@ impl Inner {
                 unused.down.tell(MOVED);
             }
         }
-        for replica in &core.replicas {
-            socket::send(spare.process()?.socket.as_fd(), bytes_of(&replica.message()), &[replica.fd.as_fd()])
-                .map_err(|e| Error::system("handing an orbit its replicas", e))?;
-        }
+        attach::hand_all_over(spare.process()?.socket.as_fd(), &core.replicas)?;
         let template = spare.template.clone();
         let Some(process) = spare.take() else { return Ok(()) };
         if core.stats.crashes == 0 {

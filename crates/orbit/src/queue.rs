@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use orbit_linux::{futex, socket};
-use std::os::fd::{AsFd, AsRawFd};
+use orbit_linux::futex;
+use std::os::fd::AsRawFd;
 
 use crate::answers::{Nonsense, Reader};
-use crate::area::{Area, Engine, PageRuns, fault};
+use crate::area::{Area, Engine, PageRuns};
 use crate::call::{Call, CallOptions, Coalesce, MOST_WAITING_BYTES, Outcome};
 use crate::channel::{CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, INLINE_ARGS, READY, SLOTS, UpSide};
 use crate::copier::{self, Copier, Part};
@@ -28,8 +28,7 @@ use crate::error::{Error, Kind, Result};
 use crate::life::{EndedBy, State};
 use crate::log::{LogWriter, PAGE};
 use crate::orbit::{Core, Inner, Locked, WhenFull};
-use crate::replica::Replica;
-use crate::task::{A_CENTURY, bytes_of, now_ns};
+use crate::task::{A_CENTURY, now_ns};
 
 /// Most bytes of arguments a call takes.
 pub const MAX_ARGS: usize = 64 * 1024;
@@ -98,7 +97,7 @@ struct Gathered {
 }
 
 /// Why a snapshot cannot be taken now.
-enum Obstacle {
+pub(crate) enum Obstacle {
     /// No room until the orbit has come further.
     NoRoom(String),
     Failed(Error),
@@ -253,7 +252,7 @@ impl Inner {
     }
 
     /// Takes the snapshot, fills the slot and hands the call over; or leaves everything as it was, with what was on its way
-    /// owed again. `may_write`: replicas may be written while the orbit is idle.
+    /// owed again. `may_write`: replicas may be written while the orbit is idle; not if calls taken back may be put back.
     #[expect(clippy::too_many_arguments, reason = "what a call is made of")]
     fn snapshot_and_queue(
         self: &Arc<Inner>,
@@ -270,7 +269,8 @@ impl Inner {
         let log_start = core.queue.log.head();
         let idle = may_write && core.queue.pending.is_empty() && core.process.is_some();
         let mut gathered = Gathered::default();
-        let ready = self.gather(core, areas, args, idle, &mut gathered).and_then(|()| {
+        let attached = self.attach_new(core, areas, may_write);
+        let ready = attached.and_then(|()| self.gather(core, areas, args, idle, &mut gathered)).and_then(|()| {
             if gathered.parts.is_empty() {
                 slot.copier.store(COPIER_NONE, Ordering::Relaxed);
                 return Ok(None);
@@ -343,7 +343,7 @@ impl Inner {
         let args_need = if args.len() > INLINE_ARGS { LogWriter::need_for_args(args.len()) } else { 0 };
         let mut runs = std::mem::take(&mut core.queue.runs);
         for area in areas {
-            let at = self.replica_of(core, area)?;
+            let Some(at) = core.replicas.iter().position(|r| r.area.id() == area.id()) else { continue };
             let replica = &mut core.replicas[at];
             runs.clear();
             let used = area.used_pages();
@@ -415,28 +415,6 @@ impl Inner {
             core.queue.log.args(&self.down, args);
         }
         Ok(())
-    }
-
-    /// Where the replica of an area is in the list; made and handed to the orbit at the first use.
-    fn replica_of(&self, core: &mut Core, area: &Area) -> Result<usize> {
-        if let Some(at) = core.replicas.iter().position(|r| r.area.id() == area.id()) {
-            return Ok(at);
-        }
-        let first_call = core.queue.submitted;
-        let replica = match Replica::make(area, first_call) {
-            Err(e) if e.kind() == Kind::Limit && self.runtime.let_go_of_spares() => Replica::make(area, first_call),
-            made => made,
-        }?;
-        if let Some(process) = &core.process {
-            fault::check()
-                .and_then(|()| {
-                    socket::send(process.socket.as_fd(), bytes_of(&replica.message()), &[replica.fd.as_fd()])
-                })
-                .map_err(|e| Error::system("handing a replica to the orbit", e))?;
-            core.queue.attached += 1;
-        }
-        core.replicas.push(replica);
-        Ok(core.replicas.len() - 1)
     }
 
     /// Tells the orbit how far calls are handed over.

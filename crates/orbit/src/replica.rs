@@ -70,7 +70,7 @@ impl Replica {
         })
     }
 
-    /// The message that gives it to the orbit; its descriptor goes along.
+    /// What gives it to the orbit; its descriptor goes along.
     pub fn message(&self) -> Attach {
         Attach { base: self.area.base(), len: self.area.limit(), area: self.area.id(), number: self.number }
     }

@@ -4,6 +4,7 @@
 //! Nothing here runs in main. What goes wrong here ends the orbit, with the reason in the black box, never main.
 
 use std::ffi::{c_long, c_void};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -13,6 +14,7 @@ use orbit_linux::pagemap::Pagemap;
 use orbit_linux::{eventfd, futex, map, process, socket};
 
 use crate::area::born;
+use crate::attach::BATCH;
 use crate::channel::{
     CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, DownView, ENDED_NO_IMAGE, ENDED_RETURNED, ENDED_SKIPPED,
     INLINE_ARGS, PUSH_BYTES, SLOTS, Slot, UpSide,
@@ -72,13 +74,14 @@ pub(crate) struct Identity {
     pub init: usize,
     /// The number of the first call this process takes.
     pub start_at: u32,
-    /// [`Attach`] messages that follow at once.
+    /// [`Attach`] records that follow at once.
     pub attachments: u32,
     pub limits: LimitsWire,
     pub name: [u8; 16],
 }
 
-/// A message that gives the orbit a replica. With it comes the replica's descriptor.
+/// What gives the orbit a replica. A message has one or more of them, up to [`crate::attach::BATCH`]; with it come the replicas'
+/// descriptors.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Attach {
@@ -189,12 +192,14 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
 
 /// The channel that main sends. Without one this process is of no use: it ends, and main sees that.
 fn receive_channel(socket: &OwnedFd) -> (DownView, UpSide, OwnedFd) {
-    let Some((lines, fds)) = receive::<Lines>(socket, 3) else {
+    let (lines, mut fds) = match receive::<Lines>(socket, 1) {
+        Ok(Some((lines, fds))) => (lines, fds.into_iter()),
         // SAFETY: main let go of this process; ends without running the program's exit handlers.
-        unsafe { libc::_exit(0) }
+        Ok(None) => unsafe { libc::_exit(0) },
+        // SAFETY: as above.
+        Err(_) => unsafe { libc::_exit(1) },
     };
-    let mut fds = fds.into_iter();
-    if let (Some(down), Some(up), Some(event)) = (fds.next(), fds.next(), fds.next())
+    if let (Some(lines), Some(down), Some(up), Some(event)) = (lines.first(), fds.next(), fds.next(), fds.next())
         && let (Ok(down), Ok(up)) = (DownView::map(down, lines.log_bytes), UpSide::map(up))
     {
         return (down, up, event);
@@ -203,53 +208,58 @@ fn receive_channel(socket: &OwnedFd) -> (DownView, UpSide, OwnedFd) {
     unsafe { libc::_exit(1) }
 }
 
-/// A message of this type from the socket, and its descriptors; `None` when main has let go.
-fn receive<T: Copy>(socket: &OwnedFd, fds_wanted: usize) -> Option<(T, Vec<OwnedFd>)> {
-    let mut bytes = vec![0u8; size_of::<T>()];
+/// The next message: up to `most` records of this type, and their descriptors; `None` when main has let go.
+fn receive<T: Copy>(socket: &OwnedFd, most: usize) -> io::Result<Option<(Vec<T>, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0u8; most * size_of::<T>()];
     let mut fds = Vec::new();
-    loop {
-        match socket::receive(socket.as_fd(), &mut bytes, &mut fds, false) {
-            Ok(n) if n == bytes.len() && fds.len() == fds_wanted => break,
-            Err(e) if e.raw_os_error() == Some(libc::EINTR) => continue,
-            _ => return None,
-        }
-    }
-    // SAFETY: the other end sent a T of the same program, whole; T is Copy and read unaligned.
-    Some((unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }, fds))
+    let n = match socket::receive(socket.as_fd(), &mut bytes, &mut fds, false) {
+        Err(e) if e.raw_os_error() != Some(libc::ECONNRESET) => return Err(e),
+        received => received.unwrap_or(0),
+    };
+    // SAFETY: the other end sent whole records of the same program; T is Copy and read unaligned.
+    let record = |bytes: &[u8]| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() };
+    Ok((n > 0).then(|| (bytes[..n].chunks_exact(size_of::<T>()).map(record).collect(), fds)))
 }
 
 impl Task {
     /// Maps replicas that main has sent.
     fn attach(&mut self, count: u32) {
-        for _ in 0..count {
-            let Some((attach, mut fds)) = receive::<Attach>(&self.socket, 1) else {
+        let mut left = count as usize;
+        while left > 0 {
+            match receive::<Attach>(&self.socket, BATCH) {
+                Ok(Some((attachments, fds))) => {
+                    left = left.saturating_sub(attachments.len());
+                    attachments.into_iter().zip(fds).for_each(|(attach, fd)| self.map(attach, fd));
+                }
                 // SAFETY: main is gone or has let go; nothing is left to do.
-                unsafe { libc::_exit(0) }
-            };
-            let Some(fd) = fds.pop() else { continue };
-            if let Err(e) = limits::make_room(&self.limits, attach.len as u64) {
-                panic!("making room for the replica of area {}: {e}", attach.area);
+                Ok(None) => unsafe { libc::_exit(0) },
+                Err(e) => panic!("taking the replicas of {left} areas from main: {e}"),
             }
-            // Before main says that the area which was here is gone, it may have given the place to another.
-            let end = attach.base + attach.len;
-            while let Some(old) = self.replicas.iter().find(|r| r.base < end && attach.base < r.base + r.len) {
-                self.forget(old.number);
-            }
-            if let Err(e) = born::make_place(attach.base, attach.len) {
-                panic!(
-                    "no place for area {} at {:#x} to {end:#x}: this process has memory of its own there ({e}); \
-                     have main adopt its memory before it sets the library up",
-                    attach.area, attach.base
-                );
-            }
-            // SAFETY: main carved this range from the window (empty here) or adopted memory that this process has as a
-            // stale copy at most: replacing it by the replica is what the range is for.
-            if let Err(e) = unsafe { map::fixed_private_file(attach.base, attach.len, fd.as_fd(), 0) } {
-                panic!("mapping the replica of area {} at {:#x}: {e}", attach.area, attach.base);
-            }
-            let Attach { base, len, area, number } = attach;
-            self.replicas.push(Replica { area, number, base, len, fd });
         }
+    }
+
+    fn map(&mut self, attach: Attach, fd: OwnedFd) {
+        let Attach { base, len, area, number } = attach;
+        if let Err(e) = limits::make_room(&self.limits, len as u64) {
+            panic!("making room for the replica of area {area}: {e}");
+        }
+        // Before main says that the area which was here is gone, it may have given the place to another.
+        while let Some(old) = self.replicas.iter().find(|r| r.base < base + len && base < r.base + r.len) {
+            self.forget(old.number);
+        }
+        if let Err(e) = born::make_place(base, len) {
+            panic!(
+                "no place for area {area} at {base:#x} to {:#x}: this process has memory of its own there ({e}); have main \
+                 adopt its memory before it sets the library up",
+                base + len
+            );
+        }
+        // SAFETY: main carved this range from the window (empty here) or adopted memory that this process has as a
+        // stale copy at most: replacing it by the replica is what the range is for.
+        if let Err(e) = unsafe { map::fixed_private_file(base, len, fd.as_fd(), 0) } {
+            panic!("mapping the replica of area {area} at {base:#x}: {e}");
+        }
+        self.replicas.push(Replica { area, number, base, len, fd });
     }
 
     fn forget(&mut self, number: u32) {
