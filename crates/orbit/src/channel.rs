@@ -35,7 +35,7 @@ const LOG_OFFSET: usize = size_of::<Down>().next_multiple_of(4096);
 /// the call is completed or taken back, except for `state` and `copier`.
 #[repr(C, align(64))]
 pub(crate) struct Slot {
-    /// [`READY`] or [`CANCELLED`]. Writer: main, at any time.
+    /// [`READY`], [`ASKED`] or [`CANCELLED`]. Writer: main, at any time.
     pub state: AtomicU32,
     /// [`COPIER_NONE`], [`COPIER_WAITED_FOR`], [`COPIER_DONE`], [`COPIER_GONE`]; a futex the orbit sleeps on.
     /// Writer: main, and the copier, a child of main.
@@ -60,6 +60,8 @@ pub(crate) struct Slot {
 
 pub(crate) const READY: u32 = 1;
 pub(crate) const CANCELLED: u32 = 2;
+/// Main is about to see whether the call can still be cancelled: the orbit, if it has begun it, waits for the answer.
+pub(crate) const ASKED: u32 = 3;
 
 pub(crate) const COPIER_NONE: u32 = 0;
 pub(crate) const COPIER_WAITED_FOR: u32 = 1;

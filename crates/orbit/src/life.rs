@@ -11,7 +11,7 @@ use orbit_linux::{futex, pidfd, poll};
 use crate::area::PageRuns;
 use crate::attach;
 use crate::blackbox::{self, Crash};
-use crate::call::Outcome;
+use crate::call::{Call, Outcome};
 use crate::channel::{MOVED, SLOTS, UpSide};
 use crate::error::{Error, Kind, Result};
 use crate::limits::{Applied, Limits};
@@ -158,7 +158,7 @@ impl Inner {
 
     /// Kills the process for a reason of main's.
     pub fn end_process(&self, core: &mut Core, why: EndedBy) {
-        if let Some(process) = core.process.as_mut().filter(|p| p.ended_by == EndedBy::Itself) {
+        if let Some(process) = core.process.as_mut().filter(|p| p.ended_by != EndedBy::Nonsense) {
             process.ended_by = why;
         }
         self.kill_process(core);
@@ -199,19 +199,21 @@ impl Inner {
         // What was completed before the end counts.
         self.reap_locked(core);
         let Some(process) = core.process.take() else { return Next::Nothing };
-        let outcome = understand(&process, ended, &core.limits, core.nonsense.take());
         core.state = State::Down;
         core.stats.crashes += 1;
         core.failures += 1;
         self.status.crashed();
         let mut rest = std::mem::take(&mut core.queue.pending);
-        if let Some(head) = rest.front_mut() {
+        let nonsense = core.nonsense.take();
+        let failed = rest.front_mut().filter(|head| has_ended_in(&process, &head.call)).map_or(0, |head| {
+            let outcome = understand(&process, ended, &core.limits, nonsense, is_late(&head.call));
             self.let_go_of_copier(core, head);
             self.finish(core, &head.call, outcome, u64::MAX);
-        }
+            1
+        });
         // The call that failed stands in the queue of those kept, cancelled: later calls build on its pages.
         let keep = self.options.pending == Pending::Keep && rest.iter().all(|w| w.copier.is_none());
-        let cancelled = if keep { self.renew_replicas(core, &rest).max(1) } else { rest.len() };
+        let cancelled = if keep { self.renew_replicas(core, &rest, failed).max(failed) } else { rest.len() };
         for waiting in rest.iter_mut().take(cancelled) {
             self.let_go_of_copier(core, waiting);
             self.finish(core, &waiting.call, Outcome::Cancelled, u64::MAX);
@@ -261,10 +263,10 @@ impl Inner {
     /// the snapshot of its submission. The log brings back the pages that waiting calls have there. A page that is
     /// other now than a call saw it must be among them, in the part of that call or of one before it; else what the
     /// call saw of that page is nowhere any more. So no call is kept if main changed a page since that none of them
-    /// brings, and none from before the last one that brings a page as the first.
-    fn renew_replicas(&self, core: &mut Core, waiting: &VecDeque<Waiting>) -> usize {
+    /// brings, and none from before the last one that brings a page as the first. The first `failed` calls are not kept anyway.
+    fn renew_replicas(&self, core: &mut Core, waiting: &VecDeque<Waiting>, failed: usize) -> usize {
         let nowhere = waiting.len();
-        if nowhere < 2 {
+        if nowhere <= failed {
             return nowhere;
         }
         let let_go = core.queue.let_go_at.wrapping_sub(core.queue.completed()) as usize;
@@ -420,18 +422,36 @@ fn renewed(replica: &Replica, brought: &PageRuns) -> Result<Option<Replica>> {
     Ok(only_brought(&changed).then_some(fresh))
 }
 
-/// How a process that has ended came to its end.
-fn understand(process: &Process, ended: Option<Ended>, limits: &Applied, nonsense: Option<String>) -> Outcome {
+/// Whether the call is past its deadline.
+fn is_late(call: &Call) -> bool {
+    call.deadline.is_some_and(|deadline| deadline <= Instant::now())
+}
+
+/// Whether this call, the first one not completed, is the one in which the process has ended. Not so if the process was killed
+/// for a call past its deadline, which returned all the same before the end, and this one, behind it, had not begun.
+fn has_ended_in(process: &Process, call: &Call) -> bool {
+    let begun = || process.up.begun.load(Ordering::SeqCst) != call.number;
+    process.ended_by != EndedBy::Deadline || is_late(call) || begun()
+}
+
+/// How a process that has ended came to its end, for a call that is `late` or not.
+fn understand(
+    process: &Process,
+    ended: Option<Ended>,
+    limits: &Applied,
+    nonsense: Option<String>,
+    late: bool,
+) -> Outcome {
     // SAFETY: the black box is mapped as long as `up` lives; its reader takes nothing in it for granted.
     let record = unsafe { blackbox::read(&process.up.black_box) };
     match process.ended_by {
-        EndedBy::Deadline => return Outcome::TimedOut,
+        EndedBy::Deadline if late => return Outcome::TimedOut,
         EndedBy::Nonsense => {
             let mut crash = record.map_or_else(|| Crash::bare(libc::SIGKILL), |r| r.into_crash(libc::SIGKILL));
             crash.message = nonsense.map(|what| format!("ended by main: the orbit {what}"));
             return Outcome::Crashed(Box::new(crash));
         }
-        EndedBy::Itself => {}
+        EndedBy::Deadline | EndedBy::Itself => {}
     }
     let out_of_memory = limits.oom_killed();
     match ended {

@@ -21,7 +21,9 @@ use std::os::fd::AsRawFd;
 use crate::answers::{Nonsense, Reader};
 use crate::area::{Area, Engine, PageRuns};
 use crate::call::{Call, CallOptions, Coalesce, MOST_WAITING_BYTES, Outcome};
-use crate::channel::{CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, INLINE_ARGS, READY, SLOTS, UpSide};
+use crate::channel::{
+    ASKED, CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, INLINE_ARGS, READY, SLOTS, UpSide,
+};
 use crate::copier::{self, Copier, Part};
 use crate::costs;
 use crate::error::{Error, Kind, Result};
@@ -508,7 +510,7 @@ impl Inner {
     }
 
     pub fn reap_locked(&self, core: &mut Core) {
-        let Some(process) = core.process.as_ref().filter(|p| p.ended_by == EndedBy::Itself) else { return };
+        let Some(process) = core.process.as_ref().filter(|p| p.ended_by != EndedBy::Nonsense) else { return };
         let up = process.up.clone();
         if let Err(nonsense) = self.take_answers(core, &up) {
             self.break_off(core, nonsense);
@@ -538,7 +540,6 @@ impl Inner {
             let Some(mut waiting) = core.queue.pending.pop_front() else { break };
             core.queue.log.release(waiting.log_end);
             self.let_go_of_copier(core, &mut waiting);
-            // A call that main marked too late for its own count may still have been skipped by the orbit.
             let outcome = match ending.value {
                 Some(value) if !waiting.cancelled => Outcome::Returned(value),
                 _ => Outcome::Cancelled,
@@ -630,13 +631,14 @@ impl Inner {
             let number = waiting.call.number;
             let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
             // The orbit stores `begun` and then looks at `state`; here it is the other way round, so one of both sees the
-            // other. If both do, the orbit skips the call and says so.
-            slot.state.store(CANCELLED, Ordering::SeqCst);
+            // other. If both do, the orbit waits for what main makes of it.
+            slot.state.store(ASKED, Ordering::SeqCst);
             let begun = up.as_ref().map_or(completed, |up| up.begun.load(Ordering::SeqCst));
             if begun.wrapping_sub(completed) as usize > at {
                 slot.state.store(READY, Ordering::SeqCst);
                 continue;
             }
+            slot.state.store(CANCELLED, Ordering::SeqCst);
             waiting.cancelled = true;
             cancelled.push(waiting.call.clone());
         }
@@ -661,14 +663,10 @@ impl Inner {
         if head_is_late {
             self.end_process(&mut core, EndedBy::Deadline);
         }
-        let mut next = core
-            .queue
-            .pending
-            .iter()
-            .filter(|w| !w.cancelled)
-            .filter_map(|w| w.call.deadline)
-            .filter(|d| *d > now)
-            .min();
+        // Of those that are late: one that began just now, for it was no more to be skipped and not yet the head.
+        let again = |d: Instant| if d > now { Some(d) } else { (!head_is_late).then(|| now + SOON) };
+        let waiting = core.queue.pending.iter().filter(|w| !w.cancelled);
+        let mut next = waiting.filter_map(|w| w.call.deadline).filter_map(again).min();
         for waiting in &mut core.queue.pending {
             if let Some(copier) = &mut waiting.copier {
                 copier.give_up_if_dead(&self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize]);
@@ -682,6 +680,8 @@ impl Inner {
     }
 }
 
+/// How soon the supervisor looks again at a late call that it could neither skip nor end.
+const SOON: Duration = Duration::from_millis(1);
 /// How often the supervisor looks whether copiers live, while calls wait for them.
 const COPIERS_EVERY: Duration = Duration::from_millis(100);
 /// Longest sleep before a waiter looks again whether all is well.

@@ -16,8 +16,8 @@ use orbit_linux::{eventfd, futex, map, process, socket};
 use crate::area::born;
 use crate::attach::BATCH;
 use crate::channel::{
-    CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, DownView, ENDED_NO_IMAGE, ENDED_RETURNED, ENDED_SKIPPED,
-    INLINE_ARGS, PUSH_BYTES, SLOTS, Slot, UpSide,
+    ASKED, CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, DownView, ENDED_NO_IMAGE, ENDED_RETURNED,
+    ENDED_SKIPPED, INLINE_ARGS, PUSH_BYTES, SLOTS, Slot, UpSide,
 };
 use crate::error::{Error, Kind, Result};
 use crate::limits::LimitsWire;
@@ -289,7 +289,7 @@ impl Task {
         if start != end {
             self.replay(start, end, &mut long_args);
         }
-        if slot.state.load(Ordering::SeqCst) == CANCELLED {
+        if is_cancelled(slot) {
             return self.report(call, ENDED_SKIPPED, 0);
         }
         if !copied {
@@ -484,6 +484,17 @@ impl Shared {
 pub(crate) const PUSH_HEADER: usize = 16;
 /// Longest piece.
 pub(crate) const PUSH_PIECE: usize = 64 * 1024;
+
+/// Whether main has cancelled the call; to be asked once it is begun.
+fn is_cancelled(slot: &Slot) -> bool {
+    loop {
+        match slot.state.load(Ordering::SeqCst) {
+            // Main is between two of its steps and waits for nothing.
+            ASKED => std::thread::yield_now(),
+            state => return state == CANCELLED,
+        }
+    }
+}
 
 /// Arguments as C wants them: aligned for anything.
 #[repr(C, align(16))]

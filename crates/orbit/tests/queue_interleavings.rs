@@ -150,34 +150,41 @@ fn an_orbit_never_sleeps_over_a_call() {
 /// Main cancels a call while the orbit comes to it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Cancel {
-    cancelled: bool,
+    state: Slot,
     begun: bool,
-    /// 0 store CANCELLED, 1 look at begun, 2 promised, 3 put back, 4 not promised.
+    /// 0 store ASKED, 1 look at begun, 2 store CANCELLED, 3 promised, 4 put back, 5 not promised.
     main: u8,
     /// 0 store begun, 1 look at state, 2 ran, 3 skipped.
     orbit: u8,
-    /// Main looks first and stores then: wrong.
-    swapped: bool,
+    wrong: Wrong,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Slot {
+    Ready,
+    Asked,
+    Cancelled,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Wrong {
+    Nothing,
+    /// Main looks first and stores then.
+    LooksFirst,
+    /// Main stores CANCELLED without asking first.
+    AsksNot,
 }
 
 impl Model for Cancel {
     fn step(&mut self, thread: usize) -> bool {
         if thread == 0 {
-            match (self.main, self.swapped) {
-                (0, false) => {
-                    self.cancelled = true;
-                    self.main = 1;
-                }
-                (1, false) => self.main = if self.begun { 3 } else { 2 },
-                (3, _) => {
-                    self.cancelled = false;
-                    self.main = 4;
-                }
-                (0, true) => self.main = if self.begun { 4 } else { 1 },
-                (1, true) => {
-                    self.cancelled = true;
-                    self.main = 2;
-                }
+            match (self.main, self.wrong) {
+                (0, Wrong::LooksFirst) => self.main = if self.begun { 5 } else { 2 },
+                (0, Wrong::AsksNot) => (self.state, self.main) = (Slot::Cancelled, 1),
+                (0, Wrong::Nothing) => (self.state, self.main) = (Slot::Asked, 1),
+                (1, _) => self.main = if self.begun { 4 } else { 2 },
+                (2, _) => (self.state, self.main) = (Slot::Cancelled, 3),
+                (4, _) => (self.state, self.main) = (Slot::Ready, 5),
                 _ => return false,
             }
             return true;
@@ -187,14 +194,19 @@ impl Model for Cancel {
                 self.begun = true;
                 self.orbit = 1;
             }
-            1 => self.orbit = if self.cancelled { 3 } else { 2 },
+            1 => match self.state {
+                Slot::Ready => self.orbit = 2,
+                Slot::Asked => return false,
+                Slot::Cancelled => self.orbit = 3,
+            },
             _ => return false,
         }
         true
     }
 
     fn check(&self) {
-        assert!(!(self.main == 2 && self.orbit == 2), "a call ran whose cancellation was promised: {self:?}");
+        assert!(!(self.main == 3 && self.orbit == 2), "a call ran whose cancellation was promised: {self:?}");
+        assert!(!(self.main == 5 && self.orbit == 3), "a call was skipped whose cancellation was refused: {self:?}");
     }
 
     fn check_end(&self) {
@@ -203,13 +215,14 @@ impl Model for Cancel {
 }
 
 #[test]
-fn a_call_whose_cancellation_is_promised_never_runs() {
+fn a_call_whose_cancellation_is_promised_never_runs_and_one_whose_is_refused_does() {
     in_order(
         QUEUE,
         &[
-            "slot.state.store(CANCELLED, Ordering::SeqCst);",
+            "slot.state.store(ASKED, Ordering::SeqCst);",
             "up.begun.load(Ordering::SeqCst)",
             "slot.state.store(READY, Ordering::SeqCst);",
+            "slot.state.store(CANCELLED, Ordering::SeqCst);",
             "waiting.cancelled = true;",
         ],
     );
@@ -217,14 +230,19 @@ fn a_call_whose_cancellation_is_promised_never_runs() {
         TASK,
         &[
             "self.shared.up.begun.store(call.wrapping_add(1), Ordering::SeqCst);",
-            "if slot.state.load(Ordering::SeqCst) == CANCELLED {",
+            "if is_cancelled(slot) {",
             "self.run(",
+            "fn is_cancelled(slot: &Slot) -> bool {",
+            "match slot.state.load(Ordering::SeqCst) {",
+            "ASKED => ",
         ],
     );
-    let start = Cancel { cancelled: false, begun: false, main: 0, orbit: 0, swapped: false };
+    let start = Cancel { state: Slot::Ready, begun: false, main: 0, orbit: 0, wrong: Wrong::Nothing };
     explore(start.clone(), 2);
-    let broken = std::panic::catch_unwind(|| explore(Cancel { swapped: true, ..start }, 2));
-    assert!(broken.is_err(), "the search finds the fault when main looks first");
+    for wrong in [Wrong::LooksFirst, Wrong::AsksNot] {
+        let broken = std::panic::catch_unwind(|| explore(Cancel { wrong, ..start.clone() }, 2));
+        assert!(broken.is_err(), "the search finds the fault: {wrong:?}");
+    }
 }
 
 /// Main takes a call back that waits, alone, while the orbit comes to it, and hands over another in its place.
