@@ -102,7 +102,8 @@ struct orbit_config {
 #define ORBIT_CONFIG_INIT { sizeof(struct orbit_config), 0, 1, 50 }
 
 /* Sets the library up, if it is not yet. Best called early in main(), while there is one thread and little memory: orbits
- * are clones of the program as it is now. Calling it is not required. 0 or -errno (EAGAIN, EOPNOTSUPP; EPERM in an orbit). */
+ * are clones of the program as it is now, and keep the rights (user, groups, capabilities) it has now: give rights up before, or know
+ * this. Calling it is not required. 0 or -errno (EAGAIN, EOPNOTSUPP; EPERM in an orbit). */
 int orbit_init(void);
 /* The same with a configuration. EINVAL if the library is set up already. */
 int orbit_init_with(const struct orbit_config *config);
@@ -193,9 +194,10 @@ struct orbit *orbit_create(const char *name, orbit_entry entry, void *(*init)(vo
 /* The same with options. */
 struct orbit *orbit_create_with(const struct orbit_options *options);
 /* Ends an orbit: its process is killed, waiting calls are cancelled, the handle is void. Blocks until the process has
- * ended. Futures of its calls stay valid. */
+ * ended. Futures of its calls stay valid. -errno (EPERM, EPIPE, EAGAIN, ETIMEDOUT) if the process could not be ended. */
 int orbit_destroy(struct orbit *orbit);
-/* Kills the orbit's process. The running call ends with ORBIT_KILLED; what follows says the restart policy. */
+/* Kills the orbit's process. The running call ends with ORBIT_KILLED; what follows says the restart policy.
+ * -errno if it could not be killed: neither by main nor by the template, which has the rights main had at set-up. */
 int orbit_kill(struct orbit *orbit);
 /* Blocks until the orbit's process has run its init function, or this many microseconds (ETIMEDOUT). */
 int orbit_wait_ready(struct orbit *orbit, uint64_t timeout_us);

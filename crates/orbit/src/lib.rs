@@ -24,6 +24,9 @@
 //! }
 //! ```
 //!
+//! Orbits keep the rights (user, groups, capabilities) that main had when the library was set up: a program that gives some up does
+//! so before, or knows this. Limits of such orbits can no longer be changed by main.
+//!
 //! The semantics are those of *orbit* (OSDI '22), sections 3 to 4.6. Main never trusts a byte that an orbit can write.
 
 mod answers;

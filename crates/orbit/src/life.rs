@@ -65,6 +65,9 @@ pub(crate) enum Next {
 /// How long the template may take to say how a process ended that has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How soon a process is killed again that could not be.
+const KILL_AGAIN: Duration = Duration::from_millis(20);
+
 /// Failures in a row that are followed by an immediate start.
 const FREE_FAILURES: u32 = 3;
 
@@ -150,10 +153,16 @@ impl Inner {
     }
 
     /// Kills the process; the supervisor sees its end.
-    pub fn kill_process(&self, core: &Core) {
-        if let Some(process) = &core.process {
-            let _ = pidfd::send_signal(process.pidfd.as_fd(), libc::SIGKILL);
-        }
+    pub fn kill_process(&self, core: &Core) -> Result<()> {
+        let Some(process) = &core.process else { return Ok(()) };
+        process.template.kill(process.pid, process.pidfd.as_fd()).map_err(|e| {
+            let (name, pid) = (&self.options.name, process.pid);
+            let kind = Kind::System(e.raw_os_error().unwrap_or(libc::EIO));
+            Error::new(
+                kind,
+                format!("orbit \"{name}\" (process {pid}) can be killed neither by main nor by its template: {e}"),
+            )
+        })
     }
 
     /// Kills the process for a reason of main's.
@@ -161,7 +170,9 @@ impl Inner {
         if let Some(process) = core.process.as_mut().filter(|p| p.ended_by != EndedBy::Nonsense) {
             process.ended_by = why;
         }
-        self.kill_process(core);
+        if self.kill_process(core).is_err() {
+            self.look_again(Instant::now() + KILL_AGAIN);
+        }
     }
 
     /// The process wrote something that no honest orbit writes: it is not listened to any more.
@@ -342,35 +353,41 @@ impl Inner {
     }
 
     /// Ends the orbit for good. Waits for the end of its process, without the lock.
-    pub fn destroy(&self) {
-        let (process, asked) = {
+    pub fn destroy(&self) -> Result<()> {
+        let (process, asked, mut killed) = {
             let mut core = self.lock();
             if core.state == State::Destroyed {
-                return;
+                return Ok(());
             }
             core.state = State::Destroyed;
             self.status.set_state(status::State::Ended);
-            self.kill_process(&core);
+            let killed = self.kill_process(&core);
             let process = core.process.take();
             self.drop_pending(&mut core);
             self.changed.notify_all();
-            (process, core.asked)
+            (process, core.asked, killed)
         };
         if let Some(process) = process {
             use std::os::fd::AsRawFd;
             let mut fds = [libc::pollfd { fd: process.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
             let until = Instant::now() + PATIENCE;
-            while fds[0].revents == 0 && Instant::now() < until {
+            while killed.is_ok() && fds[0].revents == 0 && Instant::now() < until {
                 let _ = poll::poll(&mut fds, Some(Duration::from_millis(100)));
             }
+            if killed.is_ok() && fds[0].revents == 0 {
+                let (pid, name) = (process.pid, &self.options.name);
+                let why = format!("process {pid} of orbit \"{name}\" was killed and has not ended within {PATIENCE:?}");
+                killed = Err(Error::new(Kind::TimedOut, why));
+            }
             // Its end is told, and taken from the template's list, once.
-            if asked != Some(process.pid) {
+            if killed.is_ok() && asked != Some(process.pid) {
                 let _ = process.template.how_ended(process.pid, PATIENCE);
             }
             process.up.completed.fetch_xor(1 << 31, Ordering::SeqCst);
             futex::wake(&process.up.completed, i32::MAX);
         }
         self.lock().limits.remove();
+        killed
     }
 
     /// Lets go of an area.

@@ -302,7 +302,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // A forked child's copy names its parent's processes.
         if self.runtime.check_process().is_ok() {
-            self.destroy();
+            let _ = self.destroy();
         } else {
             let core = self.core.get_mut().unwrap_or_else(|e| e.into_inner());
             std::mem::forget(core.process.take());
@@ -507,8 +507,7 @@ impl Orbit {
     /// [`Outcome::Killed`], and the restart policy decides what follows.
     pub fn kill(&self) -> Result<()> {
         self.inner.runtime.check_process()?;
-        self.inner.kill_process(&self.inner.lock());
-        Ok(())
+        self.inner.kill_process(&self.inner.lock())
     }
 
     /// Blocks until the orbit's process is up (it has run its init function), or this long.
@@ -537,11 +536,11 @@ impl Orbit {
     }
 
     /// Ends the orbit: its process is killed, waiting calls are cancelled, and every later call fails with
-    /// [`Kind::Gone`]. Idempotent. Blocks until the process has ended.
+    /// [`Kind::Gone`]. Idempotent. Blocks until the process has ended; an error if it could not be killed, or did not end
+    /// within seconds.
     pub fn destroy(&self) -> Result<()> {
         self.inner.runtime.check_process()?;
-        self.inner.destroy();
-        Ok(())
+        self.inner.destroy()
     }
 }
 

@@ -432,7 +432,7 @@ impl Inner {
     }
 
     /// Has the supervisor look at the calls again at this time, at the latest.
-    fn look_again(&self, when: Instant) {
+    pub fn look_again(&self, when: Instant) {
         let left = when.saturating_duration_since(Instant::now());
         let at = now_ns().saturating_add(left.as_nanos() as u64);
         self.next_deadline.fetch_min(at, Ordering::Relaxed);
@@ -662,6 +662,9 @@ impl Inner {
         self.skip(&mut core, |w| !(may_run && w.call.number == head) && late(&w.call), Outcome::TimedOut);
         if head_is_late {
             self.end_process(&mut core, EndedBy::Deadline);
+        } else if let Some(doomed) = core.process.as_ref().map(|p| p.ended_by).filter(|by| *by != EndedBy::Itself) {
+            // It may have been killed in vain.
+            self.end_process(&mut core, doomed);
         }
         // Of those that are late: one that began just now, for it was no more to be skipped and not yet the head.
         let again = |d: Instant| if d > now { Some(d) } else { (!head_is_late).then(|| now + SOON) };

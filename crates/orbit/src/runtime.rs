@@ -205,7 +205,7 @@ impl Spare {
 impl Drop for Spare {
     fn drop(&mut self) {
         if let Some(process) = &self.process {
-            let _ = pidfd::send_signal(process.pidfd.as_fd(), libc::SIGKILL);
+            let _ = self.template.kill(process.pid, process.pidfd.as_fd());
         }
     }
 }
@@ -269,7 +269,7 @@ impl Runtime {
             self.closed.store(true, Ordering::Relaxed);
         }
         for orbit in self.orbits() {
-            orbit.destroy();
+            let _ = orbit.destroy();
         }
         self.knock();
         let supervisor = lock(&self.supervisor).take();

@@ -11,6 +11,7 @@
 //! | from | message | with |
 //! |---|---|---|
 //! | main | `Clone` | |
+//! | main | `Kill { pid }`, where main itself may not: a process of this template | |
 //! | template | `Cloned { pid }` | a pidfd, main's end of the orbit's own socket |
 //! | template | `Failed { errno }` | |
 //! | template | `Ended { pid, code, status }`, as `waitid` says | |
@@ -28,6 +29,7 @@ use crate::error::{Error, Kind, Result};
 use crate::{limits, shared, task};
 
 const CLONE: u8 = 1;
+const KILL: u8 = 2;
 const CLONED: u8 = 3;
 const FAILED: u8 = 4;
 const ENDED: u8 = 5;
@@ -55,6 +57,8 @@ pub(crate) struct Clone {
 /// Main's hold on one template. Dropping it ends the template and what orbits it still has.
 pub(crate) struct Template {
     pidfd: OwnedFd,
+    /// Main's end of the socket.
+    socket: OwnedFd,
     link: Mutex<Link>,
     gone: AtomicBool,
     /// Executable ranges of the objects that were loaded when the template was made.
@@ -63,9 +67,8 @@ pub(crate) struct Template {
     child: Option<i32>,
 }
 
-/// Main's end of the socket. Whoever reads it for one kind of message keeps what others wait for.
+/// What came by the socket. Whoever reads it for one kind of message keeps what others wait for.
 struct Link {
-    socket: OwnedFd,
     ended: HashMap<i32, Ended>,
     /// Answers to requests for a process, for whoever takes them.
     answers: VecDeque<std::result::Result<Clone, i32>>,
@@ -100,8 +103,8 @@ impl Template {
             // SAFETY: as above.
             (fork_twice(life, &ours, || unsafe { raw_fork() }).map_err(|e| Error::system(doing, e))?, None)
         };
-        let link = Link { socket: ours, ended: HashMap::new(), answers: VecDeque::new() };
-        Ok(Template { pidfd: fd, link: Mutex::new(link), gone: AtomicBool::new(false), code, child })
+        let link = Link { ended: HashMap::new(), answers: VecDeque::new() };
+        Ok(Template { pidfd: fd, socket: ours, link: Mutex::new(link), gone: AtomicBool::new(false), code, child })
     }
 
     /// Whether the code at this address was loaded when the template was made, so that orbits have it.
@@ -120,7 +123,7 @@ impl Template {
         if self.is_gone() {
             return Err(not_answered(std::io::Error::from_raw_os_error(libc::EPIPE)));
         }
-        if let Err(e) = socket::send(self.lock().socket.as_fd(), &[CLONE], &[]) {
+        if let Err(e) = socket::send(self.socket.as_fd(), &[CLONE], &[]) {
             self.gone.store(true, Ordering::Relaxed);
             return Err(not_answered(e));
         }
@@ -139,7 +142,7 @@ impl Template {
                 }
                 None => {}
             }
-            match link.read(deadline.saturating_duration_since(Instant::now())) {
+            match link.read(self.socket.as_fd(), deadline.saturating_duration_since(Instant::now())) {
                 Ok(true) => {}
                 Ok(false) => {
                     self.gone.store(true, Ordering::Relaxed);
@@ -163,7 +166,7 @@ impl Template {
                 return Some(ended);
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            match link.read(left) {
+            match link.read(self.socket.as_fd(), left) {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(_) => {
@@ -171,6 +174,31 @@ impl Template {
                     return None;
                 }
             }
+        }
+    }
+
+    /// Kills a process that this template made. Main may have given up the right to do so since it made the template, which
+    /// has it still, and is asked then.
+    ///
+    /// # Errors
+    /// `EPIPE` if the template, too, is gone, `EAGAIN` if it does not read what it is asked.
+    pub fn kill(&self, pid: i32, process: BorrowedFd<'_>) -> std::io::Result<()> {
+        match pidfd::send_signal(process, libc::SIGKILL) {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+                let mut message = [KILL; 5];
+                message[1..].copy_from_slice(&pid.to_le_bytes());
+                socket::send_now(self.socket.as_fd(), &message, &[]).map(|_| ())
+            }
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            sent => sent,
+        }
+    }
+
+    /// Kills the template, or, where main may not, hangs up: then it ends of itself.
+    fn dismiss(&self) {
+        if pidfd::send_signal(self.pidfd.as_fd(), libc::SIGKILL).is_err() {
+            // SAFETY: two integers; the descriptor is this template's.
+            unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
         }
     }
 
@@ -182,7 +210,7 @@ impl Template {
     /// Ends it, and the orbits it still has, and waits until it has ended.
     pub fn end(&self) {
         self.gone.store(true, Ordering::Relaxed);
-        let _ = pidfd::send_signal(self.pidfd.as_fd(), libc::SIGKILL);
+        self.dismiss();
         let _ = poll::poll(&mut [poll_in(self.pidfd.as_raw_fd())], Some(Duration::from_secs(5)));
     }
 
@@ -193,7 +221,7 @@ impl Template {
 
 impl Drop for Template {
     fn drop(&mut self) {
-        let _ = pidfd::send_signal(self.pidfd.as_fd(), libc::SIGKILL);
+        self.dismiss();
         if self.child.is_some() {
             let _ = pidfd::wait(self.pidfd.as_fd(), false);
         }
@@ -202,11 +230,11 @@ impl Drop for Template {
 
 impl Link {
     /// Waits for the template's next message and keeps it; false after `patience`; an error when the template is gone.
-    fn read(&mut self, patience: Duration) -> std::io::Result<bool> {
+    fn read(&mut self, socket: BorrowedFd<'_>, patience: Duration) -> std::io::Result<bool> {
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if poll::poll(&mut [poll_in(self.socket.as_raw_fd())], Some(left))? > 0 {
+            if poll::poll(&mut [poll_in(socket.as_raw_fd())], Some(left))? > 0 {
                 break;
             }
             if left.is_zero() {
@@ -215,7 +243,7 @@ impl Link {
         }
         let mut bytes = [0u8; MESSAGE];
         let mut fds = Vec::new();
-        let n = match socket::receive(self.socket.as_fd(), &mut bytes, &mut fds, true) {
+        let n = match socket::receive(socket, &mut bytes, &mut fds, true) {
             // A process whose descriptors this one has no room for; the template lives.
             Err(e) if e.raw_os_error() == Some(libc::EMFILE) => {
                 self.answers.push_back(Err(libc::EMFILE));
@@ -432,6 +460,12 @@ fn live(life: Life) -> ! {
                 Ok(_) if bytes[0] == CLONE => {
                     if clone_orbit(socket, &mut children).is_err() {
                         break;
+                    }
+                }
+                Ok(5..) if bytes[0] == KILL => {
+                    let wanted = i32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
+                    for (_, fd) in children.iter().filter(|(pid, _)| *pid == wanted) {
+                        let _ = pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
                     }
                 }
                 Ok(_) => {}
