@@ -44,6 +44,7 @@ mod life;
 mod limits;
 mod log;
 mod orbit;
+mod own;
 mod queue;
 mod replica;
 mod runtime;

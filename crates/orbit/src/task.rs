@@ -5,7 +5,7 @@
 
 use std::ffi::{c_long, c_void};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use crate::channel::{
 use crate::error::{Error, Kind, Result};
 use crate::limits::LimitsWire;
 use crate::log::{self, PAGE, Record};
+use crate::own::Own;
 use crate::{blackbox, limits};
 
 /// What an orbit runs: `long entry(void *store, void *args)`. `store` is what the init function returned, `args` a copy
@@ -103,14 +104,14 @@ struct Replica {
     number: u32,
     base: usize,
     len: usize,
-    fd: OwnedFd,
+    fd: Own,
 }
 
 /// What the loop and any thread of the task that pushes use together.
 struct Shared {
     down: DownView,
     up: UpSide,
-    event: OwnedFd,
+    event: Own,
     /// The call that runs.
     current: AtomicU32,
     pushing: Mutex<()>,
@@ -118,7 +119,7 @@ struct Shared {
 
 struct Task {
     shared: &'static Shared,
-    socket: OwnedFd,
+    socket: Own,
     replicas: Vec<Replica>,
     pagemap: Option<Pagemap>,
     limits: LimitsWire,
@@ -137,7 +138,7 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
     process::close_all_but(&[0, 1, 2, socket.as_raw_fd()]);
     let _ = process::set_name(c"orbit-spare");
     // Nothing slow before main has this process in hand: it waits for that, maybe for this very CPU.
-    let mut channel = receive_channel(&socket);
+    let mut channel = receive_channel(socket.as_fd());
     // A spare has done the slow part when it gets its identity.
     let prepared = blackbox::prepare();
     let pagemap = Pagemap::own().ok();
@@ -145,7 +146,7 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
         if let Some(identity) = channel.0.wait_for_identity() {
             break identity;
         }
-        channel = receive_channel(&socket);
+        channel = receive_channel(socket.as_fd());
     };
     let (down, up, event) = channel;
     // The supervisor has one spare less and one orbit more.
@@ -160,17 +161,18 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
     if let Err(e) = prepared.and_then(|()| limits::apply_inside(&identity.limits, 0)) {
         panic!("starting an orbit: {e}");
     }
+    let own = |fd: OwnedFd| Own::new(fd).unwrap_or_else(|e| panic!("starting an orbit: {e}"));
     let shared: &'static Shared = Box::leak(Box::new(Shared {
         down,
         up,
-        event,
+        event: own(event),
         current: AtomicU32::new(identity.start_at),
         pushing: Mutex::new(()),
     }));
     let _ = SELF.set(shared);
     let mut task = Task {
         shared,
-        socket,
+        socket: own(socket),
         replicas: Vec::new(),
         pagemap,
         limits: identity.limits,
@@ -191,7 +193,7 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
 }
 
 /// The channel that main sends. Without one this process is of no use: it ends, and main sees that.
-fn receive_channel(socket: &OwnedFd) -> (DownView, UpSide, OwnedFd) {
+fn receive_channel(socket: BorrowedFd<'_>) -> (DownView, UpSide, OwnedFd) {
     let (lines, mut fds) = match receive::<Lines>(socket, 1) {
         Ok(Some((lines, fds))) => (lines, fds.into_iter()),
         // SAFETY: main let go of this process; ends without running the program's exit handlers.
@@ -209,10 +211,10 @@ fn receive_channel(socket: &OwnedFd) -> (DownView, UpSide, OwnedFd) {
 }
 
 /// The next message: up to `most` records of this type, and their descriptors; `None` when main has let go.
-fn receive<T: Copy>(socket: &OwnedFd, most: usize) -> io::Result<Option<(Vec<T>, Vec<OwnedFd>)>> {
+fn receive<T: Copy>(socket: BorrowedFd<'_>, most: usize) -> io::Result<Option<(Vec<T>, Vec<OwnedFd>)>> {
     let mut bytes = vec![0u8; most * size_of::<T>()];
     let mut fds = Vec::new();
-    let n = match socket::receive(socket.as_fd(), &mut bytes, &mut fds, false) {
+    let n = match socket::receive(socket, &mut bytes, &mut fds, false) {
         Err(e) if e.raw_os_error() != Some(libc::ECONNRESET) => return Err(e),
         received => received.unwrap_or(0),
     };
@@ -226,7 +228,7 @@ impl Task {
     fn attach(&mut self, count: u32) {
         let mut left = count as usize;
         while left > 0 {
-            match receive::<Attach>(&self.socket, BATCH) {
+            match self.socket.get().and_then(|socket| receive::<Attach>(socket, BATCH)) {
                 Ok(Some((attachments, fds))) => {
                     left = left.saturating_sub(attachments.len());
                     attachments.into_iter().zip(fds).for_each(|(attach, fd)| self.map(attach, fd));
@@ -259,7 +261,10 @@ impl Task {
         if let Err(e) = unsafe { map::fixed_private_file(base, len, fd.as_fd(), 0) } {
             panic!("mapping the replica of area {area} at {base:#x}: {e}");
         }
-        self.replicas.push(Replica { area, number, base, len, fd });
+        match Own::new(fd) {
+            Ok(fd) => self.replicas.push(Replica { area, number, base, len, fd }),
+            Err(e) => panic!("looking at the replica of area {area}: {e}"),
+        }
     }
 
     fn forget(&mut self, number: u32) {
@@ -382,10 +387,14 @@ impl Task {
 
     fn replay(&mut self, start: u64, end: u64, long_args: &mut Option<Vec<u8>>) {
         let mut gone = Vec::new();
+        // Records of an area lie together: each replica is looked at once.
+        let mut open: Option<(u32, BorrowedFd<'_>)> = None;
         log::replay(&self.shared.down, start, end, |record| match record {
             Record::Pages { area, first, data } => {
                 let Some(replica) = self.replicas.iter().find(|r| r.area == area) else { return };
-                if let Err(e) = write_all_at(&replica.fd, data, u64::from(first) * PAGE as u64) {
+                let fd = open.filter(|(known, _)| *known == area).map_or_else(|| replica.fd.get(), |(_, fd)| Ok(fd));
+                open = fd.as_ref().ok().map(|fd| (area, *fd));
+                if let Err(e) = fd.and_then(|fd| write_all_at(fd, data, u64::from(first) * PAGE as u64)) {
                     panic!("writing {} pages of area {area} into its replica: {e}", data.len() / PAGE);
                 }
             }
@@ -410,7 +419,7 @@ impl Task {
             futex::wake(&self.shared.up.completed, i32::MAX);
         }
         if self.shared.down.notify.load(Ordering::SeqCst) != 0 {
-            eventfd::signal(self.shared.event.as_fd());
+            self.shared.tell();
         }
     }
 
@@ -434,6 +443,14 @@ impl Task {
 }
 
 impl Shared {
+    /// Wakes main's supervisor. If the task has closed the way there, the end of this process does.
+    fn tell(&self) {
+        match self.event.get() {
+            Ok(event) => eventfd::signal(event),
+            Err(e) => panic!("telling main that there is news: {e}"),
+        }
+    }
+
     /// Puts bytes into the ring of updates, in pieces, waiting for main to take them where the ring is full.
     fn push(&self, bytes: &[u8]) -> Result<()> {
         let _one_at_a_time = self.pushing.lock().unwrap_or_else(|e| e.into_inner());
@@ -448,7 +465,7 @@ impl Shared {
                 if record + pushed.wrapping_sub(pulled) as usize <= PUSH_BYTES {
                     break;
                 }
-                eventfd::signal(self.event.as_fd());
+                self.tell();
                 let _ = futex::wait(&self.down.pulled, pulled, Some(Duration::from_millis(20)));
             }
             let more = u64::from(!after.is_empty());
@@ -470,7 +487,7 @@ impl Shared {
             futex::wake(&self.up.completed, i32::MAX);
         }
         if self.down.notify.load(Ordering::SeqCst) != 0 {
-            eventfd::signal(self.event.as_fd());
+            self.tell();
         }
         Ok(())
     }
@@ -500,7 +517,7 @@ fn is_cancelled(slot: &Slot) -> bool {
 #[repr(C, align(16))]
 struct Inline([u8; INLINE_ARGS]);
 
-fn write_all_at(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> std::io::Result<()> {
+fn write_all_at(fd: BorrowedFd<'_>, mut bytes: &[u8], mut offset: u64) -> std::io::Result<()> {
     while !bytes.is_empty() {
         // SAFETY: writes from a slice that lives through the call.
         let n = unsafe { libc::pwrite(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset as libc::off_t) };

@@ -2,7 +2,9 @@
 
 mod common;
 
-use std::ffi::{c_long, c_void};
+use std::ffi::{CString, c_char, c_long, c_void};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use orbit::{Area, CallOptions, Orbit, Outcome, Restart};
@@ -88,4 +90,64 @@ fn main_is_unharmed() {
         // SAFETY: as above.
         assert_eq!(unsafe { *number }, round);
     }
+}
+
+/// Closes every descriptor and opens a file under their numbers, as a daemon that begins anew. `args`: the file's name.
+unsafe extern "C" fn begin_anew(_: *mut c_void, args: *mut c_void) -> c_long {
+    // SAFETY: main passes a name that ends with a zero byte.
+    unsafe {
+        for fd in 3..64 {
+            libc::close(fd);
+        }
+        (3..64).map(|_| c_long::from(libc::open(args.cast::<c_char>(), libc::O_RDWR))).max().unwrap_or(0)
+    }
+}
+
+unsafe extern "C" fn sleep(_: *mut c_void, _: *mut c_void) -> c_long {
+    std::thread::sleep(Duration::from_millis(100));
+    0
+}
+
+#[test]
+fn a_file_under_the_number_of_a_replica_is_left_alone() {
+    let path = std::env::temp_dir().join(format!("orbit-test-{}-task.log", std::process::id()));
+    std::fs::write(&path, "the task's own").expect("file");
+    let name = CString::new(path.as_os_str().as_bytes()).expect("name");
+    let area = Area::builder("numbers").size(64 << 10).build().expect("area");
+    let number = area.place(0i64).expect("room").as_ptr();
+    let args = (number as usize).to_ne_bytes();
+    let orbit = Orbit::builder("anew").entry(read_number).restart(Restart::Always).build().expect("orbit");
+    let (anew, sleep) = (CallOptions::new().function(begin_anew), CallOptions::new().function(sleep));
+    let mut told = 0;
+    for round in 0..20i64 {
+        let first = common::eventually(|| orbit.call(&[&area], &args) == Ok(Outcome::Returned(round * 2)));
+        assert!(first, "round {round}");
+        let future = orbit.call_async_with(&[], name.as_bytes_with_nul(), &anew).expect("call");
+        if round == 0 {
+            let mut poll = libc::pollfd { fd: future.fd().expect("fd").as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one pollfd that lives through the call.
+            assert_eq!(unsafe { libc::poll(&mut poll, 1, 60_000) }, 1, "a descriptor that the orbit cannot signal");
+        }
+        assert!(matches!(future.wait().expect("wait"), Outcome::Returned(last) if last >= 60));
+        // The snapshot goes through the log if the orbit is busy yet.
+        let busy = orbit.call_async_with(&[], &[], &sleep);
+        // SAFETY: an object of the area, used by this thread only.
+        unsafe { *number = round * 2 + 1 };
+        match orbit.call(&[&area], &args) {
+            Ok(Outcome::Crashed(crash)) => {
+                let message = crash.message.unwrap_or_default();
+                assert!(message.contains("closed by the task"), "{message}");
+                told += 1;
+            }
+            // The orbit ended before it got there.
+            Err(_) | Ok(Outcome::Cancelled) => {}
+            other => assert_eq!(other, Ok(Outcome::Returned(round * 2 + 1)), "round {round}"),
+        }
+        drop(busy);
+        assert_eq!(std::fs::read(&path).expect("file"), b"the task's own");
+        // SAFETY: as above.
+        unsafe { *number = round * 2 + 2 };
+    }
+    let _ = std::fs::remove_file(&path);
+    assert!(told > 0, "no call went through the log");
 }
