@@ -10,7 +10,8 @@
  * A thread that uses far more CPU inside a section than usual, or sits in it without running, is reported as hung.
  * Waits without an end of their own (accept, epoll_wait) belong outside. Every exit has a history of its own; a section must
  * be left before the same thread enters it again. Sections may nest and overlap, and any number of threads may be in
- * one. All functions may be called from any thread; entering and leaving cost some nanoseconds and make no system call after a
+ * one. A child made by fork() is in no section, whatever its parent was in, until it enters one. All functions may be
+ * called from any thread; entering and leaving cost some nanoseconds and make no system call after a
  * thread's first. None of them fails in a way that matters to the program. */
 #ifndef RMK_H
 #define RMK_H

@@ -1,7 +1,7 @@
 //! The record that a marked program keeps and a guard reads from outside.
 //!
 //! One mapping a process, private, of a file named [`NAME`], so that it is found in `/proc/PID/maps` and a forked child has a copy
-//! of its own. Written by the program only; the guard reads it with `process_vm_readv` and trusts nothing in it.
+//! of its own, in which its one thread is outside all sections. Written by the program only; the guard reads it with `process_vm_readv` and trusts nothing in it.
 //!
 //! | bytes | what | writer |
 //! |---|---|---|

@@ -16,7 +16,7 @@
 //!
 //! Owns: the record that `orbit guard` reads from outside (see [`layout`]). Promises: entering and leaving are a few plain
 //! stores, below 10 ns a pair; no system call after a thread's first section and a section's first use; no clock is read; a forked child's
-//! marks are its own; with no guard about, nothing else happens. Any thread may use any section; sections may nest and overlap. Refuses: a section
+//! marks are its own and begin outside all sections, also those that its parent was in; with no guard about, nothing else happens. Any thread may use any section; sections may nest and overlap. Refuses: a section
 //! entered again before it was left (the inner mark does nothing), more than [`layout::SECTIONS`] sections or
 //! [`layout::SLOTS`] threads at a time (those beyond are not marked).
 //!
@@ -134,6 +134,16 @@ fn go_out(cell: &Cell, exit: u32) {
     cell.seq.store(seq.wrapping_add(1), Ordering::Release);
 }
 
+/// Ends, by no exit, what a former user of the slot was inside of.
+fn go_outside(slot: &Slot) {
+    for c in &slot.cells {
+        let seq = c.seq.load(Ordering::Relaxed);
+        if seq & 1 == 1 {
+            c.seq.store(seq.wrapping_add(1), Ordering::Relaxed);
+        }
+    }
+}
+
 /// Registers a name; the number of the section with this name, the same each time. `None`: no room.
 pub fn register(name: &[u8]) -> Option<u32> {
     static LOCK: Mutex<()> = Mutex::new(());
@@ -235,13 +245,8 @@ fn take_slot() -> Option<*const Slot> {
         // SAFETY: slots lie inside the mapping and are made of atomics.
         let slot = unsafe { &*base.add(SLOTS_AT + i * size_of::<Slot>()).cast::<Slot>() };
         if slot.tid.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            for c in &slot.cells {
-                // A thread that ended inside a section has left it.
-                let seq = c.seq.load(Ordering::Relaxed);
-                if seq & 1 == 1 {
-                    c.seq.store(seq.wrapping_add(1), Ordering::Relaxed);
-                }
-            }
+            // A thread that ended inside a section has left it.
+            go_outside(slot);
             header.slots.fetch_max(i as u32 + 1, Ordering::Release);
             return Some(slot);
         }
@@ -291,7 +296,8 @@ fn map() -> Option<*mut u8> {
     Some(base.cast())
 }
 
-/// In a forked child only the forking thread is left, and it has a new id. Its sections stay as they are. Only stores.
+/// In a forked child only the forking thread is left, and it has a new id. What it is inside of its parent entered: the child's own
+/// marks begin outside, and leaving what it inherited does nothing. Only stores.
 extern "C" fn in_child() {
     let base = BASE.load(Ordering::Acquire);
     let own = SLOT.get();
@@ -300,8 +306,14 @@ extern "C" fn in_child() {
     for i in 0..(header.slots.load(Ordering::Relaxed) as usize).min(SLOTS) {
         // SAFETY: as in `take_slot`.
         let slot = unsafe { &*base.add(SLOTS_AT + i * size_of::<Slot>()).cast::<Slot>() };
-        // SAFETY: takes no arguments.
-        let tid = if std::ptr::eq(slot, own) { unsafe { libc::syscall(libc::SYS_gettid) as u32 } } else { 0 };
-        slot.tid.store(tid, Ordering::Relaxed);
+        let tid = if std::ptr::eq(slot, own) {
+            go_outside(slot);
+            // SAFETY: takes no arguments.
+            unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+        } else {
+            0
+        };
+        // A reader that finds the thread finds it outside.
+        slot.tid.store(tid, Ordering::Release);
     }
 }

@@ -90,3 +90,42 @@ fn cost_of_a_pair() {
         .fold(f64::MAX, f64::min);
     println!("{best:.2} ns a pair of enter and leave");
 }
+
+/// Ends a forked child: 0 if all of these hold, else 1 plus the number of the first that does not.
+fn end_child(checks: &[bool]) -> ! {
+    let code = checks.iter().position(|ok| !ok).map_or(0, |n| n as i32 + 1);
+    // SAFETY: ends the child without running anything else.
+    unsafe { libc::_exit(code) }
+}
+
+#[test]
+fn a_forked_child_is_in_no_section_until_it_enters_one() {
+    static C: Section = section!("c");
+    let c = register(b"c").expect("room") as usize;
+    let inside = enter(&C);
+    let cell = &slot().cells[c];
+    let seq = || cell.seq.load(Relaxed);
+    let exits = || cell.exits.iter().map(|e| e.load(Relaxed)).sum::<u32>();
+    let (before, left) = (seq(), exits());
+    // SAFETY: the child only stores, looks at memory and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: takes no arguments.
+        let own = unsafe { libc::syscall(libc::SYS_gettid) } as u32 == slot().tid.load(Relaxed);
+        let outside = seq() & 1 == 0 && exits() == left;
+        let own_one = enter(&C);
+        let entered = seq() & 1 == 1;
+        own_one.leave(1);
+        let counted = exits() == left + 1;
+        let now = seq();
+        drop(inside);
+        end_child(&[own, outside, entered, counted, seq() == now && exits() == left + 1]);
+    }
+    let mut status = 0;
+    // SAFETY: a valid place for the answer.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(status, 0, "what does not hold in the child, counted from 1: {}", status >> 8);
+    assert_eq!((seq(), exits()), (before, left), "the parent is inside as it was");
+    drop(inside);
+    assert_eq!((seq(), exits()), (before + 1, left + 1));
+}
