@@ -15,6 +15,12 @@ struct Window {
     sum: u128,
 }
 
+impl Window {
+    fn mean(&self) -> u64 {
+        (self.sum / self.last.len().max(1) as u128) as u64
+    }
+}
+
 /// The executions of one section, by exit.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
@@ -40,7 +46,12 @@ impl History {
 
     /// Mean of the exit with the largest mean; nothing without a history.
     pub(crate) fn usual(&self) -> Option<u64> {
-        self.exits.values().map(|w| (w.sum / w.last.len().max(1) as u128) as u64).max()
+        self.exits.values().map(Window::mean).max()
+    }
+
+    /// Mean of one exit; nothing if it was never used.
+    pub(crate) fn mean(&self, exit: u64) -> Option<u64> {
+        self.exits.get(&exit).map(Window::mean)
     }
 
     /// What one execution may use before it counts as hung.

@@ -14,6 +14,7 @@ mod busy;
 mod config;
 mod describe;
 mod exam;
+mod executions;
 mod history;
 pub mod json;
 mod learn;

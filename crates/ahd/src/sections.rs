@@ -3,10 +3,11 @@
 //! Owns: reading the record of `orbit-section` from outside and judging by it (RMK, section 5). Promises: trusts nothing in the
 //! record; what one look reads is bounded. A section's history holds the CPU time of its executions by exit; one that
 //! exceeds the check value in two looks hangs, and so does one in which the thread has not run for the limit. The
-//! clock is read here, not in the program: an execution between two looks counts with the mean of that time.
+//! clock is read here, not in the program: what executions took is as good as [`crate::executions`] can tell.
 
 use crate::Ahd;
 use crate::describe::{place, words};
+use crate::executions::Executions;
 use crate::history::History;
 use crate::progress::{Counted, Meter};
 use crate::report::{Event, Hang, Kind, Unit};
@@ -58,7 +59,7 @@ pub(crate) struct Marks {
     base: Option<u64>,
     searches: u32,
     names: Vec<String>,
-    histories: Vec<History>,
+    executions: Vec<Executions>,
     /// By thread and section.
     places: BTreeMap<(i32, usize), Place>,
 }
@@ -112,7 +113,7 @@ impl Marks {
         tick: u64,
         window: usize,
         moment: impl Fn(i32) -> Option<Moment>,
-        check: impl Fn(&History) -> u64,
+        check: impl Fn(&Executions) -> u64,
         limit: Duration,
     ) -> Vec<Finding> {
         let mut suspects = Vec::new();
@@ -133,7 +134,7 @@ impl Marks {
             let name = memory.bytes::<64>(base + (NAMES_AT + self.names.len() * 64) as u64).unwrap_or([0; 64]);
             let len = name.iter().position(|&b| b == 0).unwrap_or(64);
             self.names.push(String::from_utf8_lossy(&name[..len]).into_owned());
-            self.histories.push(History::new(window));
+            self.executions.push(Executions::new(window, Instant::now()));
         }
         let mut alive = BTreeSet::new();
         for slot in 0..slots {
@@ -151,7 +152,7 @@ impl Marks {
                     continue;
                 }
                 let place = self.places.entry((tid, section)).or_insert(Place { seq, exits, active: None });
-                if let Some(found) = place.follow(seq, exits, m, &mut self.histories[section], &check, limit) {
+                if let Some(found) = place.follow(seq, exits, m, &mut self.executions[section], &check, limit) {
                     suspects.push(Finding { tid, section, found });
                 }
             }
@@ -177,22 +178,21 @@ impl Place {
         seq: u32,
         exits: [u32; EXITS],
         m: Moment,
-        history: &mut History,
-        check: &impl Fn(&History) -> u64,
+        executions: &mut Executions,
+        check: &impl Fn(&Executions) -> u64,
         limit: Duration,
     ) -> Option<Found> {
-        let left = (seq / 2).wrapping_sub(self.seq / 2);
-        if left > 0 {
-            let from = self.active.map_or(m.run - m.ran.min(m.run), |a| a.run);
-            let each = m.run.saturating_sub(from) / u64::from(left);
-            for (e, now) in exits.iter().enumerate() {
-                if *now != self.exits[e] {
-                    history.add(e as u64, each);
-                }
-            }
+        // An exit is counted before the section is left: with none left, that one is seen next time.
+        if seq / 2 != self.seq / 2 {
+            let times = std::array::from_fn(|e| exits[e].wrapping_sub(self.exits[e]));
+            let seen = self.active.map_or(0, |a| m.run.saturating_sub(m.ran).saturating_sub(a.run));
+            // Of a look that came late it is not known how much of the time was theirs.
+            let since = m.ran.min(m.counted.as_nanos() as u64);
+            executions.left(&times, seen, since, m.now);
+            self.exits = exits;
         }
         let same = seq == self.seq;
-        (self.seq, self.exits) = (seq, exits);
+        self.seq = seq;
         let over = !same && self.active.is_some_and(|a| a.told);
         if seq & 1 == 0 {
             self.active = None;
@@ -213,7 +213,7 @@ impl Place {
         if a.told || over {
             return over.then_some(Found::Over);
         }
-        if m.run - a.run.min(m.run) >= check(history) {
+        if m.run - a.run.min(m.run) >= check(executions) {
             let (_, at) = *a.exceeded.get_or_insert((m.now, m.run));
             return (m.run - at.min(m.run) >= MORE.as_nanos() as u64).then_some(Found::Suspect(Kind::Busy));
         }
@@ -244,7 +244,7 @@ impl Ahd {
                 let t = threads.get(&tid)?;
                 Some(Moment { run: t.sched.run, ran: t.ran, counted, now })
             };
-            let check = |h: &History| allowed(h, factor, floor, limit);
+            let check = |x: &Executions| x.allowed(factor, floor, limit, now);
             let mut suspects = p.marks.read(pid, self.ticks, window, moment, check, limit);
             // The innermost section: it was entered last; as far as that was not seen, it is entered more often, or was first
             // entered, and so named, later.
@@ -292,12 +292,10 @@ impl Ahd {
             return;
         };
         let key = (tid, section);
-        let check_busy = p
-            .marks
-            .histories
-            .get(section)
-            .map_or(0, |h| allowed(h, self.config.factor, self.config.floor.as_nanos() as u64, self.config.limit));
-        let usual = p.marks.histories.get(section).and_then(History::usual);
+        let (factor, floor, limit) = (self.config.factor, self.config.floor.as_nanos() as u64, self.config.limit);
+        let executions = p.marks.executions.get(section);
+        let check_busy = executions.map_or(0, |x| x.allowed(factor, floor, limit, started));
+        let usual = executions.and_then(Executions::usual);
         let name = p.marks.names.get(section).cloned().unwrap_or_default();
         let Some(run) = p.threads.get(&tid).map(|t| t.sched.run) else {
             return;
@@ -432,26 +430,29 @@ mod tests {
     fn executions_go_to_their_exits_and_a_long_one_is_suspected_in_the_second_look() {
         let ms = 1_000_000;
         let mut place = Place::default();
-        let mut history = History::new(50);
-        let check = |h: &History| h.check_value(4.0, 120 * ms);
+        let mut executions = Executions::new(50, Instant::now());
+        let check = |x: &Executions| (4 * x.usual().unwrap_or(0)).max(120 * ms);
         let limit = Duration::from_secs(5);
-        let at = |run: u64, ran: u64| Moment { run, ran, counted: Duration::from_millis(75), now: Instant::now() };
+        let at = |run: u64, ran: u64| Moment { run, ran, counted: Duration::from_millis(150), now: Instant::now() };
         let mut exits = [0; EXITS];
         exits[3] = 5;
-        assert!(place.follow(10, exits, at(50 * ms, 50 * ms), &mut history, &check, limit).is_none());
-        assert_eq!(history.usual(), Some(10 * ms), "five executions shared 50 ms");
-        assert!(place.follow(11, exits, at(60 * ms, 10 * ms), &mut history, &check, limit).is_none());
-        assert!(place.follow(11, exits, at(200 * ms, 140 * ms), &mut history, &check, limit).is_none());
+        assert!(place.follow(10, exits, at(50 * ms, 50 * ms), &mut executions, &check, limit).is_none());
+        assert_eq!(executions.usual(), Some(10 * ms), "five executions shared 50 ms");
+        assert!(place.follow(11, exits, at(60 * ms, 10 * ms), &mut executions, &check, limit).is_none());
+        assert!(place.follow(11, exits, at(200 * ms, 140 * ms), &mut executions, &check, limit).is_none());
         assert_eq!(
-            place.follow(11, exits, at(270 * ms, 70 * ms), &mut history, &check, limit),
+            place.follow(11, exits, at(270 * ms, 70 * ms), &mut executions, &check, limit),
             Some(Found::Suspect(Kind::Busy))
         );
         exits[3] = 6;
-        assert!(place.follow(12, exits, at(280 * ms, 10 * ms), &mut history, &check, limit).is_none());
-        assert!(history.usual() > Some(100 * ms), "the long one counts too");
-        place.follow(13, exits, at(280 * ms, 0), &mut history, &check, limit);
+        // Its exit is counted, and it has not left.
+        assert!(place.follow(11, exits, at(271 * ms, ms), &mut executions, &check, limit).is_some());
+        assert!(place.follow(12, exits, at(280 * ms, 9 * ms), &mut executions, &check, limit).is_none());
+        assert_eq!(executions.usual(), Some(220 * ms), "the long one counts as one");
+        place.follow(13, exits, at(280 * ms, 0), &mut executions, &check, limit);
         let blocked = (0..80).filter(|_| {
-            place.follow(13, exits, at(280 * ms, 0), &mut history, &check, limit) == Some(Found::Suspect(Kind::Blocked))
+            place.follow(13, exits, at(280 * ms, 0), &mut executions, &check, limit)
+                == Some(Found::Suspect(Kind::Blocked))
         });
         assert!(blocked.count() > 0);
     }
