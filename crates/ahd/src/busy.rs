@@ -8,10 +8,11 @@ use crate::Ahd;
 use crate::describe::place;
 use crate::exam::{self, Look};
 use crate::learn::Habit;
+use crate::proc::Call;
 use crate::progress::Meter;
 use crate::report::{Event, Hang, Kind};
 use crate::sections::allowed_only;
-use crate::thread::{Burst, Since};
+use crate::thread::{Burst, Since, Thread};
 use orbit_inspect::Sure;
 use std::time::{Duration, Instant};
 
@@ -40,18 +41,28 @@ impl Ahd {
         let Some(p) = self.processes.get_mut(&pid) else {
             return;
         };
+        // That hang is over once the section is left.
+        if p.marks.told(tid) {
+            return;
+        }
         let Some(status) = p.dir.status(tid) else {
             return;
         };
         let Some(t) = p.threads.get_mut(&tid) else {
             return;
         };
+        let limit = self.config.limit;
         let waited = t.waits.replace(status.waits).map(|w| status.waits.saturating_sub(w));
         if status.tracer != 0 {
             t.burst = None;
             return;
         }
-        if waited != Some(0) {
+        // To be stopped, by whomever, counts as a wait too: what was told to spin gets on once it is seen at one of its own.
+        let over = match t.told {
+            Some((Kind::Busy, _)) => status.state == b'S' && got_on(t, p.dir.call(tid).ok().flatten().as_ref(), limit),
+            _ => waited != Some(0),
+        };
+        if over {
             // It has waited since: a burst is over. With nothing known from before, the burst begins here.
             // The last of these runs goes on: with few others the mean would be its own.
             if let Some(n) = waited.filter(|n| *n >= 3) {
@@ -190,8 +201,14 @@ impl Ahd {
     }
 }
 
+/// Whether this sleep shows that a thread which was told to spin got on: it is where it usually waits, or rests for good.
+fn got_on(t: &Thread, call: Option<&Call>, limit: Duration) -> bool {
+    let loops = matches!(t.points.habit(), Some(Habit::Events | Habit::Pool));
+    call.is_some_and(|c| !loops || t.points.waits_in(c.nr) || t.still >= limit)
+}
+
 /// A burst is over.
-fn end(events: &mut Vec<Event>, pid: i32, t: &mut crate::thread::Thread, now: Instant) {
+fn end(events: &mut Vec<Event>, pid: i32, t: &mut Thread, now: Instant) {
     t.stay = None;
     t.meter = None;
     if let Some(b) = t.burst.take() {

@@ -75,6 +75,8 @@ struct Moment {
     ran: u64,
     counted: Duration,
     now: Instant,
+    /// It was told to hang, and that is not over.
+    told: bool,
 }
 
 /// What became of a thread in a section.
@@ -158,11 +160,25 @@ impl Marks {
             }
         }
         self.places.retain(|(tid, _), _| alive.contains(tid));
+        let over: Vec<i32> = suspects.iter().filter(|f| f.found == Found::Over).map(|f| f.tid).collect();
+        for tid in over {
+            // What the thread used in that section is not to be told of those around it.
+            suspects.retain(|f| f.tid != tid || f.found == Found::Over);
+            let run = moment(tid).map_or(0, |m| m.run);
+            for a in self.places.range_mut((tid, 0)..=(tid, usize::MAX)).filter_map(|(_, q)| q.active.as_mut()) {
+                (a.run, a.exceeded) = (run, None);
+            }
+        }
         suspects
     }
 }
 
 impl Marks {
+    /// Whether the thread was told to hang in a section, and has not left it.
+    pub(crate) fn told(&self, tid: i32) -> bool {
+        self.places.range((tid, 0)..=(tid, usize::MAX)).any(|(_, q)| q.active.is_some_and(|a| a.told))
+    }
+
     /// The section that a thread entered last and has not left, as far as it was seen.
     pub(crate) fn innermost(&self, tid: i32) -> Option<&str> {
         let open = self.places.range((tid, 0)..=(tid, usize::MAX)).filter(|(_, q)| q.active.is_some());
@@ -204,6 +220,8 @@ impl Place {
             self.active = None;
         }
         let a = self.active.get_or_insert(fresh);
+        // What was told is over by another sign, and it is still inside.
+        a.told &= m.told;
         if m.ran > 0 {
             a.still = Duration::ZERO;
             a.judge = limit;
@@ -242,7 +260,7 @@ impl Ahd {
             let threads = &p.threads;
             let moment = |tid: i32| {
                 let t = threads.get(&tid)?;
-                Some(Moment { run: t.sched.run, ran: t.ran, counted, now })
+                Some(Moment { run: t.sched.run, ran: t.ran, counted, now, told: t.told.is_some() })
             };
             let check = |x: &Executions| x.allowed(factor, floor, limit, now);
             let mut suspects = p.marks.read(pid, self.ticks, window, moment, check, limit);
@@ -297,7 +315,8 @@ impl Ahd {
         let check_busy = executions.map_or(0, |x| x.allowed(factor, floor, limit, started));
         let usual = executions.and_then(Executions::usual);
         let name = p.marks.names.get(section).cloned().unwrap_or_default();
-        let Some(run) = p.threads.get(&tid).map(|t| t.sched.run) else {
+        // One that was told, in whatever way, is not told again before that is over.
+        let Some(run) = p.threads.get(&tid).filter(|t| t.told.is_none()).map(|t| t.sched.run) else {
             return;
         };
         let Some(a) = p.marks.places.get_mut(&key).and_then(|place| place.active.as_mut()) else {
@@ -334,7 +353,7 @@ impl Ahd {
             if let Some(a) = p.marks.places.get_mut(&key).and_then(|place| place.active.as_mut()) {
                 a.told = true;
             }
-            let Some(t) = p.threads.get_mut(&tid).filter(|t| t.told.is_none()) else {
+            let Some(t) = p.threads.get_mut(&tid) else {
                 return;
             };
             t.told = Some((kind, started));
@@ -433,7 +452,13 @@ mod tests {
         let mut executions = Executions::new(50, Instant::now());
         let check = |x: &Executions| (4 * x.usual().unwrap_or(0)).max(120 * ms);
         let limit = Duration::from_secs(5);
-        let at = |run: u64, ran: u64| Moment { run, ran, counted: Duration::from_millis(150), now: Instant::now() };
+        let at = |run: u64, ran: u64| Moment {
+            run,
+            ran,
+            counted: Duration::from_millis(150),
+            now: Instant::now(),
+            told: false,
+        };
         let mut exits = [0; EXITS];
         exits[3] = 5;
         assert!(place.follow(10, exits, at(50 * ms, 50 * ms), &mut executions, &check, limit).is_none());

@@ -255,7 +255,8 @@ impl Ahd {
         let passed = passed.as_nanos() as u64;
         let slept = passed.saturating_sub(since.run).saturating_sub(since.wait);
         let busy = since.run > 0 && (since.run * 4 >= passed || slept * 4 < passed);
-        if t.burst.is_some() || busy {
+        // One that was told to spin is watched until it gets on.
+        if t.burst.is_some() || busy || matches!(t.told, Some((Kind::Busy, _))) {
             return true;
         }
         if since.slices > 0 && since.run > 0 {

@@ -1,0 +1,45 @@
+//! A thread that was told to spin has recovered when it is back in its main loop, not when something else stopped it for a while.
+
+mod common;
+use common::{Dir, Program, Watcher};
+use orbit_ahd::{Config, Event, Kind};
+use std::process::Command;
+use std::time::Duration;
+
+const SOURCE: &str = r#"
+#include <poll.h>
+#include <signal.h>
+static volatile int free_again;
+static void on_signal(int s) { free_again = s; }
+int main(void) {
+    signal(SIGUSR1, on_signal);
+    for (int i = 0; i < 200; i++) poll(0, 0, 5);
+    while (!free_again) { }
+    for (;;) poll(0, 0, 5);
+}
+"#;
+
+#[test]
+fn a_stop_is_no_recovery() {
+    let dir = Dir::new("recovered");
+    let (source, program) = (dir.0.join("spins.c"), dir.0.join("spins"));
+    std::fs::write(&source, SOURCE).expect("a file");
+    if !Command::new("cc").arg("-o").arg(&program).arg(&source).status().is_ok_and(|s| s.success()) {
+        println!("SKIP: needs cc");
+        return;
+    }
+    let program = Program::start(&mut Command::new(&program));
+    let mut watcher = Watcher::of(program.pid(), Config::default());
+    assert_eq!(watcher.hang().kind, Kind::Busy);
+    let recovered = |all: &[Event]| all.iter().any(|e| matches!(e, Event::Recovered { .. }));
+    for _ in 0..5 {
+        program.signal(libc::SIGSTOP);
+        watcher.run(Duration::from_millis(100));
+        program.signal(libc::SIGCONT);
+        watcher.run(Duration::from_millis(300));
+    }
+    assert!(!recovered(&watcher.events) && watcher.hangs().len() == 1, "{:?}", watcher.events);
+    program.signal(libc::SIGUSR1);
+    watcher.until("its recovery", recovered);
+    assert_eq!(watcher.hangs().len(), 1, "{:?}", watcher.events);
+}
