@@ -9,6 +9,7 @@ use crate::Ahd;
 use crate::describe::{edges, words};
 use crate::proc;
 use crate::report::{Edge, Hang, Kind, Unit};
+use crate::sight::{Sight, sight};
 use crate::thread::Thread;
 use crate::watch::cpu_time;
 use orbit_inspect::Sure;
@@ -186,11 +187,17 @@ impl Ahd {
             // A pipe that nobody at all holds at the other end does not block: where none is found they cannot be seen. The handler of a
             // signal may be who writes, and at one with a name whoever opens it.
             Wait::Pipe { peers, named: false, .. } if *peers == [pid] && single && !catches(&status) => {
-                only(Sure::Certain, format!("thread {tid} {}: nobody is left at the other end", words(&wait)))
+                let sure = match self.deserted(pid, tid, &wait) {
+                    Sight::Whole => Sure::Certain,
+                    Sight::Strangers => Sure::Likely,
+                    Sight::Doubtful => return None,
+                };
+                only(sure, format!("thread {tid} {}: nobody is left at the other end", words(&wait)))
             }
             // Threads hand each other work by pipes: only one that usually waits elsewhere is lost here, or all are.
             Wait::Pipe { peers, named: false, .. } if *peers == [pid] && strange => {
-                only(Sure::Likely, format!("thread {tid} {}: no other process is at the other end", words(&wait)))
+                let sure = if self.deserted(pid, tid, &wait) == Sight::Doubtful { Sure::Guess } else { Sure::Likely };
+                only(sure, format!("thread {tid} {}: no other process is at the other end", words(&wait)))
             }
             Wait::Pipe { peers, named: false, .. } if *peers == [pid] && !single => self.all_wait(pid, tid),
             Wait::FileLock { owner: Some(o), .. } => self.chain(pid, tid, &wait, (*o, *o), Sure::Certain, late),
@@ -310,6 +317,16 @@ impl Ahd {
         }
     }
 
+    /// How far it can be trusted that no other process holds the end of the pipe that would end this wait.
+    fn deserted(&mut self, pid: i32, tid: i32, wait: &Wait) -> Sight {
+        let sight = sight(pid);
+        // Whoever has just received it was passed by when the holders were looked for.
+        if sight != Sight::Doubtful && self.wait_of(pid, tid).as_ref() != Some(wait) {
+            return Sight::Doubtful;
+        }
+        sight
+    }
+
     /// Whether every thread of the process waits, without a time limit, for another one: then nobody is left to wake any.
     fn all_wait(&mut self, pid: i32, tid: i32) -> Option<Verdict> {
         let hopeless = self.config.hopeless();
@@ -322,13 +339,22 @@ impl Ahd {
             return None;
         }
         let tids: Vec<i32> = p.threads.keys().copied().collect();
+        let mut at_a_pipe = None;
         for &t in &tids {
             match p.waits()?.wait_of(t) {
                 Wait::Futex(f) if !f.call.timed && matches!(f.key, orbit_inspect::waits::Key::Private { .. }) => {}
-                Wait::Pipe { peers, named: false, .. } if peers == [pid] => {}
+                wait @ Wait::Pipe { named: false, .. } if matches!(&wait, Wait::Pipe { peers, .. } if *peers == [pid]) =>
+                {
+                    at_a_pipe = Some((t, wait));
+                }
                 Wait::Ended => {}
                 _ => return None,
             }
+        }
+        if let Some((t, wait)) = at_a_pipe
+            && self.deserted(pid, t, &wait) == Sight::Doubtful
+        {
+            return None;
         }
         let n = tids.len();
         let why =

@@ -25,6 +25,7 @@ mod progress;
 mod report;
 mod sections;
 mod shares;
+mod sight;
 mod stays;
 mod thread;
 mod watch;

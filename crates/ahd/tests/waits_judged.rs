@@ -40,7 +40,13 @@ fn a_pipe_with_a_name() {
         return;
     };
     let hang = watcher.hang();
-    assert_eq!((hang.kind, hang.sure), (Kind::Blocked, Sure::Certain), "{hang:#?}");
+    // Not certain where the descriptors of others may not be seen: of root's processes, and of the first one of a container's host.
+    assert!(hang.kind == Kind::Blocked && hang.sure >= Sure::Likely, "{hang:#?}");
+}
+
+#[test]
+fn a_pipe_whose_other_end_is_on_its_way() {
+    quiet("judged-sent", "sent-pipe", "4", Duration::from_secs(2), Duration::from_secs(6));
 }
 
 #[test]

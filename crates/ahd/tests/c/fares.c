@@ -14,6 +14,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
@@ -173,6 +174,32 @@ static void reads_from_fifo(const char *path, int removed) {
     signal(SIGUSR1, SIG_DFL);
 }
 
+// Reads from a pipe whose other end is on its way to a child, in a socket, for so many seconds. It holds that end itself too.
+static void reads_while_it_is_sent(double seconds) {
+    int sockets[2];
+    char byte = 0, room[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec one = {&byte, 1};
+    struct msghdr m = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    if (socketpair(AF_UNIX, SOCK_DGRAM, 0, sockets) != 0) exit(3);
+    signal(SIGUSR1, SIG_DFL);
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(sockets[0]);
+        poll(NULL, 0, (int)(seconds * 1e3));
+        if (recvmsg(sockets[1], &m, 0) == 1) (void)!write(*(int *)CMSG_DATA(CMSG_FIRSTHDR(&m)), "x", 1);
+        for (;;) pause();
+    }
+    close(sockets[1]);
+    if (pipe(pipe_ends) != 0) exit(3);
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &pipe_ends[1], sizeof(int));
+    if (sendmsg(sockets[0], &m, 0) != 1 || read(pipe_ends[0], &byte, 1) != 1) exit(3);
+    for (;;) pause();
+}
+
 static int locked(const char *path) {
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     if (fd < 0 || flock(fd, LOCK_EX) != 0) exit(3);
@@ -329,6 +356,8 @@ int main(int argc, char **argv) {
         still_here();
     } else if (!strcmp(way, "self-pipe")) {
         reads_from_self(number);
+    } else if (!strcmp(way, "sent-pipe")) {
+        reads_while_it_is_sent(number);
     } else if (!strcmp(way, "job-pipe")) {
         pthread_t t;
         if (pipe(pipe_ends) != 0) return 3;

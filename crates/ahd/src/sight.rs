@@ -1,0 +1,136 @@
+//! Whether somebody may hold a descriptor where nobody looks.
+//!
+//! Owns: the doubt about "no other process holds this". A descriptor that is sent over a unix socket (`SCM_RIGHTS`) is held by the socket's queue
+//! until it is received, and those of some processes may not be seen. Promises: reads `/proc` only; takes some microseconds
+//! a descriptor of the machine, so it is for the last question before a verdict. Refuses: to say which file is on its way; the kernel tells
+//! only how many are.
+
+use crate::proc::Dir;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind;
+
+/// How far "nobody else holds it" can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Sight {
+    /// A descriptor is on its way in a socket, or those of a relative of the process cannot be seen: the one in question may be there.
+    Doubtful,
+    /// Processes that have nothing to do with this one cannot be seen: it would have to be sent to them.
+    Strangers,
+    /// All descriptors of all processes were seen, and none is on its way.
+    Whole,
+}
+
+/// A process as far as its family goes.
+struct Kin {
+    parent: i32,
+    session: i32,
+}
+
+/// What was seen of a process' descriptors.
+enum Seen {
+    /// All; none is on its way in its sockets.
+    All,
+    /// One is on its way.
+    Sent,
+    /// They may not be seen.
+    Hidden,
+}
+
+/// Looks at the descriptors of all processes, for the sake of this one.
+pub(crate) fn sight(pid: i32) -> Sight {
+    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids: BTreeSet<i32> = names.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    let mut hidden = Vec::new();
+    for &p in &pids {
+        match seen(p) {
+            Seen::All => {}
+            Seen::Sent => return Sight::Doubtful,
+            Seen::Hidden => hidden.push(p),
+        }
+    }
+    if hidden.is_empty() {
+        return Sight::Whole;
+    }
+    let family: BTreeMap<i32, Kin> = pids.into_iter().filter_map(|p| Some((p, kin(p)?))).collect();
+    if hidden.iter().any(|&p| related(&family, p, pid)) { Sight::Doubtful } else { Sight::Strangers }
+}
+
+fn seen(pid: i32) -> Seen {
+    // The directory of a process whose first thread has ended tells nothing, and is nobody's.
+    let Some(tid) = Dir::open(pid).ok().and_then(|d| {
+        let living = |&t: &i32| d.status(t).is_some_and(|s| !matches!(s.state, b'Z' | b'X'));
+        d.tids().ok()?.into_iter().find(living)
+    }) else {
+        return Seen::All;
+    };
+    let dir = format!("/proc/{pid}/task/{tid}");
+    let fds = match fs::read_dir(format!("{dir}/fd")) {
+        Ok(fds) => fds,
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => return Seen::Hidden,
+        Err(_) => return Seen::All,
+    };
+    for fd in fds.flatten() {
+        match fs::read_link(fd.path()) {
+            Ok(to) if to.to_string_lossy().starts_with("socket:") => {}
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => return Seen::Hidden,
+            _ => continue,
+        }
+        let name = fd.file_name();
+        if fs::read_to_string(format!("{dir}/fdinfo/{}", name.to_string_lossy())).is_ok_and(|t| on_their_way(&t) > 0) {
+            return Seen::Sent;
+        }
+    }
+    Seen::All
+}
+
+/// Descriptors that wait in a unix socket to be received, from its `fdinfo`.
+fn on_their_way(fdinfo: &str) -> u64 {
+    fdinfo.lines().find_map(|l| l.strip_prefix("scm_fds:")?.trim().parse().ok()).unwrap_or(0)
+}
+
+fn kin(pid: i32) -> Option<Kin> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name: state, parent, group, session.
+    let mut f = stat.rsplit_once(") ")?.1.split(' ').skip(1);
+    Some(Kin { parent: f.next()?.parse().ok()?, session: f.nth(1)?.parse().ok()? })
+}
+
+/// Whether descriptors may have come from one to the other by `fork`: the same session, or one is the other's ancestor. Of the first
+/// process all are.
+fn related(family: &BTreeMap<i32, Kin>, a: i32, b: i32) -> bool {
+    let session = |p: i32| family.get(&p).map(|k| k.session).filter(|&s| s != 0);
+    let above = |child: i32, parent: i32| {
+        std::iter::successors(Some(child), |p| family.get(p).map(|k| k.parent)).take(family.len()).any(|p| p == parent)
+    };
+    (session(a).is_some() && session(a) == session(b)) || above(a, b) || (a != 1 && above(b, a))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says_of_a_socket() {
+        assert_eq!(on_their_way("pos:\t0\nflags:\t02\nscm_fds: 3\n"), 3);
+        assert_eq!(on_their_way("pos:\t0\nscm_fds: 0\n"), 0);
+        assert_eq!(on_their_way("pos:\t0\n"), 0, "no unix socket");
+    }
+
+    #[test]
+    fn relatives_are_those_of_a_session_and_of_one_line() {
+        let of = |&(p, parent, session): &(i32, i32, i32)| (p, Kin { parent, session });
+        // 1 starts the kernel's 2 beside 10, whose child 11 makes a session with 12; 20 is a service.
+        let family: BTreeMap<i32, Kin> =
+            [(1, 0, 1), (2, 0, 0), (3, 2, 0), (10, 1, 10), (11, 10, 11), (12, 11, 11), (13, 12, 13), (20, 1, 20)]
+                .iter()
+                .map(of)
+                .collect();
+        for other in [10, 11, 13] {
+            assert!(related(&family, other, 12), "{other}");
+        }
+        for other in [1, 2, 3, 20] {
+            assert!(!related(&family, other, 12), "{other}");
+        }
+    }
+}
