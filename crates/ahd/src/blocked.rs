@@ -8,7 +8,7 @@
 use crate::Ahd;
 use crate::describe::{edges, words};
 use crate::proc;
-use crate::report::{Edge, Hang, Kind, Unit};
+use crate::report::{Edge, Hang, Kind, Times, Unit};
 use crate::sight::{Sight, sight};
 use crate::thread::Thread;
 use crate::watch::cpu_time;
@@ -46,6 +46,8 @@ struct Verdict {
     cycle: Vec<Edge>,
     /// How long such a wait may last.
     allowed: Duration,
+    /// They wait for each other: it is a hang only since the last of them came to rest.
+    joint: bool,
 }
 
 impl Ahd {
@@ -73,9 +75,9 @@ impl Ahd {
                 n => format!("{n} threads wait for each other in a ring: {ring}"),
             };
             let others = ring.members[1..].iter().map(|m| (m.pid, m.tid)).collect();
-            let verdict = Verdict { why, sure: ring.sure, others, cycle: edges(&ring), allowed: Duration::ZERO };
-            let still = self.thread(first.pid, first.tid).map_or(Duration::ZERO, |t| t.still);
-            self.tell(first.pid, first.tid, still.max(self.config.period), verdict, started);
+            let (cycle, allowed) = (edges(&ring), Duration::ZERO);
+            let verdict = Verdict { why, sure: ring.sure, others, cycle, allowed, joint: true };
+            self.tell(first.pid, first.tid, verdict, started);
         }
     }
 
@@ -129,7 +131,7 @@ impl Ahd {
                 t.judge = if still < limit { limit } else { still + AGAIN.max(still / 4) };
                 continue;
             };
-            self.tell(pid, tid, still, v, started);
+            self.tell(pid, tid, v, started);
         }
     }
 
@@ -149,7 +151,9 @@ impl Ahd {
         let wait = p.waits()?.wait_of(tid);
         let strange = late && p.threads.get(&tid)?.points.away(&call);
         let allowed = if late { self.config.limit } else { self.config.hopeless() };
-        let only = |sure, why: String| Some(Verdict { why, sure, others: Vec::new(), cycle: Vec::new(), allowed });
+        let only = |sure, why: String| {
+            Some(Verdict { why, sure, others: Vec::new(), cycle: Vec::new(), allowed, joint: false })
+        };
         match &wait {
             Wait::Futex(f) if f.call.timed => None,
             Wait::Futex(f) => {
@@ -224,7 +228,7 @@ impl Ahd {
             if (hp, ht) == (pid, tid) && known {
                 let allowed = self.config.hopeless();
                 why = format!("{} threads wait for each other in a ring: {why}", cycle.len());
-                return Some(Verdict { why, sure, others, cycle, allowed });
+                return Some(Verdict { why, sure, others, cycle, allowed, joint: true });
             }
             if (hp, ht) == (pid, tid) || others.contains(&(hp, ht)) || others.len() >= MAX_CHAIN {
                 break None;
@@ -268,7 +272,8 @@ impl Ahd {
             }
             _ => false,
         };
-        (!excused).then_some(Verdict { why, sure, others, cycle: Vec::new(), allowed: self.config.limit })
+        let allowed = self.config.limit;
+        (!excused).then_some(Verdict { why, sure, others, cycle: Vec::new(), allowed, joint: false })
     }
 
     /// Whether one of these processes works, or is held up by the machine, a tracer or a stop, while this thread waits for them.
@@ -360,7 +365,7 @@ impl Ahd {
         let why =
             format!("each of the {n} threads of process {pid} waits for another one, and nobody is left to wake them");
         let others = tids.into_iter().filter(|&t| t != tid).map(|t| (pid, t)).collect();
-        Some(Verdict { why, sure: Sure::Likely, others, cycle: Vec::new(), allowed: hopeless })
+        Some(Verdict { why, sure: Sure::Likely, others, cycle: Vec::new(), allowed: hopeless, joint: true })
     }
 
     /// Notes the call that a thread is told to be blocked in: as long as it sleeps there it has not got on.
@@ -387,9 +392,12 @@ impl Ahd {
         threads.filter(|t| matches!(t.told, Some((Kind::Blocked, _)))).map(|t| t.tid).collect()
     }
 
-    fn tell(&mut self, pid: i32, tid: i32, still: Duration, v: Verdict, started: Instant) {
+    /// `look`: when it was judged.
+    fn tell(&mut self, pid: i32, tid: i32, v: Verdict, look: Instant) {
         let mut who = vec![(pid, tid)];
         who.extend(v.others);
+        let together = if v.joint { &who[..] } else { &who[..1] };
+        let still = together.iter().filter_map(|&(p, t)| Some(self.thread(p, t)?.still)).min().unwrap_or_default();
         // Before stacks are taken: that makes them run.
         for &(p, t) in &who {
             self.remember_call(p, t);
@@ -400,7 +408,7 @@ impl Ahd {
         let members = v.cycle.iter().map(|e| (e.pid, e.tid));
         for (p, t) in members.chain([(pid, tid)]) {
             if let Some(t) = self.thread_mut(p, t) {
-                t.told = Some((Kind::Blocked, started));
+                t.told = Some((Kind::Blocked, look));
                 t.in_ring = !v.cycle.is_empty();
             }
         }
@@ -410,18 +418,19 @@ impl Ahd {
             .map(|(p, t)| (p, t, self.wait_of(p, t).as_ref().map_or_else(|| "has ended".into(), words)))
             .collect();
         let threads = self.stacks.involve(threads, false);
+        let times = Times::of_wait(look, still, v.allowed);
         self.report(Hang {
             kind: Kind::Blocked,
             pid,
             tid,
             comm: threads.first().map_or_else(String::new, |t| t.comm.clone()),
             section: None,
-            progress: still.as_nanos() as u64,
+            progress: times.since.as_nanos() as u64,
             usual: None,
             check_value: v.allowed.as_nanos() as u64,
             unit: Unit::WaitNs,
-            since: still,
-            latency: still.saturating_sub(v.allowed) + started.elapsed(),
+            since: times.since,
+            latency: times.latency,
             why: v.why,
             sure: v.sure,
             threads,

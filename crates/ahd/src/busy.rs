@@ -10,7 +10,7 @@ use crate::exam::{self, Look};
 use crate::learn::Habit;
 use crate::proc::Call;
 use crate::progress::Meter;
-use crate::report::{Event, Hang, Kind};
+use crate::report::{Event, Hang, Kind, Times};
 use crate::sections::allowed_only;
 use crate::thread::{Burst, Since, Thread};
 use orbit_inspect::Sure;
@@ -162,7 +162,7 @@ impl Ahd {
         }
         let now = Instant::now();
         t.told = Some((Kind::Busy, now));
-        let (since, usual) = (now - burst.began, t.history.usual());
+        let (began, usual) = (burst.began, t.history.usual());
         let counted = t.counted(&p.dir, progress, check, usual);
         let threads = self.stacks.involve(vec![(pid, tid, "spins".into())], false);
         let ms = |ns: u64| ns as f64 / 1e6;
@@ -181,6 +181,7 @@ impl Ahd {
             None => why += "; it may not be traced, so it was not examined",
         }
         let comm = threads.first().map_or_else(String::new, |t| t.comm.clone());
+        let times = Times::of(began, first);
         self.report(Hang {
             kind: Kind::Busy,
             pid,
@@ -191,8 +192,8 @@ impl Ahd {
             usual: counted.usual,
             check_value: counted.check,
             unit: counted.unit,
-            since,
-            latency: first.elapsed(),
+            since: times.since,
+            latency: times.latency,
             why,
             sure,
             threads,

@@ -3,7 +3,7 @@
 use orbit_inspect::Sure;
 use orbit_inspect::python::PyFrame;
 use orbit_inspect::stacks::Frame;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The two ways to hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,17 +124,18 @@ pub struct Hang {
     pub comm: String,
     /// The section it is in, where sections are marked.
     pub section: Option<String>,
-    /// Progress made (busy) or time waited (blocked) since it last got on.
+    /// CPU time or instructions since it last got on, when it was judged (busy); time waited, up to the report (blocked).
     pub progress: u64,
     /// What it usually is; nothing without a history.
     pub usual: Option<u64>,
-    /// What it may be.
+    /// What it may be; 0 for a ring, which is a hang from its first moment.
     pub check_value: u64,
     /// What the three are counted in.
     pub unit: Unit,
-    /// Wall time since it last got on, as far as that was seen.
+    /// Wall time from when it last got on, as far as that was seen, to the finished report: it hangs for so long at least.
+    /// Of threads that wait for each other, since the last of them came to rest.
     pub since: Duration,
-    /// Time from the look at which it exceeded the check value (a ring: stood still) to the finished report.
+    /// Wall time from when it could first be known to hang, by its check value, to the finished report; never more than `since`.
     pub latency: Duration,
     /// One sentence: who waits for what, or spins where.
     pub why: String,
@@ -144,6 +145,28 @@ pub struct Hang {
     pub threads: Vec<Involved>,
     /// Who waits for whom in a ring, in order; empty if there is none.
     pub cycle: Vec<Edge>,
+}
+
+/// The two times of a hang, taken at one moment: that of the finished report.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) since: Duration,
+    pub(crate) latency: Duration,
+}
+
+impl Times {
+    /// Of a thread that last got on at `began`; by what it had done at `known` it could be known to hang.
+    pub(crate) fn of(began: Instant, known: Instant) -> Times {
+        let now = Instant::now();
+        let since = now.saturating_duration_since(began);
+        Times { since, latency: now.saturating_duration_since(known).min(since) }
+    }
+
+    /// Of a wait that had lasted for `still` at `look`, and is none to speak of before it has lasted for `allowed`.
+    pub(crate) fn of_wait(look: Instant, still: Duration, allowed: Duration) -> Times {
+        let since = still + look.elapsed();
+        Times { since, latency: since.saturating_sub(allowed) }
+    }
 }
 
 /// A thread that is part of a hang.
@@ -178,4 +201,28 @@ pub struct Edge {
     pub held_by: i32,
     /// How sure that is.
     pub sure: Sure,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_known_before_it_began() {
+        let now = Instant::now();
+        let (ago, sooner) = (now - Duration::from_secs(2), now - Duration::from_secs(5));
+        let t = Times::of(sooner, ago);
+        assert!(
+            t.since >= Duration::from_secs(5) && t.latency < t.since && t.latency >= Duration::from_secs(2),
+            "{t:?}"
+        );
+        let t = Times::of(ago, sooner);
+        assert_eq!(t.latency, t.since, "{t:?}");
+        let ms = Duration::from_millis;
+        let t = Times::of_wait(ago, ms(1050), ms(1000));
+        assert!(t.since >= ms(3050) && t.since - t.latency == ms(1000), "{t:?}");
+        let ring = Times::of_wait(ago, ms(75), ms(0));
+        assert_eq!(ring.latency, ring.since, "{ring:?}");
+        assert_eq!(Times::of_wait(now + ms(9_000_000), ms(75), ms(100)).latency, ms(0));
+    }
 }

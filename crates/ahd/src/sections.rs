@@ -10,7 +10,7 @@ use crate::describe::{place, words};
 use crate::executions::Executions;
 use crate::history::History;
 use crate::progress::{Counted, Meter};
-use crate::report::{Event, Hang, Kind, Unit};
+use crate::report::{Event, Hang, Kind, Times, Unit};
 use orbit_inspect::waits::{FutexKind, Owner, Wait};
 use orbit_inspect::{Maps, Memory, Sure};
 use orbit_section::layout::{EXITS, MAGIC, NAME, NAMES_AT, SECTIONS, SLOTS, SLOTS_AT, Slot};
@@ -344,8 +344,7 @@ impl Ahd {
                     return;
                 };
                 (sure, others) = (Sure::Certain, chain);
-                let wait = active.still.as_nanos() as u64;
-                (Some(why), wait, self.config.limit.as_nanos() as u64, Unit::WaitNs, started)
+                (Some(why), 0, self.config.limit.as_nanos() as u64, Unit::WaitNs, started)
             }
         };
         let mut counted = Counted { progress, check, usual, unit };
@@ -371,6 +370,13 @@ impl Ahd {
             let usual = usual.map_or_else(|| allowed_only(check), |u| format!(", usually {:.3} ms", ms(u)));
             format!("thread {tid} spins in section {name}, in {at}: {:.0} ms of CPU{usual}", ms(progress))
         });
+        let times = match kind {
+            Kind::Busy => Times::of(active.began, first),
+            Kind::Blocked => Times::of_wait(started, active.still, self.config.limit),
+        };
+        if kind == Kind::Blocked {
+            counted.progress = times.since.as_nanos() as u64;
+        }
         self.report(Hang {
             kind,
             pid,
@@ -381,8 +387,8 @@ impl Ahd {
             usual: counted.usual,
             check_value: counted.check,
             unit: counted.unit,
-            since: active.began.elapsed(),
-            latency: first.elapsed(),
+            since: times.since,
+            latency: times.latency,
             why,
             sure,
             threads,

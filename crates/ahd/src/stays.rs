@@ -10,7 +10,7 @@
 use crate::Ahd;
 use crate::describe::place;
 use crate::progress::Meter;
-use crate::report::{Hang, Kind};
+use crate::report::{Hang, Kind, Times};
 use crate::thread::Burst;
 use orbit_inspect::Sure;
 use orbit_inspect::stacks::Frame;
@@ -165,6 +165,7 @@ impl Ahd {
             progress as f64 / 1e6,
             threads.first().map_or_else(String::new, |t| place(&t.stack)),
         );
+        let times = Times::of(began, first);
         self.report(Hang {
             kind: Kind::Busy,
             pid,
@@ -175,8 +176,8 @@ impl Ahd {
             usual: counted.usual,
             check_value: counted.check,
             unit: counted.unit,
-            since: now - began,
-            latency: first.elapsed(),
+            since: times.since,
+            latency: times.latency,
             why,
             sure,
             threads,

@@ -41,7 +41,12 @@ fn of_each_kind() {
         assert_eq!((&hang["event"], &hang["kind"]), (&"hang".into(), &kind.into()), "{way}");
         assert!(hang["section"].is_null(), "{way}: none is marked: {hang:#}");
         assert!(hang["progress"].is_u64() && hang["check_value"].is_u64(), "{way}: {hang:#}");
-        assert!(hang["since_ms"].is_number() && hang["latency_ms"].is_number(), "{way}: {hang:#}");
+        let (since, latency) =
+            (hang["since_ms"].as_f64().expect("since"), hang["latency_ms"].as_f64().expect("latency"));
+        assert!(
+            0.0 < latency && latency <= since && since <= hang["time_ms"].as_f64().expect("time"),
+            "{way}: {hang:#}"
+        );
         assert!(["cpu_ns", "instructions", "wait_ns"].iter().any(|u| hang["unit"] == *u), "{way}: {hang:#}");
         assert_eq!(hang["cycle"].as_array().map(Vec::len), Some(cycle), "{way}: {hang:#}");
         let stacks = hang["stacks"].as_array().expect("stacks");

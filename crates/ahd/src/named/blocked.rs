@@ -1,7 +1,7 @@
 //! Waits inside sections by name.
 
 use crate::Ahd;
-use crate::report::{Hang, Kind, Unit};
+use crate::report::{Hang, Kind, Times, Unit};
 use orbit_inspect::Sure;
 use std::time::{Duration, Instant};
 
@@ -38,18 +38,19 @@ impl Ahd {
         if let Some(t) = self.processes.get_mut(&pid).and_then(|p| p.threads.get_mut(&tid)) {
             t.told = Some((Kind::Blocked, now));
         }
+        let times = Times::of_wait(now, still, self.config.limit);
         let hang = Hang {
             kind: Kind::Blocked,
             pid,
             tid,
             comm: String::new(),
             section: Some(self.config.sections[section].name.clone()),
-            progress: still.as_nanos() as u64,
+            progress: times.since.as_nanos() as u64,
             usual: None,
             check_value: self.config.limit.as_nanos() as u64,
             unit: Unit::WaitNs,
-            since: still,
-            latency: now.elapsed(),
+            since: times.since,
+            latency: times.latency,
             why,
             sure: Sure::Certain,
             threads: Vec::new(),

@@ -5,7 +5,7 @@
 
 use crate::Ahd;
 use crate::describe::place;
-use crate::report::{Event, Hang, Involved, Kind, Unit};
+use crate::report::{Event, Hang, Involved, Kind, Times, Unit};
 use orbit_inspect::Sure;
 use orbit_linux::perf::Counter;
 use orbit_uprobe::EXITS;
@@ -282,7 +282,7 @@ impl Ahd {
         let (check, usual) = self.may_use(key);
         let go = self.named.spots.get(&key).is_some_and(|p| p.function.go);
         let first = stage.exceeded.map_or(now, |(at, _)| at);
-        let since = stage.began.elapsed();
+        let times = Times::of(stage.began, first);
         stage.told = Some(run);
         if stage.probed {
             // Without them it is seen a little later that it gets on.
@@ -317,8 +317,8 @@ impl Ahd {
                 usual,
                 check_value: check,
                 unit: Unit::CpuNs,
-                since,
-                latency: first.elapsed(),
+                since: times.since,
+                latency: times.latency,
                 why,
                 // A goroutine may have come from another thread meanwhile.
                 sure: if go { Sure::Guess } else { Sure::Likely },

@@ -5,7 +5,7 @@
 
 use super::detector::About;
 use crate::out::{BAD, FAINT, GOOD, HEAD, WARN};
-use orbit_ahd::{Event, Hang};
+use orbit_ahd::{Event, Hang, Unit};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::time::Duration;
@@ -96,22 +96,7 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
     if let Some(section) = &h.section {
         writeln!(to, "  in section {section}")?;
     }
-    let unit = if h.unit == orbit_ahd::Unit::Instructions { "million" } else { "ms" };
-    let value = |n: u64| format!("{:.1} {unit}", n as f64 / 1e6);
-    let usual = h.usual.map_or_else(String::new, |u| format!(", usually {:.3} {unit}", u as f64 / 1e6));
-    writeln!(
-        to,
-        "  {FAINT}{} {}{usual}, allowed {}; since {:.0} ms, told {:.0} ms after it could be known{FAINT:#}",
-        value(h.progress),
-        match h.unit {
-            orbit_ahd::Unit::CpuNs => "of CPU",
-            orbit_ahd::Unit::Instructions => "instructions",
-            orbit_ahd::Unit::WaitNs => "of waiting",
-        },
-        value(h.check_value),
-        ms(h.since),
-        ms(h.latency)
-    )?;
+    writeln!(to, "  {FAINT}{}{FAINT:#}", figures(h))?;
     for t in &h.threads {
         writeln!(to, "  {HEAD}thread {} ({}){HEAD:#} of process {} {}", t.tid, t.comm, t.pid, t.does)?;
         for f in &t.python {
@@ -129,4 +114,20 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
         }
     }
     to.flush()
+}
+
+/// How much it did or waited, against what is usual and allowed, and since when. Of a wait progress is the time since.
+fn figures(h: &Hang) -> String {
+    let (unit, what) = match h.unit {
+        Unit::CpuNs => ("ms", "of CPU"),
+        Unit::Instructions => ("million", "instructions"),
+        Unit::WaitNs => ("ms", "of waiting"),
+    };
+    let value = |n: u64| format!("{:.1} {unit}", n as f64 / 1e6);
+    let usual = h.usual.map_or_else(String::new, |u| format!(", usually {:.3} {unit}", u as f64 / 1e6));
+    // A ring is a hang from its first moment.
+    let allowed = if h.check_value == 0 { String::new() } else { format!(", allowed {}", value(h.check_value)) };
+    let since = if h.unit == Unit::WaitNs { String::new() } else { format!("since {:.0} ms, ", ms(h.since)) };
+    let told = format!("told {:.0} ms after it could be known", ms(h.latency));
+    format!("{} {what}{usual}{allowed}; {since}{told}", value(h.progress))
 }
