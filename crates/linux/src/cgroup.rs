@@ -5,8 +5,9 @@
 //! that needs the `memory` and `cpu` controllers enabled for children there, which the kernel refuses for a group that
 //! holds processes itself (all but the root); then the parent group is tried, which is where a delegated service manager
 //! (`DelegateSubgroup=`) or root may make one. With version 1 the `memory` and `cpu` hierarchies are used, either alone if
-//! need be. Groups are directories: [`Group::remove`], also done on drop, takes them away; [`sweep`] takes away those of
-//! programs that could not.
+//! need be; a process is put into the latter only once its time is bounded, for where the kernel has `RT_GROUP_SCHED` nothing in a
+//! new group there can have real-time priority. Groups are directories: [`Group::remove`], also done on drop, takes them away;
+//! [`sweep`] takes away those of programs that could not.
 //!
 //! Enabling a controller for children (version 2) stays when the group goes. Nothing else does.
 
@@ -16,6 +17,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The period over which processor time is bounded, in microseconds: the kernel's own default.
@@ -29,6 +31,8 @@ pub struct Group {
     memory: Option<PathBuf>,
     cpu: Option<PathBuf>,
     unified: bool,
+    /// Processes belong into `cpu` too, where that is another directory.
+    cpu_bounded: AtomicBool,
 }
 
 impl Group {
@@ -49,7 +53,7 @@ impl Group {
                 Err(e) => why.push(format!("{}: {e}", dir.display())),
             }
         }
-        let mut group = Group { memory: None, cpu: None, unified: false };
+        let mut group = Group { memory: None, cpu: None, unified: false, cpu_bounded: AtomicBool::new(false) };
         for (base, slot) in [(&bases.memory, &mut group.memory), (&bases.cpu, &mut group.cpu)] {
             let Some(base) = base else { continue };
             let dir = base.join(name);
@@ -133,7 +137,20 @@ impl Group {
             write(dir, "cpu.cfs_period_us", &PERIOD_US.to_string())
                 .and_then(|()| write(dir, "cpu.cfs_quota_us", &quota.to_string()))
         };
-        done.map_err(|e| if e.kind() == ErrorKind::NotFound { unsupported("kernel without CFS_BANDWIDTH") } else { e })
+        done.map_err(
+            |e| if e.kind() == ErrorKind::NotFound { unsupported("kernel without CFS_BANDWIDTH") } else { e },
+        )?;
+        if !self.unified && !self.cpu_bounded.swap(true, Ordering::Relaxed) {
+            let members = self.memory.as_ref().and_then(|m| fs::read_to_string(m.join("cgroup.procs")).ok());
+            for pid in members.unwrap_or_default().lines() {
+                // One that has ended meanwhile needs no bound.
+                match write(dir, "cgroup.procs", pid) {
+                    Err(e) if e.raw_os_error() != Some(libc::ESRCH) => return Err(e),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Moves a process, with all its threads, into the group.
@@ -141,7 +158,10 @@ impl Group {
     /// # Errors
     /// `ESRCH` when there is no such process, `EACCES` when the caller may not move it there.
     pub fn add(&self, pid: i32) -> io::Result<()> {
-        for dir in self.dirs() {
+        let mut dirs = self.dirs();
+        // Two directories: one a hierarchy.
+        dirs.truncate(if self.cpu_bounded.load(Ordering::Relaxed) { 2 } else { 1 });
+        for dir in dirs {
             write(&dir, "cgroup.procs", &pid.to_string())?;
         }
         Ok(())
@@ -343,7 +363,8 @@ fn create_unified(base: &Path, name: &str) -> io::Result<Group> {
     let dir = base.join(name);
     fs::create_dir(&dir)?;
     let has = |c: &str| lists(&dir.join("cgroup.controllers"), c).then(|| dir.clone());
-    let group = Group { memory: has("memory"), cpu: has("cpu"), unified: true };
+    let cpu_bounded = AtomicBool::new(false);
+    let group = Group { memory: has("memory"), cpu: has("cpu"), unified: true, cpu_bounded };
     match fs::read_to_string(dir.join("cgroup.type")) {
         Ok(kind) if kind.trim() != "domain" => {
             group.remove()?;

@@ -87,6 +87,64 @@ fn processor_time_is_held_down() {
     assert!(ran < passed / 3, "ran {ran} of {passed} ns at 10 %");
 }
 
+/// Gives the calling process real-time priority, and answers with the error.
+fn real_time() -> i32 {
+    let least = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameter outlives the call; the error's place is the thread's own.
+    unsafe {
+        if libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const least) == 0 { 0 } else { *libc::__errno_location() }
+    }
+}
+
+#[test]
+fn a_bound_on_memory_takes_no_real_time_priority_away() {
+    let Some(group) = group("real-time") else { return };
+    // SAFETY: the child makes one system call and ends.
+    let Some(free) = unsafe { raw_fork(0) }.expect("fork") else {
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(real_time()) }
+    };
+    let end = pidfd::wait(free.pidfd.expect("pidfd").as_fd(), false).expect("wait").expect("ended");
+    if end.status != 0 || !group.has_memory() {
+        println!("SKIP: needs real-time priority and the memory controller: {end:?}");
+        return;
+    }
+    group.set_memory(64 << 20).expect("set_memory");
+    let (_, fd) = child(&group, real_time);
+    let end = pidfd::wait(fd.as_fd(), false).expect("wait").expect("ended");
+    if group.dirs().len() == 1 && end.status == libc::EPERM {
+        println!("SKIP: needs version 1, where memory and cpu are apart: {:?}", group.dirs());
+        return;
+    }
+    assert_eq!(end, Ended { code: libc::CLD_EXITED, status: 0 });
+}
+
+#[test]
+fn a_bound_on_time_that_comes_later_holds_those_who_are_there() {
+    let Some(group) = group("later") else { return };
+    if !group.has_memory() || !group.has_cpu() {
+        println!("SKIP: needs both controllers");
+        return;
+    }
+    let (pid, fd) = child(&group, || {
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    });
+    let set = group.set_cpu(50);
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its groups");
+    pidfd::send_signal(fd.as_fd(), libc::SIGKILL).expect("kill");
+    pidfd::wait(fd.as_fd(), false).expect("wait");
+    match set {
+        Err(e) if e.kind() == std::io::ErrorKind::Unsupported => println!("SKIP: needs cpu bandwidth control: {e}"),
+        set => {
+            set.expect("set_cpu");
+            let is_in = |line: &&str| line.ends_with("-later");
+            assert_eq!(groups.lines().filter(is_in).count(), group.dirs().len(), "{groups}");
+        }
+    }
+}
+
 #[test]
 fn a_dropped_group_is_gone() {
     let Some(group) = group("dropped") else { return };

@@ -116,11 +116,43 @@ fn settle(cpu: usize, priority: i32) -> Result<(), Error> {
         let given = libc::sched_param { sched_priority: priority };
         if priority > 0 && libc::sched_setscheduler(0, libc::SCHED_FIFO, &given) != 0 {
             let why = io::Error::last_os_error();
-            let what = format!("giving the watcher of CPU {cpu} real-time priority {priority} (needs CAP_SYS_NICE)");
+            let what = format!("giving the watcher of CPU {cpu} real-time priority {priority} ({})", lacking());
             return Err(Error::of(&what, &why));
         }
     }
     Ok(())
+}
+
+/// What real-time priority is refused for: who has the capability may still be in a control group that has no real-time CPU time.
+fn lacking() -> String {
+    let text = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let status = text("/proc/self/status");
+    let effective = status.lines().find_map(|l| u64::from_str_radix(l.strip_prefix("CapEff:")?.trim(), 16).ok());
+    why_refused(effective.unwrap_or(0), &text("/proc/self/cgroup"))
+}
+
+/// The same, from the effective capabilities and the control groups of the process.
+fn why_refused(effective: u64, groups: &str) -> String {
+    const CAP_SYS_NICE: u32 = 23;
+    if effective & (1 << CAP_SYS_NICE) == 0 {
+        return "needs CAP_SYS_NICE".to_owned();
+    }
+    // `number:controllers:path`; version 2 has neither number nor controllers.
+    let path = |has: &dyn Fn(&str) -> bool| {
+        let mut lines = groups.lines().filter_map(|l| l.split_once(':')?.1.split_once(':'));
+        lines.find(|(controllers, _)| controllers.split(',').any(has)).map(|(_, path)| path)
+    };
+    if let Some(path) = path(&|c| c == "cpu").filter(|&p| p != "/") {
+        return format!(
+            "CAP_SYS_NICE is there, but control group {path} has no real-time CPU time: give it some in its cpu.rt_runtime_us, or start in the root group"
+        );
+    }
+    match path(&str::is_empty).filter(|&p| p != "/") {
+        Some(path) => format!(
+            "CAP_SYS_NICE is there, but not for control group {path}: with RT_GROUP_SCHED only the root group has real-time CPU time"
+        ),
+        None => "CAP_SYS_NICE is there: something else forbids it, as a filter of system calls does".to_owned(),
+    }
 }
 
 /// Monotonic nanoseconds, the kernel half's clock.
@@ -192,6 +224,27 @@ impl Shared {
         }
         if gone && claim(&self.ended[place], u64::MAX) {
             (self.handler)(&Event::Left { cpu });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::why_refused;
+
+    #[test]
+    fn why_there_is_no_real_time_priority() {
+        let nice = 1 << 23;
+        let one = "9:memory:/a\n1:cpu,cpuacct:/orbit-7-0-shd\n0::/\n";
+        for (effective, groups, said) in [
+            (!nice, one, "needs CAP_SYS_NICE"),
+            (nice, one, "group /orbit-7-0-shd has no"),
+            (nice, "1:cpu:/\n0::/user.slice\n", "for control group /user.slice"),
+            (nice, "1:cpu:/\n0::/\n", "something else"),
+            (nice, "", "something else"),
+        ] {
+            let why = why_refused(effective, groups);
+            assert!(why.contains(said), "{why}");
         }
     }
 }
