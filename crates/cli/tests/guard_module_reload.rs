@@ -54,7 +54,7 @@ fn a_detector_that_is_killed() {
 #[test]
 fn a_detector_that_no_longer_answers() {
     // Stopped, it is to the core as if it looped.
-    fails("stopped-detector", &[], libc::SIGSTOP, "TimedOut");
+    fails("stopped-detector", &[], libc::SIGSTOP, "not done at its deadline");
 }
 
 #[test]

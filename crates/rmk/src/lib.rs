@@ -21,7 +21,7 @@
 //! ```
 //!
 //! Everything that can be counted is counted in the kernel; only what passes a subscription's [`Filter`] is sent, and what finds
-//! no room is counted ([`Counts::lost`]), never silently dropped. PINS.md describes the twelve pins.
+//! no room is counted ([`Counts::lost`]), never silently dropped. README.md shows a module, PINS.md describes the twelve pins.
 
 mod command;
 mod core;

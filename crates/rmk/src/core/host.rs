@@ -59,7 +59,7 @@ impl Default for ModuleOptions {
 pub enum Report {
     /// The module reported this.
     Said(String),
-    /// The module failed and was unloaded: how.
+    /// The module failed and was unloaded: how, in words ([`orbit::Outcome`]'s).
     Failed(String),
     /// It was loaded again; events missed so far.
     Reloaded {
@@ -409,7 +409,7 @@ impl Host {
             Outcome::Returned(0) => Ok(refused),
             Outcome::Returned(NOT_STARTED) => Err("its process ended between two calls".into()),
             Outcome::Returned(code) => Err(format!("it did not understand the core ({code})")),
-            outcome => Err(format!("{outcome:?}")),
+            outcome => Err(outcome.to_string()),
         }
     }
 
