@@ -362,8 +362,12 @@ impl Ahd {
             return None;
         }
         let n = tids.len();
-        let why =
-            format!("each of the {n} threads of process {pid} waits for another one, and nobody is left to wake them");
+        let why = match n {
+            1 => format!("process {pid} has one thread, which waits for another one: nobody is there to wake it"),
+            _ => format!(
+                "each of the {n} threads of process {pid} waits for another one, and nobody is left to wake them"
+            ),
+        };
         let others = tids.into_iter().filter(|&t| t != tid).map(|t| (pid, t)).collect();
         Some(Verdict { why, sure: Sure::Likely, others, cycle: Vec::new(), allowed: hopeless, joint: true })
     }

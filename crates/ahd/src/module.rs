@@ -5,6 +5,7 @@
 //! guarded has left, and is not looked at any more; a report has at most `MOST` bytes. Knows nothing after it was loaded again: threads'
 //! habits are learnt anew, and a hang that goes on is told again.
 
+use crate::proc::gone;
 use crate::report::{Event, Hang};
 use crate::{Ahd, Config, Named, json};
 use orbit_rmk::{Context, Filter, Module, ModuleOptions};
@@ -81,7 +82,7 @@ impl Module for Detector {
         }
         for &pid in &now {
             if let Err(e) = self.ahd.add(pid)
-                && e.raw_os_error() != Some(libc::ESRCH)
+                && !gone(&e)
             {
                 let text = format!("process {pid} cannot be looked into ({e}): needs the same user, or CAP_SYS_PTRACE");
                 context.report(line(Event::Trouble { pid, text }));

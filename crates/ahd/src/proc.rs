@@ -142,6 +142,11 @@ pub(crate) fn sched(file: &File) -> Option<Sched> {
     Some(Sched { run: f.next()??, wait: f.next()??, slices: f.next()?? })
 }
 
+/// Whether the error says that the process or thread has ended: its files are gone, or read as nobody's.
+pub(crate) fn gone(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+}
+
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -183,6 +188,21 @@ fn call(line: &str) -> Option<Call> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_that_has_ended_is_no_trouble() {
+        let dir = Dir::open(std::process::id() as i32).unwrap();
+        // SAFETY: a plain call.
+        let tid = std::thread::spawn(|| unsafe { libc::gettid() }).join().unwrap();
+        // It may be seen for a moment longer than it is waited for.
+        let ended = (0..10_000).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            dir.call(tid).err()
+        });
+        assert!(ended.as_ref().is_some_and(gone), "{ended:?}");
+        assert!(Dir::open(-1).is_err_and(|e| gone(&e)));
+        assert!(!gone(&io::ErrorKind::PermissionDenied.into()) && !gone(&io::Error::from_raw_os_error(libc::EACCES)));
+    }
 
     #[test]
     fn kernel_lines_and_rubbish() {

@@ -7,6 +7,7 @@
 use crate::Config;
 use crate::describe::Stacks;
 use crate::named::Sections;
+use crate::proc::gone;
 use crate::progress::Source;
 use crate::report::{Event, Hang, Kind};
 use crate::shares::Shares;
@@ -241,7 +242,7 @@ impl Ahd {
                     }
                 }
                 Ok(None) => {}
-                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(e) if gone(&e) => {}
                 Err(e) if !p.troubled => {
                     p.troubled = true;
                     let text = format!(
