@@ -33,6 +33,16 @@ pub enum Error {
         /// How long was waited, in milliseconds.
         waited_ms: u64,
     },
+    /// The thread runs inside the kernel: to stop it could end its call early.
+    InKernel {
+        /// The thread.
+        tid: i32,
+    },
+    /// The thread goes in and out of calls that a stop could end early, too fast to be seen in one.
+    Restless {
+        /// The thread.
+        tid: i32,
+    },
     /// Any other failure of a call.
     Io {
         /// The process or thread looked at.
@@ -85,6 +95,16 @@ impl std::fmt::Display for Error {
                 f,
                 "thread {tid} did not stop within {waited_ms} ms: it waits inside the kernel where it cannot be interrupted, or gets no CPU"
             ),
+            Error::InKernel { tid } => write!(
+                f,
+                "thread {tid} runs inside the kernel, and was not stopped, for that could end its call early; its stack can be seen with CAP_PERFMON"
+            ),
+            Error::Restless { tid } => {
+                write!(
+                    f,
+                    "thread {tid} goes in and out of calls that a stop could end early, too fast to be seen in one"
+                )
+            }
             Error::Io { id, what, source } => write!(f, "{what} of {id}: {source}"),
         }
     }

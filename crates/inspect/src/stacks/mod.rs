@@ -3,8 +3,9 @@
 //! Owns: the files mapped into the process, parsed once and kept. Promises: each thread is stopped by itself, only while
 //! its registers and at most [`MAX_STACK`] bytes of its stack are copied (some 30 us), and let go before the next one; the
 //! stacks are unwound afterwards, from the copies. How long each was stopped is told. What the threads did when stopped they go on
-//! with: one that sleeps in a call that a stop would end early (`epoll_wait`, a socket with a time limit) is not stopped, and where it goes to
-//! sleep in that very moment the call is made again ([`begin_again`]).
+//! with: a stop would end some calls early (`epoll_wait`), or after a part (`write` to a pipe, `read` of `/dev/urandom`). So only those are stopped that
+//! sleep in a call known to be harmless, or run in their own code ([`place()`]); where one goes to sleep in that very moment the call is made
+//! again ([`begin_again`]).
 //! Refuses: goroutines that are on no thread; code generated at run time has no names, and is passed by frame pointer.
 //!
 //! What happens in [`Unwinder::capture`]: read the map; parse files not yet known; in a thread of its own, for each thread
@@ -15,10 +16,12 @@ pub(crate) mod elf;
 mod go;
 mod lines;
 pub(crate) mod module;
+mod place;
 mod stop;
 pub(crate) mod symbols;
 mod unwind;
 
+pub use place::{Clock, Place, place};
 pub use stop::{MAX_STACK, PATIENCE, begin_again};
 pub use symbols::MAX_NAME;
 pub(crate) use symbols::{object, readable};
@@ -28,13 +31,17 @@ use elf::Room;
 use module::Module;
 use std::collections::HashMap;
 use std::time::Duration;
-use stop::Copied;
+use stop::{Copied, Does};
 use unwind::{Regs, Stuck};
 
 /// Frames of one stack at most.
 pub const MAX_FRAMES: usize = 512;
 /// Files kept parsed at most.
 const MAX_MODULES: usize = 4096;
+/// Looks at a thread that goes in and out of its calls.
+const TRIES: u32 = 20;
+/// CPU time inside the kernel after which a thread is in a long call, or in one after the other: it is not stopped.
+const LONG_CALL: Duration = Duration::from_millis(2);
 /// Bytes of all files of a process kept at most; what is beyond has no names or lines.
 pub const MAX_KEPT: usize = 3 << 30;
 
@@ -83,6 +90,8 @@ pub enum How {
     Stopped,
     /// The thread slept and was left alone; only stack pointer and program counter are known, so the stack may end early.
     Asleep,
+    /// The thread ran inside the kernel and was left alone; all registers are known, as they were in its own code.
+    Inside,
     /// Not at all.
     Not,
 }
@@ -194,21 +203,37 @@ impl Unwinder {
         let (gentle, states) = (self.gentle, self.states);
         let one = |tid: i32| -> (How, Result<Copied, Error>, Option<Error>) {
             // One that wakes up while it is looked at may fall asleep again.
-            for _ in 0..3 {
-                if !gentle && !stop::is_delicate(pid, tid) {
-                    break;
+            for last in (0..TRIES).map(|i| i + 1 == TRIES) {
+                let does = stop::does(pid, tid);
+                let _clock;
+                if does == Does::Runs {
+                    let (place, inside, clock) = place::with_stack(pid, tid, LONG_CALL, &maps);
+                    _clock = clock;
+                    match (place, inside) {
+                        (Place::Asleep, _) => continue,
+                        (Place::Kernel, Some(c)) => return (How::Inside, Ok(c), None),
+                        (Place::Kernel, None) => return (How::Not, Err(Error::InKernel { tid }), None),
+                        (Place::Unknown, _) => {
+                            let waited_ms = place::PATIENCE.as_millis() as u64;
+                            return (How::Not, Err(Error::NotStopped { tid, waited_ms }), None);
+                        }
+                        (Place::Own, _) => {}
+                    }
+                } else if does == Does::Waits || gentle && !last {
+                    match stop::asleep(pid, tid, &maps) {
+                        Ok(Some(c)) => return (How::Asleep, Ok(c), None),
+                        _ => continue,
+                    }
                 }
-                if let Ok(Some(c)) = stop::asleep(pid, tid, &maps) {
-                    return (How::Asleep, Ok(c), None);
-                }
+                return match stop::stopped(pid, tid, &maps, states) {
+                    Ok(c) => (How::Stopped, Ok(c), None),
+                    Err(e) => match stop::asleep(pid, tid, &maps) {
+                        Ok(Some(c)) => (How::Asleep, Ok(c), Some(e)),
+                        _ => (How::Not, Err(e), None),
+                    },
+                };
             }
-            match stop::stopped(pid, tid, &maps, states) {
-                Ok(c) => (How::Stopped, Ok(c), None),
-                Err(e) => match stop::asleep(pid, tid, &maps) {
-                    Ok(Some(c)) => (How::Asleep, Ok(c), Some(e)),
-                    _ => (How::Not, Err(e), None),
-                },
-            }
+            (How::Not, Err(Error::Restless { tid }), None)
         };
         // A thread of its own: when it ends, the kernel lets go of whatever it still traces.
         let copies: Vec<_> = std::thread::scope(|s| {

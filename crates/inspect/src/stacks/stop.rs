@@ -2,7 +2,8 @@
 //!
 //! Owns: ptrace. Promises: a thread is let go before the next one is stopped; one that does not stop in time is given up;
 //! all are let go at the latest when the thread that stops them ends, for the kernel ties a tracer's hold to that thread,
-//! and each capture runs in one of its own. No call of the thread ends early for it (see [`begin_again`]). A signal that comes in between is handed on. The exit status of a thread that ends
+//! and each capture runs in one of its own. No call of the thread ends early for it: whoever stops one asks first what it [`does`], and one that falls asleep just
+//! then is helped by [`begin_again`]. A signal that comes in between is handed on. The exit status of a thread that ends
 //! meanwhile is never collected: it may be a child of this process, and others wait for it.
 
 use super::unwind::Regs;
@@ -107,26 +108,44 @@ pub fn begin_again(tid: i32) {
     }
 }
 
-/// Whether a thread sleeps in a call that a stop would end early, or whose time limit would begin anew.
-pub(crate) fn is_delicate(pid: i32, tid: i32) -> bool {
-    let line = procfs::text(&format!("/proc/{pid}/task/{tid}/syscall"), 512).unwrap_or_default();
-    let Some(Seen::In(call)) = Seen::parse(line.as_bytes()) else {
-        return false;
-    };
-    match call.nr {
-        libc::SYS_futex | libc::SYS_wait4 | libc::SYS_waitid | libc::SYS_flock | libc::SYS_fcntl | libc::SYS_pause => {
-            false
-        }
-        // No stop reaches a parent that waits for the child of its vfork: that is told.
-        libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3 => false,
-        // Of a pipe the kernel makes them again by itself.
-        libc::SYS_read | libc::SYS_readv | libc::SYS_write | libc::SYS_writev => {
-            let link = std::fs::read_link(format!("/proc/{pid}/task/{tid}/fd/{}", call.args[0] as i32));
-            !link.is_ok_and(|l| l.as_os_str().as_encoded_bytes().starts_with(b"pipe:"))
-        }
-        _ => true,
-    }
+/// What a thread does, as far as a stop is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Does {
+    /// It runs, or waits for a CPU: perhaps inside a call.
+    Runs,
+    /// It sleeps where a stop changes nothing.
+    Rests,
+    /// It sleeps in a call that a stop would end early, or whose time limit would begin anew: all that are not known to be harmless.
+    Waits,
 }
+
+/// What a thread does now.
+pub(crate) fn does(pid: i32, tid: i32) -> Does {
+    let line = procfs::text(&format!("/proc/{pid}/task/{tid}/syscall"), 512).unwrap_or_default();
+    let call = match Seen::parse(line.as_bytes()) {
+        Some(Seen::Running) => return Does::Runs,
+        Some(Seen::In(call)) => call,
+        // A page fault of the thread's own code begins again. Who may not see this may not stop it either.
+        Some(Seen::Outside(..)) | None => return Does::Rests,
+    };
+    let harmless = match call.nr {
+        libc::SYS_futex => FUTEX_WAITS.contains(&(call.args[1] as libc::c_int & libc::FUTEX_CMD_MASK)),
+        libc::SYS_wait4 | libc::SYS_waitid | libc::SYS_flock | libc::SYS_fcntl | libc::SYS_pause => true,
+        // No stop reaches a parent that waits for the child of its vfork: that is told.
+        libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3 => true,
+        // Of a pipe the kernel makes them again by itself: one that waits has read nothing yet. One that writes may have written a part.
+        libc::SYS_read | libc::SYS_readv => {
+            let link = std::fs::read_link(format!("/proc/{pid}/task/{tid}/fd/{}", call.args[0] as i32));
+            link.is_ok_and(|l| l.as_os_str().as_encoded_bytes().starts_with(b"pipe:"))
+        }
+        _ => false,
+    };
+    if harmless { Does::Rests } else { Does::Waits }
+}
+
+/// Waits for a futex that the kernel begins again with the time that is left.
+const FUTEX_WAITS: [libc::c_int; 4] = [libc::FUTEX_WAIT, libc::FUTEX_WAIT_BITSET, libc::FUTEX_LOCK_PI, FUTEX_LOCK_PI2];
+const FUTEX_LOCK_PI2: libc::c_int = 13;
 
 /// The registers of a stopped thread.
 fn registers(tid: i32) -> Result<libc::user_regs_struct, Error> {
@@ -254,7 +273,7 @@ pub(crate) fn asleep(pid: i32, tid: i32, maps: &Maps) -> Result<Option<Copied>, 
 }
 
 /// The stack from just below its pointer, where leaf functions keep things, to the end of its mapping.
-fn copy(pid: i32, sp: u64, maps: &Maps) -> (u64, Vec<u8>) {
+pub(super) fn copy(pid: i32, sp: u64, maps: &Maps) -> (u64, Vec<u8>) {
     let base = (sp & !7).saturating_sub(128);
     let end = maps.at(sp).map_or(u64::MAX, |m| m.end);
     let len = MAX_STACK.min(usize::try_from(end - base.min(end)).unwrap_or(MAX_STACK));

@@ -1,0 +1,99 @@
+// Threads in calls that end after a part when a thread is stopped: each moves much, slowly. Prints "ready", and at the end a line a thread: its
+// name, and how many of its calls did not move all.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define KEEP __attribute__((noinline, noclone))
+enum { MANY = 1 << 20, RANDOM = 48 << 20, READS = 8 };
+
+static const char *const names[] = {"pipe", "socket", "all", "urandom", "getrandom"};
+enum { COUNT = sizeof names / sizeof *names };
+static int short_of[COUNT];
+
+// The other side: nothing for a while, then all.
+static void *drains(void *arg) {
+    static char gone[MANY];
+    sleep(2);
+    for (long left = MANY, n; left > 0; left -= n)
+        if ((n = read((int)(long)arg, gone, (size_t)left)) <= 0) abort();
+    return NULL;
+}
+
+static void *feeds(void *arg) {
+    char bytes[100] = {0};
+    for (int i = 0; i < 10; i++) {
+        usleep(200000);
+        if (send((int)(long)arg, bytes, sizeof bytes, 0) != sizeof bytes) abort();
+    }
+    return NULL;
+}
+
+static void beside(void *(*run)(void *), int fd) {
+    pthread_t t;
+    if (pthread_create(&t, NULL, run, (void *)(long)fd)) abort();
+}
+
+KEEP int writes_to_a_pipe(void) {
+    int ends[2];
+    if (pipe(ends)) abort();
+    beside(drains, ends[0]);
+    return write(ends[1], calloc(1, MANY), MANY) != MANY;
+}
+
+KEEP int writes_to_a_socket(void) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) abort();
+    beside(drains, ends[0]);
+    return send(ends[1], calloc(1, MANY), MANY, 0) != MANY;
+}
+
+KEEP int receives_all(void) {
+    char bytes[1000];
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) abort();
+    beside(feeds, ends[1]);
+    return recv(ends[0], bytes, sizeof bytes, MSG_WAITALL) != sizeof bytes;
+}
+
+KEEP int reads_random_bytes(void) {
+    int fd = open("/dev/urandom", O_RDONLY), n = 0;
+    char *bytes = malloc(RANDOM);
+    for (int i = 0; i < READS; i++) n += read(fd, bytes, RANDOM) != RANDOM;
+    return n;
+}
+
+KEEP int gets_random_bytes(void) {
+    int n = 0;
+    char *bytes = malloc(RANDOM);
+    for (int i = 0; i < READS; i++) n += getrandom(bytes, RANDOM, 0) != RANDOM;
+    return n;
+}
+
+static int (*const calls[])(void) = {
+    writes_to_a_pipe, writes_to_a_socket, receives_all, reads_random_bytes, gets_random_bytes,
+};
+
+static void *run(void *arg) {
+    long i = (long)arg;
+    pthread_setname_np(pthread_self(), names[i]);
+    short_of[i] = calls[i]();
+    return NULL;
+}
+
+int main(void) {
+    pthread_t threads[COUNT];
+    for (long i = 0; i < COUNT; i++)
+        if (pthread_create(&threads[i], NULL, run, (void *)i)) return 3;
+    puts("ready");
+    fflush(stdout);
+    for (int i = 0; i < COUNT; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < COUNT; i++) printf("%s: %d short\n", names[i], short_of[i]);
+    return 0;
+}

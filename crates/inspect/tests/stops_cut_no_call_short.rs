@@ -1,0 +1,58 @@
+//! Taking stacks cuts no call short that has moved a part of its bytes, and the stacks of threads in such calls are told all the same.
+
+mod common;
+use common::Dir;
+use orbit_inspect::Error;
+use orbit_inspect::stacks::{How, Unwinder};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Threads of `parts.c`, and the functions that make their calls.
+const CALLS: [(&str, &str); 5] = [
+    ("pipe", "writes_to_a_pipe"),
+    ("socket", "writes_to_a_socket"),
+    ("all", "receives_all"),
+    ("urandom", "reads_random_bytes"),
+    ("getrandom", "gets_random_bytes"),
+];
+
+#[test]
+fn calls_that_move_much() {
+    let dir = Dir::new("stop-parts");
+    let program = dir.build("parts.c", &["-O1", "-g"]);
+    let mut child = Command::new(program).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+    assert_eq!(lines.next().as_deref(), Some("ready"));
+    // One on its way into its call may still be stopped as it enters it: each is inside by then.
+    std::thread::sleep(Duration::from_millis(500));
+    let mut unwinder = Unwinder::new(child.id() as i32).expect("it runs");
+    let mut told: BTreeMap<&str, [u32; 3]> = BTreeMap::new();
+    let mut hidden = false;
+    while let Ok(None) = child.try_wait() {
+        for stack in unwinder.capture(&[]) {
+            let Some((name, function)) = CALLS.into_iter().find(|(name, _)| *name == stack.comm) else {
+                continue;
+            };
+            let whole = stack.frames.iter().any(|f| f.function.as_deref() == Some(function));
+            match stack.how {
+                How::Asleep if whole => told.entry(name).or_default()[0] += 1,
+                How::Inside if whole => told.entry(name).or_default()[1] += 1,
+                How::Stopped if whole => told.entry(name).or_default()[2] += 1,
+                _ => hidden |= matches!(stack.error, Some(Error::InKernel { .. })),
+            }
+        }
+    }
+    println!("stacks told of threads asleep, inside the kernel, stopped: {told:?}");
+    let ends: Vec<String> = lines.collect();
+    assert_eq!(ends, CALLS.map(|(name, _)| format!("{name}: 0 short")));
+    for (name, _) in CALLS {
+        let ([asleep, inside, _], runs) = (told.get(name).copied().unwrap_or_default(), name.ends_with("random"));
+        if runs && inside == 0 && hidden {
+            println!("SKIP: stacks of threads inside the kernel are not shown here");
+        } else {
+            assert!(if runs { inside } else { asleep } > 0, "{name}: {told:?}");
+        }
+    }
+}
