@@ -117,13 +117,14 @@ impl Ahd {
         let usual = |nr| points.waits_in(nr);
         let faults = p.dir.faults(tid);
         let mut look = exam::look(tid, &file, &usual);
-        if let Look::Spins { .. } = look {
+        if let Look::Spins { .. } | Look::Kernel = look {
             look = exam::look(tid, &file, &usual);
         }
         let Some(burst) = t.burst.as_mut() else {
             return;
         };
         let progress = t.sched.run.saturating_sub(burst.run);
+        let inside = matches!(look, Look::Kernel);
         let (calls, sure) = match look {
             Look::Waits => {
                 t.ease = (t.ease * 2).min(MOST_EASE);
@@ -132,6 +133,8 @@ impl Ahd {
             }
             Look::Starved | Look::Left => return,
             Look::Spins { calls } => (Some(calls), Sure::Likely),
+            // It comes to an end, in all likelihood, but not soon.
+            Look::Kernel => (None, Sure::Guess),
             Look::Refused(e) => {
                 if !p.troubled {
                     p.troubled = true;
@@ -145,9 +148,9 @@ impl Ahd {
                 (None, Sure::Guess)
             }
         };
-        // One long job makes calls, or takes new memory: more patience before it is said to spin.
+        // One long job makes calls, or takes new memory: more patience before it is said to hang.
         let grows = p.dir.faults(tid).saturating_sub(faults) >= FAULTS;
-        let patience = match (grows, calls.is_some_and(|n| n > 0)) {
+        let patience = match (grows, inside || calls.is_some_and(|n| n > 0)) {
             (true, _) => (check * WORKS).max(self.config.limit.as_nanos() as u64),
             (false, true) => check * WORKS,
             (false, false) => 0,
@@ -164,18 +167,23 @@ impl Ahd {
         t.told = Some((Kind::Busy, now));
         let (began, usual) = (burst.began, t.history.usual());
         let counted = t.counted(&p.dir, progress, check, usual);
-        let threads = self.stacks.involve(vec![(pid, tid, "spins".into())], false);
+        let does = if inside { "is inside the kernel" } else { "spins" };
+        let threads = self.stacks.involve(vec![(pid, tid, does.into())], false);
         let ms = |ns: u64| ns as f64 / 1e6;
-        let mut why = format!(
-            "thread {tid} spins in {}: {:.0} ms of CPU without getting back to its main loop",
-            threads.first().map_or_else(String::new, |t| place(&t.stack)),
-            ms(progress)
-        );
+        let stack = threads.first().map_or(&[][..], |t| &t.stack);
+        let doing = match stack.first().filter(|_| inside) {
+            Some(f) => format!("is inside a system call, of {f}, made by {}", place(stack)),
+            None if inside => "is inside the kernel".into(),
+            None => format!("spins in {}", place(stack)),
+        };
+        let mut why =
+            format!("thread {tid} {doing}: {:.0} ms of CPU without getting back to its main loop", ms(progress));
         match usual {
             Some(u) => why += &format!(", usually {:.3} ms", ms(u)),
             None => why += &allowed_only(check),
         }
         match calls {
+            None if inside => why += "; all of it lately inside the kernel, in one long call or one after the other",
             Some(0) => why += "; it makes no system calls",
             Some(_) => why += "; it makes system calls, but none it usually waits in",
             None => why += "; it may not be traced, so it was not examined",

@@ -1,13 +1,14 @@
 //! Examining a thread that is suspected to spin: does it get back to its main loop?
 //!
-//! Owns: following one thread's system calls by ptrace for a short while. Promises: ends at the first call the thread
+//! Owns: following one thread's system calls by ptrace for a short while. Promises: a thread that is inside the kernel is not stopped, for
+//! that could end its call early ([`place()`]): of one that was nowhere else for [`CPU`] that is said. Ends at the first call the thread
 //! usually waits in (of a healthy server that is after microseconds), else once the thread got [`CPU`] of CPU time, and
 //! at the latest after [`PATIENCE`]; signals that come in between are handed on; the thread is let go whatever happens,
 //! because the kernel ties the hold to the examining thread, and that one ends with the examination. Never collects an ended child: its
 //! status is for whoever started it. Refuses: threads that another program traces.
 
 use crate::proc;
-use orbit_inspect::stacks::begin_again;
+use orbit_inspect::stacks::{Place, begin_again, place};
 use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
@@ -28,7 +29,9 @@ pub(crate) enum Look {
     Waits,
     /// It ran and made none; so many other calls.
     Spins { calls: u32 },
-    /// It ran too little to tell.
+    /// It ran inside the kernel all the time: in one long call, or in one after the other.
+    Kernel,
+    /// It ran too little to tell, or waits.
     Starved,
     /// It has ended, or was stopped by somebody else.
     Left,
@@ -36,7 +39,7 @@ pub(crate) enum Look {
     Refused(io::Error),
 }
 
-/// Follows a thread. `usual` says which calls are its main loop's. Blocks for [`PATIENCE`] at most.
+/// Follows a thread. `usual` says which calls are its main loop's. Blocks for twice [`PATIENCE`] at most.
 pub(crate) fn look(tid: i32, sched: &File, usual: &(dyn Fn(i64) -> bool + Sync)) -> Look {
     std::thread::scope(|s| {
         let examiner = s.spawn(|| follow(tid, sched, usual));
@@ -70,12 +73,19 @@ fn follow(tid: i32, sched: &File, usual: &dyn Fn(i64) -> bool) -> Look {
     let Some(before) = proc::sched(sched) else {
         return Look::Left;
     };
+    let (place, clock) = place(tid, CPU);
+    match place {
+        Place::Own => {}
+        Place::Kernel => return Look::Kernel,
+        Place::Asleep | Place::Unknown => return Look::Starved,
+    }
     if let Err(e) = trace(libc::PTRACE_SEIZE, tid, libc::PTRACE_O_TRACESYSGOOD as usize) {
         return if e.raw_os_error() == Some(libc::ESRCH) { Look::Left } else { Look::Refused(e) };
     }
     if trace(libc::PTRACE_INTERRUPT, tid, 0).is_err() {
         return Look::Left;
     }
+    drop(clock);
     let start = Instant::now();
     let mut quiet = start;
     let mut calls = 0;

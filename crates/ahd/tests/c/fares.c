@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -309,6 +310,16 @@ static void *spins_when_asked(void *a) {
     return a;
 }
 
+// One long call that uses CPU. Ends the program: 7 if the call did all it was asked for.
+KEEP void one_long_call(void) {
+    enum { PART = 3 << 19, PARTS = 1023 };
+    static struct iovec parts[PARTS];
+    void *bytes = malloc(PART);
+    memset(bytes, 1, PART);
+    for (int i = 0; i < PARTS; i++) parts[i] = (struct iovec){bytes, PART};
+    _exit(readv(open("/dev/urandom", O_RDONLY), parts, PARTS) == (ssize_t)PART * PARTS ? 7 : 8);
+}
+
 int main(int argc, char **argv) {
     const char *way = argc > 1 ? argv[1] : "";
     double number = argc > 2 ? atof(argv[2]) : 0;
@@ -392,6 +403,9 @@ int main(int argc, char **argv) {
         pthread_create(&t, NULL, holds, NULL);
         poll(NULL, 0, 100);
         pthread_mutex_lock(&other);
+    } else if (!strcmp(way, "long-call")) {
+        while (!asked) poll(NULL, 0, 20);
+        one_long_call();
     } else if (!strcmp(way, "behind")) {
         // The threads that hang come after many that sleep and wake up.
         pthread_t t;
