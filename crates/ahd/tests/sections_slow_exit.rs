@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 static REQUEST: Section = section!("request");
 
 const WAY: &str = "ORBIT_AHD_TEST_SLOW_EXIT";
-const ROUNDS: u32 = 20;
+const ROUNDS: u32 = 10;
 const SLOW: Duration = Duration::from_millis(300);
 
 fn work(time: Duration) {
