@@ -36,8 +36,7 @@ fn a_ring_of_known_age() {
 }
 
 #[test]
-fn a_ring_that_was_not_looked_at_for_long() {
-    // Watched from when it has stood for a while: nothing before the first look is known of it.
+fn a_ring_that_was_there_before() {
     let dir = Dir::new("times-old");
     let Some(fares) = dir.program() else { return };
     let program = Program::start(Command::new(fares).args(["behind", "0", "ring"]));
@@ -45,12 +44,10 @@ fn a_ring_that_was_not_looked_at_for_long() {
     program.signal(libc::SIGUSR1);
     std::thread::sleep(Duration::from_secs(1));
     let joined = Instant::now();
-    let config = Config { period: Duration::from_millis(500), ..Config::default() };
-    let mut watcher = Watcher::of(program.pid(), config);
+    let mut watcher = Watcher::of(program.pid(), Config::default());
     let hang = watcher.hang();
     agree(hang);
-    // Two looks: it stood between them at least.
-    assert!(hang.since >= Duration::from_millis(490) && hang.since <= joined.elapsed(), "{hang:#?}");
+    assert!(hang.since <= joined.elapsed(), "nothing is known of it from before: {hang:#?}");
 }
 
 #[test]
