@@ -15,6 +15,7 @@ use crate::area::fault;
 use crate::channel::{COPIER_DONE, COPIER_GONE, COPIER_WAITED_FOR, Slot, Up};
 use crate::error::{Error, Result};
 use crate::log::PAGE;
+use crate::own::{File, file_of};
 
 /// Pages to copy: `pages` from `from` to `to`, which is `at` bytes into the replica.
 pub(crate) struct Part {
@@ -23,22 +24,8 @@ pub(crate) struct Part {
     pub pages: usize,
     /// The replica's descriptor, and the file that it should be: main may have closed it.
     pub replica: RawFd,
-    pub inode: Inode,
+    pub file: File,
     pub at: usize,
-}
-
-/// Which file a descriptor is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Inode(libc::dev_t, libc::ino_t);
-
-/// The file of a descriptor, and the bytes of memory it has; nothing if it is closed.
-pub(crate) fn file(fd: RawFd) -> Option<(Inode, usize)> {
-    // SAFETY: an all-zero stat is valid, and fstat writes nothing else.
-    unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        let is_open = libc::fstat(fd, &mut stat) == 0;
-        is_open.then_some((Inode(stat.st_dev, stat.st_ino), stat.st_blocks as usize * 512))
-    }
 }
 
 /// A copier at work, seen from main.
@@ -153,7 +140,7 @@ unsafe fn copy(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>, main: i3
 /// As for [`start`].
 unsafe fn copy_part(part: &Part) {
     let bytes = part.pages * PAGE;
-    let known = file(part.replica).is_some_and(|(inode, _)| inode == part.inode);
+    let known = file_of(part.replica).is_ok_and(|(file, _)| file == part.file);
     // Where the next page with memory is, or the next without, from `from` on.
     let next = |whence: i32, from: usize| {
         // SAFETY: a plain call; what it moves is the position, which nobody uses.

@@ -2,7 +2,7 @@
 //! closed, only as long as its number still names the file that it named at first.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 pub(crate) struct Own {
     /// None only while it is dropped.
@@ -10,12 +10,13 @@ pub(crate) struct Own {
     file: File,
 }
 
-/// Device and inode.
-type File = (libc::dev_t, libc::ino_t);
+/// Which file a descriptor names: device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct File(libc::dev_t, libc::ino_t);
 
 impl Own {
     pub fn new(fd: OwnedFd) -> io::Result<Own> {
-        let file = file_of(fd.as_fd())?;
+        let (file, _) = file_of(fd.as_raw_fd())?;
         Ok(Own { fd: Some(fd), file })
     }
 
@@ -25,7 +26,7 @@ impl Own {
     /// Its number names nothing any more, or another file.
     pub fn get(&self) -> io::Result<BorrowedFd<'_>> {
         let Some(fd) = &self.fd else { return Err(io::Error::from_raw_os_error(libc::EBADF)) };
-        let is_own = file_of(fd.as_fd()).is_ok_and(|file| file == self.file);
+        let is_own = file_of(fd.as_raw_fd()).is_ok_and(|(file, _)| file == self.file);
         is_own.then(|| fd.as_fd()).ok_or_else(|| {
             io::Error::other(format!("descriptor {}, which is the orbit's own, was closed by the task", fd.as_raw_fd()))
         })
@@ -41,12 +42,16 @@ impl Drop for Own {
     }
 }
 
-fn file_of(fd: BorrowedFd<'_>) -> io::Result<File> {
-    // SAFETY: a stat is plain data, filled by the kernel.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the struct outlives the call.
-    match unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } {
-        0 => Ok((stat.st_dev, stat.st_ino)),
+/// The file of this number, and the bytes of memory that it has. Async-signal-safe.
+pub(crate) fn file_of(fd: RawFd) -> io::Result<(File, usize)> {
+    // SAFETY: an all-zero stat is valid, and fstat writes nothing else.
+    let (stat, status) = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        let status = libc::fstat(fd, &mut stat);
+        (stat, status)
+    };
+    match status {
+        0 => Ok((File(stat.st_dev, stat.st_ino), stat.st_blocks as usize * 512)),
         _ => Err(io::Error::last_os_error()),
     }
 }

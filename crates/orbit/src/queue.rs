@@ -378,7 +378,7 @@ impl Inner {
                     to: to.wrapping_add(first * PAGE),
                     pages: count,
                     replica: replica.fd.as_raw_fd(),
-                    inode: replica.inode,
+                    file: replica.file,
                     at: first * PAGE,
                 }));
             } else if idle {

@@ -1,6 +1,5 @@
 //! Main's hold on one orbit's copy of one area, and the way of the pages into it.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,9 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use orbit_linux::memfd;
 
 use crate::area::{Area, OwedSet, PageRuns, fault};
-use crate::copier::{self, Inode};
 use crate::error::{Error, Result};
 use crate::log::PAGE;
+use crate::own::{File, file_of};
 use crate::shared::Shared;
 use crate::stream;
 use crate::task::Attach;
@@ -26,7 +25,7 @@ pub(crate) struct Replica {
     /// What this orbit has not been sent of the area yet.
     pub owed: Arc<OwedSet>,
     pub fd: OwnedFd,
-    pub inode: Inode,
+    pub file: File,
     /// Shared with the supervisor, who populates it.
     pub alias: Arc<Shared>,
     /// Pages of it that the supervisor was asked to populate.
@@ -51,8 +50,7 @@ impl Replica {
         let alias = fault::check()
             .and_then(|()| Shared::map(fd.as_fd(), area.limit()))
             .map_err(|e| Error::system(doing(), e))?;
-        let (inode, _) =
-            copier::file(fd.as_raw_fd()).ok_or_else(|| Error::system(doing(), io::Error::last_os_error()))?;
+        let (file, _) = file_of(fd.as_raw_fd()).map_err(|e| Error::system(doing(), e))?;
         let owed = area.attach()?;
         let alias = Arc::new(alias);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -62,7 +60,7 @@ impl Replica {
             first_call,
             owed,
             fd,
-            inode,
+            file,
             alias,
             mapped: 0,
             copied_in_a_row: 0,
@@ -96,8 +94,7 @@ impl Replica {
 
     /// Whether more than an eighth of its first `pages` pages have no memory: giving it to them would cost what it saves.
     pub fn is_sparse(&self, pages: usize) -> bool {
-        copier::file(self.fd.as_raw_fd())
-            .is_none_or(|(inode, bytes)| inode != self.inode || bytes < pages * PAGE / 8 * 7)
+        !file_of(self.fd.as_raw_fd()).is_ok_and(|(file, bytes)| file == self.file && bytes >= pages * PAGE / 8 * 7)
     }
 
     /// Whether a call that goes to a copier should harvest (protect the written pages again) first. Protecting costs main
