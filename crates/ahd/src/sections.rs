@@ -271,12 +271,24 @@ impl Ahd {
                 places.get(&(tid, section)).map(|q| (q.active.map(|a| a.began), q.seq, section))
             };
             suspects.sort_by_key(|f| std::cmp::Reverse(rank(f.tid, f.section)));
-            // A wait is the innermost section's: those around it wait with it.
-            let innermost = |f: &Finding| {
-                let open = places.iter().filter(|((tid, _), q)| *tid == f.tid && q.active.is_some());
-                open.map(|(&(tid, section), _)| rank(tid, section)).max() == Some(rank(f.tid, f.section))
+            let within = |f: &Finding| {
+                let (tid, of) = (f.tid, rank(f.tid, f.section));
+                let open = places.range((tid, 0)..=(tid, usize::MAX)).filter_map(|(key, q)| Some((key.1, q.active?)));
+                open.filter(move |(section, _)| rank(tid, *section) > of)
             };
-            suspects.retain(|f| !matches!(f.found, Found::Suspect(Kind::Blocked)) || innermost(f));
+            let used = |tid: i32, a: &Active| threads.get(&tid).map_or(0, |t| t.sched.run.saturating_sub(a.run));
+            suspects.retain(|f| match f.found {
+                Found::Over => true,
+                // A wait is the innermost section's: those around it wait with it.
+                Found::Suspect(Kind::Blocked) => within(f).next().is_none(),
+                // What was used for the most part in one execution of a section further in is that one's: it may use less, or is not
+                // known yet.
+                Found::Suspect(Kind::Busy) => {
+                    let own =
+                        places.get(&(f.tid, f.section)).and_then(|q| q.active.as_ref()).map_or(0, |a| used(f.tid, a));
+                    !within(f).any(|(_, a)| used(f.tid, &a) >= own / 2)
+                }
+            });
             all.extend(suspects.into_iter().map(|f| (pid, f)));
             let exceeded = places.iter().filter(|(_, q)| q.active.is_some_and(|a| a.exceeded.is_some() && !a.told));
             for (tid, _) in exceeded.map(|(key, _)| key) {

@@ -24,6 +24,11 @@ fn work(time: Duration) {
 /// The program: a healthy start, then the hang. Never waits in a main loop, so only its sections tell.
 fn program(way: &str) -> ! {
     let outer = enter(&OUTER);
+    if way == "first" {
+        work(Duration::from_millis(1000));
+        let _inside = enter(&WORK);
+        work(Duration::from_secs(3600));
+    }
     for i in 0..300 {
         let inside = enter(&WORK);
         work(Duration::from_millis(2));
@@ -96,6 +101,12 @@ fn a_spin_inside_a_section() {
     assert_eq!(hang.kind, Kind::Busy);
     assert_eq!(hang.section.as_deref(), Some("work"), "the inner one: {hang:?}");
     assert!(hang.progress >= hang.check_value);
+}
+
+#[test]
+fn a_spin_in_the_first_execution_of_the_inner_section() {
+    let hang = hang("first").expect("a hang");
+    assert_eq!((hang.kind, hang.section.as_deref()), (Kind::Busy, Some("work")), "the inner one: {hang:?}");
 }
 
 #[test]
