@@ -21,6 +21,7 @@
 //! | [`uffd`], [`pagemap`] | which pages were written | before Linux 6.7, under Docker's seccomp profile |
 //! | [`cgroup`] | limits of a group of processes | ordinary users without delegation, most containers |
 //! | [`perf`] | counters and hardware breakpoints | counters on most virtual machines; all under Docker's profile |
+//! | [`signals`] | a thread without signals for a while | never |
 //! | [`sched`], [`rlimit`] | processor, priority, per-process limits | never |
 //! | [`seccomp`] | a model of Docker's profile, for tests | kernels without seccomp filters |
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -42,6 +43,7 @@ pub mod procfs;
 pub mod rlimit;
 pub mod sched;
 pub mod seccomp;
+pub mod signals;
 pub mod socket;
 pub mod uffd;
 pub mod uname;

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use orbit_linux::signals::Blocked;
 use orbit_linux::{futex, pidfd, process};
 
 use crate::area::fault;
@@ -80,21 +81,14 @@ impl Copier {
 pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>) -> Result<Copier> {
     let main = std::process::id() as i32;
     // The program's handlers are main's: one that ran in the copier could do anything, and do it twice.
-    // SAFETY: plain calls on local sets; main's mask is put back below, the copier's stays.
-    let before = unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        before
-    };
+    let blocked = Blocked::all();
     // SAFETY: the child runs `copy` only, which allocates nothing and takes no lock.
     let forked = fault::check().and_then(|()| unsafe { process::raw_fork(0) });
     if let Ok(None) = forked {
         // SAFETY: the caller's word on the ranges.
         unsafe { copy(parts, slot, up, turn, main) }
     }
-    // SAFETY: puts back the mask saved above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    drop(blocked);
     match forked {
         Err(e) => Err(Error::system("cloning main to hold a large snapshot", e)),
         Ok(child) => {

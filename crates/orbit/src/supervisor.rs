@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use orbit_linux::signals::Blocked;
 use orbit_linux::{eventfd, poll};
 
 use crate::error::{Error, Result};
@@ -21,19 +22,12 @@ use crate::task::now_ns;
 pub(crate) fn start(runtime: &Arc<Runtime>) -> Result<JoinHandle<()>> {
     let weak = Arc::downgrade(runtime);
     // Signals are the program's: the supervisor takes none.
-    // SAFETY: plain calls on local sets; the mask of this thread is put back below.
-    let before = unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        before
-    };
+    let blocked = Blocked::all();
     let started = std::thread::Builder::new()
         .name("orbit-super".to_owned())
         .stack_size(256 * 1024)
         .spawn(move || supervise(&weak));
-    // SAFETY: puts back the mask saved above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    drop(blocked);
     started.map_err(|e| Error::system("starting the supervisor's thread", e))
 }
 

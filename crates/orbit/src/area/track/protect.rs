@@ -12,6 +12,7 @@ use super::super::fault;
 use super::super::generation;
 use super::super::own::{Inherit, Own};
 use super::super::pages::PageRuns;
+use orbit_linux::signals::Blocked;
 use std::io;
 use std::ptr;
 use std::sync::PoisonError;
@@ -211,29 +212,6 @@ fn uninstall() {
     }
 }
 
-/// All signals blocked while it lives, so that no handler runs in the critical section.
-struct Unsignalled(libc::sigset_t);
-
-impl Unsignalled {
-    fn new() -> Self {
-        // SAFETY: both sets are initialised by the calls that write them.
-        unsafe {
-            let mut all: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-            Unsignalled(before)
-        }
-    }
-}
-
-impl Drop for Unsignalled {
-    fn drop(&mut self) {
-        // SAFETY: the set was filled by `new`.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, ptr::null_mut()) };
-    }
-}
-
 /// One area under this engine.
 #[derive(Debug)]
 pub(super) struct Protect {
@@ -302,7 +280,7 @@ impl Protect {
         let step = fault::step(1 << 12).next_multiple_of(64);
         let mut from = 0;
         if self.watched.all.load(Ordering::Relaxed) {
-            let _quiet = Unsignalled::new();
+            let _quiet = Blocked::all();
             self.watched.lock();
             self.watched.all.store(false, Ordering::Relaxed);
             for word in &self.watched.noted {
@@ -314,7 +292,7 @@ impl Protect {
             let to = (from + step).min(used);
             fault::check()?;
             let mut runs = PageRuns::new();
-            let _quiet = Unsignalled::new();
+            let quiet = Blocked::all();
             self.watched.lock();
             for page in from..to {
                 let word = &self.watched.noted[page / 64];
@@ -337,7 +315,7 @@ impl Protect {
                 }
             }
             self.watched.unlock();
-            drop(_quiet);
+            drop(quiet);
             pending.extend(&runs);
             if let Some(error) = refused {
                 return Err(error);
@@ -352,7 +330,7 @@ impl Drop for Protect {
     fn drop(&mut self) {
         let mut users = USERS.lock().write().unwrap_or_else(PoisonError::into_inner);
         {
-            let _quiet = Unsignalled::new();
+            let _quiet = Blocked::all();
             self.watched.lock();
             self.watched.protect(0, self.watched.len / self.watched.page, libc::PROT_READ | libc::PROT_WRITE);
             self.watched.retired.store(LATE_FAULTS + 1, Ordering::Release);
