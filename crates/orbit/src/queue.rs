@@ -345,7 +345,8 @@ impl Inner {
         let args_need = if args.len() > INLINE_ARGS { LogWriter::need_for_args(args.len()) } else { 0 };
         let mut runs = std::mem::take(&mut core.queue.runs);
         for area in areas {
-            let Some(at) = core.replicas.iter().position(|r| r.area.id() == area.id()) else { continue };
+            let at = core.replicas.iter().position(|r| r.area.id() == area.id());
+            let at = at.expect("`attach_new` has made those that were not there");
             let replica = &mut core.replicas[at];
             runs.clear();
             let used = area.used_pages();
