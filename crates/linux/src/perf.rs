@@ -4,7 +4,7 @@
 //! [`Sample`] in a ring and make its descriptor readable, or raise a signal ([`Counter::signal_on_overflow`]).
 //!
 //! Instructions need a performance unit, which virtual machines mostly lack: opening one then fails with `Unsupported` and
-//! says so; the time a thread has run ([`Kind::TaskClock`]) always counts. Breakpoints use the processor's debug registers:
+//! says so; the time a thread has run ([`Kind::TaskClock`]) always counts. [`Ticks`] say where a running thread is. Breakpoints use the processor's debug registers:
 //! four a thread, and often to be had in virtual machines too. Ordinary users see user space only; with
 //! `kernel.perf_event_paranoid` at 3 (Debian) or under Docker's profile they may open nothing.
 
@@ -13,6 +13,9 @@ use crate::{Support, check, check_int};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+mod ticks;
+pub use ticks::{Tick, Ticks};
 
 // From <linux/perf_event.h>.
 const PERF_TYPE_HARDWARE: u32 = 0;
@@ -205,45 +208,21 @@ impl Counter {
 
     /// The next sample, if there is one. Never blocks: poll the descriptor to wait.
     pub fn next_sample(&mut self) -> Option<Sample> {
-        let ring = self.ring.as_ref()?;
-        let page = page_size();
-        let size = (page * RING_PAGES) as u64;
-        // SAFETY: both words lie inside the control page, are aligned, and are shared with the kernel as atomics.
-        let (head, tail) = unsafe {
-            (&*ring.as_ptr().add(DATA_HEAD).cast::<AtomicU64>(), &*ring.as_ptr().add(DATA_TAIL).cast::<AtomicU64>())
-        };
-        loop {
-            let at = tail.load(Ordering::Relaxed);
-            // Acquire: the records below `head` are seen as the kernel wrote them.
-            if at == head.load(Ordering::Acquire) {
-                return None;
+        let lost = &mut self.lost;
+        next_record(self.ring.as_ref()?, |kind, word| match kind as u32 {
+            PERF_RECORD_SAMPLE => Some(Sample {
+                ip: word(1),
+                pid: word(2) as i32,
+                tid: (word(2) >> 32) as i32,
+                time_ns: word(3),
+                addr: word(4),
+            }),
+            PERF_RECORD_LOST => {
+                *lost += word(2);
+                None
             }
-            let word = |i: u64| {
-                let offset = ((at + i * 8) % size) as usize;
-                // SAFETY: an aligned word inside the ring's data pages: records are multiples of 8 bytes and `offset` is
-                // below their size.
-                unsafe { ring.as_ptr().add(page + offset).cast::<u64>().read_volatile() }
-            };
-            let header = word(0);
-            let (kind, len) = (header as u32, header >> 48);
-            let record = match kind {
-                PERF_RECORD_SAMPLE => Some(Sample {
-                    ip: word(1),
-                    pid: word(2) as i32,
-                    tid: (word(2) >> 32) as i32,
-                    time_ns: word(3),
-                    addr: word(4),
-                }),
-                _ => None,
-            };
-            let lost = if kind == PERF_RECORD_LOST { word(2) } else { 0 };
-            // Release: the record has been read before the kernel may write over it.
-            tail.store(at + len.max(8), Ordering::Release);
-            self.lost += lost;
-            if record.is_some() {
-                return record;
-            }
-        }
+            _ => None,
+        })
     }
 
     /// Samples the kernel had no room for, as far as [`Counter::next_sample`] has come.
@@ -313,14 +292,47 @@ fn open_event((pid, cpu): (i32, i32), kind: Kind, period: u64) -> io::Result<Own
     let clock = matches!(kind, Kind::TaskClock | Kind::CpuClock);
     attr.flags = if clock { 0 } else { ATTR_EXCLUDE_KERNEL | ATTR_EXCLUDE_HV };
     loop {
-        // SAFETY: the struct is a perf_event_attr of the size it says, and outlives the call.
-        let r =
-            unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC) };
-        match check(r) {
-            // SAFETY: the kernel just made this descriptor for us.
-            Ok(fd) => return Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
+        match open_attr(&attr, pid, cpu) {
+            Ok(fd) => return Ok(fd),
             Err(e) if e.raw_os_error() == Some(libc::EACCES) && attr.flags == 0 => attr.flags = ATTR_EXCLUDE_KERNEL,
             Err(e) => return Err(explain(e, kind)),
+        }
+    }
+}
+
+fn open_attr(attr: &Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the struct is a perf_event_attr of the size it says, and outlives the call.
+    let r = unsafe { libc::syscall(libc::SYS_perf_event_open, attr, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC) };
+    // SAFETY: the kernel just made this descriptor for us.
+    check(r).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Takes records out of a ring until `read` makes something of one. It gets the first word, the record's header, and a way to the others.
+fn next_record<T>(ring: &Mapping, mut read: impl FnMut(u64, &dyn Fn(u64) -> u64) -> Option<T>) -> Option<T> {
+    let page = page_size();
+    let size = (ring.len() - page) as u64;
+    // SAFETY: both words lie inside the control page, are aligned, and are shared with the kernel as atomics.
+    let (head, tail) = unsafe {
+        (&*ring.as_ptr().add(DATA_HEAD).cast::<AtomicU64>(), &*ring.as_ptr().add(DATA_TAIL).cast::<AtomicU64>())
+    };
+    loop {
+        let at = tail.load(Ordering::Relaxed);
+        // Acquire: the records below `head` are seen as the kernel wrote them.
+        if at == head.load(Ordering::Acquire) {
+            return None;
+        }
+        let word = |i: u64| {
+            let offset = ((at + i * 8) % size) as usize;
+            // SAFETY: an aligned word inside the ring's data pages: records are multiples of 8 bytes and `offset` is
+            // below their size.
+            unsafe { ring.as_ptr().add(page + offset).cast::<u64>().read_volatile() }
+        };
+        let header = word(0);
+        let made = read(header, &word);
+        // Release: the record has been read before the kernel may write over it.
+        tail.store(at + (header >> 48).max(8), Ordering::Release);
+        if made.is_some() {
+            return made;
         }
     }
 }

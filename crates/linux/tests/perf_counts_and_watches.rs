@@ -1,7 +1,7 @@
 //! Counters: a busy thread's clock moves and wakes its watcher; watched memory counts and reports each write; where the
 //! hardware has no counter the error says so.
 
-use orbit_linux::perf::{self, Access, Counter, Kind};
+use orbit_linux::perf::{self, Access, Counter, Kind, Ticks};
 use orbit_linux::poll;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
@@ -184,4 +184,29 @@ fn a_breakpoint_that_is_not_aligned_is_refused() {
     assert!(Counter::open_thread(0, Kind::Breakpoint { addr: 0x1001, len: 8, access: Access::Write }).is_err());
     let mut c = Counter::open_thread(0, Kind::TaskClock).expect("open");
     assert_eq!(c.set_period(0).expect_err("0").kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn ticks_say_where_the_thread_is() {
+    if skip(perf::probe(), "perf counters") {
+        return;
+    }
+    let busy = Busy::start();
+    let mut ticks = Ticks::open(busy.tid, 100_000, false).expect("a clock");
+    let give_up = std::time::Instant::now() + Duration::from_secs(30);
+    let (mut met, mut last) = (0, 0);
+    while met < 20 {
+        assert!(std::time::Instant::now() < give_up, "{met} ticks in 30 s");
+        while let Some(tick) = ticks.next_tick() {
+            assert!(tick.own, "without ticks inside the kernel: {tick:?}");
+            let registers = tick.registers.expect("a program of 64 bits");
+            // Its loop stands in this program, and its stack where no code is.
+            let here = ticks_say_where_the_thread_is as fn() as usize as u64;
+            assert!(registers[16].abs_diff(here) < 1 << 30, "{registers:x?}");
+            assert!(registers[7].abs_diff(here) > 1 << 30 && registers[7].is_multiple_of(8), "{registers:x?}");
+            assert!(tick.ns > last, "{} after {last}", tick.ns);
+            (met, last) = (met + 1, tick.ns);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

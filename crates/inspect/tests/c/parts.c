@@ -1,5 +1,5 @@
-// Threads in calls that end after a part when a thread is stopped: each moves much, slowly. Prints "ready", and at the end a line a thread: its
-// name, and how many of its calls did not move all.
+// Threads in calls that end after a part when a thread is stopped: each moves much, slowly. Prints "ready", goes on until its input ends, and prints a
+// line a thread: its name, and how many of its calls did not move all.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -11,16 +11,21 @@
 #include <unistd.h>
 
 #define KEEP __attribute__((noinline, noclone))
-enum { MANY = 1 << 20, RANDOM = 48 << 20, READS = 8 };
+enum { MANY = 1 << 20, RANDOM = 48 << 20, READS = 2 };
 
 static const char *const names[] = {"pipe", "socket", "all", "urandom", "getrandom"};
 enum { COUNT = sizeof names / sizeof *names };
 static int short_of[COUNT];
+static volatile int enough;
 
-// The other side: nothing for a while, then all.
+static void until_enough(void) {
+    while (!enough) usleep(10000);
+}
+
+// The other side: nothing until it is enough, then all.
 static void *drains(void *arg) {
     static char gone[MANY];
-    sleep(2);
+    until_enough();
     for (long left = MANY, n; left > 0; left -= n)
         if ((n = read((int)(long)arg, gone, (size_t)left)) <= 0) abort();
     return NULL;
@@ -29,7 +34,8 @@ static void *drains(void *arg) {
 static void *feeds(void *arg) {
     char bytes[100] = {0};
     for (int i = 0; i < 10; i++) {
-        usleep(200000);
+        if (i == 5) until_enough();
+        usleep(20000);
         if (send((int)(long)arg, bytes, sizeof bytes, 0) != sizeof bytes) abort();
     }
     return NULL;
@@ -65,14 +71,14 @@ KEEP int receives_all(void) {
 KEEP int reads_random_bytes(void) {
     int fd = open("/dev/urandom", O_RDONLY), n = 0;
     char *bytes = malloc(RANDOM);
-    for (int i = 0; i < READS; i++) n += read(fd, bytes, RANDOM) != RANDOM;
+    for (int i = 0; i < READS || !enough; i++) n += read(fd, bytes, RANDOM) != RANDOM;
     return n;
 }
 
 KEEP int gets_random_bytes(void) {
     int n = 0;
     char *bytes = malloc(RANDOM);
-    for (int i = 0; i < READS; i++) n += getrandom(bytes, RANDOM, 0) != RANDOM;
+    for (int i = 0; i < READS || !enough; i++) n += getrandom(bytes, RANDOM, 0) != RANDOM;
     return n;
 }
 
@@ -93,6 +99,8 @@ int main(void) {
         if (pthread_create(&threads[i], NULL, run, (void *)i)) return 3;
     puts("ready");
     fflush(stdout);
+    while (getchar() != EOF) {}
+    enough = 1;
     for (int i = 0; i < COUNT; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < COUNT; i++) printf("%s: %d short\n", names[i], short_of[i]);
     return 0;
