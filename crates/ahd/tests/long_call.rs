@@ -23,13 +23,15 @@ fn a_call_that_takes_seconds() {
         }
     };
     assert_eq!(status.code(), Some(7), "the call was cut short");
-    // A fast machine is through with it before anything is told.
+    if w.hangs().is_empty() {
+        println!("SKIP: needs a slower machine: the call ended before anything was told");
+    }
     for hang in w.hangs() {
         assert_eq!((hang.kind, hang.sure), (Kind::Busy, Sure::Guess), "{hang:#?}");
         assert!(hang.why.contains("is inside ") && !hang.why.contains("spins"), "{hang:#?}");
         assert_eq!(hang.threads[0].does, "is inside the kernel");
         if let Some(note) = &hang.threads[0].note {
-            println!("SKIP: no stack: {note}");
+            println!("SKIP: needs the stack of a thread inside the kernel: {note}");
         } else {
             assert!(functions(hang).contains(&"one_long_call"), "{hang:#?}");
         }
