@@ -58,9 +58,13 @@ impl Ahd {
             return;
         }
         // To be stopped, by whomever, counts as a wait too: what was told to spin gets on once it is seen at one of its own.
+        let call = (status.state == b'S').then(|| p.dir.call(tid).ok().flatten()).flatten();
         let over = match t.told {
-            Some((Kind::Busy, _)) => status.state == b'S' && got_on(t, p.dir.call(tid).ok().flatten().as_ref(), limit),
-            _ => waited != Some(0),
+            Some((Kind::Busy, _)) => t
+                .passes
+                .came_back(call.as_ref())
+                .unwrap_or_else(|| status.state == b'S' && got_on(t, call.as_ref(), limit)),
+            _ => waited != Some(0) && !t.passes.may_be_away((pid, tid), &t.points, since.run, call.as_ref()),
         };
         if over {
             // It has waited since: a burst is over. With nothing known from before, the burst begins here.
@@ -114,7 +118,8 @@ impl Ahd {
             return;
         };
         let points = t.points.clone();
-        let usual = |nr| points.waits_in(nr);
+        let counted_passes = t.passes.counted();
+        let usual = |nr| if counted_passes { points.takes_events(nr) } else { points.waits_in(nr) };
         let faults = p.dir.faults(tid);
         let mut look = exam::look(tid, &file, &usual);
         if let Look::Spins { .. } | Look::Kernel = look {
@@ -185,6 +190,9 @@ impl Ahd {
         match calls {
             None if inside => why += "; all of it lately inside the kernel, in one long call or one after the other",
             Some(0) => why += "; it makes no system calls",
+            Some(_) if counted_passes => {
+                why += "; it makes system calls, but by a breakpoint there it has not come back to the one its events come in by"
+            }
             Some(_) => why += "; it makes system calls, but none it usually waits in",
             None => why += "; it may not be traced, so it was not examined",
         }

@@ -92,6 +92,11 @@ impl Points {
         self.points.iter().find(usual).map(|p| (p.nr, p.pc))
     }
 
+    /// Whether this call is the one its events come in by (from wherever it is made).
+    pub(crate) fn takes_events(&self, nr: i64) -> bool {
+        self.events().is_some_and(|(own, _)| same(own, nr))
+    }
+
     /// Whether it was seen to wait at this place in one look at most.
     pub(crate) fn new_to(&self, call: &Call) -> bool {
         self.points.iter().all(|p| p.nr != call.nr || p.pc != call.pc || p.looks <= 1)

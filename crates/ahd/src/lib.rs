@@ -20,6 +20,7 @@ pub mod json;
 mod learn;
 pub mod module;
 mod named;
+mod passes;
 mod proc;
 mod progress;
 mod report;

@@ -3,6 +3,7 @@
 use crate::Config;
 use crate::history::History;
 use crate::learn::Points;
+use crate::passes::Passes;
 use crate::proc::{self, Call, Dir, Sched};
 use crate::progress::{Counted, Meter};
 use crate::report::Kind;
@@ -46,6 +47,8 @@ pub(crate) struct Thread {
     pub(crate) stay: Option<Box<Stay>>,
     /// Counts what it gets done while it is suspected.
     pub(crate) meter: Option<Meter>,
+    /// Counts how often it gets back to its loop, if its waits do not tell.
+    pub(crate) passes: Passes,
     /// Waits at the last reading of `status`.
     pub(crate) waits: Option<u64>,
     /// Factor on the check value, raised while the thread is busy without hanging.
@@ -88,6 +91,7 @@ impl Thread {
             burst: None,
             stay: None,
             meter: None,
+            passes: Passes::default(),
             waits: None,
             ease: 1,
             judge: Duration::ZERO,
@@ -121,6 +125,7 @@ impl Thread {
         self.burst = None;
         self.stay = None;
         self.meter = None;
+        self.passes = Passes::default();
         self.ease = 1;
     }
 

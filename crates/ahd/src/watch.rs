@@ -265,6 +265,7 @@ impl Ahd {
         }
         t.waits = None;
         t.meter = None;
+        t.passes.let_go();
         false
     }
 
