@@ -65,6 +65,10 @@ fn spins_beside_others() {
     let p = start(&dir, "60", "0.01");
     let mut w = Watcher::of(p.pid(), Config::default());
     let h = w.hang();
+    // By luck, when nobody asks for the lock for long enough, it is told in the end anyhow.
+    let used = std::fs::read_to_string(format!("/proc/{}/schedstat", p.pid())).expect("it runs");
+    let used: u64 = used.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+    assert!(used < 6_000_000_000, "told after {used} ns of CPU");
     assert_eq!((h.kind, h.tid), (Kind::Busy, p.pid()), "{h:#?}");
     let t = &h.threads[0];
     if t.python.is_empty() && t.note.is_some() {
