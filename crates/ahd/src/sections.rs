@@ -14,7 +14,7 @@ use crate::report::{Event, Hang, Kind, Times, Unit};
 use orbit_inspect::waits::{FutexKind, Owner, Wait};
 use orbit_inspect::{Maps, Memory, Sure};
 use orbit_section::layout::{EXITS, MAGIC, NAME, NAMES_AT, SECTIONS, SLOTS, SLOTS_AT, Slot};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Ticks between two searches for a record in a process that has none yet.
@@ -108,13 +108,14 @@ impl Marks {
         self.base
     }
 
-    /// Reads the record and takes down who entered and left what; answers whom to suspect.
+    /// Reads the record and takes down who entered and left what; answers whom to suspect. `moment` says who a thread is that calls itself so,
+    /// and how it fares.
     fn read(
         &mut self,
         pid: i32,
         tick: u64,
         window: usize,
-        moment: impl Fn(i32) -> Option<Moment>,
+        moment: impl Fn(i32) -> Option<(i32, Moment)>,
         check: impl Fn(&Executions) -> u64,
         limit: Duration,
     ) -> Vec<Finding> {
@@ -138,14 +139,14 @@ impl Marks {
             self.names.push(String::from_utf8_lossy(&name[..len]).into_owned());
             self.executions.push(Executions::new(window, Instant::now()));
         }
-        let mut alive = BTreeSet::new();
+        // CPU time so far, of the threads that are there.
+        let mut alive = BTreeMap::new();
         for slot in 0..slots {
             let bytes = memory.vec(base + (SLOTS_AT + slot * size_of::<Slot>()) as u64, CELLS_AT + sections * CELL);
-            let tid = word(&bytes, 0) as i32;
-            let Some(m) = moment(tid) else {
+            let Some((tid, m)) = moment(word(&bytes, 0) as i32) else {
                 continue;
             };
-            alive.insert(tid);
+            alive.insert(tid, m.run);
             for section in 0..sections {
                 let at = CELLS_AT + section * CELL;
                 let seq = word(&bytes, at);
@@ -159,12 +160,12 @@ impl Marks {
                 }
             }
         }
-        self.places.retain(|(tid, _), _| alive.contains(tid));
+        self.places.retain(|(tid, _), _| alive.contains_key(tid));
         let over: Vec<i32> = suspects.iter().filter(|f| f.found == Found::Over).map(|f| f.tid).collect();
         for tid in over {
             // What the thread used in that section is not to be told of those around it.
             suspects.retain(|f| f.tid != tid || f.found == Found::Over);
-            let run = moment(tid).map_or(0, |m| m.run);
+            let run = alive[&tid];
             for a in self.places.range_mut((tid, 0)..=(tid, usize::MAX)).filter_map(|(_, q)| q.active.as_mut()) {
                 (a.run, a.exceeded) = (run, None);
             }
@@ -258,9 +259,11 @@ impl Ahd {
         let mut all = Vec::new();
         for (&pid, p) in &mut self.processes {
             let threads = &p.threads;
-            let moment = |tid: i32| {
+            let inner = &p.inner;
+            let moment = |id: i32| {
+                let tid = inner.as_ref().map_or(Some(id), |ids| ids.get(&id).copied())?;
                 let t = threads.get(&tid)?;
-                Some(Moment { run: t.sched.run, ran: t.ran, counted, now, told: t.told.is_some() })
+                Some((tid, Moment { run: t.sched.run, ran: t.ran, counted, now, told: t.told.is_some() }))
             };
             let check = |x: &Executions| x.allowed(factor, floor, limit, now);
             let mut suspects = p.marks.read(pid, self.ticks, window, moment, check, limit);

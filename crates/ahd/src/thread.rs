@@ -9,7 +9,7 @@ use crate::progress::{Counted, Meter};
 use crate::report::Kind;
 use crate::sections::Marks;
 use crate::stays::Stay;
-use orbit_inspect::waits::Watched;
+use orbit_inspect::waits::{Watched, inner_id};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
@@ -147,6 +147,8 @@ pub(crate) struct Process {
     pub(crate) pid: i32,
     pub(crate) dir: Dir,
     pub(crate) threads: BTreeMap<i32, Thread>,
+    /// Ids of its threads in a pid namespace of its own, and ours of them; nothing where they are the same.
+    pub(crate) inner: Option<BTreeMap<i32, i32>>,
     pub(crate) exe: Option<PathBuf>,
     /// Where its code and its first stack begin, as far as that was seen.
     image: Option<(u64, u64)>,
@@ -169,6 +171,7 @@ impl Process {
             pid,
             dir,
             threads: BTreeMap::new(),
+            inner: inner_id(pid).is_some_and(|id| id != pid).then(BTreeMap::new),
             exe,
             image,
             marks: Marks::default(),
@@ -196,12 +199,18 @@ impl Process {
             return false;
         };
         self.threads.retain(|t, _| tids.binary_search(t).is_ok());
+        if let Some(inner) = &mut self.inner {
+            inner.retain(|_, t| tids.binary_search(t).is_ok());
+        }
         for tid in tids {
             let keep = self.threads.len() < room;
             if let std::collections::btree_map::Entry::Vacant(v) = self.threads.entry(tid)
                 && let Some(t) = Thread::new(&self.dir, tid, keep, window)
             {
                 v.insert(t);
+                if let Some((inner, id)) = self.inner.as_mut().zip(inner_id(tid)) {
+                    inner.insert(id, tid);
+                }
             }
         }
         !self.threads.is_empty()

@@ -61,8 +61,11 @@ impl Drop for Program {
 }
 
 fn hang(way: &str) -> Option<Box<Hang>> {
-    let itself = std::env::current_exe().expect("the test");
-    let child = Command::new(itself)
+    hang_of(Command::new(std::env::current_exe().expect("the test")), way)
+}
+
+fn hang_of(mut command: Command, way: &str) -> Option<Box<Hang>> {
+    let child = command
         .args(["the_program", "--exact", "--nocapture"])
         .env(WAY, way)
         .stdout(Stdio::null())
@@ -107,6 +110,21 @@ fn a_spin_inside_a_section() {
 fn a_spin_in_the_first_execution_of_the_inner_section() {
     let hang = hang("first").expect("a hang");
     assert_eq!((hang.kind, hang.section.as_deref()), (Kind::Busy, Some("work")), "the inner one: {hang:?}");
+}
+
+#[test]
+fn a_spin_in_a_pid_namespace() {
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "--kill-child"]);
+    let itself = std::env::current_exe().expect("the test");
+    let possible = Command::new("unshare").args(["--pid", "--fork", "true"]).stderr(Stdio::null()).status();
+    if !possible.is_ok_and(|s| s.success()) {
+        println!("SKIP: needs the right to make a pid namespace");
+        return;
+    }
+    unshare.arg(itself);
+    let hang = hang_of(unshare, "spin").expect("a hang");
+    assert_eq!((hang.kind, hang.section.as_deref()), (Kind::Busy, Some("work")), "{hang:?}");
 }
 
 #[test]

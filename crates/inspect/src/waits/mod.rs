@@ -16,7 +16,7 @@ mod thread;
 
 pub use call::{Call, name as call_name};
 pub use futex::Waiting;
-pub use owner::Owner;
+pub use owner::{Owner, inner_id};
 pub use peers::Direction;
 pub use thread::{State, ThreadState};
 

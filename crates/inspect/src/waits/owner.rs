@@ -24,12 +24,12 @@ pub enum Owner {
 
 /// Ids of threads in their own pid namespace, and ours of them; nothing if the namespace is ours.
 pub(crate) fn foreign<'a>(pid: i32, tids: impl Iterator<Item = &'a i32>) -> Option<BTreeMap<i32, i32>> {
-    inner(pid).filter(|&id| id != pid)?;
-    Some(tids.filter_map(|&t| Some((inner(t)?, t))).collect())
+    inner_id(pid).filter(|&id| id != pid)?;
+    Some(tids.filter_map(|&t| Some((inner_id(t)?, t))).collect())
 }
 
-/// The id of a thread in the innermost namespace it lives in.
-fn inner(tid: i32) -> Option<i32> {
+/// The id of a thread in the innermost pid namespace it lives in, which is the one it knows itself by; nothing if it is gone.
+pub fn inner_id(tid: i32) -> Option<i32> {
     let status = procfs::text(&format!("/proc/{tid}/status"), 8192).ok()?;
     procfs::field(&status, "NSpid")?.split_whitespace().last()?.parse().ok()
 }
@@ -43,5 +43,5 @@ pub(crate) fn ours(id: i32, pid: i32) -> Option<i32> {
         .into_iter()
         .filter(|&p| space(p).as_ref() == Some(&want))
         .flat_map(|p| procfs::ids(&format!("/proc/{p}/task")).unwrap_or_default())
-        .find(|&t| inner(t) == Some(id))
+        .find(|&t| inner_id(t) == Some(id))
 }
