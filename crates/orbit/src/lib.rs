@@ -33,6 +33,7 @@ mod answers;
 pub mod area;
 mod attach;
 mod blackbox;
+mod border;
 mod call;
 mod channel;
 mod copier;

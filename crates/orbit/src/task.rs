@@ -23,7 +23,7 @@ use crate::error::{Error, Kind, Result};
 use crate::limits::LimitsWire;
 use crate::log::{self, PAGE, Record};
 use crate::own::Own;
-use crate::{blackbox, limits};
+use crate::{blackbox, border, limits};
 
 /// What an orbit runs: `long entry(void *store, void *args)`. `store` is what the init function returned, `args` a copy
 /// of the caller's arguments that the function may write to.
@@ -184,7 +184,7 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
     task.attach(identity.attachments);
     if identity.init != 0 {
         // SAFETY: main gave the address of a function of type Init that this process has (its template was checked).
-        task.store = unsafe { std::mem::transmute::<usize, Init>(identity.init)() };
+        task.store = unsafe { border::begin(std::mem::transmute::<usize, Init>(identity.init)) };
     }
     shared.up.ready.store(1, Ordering::Release);
     loop {
@@ -322,7 +322,7 @@ impl Task {
             once => once,
         };
         // SAFETY: main checked that the function's code is in this process; what the function does is its own affair.
-        unsafe { std::mem::transmute::<usize, Entry>(function)(self.store, args.cast()) }
+        unsafe { border::call(std::mem::transmute::<usize, Entry>(function), self.store, args.cast()) }
     }
 
     /// Whether main has handed over this call, the next one. While main takes calls back, `submitted` may be lower.

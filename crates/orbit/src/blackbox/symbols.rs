@@ -84,7 +84,7 @@ impl Crash {
         self.backtrace.get_or_init(|| {
             let mut frames = symbolise(&self.addresses);
             // Below the task there is only the orbit's own loop.
-            let own = |frame: &Frame| frame.function.as_ref().is_some_and(|name| name.contains("orbit::task::Task"));
+            let own = |frame: &Frame| frame.function.as_ref().is_some_and(|name| name.contains("orbit::border::"));
             if let Some(at) = frames.iter().position(own) {
                 frames.truncate(at);
             }

@@ -1,0 +1,42 @@
+//! The border between the orbit's own code and the task's: no exception gets beyond it, nor is one looked for a handler there.
+//!
+//! What nobody in the task catches is a bug of the task's, to be told where it was thrown. A C++ runtime looks for a handler up the stack before
+//! it unwinds anything, and calls `std::terminate` on the thrower's stack if it finds none. Functions of Rust's count as handlers, though all
+//! they do is abort: the frames of the task would be gone by then. So between the two stands a function without unwind tables, at which every search ends.
+
+use std::ffi::{c_long, c_void};
+
+use crate::task::{Entry, Init};
+
+/// Calls the entry function.
+///
+/// # Safety
+/// As calling it by itself.
+pub(crate) unsafe fn call(entry: Entry, store: *mut c_void, args: *mut c_void) -> c_long {
+    // SAFETY: by contract; the border passes two arguments on.
+    unsafe { cross(store as usize, args as usize, entry as *const () as usize) as c_long }
+}
+
+/// Calls the init function.
+///
+/// # Safety
+/// As calling it by itself.
+pub(crate) unsafe fn begin(init: Init) -> *mut c_void {
+    // SAFETY: by contract; a function without arguments looks at none.
+    unsafe { cross(0, 0, init as *const () as usize) as *mut c_void }
+}
+
+/// Calls `function` with two arguments.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn cross(first: usize, second: usize, function: usize) -> usize {
+    // The frame is set up by hand for those who follow frame pointers, and keeps the stack aligned.
+    std::arch::naked_asm!("push rbp", "mov rbp, rsp", "call rdx", "pop rbp", "ret")
+}
+
+/// The same with unwind tables, where what is thrown ends the process all the same but is told of this function.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe extern "C" fn cross(first: usize, second: usize, function: usize) -> usize {
+    // SAFETY: by contract.
+    unsafe { std::mem::transmute::<usize, extern "C" fn(usize, usize) -> usize>(function)(first, second) }
+}
