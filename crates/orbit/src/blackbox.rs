@@ -18,6 +18,7 @@ use std::fmt::{self, Write};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use orbit_linux::process;
 use orbit_linux::rlimit::{self, Resource};
 
 use crate::error::{Error, Result};
@@ -398,9 +399,9 @@ fn die() -> ! {
         unblock(signal);
         let thread = libc::syscall(libc::SYS_gettid);
         libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal);
-        // Only the first process of a container outlives that.
-        libc::_exit(128 + signal)
     }
+    // Only the first process of a container outlives that.
+    process::end(128 + signal)
 }
 
 /// The hook for Rust panics: leaves the message in the black box and aborts. `catch_unwind` in a task does not see the

@@ -109,11 +109,10 @@ unsafe fn copy(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>, main: i3
             if begun == call.wrapping_add(1) {
                 break;
             }
-            // SAFETY: plain calls; the parent changes when main ends.
-            unsafe {
-                if libc::getppid() != main || slot.copier.load(Ordering::Acquire) != COPIER_WAITED_FOR {
-                    libc::_exit(1);
-                }
+            // SAFETY: a plain call; the parent changes when main ends.
+            let parent = unsafe { libc::getppid() };
+            if parent != main || slot.copier.load(Ordering::Acquire) != COPIER_WAITED_FOR {
+                process::end(1);
             }
             let _ = futex::wait(&up.begun, begun, Some(Duration::from_millis(50)));
         }
@@ -124,8 +123,7 @@ unsafe fn copy(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>, main: i3
     }
     slot.copier.store(COPIER_DONE, Ordering::Release);
     futex::wake(&slot.copier, i32::MAX);
-    // SAFETY: ends this process without running the program's exit handlers.
-    unsafe { libc::_exit(0) }
+    process::end(0)
 }
 
 /// Copies a part. Where the replica has no page yet, pages of zeros are left out: memory that nobody touched costs none there.
