@@ -23,7 +23,7 @@ use crate::error::{Error, Kind, Result};
 use crate::limits::LimitsWire;
 use crate::log::{self, PAGE, Record};
 use crate::own::Own;
-use crate::{blackbox, border, limits};
+use crate::{area, blackbox, border, limits};
 
 /// What an orbit runs: `long entry(void *store, void *args)`. `store` is what the init function returned, `args` a copy
 /// of the caller's arguments that the function may write to.
@@ -196,18 +196,16 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
 fn receive_channel(socket: BorrowedFd<'_>) -> (DownView, UpSide, OwnedFd) {
     let (lines, mut fds) = match receive::<Lines>(socket, 1) {
         Ok(Some((lines, fds))) => (lines, fds.into_iter()),
-        // SAFETY: main let go of this process; ends without running the program's exit handlers.
-        Ok(None) => unsafe { libc::_exit(0) },
-        // SAFETY: as above.
-        Err(_) => unsafe { libc::_exit(1) },
+        // Main let go of this process.
+        Ok(None) => process::end(0),
+        Err(_) => process::end(1),
     };
     if let (Some(lines), Some(down), Some(up), Some(event)) = (lines.first(), fds.next(), fds.next(), fds.next())
         && let (Ok(down), Ok(up)) = (DownView::map(down, lines.log_bytes), UpSide::map(up))
     {
         return (down, up, event);
     }
-    // SAFETY: as above.
-    unsafe { libc::_exit(1) }
+    process::end(1)
 }
 
 /// The next message: up to `most` records of this type, and their descriptors; `None` when main has let go.
@@ -233,8 +231,8 @@ impl Task {
                     left = left.saturating_sub(attachments.len());
                     attachments.into_iter().zip(fds).for_each(|(attach, fd)| self.map(attach, fd));
                 }
-                // SAFETY: main is gone or has let go; nothing is left to do.
-                Ok(None) => unsafe { libc::_exit(0) },
+                // Main is gone or has let go; nothing is left to do.
+                Ok(None) => process::end(0),
                 Err(e) => panic!("taking the replicas of {left} areas from main: {e}"),
             }
         }
@@ -321,8 +319,14 @@ impl Task {
             0 => self.entry,
             once => once,
         };
+        let process = area::generation();
         // SAFETY: main checked that the function's code is in this process; what the function does is its own affair.
-        unsafe { border::call(std::mem::transmute::<usize, Entry>(function), self.store, args.cast()) }
+        let value = unsafe { border::call(std::mem::transmute::<usize, Entry>(function), self.store, args.cast()) };
+        if area::generation() != process {
+            // A child that the task forked came back out of it: it is no orbit, and would serve the orbit's calls a second time.
+            process::end(0);
+        }
+        value
     }
 
     /// Whether main has handed over this call, the next one. While main takes calls back, `submitted` may be lower.
