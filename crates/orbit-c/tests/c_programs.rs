@@ -42,6 +42,7 @@ programs! {
     limit_of_descriptors: ["tests/c/few_resources.c"], [&["descriptors"]];
     limit_of_processes: ["tests/c/few_resources.c"], [&["processes"]];
     limit_of_address_space: ["tests/c/few_resources.c"], [&["address-space"]];
+    less_address_space_after_the_set_up: ["tests/c/few_resources.c"], [&["address-space-later"]];
     more_descriptors_are_never_worse: ["tests/c/few_resources.c"], [&["ever-more-descriptors"]];
     more_address_space_is_never_worse: ["tests/c/few_resources.c"], [&["ever-more-address-space"]];
     messages_make_sense_in_c: ["tests/c/messages.c"], [&[]];

@@ -23,12 +23,17 @@ pub(crate) fn start(runtime: &Arc<Runtime>) -> Result<JoinHandle<()>> {
     let weak = Arc::downgrade(runtime);
     // Signals are the program's: the supervisor takes none.
     let blocked = Blocked::all();
-    let started = std::thread::Builder::new()
-        .name("orbit-super".to_owned())
-        .stack_size(256 * 1024)
-        .spawn(move || supervise(&weak));
+    let (begins, begun) = std::sync::mpsc::sync_channel(1);
+    let started = std::thread::Builder::new().name("orbit-super".to_owned()).stack_size(256 * 1024).spawn(move || {
+        // Nobody else holds the other end before this has been received.
+        let _ = begins.send(());
+        supervise(&weak)
+    });
     drop(blocked);
-    started.map_err(|e| Error::system("starting the supervisor's thread", e))
+    let thread = started.map_err(|e| Error::system("starting the supervisor's thread", e))?;
+    // A thread that begins needs memory, and ends the program if it gets none: the program may lower its limits right after the set-up.
+    let _ = begun.recv();
+    Ok(thread)
 }
 
 fn supervise(weak: &Weak<Runtime>) {

@@ -114,6 +114,21 @@ int main(int argc, char **argv)
         FAILS(orbit_create("one", nine, NULL), EAGAIN);
         CHECK(strstr(orbit_last_error(), "ulimit -u"));
         limit(RLIMIT_NPROC, RLIM_INFINITY);
+    } else if (strcmp(which, "address-space-later") == 0) {
+        /* What the set-up began is done when it returns: the program may take its own memory away. */
+        for (int round = 0; round < 200; round++) {
+            pid_t child = fork();
+            CHECK(child >= 0);
+            if (child == 0) {
+                GIVES(orbit_init(), 0);
+                limit(RLIMIT_AS, 4 << 20);
+                usleep(2000);
+                _exit(0);
+            }
+            int status;
+            CHECK(waitpid(child, &status, 0) == child && status == 0);
+        }
+        return 0;
     } else if (strcmp(which, "address-space") == 0) {
         limit(RLIMIT_AS, 512 << 20);
         struct orbit_area *area = orbit_area_create(1 << 20, NULL);
