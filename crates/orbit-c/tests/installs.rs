@@ -82,4 +82,11 @@ fn a_program_builds_against_what_make_install_made() {
     compiler.args(flags(&["--static", "--libs"]).into_iter().filter(|flag| flag != "-lorbit"));
     must(compiler.arg("-o").arg(&fixed), LIMIT);
     must(&mut Command::new(&fixed), LIMIT);
+
+    // Without any shared library.
+    let whole = scratch.0.join("whole");
+    let mut compiler = Command::new("cc");
+    compiler.arg("-static").arg(&source).args(flags(&["--static", "--cflags", "--libs"]));
+    must(compiler.arg("-o").arg(&whole), LIMIT);
+    must(&mut Command::new(&whole), LIMIT);
 }
