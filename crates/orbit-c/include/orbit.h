@@ -109,7 +109,7 @@ int orbit_init(void);
 int orbit_init_with(const struct orbit_config *config);
 /* Ends all that the library keeps: every orbit, as orbit_destroy does, the processes made ahead of need, its thread. Blocks
  * until they have ended, some milliseconds. Handles stay safe: calls on orbits give ENODEV, futures have ended as cancelled;
- * areas and objects stay as they are. Afterwards orbit_init, or the first orbit_create, sets the library up anew. For
+ * areas and objects stay as they are. What is left of an orbit (four descriptors) goes with its handle, by orbit_destroy. Afterwards orbit_init, or the first orbit_create, sets the library up anew. For
  * plugins, before they are unloaded, and for whoever wants no process left. 0, also when nothing is set up; EPERM in an orbit. */
 int orbit_shutdown(void);
 
@@ -236,7 +236,8 @@ enum orbit_engine {
     ORBIT_ENGINE_COPY = 3,    /* every page with each call: for a few pages that change all the time (section 4.6.2) */
     ORBIT_ENGINE_FORK = 4,    /* as AUTO, and a one-shot child sends them: for calls that change very much */
     ORBIT_ENGINE_MPROTECT = 5 /* by SIGSEGV: system calls that write into the area may fail with EFAULT, and the kernel ends
-                                 a program of which a thread writes with SIGSEGV blocked */
+                                 a program of which a thread writes with SIGSEGV blocked; an area that is destroyed leaves
+                                 a bit for each of its pages behind, and 100 bytes, for good */
 };
 
 /* What an area shall be like; begin with ORBIT_AREA_OPTIONS_INIT. */
