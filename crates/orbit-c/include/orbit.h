@@ -189,7 +189,10 @@ struct orbit_options {
 
 /* Makes an orbit (section 4.2). name: NULL is "orbit". init: run once in the orbit's process, and again after each restart,
  * gives the store; NULL: none. Returns when the process exists; init runs meanwhile. NULL on failure: EINVAL (no entry, or
- * no code at its address), EAGAIN, EPERM (in an orbit). */
+ * no code at its address), EAGAIN, EPERM (in an orbit).
+ * The entry may be of a plugin: the orbit runs the code that is loaded when it is made, and so do its later processes after
+ * restarts, also when the program has unloaded the plugin since, or loaded another one in its place. To run the other one
+ * make another orbit. */
 struct orbit *orbit_create(const char *name, orbit_entry entry, void *(*init)(void));
 /* The same with options. */
 struct orbit *orbit_create_with(const struct orbit_options *options);

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -73,4 +74,27 @@ fn code_loaded_later() {
     let plugin = scratch.compile("plugin.so", &["tests/c/plugin.c"], &["-shared", "-fPIC"]);
     let program = scratch.compile("program", &["tests/c/loaded_later.c"], &["-ldl"]);
     must(Command::new(program).arg(plugin).arg(scratch.0.join("lib/liborbit.so.0")), LIMIT);
+}
+
+/// Plugins with this in addition to what calls get, built with these flags.
+fn plugins<const N: usize>(scratch: &Scratch, adds: [u32; N], flags: &[&str]) -> [PathBuf; N] {
+    adds.map(|adds| {
+        let (name, define) = (format!("adds-{adds}.so"), format!("-DADDS={adds}"));
+        let flags = [&["-shared", "-fPIC", define.as_str()], flags].concat();
+        scratch.compile(&name, &["tests/c/plugin.c"], &flags)
+    })
+}
+
+/// Puts another plugin in the place of one that orbits run: with build ids, and without.
+#[test]
+fn a_plugin_replaced_at_its_address() {
+    if !sources() {
+        return;
+    }
+    for (flag, named) in [("-Wl,--build-id=sha1", Some("named")), ("-Wl,--build-id=none", None)] {
+        let scratch = Scratch::new();
+        let plugins = plugins(&scratch, [1000, 2000], &[flag]);
+        let program = scratch.compile("program", &["tests/c/plugin_replaced.c"], &["-ldl"]);
+        must(Command::new(program).args(plugins).args(named), LIMIT);
+    }
 }

@@ -71,11 +71,26 @@ const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// Failures in a row that are followed by an immediate start.
 const FREE_FAILURES: u32 = 3;
 
-/// Calls for a process that has the code of this orbit's functions.
-pub(crate) fn call_for_process<'a>(runtime: &'a Runtime, options: &Options) -> Result<(Coming, Becoming<'a>)> {
+/// Calls for a process that has the code of this orbit's functions: of its own template, where it has one that lives. What
+/// main has at their addresses may be other code by now; then no other template will do.
+pub(crate) fn call_for_process<'a>(
+    runtime: &'a Runtime,
+    options: &Options,
+    origin: Option<&Arc<Template>>,
+) -> Result<(Coming, Becoming<'a>)> {
     let mut code = vec![options.entry.map_or(0, |f| f as usize)];
     code.extend(options.init.map(|f| f as usize));
-    Ok((runtime.take_process(&code)?, Becoming(runtime)))
+    let coming = match origin {
+        Some(origin) if !origin.is_gone() => runtime.take_process_of(origin)?,
+        Some(origin) if !code.iter().all(|at| origin.knows(*at)) => {
+            let name = &options.name;
+            let why =
+                format!("orbit \"{name}\" has lost its template, and main has unloaded the code it was made with");
+            return Err(Error::new(Kind::Down, why));
+        }
+        _ => runtime.take_process(&code)?,
+    };
+    Ok((coming, Becoming(runtime)))
 }
 
 /// A process taken that is in no list of the supervisor's yet; see [`Runtime::is_becoming`].
@@ -139,6 +154,7 @@ impl Inner {
             self.status.restarted(process.pid);
         }
         self.status.set_state(status::State::Idle);
+        core.origin = None;
         core.process = Some(Process {
             template,
             pid: process.pid,
@@ -211,6 +227,7 @@ impl Inner {
         self.reap_locked(core);
         let Some(process) = core.process.take() else { return Next::Nothing };
         core.state = State::Down;
+        core.origin = Some(template);
         core.stats.crashes += 1;
         core.failures += 1;
         self.status.crashed();
@@ -258,6 +275,7 @@ impl Inner {
         match pause {
             None => {
                 core.state = State::Ended;
+                core.origin = None;
                 self.drop_pending(core);
                 self.status.set_state(status::State::Down);
                 Next::Nothing
@@ -311,10 +329,15 @@ impl Inner {
     /// process is made without the lock.
     pub fn start_again(&self) -> Next {
         let down = |core: &Core| core.state == State::Down;
-        if !down(&self.lock()) {
-            return Next::Nothing;
-        }
-        let started = call_for_process(&self.runtime, &self.options).and_then(|(coming, _becoming)| {
+        let origin = {
+            let core = self.lock();
+            if !down(&core) {
+                return Next::Nothing;
+            }
+            core.origin.clone()
+        };
+        let called = call_for_process(&self.runtime, &self.options, origin.as_ref());
+        let started = called.and_then(|(coming, _becoming)| {
             let up = UpSide::create();
             let spare = coming.process()?;
             let mut core = self.lock();
@@ -354,7 +377,7 @@ impl Inner {
 
     /// Ends the orbit for good. Waits for the end of its process, without the lock.
     pub fn destroy(&self) -> Result<()> {
-        let (process, asked, mut killed) = {
+        let (process, asked, mut killed, _origin) = {
             let mut core = self.lock();
             if core.state == State::Destroyed {
                 return Ok(());
@@ -365,7 +388,7 @@ impl Inner {
             let process = core.process.take();
             self.drop_pending(&mut core);
             self.changed.notify_all();
-            (process, core.asked, killed)
+            (process, core.asked, killed, core.origin.take())
         };
         if let Some(process) = process {
             use std::os::fd::AsRawFd;

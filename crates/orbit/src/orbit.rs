@@ -21,6 +21,7 @@ use crate::replica::Replica;
 use crate::runtime::{self, LOG_BYTES, Runtime};
 use crate::status::SlotHandle;
 use crate::task::{A_CENTURY, Entry, Init};
+use crate::template::Template;
 use crate::update::{Gate, Operations, Plain, Update};
 
 /// What becomes of an orbit that has come to an end by itself.
@@ -241,6 +242,8 @@ pub(crate) struct Inner {
 pub(crate) struct Core {
     pub state: State,
     pub process: Option<Process>,
+    /// While it is down: the template of the process before, which the next one comes from too. Else none.
+    pub origin: Option<Arc<Template>>,
     pub queue: Queue,
     pub replicas: Vec<Replica>,
     /// Areas that are gone and that the orbit has still mapped.
@@ -305,7 +308,7 @@ impl Drop for Inner {
             let _ = self.destroy();
         } else {
             let core = self.core.get_mut().unwrap_or_else(|e| e.into_inner());
-            std::mem::forget(core.process.take());
+            std::mem::forget((core.process.take(), core.origin.take()));
         }
     }
 }
@@ -362,7 +365,7 @@ impl Orbit {
         if options.entry.is_none() {
             return Err(Error::new(Kind::Invalid, format!("orbit \"{}\" has no entry function", options.name)));
         }
-        let (mut coming, _becoming) = crate::life::call_for_process(runtime, &options)?;
+        let (mut coming, _becoming) = crate::life::call_for_process(runtime, &options, None)?;
         let ready = coming.take_channel(options.log_bytes);
         let has_channel = ready.is_some();
         // Made while the template clones, if it has to.
@@ -381,6 +384,7 @@ impl Orbit {
             core: Mutex::new(Core {
                 state: State::Down,
                 process: None,
+                origin: None,
                 queue: Queue::new(),
                 replicas: Vec::new(),
                 forget: Vec::new(),

@@ -344,16 +344,29 @@ impl Runtime {
     /// A process that has the code at these addresses: a spare, without a system call, or one that the template is asked
     /// for. Each needs one [`Runtime::became`].
     pub fn take_process(&self, code: &[usize]) -> Result<Coming> {
-        if let Some(template) = lock(&self.template).clone()
-            && code.iter().all(|at| template.knows(*at))
-        {
-            let mut spares = lock(&self.spares);
-            if let Some(at) = spares.iter().position(|spare| Arc::ptr_eq(&spare.template, &template)) {
-                self.becoming.fetch_add(1, Ordering::SeqCst);
-                return Ok(Coming::Here(spares.swap_remove(at)));
-            }
+        let present = lock(&self.template).clone().filter(|t| code.iter().all(|at| t.knows(*at)));
+        match present.and_then(|template| self.take_spare(&template)) {
+            Some(spare) => Ok(Coming::Here(spare)),
+            None => self.ask(self.template_knowing(code)?),
         }
-        let template = self.template_knowing(code)?;
+    }
+
+    /// The same of this template and no other.
+    pub fn take_process_of(&self, template: &Arc<Template>) -> Result<Coming> {
+        match self.take_spare(template) {
+            Some(spare) => Ok(Coming::Here(spare)),
+            None => self.ask(template.clone()),
+        }
+    }
+
+    fn take_spare(&self, template: &Arc<Template>) -> Option<Spare> {
+        let mut spares = lock(&self.spares);
+        let at = spares.iter().position(|spare| Arc::ptr_eq(&spare.template, template))?;
+        self.becoming.fetch_add(1, Ordering::SeqCst);
+        Some(spares.swap_remove(at))
+    }
+
+    fn ask(&self, template: Arc<Template>) -> Result<Coming> {
         template.ask()?;
         self.becoming.fetch_add(1, Ordering::SeqCst);
         Ok(Coming::Asked(template))

@@ -28,6 +28,10 @@ use crate::area::born;
 use crate::error::{Error, Kind, Result};
 use crate::{limits, shared, task};
 
+use code::Code;
+
+mod code;
+
 const CLONE: u8 = 1;
 const KILL: u8 = 2;
 const CLONED: u8 = 3;
@@ -61,8 +65,7 @@ pub(crate) struct Template {
     socket: OwnedFd,
     link: Mutex<Link>,
     gone: AtomicBool,
-    /// Executable ranges of the objects that were loaded when the template was made.
-    code: Vec<(usize, usize)>,
+    code: Code,
     /// Not none if the template is main's own child, to be reaped by it.
     child: Option<i32>,
 }
@@ -80,7 +83,7 @@ impl Template {
         let doing = "making the template";
         let (ours, theirs) = socket::pair().map_err(|e| Error::system(doing, e))?;
         let main = pidfd::open(std::process::id() as i32).map_err(|e| Error::system(doing, e))?;
-        let code = loaded_code();
+        let code = Code::now();
         let threads = process::thread_count().unwrap_or(2);
         let life =
             Life { socket: theirs.as_raw_fd(), main: main.as_raw_fd(), main_pid: std::process::id() as i32, window };
@@ -107,13 +110,9 @@ impl Template {
         Ok(Template { pidfd: fd, socket: ours, link: Mutex::new(link), gone: AtomicBool::new(false), code, child })
     }
 
-    /// Whether the code at this address was loaded when the template was made, so that orbits have it.
+    /// Whether orbits of this template have the code that main has at this address.
     pub fn knows(&self, code: usize) -> bool {
-        match self.code.binary_search_by(|&(start, _)| start.cmp(&code)) {
-            Ok(_) => true,
-            Err(0) => false,
-            Err(at) => code < self.code[at - 1].1,
-        }
+        self.code.is_at(code)
     }
 
     /// Asks for a new process, to be taken by [`Template::answer`] some hundred microseconds later, whatever the size of main:
@@ -281,29 +280,6 @@ fn not_answered(e: std::io::Error) -> Error {
 
 fn poll_in(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
-}
-
-/// Executable ranges of everything loaded now, in order of address.
-fn loaded_code() -> Vec<(usize, usize)> {
-    unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, out: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: the loader calls this with a valid description, and `out` is the vector given below.
-        unsafe {
-            let out = &mut *(out as *mut Vec<(usize, usize)>);
-            for at in 0..(*info).dlpi_phnum as usize {
-                let header = &*(*info).dlpi_phdr.add(at);
-                if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0 {
-                    let start = (*info).dlpi_addr as usize + header.p_vaddr as usize;
-                    out.push((start, start + header.p_memsz as usize));
-                }
-            }
-        }
-        0
-    }
-    let mut out = Vec::new();
-    // SAFETY: `each` matches the signature wanted and only touches the vector, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(each), (&mut out as *mut Vec<(usize, usize)>).cast()) };
-    out.sort_unstable();
-    out
 }
 
 /// What a template needs to live.
