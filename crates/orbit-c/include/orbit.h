@@ -356,7 +356,8 @@ struct orbit_call_options {
 /* Takes a snapshot of the areas, has the orbit run its entry (or func_once, if not NULL) on it, and waits for the end.
  * args: args_size bytes, copied, at most ORBIT_MAX_ARGS; may be NULL with a size of 0. Pointers in them mean the same in the
  * orbit if they point into the areas. The objects must not change while the snapshot is taken: call inside the lock
- * that guards them. outcome may be NULL.
+ * that guards them. outcome may be NULL. func_once must be code that was loaded when the orbit was made, and is still: of a
+ * plugin loaded since EINVAL; an orbit made after that has it.
  * 0: the task returned, outcome->value is what. Else negative: if outcome->kind is not ORBIT_PENDING, the call was made and
  * ended so (EREMOTEIO, EOWNERDEAD, ENOMEM, ETIMEDOUT, ECANCELED), and the orbit is started again as its policy says;
  * otherwise it was not made (E2BIG, EBADF, EINVAL, ENOSPC, ENODEV, EHOSTDOWN, ECHILD, EPERM; ETIMEDOUT: no room). Updates

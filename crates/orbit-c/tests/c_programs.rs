@@ -98,3 +98,15 @@ fn a_plugin_replaced_at_its_address() {
         must(Command::new(program).args(plugins).args(named), LIMIT);
     }
 }
+
+/// Loads a plugin beside an orbit, and has the orbit made again run its function for a call.
+#[test]
+fn a_function_loaded_after_the_orbit() {
+    if !sources() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let plugins = plugins(&scratch, [1000], &[]);
+    let program = scratch.compile("program", &["tests/c/plugin_func_once.c"], &["-ldl"]);
+    must(Command::new(program).args(plugins), LIMIT);
+}

@@ -21,7 +21,7 @@ use crate::replica::Replica;
 use crate::runtime::{Coming, Runtime, Spare};
 use crate::status;
 use crate::task::{A_CENTURY, Identity};
-use crate::template::{Ended, Template};
+use crate::template::{self, Ended, Template};
 
 /// Where an orbit stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +112,24 @@ impl Inner {
             Kind::Gone,
             format!("orbit \"{}\" has ended and its restart policy leaves it down", self.options.name),
         )
+    }
+
+    /// An error if the orbit lacks the code of a call's function, which is 0 where the call has none. Then orbits that are made
+    /// from now on have it, if main has.
+    pub fn check_function(&self, core: &Core, function: usize) -> Result<()> {
+        let template = core.process.as_ref().map(|p| &p.template);
+        if function == 0 || template.is_none_or(|t| t.knows(function)) {
+            return Ok(());
+        }
+        if !template::is_loaded(function) {
+            return Err(Runtime::no_code_at(function));
+        }
+        self.runtime.code_is_wanted(function);
+        let name = &self.options.name;
+        let why = format!(
+            "the function at {function:#x} is not in orbit \"{name}\": it was loaded after the orbit was made; make the orbit again"
+        );
+        Err(Error::new(Kind::Invalid, why))
     }
 
     /// Gives a process its identity: from now on it is this orbit. `has_channel`: it has this orbit's channel already.

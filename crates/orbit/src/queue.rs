@@ -134,16 +134,7 @@ impl Inner {
         loop {
             self.reap_locked(&mut core);
             self.check_open(&core)?;
-            if let Some(process) = core.process.as_ref().filter(|p| function != 0 && !p.template.knows(function)) {
-                return Err(Error::new(
-                    Kind::Invalid,
-                    format!(
-                        "the function at {function:#x} is not in orbit \"{}\" (process {}): it was loaded after the orbit \
-                         was made; make the orbit again",
-                        self.options.name, process.pid
-                    ),
-                ));
-            }
+            self.check_function(&core, function)?;
             if let Some(found) = self.coalesce(&core, function, args, options.coalesce) {
                 return Ok(found);
             }

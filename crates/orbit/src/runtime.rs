@@ -344,7 +344,7 @@ impl Runtime {
     /// A process that has the code at these addresses: a spare, without a system call, or one that the template is asked
     /// for. Each needs one [`Runtime::became`].
     pub fn take_process(&self, code: &[usize]) -> Result<Coming> {
-        let present = lock(&self.template).clone().filter(|t| code.iter().all(|at| t.knows(*at)));
+        let present = lock(&self.template).clone().filter(|t| t.serves(code));
         match present.and_then(|template| self.take_spare(&template)) {
             Some(spare) => Ok(Coming::Here(spare)),
             None => self.ask(self.template_knowing(code)?),
@@ -392,22 +392,33 @@ impl Runtime {
         fds.collect()
     }
 
-    /// A template that has the code at these addresses: the present one, or a fresh one if code was loaded since.
+    /// Has orbits that are made from now on come from a template that knows this code.
+    pub fn code_is_wanted(&self, code: usize) {
+        if let Some(template) = lock(&self.template).as_ref().filter(|t| !t.knows(code)) {
+            template.outdate();
+        }
+    }
+
+    /// A template that has the code at these addresses: the present one, or a fresh one if they, or a call, want code that was
+    /// loaded since.
     fn template_knowing(&self, code: &[usize]) -> Result<Arc<Template>> {
         let template = self.template()?;
-        if code.iter().all(|at| template.knows(*at)) {
+        if template.serves(code) {
             return Ok(template);
         }
         let fresh = Arc::new(Template::make(area::reserve_window(self.config.window)?)?);
         if let Some(stranger) = code.iter().find(|at| !fresh.knows(**at)) {
-            return Err(Error::new(
-                Kind::Invalid,
-                format!("{stranger:#x} is not the address of a function: no loaded object has code there"),
-            ));
+            return Err(Runtime::no_code_at(*stranger));
         }
         *lock(&self.template) = Some(fresh.clone());
         lock(&self.spares).clear();
         Ok(fresh)
+    }
+
+    /// What whoever names a function is told that main itself has not.
+    pub fn no_code_at(address: usize) -> Error {
+        let why = format!("{address:#x} is not the address of a function: no loaded object has code there");
+        Error::new(Kind::Invalid, why)
     }
 
     /// Gives up what was made ahead of need, and with it its descriptors; false if there was nothing.

@@ -29,6 +29,7 @@ use crate::error::{Error, Kind, Result};
 use crate::{limits, shared, task};
 
 use code::Code;
+pub(crate) use code::is_loaded;
 
 mod code;
 
@@ -66,6 +67,8 @@ pub(crate) struct Template {
     link: Mutex<Link>,
     gone: AtomicBool,
     code: Code,
+    /// Whether somebody wanted code that main has and this template lacks.
+    outdated: AtomicBool,
     /// Not none if the template is main's own child, to be reaped by it.
     child: Option<i32>,
 }
@@ -107,12 +110,30 @@ impl Template {
             (fork_twice(life, &ours, || unsafe { raw_fork() }).map_err(|e| Error::system(doing, e))?, None)
         };
         let link = Link { ended: HashMap::new(), answers: VecDeque::new() };
-        Ok(Template { pidfd: fd, socket: ours, link: Mutex::new(link), gone: AtomicBool::new(false), code, child })
+        Ok(Template {
+            pidfd: fd,
+            socket: ours,
+            link: Mutex::new(link),
+            gone: AtomicBool::new(false),
+            code,
+            outdated: AtomicBool::new(false),
+            child,
+        })
     }
 
     /// Whether orbits of this template have the code that main has at this address.
     pub fn knows(&self, code: usize) -> bool {
         self.code.is_at(code)
+    }
+
+    /// Whether new orbits may come from it, which are to have the code that main has at these addresses.
+    pub fn serves(&self, code: &[usize]) -> bool {
+        !self.outdated.load(Ordering::Relaxed) && code.iter().all(|at| self.knows(*at))
+    }
+
+    /// No new orbit comes from it any more: code was wanted that it lacks.
+    pub fn outdate(&self) {
+        self.outdated.store(true, Ordering::Relaxed);
     }
 
     /// Asks for a new process, to be taken by [`Template::answer`] some hundred microseconds later, whatever the size of main:

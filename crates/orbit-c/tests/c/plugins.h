@@ -8,13 +8,13 @@ static struct orbit_area *plugins_area;
 static long *plugins_number;
 
 /* An entry of the program's own: the number at the address in its arguments. */
-static long own(void *store, void *args)
+static inline long own(void *store, void *args)
 {
     (void)store;
     return **(long **)args;
 }
 
-static long crash(void *store, void *args)
+static inline long crash(void *store, void *args)
 {
     (void)store;
     (void)args;
@@ -22,7 +22,7 @@ static long crash(void *store, void *args)
 }
 
 /* A plugin's entry; `*handle` is for dlclose. */
-static orbit_entry load(const char *plugin, void **handle)
+static inline orbit_entry load(const char *plugin, void **handle)
 {
     orbit_entry entry;
     *handle = dlopen(plugin, RTLD_NOW);
@@ -33,7 +33,7 @@ static orbit_entry load(const char *plugin, void **handle)
 }
 
 /* What a call gives with the number 1 in an area, or -errno. */
-static long value(struct orbit *orbit, orbit_entry func_once)
+static inline long value(struct orbit *orbit, orbit_entry func_once)
 {
     if (plugins_area == NULL) {
         CHECK(plugins_area = orbit_area_create(4096, NULL));
@@ -46,7 +46,7 @@ static long value(struct orbit *orbit, orbit_entry func_once)
 }
 
 /* Has the orbit's process crash; its next one is on its way. */
-static void crash_it(struct orbit *orbit)
+static inline void crash_it(struct orbit *orbit)
 {
     struct orbit_outcome end;
     GIVES(orbit_wait_ready(orbit, 20000000), 0);
@@ -54,7 +54,7 @@ static void crash_it(struct orbit *orbit)
     CHECK(end.kind == ORBIT_CRASHED);
 }
 
-static int process_of(struct orbit *orbit)
+static inline int process_of(struct orbit *orbit)
 {
     struct orbit_counters stats;
     GIVES(orbit_stats(orbit, &stats), 0);
@@ -62,7 +62,7 @@ static int process_of(struct orbit *orbit)
 }
 
 /* The template that the orbit's process comes from: its parent. */
-static int template_of(struct orbit *orbit)
+static inline int template_of(struct orbit *orbit)
 {
     char path[64], line[512];
     int parent;

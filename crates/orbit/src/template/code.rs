@@ -19,6 +19,11 @@ struct Counts {
     unloaded: u64,
 }
 
+/// Whether main has code at this address.
+pub(crate) fn is_loaded(address: usize) -> bool {
+    Loaded::now().find(address).is_some()
+}
+
 /// An executable range of a loaded object.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Range {
