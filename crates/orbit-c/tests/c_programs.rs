@@ -110,3 +110,15 @@ fn a_function_loaded_after_the_orbit() {
     let program = scratch.compile("program", &["tests/c/plugin_func_once.c"], &["-ldl"]);
     must(Command::new(program).args(plugins), LIMIT);
 }
+
+/// Calls functions of plugins while the orbit is down.
+#[test]
+fn a_function_the_next_process_lacks() {
+    if !sources() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let plugins = plugins(&scratch, [1000, 2000], &["-Wl,--build-id=sha1"]);
+    let program = scratch.compile("program", &["tests/c/plugin_while_down.c"], &["-ldl"]);
+    must(Command::new(program).args(plugins), LIMIT);
+}

@@ -114,10 +114,10 @@ impl Inner {
         )
     }
 
-    /// An error if the orbit lacks the code of a call's function, which is 0 where the call has none. Then orbits that are made
-    /// from now on have it, if main has.
+    /// An error if the orbit, or while it is down its next process, lacks the code of a call's function, which is 0 where the call
+    /// has none. Then orbits that are made from now on have it, if main has.
     pub fn check_function(&self, core: &Core, function: usize) -> Result<()> {
-        let template = core.process.as_ref().map(|p| &p.template);
+        let template = core.process.as_ref().map(|p| &p.template).or(core.origin.as_ref());
         if function == 0 || template.is_none_or(|t| t.knows(function)) {
             return Ok(());
         }
@@ -130,6 +130,13 @@ impl Inner {
             "the function at {function:#x} is not in orbit \"{name}\": it was loaded after the orbit was made; make the orbit again"
         );
         Err(Error::new(Kind::Invalid, why))
+    }
+
+    /// Cancels kept calls whose function a process of this template lacks, if it is another one than theirs, which is gone.
+    fn cancel_what_lacks_code(&self, core: &mut Core, template: &Arc<Template>) {
+        let Some(origin) = core.origin.clone().filter(|origin| !Arc::ptr_eq(origin, template)) else { return };
+        let lacks = |function| function != 0 && !(origin.knows(function) && template.knows(function));
+        self.cancel_locked(core, |waiting| lacks(waiting.call.function));
     }
 
     /// Gives a process its identity: from now on it is this orbit. `has_channel`: it has this orbit's channel already.
@@ -363,6 +370,7 @@ impl Inner {
             if !down(&core) {
                 return Ok(());
             }
+            self.cancel_what_lacks_code(&mut core, &spare.template);
             self.give_process(&mut core, spare, up?, false)?;
             core.stats.restarts += 1;
             Ok(())

@@ -60,8 +60,9 @@ pub enum Pending {
     /// [`Outcome::Cancelled`] too. What the process that failed has written to its copies of areas counts for nothing: the
     /// next one gets them anew from the areas, and the pages that waiting calls brought along from there. So a call is
     /// cancelled if a page has changed since it was made, unless the call itself, or a waiting call before it, brought
-    /// that page along; if it waits with or behind one whose large snapshot was not written yet; or if the orbit
-    /// has let go of an area since ([`Orbit::detach`]).
+    /// that page along; if it waits with or behind one whose large snapshot was not written yet; if the orbit
+    /// has let go of an area since ([`Orbit::detach`]); or if the orbit's template was killed, and the next one lacks the
+    /// function of the call, which main has unloaded.
     Keep,
 }
 
