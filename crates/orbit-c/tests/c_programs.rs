@@ -93,7 +93,7 @@ fn a_plugin_replaced_at_its_address() {
     }
     for (flag, named) in [("-Wl,--build-id=sha1", Some("named")), ("-Wl,--build-id=none", None)] {
         let scratch = Scratch::new();
-        let plugins = plugins(&scratch, [1000, 2000], &[flag]);
+        let plugins = plugins(&scratch, [1000, 2000, 3000], &[flag]);
         let program = scratch.compile("program", &["tests/c/plugin_replaced.c"], &["-ldl"]);
         must(Command::new(program).args(plugins).args(named), LIMIT);
     }

@@ -1,30 +1,35 @@
 /* A plugin is unloaded, and another one loaded at its address: new orbits run the new one, the others the one they were made
- * with, restarted or not. What changes no code makes no new template, if the plugins can be told apart. Arguments: two plugins,
- * which add 1000 and 2000, and "named" if they have build ids. */
+ * with, restarted or not. What changes no code makes no new template, if the plugins can be told apart. Arguments: three
+ * plugins, which add 1000, 2000 and 3000, and "named" if they have build ids. */
 #include "plugins.h"
 
 int main(int argc, char **argv)
 {
-    void *handle;
-    CHECK(argc >= 3);
+    void *handle, *bystander;
+    CHECK(argc >= 4);
     GIVES(orbit_init(), 0);
+    orbit_entry stays = load(argv[3], &bystander);
     orbit_entry entry = load(argv[1], &handle);
     struct orbit *first = orbit_create("first", entry, NULL);
     CHECK(first);
     GIVES(value(first, NULL), 1001);
     int template = template_of(first);
     dlclose(handle);
-
-    /* Code of the program itself is where it was. */
-    struct orbit *programs = orbit_create("programs", own, NULL);
-    CHECK(programs);
-    GIVES(value(programs, NULL), 1);
-    CHECK(template_of(programs) == template);
-
     if (load(argv[2], &handle) != entry) {
         printf("SKIP: the second plugin was not loaded at the address of the first\n");
         return 0;
     }
+
+    /* The program's own code, and that of a plugin that was not unloaded, is where it was. */
+    struct orbit *programs = orbit_create("programs", own, NULL);
+    CHECK(programs);
+    GIVES(value(programs, NULL), 1);
+    GIVES(value(programs, stays), 3001);
+    CHECK(template_of(programs) == template);
+    struct orbit *bystanders = orbit_create("bystanders", stays, NULL);
+    CHECK(bystanders && template_of(bystanders) == template);
+    GIVES(orbit_destroy(bystanders), 0);
+
     struct orbit *second = orbit_create("second", entry, NULL);
     CHECK(second);
     GIVES(value(second, NULL), 2001);
@@ -53,7 +58,7 @@ int main(int argc, char **argv)
     struct orbit *fourth = orbit_create("fourth", entry, NULL);
     CHECK(fourth);
     GIVES(value(fourth, NULL), 1001);
-    CHECK((template_of(fourth) == template) == (argc == 4));
+    CHECK((template_of(fourth) == template) == (argc == 5));
 
     struct orbit *orbits[] = {first, second, programs, third, fourth};
     for (int i = 0; i < 5; i++)

@@ -1,9 +1,10 @@
 //! The code that was loaded when a template was made, and whether main has it still: a library may have been unloaded since,
 //! and another one, or another build of it, may lie where it lay.
 //!
-//! A library is known again by its place, its name and its build id; without a build id it is not. Nobody looks before
-//! something was unloaded, which the loader counts, and then once for each change of what is loaded. The program itself is
-//! never unloaded.
+//! The program itself is never unloaded. Nobody looks before something was, which the loader counts, and then once for each
+//! change of what is loaded. A library is known again by its addresses, its name and its build id; if it has none, then by its
+//! place in the loader's list, where what is loaded comes last: what stands farther from the end than so many things were loaded
+//! since has been there all the time.
 
 use std::ffi::CStr;
 use std::sync::Mutex;
@@ -25,11 +26,11 @@ pub(crate) fn is_loaded(address: usize) -> bool {
 }
 
 /// An executable range of a loaded object.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Range {
     start: usize,
     end: usize,
-    of_program: bool,
+    /// The object's in the loader's list; the program is first.
+    place: u64,
     /// The object's, as the loader has it.
     name: Vec<u8>,
     /// The object's; empty if it has none.
@@ -39,6 +40,7 @@ struct Range {
 /// All that is loaded at one moment, in order of address.
 struct Loaded {
     counts: Counts,
+    objects: u64,
     ranges: Vec<Range>,
 }
 
@@ -64,8 +66,8 @@ impl Code {
 
     /// Whether this is the address of code that was loaded then, and that main has there now.
     pub fn is_at(&self, address: usize) -> bool {
-        let Some(place) = self.born.find(address) else { return false };
-        if self.born.ranges[place].of_program {
+        let Some(at) = self.born.find(address) else { return false };
+        if self.born.ranges[at].place == 0 {
             return true;
         }
         let counts = Counts::now();
@@ -76,33 +78,39 @@ impl Code {
         if still.counts != counts {
             *still = self.look();
         }
-        still.there[place]
+        still.there[at]
     }
 
     fn look(&self) -> Still {
         let now = Loaded::now();
-        let there = |range: &Range| !range.build_id.is_empty() && now.ranges.binary_search(range).is_ok();
+        let since = now.counts.loaded - self.born.counts.loaded;
+        let there = |born: &Range| {
+            let Some(found) = now.find(born.start).map(|at| &now.ranges[at]) else { return false };
+            let same_build = !born.build_id.is_empty() && found.build_id == born.build_id;
+            let stayed = now.objects - found.place > since;
+            (found.start, found.end, &found.name) == (born.start, born.end, &born.name) && (same_build || stayed)
+        };
         Still { counts: now.counts, there: self.born.ranges.iter().map(there).collect() }
     }
 }
 
 impl Loaded {
     fn now() -> Loaded {
-        let mut loaded = Loaded { counts: Counts { loaded: 0, unloaded: 0 }, ranges: Vec::new() };
+        let mut loaded = Loaded { counts: Counts { loaded: 0, unloaded: 0 }, objects: 0, ranges: Vec::new() };
         each_object(|object| {
             loaded.counts = Counts::of(object);
-            let of_program = loaded.ranges.is_empty();
-            loaded.ranges.extend(ranges_of(object, of_program));
+            loaded.ranges.extend(ranges_of(object, loaded.objects));
+            loaded.objects += 1;
             true
         });
-        loaded.ranges.sort_unstable();
+        loaded.ranges.sort_unstable_by_key(|range| range.start);
         loaded
     }
 
-    /// The place of the range that this address lies in.
+    /// Which of the ranges it is this address lies in.
     fn find(&self, address: usize) -> Option<usize> {
-        let place = self.ranges.partition_point(|range| range.start <= address).checked_sub(1)?;
-        (address < self.ranges[place].end).then_some(place)
+        let at = self.ranges.partition_point(|range| range.start <= address).checked_sub(1)?;
+        (address < self.ranges[at].end).then_some(at)
     }
 }
 
@@ -145,7 +153,7 @@ fn headers(object: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
 }
 
 /// The executable ranges of an object.
-fn ranges_of(object: &libc::dl_phdr_info, of_program: bool) -> Vec<Range> {
+fn ranges_of(object: &libc::dl_phdr_info, place: u64) -> Vec<Range> {
     // SAFETY: the name is a string of the loader's, or null.
     let name = unsafe { object.dlpi_name.as_ref().map_or(&[][..], |name| CStr::from_ptr(name).to_bytes()) };
     let build_id = build_id(object);
@@ -154,7 +162,7 @@ fn ranges_of(object: &libc::dl_phdr_info, of_program: bool) -> Vec<Range> {
         .map(|header| {
             let start = object.dlpi_addr as usize + header.p_vaddr as usize;
             let end = start + header.p_memsz as usize;
-            Range { start, end, of_program, name: name.to_vec(), build_id: build_id.to_vec() }
+            Range { start, end, place, name: name.to_vec(), build_id: build_id.to_vec() }
         })
         .collect()
 }
