@@ -328,7 +328,7 @@ fn better_own_child() -> bool {
 /// The child's number in the parent, 0 in the child.
 ///
 /// # Safety
-/// The child ends by `_exit`.
+/// The child ends by [`process::end`].
 unsafe fn libc_fork() -> std::io::Result<i32> {
     // SAFETY: the caller's contract.
     match unsafe { libc::fork() } {
@@ -368,8 +368,7 @@ fn fork_twice(life: Life, ours: &OwnedFd, fork: impl Fn() -> std::io::Result<i32
                             socket::send(socket, &[FAILED, errno[0], errno[1], errno[2], errno[3]], &[])
                         }
                     };
-                    // SAFETY: ends without running exit handlers of the program.
-                    unsafe { libc::_exit(0) }
+                    process::end(0)
                 }
             }
         }
@@ -401,8 +400,7 @@ fn live(life: Life) -> ! {
     // SAFETY: a copy of main's calling thread alone, and it returns to nothing of main's.
     if unsafe { shared::shut_out() }.is_err() {
         // No template rather than one whose orbits could write other orbits' memory.
-        // SAFETY: ends this process without running the program's exit handlers.
-        unsafe { libc::_exit(1) }
+        process::end(1)
     }
     process::close_all_but(&[0, 1, 2, life.socket, life.main]);
     let _ = process::set_name(c"orbit-template");
@@ -479,8 +477,7 @@ fn live(life: Life) -> ! {
     }
     end_strays(&[]);
     limits::remove_groups_of(life.main_pid);
-    // SAFETY: ends this process without running the program's exit handlers.
-    unsafe { libc::_exit(0) }
+    process::end(0)
 }
 
 /// Kills and reaps processes that orbits made and left behind: they have become children of the template.
