@@ -103,6 +103,9 @@ fn follow(tid: i32, sched: &File, usual: &dyn Fn(i64) -> bool) -> Look {
                             return Look::Waits;
                         }
                         calls += 1;
+                        if calls >= CALLS {
+                            return Look::Spins { calls };
+                        }
                     }
                 } else if status >> 8 != 0 {
                     if signal != libc::SIGTRAP {
@@ -136,8 +139,7 @@ fn follow(tid: i32, sched: &File, usual: &dyn Fn(i64) -> bool) -> Look {
         }
         if start.elapsed() > PATIENCE {
             let ran = proc::sched(sched).map_or(0, |n| n.run.saturating_sub(before.run));
-            let enough = calls >= CALLS || u128::from(ran) >= CPU.as_nanos();
-            return if enough { Look::Spins { calls } } else { Look::Starved };
+            return if u128::from(ran) >= CPU.as_nanos() { Look::Spins { calls } } else { Look::Starved };
         }
     }
 }

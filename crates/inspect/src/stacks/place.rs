@@ -23,6 +23,11 @@ const FRESH: u64 = 20_000;
 const IN_A_ROW: u32 = 3;
 /// ns.
 const APART: u64 = 4 * PERIOD;
+/// So many ticks in a row inside the kernel at most, over all the CPU time asked for, tell that its calls are short ones: to stop it between two
+/// of them cuts none short that had much to do.
+const SHORT: u32 = 40;
+/// One tick in so many in its own code, over twice the CPU time asked for, is as good as none.
+const FEW: u64 = 10;
 /// For so long ticks are waited for without sleeping, so that they are fresh.
 const EAGER: Duration = Duration::from_millis(2);
 /// Looks at a thread that entered another call while its stack was copied.
@@ -34,9 +39,9 @@ const KERNEL_TICKS: u64 = 3;
 /// Where a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In its own code, for some time now: met there three times in a row, the last time some microseconds ago.
+    /// In its own code, some microseconds ago: met there three times in a row, or between calls that are all short.
     Own,
-    /// Inside the kernel, and not in its own code once in all the CPU time asked for.
+    /// Inside the kernel, and not in its own code once in all the CPU time asked for, or hardly ever in twice that.
     Kernel,
     /// It does not run, or has ended.
     Asleep,
@@ -82,10 +87,15 @@ fn look(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)
     let times = clock.0.is_none().then(|| times(tid)).flatten();
     let (mut met, mut own_at) = (false, Duration::ZERO);
     let (mut row, mut last) = (0, 0);
+    let (mut ticks, mut own_ticks, mut inside_row, mut longest) = (0u64, 0u64, 0, 0);
     let mut looks = 0u32;
     while start.elapsed() < PATIENCE {
         let mut own = false;
         while let Some(tick) = clock.0.as_mut().and_then(Ticks::next_tick) {
+            ticks += 1;
+            own_ticks += u64::from(tick.own);
+            inside_row = if tick.own { 0 } else { inside_row + 1 };
+            longest = inside_row.max(longest);
             if !tick.own {
                 (met, row) = (true, 0);
                 if let Some(registers) = tick.registers {
@@ -95,7 +105,8 @@ fn look(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)
             }
             row = if tick.ns.saturating_sub(last) <= APART { row + 1 } else { 1 };
             (last, own) = (tick.ns, true);
-            if row >= IN_A_ROW && now().saturating_sub(tick.ns) < FRESH {
+            let short = longest > 0 && longest <= SHORT && ticks * PERIOD >= cpu.as_nanos() as u64;
+            if (row >= IN_A_ROW || short) && now().saturating_sub(tick.ns) < FRESH {
                 return Place::Own;
             }
         }
@@ -123,6 +134,8 @@ fn look(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)
                 return Place::Kernel;
             }
         } else if since >= cpu && met || since >= cpu.max(UNSEEN) {
+            return Place::Kernel;
+        } else if ticks * PERIOD >= 2 * cpu.as_nanos() as u64 && own_ticks * FEW < ticks {
             return Place::Kernel;
         }
         let line = procfs::text(&format!("/proc/{tid}/task/{tid}/syscall"), 512).unwrap_or_default();
