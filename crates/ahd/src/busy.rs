@@ -8,6 +8,7 @@ use crate::Ahd;
 use crate::describe::place;
 use crate::exam::{self, Look};
 use crate::learn::Habit;
+use crate::passes::Waits;
 use crate::proc::Call;
 use crate::progress::Meter;
 use crate::report::{Event, Hang, Kind, Times};
@@ -64,7 +65,15 @@ impl Ahd {
                 .passes
                 .came_back(call.as_ref())
                 .unwrap_or_else(|| status.state == b'S' && got_on(t, call.as_ref(), limit)),
-            _ => waited != Some(0) && !t.passes.may_be_away((pid, tid), &t.points, since.run, call.as_ref()),
+            _ if waited == Some(0) => false,
+            _ => match t.passes.waited((pid, tid), &t.points, since.run, call.as_ref()) {
+                Waits::Away => false,
+                Waits::Back => true,
+                Waits::Unsure => {
+                    t.burst = None;
+                    true
+                }
+            },
         };
         if over {
             // It has waited since: a burst is over. With nothing known from before, the burst begins here.
@@ -188,7 +197,7 @@ impl Ahd {
             None => why += &allowed_only(check),
         }
         match calls {
-            None if inside => why += "; all of it lately inside the kernel, in one long call or one after the other",
+            None if inside => why += "; nearly all of it lately inside the kernel, in one long call or one after the other",
             Some(0) => why += "; it makes no system calls",
             Some(_) if counted_passes => {
                 why += "; it makes system calls, but by a breakpoint there it has not come back to the one its events come in by"

@@ -3,8 +3,8 @@
 //! CPython runs one thread of a process at a time. A thread that spins hands the interpreter's lock over when another one asks for it, and waits to have it
 //! back: from outside that is a wait like any other, and would end its burst each time. So a breakpoint counts how often the thread comes
 //! out of the call by which its events come in ([`Points::events`]). Owns: that breakpoint, one a thread, on suspicion only: it is there from the
-//! first look in which the thread used [`BUSY`] and waited, to the one that sees it come out; then for ever longer there is none, so that
-//! a healthy server pays next to nothing. Where there are no breakpoints to be had a wait ends a burst as for everybody else.
+//! first look in which the thread used [`BUSY`] and waited, until it is no suspect any more. One that comes out of its call very often has
+//! it in one look of [`REST`] and some, for it is paid each time. Where there are no breakpoints to be had a wait ends a burst as for everybody else.
 
 use crate::learn::Points;
 use crate::proc::Call;
@@ -13,17 +13,40 @@ use orbit_linux::perf::{Access, Counter, Kind};
 
 /// CPU time between two looks, ns, that makes a thread a suspect.
 const BUSY: u64 = 10_000_000;
-/// Looks without a breakpoint at most, after one that saw the thread come out.
-const MOST_REST: u32 = 16;
+/// Times that it may come out of its call from one look to the next and keep the breakpoint: a hundredth of that time.
+const CHEAP: u64 = 150;
+/// Looks without a breakpoint after one in which it came out more often, and where there can be none.
+const REST: u32 = 16;
 
 /// What is known of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Passes {
-    /// Counts how often it comes out of this call.
-    counter: Option<(Counter, i64, u64)>,
-    /// Looks until there may be a breakpoint again, and the last number of those.
+    counter: Option<Counting>,
+    /// Looks until there may be a breakpoint (again).
     rest: u32,
-    last: u32,
+    /// It is a thread of Python's, and whether it came back is not known of the last look.
+    unsure: bool,
+}
+
+/// Counts how often a thread comes out of a call.
+#[derive(Debug)]
+struct Counting {
+    counter: Counter,
+    nr: i64,
+    pc: u64,
+    /// The count at the last look.
+    seen: u64,
+}
+
+/// What a thread's waits since the last look say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// They ended its burst.
+    Back,
+    /// It did not come back to its loop: the burst goes on.
+    Away,
+    /// Not known: the burst is to be forgotten, for it may be a part of a hang.
+    Unsure,
 }
 
 impl Passes {
@@ -32,43 +55,41 @@ impl Passes {
         self.counter.is_some()
     }
 
-    /// Whether it has come back to its loop since they are: it came out of its call, or sleeps in it. Nothing if they are not counted.
+    /// Whether it has come back to its loop since the last look: it came out of its call, or sleeps in it. Nothing if that is not counted.
     pub(crate) fn came_back(&self, call: Option<&Call>) -> Option<bool> {
-        let (counter, nr, pc) = self.counter.as_ref()?;
-        Some(counter.read() > 0 || call.is_some_and(|c| c.nr == *nr && c.pc == *pc))
+        let c = self.counter.as_ref()?;
+        Some(c.counter.read() > c.seen || call.is_some_and(|of| of.nr == c.nr && of.pc == c.pc))
     }
 
-    /// It has waited, and used so much CPU time, since the last look: whether it may not have come back to its loop all the same. Then its
-    /// burst goes on.
-    pub(crate) fn may_be_away(
-        &mut self,
-        (pid, tid): (i32, i32),
-        points: &Points,
-        ran: u64,
-        call: Option<&Call>,
-    ) -> bool {
+    /// It has waited, and used so much CPU time, since the last look.
+    pub(crate) fn waited(&mut self, (pid, tid): (i32, i32), points: &Points, ran: u64, call: Option<&Call>) -> Waits {
         match self.came_back(call) {
-            Some(false) => return true,
+            Some(false) => return Waits::Away,
             Some(true) => {
-                self.counter = None;
-                self.last = (2 * self.last).clamp(1, MOST_REST);
-                self.rest = self.last;
+                let costly = self.counter.as_mut().is_some_and(|c| {
+                    let passes = c.counter.read().saturating_sub(c.seen);
+                    c.seen += passes;
+                    passes > CHEAP
+                });
+                if costly {
+                    self.counter = None;
+                    self.rest = REST;
+                }
+                return Waits::Back;
             }
             None if self.rest > 0 => self.rest -= 1,
-            None => {
-                if ran >= BUSY
-                    && let Some((nr, pc)) = points.events()
-                {
+            None if ran >= BUSY => {
+                if let Some((nr, pc)) = points.events() {
+                    self.unsure = has_python(pid);
                     let kind = Kind::Breakpoint { addr: pc as usize, len: 1, access: Access::Execute };
-                    self.counter =
-                        has_python(pid).then(|| Counter::open_thread(tid, kind).ok()).flatten().map(|c| (c, nr, pc));
-                    if self.counter.is_none() {
-                        self.rest = MOST_REST;
-                    }
+                    let counter = self.unsure.then(|| Counter::open_thread(tid, kind).ok()).flatten();
+                    self.counter = counter.map(|counter| Counting { counter, nr, pc, seen: 0 });
+                    self.rest = if self.counter.is_some() { 0 } else { REST };
                 }
             }
+            None => {}
         }
-        false
+        if self.unsure { Waits::Unsure } else { Waits::Back }
     }
 
     /// It is no suspect any more.
