@@ -13,9 +13,11 @@
 
 use crate::process::{RawChild, raw_fork};
 use crate::{Support, invalid, procfs};
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -24,6 +26,10 @@ use std::time::Duration;
 const PERIOD_US: u64 = 100_000;
 /// How long [`Group::remove`] waits for processes that have ended to leave, in steps of a millisecond.
 const REMOVE_TRIES: u32 = 100;
+/// The inode of the first PID namespace, the same on every kernel (`PID_NS_INIT_INO`).
+const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+/// Milliseconds of a tick in which the kernel tells start times: `USER_HZ` is 100.
+const TICK_MS: u64 = 10;
 
 /// A control group of its own for a few processes. Removed on drop. May be used from any thread.
 #[derive(Debug)]
@@ -220,42 +226,141 @@ impl Drop for Group {
     }
 }
 
-/// Takes away empty groups named `prefix-PID-...` or `prefix-PID` whose process PID is gone: what programs leave that were
-/// killed. Looks where [`Group::create`] would make them. Answers how many directories went.
+/// Whose a group is: a program, as told from all others that ever have the number of its process, here or in another PID
+/// namespace. Programs in several namespaces may see one tree of control groups, and process 1 is one in each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The process, by its number in its own PID namespace.
+    pub pid: i32,
+    /// Inode of that namespace; 0 where it cannot be read.
+    pub namespace: u64,
+    /// A moment of the program's life, in milliseconds since boot: a process that was started later is another one.
+    pub since: u64,
+}
+
+impl Owner {
+    /// This process, from now on: after exec, the program that it has become is another owner.
+    pub fn current() -> Owner {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes a timespec.
+        unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
+        let since = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
+        Owner { pid: std::process::id() as i32, namespace: own_pid_namespace(), since }
+    }
+
+    /// What its groups' names begin with: `prefix-PID-NAMESPACE-SINCE`, the latter two in hexadecimal.
+    pub fn group_name(&self, prefix: &str) -> String {
+        format!("{prefix}-{}-{:x}-{:x}", self.pid, self.namespace, self.since)
+    }
+
+    /// Reads what follows upon `prefix-` in a group's name.
+    fn parse(rest: &str) -> Option<Owner> {
+        let mut words = rest.split('-');
+        let pid = words.next()?.parse().ok()?;
+        let mut number = || u64::from_str_radix(words.next()?, 16).ok();
+        Some(Owner { pid, namespace: number()?, since: number()? })
+    }
+
+    /// Whether the process is there, its namespace being this process' own; true also where that cannot be told.
+    fn is_there(&self) -> bool {
+        // SAFETY: sends nothing.
+        if unsafe { libc::kill(self.pid, 0) } < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
+            return false;
+        }
+        // Times since boot are told as the reader's time namespace counts them.
+        let same_clock = || inode(format!("/proc/{}/ns/time", self.pid)) == inode("/proc/self/ns/time");
+        start_of(self.pid).is_none_or(|started| started <= self.since || !proc_is_own() || !same_clock())
+    }
+}
+
+fn inode(path: impl AsRef<Path>) -> Option<u64> {
+    fs::metadata(path).ok().map(|file| file.ino())
+}
+
+fn own_pid_namespace() -> u64 {
+    inode("/proc/self/ns/pid").unwrap_or(0)
+}
+
+/// Whether the numbers in `/proc` are those of this process' PID namespace: it may show those of one further out.
+fn proc_is_own() -> bool {
+    let status = procfs::text("/proc/self/status").unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.is_some_and(|numbers| numbers.split_whitespace().count() == 1)
+}
+
+/// When a process was started, in milliseconds since boot.
+fn start_of(pid: i32) -> Option<u64> {
+    let stat = procfs::text(format!("/proc/{pid}/stat")).ok()?;
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    Some(ticks * TICK_MS)
+}
+
+/// The PID namespaces that have processes now. `None` where not all processes can be seen: that takes the first namespace, and the
+/// right to look at every process. A namespace lives as long as its process 1, which a look at all processes cannot miss.
+fn pid_namespaces() -> Option<HashSet<u64>> {
+    let mounts = procfs::text("/proc/self/mountinfo").ok()?;
+    let hides = |m: Mount| m.kind == "proc" && m.options.contains("hidepid=");
+    if own_pid_namespace() != FIRST_PID_NAMESPACE || mounts.lines().filter_map(Mount::parse).any(hides) {
+        return None;
+    }
+    let mut found = HashSet::from([FIRST_PID_NAMESPACE]);
+    for entry in fs::read_dir("/proc").ok()? {
+        let process = entry.ok()?.path();
+        let number: Option<i32> = process.file_name().and_then(|name| name.to_str()?.parse().ok());
+        // Process 1 may be out of reach even for root, and is in the first namespace.
+        if number.is_none_or(|number| number == 1) {
+            continue;
+        }
+        match inode(process.join("ns/pid")) {
+            Some(namespace) => drop(found.insert(namespace)),
+            // It has ended.
+            None if !process.exists() => {}
+            None => return None,
+        }
+    }
+    Some(found)
+}
+
+/// Takes away empty groups named as [`Owner::group_name`] does, followed by anything, whose owner is gone: what programs leave
+/// that were killed. Looks where [`Group::create`] would make them. Answers how many directories went.
+///
+/// An owner in this process' PID namespace is gone when no process has his number, or only one that was started later. Groups of
+/// other namespaces are left alone, unless this process can see that the namespace is gone: in the first one, as root. So what is
+/// left by a container that is gone stays until a program sweeps that runs as root outside of any, or in a namespace that was
+/// given the same inode.
 pub fn sweep(prefix: &str) -> usize {
-    let (bases, _) = Bases::find();
+    let own = own_pid_namespace();
+    let mut namespaces = None;
     let mut gone = 0;
-    for base in bases.unified.iter().chain(&bases.memory).chain(&bases.cpu) {
-        let Ok(entries) = fs::read_dir(base) else { continue };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let owner = name
-                .to_str()
-                .and_then(|n| n.strip_prefix(prefix)?.strip_prefix('-'))
-                .and_then(|rest| rest.split('-').next()?.parse::<i32>().ok());
-            if let Some(pid) = owner
-                && !Path::new(&format!("/proc/{pid}")).exists()
-                && fs::remove_dir(entry.path()).is_ok()
-            {
-                gone += 1;
-            }
+    // Listed before namespaces are, so that who made one of these is seen if it lives.
+    for (rest, dir) in groups_below(prefix) {
+        let Some(owner) = Owner::parse(&rest).filter(|owner| owner.namespace != 0) else { continue };
+        let is_over = if owner.namespace == own {
+            !owner.is_there()
+        } else {
+            let living = namespaces.get_or_insert_with(pid_namespaces);
+            living.as_ref().is_some_and(|living| !living.contains(&owner.namespace))
+        };
+        if is_over && fs::remove_dir(dir).is_ok() {
+            gone += 1;
         }
     }
     gone
 }
 
-/// The directories of groups named `prefix-PID-...` or `prefix-PID` of this process, whether it runs or not.
-pub fn groups_of(prefix: &str, pid: i32) -> Vec<PathBuf> {
+/// The directories of groups of this owner, whether it runs or not.
+pub fn groups_of(prefix: &str, owner: &Owner) -> Vec<PathBuf> {
+    let groups = groups_below(prefix).into_iter();
+    groups.filter(|(rest, _)| Owner::parse(rest).as_ref() == Some(owner)).map(|(_, dir)| dir).collect()
+}
+
+/// The directories whose names begin with `prefix-`, where groups may be made, with what follows upon that.
+fn groups_below(prefix: &str) -> Vec<(String, PathBuf)> {
     let (bases, _) = Bases::find();
-    let name = format!("{prefix}-{pid}");
     let bases = bases.unified.iter().chain(&bases.memory).chain(&bases.cpu);
     let entries = bases.filter_map(|base| fs::read_dir(base).ok()).flat_map(|dir| dir.flatten());
-    let owned = |entry: &fs::DirEntry| {
-        let file_name = entry.file_name();
-        let rest = file_name.to_str().and_then(|n| n.strip_prefix(&name));
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-    };
-    entries.filter(owned).map(|entry| entry.path()).collect()
+    let rest = |name: &str| Some(name.strip_prefix(prefix)?.strip_prefix('-')?.to_owned());
+    entries.filter_map(|entry| Some((rest(entry.file_name().to_str()?)?, entry.path()))).collect()
 }
 
 /// The directories below which groups may be made.
@@ -400,7 +505,7 @@ fn unsupported(why: &str) -> io::Error {
 /// Makes a group, sets a bound, moves a child into it, and removes all of it.
 pub fn probe() -> Support {
     let tried = (|| {
-        let group = Group::create(&format!("orbit-probe-{}-{}", std::process::id(), unique()))?;
+        let group = Group::create(&format!("{}-{}", Owner::current().group_name("orbit-probe"), unique()))?;
         if group.has_memory() {
             group.set_memory(64 << 20)?;
         }

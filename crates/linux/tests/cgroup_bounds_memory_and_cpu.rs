@@ -1,12 +1,15 @@
 //! A control group: a process that takes more memory than its group may is killed and counted; processor time is held
 //! down; nothing of the group stays.
 
-use orbit_linux::cgroup::{self, Group};
+use orbit_linux::cgroup::{self, Group, Owner};
 use orbit_linux::map::Mapping;
 use orbit_linux::pidfd::{self, Ended};
 use orbit_linux::process::raw_fork;
 use orbit_linux::{sched, socket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 fn group(what: &str) -> Option<Group> {
@@ -153,25 +156,122 @@ fn a_dropped_group_is_gone() {
     assert!(dirs.iter().all(|d| !d.exists()), "{dirs:?}");
 }
 
-#[test]
-fn sweeping_takes_groups_of_dead_programs_only() {
-    if group("sweep-probe").is_none() {
-        return;
+/// Whether `/proc` shows this process' PID namespace, and not one further out.
+fn proc_is_own() -> bool {
+    let is_own = std::fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == &*std::process::id().to_string());
+    if !is_own {
+        println!("SKIP: needs /proc to be of this PID namespace");
     }
+    is_own
+}
+
+/// A process that has ended, and was reaped.
+fn ended() -> i32 {
     // SAFETY: the child only ends.
     let Some(dead) = unsafe { raw_fork(0) }.expect("fork") else {
         // SAFETY: ends the child.
         unsafe { libc::_exit(0) }
     };
     pidfd::wait(dead.pidfd.expect("pidfd").as_fd(), false).expect("wait");
+    dead.pid
+}
+
+/// Makes a group for this owner, as if the program then had been killed before it could remove it.
+fn left_by(owner: &Owner, prefix: &str) -> Vec<PathBuf> {
+    let group = Group::create(&format!("{}-3", owner.group_name(prefix))).expect("create");
+    let dirs = group.dirs();
+    std::mem::forget(group);
+    dirs
+}
+
+fn remove(dirs: &[PathBuf]) {
+    for dir in dirs {
+        let _ = std::fs::remove_dir(dir);
+    }
+}
+
+#[test]
+fn sweeping_takes_groups_of_dead_programs_only() {
+    if group("sweep-probe").is_none() || !proc_is_own() {
+        return;
+    }
     let prefix = format!("orbit-sweep{}", std::process::id());
-    let left = Group::create(&format!("{prefix}-{}-3", dead.pid)).expect("create");
-    let living = Group::create(&format!("{prefix}-{}-3", std::process::id())).expect("create");
-    let (left_dirs, living_dirs) = (left.dirs(), living.dirs());
-    // As if its program had been killed before it could remove it.
-    std::mem::forget(left);
-    assert_eq!(cgroup::sweep(&prefix), left_dirs.len());
-    assert!(left_dirs.iter().all(|d| !d.exists()) && living_dirs.iter().all(|d| d.exists()));
+    let me = Owner::current();
+    let dead = left_by(&Owner { pid: ended(), ..me }, &prefix);
+    let living = left_by(&me, &prefix);
+    // An earlier process of this number: since then, another one was started.
+    let earlier = left_by(&Owner { since: 1, ..me }, &prefix);
+    let swept = cgroup::sweep(&prefix);
+    let is_there = [&dead, &living, &earlier].map(|dirs| dirs.iter().filter(|dir| dir.exists()).count());
+    let known = (cgroup::groups_of(&prefix, &me), cgroup::groups_of(&prefix, &Owner { since: 1, ..me }));
+    [dead.clone(), living.clone(), earlier.clone()].iter().for_each(|dirs| remove(dirs));
+    assert_eq!(swept, dead.len() + earlier.len());
+    assert_eq!(is_there, [0, living.len(), 0]);
+    assert_eq!(known, (living, vec![]));
+}
+
+#[test]
+fn sweeping_leaves_groups_of_other_namespaces_alone_unless_those_are_gone() {
+    if group("sweep-probe").is_none() || !proc_is_own() {
+        return;
+    }
+    let other = Command::new("unshare").args(["--pid", "--fork", "sleep", "60"]).stderr(Stdio::null()).spawn();
+    let Ok(mut other) = other else {
+        println!("SKIP: needs unshare");
+        return;
+    };
+    let namespace = namespace_made_by(&mut other);
+    let prefix = format!("orbit-elsewhere{}", std::process::id());
+    let me = Owner::current();
+    let pid = ended();
+    // Numbers that are nobody's here say nothing of a namespace elsewhere. No namespace has the inode 1.
+    let living = namespace.map(|namespace| left_by(&Owner { pid, namespace, ..me }, &prefix)).unwrap_or_default();
+    let unknown = left_by(&Owner { pid, namespace: 0, ..me }, &prefix);
+    let gone = left_by(&Owner { pid, namespace: 1, ..me }, &prefix);
+    cgroup::sweep(&prefix);
+    let is_there = [&living, &unknown, &gone].map(|dirs| dirs.iter().filter(|dir| dir.exists()).count());
+    [&living, &unknown, &gone].iter().for_each(|dirs| remove(dirs));
+    end_all(&mut other);
+    if namespace.is_none() {
+        println!("SKIP: needs the right to a PID namespace");
+    }
+    assert_eq!(is_there[..2], [living.len(), unknown.len()]);
+    // SAFETY: asks for a number.
+    if me.namespace == 0xEFFF_FFFC && unsafe { libc::geteuid() } == 0 {
+        assert_eq!(is_there[2], 0, "all processes can be seen, and none is in it");
+    } else {
+        println!("SKIP: needs root in the first PID namespace, to see that another one is gone");
+        assert_eq!(is_there[2], gone.len());
+    }
+}
+
+/// The only child of a process.
+fn child_of(pid: u32) -> Option<String> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    Some(children.split_whitespace().next()?.to_owned())
+}
+
+/// The PID namespace that `unshare` makes for its child; `None` if it may not.
+fn namespace_made_by(unshare: &mut Child) -> Option<u64> {
+    while unshare.try_wait().expect("wait").is_none() {
+        let of = |process: &str| std::fs::metadata(format!("/proc/{process}/ns/pid")).ok().map(|file| file.ino());
+        if let Some(made) = child_of(unshare.id()).and_then(|child| of(&child)).filter(|made| Some(*made) != of("self"))
+        {
+            return Some(made);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    None
+}
+
+/// Ends `unshare` and its child, which is process 1 of its namespace.
+fn end_all(unshare: &mut Child) {
+    if let Some(child) = child_of(unshare.id()).and_then(|child| child.parse().ok()) {
+        // SAFETY: a process that this test started, and whose parent has not reaped it.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+    }
+    let _ = unshare.kill();
+    let _ = unshare.wait();
 }
 
 #[test]

@@ -11,10 +11,11 @@
 //! program that starts ([`sweep`]) if both were.
 
 use std::fmt::Write;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use orbit_linux::cgroup::{self, Group};
+use orbit_linux::cgroup::{self, Group, Owner};
 use orbit_linux::rlimit::{self, Resource};
 use orbit_linux::sched;
 
@@ -24,8 +25,17 @@ use crate::error::{Error, Kind, Result};
 pub const MAX_CPUS: usize = 1024;
 /// The least memory limit: 1 MiB.
 pub const MIN_MEMORY: u64 = 1 << 20;
-/// Names of control groups begin with this, then `-PID-`.
+/// Names of control groups begin with this, then `-PID-`, and more of whose they are: see [`Owner`].
 const GROUP_PREFIX: &str = "orbit";
+/// How many names that others have are passed over for a group.
+const NAME_TRIES: u32 = 100;
+
+/// Of the [`Owner`] of this program's groups, the namespace. A template has it from main, of whom nothing could be read any more.
+static NAMESPACE: AtomicU64 = AtomicU64::new(0);
+/// And the moment; 0: not noted yet.
+static SINCE: AtomicU64 = AtomicU64::new(0);
+/// The number of the next group.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// What an orbit may use; nothing is limited unless said.
 ///
@@ -226,7 +236,7 @@ impl Applied {
         limits.check()?;
         let mut refused = String::new();
         if self.group.is_none() && (limits.memory.is_some() || limits.cpu_percent.is_some()) {
-            match Group::create(&group_name(orbit)) {
+            match make_group(orbit) {
                 Ok(group) => {
                     self.oom_kills = AtomicU64::new(group.oom_kills());
                     self.group = Some(group);
@@ -387,23 +397,49 @@ fn nice_for_share(percent: u32) -> Option<i32> {
     Some((-weight.ln() / 1.25_f64.ln()).round().clamp(0.0, 19.0) as i32)
 }
 
-/// A name that no other group has: the program's number lets [`sweep`] see whose it is.
+/// A name that no other group has, unless somebody meant it to be taken: it says whose the group is, for [`sweep`] to see.
 fn group_name(orbit: &str) -> String {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' };
     let orbit: String = orbit.chars().take(40).map(plain).collect();
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    format!("{GROUP_PREFIX}-{}-{number}-{orbit}", std::process::id())
+    let owner = owner(std::process::id() as i32);
+    format!("{}-{number}-{orbit}", owner.group_name(GROUP_PREFIX))
 }
 
-/// Removes groups of programs that are gone, template and all. At the start of a program.
+fn make_group(orbit: &str) -> std::io::Result<Group> {
+    let mut tries = 0;
+    loop {
+        match Group::create(&group_name(orbit)) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < NAME_TRIES => tries += 1,
+            made => return made,
+        }
+    }
+}
+
+/// Whose the groups of main are, whose number this is.
+fn owner(main: i32) -> Owner {
+    if SINCE.load(Ordering::Relaxed) == 0 {
+        note_owner();
+    }
+    Owner { pid: main, namespace: NAMESPACE.load(Ordering::Relaxed), since: SINCE.load(Ordering::Relaxed) }
+}
+
+fn note_owner() {
+    let owner = Owner::current();
+    NAMESPACE.store(owner.namespace, Ordering::Relaxed);
+    SINCE.store(owner.since, Ordering::Relaxed);
+}
+
+/// Removes groups of programs that are gone, template and all, and notes whose those of this one are. At the start of a program,
+/// before its template is made.
 pub(crate) fn sweep() {
+    note_owner();
     cgroup::sweep(GROUP_PREFIX);
 }
 
 /// Template: removes the control groups of main, after main and the orbits have ended.
 pub(crate) fn remove_groups_of(main: i32) {
-    remove_dirs(&cgroup::groups_of(GROUP_PREFIX, main));
+    remove_dirs(&cgroup::groups_of(GROUP_PREFIX, &owner(main)));
 }
 
 /// Removes directories of control groups. What an orbit's task started and left running in one is killed, by number.

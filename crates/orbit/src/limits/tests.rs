@@ -194,3 +194,19 @@ fn memory_kill_in_a_group_is_seen() {
     remove_dirs(&dirs);
     assert!(dirs.iter().all(|dir| !dir.exists()));
 }
+
+#[test]
+fn a_name_that_is_taken_is_passed_over() {
+    let me = owner(std::process::id() as i32);
+    let number = NUMBER.load(Ordering::Relaxed);
+    let taken: Vec<Group> = (number..number + 20)
+        .filter_map(|n| Group::create(&format!("{}-{n}-taken", me.group_name(GROUP_PREFIX))).ok())
+        .collect();
+    if taken.is_empty() {
+        println!("SKIP: needs control groups");
+        return;
+    }
+    let applied = Applied::create(&Limits::new().memory(64 << 20).cpu_percent(50), "taken").expect("limits");
+    assert!(applied.group.is_some() && applied.no_group.is_none(), "{}", applied.how());
+    assert!(taken.iter().all(|group| group.dirs() != dirs_of(&applied)));
+}
