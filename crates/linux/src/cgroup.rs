@@ -143,9 +143,10 @@ impl Group {
             write(dir, "cpu.cfs_period_us", &PERIOD_US.to_string())
                 .and_then(|()| write(dir, "cpu.cfs_quota_us", &quota.to_string()))
         };
-        done.map_err(
-            |e| if e.kind() == ErrorKind::NotFound { unsupported("kernel without CFS_BANDWIDTH") } else { e },
-        )?;
+        done.map_err(|e| match e.kind() {
+            ErrorKind::NotFound if dir.is_dir() => unsupported("kernel without CFS_BANDWIDTH"),
+            _ => e,
+        })?;
         if !self.unified && !self.cpu_bounded.swap(true, Ordering::Relaxed) {
             let members = self.memory.as_ref().and_then(|m| fs::read_to_string(m.join("cgroup.procs")).ok());
             for pid in members.unwrap_or_default().lines() {
@@ -171,6 +172,30 @@ impl Group {
             write(&dir, "cgroup.procs", &pid.to_string())?;
         }
         Ok(())
+    }
+
+    /// Makes what somebody has removed of the group again, without bounds and empty; says whether there was anything to make. A
+    /// controller whose directory cannot be had again is one that the group has no more.
+    ///
+    /// # Errors
+    /// Those of making a directory.
+    pub fn restore(&mut self) -> io::Result<bool> {
+        let mut restored = Ok(false);
+        for dir in self.dirs().into_iter().filter(|dir| !dir.is_dir()) {
+            if self.cpu.as_ref() == Some(&dir) {
+                self.cpu_bounded = AtomicBool::new(false);
+            }
+            match fs::create_dir(&dir) {
+                Ok(()) => restored = restored.map(|_| true),
+                Err(e) => {
+                    for slot in [&mut self.memory, &mut self.cpu] {
+                        *slot = slot.take().filter(|kept| *kept != dir);
+                    }
+                    restored = Err(e);
+                }
+            }
+        }
+        restored
     }
 
     /// Grows whenever the kernel kills processes of the group for lack of memory, by one or more; stays 0 where it does not count them.
@@ -539,4 +564,26 @@ fn unique() -> u32 {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_restored_is_done_without() {
+        let base = std::env::temp_dir().join(format!("orbit-restore-{}", std::process::id()));
+        let at = |name: &str| base.join(name).join("group");
+        let (memory, cpu) = (at("memory"), at("cpu"));
+        fs::create_dir_all(base.join("memory")).expect("a directory");
+        let cpu_bounded = AtomicBool::new(true);
+        let mut group = Group { memory: Some(memory.clone()), cpu: Some(cpu), unified: false, cpu_bounded };
+        let first = group.restore().map_err(|e| e.kind());
+        let second = group.restore().ok();
+        let there = (memory.is_dir(), group.dirs());
+        drop(group);
+        let _ = fs::remove_dir_all(&base);
+        assert_eq!((first, second), (Err(ErrorKind::NotFound), Some(false)));
+        assert_eq!(there, (true, vec![memory]));
+    }
 }

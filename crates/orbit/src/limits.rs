@@ -234,6 +234,7 @@ impl Applied {
     /// Sets the group's limits, in a new group if there is none, and notes what it does not hold.
     fn hold(&mut self, limits: &Limits, orbit: &str) -> Result<()> {
         limits.check()?;
+        self.restore();
         let mut refused = String::new();
         if self.group.is_none() && (limits.memory.is_some() || limits.cpu_percent.is_some()) {
             match make_group(orbit) {
@@ -269,6 +270,9 @@ impl Applied {
                 None => Ok(()),
             };
             match cpu {
+                Err(error) if self.cpu_in_group => {
+                    return Err(Error::system(format!("CPU limit of orbit \"{orbit}\""), error));
+                }
                 Err(error) => {
                     let _ = write!(refused, "{}cpu: {error}", if refused.is_empty() { "" } else { "; " });
                 }
@@ -278,6 +282,30 @@ impl Applied {
         self.no_group = Some(refused).filter(|refused| !refused.is_empty());
         self.limits = limits.clone();
         Ok(())
+    }
+
+    /// Makes a group again that somebody has removed, under the limits it had. What it cannot hold any more is left to the orbit,
+    /// as where there never was a group.
+    fn restore(&mut self) {
+        let Some(group) = &mut self.group else { return };
+        let restored = group.restore();
+        if matches!(restored, Ok(false)) {
+            return;
+        }
+        // A new group counts from 0.
+        self.oom_kills.fetch_min(group.oom_kills(), Ordering::Relaxed);
+        let memory =
+            self.limits.memory.filter(|_| self.memory_in_group).map_or(Ok(()), |bytes| group.set_memory(bytes));
+        let cpu =
+            self.limits.cpu_percent.filter(|_| self.cpu_in_group).map_or(Ok(()), |percent| group.set_cpu(percent));
+        self.memory_in_group &= memory.is_ok();
+        self.cpu_in_group &= cpu.is_ok();
+        if let Err(error) = restored.map(|_| ()).and(memory).and(cpu) {
+            self.no_group = Some(format!("it was removed, and is not to be had again: {error}"));
+        }
+        if !self.memory_in_group && !self.cpu_in_group {
+            self.group = None;
+        }
     }
 
     /// What is left for the orbit to apply to itself.
@@ -308,15 +336,17 @@ impl Applied {
         }
     }
 
-    /// Puts an orbit that was just started, or started again, under the group.
-    pub(crate) fn add(&self, pid: i32) -> Result<()> {
+    /// Puts an orbit that was just started, or started again, under the group. [`wire`](Applied::wire) is to be asked after it: a
+    /// group that was removed meanwhile may hold less.
+    pub(crate) fn add(&mut self, pid: i32) -> Result<()> {
+        self.restore();
         let Some(group) = &self.group else { return Ok(()) };
         group.add(pid).map_err(|error| Error::system(format!("control group for process {pid}"), error))
     }
 
     /// Puts a process that runs already under these limits, in place of earlier ones: what no group holds is set from
     /// outside, what is not limited becomes as it is in main.
-    pub(crate) fn apply_to(&self, pid: i32) -> Result<()> {
+    pub(crate) fn apply_to(&mut self, pid: i32) -> Result<()> {
         self.add(pid)?;
         let failed = |what: &str, error| Error::system(format!("{what} of process {pid}"), error);
         match self.nice() {

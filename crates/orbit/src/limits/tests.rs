@@ -155,7 +155,7 @@ fn group_or_stand_in_and_nothing_left_behind() {
 
 #[test]
 fn memory_kill_in_a_group_is_seen() {
-    let applied = Applied::create(&Limits::new().memory(16 << 20), "greedy").expect("limits");
+    let mut applied = Applied::create(&Limits::new().memory(16 << 20), "greedy").expect("limits");
     if !applied.memory_in_group {
         println!("SKIP: needs a control group with memory ({})", applied.how());
         return;
@@ -209,4 +209,120 @@ fn a_name_that_is_taken_is_passed_over() {
     let applied = Applied::create(&Limits::new().memory(64 << 20).cpu_percent(50), "taken").expect("limits");
     assert!(applied.group.is_some() && applied.no_group.is_none(), "{}", applied.how());
     assert!(taken.iter().all(|group| group.dirs() != dirs_of(&applied)));
+}
+
+/// Limits in a group that somebody has removed; `None`: there is no group to be had.
+fn robbed(limits: &Limits, name: &str) -> Option<(Applied, Vec<PathBuf>)> {
+    let applied = Applied::create(limits, name).expect("limits");
+    let dirs = dirs_of(&applied);
+    if dirs.is_empty() {
+        println!("SKIP: needs control groups ({})", applied.how());
+        return None;
+    }
+    for dir in &dirs {
+        std::fs::remove_dir(dir).expect("it is empty");
+    }
+    Some((applied, dirs))
+}
+
+/// The first number that one of these files of the group has.
+fn bound(applied: &Applied, files: [&str; 2]) -> Option<u64> {
+    let paths = dirs_of(applied).into_iter().flat_map(|dir| files.map(|file| dir.join(file)));
+    let texts = paths.filter_map(|path| std::fs::read_to_string(path).ok());
+    texts.filter_map(|text| text.split_whitespace().next()?.parse().ok()).next()
+}
+
+/// The bound on memory of the group, whichever version it is of.
+fn memory_bound(applied: &Applied) -> Option<u64> {
+    bound(applied, ["memory.max", "memory.limit_in_bytes"])
+}
+
+#[test]
+fn a_group_that_was_removed_is_made_again_for_other_limits() {
+    let share = |percent| Limits::new().cpu_percent(percent);
+    for (before, after) in [(share(50), share(25)), (share(50).memory(64 << 20), share(25).memory(32 << 20))] {
+        let Some((mut applied, dirs)) = robbed(&before, "robbed") else { return };
+        let held = (applied.memory_in_group, applied.cpu_in_group);
+        applied.change(&after, "robbed", None).expect("changed");
+        assert_eq!((applied.memory_in_group, applied.cpu_in_group), held, "{}", applied.how());
+        assert!(dirs.iter().all(|dir| dir.is_dir()), "{}", applied.how());
+        if held.0 {
+            assert_eq!(memory_bound(&applied), after.memory);
+        }
+        if held.1 {
+            assert_eq!(bound(&applied, ["cpu.max", "cpu.cfs_quota_us"]), Some(25_000));
+        }
+        drop(applied);
+        assert!(dirs.iter().all(|dir| !dir.exists()));
+    }
+}
+
+#[test]
+fn a_group_that_cannot_be_made_again_is_told_and_stood_in_for() {
+    let Ok(above) = Group::create(&group_name("above")) else {
+        println!("SKIP: needs control groups");
+        return;
+    };
+    if above.set_memory(1 << 30).and_then(|()| above.set_cpu(100)).is_err() || above.dirs().len() < 2 {
+        println!("SKIP: needs version 1 with both controllers, where a group with processes has others below it");
+        return;
+    }
+    let own = above.dirs().into_iter().map(|dir| dir.parent().expect("a group's own parent").to_path_buf());
+    let own: Vec<PathBuf> = own.collect();
+    let answer = in_child(|| {
+        let pid = std::process::id() as i32;
+        if above.add(pid).is_err() {
+            return 1;
+        }
+        let limits = Limits::new().memory(64 << 20).cpu_percent(50);
+        let Ok(mut applied) = Applied::create(&limits, "below") else { return 2 };
+        for dir in
+            dirs_of(&applied).iter().filter(|dir| dir.parent().is_some_and(|at| above.dirs().contains(&at.into())))
+        {
+            let _ = std::fs::remove_dir(dir);
+        }
+        for dir in &own {
+            let _ = std::fs::write(dir.join("cgroup.procs"), pid.to_string());
+        }
+        if above.remove().is_err() || applied.add(pid).is_err() {
+            return 3;
+        }
+        let wire = applied.wire();
+        let told =
+            applied.how().contains("by RLIMIT_DATA") && applied.how().contains("(no control group: it was removed");
+        i32::from(!told || wire.memory != 64 << 20 || wire.has_nice != 1) * 4
+    });
+    assert_eq!(answer, 0);
+}
+
+#[test]
+fn a_group_that_was_removed_is_made_again_for_the_next_process() {
+    let limits = Limits::new().memory(64 << 20).cpu_percent(50);
+    let Some((mut applied, dirs)) = robbed(&limits, "robbed_next") else { return };
+    if !(applied.memory_in_group && applied.cpu_in_group) {
+        println!("SKIP: needs control groups for memory and CPU ({})", applied.how());
+        return;
+    }
+    applied.oom_kills = AtomicU64::new(7);
+    // SAFETY: the child waits for its end, which is below.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        loop {
+            // SAFETY: waits for signals.
+            unsafe { libc::pause() };
+        }
+    }
+    let added = applied.add(child);
+    let groups = std::fs::read_to_string(format!("/proc/{child}/cgroup")).expect("its groups");
+    let memory = memory_bound(&applied);
+    // SAFETY: ends the child made above and waits for it.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    added.expect("in the group");
+    assert_eq!(memory, Some(64 << 20));
+    assert_eq!(groups.lines().filter(|line| line.ends_with("-robbed_next")).count(), dirs.len(), "{groups}");
+    assert_eq!(applied.oom_kills.load(Ordering::Relaxed), 0, "the new group counts from the beginning");
 }
