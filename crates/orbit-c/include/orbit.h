@@ -204,7 +204,8 @@ int orbit_destroy(struct orbit *orbit);
 int orbit_kill(struct orbit *orbit);
 /* Blocks until the orbit's process has run its init function, or this many microseconds (ETIMEDOUT). */
 int orbit_wait_ready(struct orbit *orbit, uint64_t timeout_us);
-/* Changes the limits, of the running process too as far as the kernel allows. NULL: no limits. */
+/* Changes the limits, of the running process too as far as the kernel allows; where that has just ended, of the next one. On an
+ * error some of the new ones may hold. EBUSY: it uses more memory already. NULL: no limits. */
 int orbit_set_limits(struct orbit *orbit, const struct orbit_limits *limits);
 /* The orbit lets go of an area, which may then be destroyed. A later call may name it again. While the orbit is down this
  * cancels the calls that wait (ORBIT_PENDING_KEEP). */

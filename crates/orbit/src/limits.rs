@@ -228,7 +228,11 @@ impl Applied {
     /// ones may hold already.
     pub(crate) fn change(&mut self, limits: &Limits, orbit: &str, pid: Option<i32>) -> Result<()> {
         self.hold(limits, orbit)?;
-        pid.map_or(Ok(()), |pid| self.apply_to(pid))
+        match pid.map_or(Ok(()), |pid| self.apply_to(pid)) {
+            // It has just ended: the next one is started under these limits.
+            Err(error) if error.kind() == Kind::System(libc::ESRCH) => Ok(()),
+            applied => applied,
+        }
     }
 
     /// Sets the group's limits, in a new group if there is none, and notes what it does not hold.
@@ -363,7 +367,11 @@ impl Applied {
         let (soft, hard) = rlimit::get(pid, Resource::Data).map_err(|error| failed("memory limit", error))?;
         let wanted = match self.wire().memory {
             0 => own.min(hard),
-            bytes => data_now(&format!("/proc/{pid}/statm"))?.saturating_add(bytes).min(hard),
+            bytes => match data_now(&format!("/proc/{pid}/statm")) {
+                // It has ended since.
+                Err(error) if error.kind() == Kind::System(libc::ENOENT) => return Ok(()),
+                now => now?.saturating_add(bytes).min(hard),
+            },
         };
         if wanted != soft {
             rlimit::set(pid, Resource::Data, wanted, hard).map_err(|error| failed("memory limit", error))?;

@@ -326,3 +326,40 @@ fn a_group_that_was_removed_is_made_again_for_the_next_process() {
     assert_eq!(groups.lines().filter(|line| line.ends_with("-robbed_next")).count(), dirs.len(), "{groups}");
     assert_eq!(applied.oom_kills.load(Ordering::Relaxed), 0, "the new group counts from the beginning");
 }
+
+#[test]
+fn a_process_that_has_ended_is_no_reason_to_fail() {
+    let limits = Limits::new().memory(64 << 20).cpu_percent(50).nice(3);
+    for (reaped, in_group) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut applied = Applied::create(&limits, "ended").expect("limits");
+        if !in_group {
+            (applied.memory_in_group, applied.cpu_in_group, applied.group) = (false, false, None);
+        }
+        // SAFETY: the child ends at once.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        let wait = |options: i32| {
+            // SAFETY: waits for the child made above; nothing else does. An all-zero record is one of an earlier end.
+            unsafe {
+                let mut info = std::mem::zeroed::<libc::siginfo_t>();
+                libc::waitid(libc::P_PID, child as libc::id_t, &raw mut info, options)
+            }
+        };
+        assert_eq!(wait(libc::WEXITED | if reaped { 0 } else { libc::WNOWAIT }), 0);
+        let changed = applied.change(&limits.clone().memory(32 << 20).nice(4), "ended", Some(child));
+        if !reaped {
+            wait(libc::WEXITED);
+        }
+        changed.expect("holds for the next one");
+        if applied.memory_in_group {
+            assert_eq!(memory_bound(&applied), Some(32 << 20));
+        } else {
+            assert_eq!(applied.wire().memory, 32 << 20);
+        }
+        assert_eq!(applied.wire().nice, 4);
+    }
+}
