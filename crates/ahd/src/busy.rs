@@ -197,7 +197,9 @@ impl Ahd {
             None => why += &allowed_only(check),
         }
         match calls {
-            None if inside => why += "; nearly all of it lately inside the kernel, in one long call or one after the other",
+            None if inside => {
+                why += "; nearly all of it lately inside the kernel, in one long call or one after the other"
+            }
             Some(0) => why += "; it makes no system calls",
             Some(_) if counted_passes => {
                 why += "; it makes system calls, but by a breakpoint there it has not come back to the one its events come in by"
