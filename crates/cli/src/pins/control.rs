@@ -11,6 +11,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What a core can be asked.
@@ -56,13 +57,19 @@ fn address(pid: i32) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("orbit-core-{pid}-{}", user()))
 }
 
-/// Listens as this process' core; each question goes to `answer`, one at a time, in a thread that lives as long as the process.
-pub fn serve(answer: impl Fn(Ask) -> Answer + Send + 'static) -> io::Result<()> {
+/// Listens as this process' core, in a thread that lives as long as the process. Each question goes to `answer`, in a thread of its
+/// own: one that installs a module waits for its start, and nobody else is to.
+pub fn serve(answer: impl Fn(Ask) -> Answer + Send + Sync + 'static) -> io::Result<()> {
+    let answer = Arc::new(answer);
     let listener = UnixListener::bind_addr(&address(std::process::id() as i32)?)?;
     std::thread::Builder::new().name("orbit-control".into()).spawn(move || {
         for stream in listener.incoming() {
-            // One that goes away, or is not allowed, concerns nobody else.
-            let _ = stream.and_then(|stream| converse(&stream, &answer));
+            let answer = answer.clone();
+            // One that goes away, or is not allowed, concerns nobody else. One that finds no room for a thread sees the end.
+            let _ = stream.and_then(|stream| {
+                let body = move || drop(converse(&stream, &*answer));
+                std::thread::Builder::new().name("orbit-answer".into()).spawn(body)
+            });
         }
     })?;
     Ok(())
@@ -77,10 +84,28 @@ fn converse(stream: &UnixStream, answer: &impl Fn(Ask) -> Answer) -> io::Result<
     }
     let mut line = String::new();
     BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
-    let answer = serde_json::from_str(&line).map_err(|error| format!("not understood: {error}")).and_then(answer);
-    let mut bytes = serde_json::to_vec(&answer)?;
+    // Who asked may have given up, here or while the module was installed: then it is not to stand.
+    if given_up(stream) {
+        return Ok(());
+    }
+    let ask = serde_json::from_str(&line).map_err(|error| format!("not understood: {error}"));
+    let undo = match &ask {
+        Ok(Ask::Load { name, .. }) => Some(Ask::Unload(name.clone())),
+        _ => None,
+    };
+    let said = ask.and_then(answer);
+    if let Some(undo) = undo.filter(|_| said.is_ok() && given_up(stream)) {
+        let _ = answer(undo);
+    }
+    let mut bytes = serde_json::to_vec(&said)?;
     bytes.push(b'\n');
     (&mut &*stream).write_all(&bytes)
+}
+
+/// Whether the other side has closed its end.
+fn given_up(stream: &UnixStream) -> bool {
+    let mut fds = [libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
+    orbit_linux::poll::poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|n| n > 0)
 }
 
 /// The cores of this user that run now, by process number.

@@ -1,6 +1,7 @@
 //! A core with its modules by name, as a command holds them: what can be asked of it from outside, and what its modules report.
 //!
-//! Promises: no call waits for a module that is being installed, so reports are read while one is.
+//! Promises: no call but that which installs a module waits for it, so reports are read and others answered meanwhile; to unload
+//! one kills its process.
 
 use super::builtin;
 use super::control::{self, Answer, Ask};

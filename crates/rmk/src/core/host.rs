@@ -144,6 +144,7 @@ impl Shared {
 /// An installed module. Dropping it removes the module.
 pub struct Installed {
     shared: Arc<Shared>,
+    orbit: Arc<Orbit>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -188,7 +189,8 @@ impl Installed {
         }
     }
 
-    /// Removes the module: its process ends, its pins are released.
+    /// Removes the module: its process is killed, in the middle of a call too, and its pins are released. Waits for the process to
+    /// be gone, never for the module; and for a command at a pin that it asked for, if the core is at one.
     pub fn remove(self) {}
 }
 
@@ -210,6 +212,9 @@ impl Drop for Installed {
         if let Some(client) = client {
             client.wake();
         }
+        // The thread may wait for a call that does not end, or for a start; both end with the orbit. One that is down already is as
+        // gone as one that was just ended.
+        let _ = self.orbit.destroy();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -238,10 +243,11 @@ impl Core {
             .may_alter(false)
             .build()
             .map_err(|error| wrong(format!("its process could not be made: {error}")))?;
+        let orbit = Arc::new(orbit);
         let mut host = Host {
             core: self.clone(),
             shared: shared.clone(),
-            orbit,
+            orbit: orbit.clone(),
             options,
             life: first,
             period: M::PERIOD,
@@ -256,7 +262,7 @@ impl Core {
             .name(format!("rmk:{}", M::NAME))
             .spawn(move || host.run())
             .map_err(|error| wrong(format!("its thread could not be made: {error}")))?;
-        Ok(Installed { shared, thread: Some(thread) })
+        Ok(Installed { shared, orbit, thread: Some(thread) })
     }
 
     /// A client that uses the module's pins and sees the programs guarded for it.
@@ -287,7 +293,7 @@ struct Life {
 struct Host {
     core: Core,
     shared: Arc<Shared>,
-    orbit: Orbit,
+    orbit: Arc<Orbit>,
     options: ModuleOptions,
     life: Life,
     period: Option<Duration>,
