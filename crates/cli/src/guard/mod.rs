@@ -13,6 +13,8 @@ mod show;
 mod system;
 mod teller;
 
+pub use show::Harmless;
+
 use crate::events;
 use crate::out::{Done, Failure};
 use action::OnHang;

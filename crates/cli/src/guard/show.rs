@@ -2,16 +2,43 @@
 //!
 //! For people: clear text on stderr, in colour on a terminal. For machines: one JSON object a line; every line has
 //! `event` and `time_ms` (since the guard began).
+//!
+//! Names come from the watched program, which may choose any: for people what is no letter, line breaks and a terminal's orders
+//! among it, is shown as `\n` or `\u{1b}` ([`Harmless`]); JSON has escapes of its own.
 
 use super::detector::About;
 use crate::out::{BAD, FAINT, GOOD, HEAD, WARN};
 use orbit_ahd::{Event, Hang, Unit};
 use serde_json::{Value, json};
+use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
 /// Frames of a stack that people are shown; machines get all.
 const SHOWN: usize = 12;
+
+/// Text that others chose, on one line and without characters that a terminal obeys or does not show.
+pub struct Harmless<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for Harmless<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        write!(Escaping(f), "{}", self.0)
+    }
+}
+
+struct Escaping<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl fmt::Write for Escaping<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // Rust's escapes, but for those that only its own strings need.
+        const KEPT: [char; 3] = ['"', '\'', '\\'];
+        text.split_inclusive(KEPT).try_for_each(|part| {
+            let plain = part.trim_end_matches(KEPT);
+            write!(self.0, "{}{}", plain.escape_debug(), &part[plain.len()..])
+        })
+    }
+}
 
 fn ms(d: Duration) -> f64 {
     d.as_micros() as f64 / 1e3
@@ -31,9 +58,10 @@ pub fn json_about(to: &mut impl Write, about: &About, at: Duration) -> io::Resul
 /// The same for people; that all is as it should be is left out.
 pub fn text_about(to: &mut impl Write, about: &About) -> io::Result<()> {
     let About { module, state, text, .. } = about;
+    let (quiet, text) = (text == "as asked", Harmless(text));
     match *state {
         "loaded" => Ok(()),
-        "in-process" if text == "as asked" => Ok(()),
+        "in-process" if quiet => Ok(()),
         "in-process" => writeln!(to, "{FAINT}orbit guard: the detection runs in the guard itself: {text}{FAINT:#}"),
         "said" => writeln!(to, "orbit guard: module {module}: {text}"),
         "reloaded" => writeln!(to, "{GOOD}orbit guard:{GOOD:#} module {module} was loaded again"),
@@ -71,8 +99,8 @@ pub fn text(to: &mut impl Write, event: &Event) -> io::Result<()> {
                     to,
                     "{FAINT}orbit guard: section {} ({}) of process {pid}: {} hits of {:.1} us each, {:.2} % of the {:.1} s of CPU \
                      it used{FAINT:#}",
-                    s.section,
-                    s.function,
+                    Harmless(&s.section),
+                    Harmless(&s.function),
                     s.hits,
                     s.ns_per_hit / 1e3,
                     s.share * 100.0,
@@ -81,7 +109,7 @@ pub fn text(to: &mut impl Write, event: &Event) -> io::Result<()> {
             }
             Ok(())
         }
-        Event::Trouble { text, .. } => writeln!(to, "{WARN}orbit guard:{WARN:#} {text}"),
+        Event::Trouble { text, .. } => writeln!(to, "{WARN}orbit guard:{WARN:#} {}", Harmless(text)),
     }
 }
 
@@ -90,27 +118,32 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
     writeln!(
         to,
         "{BAD}orbit guard: {kind} hang{BAD:#} in process {} ({}), thread {} ({})",
-        h.pid, h.comm, h.tid, h.sure
+        h.pid,
+        Harmless(&h.comm),
+        h.tid,
+        h.sure
     )?;
-    writeln!(to, "  {HEAD}{}{HEAD:#}", h.why)?;
+    writeln!(to, "  {HEAD}{}{HEAD:#}", Harmless(&h.why))?;
     if let Some(section) = &h.section {
-        writeln!(to, "  in section {section}")?;
+        writeln!(to, "  in section {}", Harmless(section))?;
     }
     writeln!(to, "  {FAINT}{}{FAINT:#}", figures(h))?;
     for t in &h.threads {
-        writeln!(to, "  {HEAD}thread {} ({}){HEAD:#} of process {} {}", t.tid, t.comm, t.pid, t.does)?;
+        let (comm, does) = (Harmless(&t.comm), Harmless(&t.does));
+        writeln!(to, "  {HEAD}thread {} ({comm}){HEAD:#} of process {} {does}", t.tid, t.pid)?;
         for f in &t.python {
             let line = f.line.map_or_else(String::new, |l| format!(":{l}"));
-            writeln!(to, "      {} at {}{line} {FAINT}(Python){FAINT:#}", f.function, f.file)?;
+            let (function, file) = (Harmless(&f.function), Harmless(&f.file));
+            writeln!(to, "      {function} at {file}{line} {FAINT}(Python){FAINT:#}")?;
         }
         for f in t.stack.iter().take(SHOWN) {
-            writeln!(to, "      {f}")?;
+            writeln!(to, "      {}", Harmless(f))?;
         }
         if t.stack.len() > SHOWN {
             writeln!(to, "      {FAINT}and {} more frames{FAINT:#}", t.stack.len() - SHOWN)?;
         }
         if let Some(note) = &t.note {
-            writeln!(to, "      {FAINT}{note}{FAINT:#}")?;
+            writeln!(to, "      {FAINT}{}{FAINT:#}", Harmless(note))?;
         }
     }
     to.flush()
@@ -130,4 +163,25 @@ fn figures(h: &Hang) -> String {
     let since = if h.unit == Unit::WaitNs { String::new() } else { format!("since {:.0} ms, ", ms(h.since)) };
     let told = format!("told {:.0} ms after it could be known", ms(h.latency));
     format!("{} {what}{usual}{allowed}; {since}{told}", value(h.progress))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown() {
+        for (text, shown) in [
+            ("plain \"it's\" C:\\x", "plain \"it's\" C:\\x"),
+            ("a\nb\r\t", "a\\nb\\r\\t"),
+            ("'\u{1b}[31m\u{9b}0m\u{7f}", "'\\u{1b}[31m\\u{9b}0m\\u{7f}"),
+            ("\u{202e}turned\u{2028}", "\\u{202e}turned\\u{2028}"),
+            (
+                "\u{433}\u{43e}\u{440}\u{43e}\u{434} e\u{301} \u{65e5}\u{672c}",
+                "\u{433}\u{43e}\u{440}\u{43e}\u{434} e\u{301} \u{65e5}\u{672c}",
+            ),
+        ] {
+            assert_eq!(Harmless(text).to_string(), shown);
+        }
+    }
 }

@@ -110,8 +110,8 @@ fn tell(hosted: &Hosted, to: &mut Option<Box<dyn Write>>) -> Result<(), Failure>
                 to.flush()?;
             }
             None if kind == "said" && guard::shown(name, &text)? => {}
-            None if kind == "said" => writeln!(anstream::stderr(), "{name}: {text}")?,
-            None => writeln!(anstream::stderr(), "{name}: {kind}: {text}")?,
+            None if kind == "said" => writeln!(anstream::stderr(), "{name}: {}", guard::Harmless(text))?,
+            None => writeln!(anstream::stderr(), "{name}: {kind}: {}", guard::Harmless(text))?,
         }
     }
     Ok(())
