@@ -17,7 +17,7 @@ pub enum OnHang {
     Signal(i32),
     /// Kill the hung process.
     Kill,
-    /// Kill the program and start it anew.
+    /// Kill the program with all processes it made, and start it anew.
     Restart,
     /// Run this shell command, the report on its stdin.
     Exec(String),

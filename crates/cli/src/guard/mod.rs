@@ -7,6 +7,7 @@
 
 mod action;
 mod detector;
+mod family;
 mod program;
 mod settings;
 mod show;
@@ -55,7 +56,8 @@ pub struct Args {
     /// Appends events as JSON lines to this file; - for stdout.
     #[arg(long, value_name = "FILE|-")]
     events: Option<PathBuf>,
-    /// What to do: report, signal:SIG, kill (the hung process), restart (the program), exec:CMD.
+    /// What to do: report, signal:SIG, kill (the hung process), restart (the program, with all processes it made), exec:CMD. For
+    /// restart the guard, in place of init, becomes the parent of processes whose own has ended.
     #[arg(long, value_name = "ACTION")]
     on_hang: Option<OnHang>,
     /// A section: FUNCTION of the program or a library it uses. A thread that uses far more CPU in one execution of it than usual, or sits in
@@ -116,6 +118,8 @@ pub fn run(args: &Args) -> Done {
 struct Guard {
     detector: Detector,
     on_hang: OnHang,
+    /// Whether orphans of the program become the guard's children.
+    adopts: bool,
     teller: Teller,
     signals: Signals,
     limit: libc::rlimit,
@@ -159,6 +163,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     let cannot = |what: &str, e: io::Error| Failure::Text(format!("{what}: {e}"));
     let signals = Signals::catch().map_err(|e| cannot("cannot receive signals", e))?;
     let limit = program::raise_limit();
+    let adopts = on_hang == OnHang::Restart && family::adopt().is_ok();
     let (child, pid) = match args.pid {
         Some(pid) => (None, pid),
         None => match program::start(&args.program, &signals, limit) {
@@ -186,6 +191,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     Ok(Guard {
         detector,
         on_hang,
+        adopts,
         teller,
         signals,
         limit,
@@ -238,6 +244,9 @@ impl Guard {
                 && let Some(code) = self.restart(pid)
             {
                 return Ok(code);
+            }
+            if self.adopts {
+                family::reap(self.pid);
             }
             self.helpers.retain_mut(|h| matches!(h.try_wait(), Ok(None)));
         }
@@ -305,7 +314,7 @@ impl Guard {
         })
     }
 
-    /// Kills the program with all that is watched of it and starts it anew; an exit status if that fails.
+    /// Kills the program with all that is watched of it, and all that it made where orphans are adopted, and starts it anew; an exit status if that fails.
     fn restart(&mut self, hung: i32) -> Option<ExitCode> {
         let mut gone = BTreeSet::from_iter(self.detector.pids());
         for &pid in &gone {
@@ -317,6 +326,7 @@ impl Guard {
         if let Some(child) = &mut self.child {
             let _ = child.wait();
         }
+        self.end_family(hung);
         self.finish();
         gone.extend(self.detector.pids());
         self.detector.forget();
@@ -343,6 +353,19 @@ impl Guard {
         self.detector.watch(self.pid);
         self.teller.did(format!("killed the program and started it again as process {}", self.pid), self.pid);
         None
+    }
+
+    /// Ends what the program made and has not ended with it.
+    fn end_family(&self, hung: i32) {
+        if !self.adopts {
+            return;
+        }
+        let left = family::end();
+        if left != 0 {
+            self.teller.did(format!("{left} processes that the program made have not ended yet, though killed"), hung);
+        }
+        // The program is reaped, and its number nobody's.
+        family::reap(0);
     }
 
     /// The program has ended.

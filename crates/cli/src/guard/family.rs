@@ -1,0 +1,147 @@
+//! The program's family: all processes that it made, whoever is their parent by now.
+//!
+//! A process whose parent ends becomes a child of the next subreaper above it, else of init, where nobody knows whence it came. So
+//! a guard that is to restart its program makes itself one ([`adopt`]): then all that the program made stays below the guard.
+//! Promises: processes of the guard's own are neither ended nor reaped. Those (the template of its modules, the modules) are copies
+//! of the guard that never ran another program, so their memory is laid out as the guard's, at places drawn by chance at its start;
+//! what the program made has run a program. When the guard ends, however it does, orphans go to init and nothing ends them.
+
+use orbit_linux::{pidfd, procfs};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Longest wait for killed processes to end: one may be in a call that no signal ends.
+const LONGEST: Duration = Duration::from_secs(5);
+/// Pause between two looks at what is left.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A process as its stat has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    parent: i32,
+    /// Ticks since the machine's start.
+    started: u64,
+    /// Where its code, its stack, its arguments and its environment are; zeros where it has ended, or may not be looked into.
+    layout: [u64; 5],
+}
+
+impl Stat {
+    fn of(pid: i32) -> Option<Stat> {
+        Stat::parse(&procfs::text(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Stat> {
+        // Behind the name, which is in brackets and may hold any character, stands field 3.
+        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        let layout = [field(26)?, field(27)?, field(28)?, field(48)?, field(50)?];
+        Some(Stat { parent: field(4)? as i32, started: field(22)?, layout })
+    }
+}
+
+/// From now on orphans of the program become the guard's children.
+///
+/// # Errors
+/// A guard that others may not look into (it has capabilities of its file's) could not tell its own processes from the program's.
+pub fn adopt() -> io::Result<()> {
+    // SAFETY: numbers only.
+    if unsafe { libc::prctl(libc::PR_GET_DUMPABLE) } != 1 {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "the guard has rights that it was not started with"));
+    }
+    // SAFETY: numbers only.
+    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Kills the program's family and waits until none is left, some seconds at most; answers how many are. To be called after
+/// [`adopt`]; the program itself, if it has not ended, is one of them, and is not reaped.
+pub fn end() -> usize {
+    let until = Instant::now() + LONGEST;
+    loop {
+        let left = members().into_iter().filter(|(pid, stat)| kill(*pid, stat)).count();
+        if left == 0 || Instant::now() > until {
+            return left;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Sends the process its end; `false` if it has ended, or has made way for another, or may not be ended by this user.
+fn kill(pid: i32, seen: &Stat) -> bool {
+    let Ok(process) = pidfd::open(pid) else { return false };
+    // The number may have been given to another process before it was opened, but not after.
+    let same = Stat::of(pid).is_some_and(|stat| stat.started == seen.started);
+    same && !pidfd::has_ended(process.as_fd()) && pidfd::send_signal(process.as_fd(), libc::SIGKILL).is_ok()
+}
+
+/// The processes below the guard, but for its own copies and what these made.
+fn members() -> Vec<(i32, Stat)> {
+    let guard = std::process::id() as i32;
+    let Some(own) = Stat::of(guard) else { return Vec::new() };
+    let mut made: BTreeMap<i32, Vec<(i32, Stat)>> = BTreeMap::new();
+    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    for pid in names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+        if let Some(stat) = Stat::of(pid) {
+            made.entry(stat.parent).or_default().push((pid, stat));
+        }
+    }
+    let mut all = Vec::new();
+    let mut parents = vec![guard];
+    while let Some(parent) = parents.pop() {
+        let children = made.remove(&parent).unwrap_or_default();
+        let others = children.into_iter().filter(|(_, stat)| stat.layout != own.layout);
+        let before = all.len();
+        all.extend(others);
+        parents.extend(all[before..].iter().map(|(pid, _)| *pid));
+    }
+    all
+}
+
+/// Reaps orphans that ended. Does not wait. Leaves the program to who wants its status.
+///
+/// To be called in the guard's first thread. Orphans are that thread's children, as the program is; processes that other threads
+/// make and wait for are not looked at, nor the template, which ends without a signal.
+pub fn reap(program: i32) {
+    const ENDED: libc::c_int = libc::WEXITED | libc::WNOHANG | libc::__WNOTHREAD;
+    loop {
+        // SAFETY: a siginfo is plain data; zeros tell that nothing ended.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the struct outlives the call.
+        let found = unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, ENDED | libc::WNOWAIT) } == 0;
+        // SAFETY: waitid filled the fields of a child's end, or left zeros.
+        let pid = unsafe { info.si_pid() };
+        if !found || pid == 0 || pid == program {
+            return;
+        }
+        // SAFETY: as above; the child just found, which nobody else reaps.
+        unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, &raw mut info, ENDED) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_any_characters() {
+        let rest: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
+        let stat = Stat::parse(&format!("7 (a) R 1 (b) S {}\n", rest.join(" "))).expect("a stat");
+        assert_eq!(stat, Stat { parent: 4, started: 22, layout: [26, 27, 28, 48, 50] });
+        assert!(Stat::parse("7 (a) S 1 2").is_none());
+    }
+
+    #[test]
+    fn a_program_is_told_from_a_copy() {
+        let own = Stat::of(std::process::id() as i32).expect("a stat");
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
+        let other = Stat::of(child.id() as i32).expect("a stat");
+        assert_eq!(other.parent, std::process::id() as i32);
+        assert_ne!(other.layout, own.layout);
+        child.kill().expect("a child");
+        child.wait().expect("a child");
+    }
+}
