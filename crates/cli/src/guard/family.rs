@@ -16,11 +16,14 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_secs(5);
 /// Pause between two looks at what is left.
 const LOOK: Duration = Duration::from_millis(5);
+/// The flag of a thread of the kernel.
+const KERNEL_THREAD: u64 = 0x20_0000;
 
 /// A process as its stat has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
     parent: i32,
+    flags: u64,
     /// Ticks since the machine's start.
     started: u64,
     /// Where its code, its stack, its arguments and its environment are; zeros where it has ended, or may not be looked into.
@@ -37,8 +40,13 @@ impl Stat {
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         let layout = [field(26)?, field(27)?, field(28)?, field(48)?, field(50)?];
-        Some(Stat { parent: field(4)? as i32, started: field(22)?, layout })
+        Some(Stat { parent: field(4)? as i32, flags: field(9)?, started: field(22)?, layout })
     }
+}
+
+/// Whether this is a thread of the kernel, which has no program.
+pub fn is_kernel_thread(pid: i32) -> bool {
+    Stat::of(pid).is_some_and(|stat| stat.flags & KERNEL_THREAD != 0)
 }
 
 /// From now on orphans of the program become the guard's children.
@@ -130,7 +138,7 @@ mod tests {
     fn a_name_of_any_characters() {
         let rest: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
         let stat = Stat::parse(&format!("7 (a) R 1 (b) S {}\n", rest.join(" "))).expect("a stat");
-        assert_eq!(stat, Stat { parent: 4, started: 22, layout: [26, 27, 28, 48, 50] });
+        assert_eq!(stat, Stat { parent: 4, flags: 9, started: 22, layout: [26, 27, 28, 48, 50] });
         assert!(Stat::parse("7 (a) S 1 2").is_none());
     }
 
@@ -141,6 +149,7 @@ mod tests {
         let other = Stat::of(child.id() as i32).expect("a stat");
         assert_eq!(other.parent, std::process::id() as i32);
         assert_ne!(other.layout, own.layout);
+        assert!(!is_kernel_thread(child.id() as i32));
         child.kill().expect("a child");
         child.wait().expect("a child");
     }

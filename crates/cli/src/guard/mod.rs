@@ -180,6 +180,11 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     };
     let pidfd = orbit_linux::pidfd::open(pid).map_err(|e| cannot(&format!("cannot join process {pid}"), e))?;
     // Tried here, for the error; a program of our own may have ended already.
+    if child.is_none() && family::is_kernel_thread(pid) {
+        return Err(Failure::Text(format!(
+            "cannot watch process {pid}: it is a thread of the kernel and runs no program; --system watches the kernel"
+        )));
+    }
     if child.is_none()
         && let Err(e) = Ahd::new(settings.config.clone()).add(pid)
     {
