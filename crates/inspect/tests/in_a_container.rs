@@ -2,12 +2,14 @@
 //! stacks, waits and rings are told in ours.
 
 mod common;
-use common::{Dir, Running, until};
+use common::{Dir, Running, children, until};
+use orbit_inspect::Sure;
 use orbit_inspect::rings::RingWatch;
 use orbit_inspect::stacks::Unwinder;
 use orbit_inspect::waits::{FutexKind, Owner, Wait, Watched};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Starts the program there; `None` if that is not possible here. The id is the program's own, as we see it.
 fn contained(program: &Path, mode: &str) -> Option<(Running, i32)> {
@@ -22,8 +24,7 @@ fn contained(program: &Path, mode: &str) -> Option<(Running, i32)> {
         return None;
     }
     let r = Running::start(unshare().arg(program).arg(mode));
-    let path = format!("/proc/{0}/task/{0}/children", r.pid());
-    let pid = until("the program", || std::fs::read_to_string(&path).ok()?.trim().parse().ok());
+    let pid = until("the program", || children(r.pid()).pop());
     Some((r, pid))
 }
 
@@ -55,6 +56,47 @@ fn rings_and_joins() {
         w.scan();
         (kinds.contains(&FutexKind::Join(main)) && kinds.contains(&FutexKind::Mutex { owner: main })).then_some(())
     });
+}
+
+#[test]
+fn rwlocks_whose_word_is_the_id_of_a_thread() {
+    // The words of glibc's rwlocks are 1, 2 and 3, which are ids of the program's own threads and processes here.
+    let dir = Dir::new("contained-rwlocks");
+    let program = dir.build("locks.c", &["-O2", "-static"]);
+    for mode in ["between-rwlock", "between-rwlock-mutex", "between-processes"] {
+        let Some((_r, pid)) = contained(&program, mode) else {
+            return;
+        };
+        let pids = if mode == "between-processes" { children(pid) } else { vec![pid] };
+        let mut watch = RingWatch::new(&pids).unwrap();
+        let ring = until(mode, || watch.scan().pop());
+        assert_eq!((ring.members.len(), ring.sure), (2, Sure::Certain), "{mode}: {ring}");
+        assert!(ring.members.iter().any(|m| matches!(m.kind, FutexKind::RwLock { .. })), "{mode}: {ring}");
+    }
+}
+
+#[test]
+fn processes_that_take_turns_at_a_rwlock() {
+    let dir = Dir::new("contained-turns");
+    let program = dir.build("locks.c", &["-O2", "-static"]);
+    let Some((_r, pid)) = contained(&program, "between-turns") else {
+        return;
+    };
+    let pids = children(pid);
+    let mut watch = RingWatch::new(&pids).unwrap();
+    let mut readers: Vec<Watched> = pids[1..].iter().map(|&p| Watched::new(p).unwrap()).collect();
+    let writer = Owner::Thread { pid: pids[0], tid: pids[0] };
+    let mut waited = 0;
+    for _ in 0..300 {
+        assert_eq!(watch.scan(), []);
+        for reader in &mut readers {
+            let Wait::Futex(f) = reader.wait_of(reader.pid()) else { continue };
+            assert!(matches!(f.kind, FutexKind::RwLock { .. } | FutexKind::Unknown), "{f:?}");
+            waited += u32::from(f.kind == FutexKind::RwLock { writer });
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(waited > 100, "{waited} looks found a reader that waits for the writer");
 }
 
 #[test]

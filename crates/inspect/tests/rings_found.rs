@@ -1,7 +1,7 @@
 //! Every kind of ring is found, whole, with the right members; rings that are none are not.
 
 mod common;
-use common::{Dir, Running, until};
+use common::{Dir, Running, children, until};
 use orbit_inspect::Sure;
 use orbit_inspect::rings::{Ring, RingWatch};
 use orbit_inspect::waits::{FutexKind, Key, State, Wait, Watched};
@@ -42,6 +42,18 @@ fn rings_of_one_process() {
     // The C library notices this one and parks a thread for ever; the mutex is then found on its stack.
     let ring = one_ring(&program, "pi", 2);
     assert!(ring.sure >= Sure::Likely);
+}
+
+#[test]
+fn rings_with_rwlocks_that_processes_may_share() {
+    let dir = Dir::new("rings-between");
+    let program = dir.build("locks.c", &["-O2"]);
+    for (mode, rwlocks) in [("between-rwlock", 2), ("rwlock-mutex", 1), ("between-rwlock-mutex", 1)] {
+        let ring = one_ring(&program, mode, 2);
+        assert_eq!(ring.sure, Sure::Certain, "{ring}");
+        let found = ring.members.iter().filter(|m| matches!(m.kind, FutexKind::RwLock { .. })).count();
+        assert_eq!(found, rwlocks, "{ring}");
+    }
 }
 
 #[test]
@@ -93,6 +105,20 @@ fn waits_that_end_by_themselves_are_no_ring() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+#[test]
+fn rwlocks_across_two_processes() {
+    let dir = Dir::new("rings-rwlocks");
+    let program = dir.build("locks.c", &["-O2"]);
+    let p = Running::program(&program, &["between-processes"]);
+    let pids = children(p.pid());
+    let mut watch = RingWatch::new(&pids).unwrap();
+    let ring = until("a ring", || watch.scan().pop());
+    assert_eq!((ring.members.len(), ring.sure), (2, Sure::Certain), "{ring}");
+    assert!(ring.members.iter().all(|m| pids.contains(&m.pid) && m.waits_for != m.tid), "{ring}");
+    let rwlock = |k: &FutexKind| matches!(k, FutexKind::RwLock { .. });
+    assert!(ring.members.iter().all(|m| rwlock(&m.kind) && matches!(m.key, Key::Shared { .. })), "{ring:?}");
 }
 
 #[test]

@@ -14,7 +14,7 @@
 //! | glibc rwlock | WAIT_BITSET on the wall clock, value 2 or 3, at +8 or +12 | writer at +24; readers are not kept |
 //! | glibc condition variable | the same, on +40 or +44 (from 2.41: +32 or +36) | none |
 //! | glibc semaphore | the same, value 0, waiters at +4 | none |
-//! | pthread_join | the same, not private, value is the thread's id | the word itself |
+//! | pthread_join | the same, not private, value is the thread's id, in its thread block at +720 | the word itself |
 //! | stdio | WAIT, value 2 | thread block's address at +8, which holds the id at +720 |
 //! | Rust std | WAIT_BITSET on the steady clock | none |
 //! | musl mutex | WAIT, at +4, waiters bit | the word, unless it is a plain mutex |
@@ -92,10 +92,13 @@ pub(crate) enum Shape {
     Unknown,
 }
 
-/// The bytes around a futex word, as far as they could be read.
+/// The bytes around a futex word, as far as they could be read, and what is known of the place.
 pub(crate) struct Around {
     pub(crate) before: Option<[u8; WINDOW]>,
     pub(crate) after: Option<[u8; WINDOW]>,
+    /// The word is the id of a thread of this process, where glibc's block of that thread keeps it. The number alone says
+    /// nothing: the words of rwlocks are 1, 2 and 3, and there are threads with these ids, most of all in a container.
+    pub(crate) id_of_thread: bool,
 }
 
 impl Around {
@@ -112,17 +115,18 @@ impl Around {
     }
 }
 
-/// Tells the lock. `live` says whether an id is that of a thread which could hold or be joined.
+/// Tells the lock. `live` says whether an id is that of a thread which could hold it.
 pub(crate) fn shape(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
     let unknown = (Shape::Unknown, Sure::Certain);
     let Some(word) = around.u32(0) else {
         return unknown;
     };
     match (w.op & 127, w.op & REALTIME != 0) {
+        (0 | 9, _) if around.id_of_thread && w.expected == word => (Shape::Join(word as i32), Sure::Certain),
         (6 | 13, _) => (Shape::Mutex(by(word & TID)), Sure::Certain),
         (11, _) => (Shape::Condvar, Sure::Certain),
         (0, _) => plain(w, word, around, live),
-        (9, true) => wall_clock(w, word, around, live),
+        (9, true) => wall_clock(w, around, live),
         (9, false) => steady_clock(w, word, around),
         _ => unknown,
     }
@@ -152,9 +156,6 @@ fn plain(w: &Waiting, word: u32, around: &Around, live: &dyn Fn(i32) -> bool) ->
             return (Shape::Mutex(by(id)), Sure::Likely);
         }
     }
-    if !w.private() && w.expected == word && live(word as i32) {
-        return (Shape::Join(word as i32), Sure::Likely);
-    }
     (Shape::Unknown, Sure::Certain)
 }
 
@@ -182,10 +183,7 @@ fn low_level(around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
 }
 
 /// FUTEX_WAIT_BITSET on the wall clock: what glibc uses for all but mutexes.
-fn wall_clock(w: &Waiting, word: u32, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
-    if !w.private() && w.expected == word && word != 0 && live(word as i32) {
-        return (Shape::Join(word as i32), Sure::Likely);
-    }
+fn wall_clock(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
     if (w.expected == 2 || w.expected == 3)
         && let Some(held) = rwlock(around, -8, live).or_else(|| rwlock(around, -12, live))
     {
@@ -278,7 +276,7 @@ mod tests {
                 b.iter_mut().for_each(|b| *b = if next() % 3 == 0 { 0 } else { next() as u8 });
                 (next() % 8 != 0).then_some(b)
             };
-            let around = Around { before: half(), after: half() };
+            let around = Around { before: half(), after: half(), id_of_thread: next() % 8 == 0 };
             let expected = [0, 1, 2, 3, u32::MAX, WAITERS | 16, next() as u32, around.u32(0).unwrap_or(9)];
             let args = [next(), next() & 0x18f, u64::from(expected[next() as usize % 8]), next() % 2, 0, 0];
             if let Some(w) = Waiting::of(&args) {

@@ -418,7 +418,10 @@ impl Watched {
         waits
             .iter()
             .zip(bytes.chunks_exact(2))
-            .map(|(&(tid, w), b)| self.futex(tid, w, Around { before: b[0], after: b[1] }, memory, maps.as_ref()))
+            .map(|(&(tid, w), b)| {
+                let around = Around { before: b[0], after: b[1], id_of_thread: self.id_of_thread(&w, memory) };
+                self.futex(tid, w, around, memory, maps.as_ref())
+            })
             .collect()
     }
 
@@ -434,12 +437,12 @@ impl Watched {
             }
         }
         let live = |id: i32| self.owner(id, call.private()).is_some();
-        let (shape, mut sure) = futex::shape(&call, &around, &live);
+        let (shape, sure) = futex::shape(&call, &around, &live);
         let held = |h: Held| match h {
             Held::Unsaid => Owner::Unknown,
             Held::By(id) => self.owner(id, call.private()).unwrap_or(Owner::Gone { tid: id }),
             Held::Block(at) => memory
-                .u32(at + futex::GLIBC_TID)
+                .u32(at + GLIBC_TID)
                 .and_then(|id| self.owner(i32::try_from(id).ok()?, true))
                 .unwrap_or(Owner::Unknown),
         };
@@ -450,14 +453,8 @@ impl Watched {
             Shape::Semaphore => FutexKind::Semaphore,
             Shape::Parked => FutexKind::Parked,
             Shape::Unknown => FutexKind::Unknown,
-            Shape::Join(id) => {
-                // glibc's thread block names itself twice; then the word is its id field beyond doubt.
-                let block = call.addr.wrapping_sub(futex::GLIBC_TID);
-                if memory.u64(block) == Some(block) && memory.u64(block.wrapping_add(16)) == Some(block) {
-                    sure = Sure::Certain;
-                }
-                FutexKind::Join(held(Held::By(id)))
-            }
+            // Only threads of one's own process can be joined.
+            Shape::Join(id) => FutexKind::Join(self.owner(id, true).unwrap_or(Owner::Gone { tid: id })),
         };
         // The bytes around a word on a stack may look like anything.
         let (kind, sure) =
@@ -468,6 +465,16 @@ impl Watched {
             .filter(|m| m.shared)
             .map_or(private, |m| Key::Shared { dev: m.dev, ino: m.ino, offset: call.addr - m.start + m.offset });
         FutexWait { call, word: around.u32(0), kind, sure, key }
+    }
+
+    /// Whether the word that is waited for is the id of a thread of this process and stands where glibc keeps it: in the
+    /// thread's block, which names itself twice.
+    fn id_of_thread(&self, call: &Waiting, memory: Memory) -> bool {
+        let block = call.addr.wrapping_sub(GLIBC_TID);
+        !call.private()
+            && memory.u64(block) == Some(block)
+            && memory.u64(block.wrapping_add(16)) == Some(block)
+            && i32::try_from(call.expected).is_ok_and(|id| self.owner(id, true).is_some())
     }
 
     /// A live thread by its id in the program's own pid namespace. A private lock is held by a thread of this process.

@@ -1,23 +1,25 @@
 /* Threads that wait for locks, one arrangement a run: locks MODE [FILE], or locks MODE leave|join: what the first thread does then.
- * Prints "ready" once all threads run. */
+ * With "between-" before it a mode's rwlocks are process-shared. Prints "ready" once all threads run. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #define N 8
 static pthread_mutex_t m[N];
-static pthread_rwlock_t rw[2];
-static pthread_barrier_t all;
+static pthread_rwlock_t own[2], *rw = own;
+static pthread_barrier_t here, *all = &here;
 static pthread_t threads[N], first;
 static int count;
 
@@ -28,12 +30,12 @@ static void check(int e, const char *what)
 static void start(int n, void *(*f)(void *))
 {
     count = n;
-    pthread_barrier_init(&all, NULL, n + 1);
+    pthread_barrier_init(all, NULL, n + 1);
     for (long i = 0; i < n; i++) check(pthread_create(&threads[i], NULL, f, (void *)i), "pthread_create");
 }
 static void ready(void) { puts("ready"); fflush(stdout); }
 static void forever(void) { for (;;) pause(); }
-static void meet(void) { pthread_barrier_wait(&all); }
+static void meet(void) { pthread_barrier_wait(all); }
 
 /* Each holds its own mutex and wants the next one's. */
 static void *ring(void *a)
@@ -84,6 +86,49 @@ static void *writers(void *a)
     else pthread_rwlock_wrlock(&rw[0]);
     pause();
     return NULL;
+}
+/* One writes and wants the mutex of the other, which wants to read. */
+static void *writer_and_mutex(void *a)
+{
+    long i = (long)a;
+    if (i == 0) pthread_rwlock_wrlock(&rw[0]);
+    else pthread_mutex_lock(&m[0]);
+    meet();
+    if (i == 0) pthread_mutex_lock(&m[0]);
+    else pthread_rwlock_rdlock(&rw[0]);
+    pause();
+    return NULL;
+}
+/* Healthy: one writes for a while, again and again, and the others read in between. */
+static void *takes_turns(void *a)
+{
+    long i = (long)a;
+    meet();
+    for (;;) {
+        if (i == 0) pthread_rwlock_wrlock(&rw[0]);
+        else pthread_rwlock_rdlock(&rw[0]);
+        usleep(i == 0 ? 200000 : 1000);
+        pthread_rwlock_unlock(&rw[0]);
+        usleep(10000);
+    }
+}
+/* As `start`, with processes in place of threads, which share the rwlocks. */
+static void start_processes(int n, void *(*f)(void *))
+{
+    pthread_barrierattr_t at;
+    char *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) { perror("mmap"); exit(1); }
+    rw = (pthread_rwlock_t *)p;
+    memcpy(rw, own, sizeof own);
+    all = (pthread_barrier_t *)(p + 2048);
+    pthread_barrierattr_init(&at);
+    pthread_barrierattr_setpshared(&at, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(all, &at, n + 1);
+    for (long i = 0; i < n; i++)
+        if (fork() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            f((void *)i);
+        }
 }
 /* One joins the other, which wants a mutex of the first. */
 static void *joins(void *a)
@@ -171,12 +216,20 @@ int main(int argc, char **argv)
     if (!strcmp(mode, "robust")) pthread_mutexattr_setrobust(&at, PTHREAD_MUTEX_ROBUST);
     if (!strcmp(mode, "recursive")) pthread_mutexattr_settype(&at, PTHREAD_MUTEX_RECURSIVE);
     for (int i = 0; i < N; i++) pthread_mutex_init(&m[i], &at);
-    for (int i = 0; i < 2; i++) pthread_rwlock_init(&rw[i], NULL);
+    int between = !strncmp(mode, "between-", 8);
+    if (between) mode += 8;
+    pthread_rwlockattr_t rwat;
+    pthread_rwlockattr_init(&rwat);
+    if (between) pthread_rwlockattr_setpshared(&rwat, PTHREAD_PROCESS_SHARED);
+    for (int i = 0; i < 2; i++) pthread_rwlock_init(&rw[i], &rwat);
     first = pthread_self();
     if (!strcmp(mode, "self")) start(1, self);
     else if (!strcmp(mode, "two") || !strcmp(mode, "pi") || !strcmp(mode, "robust") || !strcmp(mode, "recursive")) start(2, ring);
     else if (!strcmp(mode, "five")) start(5, ring);
     else if (!strcmp(mode, "rwlock")) start(2, writers);
+    else if (!strcmp(mode, "rwlock-mutex")) start(2, writer_and_mutex);
+    else if (!strcmp(mode, "processes")) start_processes(2, writers);
+    else if (!strcmp(mode, "turns")) start_processes(3, takes_turns);
     else if (!strcmp(mode, "join")) start(2, joins);
     else if (!strcmp(mode, "timed")) start(2, timed);
     else if (!strcmp(mode, "try")) start(2, tries);

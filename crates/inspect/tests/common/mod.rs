@@ -95,6 +95,12 @@ impl Drop for Running {
     }
 }
 
+/// Processes that the first thread of this one has made, as we see them.
+pub fn children(pid: i32) -> Vec<i32> {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().map(|c| c.parse().unwrap()).collect()
+}
+
 /// Looks again and again until there is an answer, for half a minute at most.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(30);
