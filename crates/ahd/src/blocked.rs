@@ -70,10 +70,7 @@ impl Ahd {
                 continue;
             }
             let first = &ring.members[0];
-            let why = match ring.members.len() {
-                1 => format!("thread {} waits for itself: {ring}", first.tid),
-                n => format!("{n} threads wait for each other in a ring: {ring}"),
-            };
+            let why = in_a_ring(ring.members.len(), first.tid, &ring);
             let others = ring.members[1..].iter().map(|m| (m.pid, m.tid)).collect();
             let (cycle, allowed) = (edges(&ring), Duration::ZERO);
             let verdict = Verdict { why, sure: ring.sure, others, cycle, allowed, joint: true };
@@ -227,7 +224,7 @@ impl Ahd {
         let mut last = loop {
             if (hp, ht) == (pid, tid) && known {
                 let allowed = self.config.hopeless();
-                why = format!("{} threads wait for each other in a ring: {why}", cycle.len());
+                why = in_a_ring(cycle.len(), tid, &why);
                 return Some(Verdict { why, sure, others, cycle, allowed, joint: true });
             }
             if (hp, ht) == (pid, tid) || others.contains(&(hp, ht)) || others.len() >= MAX_CHAIN {
@@ -440,6 +437,14 @@ impl Ahd {
             threads,
             cycle: v.cycle,
         });
+    }
+}
+
+/// The sentence of a ring.
+fn in_a_ring(members: usize, first: i32, waits: &dyn std::fmt::Display) -> String {
+    match members {
+        1 => format!("thread {first} waits for itself: {waits}"),
+        n => format!("{n} threads wait for each other in a ring: {waits}"),
     }
 }
 

@@ -79,7 +79,7 @@ fn two_processes_with_two_locks_on_files() {
         return;
     };
     let hang = watcher.hang();
-    assert_eq!((hang.kind, hang.cycle.len()), (Kind::Blocked, 2), "{hang:#?}");
+    assert_eq!((hang.kind, hang.cycle.len(), hang.sure), (Kind::Blocked, 2, Sure::Certain), "{hang:#?}");
     assert!(hang.cycle.iter().any(|e| e.pid == program.pid()), "{hang:#?}");
     assert!(hang.why.contains("in a ring"), "{}", hang.why);
     watcher.run(Duration::from_secs(3));
@@ -98,6 +98,18 @@ fn a_lock_of_a_descriptor() {
         hang.progress >= 2_000_000_000 && hang.check_value == 2_000_000_000,
         "what is told is the limit: {hang:#?}"
     );
+}
+
+#[test]
+fn two_descriptors_of_one_thread() {
+    let Some((_dir, program, mut watcher)) = start("judged-two", "locks-twice", "DIR/lock", Duration::from_secs(600))
+    else {
+        return;
+    };
+    let hang = watcher.hang();
+    assert_eq!((hang.tid, hang.cycle.len(), hang.sure), (program.pid(), 1, Sure::Certain), "{hang:#?}");
+    let itself = format!("thread {} waits for itself: ", program.pid());
+    assert!(hang.why.starts_with(&itself), "{}", hang.why);
 }
 
 #[test]

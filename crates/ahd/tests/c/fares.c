@@ -236,7 +236,7 @@ static void locked_by_one_that_ended(const char *path, int works) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         (void)!write(ready[1], "x", 1);
         if (works) counts_here();
-        for (;;) pause();
+        for (;;) sleep(1000);
     }
     wait(NULL);
     if (read(ready[0], &byte, 1) != 1) exit(3);
@@ -271,7 +271,7 @@ KEEP void *upgrades_here(void *a) {
 
 static void *holds(void *a) {
     pthread_mutex_lock(&other);
-    for (;;) pause();
+    for (;;) sleep(1000);
     return a;
 }
 
@@ -386,6 +386,9 @@ int main(int argc, char **argv) {
         locked_while_it_works(argv[2]);
     } else if (!strcmp(way, "lock-left-and-work") || !strcmp(way, "lock-left")) {
         locked_by_one_that_ended(argv[2], way[9] != 0);
+    } else if (!strcmp(way, "locks-twice")) {
+        locked(argv[2]);
+        locked(argv[2]);
     } else if (!strcmp(way, "crosswise")) {
         locked_crosswise(argv[2]);
     } else if (!strcmp(way, "upgrades")) {
