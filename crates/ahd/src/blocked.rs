@@ -3,7 +3,7 @@
 //! Owns: the decision, and the chain from a waiting thread to whoever holds it up. Promises: a ring is told as soon as it stood still
 //! in two looks; a wait that nobody can end (a lost wake-up, a dead holder, a pipe with no one at the other end, a process in
 //! which every thread waits for another) after a second; a lock that is held too long after the limit. Refuses: waits with a time limit, waits at a
-//! thread's usual place, and holders that are stopped, traced, in an uninterruptible wait or short of CPU.
+//! thread's usual place, and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
 
 use crate::Ahd;
 use crate::describe::{edges, words};
@@ -36,6 +36,17 @@ const MAX_STACKS: usize = 32;
 /// Signals whose handlers do not wake threads: faults, and those every runtime catches.
 const HARMLESS: [i32; 9] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGINT, libc::SIGPIPE, 32, 33];
+
+/// Which chains of holders are told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// Those that come back to where they began.
+    Rings,
+    /// Also those that lasted for the limit, unless the last holder waits for work: it may do so for as long as there is none.
+    AtTheLimit,
+    /// Also that: a section is not to be entered for so long.
+    InSection,
+}
 
 /// Why a wait is a hang.
 struct Verdict {
@@ -170,7 +181,7 @@ impl Ahd {
                     | FutexKind::RwLock { writer: Owner::Thread { pid: op, tid: ot } }
                         if late =>
                     {
-                        self.chain(pid, tid, &wait, (op, ot), f.sure, true)
+                        self.chain(pid, tid, &wait, (op, ot), f.sure, Told::AtTheLimit)
                     }
                     // Readers leave no trace: it may be they who hold it.
                     FutexKind::Mutex { owner: Owner::Unknown } | FutexKind::RwLock { writer: Owner::Unknown }
@@ -201,31 +212,42 @@ impl Ahd {
                 only(sure, format!("thread {tid} {}: no other process is at the other end", words(&wait)))
             }
             Wait::Pipe { peers, named: false, .. } if *peers == [pid] && !single => self.all_wait(pid, tid),
-            Wait::FileLock { owner: Some(o), .. } => self.chain(pid, tid, &wait, (*o, *o), Sure::Certain, late),
+            Wait::FileLock { owner: Some(o), .. } => {
+                let told = if late { Told::AtTheLimit } else { Told::Rings };
+                self.chain(pid, tid, &wait, (*o, *o), Sure::Certain, told)
+            }
             Wait::FileLock { owner: None, .. } if late => only(Sure::Likely, format!("thread {tid} {}", words(&wait))),
             _ => None,
         }
     }
 
-    /// From a waiter over the holders to the last one: a hang unless that one is held up by the machine.
-    fn chain(&mut self, pid: i32, tid: i32, wait: &Wait, owner: (i32, i32), sure: Sure, late: bool) -> Option<Verdict> {
+    /// From a waiter over the holders to the last one: a hang unless that one is held up by the machine, or waits for
+    /// work. `sure`: of the first wait.
+    fn chain(&mut self, pid: i32, tid: i32, wait: &Wait, owner: (i32, i32), sure: Sure, told: Told) -> Option<Verdict> {
         let (op, ot) = owner;
         let mut why = format!("thread {tid} {}", words(wait));
         let mut others: Vec<(i32, i32)> = Vec::new();
         let (mut hp, mut ht) = (op, ot);
-        let edge =
-            |pid: i32, tid: i32, wait: &Wait, held_by: i32| Edge { pid, tid, waits_for: words(wait), held_by, sure };
-        let mut cycle = vec![edge(pid, tid, wait, ot)];
+        let edge = |pid: i32, tid: i32, wait: &Wait, held_by: i32, sure: Sure| Edge {
+            pid,
+            tid,
+            waits_for: words(wait),
+            held_by,
+            sure,
+        };
+        let mut cycle = vec![edge(pid, tid, wait, ot, sure)];
+        // A chain is as sure as the least sure wait along it.
+        let mut least = sure;
         // A lock on a file is a process': which of its threads would give it back is known only where there is one.
         let alone = |pid: i32| proc::Dir::open(pid).and_then(|d| d.tids()).is_ok_and(|t| t.len() == 1);
         let mut known = !matches!(wait, Wait::FileLock { .. }) || alone(op);
         // Who waits for the last holder.
         let mut behind = (pid, tid);
-        let mut last = loop {
+        let last = loop {
             if (hp, ht) == (pid, tid) && known {
                 let allowed = self.config.hopeless();
                 why = in_a_ring(cycle.len(), tid, &why);
-                return Some(Verdict { why, sure, others, cycle, allowed, joint: true });
+                return Some(Verdict { why, sure: least, others, cycle, allowed, joint: true });
             }
             if (hp, ht) == (pid, tid) || others.contains(&(hp, ht)) || others.len() >= MAX_CHAIN {
                 break None;
@@ -235,18 +257,20 @@ impl Ahd {
                 break None;
             };
             why += &format!("; thread {ht} {}", words(&held));
+            let sure = certainty(&held);
+            least = least.min(sure);
             match &held {
                 Wait::Futex(f) => match f.kind {
                     FutexKind::Mutex { owner: Owner::Thread { pid: p, tid: t } }
                     | FutexKind::RwLock { writer: Owner::Thread { pid: p, tid: t } } => {
-                        cycle.push(edge(hp, ht, &held, t));
+                        cycle.push(edge(hp, ht, &held, t, sure));
                         behind = (hp, ht);
                         (hp, ht) = (p, t);
                     }
                     _ => break Some(held),
                 },
                 Wait::FileLock { owner: Some(o), .. } => {
-                    cycle.push(edge(hp, ht, &held, *o));
+                    cycle.push(edge(hp, ht, &held, *o, sure));
                     known &= alone(*o);
                     behind = (hp, ht);
                     (hp, ht) = (*o, *o);
@@ -254,11 +278,15 @@ impl Ahd {
                 _ => break Some(held),
             }
         };
-        // Earlier only a ring is told.
-        if !late {
+        if told == Told::Rings {
             return None;
         }
-        let excused = match last.take() {
+        if told == Told::AtTheLimit && (last.as_ref().is_some_and(waits_for_work) || self.serves(hp, ht)) {
+            return None;
+        }
+        // One that lives may give it back yet.
+        let sure = if last == Some(Wait::Ended) && known { least } else { least.min(Sure::Likely) };
+        let excused = match last {
             Some(Wait::Stopped | Wait::Traced { .. } | Wait::Disk { .. } | Wait::Fault { .. } | Wait::Hidden(_)) => {
                 true
             }
@@ -271,6 +299,13 @@ impl Ahd {
         };
         let allowed = self.config.limit;
         (!excused).then_some(Verdict { why, sure, others, cycle: Vec::new(), allowed, joint: false })
+    }
+
+    /// Whether this thread takes its work by a loop, and has run within the limit: then it may hold a lock for as long as it
+    /// lives. If it does not get back to its loop it is a hang of its own.
+    fn serves(&self, pid: i32, tid: i32) -> bool {
+        self.thread(pid, tid)
+            .is_some_and(|t| t.still < self.config.limit && t.points.events().is_some_and(|(nr, _)| takes_work(nr)))
     }
 
     /// Whether one of these processes works, or is held up by the machine, a tracer or a stop, while this thread waits for them.
@@ -297,7 +332,7 @@ impl Ahd {
         ot: i32,
         sure: Sure,
     ) -> Option<(String, Vec<(i32, i32)>)> {
-        self.chain(pid, tid, wait, (op, ot), sure, true).map(|v| (v.why, v.others))
+        self.chain(pid, tid, wait, (op, ot), sure, Told::InSection).map(|v| (v.why, v.others))
     }
 
     /// Whether a holder has used CPU time as long as the limit since it was first asked about in this wait for it.
@@ -446,6 +481,51 @@ fn in_a_ring(members: usize, first: i32, waits: &dyn std::fmt::Display) -> Strin
         1 => format!("thread {first} waits for itself: {waits}"),
         n => format!("{n} threads wait for each other in a ring: {waits}"),
     }
+}
+
+/// How sure it is who holds up a thread in this wait.
+fn certainty(wait: &Wait) -> Sure {
+    match wait {
+        Wait::Futex(f) => match f.kind {
+            FutexKind::Mutex { owner: Owner::Unknown } | FutexKind::RwLock { writer: Owner::Unknown } => {
+                f.sure.min(Sure::Likely)
+            }
+            _ => f.sure,
+        },
+        Wait::FileLock { owner: None, .. } => Sure::Likely,
+        _ => Sure::Certain,
+    }
+}
+
+/// Whether work is waited for: connections, events or signals, which may stay away for any time. A poll of nothing with a time limit is a
+/// sleep.
+fn waits_for_work(wait: &Wait) -> bool {
+    match wait {
+        Wait::Epoll { .. } | Wait::Signal => true,
+        Wait::Poll { fds, timed } => *fds > 0 || !timed,
+        Wait::Socket { call, .. } => matches!(*call, "accept" | "accept4"),
+        Wait::Other(call) => takes_work(call.nr),
+        _ => false,
+    }
+}
+
+/// Whether work comes in by this call.
+fn takes_work(nr: i64) -> bool {
+    matches!(
+        nr,
+        libc::SYS_accept
+            | libc::SYS_accept4
+            | libc::SYS_epoll_wait
+            | libc::SYS_epoll_pwait
+            | libc::SYS_epoll_pwait2
+            | libc::SYS_poll
+            | libc::SYS_ppoll
+            | libc::SYS_select
+            | libc::SYS_pselect6
+            | libc::SYS_pause
+            | libc::SYS_rt_sigsuspend
+            | libc::SYS_rt_sigtimedwait
+    )
 }
 
 /// Whether the only thread that takes the process' events waits in a call in which it was never seen before.
