@@ -133,9 +133,10 @@ fn look(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)
             if now.1.saturating_sub(kernel) >= KERNEL_TICKS && ran >= cpu {
                 return Place::Kernel;
             }
-        } else if since >= cpu && met || since >= cpu.max(UNSEEN) {
-            return Place::Kernel;
-        } else if ticks * PERIOD >= 2 * cpu.as_nanos() as u64 && own_ticks * FEW < ticks {
+        } else if since >= cpu && met
+            || since >= cpu.max(UNSEEN)
+            || ticks * PERIOD >= 2 * cpu.as_nanos() as u64 && own_ticks * FEW < ticks
+        {
             return Place::Kernel;
         }
         let line = procfs::text(&format!("/proc/{tid}/task/{tid}/syscall"), 512).unwrap_or_default();
