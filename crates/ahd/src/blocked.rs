@@ -42,7 +42,8 @@ const HARMLESS: [i32; 9] =
 enum Told {
     /// Those that come back to where they began.
     Rings,
-    /// Also those that lasted for the limit, unless the last holder waits for work: it may do so for as long as there is none.
+    /// Also those that lasted for the limit, unless the last holder waits for work, as it may do for as long as there is none, and the thread
+    /// that waits for it has no main loop from which it is away.
     AtTheLimit,
     /// Also that: a section is not to be entered for so long.
     InSection,
@@ -281,7 +282,8 @@ impl Ahd {
         if told == Told::Rings {
             return None;
         }
-        if told == Told::AtTheLimit && (last.as_ref().is_some_and(waits_for_work) || self.serves(hp, ht)) {
+        let for_work = last.as_ref().is_some_and(waits_for_work) || self.serves(hp, ht);
+        if told == Told::AtTheLimit && for_work && !self.is_away(pid, tid) {
             return None;
         }
         // One that lives may give it back yet.
@@ -299,6 +301,12 @@ impl Ahd {
         };
         let allowed = self.config.limit;
         (!excused).then_some(Verdict { why, sure, others, cycle: Vec::new(), allowed, joint: false })
+    }
+
+    /// Whether this thread has a main loop and waits where it hardly ever does: it is held up, whatever the lock is usually held for.
+    fn is_away(&self, pid: i32, tid: i32) -> bool {
+        let call = self.processes.get(&pid).and_then(|p| p.dir.call(tid).ok().flatten());
+        call.is_some_and(|call| self.thread(pid, tid).is_some_and(|t| t.points.away(&call)))
     }
 
     /// Whether this thread takes its work by a loop, and has run within the limit: then it may hold a lock for as long as it

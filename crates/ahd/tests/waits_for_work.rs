@@ -45,6 +45,11 @@ static void *cleans_up_at_the_end(void *a) {
     pthread_mutex_lock(&mutex);
     return a;
 }
+static void *works_with_the_lock_now_and_then(void *a) {
+    for (int round = 0; round < 150; round++) usleep(20000);
+    pthread_mutex_lock(&mutex);
+    return a;
+}
 static void prefork(void) {
     pthread_mutexattr_t at;
     turn = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -112,7 +117,9 @@ int main(int argc, char **argv) {
         for (;;) pause();
     }
     pthread_mutex_lock(&mutex);
-    pthread_create(&t, NULL, cleans_up_at_the_end, NULL);
+    int forgets = !strcmp(way, "forgets");
+    pthread_create(&t, NULL, forgets ? works_with_the_lock_now_and_then : cleans_up_at_the_end, NULL);
+    if (forgets) event_loop(0.1);
     if (!strcmp(way, "epoll")) event_loop(0.1);
     else if (!strcmp(way, "busy-epoll")) event_loop(14);
     else if (!strcmp(way, "accept")) accept(listener, NULL, NULL);
@@ -161,6 +168,17 @@ fn a_holder_that_waits_for_work() {
             });
         }
     });
+}
+
+#[test]
+fn a_holder_that_has_forgotten_it_and_serves() {
+    let dir = Dir::new("work-forgotten");
+    let Some(holders) = build(&dir) else { return };
+    let program = Program::start(Command::new(&holders).arg("forgets"));
+    let mut watcher = watch(&program);
+    let hang = watcher.hang();
+    assert_eq!((hang.kind, hang.sure), (Kind::Blocked, Sure::Likely), "{hang:#?}");
+    assert!(hang.tid != program.pid() && hang.why.contains("held by thread"), "{}", hang.why);
 }
 
 #[test]
