@@ -86,6 +86,15 @@ fn kill(pid: i32, seen: &Stat) -> bool {
     same && !pidfd::has_ended(process.as_fd()) && pidfd::send_signal(process.as_fd(), libc::SIGKILL).is_ok()
 }
 
+/// The process and its copies: the template of its modules, which is nobody's child, and the modules.
+pub fn copies(pid: i32) -> Vec<i32> {
+    let Some(own) = Stat::of(pid) else { return Vec::new() };
+    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|of| *of == pid || own.layout != [0; 5] && Stat::of(*of).is_some_and(|stat| stat.layout == own.layout))
+        .collect()
+}
+
 /// The processes below the guard, but for its own copies and what these made.
 fn members() -> Vec<(i32, Stat)> {
     let guard = std::process::id() as i32;
@@ -150,6 +159,8 @@ mod tests {
         assert_eq!(other.parent, std::process::id() as i32);
         assert_ne!(other.layout, own.layout);
         assert!(!is_kernel_thread(child.id() as i32));
+        assert!(copies(std::process::id() as i32).contains(&(std::process::id() as i32)));
+        assert!(!copies(std::process::id() as i32).contains(&(child.id() as i32)));
         child.kill().expect("a child");
         child.wait().expect("a child");
     }

@@ -7,7 +7,7 @@
 
 mod action;
 mod detector;
-mod family;
+pub mod family;
 mod program;
 mod settings;
 mod show;

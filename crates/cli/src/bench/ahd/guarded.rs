@@ -3,6 +3,7 @@
 //! The guard is this very command, run as a user runs it; its events come through a pipe and are stamped when they arrive, so latencies
 //! are those a user sees. Programs are ended through descriptors taken when the guard named them.
 
+use crate::guard::family;
 use crate::out::Failure;
 use orbit_linux::pidfd;
 use serde_json::Value;
@@ -175,23 +176,18 @@ impl Guarded {
         self.processes[0].0
     }
 
-    /// The processes seen so far, in the order they came.
-    pub fn pids(&self) -> Vec<i32> {
-        self.processes.iter().map(|process| process.0).collect()
-    }
-
     /// How often the guard, with whatever it started besides the program, was put on a CPU: once a look at least.
     pub fn times_run(&self) -> u64 {
         let of = |pid| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
             text.split_whitespace().nth(2).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
         };
-        own_family(self.guard.id() as i32, &self.pids()).into_iter().map(of).sum()
+        family::copies(self.guard.id() as i32).into_iter().map(of).sum()
     }
 
     /// CPU time of the guard with whatever it started besides the program, nanoseconds.
     pub fn cpu_ns(&self) -> u64 {
-        own_family(self.guard.id() as i32, &self.pids()).into_iter().map(cpu_ns).sum()
+        family::copies(self.guard.id() as i32).into_iter().map(cpu_ns).sum()
     }
 }
 
@@ -201,8 +197,8 @@ impl Drop for Guarded {
             // What the program made since the last event.
             while let Ok(Some(_)) = self.next(Duration::ZERO) {}
             if let Some(&(pid, _)) = self.processes.first() {
-                let more = own_family(pid, &self.pids()).into_iter().skip(1);
-                self.processes.extend(more.filter_map(|pid| Some((pid, pidfd::open(pid).ok()?))));
+                let made = descendants(pid).into_iter();
+                self.processes.extend(made.filter_map(|pid| Some((pid, pidfd::open(pid).ok()?))));
             }
             for (_, fd) in &self.processes {
                 // It may have ended.
@@ -233,18 +229,18 @@ fn guard(config: Option<&Path>) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// A process with its descendants, but for `others` and theirs.
-fn own_family(pid: i32, others: &[i32]) -> Vec<i32> {
+/// The descendants of a process.
+fn descendants(pid: i32) -> Vec<i32> {
     let mut family = vec![pid];
     let mut nth = 0;
     while nth < family.len() {
         for thread in std::fs::read_dir(format!("/proc/{}/task", family[nth])).into_iter().flatten().flatten() {
             let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            family.extend(children.split_whitespace().filter_map(|n| n.parse().ok()).filter(|n| !others.contains(n)));
+            family.extend(children.split_whitespace().filter_map(|n| n.parse::<i32>().ok()));
         }
         nth += 1;
     }
-    family
+    family.split_off(1)
 }
 
 /// CPU time that a process has used, with its threads that ended, nanoseconds; 0 if it is gone.
