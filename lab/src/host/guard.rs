@@ -48,6 +48,9 @@ pub fn run(parts: &Parts, action: &str) -> Result<bool, Failed> {
             Next::Gone => break,
         }
     }
+    if begun.is_none() {
+        return Err(format!("orbit guard --system did not begin within {} s\n{}", BOOT.as_secs(), vm.tail()));
+    }
     let seconds = |time: Option<Duration>| time.map(|time| (time.as_secs_f64() * 10.0).round() / 10.0);
     let told = ended["events"].as_array().map_or(0, Vec::len);
     let done = match action {
