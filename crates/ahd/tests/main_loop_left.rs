@@ -53,15 +53,7 @@ int main(int argc, char **argv) {
 const LIMIT: Duration = Duration::from_millis(500);
 
 fn start(dir: &Dir, how: &[&str]) -> Option<(Program, Watcher)> {
-    let (source, program) = (dir.0.join("loop.c"), dir.0.join("loop"));
-    std::fs::write(&source, SOURCE).expect("a file");
-    match Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source).status() {
-        Ok(status) => assert!(status.success(), "the program does not build"),
-        Err(_) => {
-            println!("SKIP: needs cc");
-            return None;
-        }
-    }
+    let program = dir.build("loop", SOURCE)?;
     let program = Program::start(Command::new(&program).args(how));
     let watcher = Watcher::of(program.pid(), Config { limit: LIMIT, ..Config::default() });
     Some((program, watcher))

@@ -22,12 +22,9 @@ int main(void) {
 #[test]
 fn a_stop_is_no_recovery() {
     let dir = Dir::new("recovered");
-    let (source, program) = (dir.0.join("spins.c"), dir.0.join("spins"));
-    std::fs::write(&source, SOURCE).expect("a file");
-    if !Command::new("cc").arg("-o").arg(&program).arg(&source).status().is_ok_and(|s| s.success()) {
-        println!("SKIP: needs cc");
+    let Some(program) = dir.build("spins", SOURCE) else {
         return;
-    }
+    };
     let program = Program::start(&mut Command::new(&program));
     let mut watcher = Watcher::of(program.pid(), Config::default());
     assert_eq!(watcher.hang().kind, Kind::Busy);

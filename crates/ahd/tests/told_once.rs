@@ -3,7 +3,7 @@
 mod common;
 use common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Event};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 const SOURCE: &str = r#"
@@ -71,13 +71,9 @@ int main(int argc, char **argv) {
 
 fn told_once(way: &str) {
     let dir = Dir::new(&format!("told-once-{way}"));
-    let (source, program) = (dir.0.join("hangs.c"), dir.0.join("hangs"));
-    std::fs::write(&source, SOURCE).expect("a file");
-    let built = Command::new("cc").args(["-pthread", "-o"]).arg(&program).arg(&source).stderr(Stdio::null()).status();
-    if !built.is_ok_and(|s| s.success()) {
-        println!("SKIP: needs cc");
+    let Some(program) = dir.build("hangs", SOURCE) else {
         return;
-    }
+    };
     let program = Program::start(Command::new(&program).arg(way));
     let mut w = Watcher::of(program.pid(), Config { limit: Duration::from_secs(2), ..Config::default() });
     w.hang();

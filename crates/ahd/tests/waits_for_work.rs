@@ -5,7 +5,6 @@ mod common;
 use common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Kind};
 use orbit_inspect::Sure;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -136,19 +135,6 @@ int main(int argc, char **argv) {
 }
 "#;
 
-fn build(dir: &Dir) -> Option<PathBuf> {
-    let (source, program) = (dir.0.join("holders.c"), dir.0.join("holders"));
-    std::fs::write(&source, SOURCE).expect("a file");
-    match Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source).status() {
-        Ok(status) => assert!(status.success(), "the program does not build"),
-        Err(_) => {
-            println!("SKIP: needs cc");
-            return None;
-        }
-    }
-    Some(program)
-}
-
 fn watch(program: &Program) -> Watcher {
     Watcher::of(program.pid(), Config { limit: LIMIT, ..Config::default() })
 }
@@ -156,7 +142,7 @@ fn watch(program: &Program) -> Watcher {
 #[test]
 fn a_holder_that_waits_for_work() {
     let dir = Dir::new("work");
-    let Some(holders) = build(&dir) else { return };
+    let Some(holders) = dir.build("holders", SOURCE) else { return };
     let ways = ["leader", "prefork", "epoll", "accept", "poll", "select", "pause", "sigwait", "sigsuspend"];
     let programs = ways.map(|way| (way, Program::start(Command::new(&holders).arg(way))));
     std::thread::scope(|s| {
@@ -173,7 +159,7 @@ fn a_holder_that_waits_for_work() {
 #[test]
 fn a_holder_that_has_forgotten_it_and_serves() {
     let dir = Dir::new("work-forgotten");
-    let Some(holders) = build(&dir) else { return };
+    let Some(holders) = dir.build("holders", SOURCE) else { return };
     let program = Program::start(Command::new(&holders).arg("forgets"));
     let mut watcher = watch(&program);
     let hang = watcher.hang();
@@ -184,7 +170,7 @@ fn a_holder_that_has_forgotten_it_and_serves() {
 #[test]
 fn a_holder_that_has_much_work() {
     let dir = Dir::new("work-much");
-    let Some(holders) = build(&dir) else { return };
+    let Some(holders) = dir.build("holders", SOURCE) else { return };
     let program = Program::start(Command::new(&holders).arg("busy-epoll"));
     let mut watcher = watch(&program);
     // It has used the limit's worth of CPU several times over, but gets back to its loop.
@@ -195,7 +181,7 @@ fn a_holder_that_has_much_work() {
 #[test]
 fn a_holder_that_waits_for_something_else() {
     let dir = Dir::new("work-else");
-    let Some(holders) = build(&dir) else { return };
+    let Some(holders) = dir.build("holders", SOURCE) else { return };
     let ways = ["recv", "pipe", "sleep", "nap"];
     let programs = ways.map(|way| (way, Program::start(Command::new(&holders).arg(way))));
     std::thread::scope(|s| {

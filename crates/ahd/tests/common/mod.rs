@@ -22,13 +22,22 @@ impl Dir {
 
     /// Builds `tests/c/fares.c`; nothing, and a line that says so, where there is no compiler.
     pub fn program(&self) -> Option<PathBuf> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/fares.c");
-        let out = self.0.join("fares");
-        let built = Command::new("cc").args(["-O2", "-g", "-pthread", "-o"]).arg(&out).arg(source).status();
-        match built {
+        self.built(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/fares.c"))
+    }
+
+    /// Builds a program of this name from its C text; nothing, and a line that says so, where there is no compiler.
+    pub fn build(&self, name: &str, text: &str) -> Option<PathBuf> {
+        let source = self.0.join(name).with_extension("c");
+        std::fs::write(&source, text).expect("a file");
+        self.built(&source)
+    }
+
+    fn built(&self, source: &Path) -> Option<PathBuf> {
+        let program = self.0.join(source.file_stem().expect("a name"));
+        match Command::new("cc").args(["-O2", "-g", "-pthread", "-o"]).arg(&program).arg(source).status() {
             Ok(status) => {
-                assert!(status.success(), "fares.c does not build");
-                Some(out)
+                assert!(status.success(), "{} does not build", source.display());
+                Some(program)
             }
             Err(_) => {
                 println!("SKIP: needs cc");
