@@ -25,7 +25,7 @@ pub(crate) fn start(runtime: &Arc<Runtime>) -> Result<JoinHandle<()>> {
     let blocked = Blocked::all();
     let (begins, begun) = std::sync::mpsc::sync_channel(1);
     let started = std::thread::Builder::new().name("orbit-super".to_owned()).stack_size(256 * 1024).spawn(move || {
-        // Nobody else holds the other end before this has been received.
+        // Fails only if the starter has gone, and it waits.
         let _ = begins.send(());
         supervise(&weak)
     });
