@@ -59,13 +59,16 @@ impl Ahd {
             return;
         }
         // To be stopped, by whomever, counts as a wait too: what was told to spin gets on once it is seen at one of its own.
-        let call = (status.state == b'S').then(|| p.dir.call(tid).ok().flatten()).flatten();
+        let asked = matches!(t.told, Some((Kind::Busy, _))) || t.passes.counted();
+        let call = (asked && status.state == b'S').then(|| p.dir.call(tid).ok().flatten()).flatten();
+        // Never put on a CPU, and on one now: it ran all the time since the last look.
+        let unbroken = waited.is_none() && since.slices == 0 && since.run > 0 && status.state == b'R';
         let over = match t.told {
             Some((Kind::Busy, _)) => t
                 .passes
                 .came_back(call.as_ref())
                 .unwrap_or_else(|| status.state == b'S' && got_on(t, call.as_ref(), limit)),
-            _ if waited == Some(0) => false,
+            _ if waited == Some(0) || unbroken => false,
             _ => match t.passes.waited((pid, tid), &t.points, since.run, call.as_ref()) {
                 Waits::Away => false,
                 Waits::Back => true,
@@ -80,6 +83,8 @@ impl Ahd {
             // The last of these runs goes on: with few others the mean would be its own.
             if let Some(n) = waited.filter(|n| *n >= 3) {
                 t.history.add(t.points.exit(), since.run / n);
+                // All of it was since the last look, so it was no single one: the last of them may be the beginning of a hang.
+                t.burst.take_if(|b| b.run + since.run >= t.sched.run);
             }
             t.ease = 1;
             end(&mut self.events, pid, t, now);
@@ -94,13 +99,17 @@ impl Ahd {
         };
         let check = t.history.check_value(self.config.factor, floor.as_nanos() as u64);
         let run = t.sched.run;
-        let began = Burst { run, began: now, exceeded: None, examine: 0 };
+        let before = if unbroken { since.run } else { 0 };
+        let seen = now.checked_sub(Duration::from_nanos(before)).unwrap_or(now);
+        let began = Burst { run: run - before, began: seen, exceeded: None, examine: 0 };
         let burst = t.burst.get_or_insert(began);
         let progress = run.saturating_sub(burst.run);
         if progress >= check / 2 && t.meter.is_none() {
             t.meter = Meter::open(&mut self.source, &mut self.meters, tid, run);
         }
-        if progress < (check * t.ease).max(burst.examine) {
+        let enough = (check * t.ease).max(burst.examine);
+        if progress < enough {
+            self.look_again(Duration::from_nanos(enough - progress));
             return;
         }
         let first = *burst.exceeded.get_or_insert(now);
@@ -132,7 +141,7 @@ impl Ahd {
         let faults = p.dir.faults(tid);
         let mut look = exam::look(tid, &file, &usual);
         if let Look::Spins { .. } | Look::Kernel = look {
-            look = exam::look(tid, &file, &usual);
+            look = self.stacks.foresee((pid, tid), || exam::look(tid, &file, &usual));
         }
         let Some(burst) = t.burst.as_mut() else {
             return;

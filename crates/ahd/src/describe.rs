@@ -2,7 +2,7 @@
 
 use crate::report::{Edge, Involved};
 use orbit_inspect::rings::Ring;
-use orbit_inspect::stacks::{End, Frame, How, Unwinder};
+use orbit_inspect::stacks::{End, Frame, How, Unwinder, of_c_library};
 use orbit_inspect::waits::{Direction, FutexKind, FutexWait, Owner, Wait, call_name};
 use orbit_inspect::{Sure, python};
 use std::collections::BTreeMap;
@@ -138,6 +138,20 @@ impl Stacks {
         }
     }
 
+    /// Does something else while the files that name a thread's stack are read, as that takes longer than to take the stack.
+    pub(crate) fn foresee<T>(&mut self, (pid, tid): (i32, i32), meanwhile: impl FnOnce() -> T) -> T {
+        self.prepare(pid);
+        let Some(u) = self.unwinders.get_mut(&pid) else {
+            return meanwhile();
+        };
+        u.gentle(false);
+        let copies = u.copy(&[tid]);
+        std::thread::scope(|s| {
+            s.spawn(|| drop(u.name(copies)));
+            meanwhile()
+        })
+    }
+
     pub(crate) fn forget(&mut self, pid: i32) {
         self.unwinders.remove(&pid);
     }
@@ -223,13 +237,8 @@ fn of_interpreter(pid: i32) -> Result<Vec<python::PyThread>, String> {
 /// The function to blame in a stack: the innermost that is not the C library's or Rust's own, with its place.
 pub(crate) fn place(stack: &[Frame]) -> String {
     let system = |f: &Frame| {
-        let file = f.module.rsplit('/').next().unwrap_or_default();
         let library = f.file.as_deref().is_some_and(|s| s.starts_with("/rustc/") || s.contains("/lib/rustlib/src/"));
-        library
-            || file.starts_with("libc.so")
-            || file.starts_with("libc-")
-            || file.starts_with("ld-")
-            || file == "[vdso]"
+        library || of_c_library(&f.module) || f.module == "[vdso]"
     };
     match stack.iter().find(|f| !system(f) && f.function.is_some()).or(stack.first()) {
         Some(f) => f.to_string(),

@@ -104,6 +104,7 @@ fn follow(tid: i32, sched: &File, usual: &dyn Fn(i64) -> bool) -> Look {
                         }
                         calls += 1;
                         if calls >= CALLS {
+                            let _ = trace(libc::PTRACE_DETACH, tid, 0);
                             return Look::Spins { calls };
                         }
                     }

@@ -126,25 +126,33 @@ fn same(a: i64, b: i64) -> bool {
     a == b || TWINS.iter().any(|t| t.contains(&a) && t.contains(&b))
 }
 
+/// Whether work comes in by this call, wherever it is made: from whoever connects, or by a signal.
+pub(crate) fn takes_work(nr: i64) -> bool {
+    matches!(
+        nr,
+        libc::SYS_accept
+            | libc::SYS_accept4
+            | libc::SYS_epoll_wait
+            | libc::SYS_epoll_pwait
+            | libc::SYS_epoll_pwait2
+            | libc::SYS_poll
+            | libc::SYS_ppoll
+            | libc::SYS_select
+            | libc::SYS_pselect6
+            | libc::SYS_pause
+            | libc::SYS_rt_sigsuspend
+            | libc::SYS_rt_sigtimedwait
+    )
+}
+
 fn habit(call: &Call, dir: &Dir) -> Habit {
     match call.nr {
-        libc::SYS_epoll_wait
-        | libc::SYS_epoll_pwait
-        | libc::SYS_epoll_pwait2
-        | libc::SYS_poll
-        | libc::SYS_ppoll
-        | libc::SYS_select
-        | libc::SYS_pselect6
-        | libc::SYS_accept
-        | libc::SYS_accept4
-        | libc::SYS_recvfrom
+        nr if takes_work(nr) => Habit::Events,
+        libc::SYS_recvfrom
         | libc::SYS_recvmsg
         | libc::SYS_recvmmsg
         | libc::SYS_nanosleep
         | libc::SYS_clock_nanosleep
-        | libc::SYS_pause
-        | libc::SYS_rt_sigsuspend
-        | libc::SYS_rt_sigtimedwait
         | libc::SYS_io_uring_enter
         | libc::SYS_io_getevents
         | libc::SYS_restart_syscall => Habit::Events,

@@ -65,6 +65,13 @@ impl Module for Detector {
         for event in self.ahd.tick() {
             context.report(line(event));
         }
+        // One look out of turn a period, that guarded programs and settings are not kept waiting.
+        if let Some(pause) = self.ahd.soon() {
+            std::thread::sleep(pause);
+            for event in self.ahd.tick() {
+                context.report(line(event));
+            }
+        }
     }
 
     fn guarded(&mut self, context: &mut Context, pids: &[u32]) {

@@ -17,6 +17,8 @@ const BUSY: u64 = 10_000_000;
 const CHEAP: u64 = 150;
 /// Looks without a breakpoint after one in which it came out more often, and where there can be none.
 const REST: u32 = 16;
+/// Looks until a program that has no interpreter is asked again.
+const NATIVE: u32 = 1024;
 
 /// What is known of one thread.
 #[derive(Debug, Default)]
@@ -84,7 +86,11 @@ impl Passes {
                     let kind = Kind::Breakpoint { addr: pc as usize, len: 1, access: Access::Execute };
                     let counter = self.unsure.then(|| Counter::open_thread(tid, kind).ok()).flatten();
                     self.counter = counter.map(|counter| Counting { counter, nr, pc, seen: 0 });
-                    self.rest = if self.counter.is_some() { 0 } else { REST };
+                    self.rest = match (&self.counter, self.unsure) {
+                        (Some(_), _) => 0,
+                        (None, true) => REST,
+                        (None, false) => NATIVE,
+                    };
                 }
             }
             None => {}

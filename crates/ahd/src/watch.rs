@@ -24,6 +24,10 @@ const CHILDREN_EVERY: u64 = 3;
 const PARENTS: usize = 64;
 /// CPU time that a stop may cost a thread, ns.
 const STIRS: u64 = 10_000_000;
+/// A look out of turn is this part of a period after the last one, at least.
+const SOONEST: u32 = 4;
+/// A running thread's clock is behind by up to this: the time from one tick of the machine's to the next, and some.
+const BEHIND: Duration = Duration::from_millis(5);
 /// Looks are never further apart than this.
 const SLOWEST: Duration = Duration::from_secs(1);
 
@@ -48,6 +52,8 @@ pub struct Ahd {
     /// CPU time that holders got while others waited for them.
     pub(crate) shares: Shares,
     last: Option<Instant>,
+    /// Time from the last look to one out of turn.
+    soon: Option<Duration>,
     /// Where looks at waits begin: with the first thread that got none in the last tick.
     look_from: (i32, i32),
     pub(crate) ticks: u64,
@@ -72,6 +78,7 @@ impl Ahd {
             next_scan: Instant::now(),
             shares: Shares::default(),
             last: None,
+            soon: None,
             look_from: (0, 0),
             ticks: 0,
             source: Source::default(),
@@ -105,7 +112,21 @@ impl Ahd {
 
     /// Time to wait until the next [`Ahd::tick`]; none before the first.
     pub fn pause(&self) -> Duration {
-        self.last.map_or(Duration::ZERO, |l| self.spacing().saturating_sub(l.elapsed()))
+        let spacing = self.soon.unwrap_or_else(|| self.spacing());
+        self.last.map_or(Duration::ZERO, |l| spacing.saturating_sub(l.elapsed()))
+    }
+
+    /// Time to wait until the next [`Ahd::tick`], if that is to be before its turn: a thread may have used its check value by then.
+    pub fn soon(&self) -> Option<Duration> {
+        self.soon.map(|_| self.pause())
+    }
+
+    /// A suspect will have used its check value after so much CPU time more: then is the next look, if that is before its turn.
+    pub(crate) fn look_again(&mut self, after: Duration) {
+        let after = (after + BEHIND).max(self.config.period / SOONEST);
+        if after < self.config.period && self.spacing() == self.config.period {
+            self.soon = Some(self.soon.map_or(after, |soon| soon.min(after)));
+        }
     }
 
     /// Time between two looks.
@@ -120,6 +141,7 @@ impl Ahd {
         let cpu = cpu_time();
         let passed = self.last.map_or(Duration::ZERO, |l| now - l);
         self.last = Some(now);
+        self.soon = None;
         self.ticks += 1;
         if self.ticks % CHILDREN_EVERY == 1 {
             if self.config.children {

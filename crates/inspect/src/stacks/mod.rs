@@ -21,6 +21,7 @@ mod stop;
 pub(crate) mod symbols;
 mod unwind;
 
+pub use module::of_c_library;
 pub use place::{Clock, Place, place};
 pub use stop::{MAX_STACK, PATIENCE, begin_again};
 pub use symbols::MAX_NAME;
@@ -146,6 +147,21 @@ impl std::fmt::Debug for Unwinder {
     }
 }
 
+/// Threads' registers and stacks as they were, not unwound yet.
+pub struct Copies {
+    threads: Vec<(i32, OneCopy)>,
+    maps: Maps,
+}
+
+impl std::fmt::Debug for Copies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Copies").field("threads", &self.threads.len()).finish_non_exhaustive()
+    }
+}
+
+/// How one thread was copied, the copy, and why it could not be stopped, if so.
+type OneCopy = (How, Result<Copied, Error>, Option<Error>);
+
 /// What tells a mapped file from another: device, inode, name.
 type Identity = (u64, u64, String);
 
@@ -192,7 +208,12 @@ impl Unwinder {
     /// and no frames. Blocks for some 50 us a thread, at most
     /// ten times [`PATIENCE`], and for the time to parse new files.
     pub fn capture(&mut self, tids: &[i32]) -> Vec<ThreadStack> {
-        self.stopped = Duration::ZERO;
+        let copies = self.copy(tids);
+        self.name(copies)
+    }
+
+    /// The first half of [`Unwinder::capture`]: copies the threads' registers and stacks, and names nothing yet.
+    pub fn copy(&mut self, tids: &[i32]) -> Copies {
         let pid = self.pid;
         let maps = Maps::of(pid).unwrap_or_default();
         self.follow(&maps);
@@ -201,7 +222,7 @@ impl Unwinder {
             some => some.to_vec(),
         };
         let (gentle, states) = (self.gentle, self.states);
-        let one = |tid: i32| -> (How, Result<Copied, Error>, Option<Error>) {
+        let one = |tid: i32| -> OneCopy {
             // One that wakes up while it is looked at may fall asleep again.
             for last in (0..TRIES).map(|i| i + 1 == TRIES) {
                 let does = stop::does(pid, tid);
@@ -236,7 +257,7 @@ impl Unwinder {
             (How::Not, Err(Error::Restless { tid }), None)
         };
         // A thread of its own: when it ends, the kernel lets go of whatever it still traces.
-        let copies: Vec<_> = std::thread::scope(|s| {
+        let threads: Vec<_> = std::thread::scope(|s| {
             s.spawn(|| {
                 stop::hurry();
                 tids.iter().map(|&t| (t, one(t))).collect()
@@ -246,8 +267,16 @@ impl Unwinder {
         });
         // A library may have come while the threads were copied.
         let maps = Maps::of(pid).unwrap_or(maps);
+        Copies { threads, maps }
+    }
+
+    /// The second half: unwinds and names what was copied, without the threads. The first time that a file's lines are asked for takes
+    /// a tenth of a second for one of some megabytes, and longer for larger ones.
+    pub fn name(&mut self, copies: Copies) -> Vec<ThreadStack> {
+        self.stopped = Duration::ZERO;
+        let Copies { threads, maps } = copies;
         self.follow(&maps);
-        copies.into_iter().map(|(tid, (how, copied, error))| self.stack(tid, how, copied, error, &maps)).collect()
+        threads.into_iter().map(|(tid, (how, copied, error))| self.stack(tid, how, copied, error, &maps)).collect()
     }
 
     /// Parses what is new in the map and forgets what is gone.
@@ -311,7 +340,7 @@ impl Unwinder {
             let pc = regs.pc();
             let lookup = if exact { pc } else { pc.wrapping_sub(1) };
             let mapping = maps.at(lookup).filter(|m| m.exec);
-            self.name(pc, lookup, mapping, sure, &mut frames);
+            self.frame(pc, lookup, mapping, sure, &mut frames);
             let Some(mapping) = mapping else {
                 if depth > 0 {
                     return (frames, End::Lost);
@@ -358,7 +387,7 @@ impl Unwinder {
     }
 
     /// Adds the frame of an address, and those inlined into it.
-    fn name(&mut self, pc: u64, lookup: u64, mapping: Option<&Mapping>, sure: Sure, out: &mut Vec<Frame>) {
+    fn frame(&mut self, pc: u64, lookup: u64, mapping: Option<&Mapping>, sure: Sure, out: &mut Vec<Frame>) {
         let mut frame = Frame {
             address: pc,
             module: mapping.map_or_else(String::new, |m| m.path.clone()),

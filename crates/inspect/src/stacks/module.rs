@@ -26,6 +26,8 @@ pub(crate) struct Module {
     pub(crate) symbols: Symbols,
     pub(crate) go: Option<GoTable>,
     lines: Option<Option<Lines>>,
+    /// It is the C library's.
+    c_library: bool,
     /// The file with the debug information that was split off, looked for when first needed.
     debug: Option<Option<Elf>>,
     room: Room,
@@ -68,7 +70,17 @@ impl Module {
         let go = GoTable::of(&elf);
         let roots = roots(pid);
         let room = room.clone();
-        let mut module = Module { elf, tables, symbols, go, lines: None, debug: None, room, roots };
+        let mut module = Module {
+            elf,
+            tables,
+            symbols,
+            go,
+            lines: None,
+            c_library: of_c_library(&m.path),
+            debug: None,
+            room,
+            roots,
+        };
         if module.go.is_none()
             && module.elf.section(".symtab").is_none()
             && let Some(more) = module.debug_file()
@@ -100,14 +112,21 @@ impl Module {
         self.elf.linked(addr - m.start + m.offset)
     }
 
-    /// Source lines, read from the file when first asked for.
+    /// Source lines, read from the file when first asked for. The C library's are not looked for elsewhere: every stack has frames of its,
+    /// hardly anybody has its source, and they take longer to read than all else.
     pub(crate) fn lines(&mut self) -> Option<&mut Lines> {
         if self.lines.is_none() {
             let own = Lines::of(&self.elf);
-            self.lines = Some(own.or_else(|| Lines::of(self.debug_file()?)));
+            self.lines = Some(own.or_else(|| if self.c_library { None } else { Lines::of(self.debug_file()?) }));
         }
         self.lines.as_mut()?.as_mut()
     }
+}
+
+/// Whether a file is the C library or the dynamic linker, by its name.
+pub fn of_c_library(path: &str) -> bool {
+    let file = path.rsplit('/').next().unwrap_or_default();
+    ["libc.so", "libc-", "ld-", "libc.musl"].iter().any(|begin| file.starts_with(begin))
 }
 
 /// The file behind a mapping, its headers read.
