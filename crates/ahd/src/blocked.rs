@@ -7,8 +7,10 @@
 
 use crate::Ahd;
 use crate::describe::{edges, words};
+use crate::learn::takes_work;
 use crate::proc;
 use crate::report::{Edge, Hang, Kind, Times, Unit};
+use crate::sections::HeldUp;
 use crate::sight::{Sight, sight};
 use crate::thread::Thread;
 use crate::watch::cpu_time;
@@ -330,17 +332,18 @@ impl Ahd {
         })
     }
 
-    /// The same, told as a sentence with the threads involved.
+    /// The same for a section, which is not to wait for so long whoever holds the lock. `does`: what all the others do.
     pub(crate) fn held_by(
         &mut self,
-        pid: i32,
-        tid: i32,
+        (pid, tid): (i32, i32),
         wait: &Wait,
-        op: i32,
-        ot: i32,
+        owner: (i32, i32),
         sure: Sure,
-    ) -> Option<(String, Vec<(i32, i32)>)> {
-        self.chain(pid, tid, wait, (op, ot), sure, Told::InSection).map(|v| (v.why, v.others))
+        does: &str,
+    ) -> Option<HeldUp> {
+        let Verdict { why, sure, others, cycle, .. } = self.chain(pid, tid, wait, owner, sure, Told::InSection)?;
+        let others = others.into_iter().map(|(p, t)| (p, t, does.to_owned())).collect();
+        Some(HeldUp { why, sure, others, cycle })
     }
 
     /// Whether a holder has used CPU time as long as the limit since it was first asked about in this wait for it.
@@ -515,25 +518,6 @@ fn waits_for_work(wait: &Wait) -> bool {
         Wait::Other(call) => takes_work(call.nr),
         _ => false,
     }
-}
-
-/// Whether work comes in by this call.
-fn takes_work(nr: i64) -> bool {
-    matches!(
-        nr,
-        libc::SYS_accept
-            | libc::SYS_accept4
-            | libc::SYS_epoll_wait
-            | libc::SYS_epoll_pwait
-            | libc::SYS_epoll_pwait2
-            | libc::SYS_poll
-            | libc::SYS_ppoll
-            | libc::SYS_select
-            | libc::SYS_pselect6
-            | libc::SYS_pause
-            | libc::SYS_rt_sigsuspend
-            | libc::SYS_rt_sigtimedwait
-    )
 }
 
 /// Whether the only thread that takes the process' events waits in a call in which it was never seen before.

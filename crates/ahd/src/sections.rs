@@ -10,7 +10,7 @@ use crate::describe::{place, words};
 use crate::executions::Executions;
 use crate::history::History;
 use crate::progress::{Counted, Meter};
-use crate::report::{Event, Hang, Kind, Times, Unit};
+use crate::report::{Edge, Event, Hang, Kind, Times, Unit};
 use orbit_inspect::waits::{FutexKind, Owner, Wait};
 use orbit_inspect::{Maps, Memory, Sure};
 use orbit_section::layout::{EXITS, MAGIC, NAME, NAMES_AT, SECTIONS, SLOTS, SLOTS_AT, Slot};
@@ -64,8 +64,16 @@ pub(crate) struct Marks {
     places: BTreeMap<(i32, usize), Place>,
 }
 
-/// A sentence, and the other threads involved: process, thread, what it does.
-type HeldUp = (String, Vec<(i32, i32, String)>);
+/// What holds up a thread inside a section.
+pub(crate) struct HeldUp {
+    /// A sentence.
+    pub(crate) why: String,
+    pub(crate) sure: Sure,
+    /// The other threads involved: process, thread, what it does.
+    pub(crate) others: Vec<(i32, i32, String)>,
+    /// The ring, if it is one.
+    pub(crate) cycle: Vec<Edge>,
+}
 
 /// What a look at a thread needs.
 #[derive(Clone, Copy)]
@@ -347,18 +355,18 @@ impl Ahd {
         if !enabled {
             return;
         }
-        let mut sure = Sure::Likely;
-        let mut others = Vec::new();
+        let mut held = None;
         let (why, progress, check, unit, first) = match kind {
             Kind::Busy => {
                 let first = active.exceeded.map_or(started, |(at, _)| at);
                 (None, run - active.run.min(run), check_busy, Unit::CpuNs, first)
             }
             Kind::Blocked => {
-                let Some((why, chain)) = self.held_up(pid, tid) else {
+                let Some(by) = self.held_up(pid, tid) else {
                     return;
                 };
-                (sure, others) = (Sure::Certain, chain);
+                let why = by.why.clone();
+                held = Some(by);
                 (Some(why), 0, self.config.limit.as_nanos() as u64, Unit::WaitNs, started)
             }
         };
@@ -376,6 +384,8 @@ impl Ahd {
             }
         }
         let mut who = vec![(pid, tid, if why.is_some() { "waits".to_owned() } else { "spins".to_owned() })];
+        let (sure, others, cycle) =
+            held.map_or((Sure::Likely, Vec::new(), Vec::new()), |by| (by.sure, by.others, by.cycle));
         who.extend(others);
         self.remember_call(pid, tid);
         let threads = self.stacks.involve(who, false);
@@ -407,7 +417,7 @@ impl Ahd {
             why,
             sure,
             threads,
-            cycle: Vec::new(),
+            cycle,
         });
     }
 
@@ -418,6 +428,11 @@ impl Ahd {
             return None;
         }
         let wait = self.wait_of(pid, tid)?;
+        // Whom it waits for may let it go on yet.
+        let waits = |others| {
+            let why = format!("thread {tid} {}", words(&wait));
+            Some(HeldUp { why, sure: Sure::Likely, others, cycle: Vec::new() })
+        };
         match &wait {
             Wait::Running
             | Wait::Stopped
@@ -428,17 +443,15 @@ impl Ahd {
             | Wait::Hidden(_) => None,
             Wait::Futex(f) => {
                 let (FutexKind::Mutex { owner } | FutexKind::RwLock { writer: owner }) = f.kind else {
-                    return Some((format!("thread {tid} {}", words(&wait)), Vec::new()));
+                    return waits(Vec::new());
                 };
                 let Owner::Thread { pid: op, tid: ot } = owner else {
-                    return Some((format!("thread {tid} {}", words(&wait)), Vec::new()));
+                    return waits(Vec::new());
                 };
-                let (why, others) = self.held_by(pid, tid, &wait, op, ot, f.sure)?;
-                Some((why, others.into_iter().map(|(p, t)| (p, t, "holds up others".to_owned())).collect()))
+                self.held_by((pid, tid), &wait, (op, ot), f.sure, "holds up others")
             }
             Wait::FileLock { owner: Some(o), .. } => {
-                let (why, others) = self.held_by(pid, tid, &wait, *o, *o, Sure::Certain)?;
-                Some((why, others.into_iter().map(|(p, t)| (p, t, "holds the lock".to_owned())).collect()))
+                self.held_by((pid, tid), &wait, (*o, *o), Sure::Certain, "holds the lock")
             }
             Wait::Pipe { peers, .. } | Wait::Socket { peers, .. } | Wait::Child { pids: peers } => {
                 if self.at_work((pid, tid), peers) {
@@ -455,9 +468,9 @@ impl Ahd {
                     let wait = self.wait_of(p, p);
                     (p, p, wait.as_ref().map_or_else(|| "has ended".to_owned(), words))
                 };
-                Some((format!("thread {tid} {}", words(&wait)), shown.into_iter().map(does).collect()))
+                waits(shown.into_iter().map(does).collect())
             }
-            _ => Some((format!("thread {tid} {}", words(&wait)), Vec::new())),
+            _ => waits(Vec::new()),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The test starts itself again as the program that hangs.
 
 use orbit_ahd::{Ahd, Config, Event, Hang, Kind};
+use orbit_inspect::Sure;
 use orbit_section::{Section, enter, section};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Condvar, Mutex};
@@ -130,7 +131,7 @@ fn a_spin_in_a_pid_namespace() {
 #[test]
 fn a_lost_wakeup_inside_a_section() {
     let hang = hang("blocked").expect("a hang");
-    assert_eq!((hang.kind, hang.section.as_deref()), (Kind::Blocked, Some("wake-up")));
+    assert_eq!((hang.kind, hang.section.as_deref(), hang.sure), (Kind::Blocked, Some("wake-up"), Sure::Likely));
 }
 
 #[test]

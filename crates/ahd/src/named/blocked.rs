@@ -2,7 +2,6 @@
 
 use crate::Ahd;
 use crate::report::{Hang, Kind, Times, Unit};
-use orbit_inspect::Sure;
 use std::time::{Duration, Instant};
 
 impl Ahd {
@@ -25,14 +24,14 @@ impl Ahd {
         let Some(section) = threads.first().and_then(|t| self.named.innermost(pid, &t.stack)) else {
             return;
         };
-        let Some((why, others)) = self.held_up(pid, tid) else {
+        let Some(held) = self.held_up(pid, tid) else {
             return;
         };
-        let threads = if others.is_empty() {
+        let threads = if held.others.is_empty() {
             threads
         } else {
             let mut who = vec![(pid, tid, "waits".to_owned())];
-            who.extend(others);
+            who.extend(held.others);
             self.stacks.involve(who, true)
         };
         if let Some(t) = self.processes.get_mut(&pid).and_then(|p| p.threads.get_mut(&tid)) {
@@ -51,10 +50,10 @@ impl Ahd {
             unit: Unit::WaitNs,
             since: times.since,
             latency: times.latency,
-            why,
-            sure: Sure::Certain,
+            why: held.why,
+            sure: held.sure,
             threads: Vec::new(),
-            cycle: Vec::new(),
+            cycle: held.cycle,
         };
         self.tell_named(pid, tid, threads, hang);
     }
