@@ -149,7 +149,8 @@ enum orbit_pending {
      * too. What the process that failed has written to its copies of areas counts for nothing: the next one gets them
      * anew from the areas, and pages that waiting calls brought along from there. So a call is cancelled if a page has
      * changed since it was made, unless the call itself, or a waiting call before it, brought that page along; if it waits
-     * with or behind one whose large snapshot was not written yet; or if the orbit has let go of an area since. */
+     * with or behind one whose large snapshot was not written yet; if the orbit has let go of an area since (orbit_detach); or if
+     * the orbit's template was killed, and the next one lacks the function of the call, which main has unloaded. */
     ORBIT_PENDING_KEEP = 1
 };
 enum orbit_when_full {
@@ -204,8 +205,9 @@ int orbit_destroy(struct orbit *orbit);
 int orbit_kill(struct orbit *orbit);
 /* Blocks until the orbit's process has run its init function, or this many microseconds (ETIMEDOUT). */
 int orbit_wait_ready(struct orbit *orbit, uint64_t timeout_us);
-/* Changes the limits, of the running process too as far as the kernel allows; where that has just ended, of the next one. On an
- * error some of the new ones may hold. EBUSY: it uses more memory already. NULL: no limits. */
+/* Changes the limits, of the running process too as far as the kernel allows; where that has just ended, of the next one. Waits
+ * while it is just starting, until it has taken the limits that it was started under, at most a second. On an error some of the
+ * new ones may hold. EBUSY: it uses more memory already. NULL: no limits. */
 int orbit_set_limits(struct orbit *orbit, const struct orbit_limits *limits);
 /* The orbit lets go of an area, which may then be destroyed. A later call may name it again. While the orbit is down this
  * cancels the calls that wait (ORBIT_PENDING_KEEP). */

@@ -129,6 +129,8 @@ pub(crate) struct Up {
     pub asleep: AtomicU32,
     /// 1 when the init function has returned and the orbit takes calls.
     pub ready: AtomicU32,
+    /// 1 when the limits that the process was given with its identity hold.
+    pub limited: AtomicU32,
     /// Bytes of updates the orbit has put into the ring, counted without end.
     pub pushed: AtomicU32,
     pub endings: [Ending; SLOTS as usize],

@@ -68,6 +68,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How soon a process is killed again that could not be.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 
+/// How long a process may take from its identity to the limits that came with it, before others are set all the same.
+const LIMITED_WITHIN: Duration = Duration::from_secs(1);
+
 /// Failures in a row that are followed by an immediate start.
 const FREE_FAILURES: u32 = 3;
 
@@ -455,12 +458,21 @@ impl Inner {
 
     pub fn set_limits(&self, limits: Limits) -> Result<()> {
         self.runtime.check_process()?;
-        let mut core = self.lock();
-        if core.state == State::Destroyed {
-            return Err(self.destroyed());
+        let until = Instant::now() + LIMITED_WITHIN;
+        loop {
+            let mut core = self.lock();
+            if core.state == State::Destroyed {
+                return Err(self.destroyed());
+            }
+            // A process that is just starting would put the limits it was given over these.
+            let limited = |p: &Process| p.up.limited.load(Ordering::SeqCst) != 0 || pidfd::has_ended(p.pidfd.as_fd());
+            if core.process.as_ref().is_none_or(limited) || Instant::now() > until {
+                let pid = core.process.as_ref().map(|p| p.pid);
+                return core.limits.change(&limits, &self.options.name, pid);
+            }
+            drop(core);
+            std::thread::sleep(Duration::from_micros(50));
         }
-        let pid = core.process.as_ref().map(|p| p.pid);
-        core.limits.change(&limits, &self.options.name, pid)
     }
 }
 

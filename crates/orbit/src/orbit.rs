@@ -476,7 +476,8 @@ impl Orbit {
         update.change(&*self.inner)
     }
 
-    /// Changes the limits, of the running process too as far as the kernel allows.
+    /// Changes the limits, of the running process too as far as the kernel allows. Waits while that is just starting, until it has taken
+    /// the limits that it was started under, at most a second.
     pub fn set_limits(&self, limits: Limits) -> Result<()> {
         self.inner.set_limits(limits)
     }

@@ -161,6 +161,7 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
     if let Err(e) = prepared.and_then(|()| limits::apply_inside(&identity.limits, 0)) {
         panic!("starting an orbit: {e}");
     }
+    up.limited.store(1, Ordering::SeqCst);
     let own = |fd: OwnedFd| Own::new(fd).unwrap_or_else(|e| panic!("starting an orbit: {e}"));
     let shared: &'static Shared = Box::leak(Box::new(Shared {
         down,

@@ -12,6 +12,7 @@
 //! |---|---|---|
 //! | main | `Clone` | |
 //! | main | `Kill { pid }`, where main itself may not: a process of this template | |
+//! | main | `LetGo`, where main may not kill the template: main lives on, and its control groups may be others' | |
 //! | template | `Cloned { pid }` | a pidfd, main's end of the orbit's own socket |
 //! | template | `Failed { errno }` | |
 //! | template | `Ended { pid, code, status }`, as `waitid` says | |
@@ -38,6 +39,7 @@ const KILL: u8 = 2;
 const CLONED: u8 = 3;
 const FAILED: u8 = 4;
 const ENDED: u8 = 5;
+const LET_GO: u8 = 6;
 
 /// Longest message in bytes.
 const MESSAGE: usize = 4096;
@@ -217,6 +219,8 @@ impl Template {
     /// Kills the template, or, where main may not, hangs up: then it ends of itself.
     fn dismiss(&self) {
         if pidfd::send_signal(self.pidfd.as_fd(), libc::SIGKILL).is_err() {
+            // Read before the end of what comes by the socket, also after the shutdown.
+            let _ = socket::send_now(self.socket.as_fd(), &[LET_GO], &[]);
             // SAFETY: two integers; the descriptor is this template's.
             unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
         }
@@ -424,6 +428,7 @@ fn live(life: Life) -> ! {
     // SAFETY: both descriptors were inherited for this, and nothing else in this process closes them.
     let (socket, main) = unsafe { (BorrowedFd::borrow_raw(life.socket), BorrowedFd::borrow_raw(life.main)) };
     let mut children: Vec<(i32, OwnedFd)> = Vec::new();
+    let mut let_go = false;
     loop {
         let mut fds = vec![poll_in(socket.as_raw_fd()), poll_in(main.as_raw_fd())];
         fds.extend(children.iter().map(|(_, fd)| poll_in(fd.as_raw_fd())));
@@ -452,6 +457,10 @@ fn live(life: Life) -> ! {
             let mut received = Vec::new();
             match socket::receive(socket, &mut bytes, &mut received, true) {
                 Ok(0) => break,
+                Ok(_) if bytes[0] == LET_GO => {
+                    let_go = true;
+                    break;
+                }
                 Ok(_) if bytes[0] == CLONE => {
                     if clone_orbit(socket, &mut children).is_err() {
                         break;
@@ -476,7 +485,9 @@ fn live(life: Life) -> ! {
         let _ = pidfd::wait(fd.as_fd(), false);
     }
     end_strays(&[]);
-    limits::remove_groups_of(life.main_pid);
+    if !let_go {
+        limits::remove_groups_of(life.main_pid);
+    }
     process::end(0)
 }
 

@@ -3,11 +3,12 @@
 
 mod common;
 
-use std::ffi::{c_char, c_int, c_long, c_void};
+use std::ffi::{c_long, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use orbit::{Area, CallOptions, Coalesce, Entry, Orbit, Outcome, Restart};
+use common::{function_loaded_now, parent};
+use orbit::{Area, CallOptions, Coalesce, Orbit, Outcome, Restart};
 
 unsafe extern "C" fn read_number(_: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: main passes the address of an i64 in an area it names.
@@ -43,32 +44,6 @@ unsafe extern "C" fn overwrite(_: *mut c_void, _: *mut c_void) -> c_long {
         }
     }
     shared.len() as c_long
-}
-
-unsafe extern "C" {
-    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
-    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
-}
-
-/// A function of a library that was not loaded before; an orbit may have it as its entry, and is never called by it.
-fn function_loaded_now() -> Entry {
-    let library = c"libresolv.so.2".as_ptr();
-    // SAFETY: a library of the C library's own, loaded for good; the address is only passed on, never called.
-    unsafe {
-        assert!(dlopen(library, libc::RTLD_NOW | libc::RTLD_NOLOAD).is_null(), "not loaded yet");
-        let found = dlopen(library, libc::RTLD_NOW);
-        assert!(!found.is_null());
-        let found = dlsym(found, c"ns_get16".as_ptr());
-        assert!(!found.is_null());
-        std::mem::transmute::<*mut c_void, Entry>(found)
-    }
-}
-
-/// The parent of a process.
-fn parent(pid: i32) -> i32 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-    line.and_then(|pid| pid.trim().parse().ok()).unwrap_or(0)
 }
 
 /// An orbit with an area, which must see what main wrote there.

@@ -1,6 +1,7 @@
 //! What the campaigns share: sizes, random numbers, and a count of what a process holds.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use std::ffi::{c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -117,4 +118,30 @@ pub fn hold_up(pid: i32) {
 pub fn quantile(numbers: &mut [f64], part: f64) -> f64 {
     numbers.sort_by(f64::total_cmp);
     numbers.get(((numbers.len() as f64 - 1.0) * part).round() as usize).copied().unwrap_or(0.0)
+}
+
+unsafe extern "C" {
+    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+/// A function of a library that was not loaded before; an orbit may have it as its entry, and is never called by it.
+pub fn function_loaded_now() -> orbit::Entry {
+    let library = c"libresolv.so.2".as_ptr();
+    // SAFETY: a library of the C library's own, loaded for good; the address is only passed on, never called.
+    unsafe {
+        assert!(dlopen(library, libc::RTLD_NOW | libc::RTLD_NOLOAD).is_null(), "not loaded yet");
+        let found = dlopen(library, libc::RTLD_NOW);
+        assert!(!found.is_null());
+        let found = dlsym(found, c"ns_get16".as_ptr());
+        assert!(!found.is_null());
+        std::mem::transmute::<*mut c_void, orbit::Entry>(found)
+    }
+}
+
+/// The parent of a process.
+pub fn parent(pid: i32) -> i32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    line.and_then(|pid| pid.trim().parse().ok()).unwrap_or(0)
 }

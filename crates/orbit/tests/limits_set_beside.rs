@@ -1,4 +1,4 @@
-//! Limits that are set just when an orbit's process has ended are no error: they hold for the next one.
+//! Limits that are set just when an orbit's process has ended, or is starting, are no error: they hold for the next one, and for that.
 
 mod common;
 
@@ -36,10 +36,18 @@ fn limits_set_beside_an_end_hold_for_the_next_process() {
             }
         });
         assert!(orbit.limits_held().starts_with("memory 67108864 bytes"), "{}", orbit.limits_held());
-        // The last of them may have been set beside the start of this process, which they were not given at its start then.
-        end(&orbit, || {});
         let held = orbit.call(&[], &[]).expect("call");
         assert_eq!(held, Outcome::Returned(c_long::from(nice)), "round {round}");
     }
     orbit.destroy().expect("destroy");
+}
+
+#[test]
+fn limits_set_beside_a_start_hold() {
+    for round in 0..100 {
+        let orbit = Orbit::builder("starting").entry(niceness).limits(Limits::new().nice(3)).build().expect("orbit");
+        orbit.set_limits(Limits::new().nice(5)).expect("limits");
+        assert_eq!(orbit.call(&[], &[]).expect("call"), Outcome::Returned(5), "round {round}");
+        orbit.destroy().expect("destroy");
+    }
 }
