@@ -194,25 +194,14 @@ fn a_lock_that_is_held_for_short_whiles_of_cpu() {
     w.quiet();
 }
 
-#[test]
-fn short_of_memory() {
+/// Watches a program that touches its pages, of which a third fit, again and again: those of this file, or of its own.
+fn thrashes(group: &Group, version: usize, fares: &Path, file: &Path, size: usize) {
     let files = ["memory.limit_in_bytes", "memory.max"];
-    let Some((group, version)) = Group::with("memory", files, "thrashes") else { return };
-    let dir = Dir::new("slow-memory");
-    let Some(fares) = dir.program() else { return };
-    // Pages of a file that do not fit are read again and again, as those in swap would be.
-    let (file, size) = (dir.0.join("pages"), 48usize << 20);
-    std::fs::write(&file, vec![1u8; size]).expect("a file");
-    let on_disk = std::fs::File::open(&file).expect("the file");
-    on_disk.sync_all().expect("on disk");
-    // What is in memory now was charged to this test.
-    // SAFETY: plain call with numbers.
-    unsafe { libc::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(&on_disk), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    assert!(group.set(files[version], "16777216"));
+    assert!(group.set(files[version], &(size / 3).to_string()));
     // Starts inside the group, for pages are charged to whoever reads them first.
     let procs = group.0.join("cgroup.procs");
     let script = "echo $$ >$0 && exec $1 thrashes $2 $3";
-    let p = Program::start(Command::new("sh").args(["-c", script]).args([&procs, &fares, &file]).arg(size.to_string()));
+    let p = Program::start(Command::new("sh").args(["-c", script]).args([&procs, fares, file]).arg(size.to_string()));
     let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     let faults = || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", p.pid())).unwrap_or_default();
@@ -225,10 +214,50 @@ fn short_of_memory() {
     }
     println!("{} pages were read again", faults());
     w.quiet();
+}
+
+#[test]
+fn short_of_memory() {
+    let files = ["memory.limit_in_bytes", "memory.max"];
+    let Some((group, version)) = Group::with("memory", files, "thrashes") else { return };
+    let dir = Dir::new("slow-memory");
+    let Some(fares) = dir.program() else { return };
+    // Pages of a file that do not fit are read again and again, as those in swap are.
+    let (file, size) = (dir.0.join("pages"), 48usize << 20);
+    std::fs::write(&file, vec![1u8; size]).expect("a file");
+    let on_disk = std::fs::File::open(&file).expect("the file");
+    on_disk.sync_all().expect("on disk");
+    // What is in memory now was charged to this test.
+    // SAFETY: plain call with numbers.
+    unsafe { libc::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(&on_disk), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    thrashes(&group, version, &fares, &file, size);
     let swap = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     if swap.lines().count() < 2 {
         println!("SKIP: needs swap for pages that are no file's; those of a file were tried");
+        return;
     }
+    thrashes(&group, version, &fares, Path::new("-"), size);
+}
+
+#[test]
+fn a_clock_that_jumps() {
+    if std::env::var_os("ORBIT_VM").is_none() {
+        println!("SKIP: needs a machine whose clock may be set: scripts/old-kernel.sh orbit-ahd");
+        return;
+    }
+    slowed("slow-clock", |w, _| {
+        for hours in [1, -30, 24 * 400, -24 * 371] {
+            // SAFETY: both calls are given a time that outlives them.
+            let set = unsafe {
+                let mut now = std::mem::zeroed::<libc::timespec>();
+                libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now);
+                now.tv_sec += hours * 3600;
+                libc::clock_settime(libc::CLOCK_REALTIME, &raw const now)
+            };
+            assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+            w.run(Duration::from_millis(700));
+        }
+    });
 }
 
 #[test]

@@ -81,11 +81,13 @@ static void event_loop(double seconds, double ms) {
     }
 }
 
-// Touches every page of a large file that is mapped, again and again, in a loop with naps.
+// Touches every page of a large file that is mapped, or of memory of its own ("-"), again and again, in a loop with naps.
 static void thrashes(const char *path, size_t size) {
-    int fd = open(path, O_RDONLY);
-    volatile char *p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    int own = !strcmp(path, "-"), fd = own ? -1 : open(path, O_RDONLY);
+    int how = own ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    volatile char *p = mmap(NULL, size, own ? PROT_READ | PROT_WRITE : PROT_READ, how, fd, 0);
     if (p == MAP_FAILED) exit(3);
+    for (size_t at = 0; own && at < size; at += 4096) p[at] = (char)(at >> 12 | 1);
     madvise((void *)p, size, MADV_RANDOM);
     unsigned long x = 1;
     while (!asked) {
