@@ -31,6 +31,10 @@ pub type Answer = Result<Value, String>;
 
 /// Longest line that either side reads, bytes.
 const LONGEST: u64 = 1 << 20;
+/// Conversations of a core at one time.
+const MOST: usize = 64;
+/// Pause when there is no room for one more.
+const NO_ROOM: Duration = Duration::from_millis(10);
 /// A core that does not answer a look within this is left out, and named.
 const LOOK: Duration = Duration::from_secs(2);
 /// Installing a module makes a process; on a busy machine that takes its time.
@@ -64,24 +68,31 @@ pub fn serve(answer: impl Fn(Ask) -> Answer + Send + Sync + 'static) -> io::Resu
     let listener = UnixListener::bind_addr(&address(std::process::id() as i32)?)?;
     std::thread::Builder::new().name("orbit-control".into()).spawn(move || {
         for stream in listener.incoming() {
+            let Ok(stream) = stream else {
+                // No room for a descriptor: whoever comes waits until there is.
+                std::thread::sleep(NO_ROOM);
+                continue;
+            };
+            // Each conversation has an `answer`. Who comes when there are too many sees the end, as where there is no room for a thread.
+            if !is_allowed(&stream) || Arc::strong_count(&answer) > MOST {
+                continue;
+            }
             let answer = answer.clone();
-            // One that goes away, or is not allowed, concerns nobody else. One that finds no room for a thread sees the end.
-            let _ = stream.and_then(|stream| {
-                let body = move || drop(converse(&stream, &*answer));
-                std::thread::Builder::new().name("orbit-answer".into()).spawn(body)
-            });
+            let body = move || drop(converse(&stream, &*answer));
+            let _ = std::thread::Builder::new().name("orbit-answer".into()).spawn(body);
         }
     })?;
     Ok(())
 }
 
+/// Whether this core answers the other side: its own user, and root.
+fn is_allowed(stream: &UnixStream) -> bool {
+    peer(stream).is_ok_and(|(_, uid)| uid == user() || uid == 0)
+}
+
 fn converse(stream: &UnixStream, answer: &impl Fn(Ask) -> Answer) -> io::Result<()> {
     stream.set_read_timeout(Some(LOOK))?;
     stream.set_write_timeout(Some(LOOK))?;
-    let (_, uid) = peer(stream)?;
-    if uid != user() && uid != 0 {
-        return Ok(());
-    }
     let mut line = String::new();
     BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
     // Who asked may have given up, here or while the module was installed: then it is not to stand.
