@@ -56,7 +56,8 @@ impl Dir {
     /// A small file's text, at most 16 KiB.
     pub(crate) fn text(&self, rest: std::fmt::Arguments<'_>) -> io::Result<String> {
         use io::Read;
-        let mut v = Vec::new();
+        // Room for nearly all of these files, which are read by one call then, and not in ever larger pieces.
+        let mut v = Vec::with_capacity(4 << 10);
         self.file(rest)?.take(16 << 10).read_to_end(&mut v)?;
         Ok(String::from_utf8_lossy(&v).into_owned())
     }
