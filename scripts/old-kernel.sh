@@ -102,7 +102,7 @@ done
 for name in cc c++; do
     [ ! -e "$ROOT/usr/bin/gcc" ] || ln -sf "$(echo $name | sed 's/cc/gcc/; s/c++/g++/')" "$ROOT/usr/bin/$name"
 done
-for library in libc.so.6 libm.so.6 libmvec.so.1 libgcc_s.so.1 libstdc++.so.6; do
+for library in libc.so.6 libm.so.6 libmvec.so.1 libgcc_s.so.1 libstdc++.so.6 libresolv.so.2; do
     path=$(gcc -print-file-name=$library)
     case $path in /*) [ -e "$ROOT$path" ] || add "$(realpath -s "$path")" ;; esac
 done
