@@ -55,7 +55,9 @@ enum Told {
 struct Verdict {
     why: String,
     sure: Sure,
-    /// Threads involved beside the waiter.
+    /// The thread it is told of: the waiter, unless the cause is plain to see in another one.
+    of: i32,
+    /// Threads involved beside that.
     others: Vec<(i32, i32)>,
     cycle: Vec<Edge>,
     /// How long such a wait may last.
@@ -87,8 +89,9 @@ impl Ahd {
             let why = in_a_ring(ring.members.len(), first.tid, &ring);
             let others = ring.members[1..].iter().map(|m| (m.pid, m.tid)).collect();
             let (cycle, allowed) = (edges(&ring), Duration::ZERO);
-            let verdict = Verdict { why, sure: ring.sure, others, cycle, allowed, joint: true };
-            self.tell(first.pid, first.tid, verdict, started);
+            let of = first.tid;
+            let verdict = Verdict { why, of, sure: ring.sure, others, cycle, allowed, joint: true };
+            self.tell(first.pid, verdict, started);
         }
     }
 
@@ -142,7 +145,7 @@ impl Ahd {
                 t.judge = if still < limit { limit } else { still + AGAIN.max(still / 4) };
                 continue;
             };
-            self.tell(pid, tid, v, started);
+            self.tell(pid, v, started);
         }
     }
 
@@ -163,7 +166,7 @@ impl Ahd {
         let strange = late && p.threads.get(&tid)?.points.away(&call);
         let allowed = if late { self.config.limit } else { self.config.hopeless() };
         let only = |sure, why: String| {
-            Some(Verdict { why, sure, others: Vec::new(), cycle: Vec::new(), allowed, joint: false })
+            Some(Verdict { why, of: tid, sure, others: Vec::new(), cycle: Vec::new(), allowed, joint: false })
         };
         match &wait {
             Wait::Futex(f) if f.call.timed => None,
@@ -250,7 +253,7 @@ impl Ahd {
             if (hp, ht) == (pid, tid) && known {
                 let allowed = self.config.hopeless();
                 why = in_a_ring(cycle.len(), tid, &why);
-                return Some(Verdict { why, sure: least, others, cycle, allowed, joint: true });
+                return Some(Verdict { why, of: tid, sure: least, others, cycle, allowed, joint: true });
             }
             if (hp, ht) == (pid, tid) || others.contains(&(hp, ht)) || others.len() >= MAX_CHAIN {
                 break None;
@@ -302,7 +305,7 @@ impl Ahd {
             _ => false,
         };
         let allowed = self.config.limit;
-        (!excused).then_some(Verdict { why, sure, others, cycle: Vec::new(), allowed, joint: false })
+        (!excused).then_some(Verdict { why, of: tid, sure, others, cycle: Vec::new(), allowed, joint: false })
     }
 
     /// Whether this thread has a main loop and waits where it hardly ever does: it is held up, whatever the lock is usually held for.
@@ -399,20 +402,25 @@ impl Ahd {
                 _ => return None,
             }
         }
-        if let Some((t, wait)) = at_a_pipe
-            && self.deserted(pid, t, &wait) == Sight::Doubtful
+        if let Some((t, wait)) = &at_a_pipe
+            && self.deserted(pid, *t, wait) == Sight::Doubtful
         {
             return None;
         }
         let n = tids.len();
-        let why = match n {
+        let mut why = match n {
             1 => format!("process {pid} has one thread, which waits for another one: nobody is there to wake it"),
             _ => format!(
                 "each of the {n} threads of process {pid} waits for another one, and nobody is left to wake them"
             ),
         };
-        let others = tids.into_iter().filter(|&t| t != tid).map(|t| (pid, t)).collect();
-        Some(Verdict { why, sure: Sure::Likely, others, cycle: Vec::new(), allowed: hopeless, joint: true })
+        let mut of = tid;
+        if let Some((t, wait)) = at_a_pipe.filter(|(t, _)| *t != tid) {
+            why += &format!("; thread {t} {}", words(&wait));
+            of = t;
+        }
+        let others = tids.into_iter().filter(|&t| t != of).map(|t| (pid, t)).collect();
+        Some(Verdict { why, of, sure: Sure::Likely, others, cycle: Vec::new(), allowed: hopeless, joint: true })
     }
 
     /// Notes the call that a thread is told to be blocked in: as long as it sleeps there it has not got on.
@@ -440,7 +448,8 @@ impl Ahd {
     }
 
     /// `look`: when it was judged.
-    fn tell(&mut self, pid: i32, tid: i32, v: Verdict, look: Instant) {
+    fn tell(&mut self, pid: i32, v: Verdict, look: Instant) {
+        let tid = v.of;
         let mut who = vec![(pid, tid)];
         who.extend(v.others);
         let together = if v.joint { &who[..] } else { &who[..1] };
