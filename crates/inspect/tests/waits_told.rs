@@ -57,8 +57,13 @@ fn descriptors_and_children() {
         }
         let _ = std::fs::remove_file(fifo);
     }
+    let in_virtual_machine = std::env::var_os("ORBIT_VM").is_some();
     for kind in ["unix", "tcp"] {
         match wait(&program, &[kind], |w| matches!(w, Wait::Socket { .. })) {
+            // A module of the kernel, which the virtual machine of scripts/old-kernel.sh does not have.
+            (Wait::Socket { peers, .. }, ..) if kind == "unix" && peers.is_empty() && in_virtual_machine => {
+                println!("SKIP: needs unix_diag, to find who is at the other side of a UNIX socket");
+            }
             (Wait::Socket { peers, remote, .. }, _, children) => {
                 assert_eq!(peers, children, "{kind}");
                 assert_eq!(remote.is_some(), kind == "tcp");
