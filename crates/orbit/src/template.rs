@@ -216,11 +216,14 @@ impl Template {
         }
     }
 
-    /// Kills the template, or, where main may not, hangs up: then it ends of itself.
-    fn dismiss(&self) {
+    /// Kills the template, or, where main may not, hangs up: then it ends of itself, and removes main's control groups unless others
+    /// may live in them.
+    fn dismiss(&self, others: bool) {
         if pidfd::send_signal(self.pidfd.as_fd(), libc::SIGKILL).is_err() {
-            // Read before the end of what comes by the socket, also after the shutdown.
-            let _ = socket::send_now(self.socket.as_fd(), &[LET_GO], &[]);
+            if others {
+                // Read before the end of what comes by the socket, also after the shutdown.
+                let _ = socket::send_now(self.socket.as_fd(), &[LET_GO], &[]);
+            }
             // SAFETY: two integers; the descriptor is this template's.
             unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
         }
@@ -234,7 +237,7 @@ impl Template {
     /// Ends it, and the orbits it still has, and waits until it has ended.
     pub fn end(&self) {
         self.gone.store(true, Ordering::Relaxed);
-        self.dismiss();
+        self.dismiss(false);
         let _ = poll::poll(&mut [poll_in(self.pidfd.as_raw_fd())], Some(Duration::from_secs(5)));
     }
 
@@ -245,7 +248,7 @@ impl Template {
 
 impl Drop for Template {
     fn drop(&mut self) {
-        self.dismiss();
+        self.dismiss(true);
         if self.child.is_some() {
             let _ = pidfd::wait(self.pidfd.as_fd(), false);
         }

@@ -6,7 +6,7 @@ mod common;
 use std::ffi::{c_long, c_void};
 use std::path::Path;
 
-use common::{eventually, function_loaded_now, parent};
+use common::{eventually, function_loaded_now, groups_of, parent};
 use orbit::{CallOptions, Limits, Orbit, Outcome};
 
 unsafe extern "C" fn seven(_: *mut c_void, _: *mut c_void) -> c_long {
@@ -37,4 +37,9 @@ fn orbits_in_groups_outlive_an_older_template() {
     let value = second.call_with(&[], &[], &CallOptions::new().function(seven)).expect("call");
     assert_eq!((value, second.pid()), (Outcome::Returned(7), pid));
     assert_eq!(second.stats().crashes, 0);
+
+    // Main may remove no group any more; the last template does it.
+    assert!(!groups_of(std::process::id()).is_empty());
+    orbit::shutdown().expect("shutdown");
+    assert!(eventually(|| groups_of(std::process::id()).is_empty()), "{:?}", groups_of(std::process::id()));
 }
