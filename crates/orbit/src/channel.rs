@@ -11,6 +11,7 @@
 //! submitted - completed <= SLOTS
 //! ```
 
+use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -309,13 +310,16 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Makes a channel with a log of `log_bytes` (a power of two).
+    /// Makes a channel with a log of `log_bytes` (a power of two). What an orbit's birth and its first calls touch has its pages.
     pub fn create(log_bytes: usize) -> Result<Channel> {
-        Ok(Channel {
+        let channel = Channel {
             down: DownSide::create(log_bytes)?,
             up: UpSide::create()?,
             event: eventfd::create().map_err(|e| Error::system("a descriptor for an orbit", e))?,
-        })
+        };
+        populate(&channel.down.mapping, offset_of!(Down, slots));
+        populate(&channel.up.mapping, offset_of!(Up, black_box));
+        Ok(channel)
     }
 }
 

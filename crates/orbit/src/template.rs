@@ -432,6 +432,8 @@ fn live(life: Life) -> ! {
     let (socket, main) = unsafe { (BorrowedFd::borrow_raw(life.socket), BorrowedFd::borrow_raw(life.main)) };
     let mut children: Vec<(i32, OwnedFd)> = Vec::new();
     let mut let_go = false;
+    // The next orbit's socket: made while nobody waits for it.
+    let mut next = socket::pair().ok();
     loop {
         let mut fds = vec![poll_in(socket.as_raw_fd()), poll_in(main.as_raw_fd())];
         fds.extend(children.iter().map(|(_, fd)| poll_in(fd.as_raw_fd())));
@@ -465,9 +467,10 @@ fn live(life: Life) -> ! {
                     break;
                 }
                 Ok(_) if bytes[0] == CLONE => {
-                    if clone_orbit(socket, &mut children).is_err() {
+                    if clone_orbit(socket, next.take(), &mut children).is_err() {
                         break;
                     }
+                    next = socket::pair().ok();
                 }
                 Ok(5..) if bytes[0] == KILL => {
                     let wanted = i32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
@@ -516,14 +519,18 @@ fn end_strays(children: &[(i32, OwnedFd)]) {
     }
 }
 
-/// One orbit: its socket's other end and its pidfd go to main.
-fn clone_orbit(socket: BorrowedFd, children: &mut Vec<(i32, OwnedFd)>) -> std::io::Result<()> {
+/// One orbit, with this pair of sockets if there is one: its socket's other end and its pidfd go to main.
+fn clone_orbit(
+    socket: BorrowedFd,
+    pair: Option<(OwnedFd, OwnedFd)>,
+    children: &mut Vec<(i32, OwnedFd)>,
+) -> std::io::Result<()> {
     let fail = |e: std::io::Error| {
         let mut message = [FAILED; 5];
         message[1..].copy_from_slice(&e.raw_os_error().unwrap_or(libc::EIO).to_le_bytes());
         socket::send(socket, &message, &[]).map(|_| ())
     };
-    let (ours, theirs) = match socket::pair() {
+    let (ours, theirs) = match pair.map_or_else(socket::pair, Ok) {
         Ok(pair) => pair,
         Err(e) => return fail(e),
     };
@@ -536,7 +543,6 @@ fn clone_orbit(socket: BorrowedFd, children: &mut Vec<(i32, OwnedFd)>) -> std::i
             task::live(theirs)
         }
         pid => {
-            drop(theirs);
             let fd = match pidfd::open(pid) {
                 Ok(fd) => fd,
                 Err(e) => {
@@ -551,6 +557,7 @@ fn clone_orbit(socket: BorrowedFd, children: &mut Vec<(i32, OwnedFd)>) -> std::i
             let mut message = [CLONED; 5];
             message[1..].copy_from_slice(&pid.to_le_bytes());
             let sent = socket::send(socket, &message, &[fd.as_fd(), ours.as_fd()]).map(|_| ());
+            drop(theirs);
             children.push((pid, fd));
             sent
         }

@@ -1,0 +1,73 @@
+//! Whoever opens many conversations with a core and says nothing costs it 64 threads at most, for two seconds, and then it answers again.
+
+use std::io::Read;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// As many as a core holds at a time.
+const MOST: usize = 64;
+const MORE: usize = 20;
+
+/// Killed and reaped when the test lets go of it.
+struct Owned(Child);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < LIMIT, "still not so after {LIMIT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn answering(pid: u32) -> usize {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
+    let names = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.trim() == "orbit-answer").count()
+}
+
+#[test]
+fn a_core_holds_sixty_four_conversations_and_no_more() {
+    let guard = Command::new(env!("CARGO_BIN_EXE_orbit"))
+        .args(["guard", "--", "sleep", "60"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let guard = Owned(guard.expect("orbit runs"));
+    let pid = guard.0.id();
+    // SAFETY: no pointers; always succeeds.
+    let user = unsafe { libc::geteuid() };
+    let address = SocketAddr::from_abstract_name(format!("orbit-core-{pid}-{user}")).expect("a name");
+    let connect = || UnixStream::connect_addr(&address).ok();
+    let mut silent = vec![until("the core listens", connect)];
+    silent.resize_with(MOST + MORE, || until("one more is let in", connect));
+    let end = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < end {
+        assert!(answering(pid) <= MOST, "{} conversations", answering(pid));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let list = || {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_orbit")).args(["modules", "--json"]).output().expect("orbit runs");
+        let list: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        list["cores"].as_array()?.iter().find(|core| core["core"] == pid).map(|_| ())
+    };
+    until("it answers again, though nobody hung up", list);
+    for stream in &mut silent {
+        stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+        assert_eq!(stream.read(&mut [0]).expect("the end"), 0, "silence is not answered");
+    }
+    until("no thread is left", || (answering(pid) == 0).then_some(()));
+}
