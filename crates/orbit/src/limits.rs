@@ -3,7 +3,7 @@
 //! | limit | held by a control group | without one |
 //! |---|---|---|
 //! | memory | exactly, all processes of the orbit together; beyond it the kernel kills the orbit | `RLIMIT_DATA`, on top of what the orbit starts with, for each process; beyond it `malloc` fails |
-//! | CPU share | exactly, per 100 ms | about, and only against others that want the CPU: a `nice` value of like weight |
+//! | CPU share | exactly, per 100 ms | about, and only against others that want the CPU: a `nice` value, above the program's own, of like weight |
 //! | nice, CPUs | the kernel's own calls, exactly | the same |
 //!
 //! Main makes the group and puts the orbit in it; what no group holds, the orbit applies to itself before its init
@@ -40,7 +40,7 @@ static NUMBER: AtomicU64 = AtomicU64::new(0);
 /// What an orbit may use; nothing is limited unless said.
 ///
 /// ```
-/// let limits = orbit::Limits::new().memory(64 << 20).cpu_percent(50).nice(5);
+/// let limits = orbit::Limits::new().memory(64 << 20).cpu_percent(50).nice(19);
 /// assert!(limits.check().is_ok());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,6 +107,9 @@ impl Limits {
         {
             return invalid(format!("nice value {nice}; there are -20 to 19"));
         }
+        if let Some(nice) = self.nice {
+            may_take(nice).map_err(|error| Error::system(nice_value(nice), error))?;
+        }
         if let Some(cpus) = &self.cpus {
             if let Some(cpu) = cpus.iter().find(|&&cpu| cpu >= MAX_CPUS) {
                 return invalid(format!("CPU number {cpu}; the highest is {}", MAX_CPUS - 1));
@@ -118,6 +121,20 @@ impl Limits {
         }
         Ok(())
     }
+}
+
+/// What is said of a nice value that cannot be had.
+fn nice_value(nice: i32) -> String {
+    format!("nice value {nice} of an orbit (below the program's own it takes CAP_SYS_NICE)")
+}
+
+/// Whether this program may take a nice value. Below its own a thread tries, since it could not take it back.
+fn may_take(nice: i32) -> std::io::Result<()> {
+    if nice >= sched::nice(0)? {
+        return Ok(());
+    }
+    let thread = std::thread::Builder::new().spawn(move || sched::set_nice(0, nice))?;
+    thread.join().unwrap_or(Ok(()))
 }
 
 /// CPUs of the machine, those of others included.
@@ -148,8 +165,7 @@ pub(crate) fn apply_inside(wire: &LimitsWire, room: u64) -> Result<()> {
         sched::set_affinity(0, &cpus).map_err(|error| Error::system(format!("CPUs {cpus:?} of an orbit"), error))?;
     }
     if wire.has_nice != 0 {
-        let doing = || format!("nice value {} of an orbit (below the program's own it takes CAP_SYS_NICE)", wire.nice);
-        sched::set_nice(0, wire.nice).map_err(|error| Error::system(doing(), error))?;
+        sched::set_nice(0, wire.nice).map_err(|error| Error::system(nice_value(wire.nice), error))?;
     }
     if wire.memory != 0 {
         let bytes = wire.memory.saturating_add(room).saturating_add(data_now("/proc/self/statm")?);
@@ -333,7 +349,8 @@ impl Applied {
 
     /// The nice value asked for, or the one that stands in for a CPU share that no group holds.
     fn nice(&self) -> Option<i32> {
-        let stand_in = self.limits.cpu_percent.filter(|_| !self.cpu_in_group).and_then(nice_for_share);
+        let steps = self.limits.cpu_percent.filter(|_| !self.cpu_in_group).and_then(nice_for_share);
+        let stand_in = steps.map(|steps| (sched::nice(0).unwrap_or(0) + steps).min(19));
         match (self.limits.nice, stand_in) {
             (Some(asked), Some(stand_in)) => Some(asked.max(stand_in)),
             (asked, stand_in) => asked.or(stand_in),
@@ -425,7 +442,7 @@ impl Applied {
     }
 }
 
-/// The nice value whose weight gives this share against one competitor of nice 0. Each step is a factor of 1.25 in
+/// How much nicer than one competitor an orbit is to be for this share. Each step is a factor of 1.25 in
 /// weight. None for a whole CPU or more.
 fn nice_for_share(percent: u32) -> Option<i32> {
     if percent >= 100 {

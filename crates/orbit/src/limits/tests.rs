@@ -52,7 +52,8 @@ fn limits_change_while_the_orbit_runs() {
     let main_cpus = sched::affinity(0).expect("CPUs");
     let mut applied = Applied::create(&Limits::new(), "changed").expect("none");
     assert!(dirs_of(&applied).is_empty() && applied.how() == "no limits");
-    let change = applied.change(&Limits::new().memory(64 << 20).nice(3).cpus([main_cpus[0]]), "changed", Some(child));
+    let change =
+        applied.change(&Limits::new().memory(64 << 20).nice(nicer(3)).cpus([main_cpus[0]]), "changed", Some(child));
     let held = (sched::nice(child).ok(), sched::affinity(child).unwrap_or_default());
     let limited = (dirs_of(&applied).len(), rlimit::get(child, Resource::Data).map_or(0, |(soft, _)| soft));
     let lifted = applied.change(&Limits::new(), "changed", Some(child));
@@ -64,12 +65,17 @@ fn limits_change_while_the_orbit_runs() {
     }
     change.expect("changed");
     lifted.expect("lifted");
-    assert_eq!(held, (Some(3), vec![main_cpus[0]]));
+    assert_eq!(held, (Some(nicer(3)), vec![main_cpus[0]]));
     assert!(limited.0 > 0 || limited.1 < rlimit::INFINITE, "held by a group or by RLIMIT_DATA");
     assert_eq!(free, (main_cpus, rlimit::get(0, Resource::Data).ok()));
     let dirs = dirs_of(&applied);
     drop(applied);
     assert!(dirs.iter().all(|dir| !dir.exists()));
+}
+
+/// So many steps above the test's own niceness.
+fn nicer(steps: i32) -> i32 {
+    (sched::nice(0).expect("niceness") + steps).min(19)
 }
 
 /// Applies limits in a child; returns what the child answered.
@@ -121,16 +127,36 @@ fn memory_is_held_inside_and_areas_do_not_count() {
 }
 
 #[test]
+fn an_ordinary_user_whose_program_is_nice_gets_a_share_and_is_told_what_it_cannot_have() {
+    let answer = in_child(|| {
+        // SAFETY: numbers only; the child gives up root, if it has it.
+        unsafe {
+            libc::setpriority(libc::PRIO_PROCESS, 0, 12);
+            libc::setuid(65534);
+        }
+        let mut applied = Applied::create(&Limits::new().cpu_percent(50), "share").expect("a share");
+        (applied.cpu_in_group, applied.group) = (false, None);
+        let refused = Limits::new().nice(3).check();
+        if applied.wire().nice != 12 || apply_inside(&applied.wire(), 0).is_err() {
+            return 1;
+        }
+        if refused.is_err_and(|e| e.to_string().contains("nice value 3")) { 0 } else { 2 }
+    });
+    assert_eq!(answer, 0);
+}
+
+#[test]
 fn nice_and_cpus_are_held_inside() {
     let cpu = sched::affinity(0).expect("CPUs")[0];
-    let applied = Applied::create(&Limits::new().nice(7).cpus([cpu]), "nice").expect("limits");
-    assert_eq!(applied.how(), format!("nice 7, CPUs [{cpu}]"));
+    let applied = Applied::create(&Limits::new().nice(nicer(7)).cpus([cpu]), "nice").expect("limits");
+    assert_eq!(applied.how(), format!("nice {}, CPUs [{cpu}]", nicer(7)));
     let wire = applied.wire();
     let answer = in_child(|| {
         if apply_inside(&wire, 0).is_err() {
             return 1;
         }
-        let held = sched::nice(0).is_ok_and(|nice| nice == 7) && sched::affinity(0).is_ok_and(|cpus| cpus == [cpu]);
+        let held =
+            sched::nice(0).is_ok_and(|nice| nice == wire.nice) && sched::affinity(0).is_ok_and(|cpus| cpus == [cpu]);
         if held { 0 } else { 2 }
     });
     assert_eq!(answer, 0);
@@ -329,7 +355,7 @@ fn a_group_that_was_removed_is_made_again_for_the_next_process() {
 
 #[test]
 fn a_process_that_has_ended_is_no_reason_to_fail() {
-    let limits = Limits::new().memory(64 << 20).cpu_percent(50).nice(3);
+    let limits = Limits::new().memory(64 << 20).cpu_percent(50).nice(nicer(3));
     for (reaped, in_group) in [(true, true), (true, false), (false, true), (false, false)] {
         let mut applied = Applied::create(&limits, "ended").expect("limits");
         if !in_group {
@@ -350,7 +376,7 @@ fn a_process_that_has_ended_is_no_reason_to_fail() {
             }
         };
         assert_eq!(wait(libc::WEXITED | if reaped { 0 } else { libc::WNOWAIT }), 0);
-        let changed = applied.change(&limits.clone().memory(32 << 20).nice(4), "ended", Some(child));
+        let changed = applied.change(&limits.clone().memory(32 << 20).nice(nicer(4)), "ended", Some(child));
         if !reaped {
             wait(libc::WEXITED);
         }
@@ -360,6 +386,6 @@ fn a_process_that_has_ended_is_no_reason_to_fail() {
         } else {
             assert_eq!(applied.wire().memory, 32 << 20);
         }
-        assert_eq!(applied.wire().nice, 4);
+        assert_eq!(applied.wire().nice, nicer(4));
     }
 }
