@@ -203,6 +203,15 @@ pub unsafe fn dont_need(addr: usize, len: usize) -> io::Result<()> {
     unsafe { advise(addr, len, libc::MADV_DONTNEED) }
 }
 
+/// Lets the kernel take the pages of a range back again that were locked (`munlock`). Not locked: nothing happens.
+///
+/// # Errors
+/// `ENOMEM` for holes.
+pub fn unlock(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: changes no content; the kernel refuses ranges that are not mapped.
+    crate::check_int(unsafe { libc::munlock(addr as *const libc::c_void, len) }).map(|_| ())
+}
+
 /// Makes every page of a range present and writable now, without changing its content (`MADV_POPULATE_WRITE`).
 /// Async-signal-safe.
 ///

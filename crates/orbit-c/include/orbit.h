@@ -81,6 +81,7 @@ struct orbit_update; /* what a task hands back */
  * caller's bytes, aligned to 16, which the function may write to; NULL if there were none. The objects of the areas named
  * in the call are there at their addresses, as they were at the call. What the function writes to them stays in the orbit
  * and is gone at the next call; what it keeps in its store, or in other memory of its own, stays until the orbit ends.
+ * A task may lock its memory (mlock, mlockall); that of areas is unlocked again between calls.
  * To end the orbit use _exit(), not exit(): its process is a copy of main, and exit() runs main's atexit handlers in it and
  * writes once more what stood in main's stdio buffers when the library was set up. */
 typedef long (*orbit_entry)(void *store, void *args);
@@ -265,7 +266,8 @@ struct orbit_area_options {
 struct orbit_area *orbit_area_create(size_t init_size, struct orbit *orbit);
 struct orbit_area *orbit_area_create_with(const struct orbit_area_options *options);
 /* Makes existing memory an area, where it is: whole pages of private memory, readable and writable, mapped as long as the
- * area lives, and not given back to the kernel or replaced meanwhile (madvise, mremap, mmap over it). It has no allocator.
+ * area lives, and not given back to the kernel or replaced meanwhile (madvise, mremap, mmap over it), nor wiped in
+ * children (MADV_WIPEONFORK: large snapshots are held by a clone). It has no allocator.
  * Best done before orbit_init: memory of the heap (malloc, posix_memalign) is refused afterwards (EINVAL), since orbits have
  * memory of their own at such addresses by then. Memory from mmap may be adopted later too: its place is kept free in orbits,
  * up to 64 GiB and where no ulimit -v holds. Where an orbit has memory of its own there all the same, its process ends and
@@ -321,7 +323,8 @@ enum orbit_outcome_kind {
     ORBIT_KILLED = 4,        /* signal: from outside, or by orbit_kill */
     ORBIT_OUT_OF_MEMORY = 5, /* it went beyond its memory limit */
     ORBIT_TIMED_OUT = 6,     /* not done at its deadline; if it was running, its process was killed */
-    ORBIT_CANCELLED = 7      /* it never ran: cancelled, replaced, or its orbit went down before its turn */
+    ORBIT_CANCELLED = 7      /* it never ran: cancelled, replaced, its orbit went down before its turn, or the one-shot
+                              * process that held its large snapshot died */
 };
 /* How a call ended. Fields that do not belong to the kind are 0. */
 struct orbit_outcome {

@@ -60,6 +60,7 @@ programs! {
     what_an_operation_throws_reaches_main: ["tests/c/throwing_operation.cpp"], [&[]];
     what_a_task_throws_is_told_of_the_thrower: ["tests/c/throwing_task.cpp"], [&[]];
     rights_given_up_later: ["tests/c/gives_up_rights.c"], [&[]];
+    snapshots_without_copiers: ["tests/c/without_copiers.c"], [&[], &["die"]];
     many_threads: ["tests/c/threads.c"], [&[]];
     nothing_to_wait_for_after_exec: ["tests/c/exec.c"], [&[], &["adopting"], &["large"]];
 }

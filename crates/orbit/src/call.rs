@@ -39,7 +39,8 @@ pub enum Outcome {
     OutOfMemory,
     /// The call was not done at its deadline. If it was running, its orbit was killed.
     TimedOut,
-    /// The call never ran: it was cancelled, replaced, or its orbit was destroyed or went down before its turn.
+    /// The call never ran: it was cancelled, replaced, or its orbit was destroyed or went down before its turn,
+    /// or the one-shot process that held its large snapshot died.
     Cancelled,
 }
 

@@ -22,7 +22,7 @@ use crate::answers::{Nonsense, Reader};
 use crate::area::{Area, Engine, PageRuns};
 use crate::call::{Call, CallOptions, Coalesce, MOST_WAITING_BYTES, Outcome};
 use crate::channel::{
-    ASKED, CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, INLINE_ARGS, READY, SLOTS, UpSide,
+    ASKED, CANCELLED, COPIER_DONE, COPIER_GONE, COPIER_NONE, COPIER_WAITED_FOR, INLINE_ARGS, READY, SLOTS, UpSide,
 };
 use crate::copier::{self, Copier, Part};
 use crate::costs;
@@ -102,6 +102,8 @@ struct Gathered {
 pub(crate) enum Obstacle {
     /// No room until the orbit has come further.
     NoRoom(String),
+    /// No copier was to be had; main is to copy the pages.
+    NoCopier,
     Failed(Error),
 }
 
@@ -159,6 +161,7 @@ impl Inner {
             self.put_back(&mut core, taken);
             let why = match full {
                 Obstacle::Failed(e) => return Err(e),
+                Obstacle::NoCopier => continue,
                 Obstacle::NoRoom(why) => why,
             };
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -262,6 +265,7 @@ impl Inner {
         let log_start = core.queue.log.head();
         let idle = may_write && core.queue.pending.is_empty() && core.process.is_some();
         let mut gathered = Gathered::default();
+        let mut no_copier = false;
         let attached = self.attach_new(core, areas, may_write);
         let ready = attached.and_then(|()| self.gather(core, areas, args, idle, &mut gathered)).and_then(|()| {
             if gathered.parts.is_empty() {
@@ -276,7 +280,9 @@ impl Inner {
             let turn = if idle { None } else { Some(number) };
             let began = Instant::now();
             // SAFETY: the parts lie in areas and aliases that this process maps now; the copier has its own copies.
-            let started = unsafe { copier::start(&gathered.parts, slot, &process.up, turn) }?;
+            let started = unsafe { copier::start(&gathered.parts, slot, &process.up, turn) };
+            no_copier = started.is_err();
+            let started = started?;
             costs::cloned(began.elapsed());
             Ok(Some(started))
         });
@@ -284,12 +290,17 @@ impl Inner {
             Ok(copier) => copier,
             Err(obstacle) => {
                 // Some of them was on its way and will not arrive.
-                for replica in core.replicas.iter().filter(|r| gathered.held.contains(&r.area.id())) {
+                let mut main_copies = false;
+                for replica in core.replicas.iter_mut().filter(|r| gathered.held.contains(&r.area.id())) {
                     replica.owed.owe_run(0, replica.area.used_pages());
+                    if no_copier && replica.area.asked_engine() == Engine::Auto {
+                        replica.copier_failed();
+                        main_copies = true;
+                    }
                 }
                 self.rewind_log(core, log_start);
                 slot.copier.store(COPIER_NONE, Ordering::Relaxed);
-                return Err(obstacle);
+                return Err(if main_copies { Obstacle::NoCopier } else { obstacle });
             }
         };
         if args.len() <= INLINE_ARGS {
@@ -343,7 +354,7 @@ impl Inner {
             let used = area.used_pages();
             // Who names an engine gets it, and no other.
             let mut large = area.asked_engine() == Engine::Fork;
-            if used > COPIER_FROM_PAGES && area.asked_engine() == Engine::Auto {
+            if used > COPIER_FROM_PAGES && area.asked_engine() == Engine::Auto && replica.may_have_copier() {
                 let most = costs::copier_pays_from(used);
                 large = area.peek_pages(&replica.owed, most)? >= most;
             }
@@ -551,12 +562,18 @@ impl Inner {
     pub fn let_go_of_copier(&self, core: &mut Core, waiting: &mut Waiting) {
         let Some(copier) = waiting.copier.take() else { return };
         let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
-        let done = slot.copier.swap(COPIER_NONE, Ordering::AcqRel) == COPIER_DONE;
+        let state = slot.copier.swap(COPIER_NONE, Ordering::AcqRel);
+        let done = state == COPIER_DONE;
         if !done {
             copier.kill();
         }
         for replica in core.replicas.iter_mut().filter(|r| waiting.held.contains(&r.area.id())) {
             let used = replica.area.used_pages();
+            match state {
+                COPIER_DONE => replica.copier_done(),
+                COPIER_GONE => replica.copier_failed(),
+                _ => {}
+            }
             if !done {
                 replica.owed.owe_run(0, used);
             } else if used > replica.mapped && !replica.is_sparse(used) {

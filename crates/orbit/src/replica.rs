@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use orbit_linux::memfd;
 
@@ -33,7 +34,16 @@ pub(crate) struct Replica {
     /// Calls since the last one whose pages were left to a copier without being protected again; see [`Replica::protect_now`].
     copied_in_a_row: u32,
     until_protect: u32,
+    /// Copiers of its pages in a row that could not be made or died.
+    copiers_failed: u32,
+    /// Until then its pages are copied by main, however many they are.
+    no_copier_until: Option<Instant>,
 }
+
+/// How long a replica has no copier after one has failed; twice as long with each further one.
+const NO_COPIER: Duration = Duration::from_secs(1);
+/// Doublings, at most: nine minutes.
+const DOUBLED: u32 = 9;
 
 /// Number of the next replica.
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
@@ -65,6 +75,8 @@ impl Replica {
             mapped: 0,
             copied_in_a_row: 0,
             until_protect: 0,
+            copiers_failed: 0,
+            no_copier_until: None,
         })
     }
 
@@ -109,6 +121,22 @@ impl Replica {
         self.copied_in_a_row = (self.copied_in_a_row + 1).min(5);
         self.until_protect = if first { 0 } else { 1 << self.copied_in_a_row };
         !first
+    }
+
+    /// Whether a copier may hold its pages: where processes cannot be made, or end at once, main copies.
+    pub fn may_have_copier(&self) -> bool {
+        self.no_copier_until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// A copier of its pages could not be made, or died.
+    pub fn copier_failed(&mut self) {
+        self.no_copier_until = Some(Instant::now() + NO_COPIER * (1 << self.copiers_failed));
+        self.copiers_failed = (self.copiers_failed + 1).min(DOUBLED);
+    }
+
+    /// A copier has written all of its pages.
+    pub fn copier_done(&mut self) {
+        (self.copiers_failed, self.no_copier_until) = (0, None);
     }
 
     /// A call's delta was small again.

@@ -28,6 +28,8 @@ use crate::{area, blackbox, border, limits};
 /// What an orbit runs: `long entry(void *store, void *args)`. `store` is what the init function returned, `args` a copy
 /// of the caller's arguments that the function may write to.
 ///
+/// It may lock its memory (`mlock`, `mlockall`); that of areas is unlocked again between calls.
+///
 /// To end the orbit use `libc::_exit`, not [`std::process::exit`]: its process is a copy of main, and the latter runs main's
 /// `atexit` handlers in it and writes once more what stood in main's C stdio buffers when the library was set up.
 pub type Entry = unsafe extern "C" fn(store: *mut c_void, args: *mut c_void) -> c_long;
@@ -260,6 +262,10 @@ impl Task {
         if let Err(e) = unsafe { map::fixed_private_file(base, len, fd.as_fd(), 0) } {
             panic!("mapping the replica of area {area} at {base:#x}: {e}");
         }
+        // A process whose new memory is locked (mlockall) has copies of its own already, from before main fills the replica.
+        if let Err(e) = map::unlock(base, len).and_then(|()| show_replica(base, len, base, base + len)) {
+            panic!("unlocking the replica of area {area} at {base:#x}: {e}");
+        }
         match Own::new(fd) {
             Ok(fd) => self.replicas.push(Replica { area, number, base, len, fd }),
             Err(e) => panic!("looking at the replica of area {area}: {e}"),
@@ -440,10 +446,23 @@ impl Task {
                 ranges.push((start, end));
             }
             for &(from, to) in &ranges {
-                // SAFETY: a range of the replica's private mapping: dropping it shows the replica's own pages again.
-                let _ = unsafe { map::dont_need(from, to - from) };
+                if let Err(e) = show_replica(replica.base, replica.len, from, to) {
+                    // It would show the next call what this one wrote.
+                    panic!("dropping what the task wrote to area {} at {from:#x}: {e}", replica.area);
+                }
             }
         }
+    }
+}
+
+/// Shows the replica at `base`'s own pages again from `from` to `to`, in place of this process' copies. Where the task has locked
+/// its memory, which makes such copies and keeps them, the replica is unlocked first.
+fn show_replica(base: usize, len: usize, from: usize, to: usize) -> std::io::Result<()> {
+    // SAFETY: a range of a replica's private mapping, whose content is the task's to lose.
+    let drop = || unsafe { map::dont_need(from, to - from) };
+    match drop() {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => map::unlock(base, len).and_then(|()| drop()),
+        dropped => dropped,
     }
 }
 
