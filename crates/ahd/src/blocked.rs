@@ -6,7 +6,7 @@
 //! thread's usual place, and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
 
 use crate::Ahd;
-use crate::describe::{edges, words};
+use crate::describe::{AtLock, edges, words};
 use crate::learn::takes_work;
 use crate::proc;
 use crate::report::{Edge, Hang, Kind, Times, Unit};
@@ -179,6 +179,12 @@ impl Ahd {
                         | FutexKind::Semaphore
                         | FutexKind::GivenUp
                 );
+                let unsaid = matches!(
+                    f.kind,
+                    FutexKind::Mutex { owner: Owner::Unknown } | FutexKind::RwLock { writer: Owner::Unknown }
+                );
+                let stands = unsaid && self.queue_stands(pid, f.call.addr);
+                let p = self.processes.get_mut(&pid)?;
                 if lock && f.lost() && stays_lost(p.waits()?, tid, STAYS) {
                     return only(f.sure.min(Sure::Likely), format!("thread {tid} {}", words(&wait)));
                 }
@@ -189,12 +195,13 @@ impl Ahd {
                     {
                         self.chain(pid, tid, &wait, (op, ot), f.sure, Told::AtTheLimit)
                     }
-                    // Readers leave no trace: it may be they who hold it.
-                    FutexKind::Mutex { owner: Owner::Unknown } | FutexKind::RwLock { writer: Owner::Unknown }
-                        if late =>
-                    {
-                        only(Sure::Likely, format!("thread {tid} {}", words(&wait)))
-                    }
+                    // Readers leave no trace: it may be they who hold it. And bytes may look like a lock's that are none.
+                    _ if unsaid && late && !stands => None,
+                    _ if unsaid && late => match self.stacks.waits_for_lock(pid, tid) {
+                        AtLock::Yes => only(Sure::Likely, format!("thread {tid} {}", words(&wait))),
+                        AtLock::Unknown => only(Sure::Guess, format!("thread {tid} {}", words(&wait))),
+                        AtLock::No => self.all_wait(pid, tid),
+                    },
                     FutexKind::Condvar | FutexKind::Semaphore if astray => only(
                         Sure::Guess,
                         format!("thread {tid} {} and does not get back to its main loop", words(&wait)),
@@ -306,6 +313,15 @@ impl Ahd {
         };
         let allowed = self.config.limit;
         (!excused).then_some(Verdict { why, of: tid, sure, others, cycle: Vec::new(), allowed, joint: false })
+    }
+
+    /// Whether nobody was woken for half the limit at a lock that keeps no owner. Else it goes from hand to hand, and whoever waits for long
+    /// lacks luck or a CPU.
+    fn queue_stands(&mut self, pid: i32, lock: u64) -> bool {
+        let wanted = self.config.limit / 2;
+        let Some(p) = self.processes.get_mut(&pid) else { return false };
+        let Some(waiters) = p.waits().map(|watched| watched.queue(lock)) else { return false };
+        p.queues.stands(lock, waiters, Instant::now()) >= wanted
     }
 
     /// Whether this thread has a main loop and waits where it hardly ever does: it is held up, whatever the lock is usually held for.

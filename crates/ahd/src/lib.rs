@@ -23,6 +23,7 @@ mod named;
 mod passes;
 mod proc;
 mod progress;
+mod queues;
 mod report;
 mod sections;
 mod shares;

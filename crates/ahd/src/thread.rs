@@ -6,6 +6,7 @@ use crate::learn::Points;
 use crate::passes::Passes;
 use crate::proc::{self, Call, Dir, Sched};
 use crate::progress::{Counted, Meter};
+use crate::queues::Queues;
 use crate::report::Kind;
 use crate::sections::Marks;
 use crate::stays::Stay;
@@ -156,6 +157,7 @@ pub(crate) struct Process {
     pub(crate) marks: Marks,
     /// For looking at waits; made when first needed.
     pub(crate) watched: Option<Watched>,
+    pub(crate) queues: Queues,
     /// A thread could not be read: the list is out of date.
     stale: bool,
     /// Something that cannot be watched was told.
@@ -176,6 +178,7 @@ impl Process {
             image,
             marks: Marks::default(),
             watched: None,
+            queues: Queues::default(),
             stale: true,
             troubled: false,
         };

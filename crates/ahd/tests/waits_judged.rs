@@ -50,6 +50,18 @@ fn a_pipe_whose_other_end_is_on_its_way() {
 }
 
 #[test]
+fn a_latch_that_looks_like_a_lock() {
+    quiet("judged-latch", "latch", "", Duration::from_secs(2), Duration::from_secs(5));
+}
+
+#[test]
+fn a_lock_that_many_get_in_turns() {
+    for word in ["held", "free"] {
+        quiet("judged-queue", "queue", word, Duration::from_secs(2), Duration::from_secs(6));
+    }
+}
+
+#[test]
 fn a_worker_without_a_job_yet() {
     quiet("judged-job", "job-pipe", "", Duration::from_secs(1), Duration::from_secs(4));
 }

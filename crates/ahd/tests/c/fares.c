@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,6 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -34,6 +36,19 @@ static double clock_of(clockid_t which) {
     struct timespec t;
     clock_gettime(which, &t);
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static int word = 2;
+
+// Waits as long as the word is 2, which is as if it were a lock that is held and wanted.
+KEEP void waits_for_latch(void) {
+    while (__atomic_load_n(&word, __ATOMIC_SEQ_CST) == 2) syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+}
+
+// Waits at the word once.
+KEEP void *takes_lock(void *until_woken) {
+    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+    return until_woken;
 }
 
 // Uses so many milliseconds of CPU.
@@ -403,6 +418,25 @@ int main(int argc, char **argv) {
         int held = open(argv[2], O_RDWR | O_CREAT, 0600), wanted = open(argv[2], O_RDWR);
         fcntl(held, F_OFD_SETLK, &all);
         fcntl(wanted, F_OFD_SETLKW, &all);
+    } else if (!strcmp(way, "latch")) {
+        // Something else than a lock, for which work is done.
+        pthread_t t;
+        pthread_create(&t, NULL, naps, NULL);
+        waits_for_latch();
+    } else if (!strcmp(way, "queue")) {
+        // A lock that goes from hand to hand, of which each in the queue has long to wait; it is free for most of the time.
+        pthread_attr_t small;
+        pthread_attr_init(&small);
+        pthread_attr_setstacksize(&small, 64 << 10);
+        pthread_t t;
+        for (int i = 0; i < 1500; i++)
+            if (pthread_create(&t, &small, takes_lock, NULL)) return 4;
+        poll(NULL, 0, 300);
+        word = !strcmp(argv[2], "free") ? 0 : 2;
+        for (;;) {
+            syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+            poll(NULL, 0, 10);
+        }
     } else if (!strcmp(way, "holds")) {
         pthread_t t;
         pthread_create(&t, NULL, holds, NULL);
