@@ -5,9 +5,10 @@
 //! those fields in the area. `orbit-derive` makes the small struct: `#[derive(Delegate)]`.
 
 use std::ops::Deref;
+use std::panic::{self, AssertUnwindSafe};
 use std::ptr::NonNull;
 
-use crate::area::Area;
+use crate::area::{Area, Stay};
 use crate::error::Result;
 
 /// A struct that has a delegate. Use `#[derive(orbit_derive::Delegate)]`.
@@ -20,35 +21,42 @@ pub trait Delegate {
 }
 
 /// A value and its delegate in an area, one to one. Reading goes to the value; changes go through
-/// [`Delegated::change`], which brings the delegate up to date. The delegate is freed with it.
+/// [`Delegated::change`], which brings the delegate up to date. The delegate is freed with it; until then the area
+/// refuses to be destroyed.
 #[derive(Debug)]
 pub struct Delegated<T: Delegate> {
     value: T,
     area: Area,
+    /// In `area`, placed after `_stay` began: so it is mapped for as long as this lives, and main's alone.
     object: NonNull<T::Object>,
+    _stay: Stay,
 }
 
 impl<T: Delegate> Delegated<T> {
     /// Places the delegate of `value` in the area. An error if the area is full.
     pub fn new(area: &Area, value: T) -> Result<Delegated<T>> {
+        let stay = area.stay();
         let object = area.place(value.delegate())?;
-        Ok(Delegated { value, area: area.clone(), object })
+        Ok(Delegated { value, area: area.clone(), object, _stay: stay })
     }
 
     /// Changes the value, then the delegate, if a byte of it is different: a change of other fields dirties no page of
-    /// the area. Calls that snapshot the area meanwhile must be locked out by the caller, as for any object.
+    /// the area. Calls that snapshot the area meanwhile must be locked out by the caller, as for any object. Should `change`
+    /// panic, the delegate is brought up to date first with what it has changed by then.
     pub fn change<R>(&mut self, change: impl FnOnce(&mut T) -> R) -> R {
-        let result = change(&mut self.value);
+        // Unwind safe: the panic goes on once the delegate is what the value is.
+        let result = panic::catch_unwind(AssertUnwindSafe(|| change(&mut self.value)));
         let now = self.value.delegate();
-        // SAFETY: the object is alive and main's alone while self is borrowed mutably. Bytes are compared by the C library, to which
-        // padding is bytes like any: at worst it differs where the fields do not, and then the object is written.
+        // SAFETY: the object is alive, mapped, and main's alone while self is borrowed mutably (see the field). Bytes are
+        // compared by the C library, to which padding is bytes like any: at worst it differs where the fields do not, and
+        // then the object is written.
         unsafe {
             let there = self.object.as_ptr();
             if libc::memcmp((&raw const now).cast(), there.cast(), size_of::<T::Object>()) != 0 {
                 there.write(now);
             }
         }
-        result
+        result.unwrap_or_else(|panic| panic::resume_unwind(panic))
     }
 
     /// Where the delegate lies: the address to hand to a task.
@@ -67,7 +75,7 @@ impl<T: Delegate> Deref for Delegated<T> {
 
 impl<T: Delegate> Drop for Delegated<T> {
     fn drop(&mut self) {
-        // SAFETY: placed by `new` and never handed out for freeing. An area that was destroyed has freed it already.
+        // SAFETY: placed by `new` and never handed out for freeing. In a forked child it stays, as all objects do there.
         let _ = unsafe { self.area.free(self.object.cast()) };
     }
 }

@@ -59,6 +59,8 @@ pub(super) struct AreaInner {
     /// `None` once the area is gone.
     track: Mutex<Option<Tracker>>,
     owed: Mutex<Vec<Weak<OwedSet>>>,
+    /// [`Stay`]s that live.
+    stays: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -114,6 +116,29 @@ impl Drop for Hold {
         if state.holds == 0 {
             self.area.let_go.notify_all();
         }
+    }
+}
+
+/// Keeps an area from being destroyed while it lives, for long: who asks for it is refused. What is placed in the area after a
+/// stay began stays mapped, and is this process' to write to, until the stay ends; in a forked child too.
+#[derive(Debug)]
+pub(crate) struct Stay {
+    area: Arc<AreaInner>,
+}
+
+impl Stay {
+    /// Begins. In an area that is gone it keeps nothing: placing an object there fails.
+    pub(super) fn in_area(area: &Arc<AreaInner>) -> Stay {
+        // No lock: a child may not take one. The object placed next takes the lock under which `destroy` looks here, so that
+        // either this is seen there, or the area is gone by then and nothing is placed.
+        area.stays.fetch_add(1, Ordering::AcqRel);
+        Stay { area: area.clone() }
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.area.stays.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -173,6 +198,7 @@ impl AreaInner {
             dropped: Mutex::default(),
             track: Mutex::new(None),
             owed: Mutex::default(),
+            stays: AtomicUsize::new(0),
         });
         // Before the tracker, which would end the tracking of another area in the same place when it goes.
         registry::enter(&area)?;
@@ -193,10 +219,10 @@ impl AreaInner {
         }
     }
 
-    /// Ends the area, unless orbits use it.
+    /// Ends the area, unless orbits use it or delegates live in it.
     ///
     /// # Errors
-    /// `Invalid` while orbits use it, `Forked`.
+    /// `Invalid` while orbits use it or delegates live in it, `Forked`.
     pub(super) fn destroy(&self) -> Result<()> {
         self.check_process()?;
         let state = lock(&self.state);
@@ -205,6 +231,12 @@ impl AreaInner {
         if users != 0 {
             let orbits = if users == 1 { "an orbit".to_owned() } else { format!("{users} orbits") };
             let text = format!("area \"{}\" is used by {orbits}; detach it or destroy the orbit first", self.name);
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        let stays = self.stays.load(Ordering::Acquire);
+        if stays != 0 {
+            let delegates = if stays == 1 { "a delegate lives".to_owned() } else { format!("{stays} delegates live") };
+            let text = format!("area \"{}\": {delegates} in it; drop what is `Delegated` there first", self.name);
             return Err(Error::new(Kind::Invalid, text));
         }
         self.close(state);

@@ -46,7 +46,7 @@ pub use engine::Engine;
 #[doc(hidden)]
 pub use forked::generation;
 use inner::AreaInner;
-pub(crate) use inner::Hold;
+pub(crate) use inner::{Hold, Stay};
 use orbit_linux::map::page_size;
 #[doc(hidden)]
 pub use owed::OwedSet;
@@ -336,7 +336,8 @@ impl Area {
     /// and every later use of a handle answers `Gone`. Blocks while another thread applies an update to it or fills an object.
     ///
     /// # Errors
-    /// `Invalid` while orbits use it, `Forked` in a child of the process that made it.
+    /// `Invalid` while orbits use it or a [`crate::Delegated`] has its delegate in it, `Forked` in a child of the process that
+    /// made it.
     pub fn destroy(&self) -> Result<()> {
         self.inner.destroy()
     }
@@ -349,7 +350,12 @@ impl Area {
         Hold::on(&self.inner)
     }
 
-    /// The same for who writes to these bytes of the area, whether or not an object lives there.
+    /// Keeps the area from being destroyed until this is dropped: who tries is refused. For objects placed from here on.
+    pub(crate) fn stay(&self) -> Stay {
+        Stay::in_area(&self.inner)
+    }
+
+    /// As [`Area::hold`], for who writes to these bytes of the area, whether or not an object lives there.
     ///
     /// # Errors
     /// As [`Area::hold`].
