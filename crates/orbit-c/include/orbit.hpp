@@ -118,20 +118,34 @@ template <class T, class... Args> T *make(orbit_area *area, Args &&...args)
     }
 }
 
-/* delete of what make made. */
+/* delete of what make made, through a pointer to the type that was made or to a base of it with a virtual destructor,
+ * wherever that lies in the object. */
 template <class T> void destroy(T *object) noexcept
 {
     if (object != nullptr) {
+        auto *plain = const_cast<std::remove_cv_t<T> *>(object);
+        void *made = plain;
+        if constexpr (std::is_polymorphic_v<T>)
+            made = dynamic_cast<void *>(plain); // while it is whole: of a base that is not the first, this is the address made
         object->~T();
-        orbit_free(object);
+        orbit_free(made);
     }
 }
 
-struct deleter {
-    template <class T> void operator()(T *object) const noexcept { destroy(object); }
+/* Becomes the deleter of a base only if that has a virtual destructor: of any other base, neither the right destructor
+ * nor the address that was made would be known. */
+template <class T> struct deleter {
+    constexpr deleter() noexcept = default;
+    template <class U, class = std::enable_if_t<std::conjunction_v<
+                           std::is_convertible<U *, T *>,
+                           std::disjunction<std::is_same<std::remove_cv_t<U>, std::remove_cv_t<T>>, std::has_virtual_destructor<T>>>>>
+    deleter(const deleter<U> &) noexcept
+    {
+    }
+    void operator()(T *object) const noexcept { destroy(object); }
 };
 /* A std::unique_ptr to an object in an area. */
-template <class T> using unique_ptr = std::unique_ptr<T, deleter>;
+template <class T> using unique_ptr = std::unique_ptr<T, deleter<T>>;
 template <class T, class... Args> unique_ptr<T> make_unique(orbit_area *area, Args &&...args)
 {
     return unique_ptr<T>(make<T>(area, std::forward<Args>(args)...));

@@ -39,6 +39,7 @@ programs! {
     signals_disturb_no_wait: ["tests/c/signals.c"], [&[]];
     futures: ["tests/c/futures.c"], [&[]];
     containers_in_an_area: ["tests/c/containers.cpp"], [&[]];
+    objects_end_through_any_base: ["tests/c/bases.cpp"], [&[]];
     globals_of_several_files: ["tests/c/globals.c", "tests/c/globals_other.c"], [&[]];
     limit_of_descriptors: ["tests/c/few_resources.c"], [&["descriptors"]];
     limit_of_processes: ["tests/c/few_resources.c"], [&["processes"]];
