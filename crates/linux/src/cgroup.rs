@@ -293,7 +293,7 @@ impl Owner {
             return false;
         }
         // Times since boot are told as the reader's time namespace counts them.
-        let same_clock = || inode(format!("/proc/{}/ns/time", self.pid)) == inode("/proc/self/ns/time");
+        let same_clock = || inode(format!("/proc/{}/ns/time", self.pid)) == own_inode("ns/time");
         start_of(self.pid).is_none_or(|started| started <= self.since || !proc_is_own() || !same_clock())
     }
 }
@@ -302,13 +302,17 @@ fn inode(path: impl AsRef<Path>) -> Option<u64> {
     fs::metadata(path).ok().map(|file| file.ino())
 }
 
+fn own_inode(file: &str) -> Option<u64> {
+    procfs::own(file, |path| fs::metadata(path)).ok().map(|file| file.ino())
+}
+
 fn own_pid_namespace() -> u64 {
-    inode("/proc/self/ns/pid").unwrap_or(0)
+    own_inode("ns/pid").unwrap_or(0)
 }
 
 /// Whether the numbers in `/proc` are those of this process' PID namespace: it may show those of one further out.
 fn proc_is_own() -> bool {
-    let status = procfs::text("/proc/self/status").unwrap_or_default();
+    let status = procfs::own_text("status").unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     numbers.is_some_and(|numbers| numbers.split_whitespace().count() == 1)
 }
@@ -323,7 +327,7 @@ fn start_of(pid: i32) -> Option<u64> {
 /// The PID namespaces that have processes now. `None` where not all processes can be seen: that takes the first namespace, and the
 /// right to look at every process. A namespace lives as long as its process 1, which a look at all processes cannot miss.
 fn pid_namespaces() -> Option<HashSet<u64>> {
-    let mounts = procfs::text("/proc/self/mountinfo").ok()?;
+    let mounts = procfs::own_text("mountinfo").ok()?;
     let hides = |m: Mount| m.kind == "proc" && m.options.contains("hidepid=");
     if own_pid_namespace() != FIRST_PID_NAMESPACE || mounts.lines().filter_map(Mount::parse).any(hides) {
         return None;
@@ -403,7 +407,8 @@ impl Bases {
     fn find() -> (Bases, Vec<String>) {
         let mut bases = Bases::default();
         let mut why = Vec::new();
-        let (Ok(mounts), Ok(own)) = (procfs::text("/proc/self/mountinfo"), procfs::text("/proc/self/cgroup")) else {
+        // The group of the process, which the kernel tells after its first thread has ended too: a thread may be in one of its own.
+        let (Ok(mounts), Ok(own)) = (procfs::own_text("mountinfo"), procfs::text("/proc/self/cgroup")) else {
             why.push("/proc/self/mountinfo or /proc/self/cgroup cannot be read".into());
             return (bases, why);
         };

@@ -7,6 +7,7 @@
 //! After a `setuid` the file cannot be opened (`EACCES`) until `prctl(PR_SET_DUMPABLE, 1)` or an exec.
 
 use crate::map::page_size;
+use crate::procfs;
 use crate::{Support, check_int, invalid};
 use std::fs::File;
 use std::io;
@@ -79,7 +80,7 @@ impl Pagemap {
     /// # Errors
     /// `EACCES` after setuid (see above), `ENOENT` without `/proc`.
     pub fn own() -> io::Result<Self> {
-        Self::open("/proc/self/pagemap")
+        procfs::own("pagemap", Self::open)
     }
 
     /// Another process'. The tracking must have been set up by that process.

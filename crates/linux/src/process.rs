@@ -77,7 +77,7 @@ pub fn end(status: i32) -> ! {
 /// # Errors
 /// Those of reading `/proc/self/status` (no `/proc` mounted); `InvalidData` if it has no such line.
 pub fn thread_count() -> io::Result<usize> {
-    let status = procfs::text("/proc/self/status")?;
+    let status = procfs::own_text("status")?;
     status
         .lines()
         .find_map(|l| l.strip_prefix("Threads:"))

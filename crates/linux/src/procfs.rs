@@ -16,6 +16,26 @@ pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 
+/// A file that the kernel keeps about the calling process (`maps`, `pagemap`, `ns/pid`): `read` is given its path.
+///
+/// It is read by the calling thread: `/proc/self` is the first thread, of which there is no memory left to tell once it has
+/// ended, as after `pthread_exit` in `main`. A thread has all of the files but `map_files`; where its path is not to be had
+/// (old kernels, rules that name `/proc/PID` alone) the process' is.
+///
+/// # Errors
+/// Those of `read` with `/proc/self`.
+pub fn own<R>(file: &str, read: impl Fn(&str) -> io::Result<R>) -> io::Result<R> {
+    read(&format!("/proc/thread-self/{file}")).or_else(|_| read(&format!("/proc/self/{file}")))
+}
+
+/// Such a file as [`text`].
+///
+/// # Errors
+/// Those of reading it: `ENOENT` where `/proc` is not mounted.
+pub fn own_text(file: &str) -> io::Result<String> {
+    own(file, |path| text(path))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,5 +55,12 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there() {
         assert_eq!(text("/proc/self/nothing").map_err(|e| e.kind()), Err(io::ErrorKind::NotFound));
+        assert_eq!(own_text("nothing").map_err(|e| e.kind()), Err(io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn what_only_the_process_has() {
+        let kind = own("map_files", |path| fs::metadata(path)).expect("the process'").file_type();
+        assert!(kind.is_dir());
     }
 }

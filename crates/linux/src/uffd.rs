@@ -197,7 +197,7 @@ fn refuse_hugetlb(addr: usize, len: usize) -> io::Result<()> {
 }
 
 fn has_hugetlb_by_query(addr: usize, end: usize) -> io::Result<bool> {
-    let maps = fs::File::open("/proc/self/maps")?;
+    let maps = procfs::own("maps", |path| fs::File::open(path))?;
     let mut at = addr;
     while at < end {
         let mut query = ProcmapQuery {
@@ -220,7 +220,7 @@ fn has_hugetlb_by_query(addr: usize, end: usize) -> io::Result<bool> {
 }
 
 fn has_hugetlb_by_smaps(addr: usize, end: usize) -> io::Result<bool> {
-    let smaps = procfs::text("/proc/self/smaps")?;
+    let smaps = procfs::own_text("smaps")?;
     let mut inside = false;
     for line in smaps.lines() {
         let first = line.split(' ').next().unwrap_or("");

@@ -62,6 +62,7 @@ programs! {
     what_a_task_throws_is_told_of_the_thrower: ["tests/c/throwing_task.cpp"], [&[]];
     rights_given_up_later: ["tests/c/gives_up_rights.c"], [&[]];
     snapshots_without_copiers: ["tests/c/without_copiers.c"], [&[], &["die"]];
+    the_first_thread_ends: ["tests/c/first_thread_ends.c"], [&[], &["fresh"]];
     many_threads: ["tests/c/threads.c"], [&[]];
     nothing_to_wait_for_after_exec: ["tests/c/exec.c"], [&[], &["adopting"], &["large"]];
 }

@@ -9,6 +9,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use orbit_linux::procfs;
+
 /// An estimate, nanoseconds a page.
 struct Estimate(AtomicU32);
 
@@ -59,7 +61,7 @@ pub(crate) fn copier_pays_from(used: usize) -> usize {
 fn mapped_pages() -> usize {
     static KNOWN: Mutex<Option<(Instant, usize)>> = Mutex::new(None);
     let ask = || {
-        let statm = std::fs::read_to_string("/proc/self/statm").ok();
+        let statm = procfs::own_text("statm").ok();
         statm.and_then(|s| s.split_ascii_whitespace().nth(1)?.parse().ok()).unwrap_or(1 << 18)
     };
     // In a forked child it may be held for ever.

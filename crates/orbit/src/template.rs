@@ -23,7 +23,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use orbit_linux::{map, pidfd, poll, process, socket};
+use orbit_linux::{map, pidfd, poll, process, procfs, socket};
 
 use crate::area::born;
 use crate::error::{Error, Kind, Result};
@@ -325,7 +325,7 @@ fn better_own_child() -> bool {
     let mut subreaper: libc::c_int = 0;
     // SAFETY: the kernel writes one number to a local.
     let asked = unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut subreaper) };
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let statm = procfs::own_text("statm").unwrap_or_default();
     let mut pages = statm.split(' ').skip(1).filter_map(|pages| pages.parse::<u64>().ok());
     // Pages of files are not copied.
     let own = pages.next().unwrap_or(0).saturating_sub(pages.next().unwrap_or(0)) * map::page_size() as u64;

@@ -25,7 +25,7 @@ pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<()> {
     let Some(end) = addr.checked_add(len) else {
         return refuse(Kind::Invalid, "it ends beyond the address space".into());
     };
-    let maps = match procfs::text("/proc/self/maps") {
+    let maps = match procfs::own_text("maps") {
         Ok(maps) => maps,
         Err(error) => {
             return refuse(Kind::Unsupported, format!("/proc/self/maps cannot be read ({error}); mount /proc"));

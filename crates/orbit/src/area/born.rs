@@ -28,14 +28,14 @@ pub(crate) fn note_places() {
     {
         fill_gaps_above(kept.leak().0);
     }
-    let maps = procfs::text("/proc/self/maps").unwrap_or_default();
+    let maps = procfs::own_text("maps").unwrap_or_default();
     let ranges = maps.lines().filter_map(parse).map(|(start, end, ..)| (start, end));
     *PLACES.lock().unwrap_or_else(PoisonError::into_inner) = ranges.collect();
 }
 
 /// Keeps free what lies between mappings from `at` on: the kernel takes such gaps first, where they are large enough.
 fn fill_gaps_above(at: usize) {
-    let maps = procfs::text("/proc/self/maps").unwrap_or_default();
+    let maps = procfs::own_text("maps").unwrap_or_default();
     let below_stack = || maps.lines().filter_map(parse).take_while(|(.., path)| *path != "[stack]");
     let above = || below_stack().filter(|(start, ..)| *start >= at);
     let gaps = above().zip(above().skip(1)).map(|((_, end, ..), (next, ..))| (end, next)).filter(|gap| gap.0 < gap.1);

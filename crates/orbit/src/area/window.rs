@@ -7,6 +7,7 @@
 use super::own::{Inherit, Own};
 use crate::error::{Error, Kind, Result};
 use orbit_linux::map::{self, Mapping};
+use orbit_linux::procfs;
 use orbit_linux::rlimit::{self, Resource};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -107,7 +108,7 @@ pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
 /// The limit of address space (`ulimit -v`) and what of it is in use, bytes; none where there is no limit.
 pub(crate) fn address_space() -> Option<(u64, u64)> {
     let (limit, _) = rlimit::get(0, Resource::AddressSpace).ok().filter(|(soft, _)| *soft != rlimit::INFINITE)?;
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let statm = procfs::own_text("statm").unwrap_or_default();
     let pages: u64 = statm.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
     Some((limit, pages * map::page_size() as u64))
 }
