@@ -58,6 +58,7 @@ programs! {
     larger_files_are_never_worse: ["tests/c/few_resources.c"], [&["ever-larger-files"]];
     closed_descriptors_cost_nothing: ["tests/c/closed_descriptors.c"], [&[]];
     limit_of_data: ["tests/c/few_resources.c"], [&["data"]];
+    limit_of_locked_memory: ["tests/c/few_resources.c"], [&["locked-memory"]];
     what_an_operation_throws_reaches_main: ["tests/c/throwing_operation.cpp"], [&[]];
     what_a_task_throws_is_told_of_the_thrower: ["tests/c/throwing_task.cpp"], [&[]];
     rights_given_up_later: ["tests/c/gives_up_rights.c"], [&[]];

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use orbit_linux::map::{Mapping, page_size};
 use orbit_linux::rlimit::{self, Resource};
 
 use crate::area::window;
@@ -97,7 +98,7 @@ impl Error {
         let (kind, way_out) = match errno {
             libc::EMFILE => (Kind::Limit, descriptors()),
             libc::ENFILE => (Kind::Limit, "; the system's table of open files is full (fs.file-max)".to_owned()),
-            libc::EAGAIN => (Kind::Limit, processes()),
+            libc::EAGAIN => (Kind::Limit, locked().unwrap_or_else(processes)),
             libc::ENOMEM => (Kind::Limit, memory()),
             libc::EFBIG => (Kind::Limit, file_size()),
             other => (Kind::System(other), String::new()),
@@ -131,6 +132,20 @@ fn processes() -> String {
         Ok((soft, _)) => soft.to_string(),
     };
     format!("; the limit of processes is reached: raise it (ulimit -u, now {allowed}; pids.max of the control group)")
+}
+
+/// None if the kernel does not lock what is mapped (`mlockall(MCL_FUTURE)`), which it tells by refusing more than may be locked.
+fn locked() -> Option<String> {
+    let (allowed, _) = rlimit::get(0, Resource::Locked).ok().filter(|(soft, _)| *soft != rlimit::INFINITE)?;
+    let more = usize::try_from(allowed).ok()?.checked_add(page_size())?;
+    let refused = Mapping::reserve(more).err()?.raw_os_error() == Some(libc::EAGAIN);
+    refused.then(|| {
+        format!(
+            "; {} KiB may be locked in memory (ulimit -l), and after mlockall(MCL_FUTURE) all that is mapped counts, reserved \
+             address space too: raise the limit to unlimited, or lock without MCL_FUTURE",
+            allowed >> 10
+        )
+    })
 }
 
 /// Shared memory is a file to the kernel.

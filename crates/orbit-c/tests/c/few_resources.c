@@ -1,7 +1,8 @@
-/* Limits of descriptors, processes, address space, data and file sizes: each is an error that names it, and goes away with its cause; what
+/* Limits of descriptors, processes, address space, data, locked memory and file sizes: each is an error that names it, and goes away with its cause; what
  * works with a limit works with every higher one. */
 #include "check.h"
 #include <malloc.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -114,6 +115,31 @@ int main(int argc, char **argv)
         FAILS(orbit_create("one", nine, NULL), EAGAIN);
         CHECK(strstr(orbit_last_error(), "ulimit -u"));
         limit(RLIMIT_NPROC, RLIM_INFINITY);
+    } else if (strcmp(which, "locked-memory") == 0) {
+        struct rlimit may;
+        if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) {
+            puts("SKIP: needs an ordinary user");
+            return 0;
+        }
+        CHECK(getrlimit(RLIMIT_MEMLOCK, &may) == 0);
+        if (may.rlim_max < 1 << 20) {
+            puts("SKIP: needs a limit of locked memory of at least 1024 KiB");
+            return 0;
+        }
+        limit(RLIMIT_MEMLOCK, 1 << 20);
+        CHECK(mlockall(MCL_FUTURE) == 0);
+        FAILS(orbit_area_create(4096, NULL), EAGAIN);
+        CHECK(strstr(orbit_last_error(), "ulimit -l") && strstr(orbit_last_error(), "1024 KiB"));
+        CHECK(strstr(orbit_last_error(), "MCL_FUTURE") && strstr(orbit_last_error(), "address space for areas"));
+        CHECK(munlockall() == 0);
+        /* What is mapped later is refused with the same reason. */
+        struct orbit_area *area = orbit_area_create(4096, NULL);
+        struct orbit *one = orbit_create("one", nine, NULL);
+        CHECK(area && one && mlockall(MCL_FUTURE) == 0);
+        GIVES(orbit_call(one, 1, &area, NULL, NULL, 0, &end), -EAGAIN);
+        CHECK(strstr(orbit_last_error(), "1024 KiB may be locked") && strstr(orbit_last_error(), "ulimit -l"));
+        CHECK(munlockall() == 0);
+        GIVES(orbit_call(one, 1, &area, NULL, NULL, 0, &end), 0);
     } else if (strcmp(which, "address-space-later") == 0) {
         /* What the set-up began is done when it returns: the program may take its own memory away. */
         for (int round = 0; round < 200; round++) {

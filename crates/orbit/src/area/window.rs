@@ -93,13 +93,8 @@ pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
             }
             Err(_) if len / 2 >= LEAST_BYTES => len = (len / 2).next_multiple_of(HUGE),
             Err(error) => {
-                return Err(Error::new(
-                    Kind::Limit,
-                    format!(
-                        "cannot reserve address space for areas: the kernel refuses even {} ({error})",
-                        super::human(len)
-                    ),
-                ));
+                let doing = "cannot reserve address space for areas: the kernel refuses even";
+                return Err(Error::system(format!("{doing} {}", super::human(len)), error));
             }
         }
     }
