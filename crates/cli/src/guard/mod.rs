@@ -13,6 +13,7 @@ mod settings;
 mod show;
 mod system;
 mod teller;
+mod witness;
 
 pub use show::Harmless;
 
@@ -105,7 +106,7 @@ pub fn run(args: &Args) -> Done {
     }
     let done = begin(args).and_then(|mut guard| {
         let code = guard.watch()?;
-        guard.teller.finish(&guard.signals);
+        guard.teller.finish(&mut guard.signals);
         Ok(code)
     });
     done.or_else(|why| {
@@ -161,7 +162,10 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         (None, None) => Events::None,
     };
     let cannot = |what: &str, e: io::Error| Failure::Text(format!("{what}: {e}"));
-    let signals = Signals::catch().map_err(|e| cannot("cannot receive signals", e))?;
+    let mut signals = Signals::catch().map_err(|e| cannot("cannot receive signals", e))?;
+    if args.pid.is_none() {
+        signals = signals.with_witnesses();
+    }
     let limit = program::raise_limit();
     let adopts = on_hang == OnHang::Restart && family::adopt().is_ok();
     let (child, pid) = match args.pid {
@@ -174,10 +178,13 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
             Err(e) => {
                 let name = args.program[0].to_string_lossy();
                 let _ = writeln!(anstream::stderr(), "orbit guard: cannot start {name}: {e}");
+                // No destructor runs at exit.
+                drop(signals);
                 std::process::exit(i32::from(program::not_started(&e)));
             }
         },
     };
+    signals.before_program();
     let pidfd = orbit_linux::pidfd::open(pid).map_err(|e| cannot(&format!("cannot join process {pid}"), e))?;
     // Tried here, for the error; a program of our own may have ended already.
     if child.is_none() && family::is_kernel_thread(pid) {
@@ -215,9 +222,10 @@ impl Guard {
     fn watch(&mut self) -> Done {
         loop {
             let reports = self.detector.descriptors();
-            let mut fds = vec![readable(self.signals.as_fd()), readable(self.pidfd.as_fd())];
+            let mut fds = vec![readable(self.pidfd.as_fd())];
+            fds.extend(self.signals.polled());
             fds.extend(reports.iter().map(|fd| readable(fd.as_fd())));
-            orbit_linux::poll::poll(&mut fds, Some(self.detector.pause()))?;
+            orbit_linux::poll::poll(&mut fds, Some(self.detector.pause().min(self.signals.pause())))?;
             for signal in self.signals.take(self.child.as_ref().map(|_| self.pid)) {
                 let leave = self.child.is_none() && signal != libc::SIGWINCH;
                 if leave {
@@ -227,7 +235,7 @@ impl Guard {
                 // It may have ended in this very moment.
                 let _ = orbit_linux::pidfd::send_signal(self.pidfd.as_fd(), signal);
             }
-            if fds[1].revents != 0 {
+            if fds[0].revents != 0 {
                 return Ok(self.end());
             }
             let mut restart = None;
@@ -348,6 +356,7 @@ impl Guard {
         match again {
             Ok((pidfd, child)) => {
                 (self.pid, self.pidfd, self.child) = (child.id() as i32, pidfd, Some(child));
+                self.signals.before_program();
             }
             Err(e) => {
                 self.teller.did(format!("could not start the program again: {e}"), hung);

@@ -1,80 +1,171 @@
 //! The guarded program: starting it, handing signals on, its end.
 //!
 //! Promises: the program gets the guard's own descriptors, signal mask, ignored signals and limits as they were given to the
-//! guard; a signal sent to the guard goes on to the program, one that the terminal sent to both does not go twice; the end of the
-//! guard, however it comes, does not end the program.
+//! guard; a signal sent to the guard goes on to the program, in order, one that was sent to both does not go twice; the end of the
+//! guard, however it comes, does not end the program. Where it cannot be told whether the program got a signal, it goes on.
 
+use super::witness::{self, Note, To, Witnesses};
 use crate::given;
+use orbit_linux::procfs;
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
+use std::time::Duration;
 
 /// Signals that are handed on.
-const FORWARDED: [i32; 7] =
+pub const FORWARDED: [i32; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
+
+/// How the kernel itself sends: for the terminal, to a group, and at the terminal's end to one process.
+pub const SI_KERNEL: i32 = 0x80;
+/// How long a signal may take from the guard to the witnesses, where a process sends it to one after the other.
+const WAIT: Duration = Duration::from_millis(50);
+/// Longest wait for a witness that got something and has yet to say what.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Pause between two looks at such a one.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Signals that came for the guard, read from a descriptor.
 pub struct Signals {
     fd: OwnedFd,
     /// The mask the guard was started with.
     before: libc::sigset_t,
+    witnesses: Option<Witnesses>,
+    /// What was read, and is not known yet to be for the program, in order.
+    came: VecDeque<Came>,
+}
+
+/// A signal that the guard got.
+#[derive(Clone, Copy)]
+struct Came {
+    got: Note,
+    /// Whether the program was in the guard's process group.
+    near: bool,
 }
 
 impl Signals {
     /// From now on signals wait here. To be called before there are other threads.
     pub fn catch() -> io::Result<Signals> {
         given::keep_statuses();
-        // SAFETY: a sigset is plain bits, filled by the calls below.
-        let (mut set, mut before): (libc::sigset_t, libc::sigset_t) =
-            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        // SAFETY: both sets are valid for the calls.
-        let fd = unsafe {
-            libc::sigemptyset(&raw mut set);
-            for s in FORWARDED {
-                libc::sigaddset(&raw mut set, s);
-            }
+        let set = witness::forwarded();
+        // SAFETY: both sets are valid for the calls; all-zero bytes are one.
+        let (fd, before) = unsafe {
+            let mut before = std::mem::zeroed();
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
-            libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+            (libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK), before)
         };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel just made this descriptor for us.
-        Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) }, before })
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Signals { fd, before, witnesses: None, came: VecDeque::new() })
     }
 
-    /// Signals that came, but for those that `program` got by itself.
-    ///
-    /// What the kernel sends comes from the terminal, to a whole group: to the program too if that is in the guard's.
-    pub fn take(&self, program: Option<i32>) -> Vec<i32> {
-        const SI_KERNEL: i32 = 0x80;
+    /// From now on it is asked who else got a signal: for a program that the guard starts. To be called before there are other threads.
+    pub fn with_witnesses(self) -> Signals {
+        // Without them all that came from processes goes on.
+        Signals { witnesses: Witnesses::new().ok(), ..self }
+    }
+
+    /// To wait for before [`Signals::take`].
+    pub fn polled(&self) -> [libc::pollfd; 2] {
+        let witnesses = self.witnesses.as_ref().map_or(-1, |w| w.as_fd().as_raw_fd());
+        [self.fd.as_raw_fd(), witnesses].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+    }
+
+    /// How long to wait at most before [`Signals::take`].
+    pub fn pause(&self) -> Duration {
+        match self.came.front() {
+            Some(first) => WAIT.saturating_sub(age(&first.got)).max(LOOK),
+            None if self.witnesses.as_ref().is_some_and(Witnesses::any) => WAIT,
+            None => Duration::MAX,
+        }
+    }
+
+    /// Signals that came, but for those that `program` got by itself; without a program, all. Does not wait.
+    pub fn take(&mut self, program: Option<i32>) -> Vec<i32> {
+        let since = witness::now();
+        let near = program.is_some_and(in_own_group);
+        while let Some(got) = witness::next(self.fd.as_raw_fd()) {
+            self.came.push_back(Came { got, near });
+        }
+        if let Some(w) = &mut self.witnesses {
+            w.read();
+        }
         let mut out = Vec::new();
-        loop {
-            // SAFETY: all-zero bytes are a valid siginfo.
-            let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
-            let size = size_of::<libc::signalfd_siginfo>();
-            // SAFETY: the struct is as large as said.
-            let n = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut info).cast(), size) };
-            if n != size as isize {
-                return out;
+        while let Some(Came { got, near }) = self.came.front().copied()
+            && let Some(passed) = program.map_or(Some(true), |pid| self.goes_on(pid, &got, near))
+        {
+            self.came.pop_front();
+            if let Some(w) = &mut self.witnesses {
+                w.settle(&got);
             }
-            if info.ssi_code != SI_KERNEL || !program.is_some_and(in_own_group) {
-                out.push(info.ssi_signo as i32);
+            if passed {
+                out.push(got.signal as i32);
             }
         }
+        if let Some(w) = &mut self.witnesses {
+            w.forget(since.saturating_sub(WAIT.as_nanos() as u64), |note| self.came.iter().any(|c| c.got.same(note)));
+        }
+        out
+    }
+
+    /// What came so far may have come before the program was there: it goes on.
+    pub fn before_program(&mut self) {
+        while let Some(got) = witness::next(self.fd.as_raw_fd()) {
+            self.came.push_back(Came { got, near: false });
+        }
+    }
+
+    /// Forgets what is not known yet to be for the program.
+    pub fn forget(&mut self) {
+        self.came.clear();
+    }
+
+    /// Whether a signal goes on to the program, once that is known.
+    fn goes_on(&mut self, program: i32, got: &Note, near: bool) -> Option<bool> {
+        // Others are sent to one process, if not to one thread.
+        if ![libc::SI_USER, SI_KERNEL].contains(&got.code) {
+            return Some(true);
+        }
+        let Some(w) = self.witnesses.as_mut().filter(|w| w.there()) else {
+            return Some(got.code != SI_KERNEL || !near);
+        };
+        let waited = age(got);
+        if waited < WAIT || waited < LONGEST && w.busy(got.signal) {
+            return None;
+        }
+        w.read();
+        Some(match w.to(got) {
+            To::Guard => true,
+            To::Group => !near,
+            To::Each => !by_systemd(got.pid) || !with_guard(program),
+        })
     }
 }
 
-impl AsFd for Signals {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
+/// Time since it came.
+fn age(got: &Note) -> Duration {
+    Duration::from_nanos(witness::now().saturating_sub(got.at))
+}
+
+/// Whether the process is systemd, which sends a signal to each process of a service.
+fn by_systemd(pid: u32) -> bool {
+    procfs::text(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == "systemd")
+}
+
+/// Whether the process is in the guard's control group.
+fn with_guard(pid: i32) -> bool {
+    let groups = |pid: i32| procfs::text(format!("/proc/{pid}/cgroup"));
+    groups(pid).is_ok_and(|of| groups(std::process::id() as i32).is_ok_and(|own| own == of))
 }
 
 /// Whether the process, a child not reaped yet, is in the guard's own process group.
-fn in_own_group(pid: i32) -> bool {
+pub fn in_own_group(pid: i32) -> bool {
     // SAFETY: no pointers are passed.
     unsafe { libc::getpgid(pid) == libc::getpgrp() }
 }

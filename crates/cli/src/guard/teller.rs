@@ -102,8 +102,10 @@ impl Teller {
     }
 
     /// Waits until all is written, or a signal came.
-    pub fn finish(self, signals: &Signals) {
+    pub fn finish(self, signals: &mut Signals) {
         drop(self.to);
+        // What came before was for the program.
+        signals.forget();
         while let Err(RecvTimeoutError::Timeout) = self.done.recv_timeout(LOOK) {
             if signals.take(None).iter().any(|signal| *signal != libc::SIGWINCH) {
                 return;

@@ -1,0 +1,278 @@
+//! Witnesses: two processes beside the guard, from which it learns who else got a signal that it got.
+//!
+//! A signal says who sent it, not to whom. One for the guard alone is to go on to the program; one that the program got as well is
+//! not to reach it twice. The witnesses are copies of the guard that do nothing but note the signals they get: the *near* one is in
+//! the guard's process group, the *far* one in a session of its own. The kernel gives a group's signal to all of it at once.
+//!
+//! | near | far | sent to |
+//! |---|---|---|
+//! | no | | the guard alone |
+//! | yes | no | the guard's process group |
+//! | yes | yes | one process after the other: of a control group, by systemd, or of one name, by `kill $(pidof orbit)` |
+//!
+//! Promises: they end with the guard, however that ends; they hold none of its descriptors; they are no children of the program's,
+//! raise no SIGCHLD, and are named `guard-witness`; the guard waits for them a second at most, and never where they are at rest.
+
+use super::program::{self, FORWARDED};
+use orbit_linux::process::{self, RawChild};
+use orbit_linux::signals::Blocked;
+use orbit_linux::{pidfd, procfs};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// A signal as one process got it. Read from a pipe, into which a witness wrote it whole.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Note {
+    /// When it was read: ns of the monotonic clock.
+    pub at: u64,
+    pub signal: u32,
+    /// How it was sent: `SI_USER`, [`program::SI_KERNEL`] and others.
+    pub code: i32,
+    /// The sender; 0 where it is the kernel, or a process that cannot be seen from here.
+    pub pid: u32,
+    pub uid: u32,
+    /// [`NEAR`] or [`FAR`]; the guard's own notes have no use for it.
+    pub who: u32,
+    pub padding: u32,
+}
+
+impl Note {
+    /// Whether the other is of a signal of the same kind from the same sender.
+    pub fn same(&self, other: &Note) -> bool {
+        let key = |n: &Note| (n.signal, n.code, n.pid, n.uid);
+        key(self) == key(other)
+    }
+}
+
+const SIZE: usize = size_of::<Note>();
+const NEAR: u32 = 0;
+const FAR: u32 = 1;
+
+/// To whom a signal went that the guard got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// The guard alone, as far as the witnesses know.
+    Guard,
+    /// All of the guard's process group.
+    Group,
+    /// Each process by itself.
+    Each,
+}
+
+/// See the module's head.
+pub struct Witnesses {
+    /// Near, far.
+    all: Vec<(i32, OwnedFd)>,
+    from: File,
+    notes: Vec<Note>,
+}
+
+impl Witnesses {
+    /// Makes them, of this process, which has one thread and has blocked [`FORWARDED`].
+    pub fn new() -> io::Result<Witnesses> {
+        let mut ends = [-1; 2];
+        // SAFETY: the array has room for both ends.
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just made both for us.
+        let (from, to) = unsafe { (File::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+        let mut witnesses = Witnesses { all: Vec::new(), from, notes: Vec::new() };
+        for who in [NEAR, FAR] {
+            witnesses.all.push(begin(who, to.as_raw_fd())?);
+        }
+        Ok(witnesses)
+    }
+
+    /// Readable when there is something to [`Witnesses::read`].
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.from.as_fd()
+    }
+
+    /// Whether both are there, the near one in the guard's process group.
+    pub fn there(&self) -> bool {
+        !self.all.iter().any(|(_, process)| pidfd::has_ended(process.as_fd())) && program::in_own_group(self.all[0].0)
+    }
+
+    /// Takes in what was noted.
+    pub fn read(&mut self) {
+        let mut bytes = [0; 32 * SIZE];
+        while let Ok(n) = self.from.read(&mut bytes)
+            && n > 0
+        {
+            // SAFETY: a note is plain numbers, of which any bytes make some; a chunk has the bytes of one.
+            self.notes
+                .extend(bytes[..n].chunks_exact(SIZE).map(|b| unsafe { b.as_ptr().cast::<Note>().read_unaligned() }));
+        }
+    }
+
+    /// Whether one of them may have yet to note a signal that it got.
+    pub fn busy(&self, signal: u32) -> bool {
+        self.all.iter().any(|(pid, _)| {
+            let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
+            let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim);
+            let waiting = u64::from_str_radix(value("ShdPnd:"), 16).unwrap_or(0);
+            waiting >> (signal - 1) & 1 == 1 || value("State:").starts_with(['R', 'D'])
+        })
+    }
+
+    /// To whom a signal went that the guard got, as far as it was noted.
+    pub fn to(&self, got: &Note) -> To {
+        let has = |who| self.notes.iter().any(|n| n.who == who && n.same(got));
+        match (has(NEAR), has(FAR)) {
+            (false, _) => To::Guard,
+            (true, false) => To::Group,
+            (true, true) => To::Each,
+        }
+    }
+
+    /// Forgets the notes of a signal that the guard got: all from before it was read, for while several wait they are one, else the first.
+    pub fn settle(&mut self, got: &Note) {
+        for who in [NEAR, FAR] {
+            let mut first = true;
+            self.notes.retain(|n| {
+                let of_it = n.who == who && n.same(got) && (std::mem::take(&mut first) || n.at <= got.at);
+                !of_it
+            });
+        }
+    }
+
+    /// Forgets the notes that are older than this and of no signal that the guard has: it did not get those.
+    pub fn forget(&mut self, before: u64, has: impl Fn(&Note) -> bool) {
+        self.notes.retain(|n| n.at >= before || has(n));
+    }
+
+    /// Whether notes are left.
+    pub fn any(&self) -> bool {
+        !self.notes.is_empty()
+    }
+}
+
+impl Drop for Witnesses {
+    fn drop(&mut self) {
+        for (_, process) in &self.all {
+            // One that has ended already only is to be reaped.
+            let _ = pidfd::send_signal(process.as_fd(), libc::SIGKILL);
+            let _ = pidfd::wait(process.as_fd(), false);
+        }
+    }
+}
+
+/// Now, in ns of the monotonic clock. Async-signal-safe.
+pub fn now() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the struct outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The signals that are handed on, as a set. Async-signal-safe.
+pub fn forwarded() -> libc::sigset_t {
+    // SAFETY: a sigset is plain bits, filled by the calls.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in FORWARDED {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        set
+    }
+}
+
+/// The next signal of a signalfd, if there is one or the descriptor waits for it. Async-signal-safe.
+pub fn next(signals: RawFd) -> Option<Note> {
+    let at = now();
+    // SAFETY: all-zero bytes are a valid siginfo.
+    let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::signalfd_siginfo>();
+    // SAFETY: the struct is as large as said.
+    let n = unsafe { libc::read(signals, (&raw mut info).cast(), size) };
+    let (signal, code, pid, uid) = (info.ssi_signo, info.ssi_code, info.ssi_pid, info.ssi_uid);
+    (n == size as isize).then_some(Note { at, signal, code, pid, uid, ..Note::default() })
+}
+
+/// Makes one.
+fn begin(who: u32, to: RawFd) -> io::Result<(i32, OwnedFd)> {
+    let guard = std::process::id() as i32;
+    let blocked = Blocked::all();
+    // SAFETY: the child makes system calls only, and does not return from `note`.
+    let child = unsafe { process::raw_fork(0) }?;
+    let Some(RawChild { pid, pidfd }) = child else { note(guard, who, to) };
+    drop(blocked);
+    let process = pidfd.map_or_else(|| pidfd::open(pid), Ok)?;
+    Ok((pid, process))
+}
+
+/// What a witness does, with all signals blocked.
+fn note(guard: i32, who: u32, to: RawFd) -> ! {
+    // SAFETY: numbers only.
+    let ended = |_| unsafe { libc::getppid() } != guard;
+    if process::set_parent_death_signal(libc::SIGKILL).map_or(true, ended) {
+        process::end(1);
+    }
+    // Without its name it does its work.
+    let _ = process::set_name(c"guard-witness");
+    process::close_all_but(&[to]);
+    let set = forwarded();
+    // SAFETY: the set outlives the call; numbers only.
+    let signals = unsafe {
+        if who == FAR && libc::setsid() < 0 {
+            process::end(1);
+        }
+        libc::signalfd(-1, &raw const set, 0)
+    };
+    loop {
+        // Asked for again after a stop.
+        let Some(got) = next(signals) else {
+            if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            process::end(1);
+        };
+        // When it was read, not when it was waited for.
+        let note = Note { at: now(), who, ..got };
+        // One that finds no room is lost: the guard takes its signal for one to itself alone.
+        // SAFETY: the struct is as large as said.
+        unsafe { libc::write(to, (&raw const note).cast(), SIZE) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noted(who: u32, signal: i32, pid: u32, at: u64) -> Note {
+        Note { at, signal: signal as u32, pid, who, ..Note::default() }
+    }
+
+    #[test]
+    fn notes_tell_to_whom_and_each_is_of_one_signal() {
+        let mut w = Witnesses::new().expect("processes");
+        assert!(w.there() && !w.any());
+        let got = noted(0, libc::SIGINT, 7, 100);
+        assert_eq!(w.to(&got), To::Guard);
+        w.notes = vec![noted(NEAR, libc::SIGINT, 8, 90), noted(NEAR, libc::SIGTERM, 7, 90)];
+        assert_eq!(w.to(&got), To::Guard, "another's, and another one");
+        w.notes.extend([90, 110, 120].map(|at| noted(NEAR, libc::SIGINT, 7, at)));
+        assert_eq!(w.to(&got), To::Group);
+        w.notes.push(noted(FAR, libc::SIGINT, 7, 130));
+        assert_eq!(w.to(&got), To::Each);
+        w.settle(&got);
+        let left: Vec<u64> = w.notes.iter().map(|n| n.at).collect();
+        assert_eq!(left, [90, 90, 110, 120], "the first of each witness'");
+        w.settle(&noted(0, libc::SIGINT, 7, 115));
+        w.forget(100, |n| n.pid == 8);
+        let left: Vec<(u32, u64)> = w.notes.iter().map(|n| (n.pid, n.at)).collect();
+        assert_eq!(left, [(8, 90), (7, 120)]);
+        w.notes.extend([200, 210, 300].map(|at| noted(NEAR, libc::SIGINT, 7, at)));
+        w.settle(&noted(0, libc::SIGINT, 7, 250));
+        assert_eq!(w.notes.iter().map(|n| n.at).collect::<Vec<_>>(), [90, 300], "several that waited are one");
+        let processes: Vec<i32> = w.all.iter().map(|(pid, _)| *pid).collect();
+        drop(w);
+        for pid in processes {
+            assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "ended and reaped");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! A signal reaches a guarded program once, whoever else it was sent to: the guard alone, its process group, each process of its
+//! control group by systemd, or each process of the guard's by name. The witnesses that tell end with the guard.
+
+mod guard_common;
+use guard_common::{Dir, PATIENCE, build, signal};
+use orbit_linux::procfs;
+use std::cell::{Cell, RefCell};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const ROUNDS: usize = 12;
+
+/// A guard in a group of its own, over a program that counts signals.
+struct Guarded {
+    guard: Child,
+    dir: Dir,
+    counts: PathBuf,
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        if matches!(self.guard.try_wait(), Ok(None)) {
+            for pid in children(self.id()).into_iter().chain([self.id()]) {
+                signal(pid, libc::SIGKILL);
+            }
+            let _ = self.guard.wait();
+        }
+    }
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn children(pid: i32) -> Vec<i32> {
+    let text = procfs::text(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Whether it got a signal that it has yet to read.
+fn waits(pid: i32) -> bool {
+    let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
+    let bits = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).map_or("0", str::trim);
+    bits.trim_start_matches('0') != ""
+}
+
+fn comm(pid: i32) -> String {
+    procfs::text(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+impl Guarded {
+    fn new(name: &str, program: &[&str]) -> Option<Guarded> {
+        if Command::new("cc").arg("--version").output().is_err() {
+            println!("SKIP: needs cc");
+            return None;
+        }
+        let dir = Dir::new(name);
+        let (counts, events) = (dir.0.join("counted"), dir.0.join("events"));
+        let guard = Command::new(env!("CARGO_BIN_EXE_orbit"))
+            .args(["guard", "--events", events.to_str().expect("a path"), "--"])
+            .arg(build(&dir, "counts.c"))
+            .arg(&counts)
+            .args(program)
+            .process_group(0)
+            .spawn()
+            .expect("orbit");
+        let guarded = Guarded { guard, dir, counts };
+        until("the program", || guarded.counted().starts_with('!').then_some(()));
+        // What comes while it is being started may have come before it was there, and goes on.
+        let joined = || std::fs::read_to_string(&events).is_ok_and(|text| text.contains("joined"));
+        until("the guard", || joined().then_some(()));
+        assert_eq!(guarded.witnesses().len(), 2, "each is one of two, and named");
+        Some(guarded)
+    }
+
+    fn id(&self) -> i32 {
+        self.guard.id() as i32
+    }
+
+    fn witnesses(&self) -> Vec<i32> {
+        children(self.id()).into_iter().filter(|pid| comm(*pid) == "guard-witness").collect()
+    }
+
+    fn program(&self) -> i32 {
+        children(self.id()).into_iter().find(|pid| comm(*pid) == "counts").expect("the program")
+    }
+
+    fn counted(&self) -> String {
+        std::fs::read_to_string(&self.counts).unwrap_or_default()
+    }
+
+    /// Sends in rounds; after each the program has got what it is to get, and in the end no more.
+    fn rounds(mut self, signals: &[i32], send: impl Fn(&Guarded, i32)) {
+        let mut all = "!".to_owned();
+        let own = [&[self.id()], &self.witnesses()[..]].concat();
+        for &s in signals.iter().cycle().take(ROUNDS) {
+            // Two of one kind that wait are one.
+            until("all to be read", || own.iter().all(|pid| !waits(*pid)).then_some(()));
+            send(&self, s);
+            all.push((b'A' + s as u8) as char);
+            until(&format!("{all:?}"), || (self.counted().len() >= all.len()).then_some(()));
+        }
+        // What was sent to the guard before goes on before this.
+        signal(self.id(), libc::SIGUSR2);
+        let status = until("the guard's end", || self.guard.try_wait().expect("wait"));
+        all.push((b'A' + libc::SIGUSR2 as u8) as char);
+        assert_eq!(self.counted(), all, "each once, in order");
+        assert_eq!(status.code(), Some(6));
+        for pid in &own[1..] {
+            assert!(!Path::new(&format!("/proc/{pid}")).exists(), "a witness is left");
+        }
+    }
+
+    /// A process of this name that sends a signal to one process after the other for each line it reads.
+    fn sender(&self, name: &str, pids: &[i32]) -> RefCell<Child> {
+        let shell = self.dir.0.join(name);
+        std::fs::copy("/bin/sh", &shell).expect("a shell");
+        let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
+        let script = format!("while read s; do kill -$s {}; done", pids.join(" "));
+        RefCell::new(Command::new(shell).args(["-c", &script]).stdin(Stdio::piped()).spawn().expect("a shell"))
+    }
+}
+
+fn tell(sender: &RefCell<Child>, s: i32) {
+    writeln!(sender.borrow_mut().stdin.as_mut().expect("stdin"), "{s}").expect("a reader");
+}
+
+fn end(sender: RefCell<Child>) {
+    let mut sender = sender.into_inner();
+    drop(sender.stdin.take());
+    sender.wait().expect("a child");
+}
+
+const SIGNALS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1];
+
+#[test]
+fn to_the_group() {
+    if let Some(guarded) = Guarded::new("once-group", &[]) {
+        guarded.rounds(&SIGNALS, |g, s| signal(-g.id(), s));
+    }
+}
+
+#[test]
+fn to_the_guard_alone() {
+    if let Some(guarded) = Guarded::new("once-alone", &[]) {
+        guarded.rounds(&SIGNALS, |g, s| signal(g.id(), s));
+    }
+}
+
+#[test]
+fn to_the_group_and_to_the_guard_in_turns() {
+    if let Some(guarded) = Guarded::new("once-turns", &[]) {
+        // The same signal by the same sender.
+        let round = Cell::new(1);
+        guarded.rounds(&[libc::SIGINT], |g, s| signal(g.id() * round.replace(-round.get()), s));
+    }
+}
+
+#[test]
+fn to_the_group_that_the_program_has_left() {
+    if let Some(guarded) = Guarded::new("once-left", &["leave"]) {
+        guarded.rounds(&SIGNALS, |g, s| signal(-g.id(), s));
+    }
+}
+
+#[test]
+fn by_systemd_to_each() {
+    for (name, program) in [("once-systemd", &[][..]), ("once-systemd-left", &["leave"])] {
+        if let Some(guarded) = Guarded::new(name, program) {
+            let all = [&[guarded.id(), guarded.program()], &guarded.witnesses()[..]].concat();
+            let sender = guarded.sender("systemd", &all);
+            guarded.rounds(&SIGNALS, |_, s| tell(&sender, s));
+            end(sender);
+        }
+    }
+}
+
+#[test]
+fn by_name_to_the_guard_and_its_copies() {
+    if let Some(guarded) = Guarded::new("once-name", &[]) {
+        let all = [&guarded.witnesses()[..], &[guarded.id()]].concat();
+        let sender = guarded.sender("shell", &all);
+        guarded.rounds(&SIGNALS, |_, s| tell(&sender, s));
+        end(sender);
+    }
+}
+
+#[test]
+fn witnesses_end_with_a_guard_that_is_killed() {
+    if let Some(mut guarded) = Guarded::new("once-killed", &[]) {
+        let (witnesses, program) = (guarded.witnesses(), guarded.program());
+        signal(guarded.id(), libc::SIGKILL);
+        guarded.guard.wait().expect("a child");
+        for pid in witnesses {
+            let gone = || {
+                let stat = procfs::text(format!("/proc/{pid}/stat")).unwrap_or_default();
+                (stat.is_empty() || stat.contains(") Z ") || comm(pid) != "guard-witness").then_some(())
+            };
+            until("a witness to end", gone);
+        }
+        let name = comm(program);
+        signal(program, libc::SIGKILL);
+        assert_eq!(name, "counts", "the program goes on");
+    }
+}
