@@ -17,7 +17,6 @@ mod witness;
 
 pub use show::Harmless;
 
-use crate::events;
 use crate::out::{Done, Failure};
 use action::OnHang;
 use detector::{Detector, News};
@@ -28,7 +27,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
 use teller::{Events, Teller};
@@ -152,14 +151,10 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     if args.pid.is_some() && on_hang == OnHang::Restart {
         return Err(Failure::text("--on-hang restart needs a program that the guard started, not --pid"));
     }
-    let open = |path: &Path| match path {
-        path if path.as_os_str() == "-" => Ok(Events::Stdout),
-        path => events::append(path).map(Events::File),
-    };
     let events = match (&args.events, &settings.events) {
-        (Some(path), _) => open(path).map_err(Failure::Text)?,
-        (None, Some((path, at))) => open(path).map_err(|e| Failure::Text(format!("{at}: events: {e}")))?,
-        (None, None) => Events::None,
+        (Some(path), _) => Some(Events::open(path).map_err(Failure::Text)?),
+        (None, Some((path, at))) => Some(Events::open(path).map_err(|e| Failure::Text(format!("{at}: events: {e}")))?),
+        (None, None) => None,
     };
     let cannot = |what: &str, e: io::Error| Failure::Text(format!("{what}: {e}"));
     let mut signals = Signals::catch().map_err(|e| cannot("cannot receive signals", e))?;
