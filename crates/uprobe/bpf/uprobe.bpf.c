@@ -3,7 +3,8 @@
 //
 // A probe's cookie: the slot (one function in one process) in its low 16 bits; for an exit, which one it is, in the next 8; above
 // them in 32 bits how many bytes the function has put on its stack by then. The highest bit: the function jumps back to its first
-// instruction, so passing the entry at an open activation's depth is no entry.
+// instruction, so passing the entry at an open activation's depth is no entry. The one below it: not all exits are known, so that an
+// activation is open says nothing, and each entry begins a new one.
 // Only the outermost activation is measured: one entered while another is open, deeper on the stack, is nested. Activations
 // that end by no exit (longjmp, an exception) are noticed at the next entry from the same depth or above.
 #include <linux/bpf.h>
@@ -100,7 +101,7 @@ int entered(struct pt_regs *at)
 	if (cookie >> 63 && r->sp == sp)
 		return 0;
 	r->entries++;
-	if (r->sp && sp < r->sp)
+	if (r->sp && sp < r->sp && !(cookie >> 62 & 1))
 		return 0;
 	struct task_struct *me = bpf_get_current_task_btf();
 	r->run = me->se.sum_exec_runtime;

@@ -1,17 +1,25 @@
 //! Where a function begins and ends, from its instructions.
 //!
-//! Owns: finding the instructions at which a function is left. Promises: an address is named only if the whole function
-//! decodes from its first byte to its last, and every jump in it that stays in it leads to the start of an instruction; so
-//! what is named is an instruction, and a probe there breaks nothing. Exits are return instructions and jumps out of the
-//! function (tail calls). Refuses: functions of unknown length, and more exits than [`EXITS`]. An indirect jump may be
-//! a `switch` or a tail call: it is no exit, so an execution that ends by one is not measured.
+//! Owns: finding the instructions at which a function is left. Promises: an address is named only if the control flow leads there from
+//! the function's first byte, by falling through, by direct jumps, and by the tables of a `switch`; constants among the code are not
+//! reached, so a probe breaks nothing. Exits are return instructions and jumps out of the function (tail calls). They are named all or not
+//! at all: what nothing is seen to lead to (constants, landing pads of exceptions, a `switch` whose table was not found) must hold
+//! none. Refuses: functions of unknown length, and more exits than [`EXITS`]. An indirect jump without a table may be a `switch` or a
+//! tail call: it is no exit, so an execution that ends by one is not measured.
 
 use crate::EXITS;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest function that is decoded, in bytes.
 pub const MAX_CODE: usize = 1 << 20;
+/// Entries of a `switch`'s table that are read at most.
+const MAX_TABLE: usize = 4096;
+/// Instructions before an indirect jump among which the one that reads the table is looked for.
+const NEAR: usize = 12;
+
+/// Reads the program's memory: up to so many bytes from an address on, fewer where less can be read.
+pub type Read<'a> = &'a dyn Fn(u64, usize) -> Vec<u8>;
 
 /// A place to probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,10 +46,11 @@ pub struct Shape {
     pub loops: bool,
 }
 
-/// The shape of a function with this code. `code` may be just the first bytes if the length is not known (`whole` is false).
-pub fn shape(code: &[u8], whole: bool) -> Shape {
+/// The shape of a function with this code, which begins at this address of the program. `code` may be just the first bytes if the length
+/// is not known (`whole` is false). `memory`: the program's, for the tables of a `switch`.
+pub fn shape(code: &[u8], whole: bool, address: u64, memory: Read<'_>) -> Shape {
     let first = Place { offset: 0, emulated: emulated(code), pushed: 0 };
-    let known = if whole && code.len() <= MAX_CODE { decode(code) } else { None };
+    let known = if whole && code.len() <= MAX_CODE { Walk::of(code, address, memory) } else { None };
     let Some((exits, targets)) = known else {
         return Shape { entry: first, ..Shape::default() };
     };
@@ -74,38 +83,203 @@ fn beginning(code: &[u8], targets: &BTreeSet<u64>) -> Option<Place> {
     None
 }
 
-/// Exits, and targets of jumps inside; nothing if the code is not understood from end to end.
-fn decode(code: &[u8]) -> Option<(Vec<Place>, BTreeSet<u64>)> {
-    let size = code.len() as u64;
-    let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
-    let (mut starts, mut targets) = (BTreeSet::new(), BTreeSet::new());
-    let mut exits = Vec::new();
-    let mut at = Instruction::default();
-    while decoder.can_decode() {
-        decoder.decode_out(&mut at);
-        if at.is_invalid() {
-            return None;
+/// A walk along the control flow of a function. Places are offsets from its first byte.
+struct Walk<'a> {
+    code: &'a [u8],
+    address: u64,
+    /// Instructions that were reached.
+    reached: BTreeMap<u64, Instruction>,
+    /// Where jumps inside lead.
+    targets: BTreeSet<u64>,
+}
+
+impl<'a> Walk<'a> {
+    /// Exits, and targets of jumps inside; nothing if exits may be missing.
+    fn of(code: &'a [u8], address: u64, memory: Read<'_>) -> Option<(Vec<Place>, BTreeSet<u64>)> {
+        let mut walk = Walk { code, address, reached: BTreeMap::new(), targets: BTreeSet::new() };
+        walk.follow(vec![0])?;
+        let starts = walk.sweep();
+        let (mut tried, mut unknown) = (BTreeSet::new(), false);
+        let indirect = |w: &Walk<'_>, tried: &BTreeSet<u64>| {
+            let open = |(at, i): &(&u64, &Instruction)| {
+                i.flow_control() == FlowControl::IndirectBranch && !tried.contains(*at)
+            };
+            w.reached.iter().find(open).map(|(at, _)| *at)
+        };
+        while let Some(at) = indirect(&walk, &tried) {
+            tried.insert(at);
+            let cases = walk.cases(at, &starts, memory);
+            unknown |= cases.is_empty();
+            walk.targets.extend(&cases);
+            walk.follow(cases)?;
         }
-        starts.insert(at.ip());
-        let exit = match at.flow_control() {
+        walk.rest(unknown)?;
+        let leaves = |i: &Instruction| match i.flow_control() {
             FlowControl::Return => true,
-            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
-                let target = at.near_branch_target();
-                // A jump back to the very start is a loop of the function's, or a call of itself in tail position.
-                let inside = target < size;
-                if inside {
-                    targets.insert(target);
-                }
-                !inside && at.flow_control() == FlowControl::UnconditionalBranch
-            }
+            FlowControl::UnconditionalBranch => walk.target(i).is_none_or(|t| t >= code.len() as u64),
             _ => false,
         };
-        if exit {
-            let offset = at.ip();
-            exits.push(Place { offset, emulated: emulated(&code[offset as usize..]), pushed: 0 });
+        let place = |&offset: &u64| Place { offset, emulated: emulated(&code[offset as usize..]), pushed: 0 };
+        let exits = walk.reached.iter().filter(|(_, i)| leaves(i)).map(|(at, _)| place(at)).collect();
+        Some((exits, walk.targets))
+    }
+
+    /// The instruction at a place, if it is one and ends before `end`.
+    fn decode(&self, at: u64, end: usize) -> Option<Instruction> {
+        let bytes = self.code.get(at as usize..end)?;
+        let i = Decoder::with_ip(64, bytes, self.address.wrapping_add(at), DecoderOptions::NONE).decode();
+        (!i.is_invalid()).then_some(i)
+    }
+
+    /// Where a direct jump or call leads.
+    fn target(&self, i: &Instruction) -> Option<u64> {
+        (i.op0_kind() == OpKind::NearBranch64).then(|| i.near_branch_target().wrapping_sub(self.address))
+    }
+
+    /// Goes along from these places; nothing if what is reached is not understood.
+    fn follow(&mut self, mut open: Vec<u64>) -> Option<()> {
+        let size = self.code.len();
+        while let Some(mut at) = open.pop() {
+            while !self.reached.contains_key(&at) {
+                let i = self.decode(at, size)?;
+                self.reached.insert(at, i);
+                at += i.len() as u64;
+                let target = self.target(&i).filter(|&t| t < size as u64);
+                match i.flow_control() {
+                    FlowControl::Return | FlowControl::Exception | FlowControl::IndirectBranch => break,
+                    FlowControl::Interrupt if i.mnemonic() == Mnemonic::Int3 => break,
+                    FlowControl::Call | FlowControl::IndirectCall => {
+                        // A call into the function's own middle may be a jump over constants.
+                        if target.is_some_and(|t| t != 0) {
+                            return None;
+                        }
+                        // Whoever is called last does not return.
+                        if at == size as u64 {
+                            break;
+                        }
+                    }
+                    flow => {
+                        // A jump back to the very start is a loop of the function's, or a call of itself in tail position.
+                        if let Some(t) = target {
+                            self.targets.insert(t);
+                            open.push(t);
+                        }
+                        if flow == FlowControl::UnconditionalBranch {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Where instructions begin if all is code.
+    fn sweep(&self) -> BTreeSet<u64> {
+        let decoder = Decoder::with_ip(64, self.code, 0, DecoderOptions::NONE);
+        decoder.into_iter().filter(|i| !i.is_invalid()).map(|i| i.ip()).collect()
+    }
+
+    /// Where the indirect jump at this place leads by its table; none if no table is found. How long the table is nobody knows: it is read
+    /// up to the first entry that leads to no instruction. One entry too many leads to an instruction all the same.
+    fn cases(&self, jump: u64, starts: &BTreeSet<u64>, memory: Read<'_>) -> Vec<u64> {
+        let Some((table, wide)) = self.table(jump) else {
+            return Vec::new();
+        };
+        let size = self.code.len() as u64;
+        // Constants among the code are not trusted.
+        if table.wrapping_sub(self.address) < size {
+            return Vec::new();
+        }
+        let width = if wide { 8 } else { 4 };
+        let bytes = memory(table, MAX_TABLE * width);
+        let leads_to = |e: &[u8]| {
+            let absolute = match *e {
+                [a, b, c, d] => table.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into()),
+                [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+                _ => return u64::MAX,
+            };
+            absolute.wrapping_sub(self.address)
+        };
+        bytes.chunks_exact(width).map(leads_to).take_while(|t| *t < size && starts.contains(t)).collect()
+    }
+
+    /// The table that an indirect jump goes by, as compilers write it: its address, and whether its entries are addresses of 8 bytes; else they
+    /// are of 4 bytes and count from the table.
+    fn table(&self, jump: u64) -> Option<(u64, bool)> {
+        let at = self.reached.get(&jump)?;
+        if at.op0_kind() == OpKind::Memory {
+            return Some((self.addresses(jump, at)?, true));
+        }
+        let to = at.op0_register();
+        let mut before = self.reached.range(..jump).rev().take(NEAR);
+        let (mut place, mut i) = before.find(|(_, i)| i.op0_kind() == OpKind::Register && i.op0_register() == to)?;
+        if i.mnemonic() == Mnemonic::Mov && i.op1_kind() == OpKind::Memory {
+            return Some((self.addresses(*place, i)?, true));
+        }
+        if i.mnemonic() != Mnemonic::Add || i.op1_kind() != OpKind::Register {
+            return None;
+        }
+        let parts = [to, i.op1_register()];
+        (place, i) = before.find(|(_, i)| i.mnemonic() == Mnemonic::Movsxd && parts.contains(&i.op0_register()))?;
+        let fits = i.op1_kind() == OpKind::Memory
+            && i.memory_index_scale() == 4
+            && i.memory_displacement64() == 0
+            && parts.contains(&i.memory_base());
+        if fits { Some((self.loaded(*place, i.memory_base())?, false)) } else { None }
+    }
+
+    /// The table of addresses that a memory operand reads.
+    fn addresses(&self, place: u64, i: &Instruction) -> Option<u64> {
+        if i.memory_index() == Register::None || i.memory_index_scale() != 8 {
+            return None;
+        }
+        match (i.memory_base(), i.memory_displacement64()) {
+            (Register::None, at) => Some(at),
+            (base, 0) => self.loaded(place, base),
+            _ => None,
         }
     }
-    targets.is_subset(&starts).then_some((exits, targets))
+
+    /// The address that was put into a register last before this place.
+    fn loaded(&self, place: u64, register: Register) -> Option<u64> {
+        let puts = |i: &&Instruction| {
+            i.mnemonic() == Mnemonic::Lea && i.op0_register() == register && i.is_ip_rel_memory_operand()
+        };
+        let i = self.reached.range(..place).rev().map(|(_, i)| i).find(puts)?;
+        Some(i.ip_rel_memory_address())
+    }
+
+    /// Looks through what was not reached; nothing if an execution might end there, or if two instructions that were reached overlap.
+    /// `unknown`: an indirect jump may lead there; else only an exception can, whose way into a part that was split off is no exit.
+    fn rest(&mut self, unknown: bool) -> Option<()> {
+        let size = self.code.len() as u64;
+        let mut end = 0;
+        let mut gaps = Vec::new();
+        for (at, len) in self.reached.iter().map(|(at, i)| (*at, i.len() as u64)).chain([(size, 0)]) {
+            if at < end {
+                return None;
+            }
+            gaps.push(end..at);
+            end = at + len;
+        }
+        for gap in gaps {
+            let mut at = gap.start;
+            while at < gap.end {
+                let i = self.decode(at, gap.end as usize)?;
+                let target = self.target(&i);
+                match i.flow_control() {
+                    FlowControl::Return => return None,
+                    FlowControl::UnconditionalBranch if unknown && target.is_none_or(|t| t >= size) => return None,
+                    FlowControl::Call => {}
+                    _ if target == Some(0) => return None,
+                    _ => self.targets.extend(target.filter(|&t| t < size)),
+                }
+                at += i.len() as u64;
+            }
+        }
+        Some(())
+    }
 }
 
 /// Whether the kernel runs the instruction itself: pushes of registers, one-byte no-ops, near jumps and calls.
@@ -121,14 +295,19 @@ fn emulated(code: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    /// Of a function that goes by no tables.
+    fn plain(code: &[u8], whole: bool) -> Shape {
+        shape(code, whole, 0x1000, &|_, _| panic!("there is no table"))
+    }
+
     #[test]
     fn returns_and_jumps_out_are_exits() {
-        // push rbp; test edi,edi; je +1 (over ret); ret; pop rbp; jmp far behind; nop; ret
-        let code = [0x55, 0x85, 0xff, 0x74, 0x01, 0xc3, 0x5d, 0xe9, 0x00, 0x10, 0x00, 0x00, 0x90, 0xc3];
-        let s = shape(&code, true);
+        // push rbp; test edi,edi; je +1 (over ret); ret; pop rbp; js +5 (over jmp); jmp far behind; ret
+        let code = [0x55, 0x85, 0xff, 0x74, 0x01, 0xc3, 0x5d, 0x78, 0x05, 0xe9, 0x00, 0x10, 0x00, 0x00, 0xc3];
+        let s = plain(&code, true);
         assert_eq!(s.entry, Place { offset: 0, emulated: true, pushed: 0 });
         let exits: Vec<(u64, bool)> = s.exits.iter().map(|e| (e.offset, e.emulated)).collect();
-        assert_eq!(exits, [(5, false), (7, true), (13, false)]);
+        assert_eq!(exits, [(5, false), (9, true), (14, false)]);
     }
 
     #[test]
@@ -137,41 +316,98 @@ mod tests {
         for (code, whole) in
             [(&[0x74u8, 0x01, 0x85, 0xff, 0xc3][..], true), (&[0xc3, 0x48][..], true), (&[0x55, 0xc3][..], false)]
         {
-            let s = shape(code, whole);
+            let s = plain(code, whole);
             assert!(s.exits.is_empty() && s.entry.offset == 0, "{code:x?}: {s:?}");
         }
-        assert!(shape(&[0xc3; EXITS + 1], true).exits.is_empty(), "too many to be told apart");
+        assert!(plain(&[0xc3; EXITS + 1], true).exits.is_empty(), "too many to be told apart");
     }
 
     #[test]
     fn an_entry_is_passed_once_and_is_cheap_if_it_can_be() {
         // endbr64; push rbp; pop rbp; ret
         let code = [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x5d, 0xc3];
-        assert_eq!(shape(&code, true).entry, Place { offset: 4, emulated: true, pushed: 0 });
+        assert_eq!(plain(&code, true).entry, Place { offset: 4, emulated: true, pushed: 0 });
         // The same with a loop back to the push: each turn would count as an entry.
         let code = [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x5d, 0xeb, 0xfc, 0xc3];
-        assert_eq!(shape(&code, true).entry.offset, 0);
+        assert_eq!(plain(&code, true).entry.offset, 0);
         // sub rsp,0x18; test edi,edi; je +0; add rsp,0x18; ret
         let code = [0x48, 0x83, 0xec, 0x18, 0x85, 0xff, 0x74, 0x00, 0x48, 0x83, 0xc4, 0x18, 0xc3];
-        assert_eq!(shape(&code, true).entry, Place { offset: 6, emulated: true, pushed: 0x18 });
+        assert_eq!(plain(&code, true).entry, Place { offset: 6, emulated: true, pushed: 0x18 });
         // mov eax,edi; ret
-        assert_eq!(shape(&[0x89, 0xf8, 0xc3], true).entry, Place::default());
+        assert_eq!(plain(&[0x89, 0xf8, 0xc3], true).entry, Place::default());
         // and rsp,-32; je +0; ret: how much is on the stack depends
         let code = [0x48, 0x83, 0xe4, 0xe0, 0x74, 0x00, 0xc3];
-        assert_eq!(shape(&code, true).entry.offset, 0);
+        assert_eq!(plain(&code, true).entry.offset, 0);
     }
 
     #[test]
     fn a_loop_to_the_very_start_is_told() {
         // inc dword [rdi]; jmp back to the start: left by nothing
-        let s = shape(&[0xff, 0x07, 0xeb, 0xfc], true);
+        let s = plain(&[0xff, 0x07, 0xeb, 0xfc], true);
         assert!(s.loops && s.whole && s.exits.is_empty(), "{s:?}");
-        assert!(!shape(&[0x55, 0x5d, 0xc3], true).loops);
+        assert!(!plain(&[0x55, 0x5d, 0xc3], true).loops);
+    }
+
+    /// Offsets of the exits, if they are known.
+    fn exits(s: &Shape) -> Option<Vec<u64>> {
+        s.whole.then(|| s.exits.iter().map(|e| e.offset).collect())
+    }
+
+    #[test]
+    fn constants_behind_a_jump_are_not_exits() {
+        // push rbp; lea rax,[rip+5]; movzx eax,byte [rax+rdi]; jmp over four bytes; pop rbp; ret
+        let mut code = vec![0x55, 0x48, 0x8d, 0x05, 0x06, 0, 0, 0, 0x0f, 0xb6, 0x04, 0x38, 0xeb, 0x04];
+        code.extend([0x90, 0x41, 0x42, 0xf4, 0x5d, 0xc3]);
+        assert_eq!(exits(&plain(&code, true)), Some(vec![19]));
+        // The same with bytes that would be returns: they might be the code of a landing pad, so no exits are known, and none is probed.
+        code[14..18].fill(0xc3);
+        let s = plain(&code, true);
+        assert_eq!((exits(&s), s.exits.len(), s.entry.offset), (None, 0, 0));
+        // As long as nothing is misread: jumps into two readings of the same bytes, a call over constants.
+        assert_eq!(exits(&plain(&[0x74, 0x01, 0xb8, 0x90, 0x90, 0x90, 0xc3, 0xc3], true)), None);
+        assert_eq!(exits(&plain(&[0xe8, 2, 0, 0, 0, 0xc3, 0xc3, 0x58, 0xc3], true)), None);
+        // Nothing follows a call that does not return, nor a trap; padding is none's.
+        assert_eq!(exits(&plain(&[0x74, 0x01, 0xc3, 0xe8, 0, 1, 0, 0], true)), Some(vec![2]));
+        assert_eq!(exits(&plain(&[0x74, 0x02, 0x0f, 0x0b, 0xc3, 0x66, 0x90, 0xcc], true)), Some(vec![4]));
+        // The end is run over.
+        assert_eq!(exits(&plain(&[0x74, 0x01, 0xc3, 0x90], true)), None);
+    }
+
+    #[test]
+    fn the_cases_of_a_switch_are_reached_by_its_table() {
+        // cmp edi,2; ja +0x13; lea rdx,[rip+..]; mov edi,edi; movsxd rax,[rdx+rdi*4]; add rax,rdx; notrack jmp rax; ret (default)
+        let mut code = vec![0x83, 0xff, 0x02, 0x77, 0x13, 0x48, 0x8d, 0x15, 0xf4, 0x0f, 0, 0, 0x89, 0xff, 0x48, 0x63];
+        code.extend([0x04, 0xba, 0x48, 0x01, 0xd0, 0x3e, 0xff, 0xe0, 0xc3]);
+        // Three cases: mov al,0; ret.
+        code.extend([0xb0, 0, 0xc3, 0xb0, 1, 0xc3, 0xb0, 2, 0xc3]);
+        // The table of three lies at 0x2000 of a function at 0x1000, and is followed by that of another function.
+        let entries = [25i32 - 0x1000, 28 - 0x1000, 31 - 0x1000, 0x4000];
+        let table: Vec<u8> = entries.iter().flat_map(|e| e.to_le_bytes()).collect();
+        let read = |at: u64, len: usize| {
+            assert_eq!(at, 0x2000);
+            table[..len.min(table.len())].to_vec()
+        };
+        assert_eq!(exits(&shape(&code, true, 0x1000, &read)), Some(vec![24, 27, 30, 33]));
+        // It cannot be read: the cases might leave.
+        assert_eq!(exits(&shape(&code, true, 0x1000, &|_, _| Vec::new())), None);
+        // An entry that leads into an instruction ends the table, and what is left might leave.
+        let read = |_: u64, _: usize| [25i32 - 0x1000, 29 - 0x1000].iter().flat_map(|e| e.to_le_bytes()).collect();
+        assert_eq!(exits(&shape(&code, true, 0x1000, &read)), None);
+        // Cases that only come back to the common end need no table.
+        code[25..].copy_from_slice(&[0xb0, 0, 0x90, 0xb0, 1, 0x90, 0x90, 0xeb, 0xf6]);
+        assert_eq!(exits(&shape(&code, true, 0x1000, &|_, _| Vec::new())), Some(vec![24]));
+        // jmp [0x2000+rdi*8]: addresses.
+        let code = [0xff, 0x24, 0xfd, 0, 0x20, 0, 0, 0xb0, 0, 0xc3, 0xb0, 1, 0xc3];
+        let read = |at: u64, _: usize| match at {
+            0x2000 => [0x1007u64, 0x100a, 0].iter().flat_map(|e| e.to_le_bytes()).collect(),
+            _ => Vec::new(),
+        };
+        assert_eq!(exits(&shape(&code, true, 0x1000, &read)), Some(vec![9, 12]));
     }
 
     #[test]
     fn rubbish_and_empty_code_do_no_harm() {
-        assert!(shape(&[], true).exits.is_empty());
+        assert!(plain(&[], true).exits.is_empty());
         let mut x = 7u64;
         for len in 0..600 {
             let code: Vec<u8> = (0..len)
@@ -180,7 +416,7 @@ mod tests {
                     (x >> 56) as u8
                 })
                 .collect();
-            let s = shape(&code, true);
+            let s = shape(&code, true, 0x1000, &|_, len| vec![0; len]);
             assert!(s.exits.iter().all(|e| (e.offset as usize) < len));
         }
     }

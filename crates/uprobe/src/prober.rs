@@ -92,10 +92,10 @@ impl Prober {
         // Exits first: an entry that is seen must not miss its exit.
         let exits = shape.exits.iter().enumerate().map(|(n, e)| ("left", e, n));
         for (name, place, exit) in exits.chain([("entered", &shape.entry, 0)]) {
-            let loops = u64::from(shape.loops && shape.whole) << 63;
+            let kind = u64::from(shape.loops && shape.whole) << 63 | u64::from(!shape.whole) << 62;
             let point = UProbeAttachPoint {
                 location: UProbeAttachLocation::AbsoluteOffset(start + place.offset),
-                cookie: Some(u64::from(slot) | (exit as u64) << 16 | u64::from(place.pushed) << 24 | loops),
+                cookie: Some(u64::from(slot) | (exit as u64) << 16 | u64::from(place.pushed) << 24 | kind),
             };
             let program = program(&mut self.ebpf, name)?;
             let link = program

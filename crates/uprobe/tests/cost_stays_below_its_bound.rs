@@ -16,7 +16,7 @@ fn windows_of_a_hot_function() {
         costs.emulated, costs.stepped
     );
     assert!(costs.emulated > 10.0 && costs.stepped > costs.emulated, "{costs:?}");
-    let mut program = Program::start("hot");
+    let mut program = Program::start("hot", "counted.c");
     let target = program.target();
     assert!(target.shape.entry.emulated);
     let id = duty.watch(target);

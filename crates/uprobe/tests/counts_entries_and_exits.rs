@@ -6,7 +6,7 @@ use common::{Program, duty, until};
 #[test]
 fn entries_exits_nesting_and_longjmp() {
     let Some(mut duty) = duty(None) else { return };
-    let mut program = Program::start("counted");
+    let mut program = Program::start("counted", "counted.c");
     let target = program.target();
     assert_eq!(target.shape.exits.len(), 3, "two returns and a tail call: {:?}", target.shape);
     let id = duty.watch(target);

@@ -16,9 +16,9 @@ use crate::history::History;
 use crate::report::{Event, Hang, Involved, SectionUse};
 use crate::sections::allowed;
 use busy::Suspect;
-use orbit_inspect::Maps;
 use orbit_inspect::functions::{self, Function, Missing, Wanted};
 use orbit_inspect::stacks::Frame;
+use orbit_inspect::{Maps, Memory};
 use orbit_uprobe::code::shape;
 use orbit_uprobe::{Duty, Error, State, Target};
 use spot::Spot;
@@ -136,7 +136,9 @@ impl Sections {
 
     /// Starts to probe a function.
     fn add(&mut self, key: (i32, usize), function: Function, window: usize) {
-        let shape = shape(&function.code, function.size != 0);
+        let memory = Memory::of(key.0);
+        let read = |at: u64, len: usize| memory.vec(at, len);
+        let shape = shape(&function.code, function.size != 0, function.address, &read);
         let target = Target { pid: key.0, file: function.file.clone(), start: function.offset, shape: shape.clone() };
         let duty = self.duty.as_mut().map(|d| d.watch(target));
         let history = History::new(window);

@@ -4,7 +4,7 @@
 use orbit_uprobe::code::shape;
 use orbit_uprobe::{Duty, State, Target};
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ pub struct Program {
     from: BufReader<ChildStdout>,
     pub file: PathBuf,
     pub start: u64,
+    pub address: u64,
     pub code: Vec<u8>,
 }
 
@@ -29,9 +30,10 @@ impl Drop for Program {
 }
 
 impl Program {
-    pub fn start(name: &str) -> Program {
+    /// Builds and starts a program of `tests/c`.
+    pub fn start(name: &str, source: &str) -> Program {
         let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/counted.c");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
         let built = Command::new("cc").args(["-O1", "-o"]).arg(&file).arg(source).status().expect("cc");
         assert!(built.success());
         let mut child = Command::new(&file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");
@@ -56,7 +58,7 @@ impl Program {
         let size = size.expect("its size") as usize;
         let bytes = std::fs::read(&file).expect("the program");
         let code = bytes[start as usize..start as usize + size].to_vec();
-        Program { child, to, from, file, start, code }
+        Program { child, to, from, file, start, address, code }
     }
 
     pub fn pid(&self) -> i32 {
@@ -64,7 +66,9 @@ impl Program {
     }
 
     pub fn target(&self) -> Target {
-        Target { pid: self.pid(), file: self.file.clone(), start: self.start, shape: shape(&self.code, true) }
+        // Neither program has a `switch`.
+        let shape = shape(&self.code, true, self.address, &|_, _| Vec::new());
+        Target { pid: self.pid(), file: self.file.clone(), start: self.start, shape }
     }
 
     /// Has it call the function so often in this way, and waits until it has.
