@@ -2,8 +2,8 @@
 //!
 //! Owns: the decision, and the chain from a waiting thread to whoever holds it up. Promises: a ring is told as soon as it stood still
 //! in two looks; a wait that nobody can end (a lost wake-up, a dead holder, a pipe with no one at the other end, a process in
-//! which every thread waits for another) after a second; a lock that is held too long after the limit. Refuses: waits with a time limit, waits at a
-//! thread's usual place, and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
+//! which every thread waits for another) after a second; a lock that is held too long after the limit. Refuses: waits with a time limit, rings through
+//! such a wait, waits at a thread's usual place, and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
 
 use crate::Ahd;
 use crate::describe::{AtLock, edges, words};
@@ -169,7 +169,7 @@ impl Ahd {
             Some(Verdict { why, of: tid, sure, others: Vec::new(), cycle: Vec::new(), allowed, joint: false })
         };
         match &wait {
-            Wait::Futex(f) if f.call.timed => None,
+            wait if timed(wait) => None,
             Wait::Futex(f) => {
                 let lock = matches!(
                     f.kind,
@@ -249,15 +249,16 @@ impl Ahd {
             sure,
         };
         let mut cycle = vec![edge(pid, tid, wait, ot, sure)];
-        // A chain is as sure as the least sure wait along it.
-        let mut least = sure;
+        // A chain is as sure as the least sure wait along it. One with a time limit ends by itself: no ring goes through it, and it is the
+        // last that counts.
+        let mut least = if timed(wait) { sure.min(Sure::Likely) } else { sure };
         // A lock on a file is a process': which of its threads would give it back is known only where there is one.
         let alone = |pid: i32| proc::Dir::open(pid).and_then(|d| d.tids()).is_ok_and(|t| t.len() == 1);
         let mut known = !matches!(wait, Wait::FileLock { .. }) || alone(op);
         // Who waits for the last holder.
         let mut behind = (pid, tid);
         let last = loop {
-            if (hp, ht) == (pid, tid) && known {
+            if (hp, ht) == (pid, tid) && known && !timed(wait) {
                 let allowed = self.config.hopeless();
                 why = in_a_ring(cycle.len(), tid, &why);
                 return Some(Verdict { why, of: tid, sure: least, others, cycle, allowed, joint: true });
@@ -273,6 +274,7 @@ impl Ahd {
             let sure = certainty(&held);
             least = least.min(sure);
             match &held {
+                held if timed(held) => break Some(held.clone()),
                 Wait::Futex(f) => match f.kind {
                     FutexKind::Mutex { owner: Owner::Thread { pid: p, tid: t } }
                     | FutexKind::RwLock { writer: Owner::Thread { pid: p, tid: t } } => {
@@ -517,6 +519,11 @@ fn in_a_ring(members: usize, first: i32, waits: &dyn std::fmt::Display) -> Strin
         1 => format!("thread {first} waits for itself: {waits}"),
         n => format!("{n} threads wait for each other in a ring: {waits}"),
     }
+}
+
+/// Whether a wait for a lock ends by itself.
+fn timed(wait: &Wait) -> bool {
+    matches!(wait, Wait::Futex(f) if f.call.timed)
 }
 
 /// How sure it is who holds up a thread in this wait.

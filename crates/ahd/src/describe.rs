@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub(crate) fn words(wait: &Wait) -> String {
     match wait {
         Wait::Running => "runs, or waits for a CPU".into(),
-        Wait::Futex(f) => format!("waits for {}", futex(f)),
+        Wait::Futex(f) => format!("waits for {}{}", futex(f), limit(f.call.timed)),
         Wait::Pipe { fd, direction, peers, named, .. } => {
             let (does, end) = match direction {
                 Direction::Read => ("bytes from", "written"),

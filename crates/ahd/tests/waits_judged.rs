@@ -2,7 +2,7 @@
 
 mod common;
 use common::{Dir, Program, Watcher};
-use orbit_ahd::{Config, Kind};
+use orbit_ahd::{Config, Event, Hang, Kind, Named};
 use orbit_inspect::Sure;
 use std::process::Command;
 use std::time::Duration;
@@ -96,6 +96,30 @@ fn two_processes_with_two_locks_on_files() {
     assert!(hang.why.contains("in a ring"), "{}", hang.why);
     watcher.run(Duration::from_secs(3));
     assert_eq!(watcher.hangs().len(), 1, "one hang, told once");
+}
+
+#[test]
+fn two_locks_crosswise_of_which_one_is_given_up_in_time() {
+    for processes in ["0", "1"] {
+        let limit = Duration::from_secs(2);
+        let Some((_dir, _program, mut watcher)) = start("judged-timed", "timed-ring", processes, limit) else {
+            return;
+        };
+        // Whoever waits without a time limit is told at the limit, and that the other one will give up.
+        let hang = watcher.hang();
+        assert!(hang.cycle.is_empty() && hang.sure <= Sure::Likely && hang.progress >= 2_000_000_000, "{hang:#?}");
+        assert!(hang.why.ends_with("with a time limit") && !hang.why.contains("ring"), "{}", hang.why);
+    }
+    // Neither is it a ring inside a section.
+    let dir = Dir::new("judged-timed-section");
+    let Some(fares) = dir.program() else { return };
+    let program = Program::start(Command::new(fares).args(["timed-ring", "0"]));
+    let section = Named { name: "crossing".into(), function: "in_a_timed_ring".parse().expect("a function") };
+    let limit = Duration::from_secs(2);
+    let mut watcher = Watcher::of(program.pid(), Config { limit, sections: vec![section], ..Config::default() });
+    let timed = |h: &Hang| h.section.is_some() && h.why.starts_with(&format!("thread {} ", h.tid));
+    watcher.until("both", |all| all.iter().filter(|e| matches!(e, Event::Hang(h) if timed(h))).count() == 2);
+    assert!(watcher.hangs().iter().all(|h| h.cycle.is_empty() && h.sure <= Sure::Likely), "{:#?}", watcher.hangs());
 }
 
 #[test]

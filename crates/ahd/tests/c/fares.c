@@ -321,6 +321,39 @@ static void *in_a_ring(void *a) {
     return a;
 }
 
+static pthread_mutex_t *crossed;
+
+// One of two, threads or processes, that hold a lock each and want the other's. The second one gives up after some 1000 s.
+KEEP void *in_a_timed_ring(void *a) {
+    intptr_t mine = (intptr_t)a;
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    t.tv_sec += 1000;
+    pthread_mutex_lock(&crossed[mine]);
+    poll(NULL, 0, 300);
+    if (mine == 0) pthread_mutex_lock(&crossed[1]);
+    else pthread_mutex_timedlock(&crossed[0], &t);
+    for (;;) pause();
+}
+
+static void crosses(int processes) {
+    pthread_mutexattr_t at;
+    pthread_t t;
+    crossed = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (crossed == MAP_FAILED) exit(3);
+    pthread_mutexattr_init(&at);
+    if (processes) pthread_mutexattr_setpshared(&at, PTHREAD_PROCESS_SHARED);
+    for (int i = 0; i < 2; i++) pthread_mutex_init(&crossed[i], &at);
+    for (intptr_t i = 0; i < 2; i++) {
+        if (!processes) pthread_create(&t, NULL, in_a_timed_ring, (void *)i);
+        else if (fork() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            in_a_timed_ring((void *)i);
+        }
+    }
+    for (;;) pause();
+}
+
 static void *spins_when_asked(void *a) {
     while (!asked) poll(NULL, 0, 20);
     still_here();
@@ -442,6 +475,8 @@ int main(int argc, char **argv) {
         pthread_create(&t, NULL, holds, NULL);
         poll(NULL, 0, 100);
         pthread_mutex_lock(&other);
+    } else if (!strcmp(way, "timed-ring")) {
+        crosses(number != 0);
     } else if (!strcmp(way, "long-call")) {
         while (!asked) poll(NULL, 0, 20);
         one_long_call();
