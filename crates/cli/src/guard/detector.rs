@@ -27,7 +27,7 @@ pub enum News {
 #[derive(Clone, Debug)]
 pub struct About {
     pub module: String,
-    /// `loaded`, `failed`, `reloaded`, `gave up`, `refused`, `said`, `unloaded` or `in-process`.
+    /// `loaded`, `failed`, `reloaded`, `gave up`, `refused`, `said`, `dropped`, `unloaded` or `in-process`.
     pub state: &'static str,
     pub text: String,
     /// Its process; 0 if it has none.

@@ -175,6 +175,7 @@ pub fn words(report: Report) -> (&'static str, String) {
         Report::Reloaded { missed } => ("reloaded", format!("events missed so far: {missed}")),
         Report::GaveUp => ("gave up", "it failed too often and stays unloaded".to_owned()),
         Report::Refused(why) => ("refused", why),
+        Report::Dropped(reports) => ("dropped", format!("{reports} reports: nobody read them in time")),
         other => ("said", format!("{other:?}")),
     }
 }

@@ -70,6 +70,8 @@ pub enum Report {
     GaveUp,
     /// Something that it asked was refused, though it has no ticket for a reply.
     Refused(String),
+    /// So many reports were thrown away in this place, because nobody read them in time.
+    Dropped(u64),
 }
 
 /// How a module stands.
@@ -104,6 +106,8 @@ struct Shared {
 struct Known {
     status: ModuleStatus,
     reports: VecDeque<Report>,
+    /// Reports thrown away that the reader was not told of yet: older than all that wait.
+    dropped: u64,
     client: Option<Arc<Client>>,
     guarded: Vec<u32>,
     stop: bool,
@@ -123,6 +127,7 @@ impl Shared {
         if known.reports.len() == REPORTS {
             known.reports.pop_front();
             known.status.unread += 1;
+            known.dropped += 1;
         }
         known.reports.push_back(report);
         eventfd::signal(self.ready.as_fd());
@@ -159,6 +164,9 @@ impl Installed {
         let until = Instant::now() + timeout;
         let mut known = lock(&self.shared.state);
         loop {
+            if known.dropped != 0 {
+                return Some(Report::Dropped(std::mem::take(&mut known.dropped)));
+            }
             if let Some(report) = known.reports.pop_front() {
                 if known.reports.is_empty() {
                     eventfd::drain(self.shared.ready.as_fd());

@@ -1,8 +1,8 @@
 //! What a module is: [`Module`], and what it can ask of the core: [`Context`].
 //!
 //! A module runs in a process of its own and knows nothing of the platform. It is called with one thing at a time and answers by
-//! asking: everything it asks for leaves its process when it returns, so nothing it does can block the core. What it asked is
-//! done in order; a command's reply comes back by [`Module::reply`].
+//! asking: everything it asks for leaves its process when it returns, or before by [`Context::hand_over`], so nothing it does can block
+//! the core. What it asked is done in order; a command's reply comes back by [`Module::reply`].
 
 use crate::{
     command::{Command, Reply},
@@ -96,6 +96,27 @@ impl Context {
     /// it is told to whoever runs the core.
     pub fn fail(&mut self, why: impl Into<String>) {
         self.asks.push(Ask::Fail { why: why.into() });
+    }
+
+    /// Has all that was asked so far leave the process now: a module that fails later in the same call has asked it all the same. Waits
+    /// while the core takes nothing.
+    pub fn hand_over(&mut self) {
+        // What could not leave is tried once more when the call returns, where it counts as a failure.
+        let _ = self.leave();
+    }
+
+    /// Pushes what was asked.
+    pub(super) fn leave(&mut self) -> orbit::Result<()> {
+        if self.asks.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        self.asks.put(&mut bytes);
+        let mut update = orbit::Update::new();
+        update.data(&bytes);
+        orbit::push(&update)?;
+        self.asks.clear();
+        Ok(())
     }
 
     /// Events that earlier lives of the module did not see, since it was installed.

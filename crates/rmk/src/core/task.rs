@@ -49,15 +49,7 @@ pub(super) unsafe extern "C" fn run<M: Module>(store: *mut c_void, args: *mut c_
             }
         }
     }
-    if context.asks.is_empty() {
-        return 0;
-    }
-    let mut bytes = Vec::new();
-    context.asks.put(&mut bytes);
-    context.asks.clear();
-    let mut update = orbit::Update::new();
-    update.data(&bytes);
-    match orbit::push(&update) {
+    match context.leave() {
         Ok(()) => 0,
         Err(_) => NOT_UNDERSTOOD,
     }
