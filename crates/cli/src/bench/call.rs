@@ -112,7 +112,7 @@ struct Rivals {
 }
 
 pub fn run(args: &Args) -> out::Done {
-    let mut bench = Bench::start("call", &args.common);
+    let mut bench = Bench::start("call", &args.common)?;
     let places = Places::find();
     // First, while this program has one thread and little memory.
     let piped = Piped::start(&places)?;

@@ -57,7 +57,7 @@ unsafe extern "C" fn nothing(_: *mut c_void, _: *mut c_void) -> c_long {
 }
 
 pub fn run(args: &Args) -> out::Done {
-    let mut bench = Bench::start("create", &args.common);
+    let mut bench = Bench::start("create", &args.common)?;
     let quick = args.common.quick;
     let all: &[u64] = if quick { &SIZES_QUICK } else { &SIZES };
     let free = machine::memory_available().saturating_sub(MARGIN);

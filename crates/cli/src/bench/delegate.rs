@@ -134,7 +134,7 @@ impl Transactions {
 }
 
 pub fn run(args: &Args) -> out::Done {
-    let mut bench = Bench::start("delegate", &args.common);
+    let mut bench = Bench::start("delegate", &args.common)?;
     orbit::init()?;
     let quick = args.common.quick;
     let counts: &[usize] = if quick { &[1000, 10_000] } else { &[100, 1000, 10_000, 100_000] };

@@ -51,7 +51,7 @@ unsafe extern "C" fn nothing(_: *mut c_void, _: *mut c_void) -> c_long {
 }
 
 pub fn run(args: &Args) -> out::Done {
-    let mut bench = Bench::start("incremental", &args.common);
+    let mut bench = Bench::start("incremental", &args.common)?;
     orbit::init()?;
     let quick = args.common.quick;
     let sizes: &[usize] = if quick { &SIZES_QUICK } else { &SIZES };

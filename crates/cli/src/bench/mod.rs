@@ -24,9 +24,9 @@ use crate::out::{self, BAD, Done, FAINT, Failure, GOOD, HEAD, PLAIN, Table};
 use plot::Chart;
 use reach::Reach;
 use serde::Serialize;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Measures what orbits cost on this machine, against threads, pipes and fork.
@@ -78,9 +78,38 @@ pub fn run(args: &Args) -> Done {
     }
 }
 
+/// A file for a result: opened before the first measurement, and what was in it is there until the result is.
+struct Target {
+    path: PathBuf,
+    file: File,
+}
+
+impl Target {
+    fn open(path: &Path) -> Result<Target, Failure> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|error| Target::cannot(path, error))?;
+        Ok(Target { path: path.to_owned(), file })
+    }
+
+    fn cannot(path: &Path, error: impl std::fmt::Display) -> Failure {
+        Failure::text(format!("cannot write {}: {error}", path.display()))
+    }
+
+    /// Puts this in place of what was there.
+    fn write(&self, result: impl FnOnce(&mut BufWriter<&File>) -> Result<(), Failure>) -> Result<(), Failure> {
+        let emptied =
+            self.file.metadata().and_then(|about| if about.is_file() { self.file.set_len(0) } else { Ok(()) });
+        let why = |error: Failure| Target::cannot(&self.path, error);
+        emptied.map_err(|error| why(error.into()))?;
+        result(&mut BufWriter::new(&self.file)).map_err(why)
+    }
+}
+
 /// A bench that runs: collects notes and bounds, and writes the result.
 pub struct Bench {
     name: &'static str,
+    json: Option<Target>,
+    plot: Option<Target>,
     watch: machine::Watch,
     notes: Vec<String>,
     reaches: Vec<Reach>,
@@ -100,13 +129,17 @@ struct Report<'a, R> {
 }
 
 impl Bench {
-    /// Begins.
-    pub fn start(name: &'static str, common: &Common) -> Bench {
-        let mut bench = Bench { name, watch: machine::Watch::start(), notes: Vec::new(), reaches: Vec::new() };
+    /// Begins. An error where a file that the result shall go to cannot be written.
+    pub fn start(name: &'static str, common: &Common) -> Result<Bench, Failure> {
+        let open = |path: Option<&PathBuf>| path.map(|path| Target::open(path)).transpose();
+        let json = open(common.json.as_ref().filter(|path| path.as_os_str() != "-"))?;
+        let plot = open(common.plot.as_ref())?;
+        let watch = machine::Watch::start();
+        let mut bench = Bench { name, json, plot, watch, notes: Vec::new(), reaches: Vec::new() };
         if common.quick {
             bench.note("a quick run: few samples".to_owned());
         }
-        bench
+        Ok(bench)
     }
 
     /// Something that a reader of the result must know.
@@ -119,7 +152,7 @@ impl Bench {
         self.reaches.extend(reaches);
     }
 
-    /// Writes the result where it was asked for.
+    /// Writes the result where it was asked for: whatever becomes of one place, the others have it.
     pub fn finish<R: Serialize>(&self, common: &Common, rows: &[R], table: &Table, chart: Chart) -> Done {
         let report = Report {
             bench: self.name,
@@ -131,24 +164,18 @@ impl Bench {
             reach: &self.reaches,
             notes: &self.notes,
         };
-        if let Some(path) = &common.plot {
-            let why = |error| Failure::text(format!("cannot write {}: {error}", path.display()));
-            std::fs::write(path, chart.svg()).map_err(why)?;
-        }
-        match &common.json {
-            Some(path) if path.as_os_str() == "-" => {
-                out::json(&mut anstream::stdout().lock(), &report)?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            Some(path) => {
-                let file = File::create(path);
-                let file = file.map_err(|error| Failure::text(format!("cannot write {}: {error}", path.display())))?;
-                out::json(&mut BufWriter::new(file), &report)?;
-            }
-            None => {}
-        }
-        self.write(&report.machine, table)?;
-        Ok(ExitCode::SUCCESS)
+        let shown = match &common.json {
+            Some(path) if path.as_os_str() == "-" => out::json(&mut anstream::stdout().lock(), &report),
+            _ => self.write(&report.machine, table),
+        };
+        let json = self.json.as_ref().map_or(Ok(()), |target| target.write(|to| out::json(to, &report)));
+        let plot = self.plot.as_ref().map_or(Ok(()), |target| {
+            target.write(|to| {
+                to.write_all(chart.svg().as_bytes())?;
+                Ok(to.flush()?)
+            })
+        });
+        json.and(plot).and(shown).map(|()| ExitCode::SUCCESS)
     }
 
     fn write(&self, machine: &machine::Machine, table: &Table) -> Result<(), Failure> {

@@ -61,7 +61,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn run(args: &Args) -> out::Done {
     let quick = args.common.quick;
-    let mut bench = Bench::start("pins", &args.common);
+    let mut bench = Bench::start("pins", &args.common)?;
     // Before the core makes a thread.
     let mut child = Child::start()?;
     let core = Core::new().map_err(text)?;

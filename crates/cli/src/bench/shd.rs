@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Done {
     let script = script(args.lab.as_deref())?;
     let (runs, load) = if quick { (14, 20) } else { (154, 600) };
     let (runs, load) = (args.runs.unwrap_or(runs), args.load.unwrap_or(load));
-    let mut bench = Bench::start("shd", &args.common);
+    let mut bench = Bench::start("shd", &args.common)?;
     let mut command = Command::new(&script);
     command.args(["--runs", &runs.to_string(), "--load", &load.to_string()]);
     if !quick {

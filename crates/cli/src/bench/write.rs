@@ -49,7 +49,7 @@ unsafe extern "C" fn nothing(_: *mut c_void, _: *mut c_void) -> c_long {
 }
 
 pub fn run(args: &Args) -> out::Done {
-    let mut bench = Bench::start("write", &args.common);
+    let mut bench = Bench::start("write", &args.common)?;
     orbit::init()?;
     let quick = args.common.quick;
     let counts: &[usize] = if quick { &[64, 512] } else { &[16, 64, 256, 512, 1024, 4096] };

@@ -147,7 +147,7 @@ impl Lines {
 }
 
 pub fn run(args: &Args) -> out::Done {
-    let mut lines = Lines { bench: Bench::start("ahd", &args.common), rows: Vec::new(), series: Vec::new() };
+    let mut lines = Lines { bench: Bench::start("ahd", &args.common)?, rows: Vec::new(), series: Vec::new() };
     scratch::catch_signals();
     // What was found before a part failed is shown all the same.
     let ended = parts(args, &Scratch::new()?, &mut lines);
