@@ -81,7 +81,9 @@ pub extern "C" fn orbit_version() -> *const c_char {
 /// See `include/orbit.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn orbit_strerror(error: c_int) -> *const c_char {
-    let sentence = match error.unsigned_abs() as c_int {
+    // The least number has no positive one, and stays as it is.
+    let number = error.wrapping_abs();
+    let sentence = match number {
         0 => c"no error",
         libc::EINVAL => c"an argument makes no sense: null, misaligned, out of range",
         libc::EBADF => c"not a handle of this kind, or one that was freed or destroyed",
@@ -107,7 +109,7 @@ pub extern "C" fn orbit_strerror(error: c_int) -> *const c_char {
         libc::ENOMEM => c"out of memory",
         libc::EIO => c"an error of input or output, or a fault in the library itself",
         // SAFETY: gives a string that stays until this thread's next strerror.
-        _ => return unsafe { libc::strerror(error.saturating_abs()) },
+        _ => return unsafe { libc::strerror(number) },
     };
     sentence.as_ptr()
 }

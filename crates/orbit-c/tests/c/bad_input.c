@@ -1,5 +1,6 @@
 /* Bad input of every kind gives a clear error and costs nothing: afterwards a call still works. */
 #include "check.h"
+#include <limits.h>
 #include <stdint.h>
 #include <sys/mman.h>
 
@@ -205,6 +206,9 @@ int main(void)
     GIVES(orbit_destroy(orbit), -EBADF);
     GIVES(orbit_call(orbit, 1, &area, NULL, NULL, 0, &end), -EBADF);
     CHECK(strstr(orbit_last_error(), "destroyed") && strlen(orbit_strerror(-EBADF)) > 0);
+    CHECK(strcmp(orbit_strerror(EBADF), orbit_strerror(-EBADF)) == 0);
+    CHECK(strstr(orbit_strerror(INT_MAX), "2147483647") && strstr(orbit_strerror(-INT_MAX), " 2147483647"));
+    CHECK(strstr(orbit_strerror(INT_MIN), "-2147483648"));
     free(wrong[4]);
     return 0;
 }
