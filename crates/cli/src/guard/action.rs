@@ -83,12 +83,23 @@ pub fn ends(pid: i32, signal: i32) -> bool {
     if signal == libc::SIGKILL {
         return true;
     }
-    let status = orbit_linux::procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
-    let has = |name: &str| {
-        let bits = status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        bits.and_then(|bits| u64::from_str_radix(bits, 16).ok()).is_none_or(|bits| bits >> (signal - 1) & 1 == 1)
+    !HARMLESS.contains(&signal) && !["SigBlk:", "SigIgn:", "SigCgt:"].into_iter().any(|set| is_in(pid, set, signal))
+}
+
+/// Signals that ask for the end of the process: SIGTERM and SIGINT, unless it ignores them, and others that end it.
+pub fn asks_to_end(pid: i32) -> Vec<i32> {
+    let asks = |signal: &i32| match *signal {
+        libc::SIGTERM | libc::SIGINT => !is_in(pid, "SigIgn:", *signal),
+        other => ends(pid, other),
     };
-    !HARMLESS.contains(&signal) && !["SigBlk:", "SigIgn:", "SigCgt:"].into_iter().any(has)
+    program::FORWARDED.into_iter().filter(asks).collect()
+}
+
+/// Whether a set of its signals, by the name it has in `status`, has this one. So it has where that cannot be read; of one that has ended each is empty.
+fn is_in(pid: i32, set: &str, signal: i32) -> bool {
+    let status = orbit_linux::procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
+    let bits = status.lines().find_map(|line| line.strip_prefix(set)).map(str::trim);
+    bits.and_then(|bits| u64::from_str_radix(bits, 16).ok()).is_none_or(|bits| bits >> (signal - 1) & 1 == 1)
 }
 
 /// Runs the shell command of `exec:`, with the report as JSON on its stdin and its main points in the environment. Does not wait

@@ -322,8 +322,11 @@ impl Guard {
         })
     }
 
-    /// Kills the program with all that is watched of it, and all that it made where orphans are adopted, and starts it anew; an exit status if that fails.
+    /// Kills the program with all that is watched of it, and all that it made where orphans are adopted, and starts it anew; an exit status if that fails,
+    /// or if a signal asks for the end meanwhile.
     fn restart(&mut self, hung: i32) -> Option<ExitCode> {
+        // Asked before: afterwards it is gone.
+        let ending = action::asks_to_end(self.pid);
         let mut gone = BTreeSet::from_iter(self.detector.pids());
         for &pid in &gone {
             if let Ok(fd) = orbit_linux::pidfd::open(pid) {
@@ -344,7 +347,13 @@ impl Guard {
         if self.started.elapsed() > RESTART_CALM {
             self.pause = RESTART_PAUSE;
         }
-        std::thread::sleep(self.pause);
+        if let Some(signal) = self.asked_to_end(&ending) {
+            self.teller.did(
+                format!("killed the program, and did not start it again: signal {signal} asked for its end"),
+                hung,
+            );
+            return Some(ExitCode::from(program::ended_by(signal)));
+        }
         self.pause = (self.pause * 2).min(RESTART_MOST);
         let again = program::start(&self.program, &self.signals, self.limit)
             .and_then(|c| Ok((orbit_linux::pidfd::open(c.id() as i32)?, c)));
@@ -362,6 +371,21 @@ impl Guard {
         self.detector.watch(self.pid);
         self.teller.did(format!("killed the program and started it again as process {}", self.pid), self.pid);
         None
+    }
+
+    /// Waits for the pause before a restart; answers which of these signals came, if one did. Others are for a program that is gone.
+    fn asked_to_end(&mut self, ending: &[i32]) -> Option<i32> {
+        let until = Instant::now() + self.pause;
+        loop {
+            if let Some(signal) = self.signals.take(None).into_iter().find(|signal| ending.contains(signal)) {
+                return Some(signal);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            // Where it cannot wait for signals it goes on at once.
+            if left.is_zero() || orbit_linux::poll::poll(&mut self.signals.polled(), Some(left)).is_err() {
+                return None;
+            }
+        }
     }
 
     /// Ends what the program made and has not ended with it.

@@ -208,9 +208,14 @@ pub fn as_given(command: &mut Command, signals: &Signals, limit: libc::rlimit) {
 pub fn status(of: std::process::ExitStatus) -> u8 {
     match (of.code(), of.signal()) {
         (Some(code), _) => code as u8,
-        (None, Some(signal)) => 128u8.wrapping_add(signal as u8),
+        (None, Some(signal)) => ended_by(signal),
         (None, None) => 125,
     }
+}
+
+/// The exit status a shell would give for a program that this signal ended.
+pub fn ended_by(signal: i32) -> u8 {
+    128u8.wrapping_add(signal as u8)
 }
 
 /// The exit status for a program that could not be started, as `env` has it.
