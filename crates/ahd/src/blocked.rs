@@ -6,6 +6,7 @@
 //! such a wait, waits at a thread's usual place, and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
 
 use crate::Ahd;
+use crate::common_memory::shares_memory;
 use crate::describe::{AtLock, edges, words};
 use crate::learn::takes_work;
 use crate::proc;
@@ -425,6 +426,11 @@ impl Ahd {
         {
             return None;
         }
+        // Another process may wake them, by memory that is its own as well.
+        let shared = shares_memory(pid, tid);
+        if shared == Some(true) {
+            return None;
+        }
         let n = tids.len();
         let mut why = match n {
             1 => format!("process {pid} has one thread, which waits for another one: nobody is there to wake it"),
@@ -432,13 +438,18 @@ impl Ahd {
                 "each of the {n} threads of process {pid} waits for another one, and nobody is left to wake them"
             ),
         };
+        let mut sure = Sure::Likely;
+        if shared.is_none() {
+            why += "; whether another process shares its memory cannot be seen";
+            sure = Sure::Guess;
+        }
         let mut of = tid;
         if let Some((t, wait)) = at_a_pipe.filter(|(t, _)| *t != tid) {
             why += &format!("; thread {t} {}", words(&wait));
             of = t;
         }
         let others = tids.into_iter().filter(|&t| t != of).map(|t| (pid, t)).collect();
-        Some(Verdict { why, of, sure: Sure::Likely, others, cycle: Vec::new(), allowed: hopeless, joint: true })
+        Some(Verdict { why, of, sure, others, cycle: Vec::new(), allowed: hopeless, joint: true })
     }
 
     /// Notes the call that a thread is told to be blocked in: as long as it sleeps there it has not got on.

@@ -11,6 +11,7 @@
 
 mod blocked;
 mod busy;
+mod common_memory;
 mod config;
 mod describe;
 mod exam;

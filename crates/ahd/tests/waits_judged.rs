@@ -123,6 +123,18 @@ fn two_locks_crosswise_of_which_one_is_given_up_in_time() {
 }
 
 #[test]
+fn the_only_thread_of_a_process_whose_memory_another_one_shares() {
+    let limit = Duration::from_secs(600);
+    quiet("judged-memory", "shares-memory", "5", limit, Duration::from_secs(7));
+    // A copy is of no use.
+    let Some((_dir, program, mut watcher)) = start("judged-copy", "copies-memory", "2", limit) else { return };
+    let hang = watcher.hang();
+    assert!(hang.pid == program.pid() && hang.why.contains("nobody is there to wake it"), "{hang:#?}");
+    // Where the kernel may not be asked it is a guess.
+    assert!(hang.sure <= Sure::Likely, "{hang:#?}");
+}
+
+#[test]
 fn a_lock_of_a_descriptor() {
     let Some((_dir, _program, mut watcher)) = start("judged-ofd", "of-descriptor", "DIR/lock", Duration::from_secs(2))
     else {

@@ -5,6 +5,8 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -321,6 +323,26 @@ static void *in_a_ring(void *a) {
     return a;
 }
 
+static sem_t given;
+
+static int gives(void *a) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    poll(NULL, 0, (int)(*(double *)a * 1e3));
+    sem_post(&given);
+    for (;;) pause();
+}
+
+// Waits, alone, for what a child gives after so many seconds: into memory that both share, or into the child's own copy.
+static void takes_from_child(double seconds, int shared) {
+    static char stack[64 << 10] __attribute__((aligned(16)));
+    sem_init(&given, 0, 0);
+    signal(SIGUSR1, SIG_DFL);
+    if (clone(gives, stack + sizeof stack, (shared ? CLONE_VM : 0) | SIGCHLD, &seconds) < 0) exit(3);
+    while (sem_wait(&given) != 0) {
+    }
+    for (;;) pause();
+}
+
 static pthread_mutex_t *crossed;
 
 // One of two, threads or processes, that hold a lock each and want the other's. The second one gives up after some 1000 s.
@@ -475,6 +497,8 @@ int main(int argc, char **argv) {
         pthread_create(&t, NULL, holds, NULL);
         poll(NULL, 0, 100);
         pthread_mutex_lock(&other);
+    } else if (!strcmp(way, "shares-memory") || !strcmp(way, "copies-memory")) {
+        takes_from_child(number, *way == 's');
     } else if (!strcmp(way, "timed-ring")) {
         crosses(number != 0);
     } else if (!strcmp(way, "long-call")) {
