@@ -28,8 +28,10 @@ impl Module for Talks {
             context.report(format!("report {n}"));
         }
         context.hand_over();
-        while self.fails {
-            std::hint::spin_loop();
+        if self.fails {
+            loop {
+                std::hint::spin_loop();
+            }
         }
     }
 }
