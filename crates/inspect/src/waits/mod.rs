@@ -17,7 +17,7 @@ mod thread;
 pub use call::{Call, name as call_name};
 pub use futex::Waiting;
 pub use owner::{Owner, inner_id};
-pub use peers::Direction;
+pub use peers::{Direction, Ends};
 pub use thread::{State, ThreadState};
 
 use crate::{Error, Maps, Memory, Sure};
@@ -224,16 +224,20 @@ pub struct Watched {
 impl Watched {
     /// Begins to look at a process. Fails if there is none.
     pub fn new(pid: i32) -> Result<Watched, Error> {
-        let mut w = Watched {
-            pid,
-            threads: BTreeMap::new(),
-            room: files::room(),
-            compat: files::is_32bit(pid),
-            stale: false,
-            foreign: None,
-        };
+        let mut w = Watched::empty(pid, files::room());
         w.refresh()?;
         Ok(w)
+    }
+
+    /// The same for a look at a few threads now and then: it keeps no descriptors open.
+    pub fn of_few(pid: i32) -> Result<Watched, Error> {
+        let mut w = Watched::empty(pid, 0);
+        w.refresh()?;
+        Ok(w)
+    }
+
+    fn empty(pid: i32, room: usize) -> Watched {
+        Watched { pid, threads: BTreeMap::new(), room, compat: files::is_32bit(pid), stale: false, foreign: None }
     }
 
     /// The process' id.
@@ -283,10 +287,15 @@ impl Watched {
     /// What one thread waits for. Blocks for no longer than reading `/proc` takes; finding the other end of a pipe or
     /// socket looks at the descriptors of every process and takes milliseconds.
     pub fn wait_of(&mut self, tid: i32) -> Wait {
+        self.wait_of_by(tid, &mut Ends::default())
+    }
+
+    /// The same, for many threads at a time: who holds the other ends is looked up in `ends`, which is read once.
+    pub fn wait_of_by(&mut self, tid: i32, ends: &mut Ends) -> Wait {
         let pid = self.pid;
         let Some(kept) = self.threads.get_mut(&tid) else {
             if self.refresh().is_ok() && self.threads.contains_key(&tid) {
-                return self.wait_of(tid);
+                return self.wait_of_by(tid, ends);
             }
             return Wait::Ended;
         };
@@ -321,11 +330,11 @@ impl Watched {
             Seen::In(call) if disk && !matches!(call.nr, libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3) => {
                 Wait::Disk { wchan: files::wchan(tid), call: Some(call) }
             }
-            Seen::In(call) => self.in_call(pid, tid, call),
+            Seen::In(call) => self.in_call(pid, tid, call, ends),
         }
     }
 
-    fn in_call(&self, pid: i32, tid: i32, mut call: Call) -> Wait {
+    fn in_call(&self, pid: i32, tid: i32, mut call: Call, ends: &mut Ends) -> Wait {
         if call.nr == libc::SYS_restart_syscall {
             // A timed wait that a stop interrupted; the arguments are still those of the first call.
             let code = Memory::of(pid).bytes::<7>(call.pc.wrapping_sub(7)).unwrap_or_default();
@@ -359,7 +368,7 @@ impl Watched {
                 Wait::Epoll { fds: peers::watched(pid, tid, a[0] as i32), timed: a[3] as i32 >= 0 }
             }
             libc::SYS_epoll_pwait2 => Wait::Epoll { fds: peers::watched(pid, tid, a[0] as i32), timed: a[3] != 0 },
-            _ => peers::of_descriptor(pid, tid, &call).unwrap_or(Wait::Other(call)),
+            _ => peers::of_descriptor(pid, tid, &call, ends).unwrap_or(Wait::Other(call)),
         }
     }
 

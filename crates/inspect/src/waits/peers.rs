@@ -7,6 +7,7 @@ use super::Wait;
 use super::call::{Call, name};
 use super::socket;
 use crate::{Memory, procfs};
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
@@ -19,8 +20,54 @@ pub enum Direction {
     Write,
 }
 
+/// Who holds which pipe and socket, of one moment: when something of it is first asked for it is read for all, and not again. So the
+/// waits of many threads are told at the price of one, but what has changed since is not seen.
+#[derive(Debug, Default)]
+pub struct Ends {
+    /// Processes that hold what a link such as `pipe:[1]` stands for, by that, and the modes they have it open in (of pipes only).
+    held: Option<HashMap<String, Vec<(i32, u32)>>>,
+    /// The sockets of each network namespace.
+    pub(super) sockets: HashMap<String, socket::Table>,
+}
+
+impl Ends {
+    /// Processes that have a descriptor with this link, sorted; with `writable`, only such as may be written to (or not).
+    pub(super) fn holders(&mut self, link: &str, writable: Option<bool>) -> Vec<i32> {
+        if !nameless(link) {
+            return holders(link, writable);
+        }
+        let held = self.held.get_or_insert_with(all_held);
+        let may = |mode: u32| writable.is_none_or(|w| mode & need(w) != 0);
+        let all = held.get(link).into_iter().flatten();
+        let mut pids: Vec<i32> = all.filter(|&&(_, mode)| may(mode)).map(|&(pid, _)| pid).collect();
+        pids.dedup();
+        pids
+    }
+}
+
+/// Whether a link is to a pipe or a socket, which only descriptors lead to.
+fn nameless(link: &str) -> bool {
+    inside(link, "pipe:[").or(inside(link, "socket:[")).is_some()
+}
+
+/// All pipes and sockets of all processes; of each the processes are sorted.
+fn all_held() -> HashMap<String, Vec<(i32, u32)>> {
+    let mut held: HashMap<String, Vec<(i32, u32)>> = HashMap::new();
+    for pid in procfs::ids("/proc").unwrap_or_default() {
+        for e in descriptors(pid) {
+            let link = fs::read_link(e.path()).ok().and_then(|l| l.into_os_string().into_string().ok());
+            let Some(link) = link.filter(|l| nameless(l)) else {
+                continue;
+            };
+            let mode = if link.starts_with("pipe") { mode(&e) } else { 0 };
+            held.entry(link).or_default().push((pid, mode));
+        }
+    }
+    held
+}
+
 /// The wait behind a call whose first argument is a descriptor; nothing if it is none, or one of no known kind.
-pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call) -> Option<Wait> {
+pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call, ends: &mut Ends) -> Option<Wait> {
     let called = name(call.nr)?;
     let direction = match call.nr {
         libc::SYS_read
@@ -47,7 +94,7 @@ pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call) -> Option<Wait> {
     let fd = call.args[0] as i32;
     let link = link(pid, tid, fd)?;
     if let Some(ino) = inside(&link, "socket:[") {
-        return Some(socket::wait(tid, fd, ino, called));
+        return Some(socket::wait(tid, fd, ino, called, ends));
     }
     let (ino, named) = match inside(&link, "pipe:[") {
         Some(ino) => (ino, false),
@@ -57,7 +104,7 @@ pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call) -> Option<Wait> {
             meta.file_type().is_fifo().then(|| (meta.ino(), meta.nlink() > 0))?
         }
     };
-    let peers = holders(&link, Some(direction == Direction::Read));
+    let peers = ends.holders(&link, Some(direction == Direction::Read));
     Some(Wait::Pipe { fd, ino, direction, peers, named })
 }
 
@@ -72,19 +119,25 @@ fn inside(link: &str, prefix: &str) -> Option<u64> {
     link.strip_prefix(prefix)?.strip_suffix(']')?.parse().ok()
 }
 
-/// Processes that have a descriptor with this link, sorted; with `writable`, only such as may be written to (or not).
-pub(super) fn holders(link: &str, writable: Option<bool>) -> Vec<i32> {
+/// The same of any file, now.
+fn holders(link: &str, writable: Option<bool>) -> Vec<i32> {
     let holds = |pid: &i32| {
         descriptors(*pid).any(|e| {
-            // The link's own mode tells how the file is open.
             fs::read_link(e.path()).is_ok_and(|l| l.as_os_str() == link)
-                && writable.is_none_or(|w| {
-                    let need = if w { 0o200 } else { 0o400 };
-                    fs::symlink_metadata(e.path()).is_ok_and(|m| m.mode() & need != 0)
-                })
+                && writable.is_none_or(|w| mode(&e) & need(w) != 0)
         })
     };
     procfs::ids("/proc").unwrap_or_default().into_iter().filter(holds).collect()
+}
+
+/// How a descriptor is open: its link's own mode tells. 0 once it is closed.
+fn mode(descriptor: &fs::DirEntry) -> u32 {
+    fs::symlink_metadata(descriptor.path()).map_or(0, |m| m.mode())
+}
+
+/// The bit of a mode that allows to write, or to read.
+fn need(writable: bool) -> u32 {
+    if writable { 0o200 } else { 0o400 }
 }
 
 /// The descriptors of a process, as entries of a directory of links.

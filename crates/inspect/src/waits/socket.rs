@@ -4,8 +4,9 @@
 //! namespace than the socket's own; for unix sockets also sockets outside this process' network namespace.
 
 use super::Wait;
-use super::peers::holders;
+use super::peers::Ends;
 use crate::procfs;
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -13,43 +14,81 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 const TABLE: u64 = 64 << 20;
 
 /// The wait of a thread for a socket, with what can be found out of its other side.
-pub(super) fn wait(tid: i32, fd: i32, ino: u64, call: &'static str) -> Wait {
-    let (local, remote, peers) = inet(tid, ino).or_else(|| unix(tid, ino)).unwrap_or_default();
+pub(super) fn wait(tid: i32, fd: i32, ino: u64, call: &'static str, ends: &mut Ends) -> Wait {
+    let (local, remote, others) = ends.sockets(tid).other_side(tid, ino).unwrap_or_default();
+    let mut peers: Vec<i32> = others.iter().flat_map(|ino| ends.holders(&format!("socket:[{ino}]"), None)).collect();
+    peers.sort_unstable();
+    peers.dedup();
     Wait::Socket { fd, ino, call, local, remote, peers }
 }
 
-type Found = (Option<String>, Option<String>, Vec<i32>);
+/// Its own address, the other side's, and the inodes of the sockets there.
+type Found = (Option<String>, Option<String>, Vec<u64>);
 
-struct Line {
-    proto: &'static str,
-    local: SocketAddr,
-    remote: SocketAddr,
-    ino: u64,
+/// Protocol, own address and the other side's.
+type Ways = (&'static str, SocketAddr, SocketAddr);
+
+/// The sockets of one network namespace, each kind read when it is first asked for.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    inet: Option<Inet>,
+    /// Path by inode, for those that have one.
+    unix: Option<HashMap<u64, Option<String>>>,
 }
 
-fn inet(tid: i32, ino: u64) -> Option<Found> {
-    let mut all = Vec::new();
-    for (file, proto) in [("tcp", "tcp"), ("tcp6", "tcp"), ("udp", "udp"), ("udp6", "udp")] {
-        let text = procfs::text(&format!("/proc/{tid}/net/{file}"), TABLE).unwrap_or_default();
-        all.extend(text.lines().skip(1).filter_map(|l| line(l, proto)));
+#[derive(Debug, Default)]
+struct Inet {
+    ways: HashMap<u64, Ways>,
+    inodes: HashMap<Ways, Vec<u64>>,
+}
+
+impl Ends {
+    /// The sockets that a thread's network namespace has.
+    fn sockets(&mut self, tid: i32) -> &mut Table {
+        let space = std::fs::read_link(format!("/proc/{tid}/ns/net"));
+        // One that may not be seen is taken for the thread's alone.
+        let space = space.map_or_else(|_| tid.to_string(), |to| to.to_string_lossy().into_owned());
+        self.sockets.entry(space).or_default()
     }
-    let own = all.iter().find(|l| l.ino == ino)?;
-    let connected = own.remote.port() != 0;
-    let mut peers: Vec<i32> = all
-        .iter()
-        .filter(|l| connected && l.proto == own.proto && l.local == own.remote && l.remote == own.local && l.ino != 0)
-        .flat_map(|l| holders(&format!("socket:[{}]", l.ino), None))
-        .collect();
-    peers.sort_unstable();
-    peers.dedup();
-    let say = |a: SocketAddr| format!("{} {a}", own.proto);
-    Some((Some(say(own.local)), connected.then(|| say(own.remote)), peers))
+}
+
+impl Table {
+    fn other_side(&mut self, tid: i32, ino: u64) -> Option<Found> {
+        let inet = self.inet.get_or_insert_with(|| Inet::of(tid));
+        if let Some(&(proto, local, remote)) = inet.ways.get(&ino) {
+            let connected = remote.port() != 0;
+            let others = inet.inodes.get(&(proto, remote, local)).filter(|_| connected).cloned().unwrap_or_default();
+            let say = |a: SocketAddr| format!("{proto} {a}");
+            return Some((Some(say(local)), connected.then(|| say(remote)), others));
+        }
+        let unix = self.unix.get_or_insert_with(|| unix(tid));
+        let local = unix.get(&ino)?.clone();
+        let peer = unix_peer(u32::try_from(ino).ok()?).map(u64::from);
+        let remote = peer.and_then(|p| unix.get(&p)).cloned().flatten();
+        Some((local, remote, peer.into_iter().collect()))
+    }
+}
+
+impl Inet {
+    fn of(tid: i32) -> Inet {
+        let mut all = Inet::default();
+        for (file, proto) in [("tcp", "tcp"), ("tcp6", "tcp"), ("udp", "udp"), ("udp6", "udp")] {
+            let text = procfs::text(&format!("/proc/{tid}/net/{file}"), TABLE).unwrap_or_default();
+            for (ways, ino) in text.lines().skip(1).filter_map(|l| line(l, proto)) {
+                all.ways.entry(ino).or_insert(ways);
+                if ino != 0 {
+                    all.inodes.entry(ways).or_default().push(ino);
+                }
+            }
+        }
+        all
+    }
 }
 
 /// A line such as `0: 0100007F:1F90 00000000:0000 0A ... inode`.
-fn line(l: &str, proto: &'static str) -> Option<Line> {
+fn line(l: &str, proto: &'static str) -> Option<(Ways, u64)> {
     let f: Vec<&str> = l.split_whitespace().collect();
-    Some(Line { proto, local: address(f.get(1)?)?, remote: address(f.get(2)?)?, ino: f.get(9)?.parse().ok()? })
+    Some(((proto, address(f.get(1)?)?, address(f.get(2)?)?), f.get(9)?.parse().ok()?))
 }
 
 /// An address as the kernel prints it: 32-bit words in the machine's order.
@@ -70,19 +109,13 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
 
-fn unix(tid: i32, ino: u64) -> Option<Found> {
-    let text = procfs::text(&format!("/proc/{tid}/net/unix"), TABLE).ok()?;
-    let path_of = |ino: u64| {
-        text.lines().skip(1).find_map(|l| {
-            let f: Vec<&str> = l.split_whitespace().collect();
-            (f.get(6)?.parse() == Ok(ino)).then(|| f.get(7).map(|p| format!("unix {p}")))
-        })
+fn unix(tid: i32) -> HashMap<u64, Option<String>> {
+    let text = procfs::text(&format!("/proc/{tid}/net/unix"), TABLE).unwrap_or_default();
+    let line = |l: &str| {
+        let mut f = l.split_whitespace().skip(6);
+        Some((f.next()?.parse().ok()?, f.next().map(|p| format!("unix {p}"))))
     };
-    let local = path_of(ino)?;
-    let peer = unix_peer(u32::try_from(ino).ok()?).map(u64::from);
-    let remote = peer.and_then(path_of).flatten();
-    let peers = peer.map_or_else(Vec::new, |p| holders(&format!("socket:[{p}]"), None));
-    Some((local, remote, peers))
+    text.lines().skip(1).filter_map(line).collect()
 }
 
 /// Asks the kernel for the inode of a unix socket's other side.
