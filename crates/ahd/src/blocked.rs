@@ -10,14 +10,14 @@ use crate::common_memory::shares_memory;
 use crate::describe::{AtLock, edges, words};
 use crate::learn::takes_work;
 use crate::proc;
-use crate::report::{Edge, Hang, Kind, Times, Unit};
+use crate::report::{Edge, Event, Hang, Kind};
 use crate::sections::HeldUp;
 use crate::sight::{Sight, sight};
 use crate::thread::Thread;
 use crate::watch::cpu_time;
 use orbit_inspect::Sure;
-use orbit_inspect::rings::{Member, RingWatch};
-use orbit_inspect::waits::{FutexKind, Owner, Wait, stays_lost};
+use orbit_inspect::rings::{Member, Ring, RingWatch};
+use orbit_inspect::waits::{Ends, FutexKind, Owner, Wait, Watched, stays_lost};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ const SCAN_SLOWEST: Duration = Duration::from_secs(3);
 /// Waits judged in one tick at most; fewer if that takes more than this part of the time.
 const JUDGED_A_TICK: usize = 16;
 const JUDGE_SHARE: u32 = 400;
+/// Hangs whose stacks are taken together, which costs little more than those of one.
+pub(crate) const TOLD_TOGETHER: usize = 128;
 /// Threads followed from a waiter to the last holder.
 const MAX_CHAIN: usize = 64;
 /// Threads whose stacks go into a report.
@@ -52,6 +54,15 @@ enum Told {
     InSection,
 }
 
+/// A blocked hang that is to be told: all but its stacks and its times, which are taken when it leaves.
+pub(crate) struct Case {
+    pub(crate) hang: Hang,
+    /// The threads whose stacks are told, with what they do.
+    pub(crate) who: Vec<(i32, i32, String)>,
+    /// When the last of them came to rest.
+    pub(crate) rest: Instant,
+}
+
 /// Why a wait is a hang.
 struct Verdict {
     why: String,
@@ -69,36 +80,43 @@ struct Verdict {
 
 impl Ahd {
     /// Scans for rings if a thread went to sleep on a futex.
-    pub(crate) fn look_for_rings(&mut self, now: Instant) {
+    pub(crate) fn look_for_rings(&mut self, now: Instant, hand: &mut dyn FnMut(Event)) {
         if !self.ring_due || now < self.next_scan {
             return;
         }
-        let (started, cpu) = (Instant::now(), cpu_time());
+        let cpu = cpu_time();
         if self.rings.is_none() {
             self.rings = RingWatch::new(&self.pids()).ok();
         }
         self.ring_due = false;
         let found = self.rings.as_mut().map(RingWatch::scan).unwrap_or_default();
         self.next_scan = now + (cpu_time().saturating_sub(cpu) * SCAN_SHARE).min(SCAN_SLOWEST);
-        for ring in found {
-            // A thread waits for one lock at a time: as long as all do, it is the same ring.
-            let told = |m: &Member| self.thread(m.pid, m.tid).is_none_or(|t| t.in_ring);
-            if ring.members.iter().all(told) {
-                continue;
+        // A thread waits for one lock at a time: as long as all do, it is the same ring.
+        let told = |m: &Member| self.thread(m.pid, m.tid).is_none_or(|t| t.in_ring);
+        let new: Vec<Ring> = found.into_iter().filter(|ring| !ring.members.iter().all(told)).collect();
+        for (i, some) in new.chunks(TOLD_TOGETHER).enumerate() {
+            if i > 0 && self.spent() {
+                // The next scan finds the rest.
+                (self.ring_due, self.next_scan) = (true, now);
+                break;
             }
-            let first = &ring.members[0];
-            let why = in_a_ring(ring.members.len(), first.tid, &ring);
-            let others = ring.members[1..].iter().map(|m| (m.pid, m.tid)).collect();
-            let (cycle, allowed) = (edges(&ring), Duration::ZERO);
-            let of = first.tid;
-            let verdict = Verdict { why, of, sure: ring.sure, others, cycle, allowed, joint: true };
-            self.tell(first.pid, verdict, started);
+            let cases = some.iter().map(|ring| self.case_of_ring(ring)).collect();
+            self.tell_all(cases, hand);
         }
+    }
+
+    fn case_of_ring(&mut self, ring: &Ring) -> Case {
+        let first = &ring.members[0];
+        let why = in_a_ring(ring.members.len(), first.tid, ring);
+        let others = ring.members[1..].iter().map(|m| (m.pid, m.tid)).collect();
+        let (cycle, allowed) = (edges(ring), Duration::ZERO);
+        let of = first.tid;
+        self.case(first.pid, Verdict { why, of, sure: ring.sure, others, cycle, allowed, joint: true })
     }
 
     /// Judges the waits of threads that have been still for long enough: in turns one that came to rest last and one that rests
     /// longest. `passed`: time since the last look.
-    pub(crate) fn judge_waits(&mut self, passed: Duration) {
+    pub(crate) fn judge_waits(&mut self, passed: Duration, hand: &mut dyn FnMut(Event)) {
         let (hopeless, limit) = (self.config.hopeless(), self.config.limit);
         let slices = |tid: i32| match self.processes.values().find_map(|p| p.threads.get(&tid)) {
             Some(t) => Some(t.sched.slices),
@@ -119,7 +137,7 @@ impl Ahd {
         let mut due = std::collections::VecDeque::from(due);
         let cpu = cpu_time();
         for i in 0..JUDGED_A_TICK {
-            if i > 1 && cpu_time().saturating_sub(cpu) > passed / JUDGE_SHARE {
+            if i > 0 && self.spent() || i > 1 && cpu_time().saturating_sub(cpu) > passed / JUDGE_SHARE {
                 break;
             }
             let next = if i % 2 == 0 { due.pop_front() } else { due.pop_back() };
@@ -130,7 +148,6 @@ impl Ahd {
             if self.thread(pid, tid).is_none_or(|t| t.told.is_some() || t.involved.is_some()) {
                 continue;
             }
-            let started = Instant::now();
             let call = |ahd: &Ahd| ahd.processes.get(&pid).and_then(|p| p.dir.call(tid).ok().flatten());
             let before = call(self);
             // Whoever it waited for may have ended its wait while that one was looked for: then it only lacks a CPU by now.
@@ -146,7 +163,8 @@ impl Ahd {
                 t.judge = if still < limit { limit } else { still + AGAIN.max(still / 4) };
                 continue;
             };
-            self.tell(pid, v, started);
+            let case = self.case(pid, v);
+            self.tell_all(vec![case], hand);
         }
     }
 
@@ -381,9 +399,11 @@ impl Ahd {
     }
 
     pub(crate) fn wait_of(&mut self, pid: i32, tid: i32) -> Option<Wait> {
+        let mut now = Ends::default();
+        let ends = self.ends.as_mut().unwrap_or(&mut now);
         match self.processes.get_mut(&pid) {
-            Some(p) => Some(p.waits()?.wait_of(tid)),
-            None => Some(orbit_inspect::waits::Watched::new(pid).ok()?.wait_of(tid)),
+            Some(p) => Some(p.waits()?.wait_of_by(tid, ends)),
+            None => Some(Watched::new(pid).ok()?.wait_of_by(tid, ends)),
         }
     }
 
@@ -410,8 +430,9 @@ impl Ahd {
         }
         let tids: Vec<i32> = p.threads.keys().copied().collect();
         let mut at_a_pipe = None;
+        let mut ends = Ends::default();
         for &t in &tids {
-            match p.waits()?.wait_of(t) {
+            match p.waits()?.wait_of_by(t, &mut ends) {
                 Wait::Futex(f) if !f.call.timed && matches!(f.key, orbit_inspect::waits::Key::Private { .. }) => {}
                 wait @ Wait::Pipe { named: false, .. } if matches!(&wait, Wait::Pipe { peers, .. } if *peers == [pid]) =>
                 {
@@ -476,13 +497,13 @@ impl Ahd {
         threads.filter(|t| matches!(t.told, Some((Kind::Blocked, _)))).map(|t| t.tid).collect()
     }
 
-    /// `look`: when it was judged.
-    fn tell(&mut self, pid: i32, v: Verdict, look: Instant) {
-        let tid = v.of;
+    /// A hang from now on; tells nothing yet.
+    fn case(&mut self, pid: i32, v: Verdict) -> Case {
+        let (tid, now) = (v.of, Instant::now());
         let mut who = vec![(pid, tid)];
         who.extend(v.others);
         let together = if v.joint { &who[..] } else { &who[..1] };
-        let still = together.iter().filter_map(|&(p, t)| Some(self.thread(p, t)?.still)).min().unwrap_or_default();
+        let rest = together.iter().filter_map(|&(p, t)| Some(self.thread(p, t)?.rest)).max().unwrap_or(now);
         // Before stacks are taken: that makes them run.
         for &(p, t) in &who {
             self.remember_call(p, t);
@@ -493,34 +514,29 @@ impl Ahd {
         let members = v.cycle.iter().map(|e| (e.pid, e.tid));
         for (p, t) in members.chain([(pid, tid)]) {
             if let Some(t) = self.thread_mut(p, t) {
-                t.told = Some((Kind::Blocked, look));
+                t.told = Some((Kind::Blocked, now));
                 t.in_ring = !v.cycle.is_empty();
             }
         }
         who.truncate(MAX_STACKS);
-        let threads = who
+        let who = who
             .into_iter()
             .map(|(p, t)| (p, t, self.wait_of(p, t).as_ref().map_or_else(|| "has ended".into(), words)))
             .collect();
-        let threads = self.stacks.involve(threads, false);
-        let times = Times::of_wait(look, still, v.allowed);
-        self.report(Hang {
-            kind: Kind::Blocked,
-            pid,
-            tid,
-            comm: threads.first().map_or_else(String::new, |t| t.comm.clone()),
-            section: None,
-            progress: times.since.as_nanos() as u64,
-            usual: None,
-            check_value: v.allowed.as_nanos() as u64,
-            unit: Unit::WaitNs,
-            since: times.since,
-            latency: times.latency,
-            why: v.why,
-            sure: v.sure,
-            threads,
-            cycle: v.cycle,
-        });
+        Case { hang: Hang::blocked((pid, tid), v.allowed, v.why, v.sure, v.cycle), who, rest }
+    }
+
+    /// Takes the stacks of all and tells one after the other.
+    pub(crate) fn tell_all(&mut self, mut cases: Vec<Case>, hand: &mut dyn FnMut(Event)) {
+        let counts: Vec<usize> = cases.iter().map(|c| c.who.len()).collect();
+        let who = cases.iter_mut().flat_map(|c| std::mem::take(&mut c.who)).collect();
+        let mut threads = self.stacks.involve(who, false).into_iter();
+        for (Case { mut hang, rest, .. }, count) in cases.into_iter().zip(counts) {
+            hang.threads = threads.by_ref().take(count).collect();
+            hang.waited(rest);
+            self.report(hang);
+            self.hand_over(hand);
+        }
     }
 }
 

@@ -117,7 +117,7 @@ impl Ahd {
             self.renew(pid);
             return;
         }
-        if status.state != b'R' {
+        if status.state != b'R' || !self.may_examine(pid, tid) {
             return;
         }
         self.examine(pid, tid, check, first);

@@ -2,7 +2,7 @@
 
 use crate::report::{Edge, Involved};
 use orbit_inspect::rings::Ring;
-use orbit_inspect::stacks::{End, Frame, How, Unwinder, of_c_library};
+use orbit_inspect::stacks::{End, Frame, How, ThreadStack, Unwinder, of_c_library};
 use orbit_inspect::waits::{Direction, FutexKind, FutexWait, Owner, Wait, call_name};
 use orbit_inspect::{Sure, python};
 use std::collections::BTreeMap;
@@ -226,7 +226,9 @@ impl Stacks {
         let pids: std::collections::BTreeSet<i32> = out.iter().map(|t| t.pid).collect();
         for pid in pids {
             self.prepare(pid);
-            let tids: Vec<i32> = out.iter().filter(|t| t.pid == pid).map(|t| t.tid).collect();
+            // One may be part of several hangs.
+            let mut met = std::collections::BTreeSet::new();
+            let tids: Vec<i32> = out.iter().filter(|t| t.pid == pid && met.insert(t.tid)).map(|t| t.tid).collect();
             let taken = match self.unwinders.get_mut(&pid) {
                 Some(u) => {
                     u.gentle(gentle);
@@ -236,14 +238,13 @@ impl Stacks {
             };
             let python =
                 if taken.iter().any(|t| t.frames.iter().any(of_python)) { of_interpreter(pid) } else { Ok(Vec::new()) };
+            let taken: BTreeMap<i32, ThreadStack> = taken.into_iter().map(|s| (s.tid, s)).collect();
             for t in out.iter_mut().filter(|t| t.pid == pid) {
-                t.note = Some("the process has ended or may not be looked into".into());
-            }
-            for mut s in taken {
-                let Some(t) = out.iter_mut().find(|t| t.pid == pid && t.tid == s.tid) else {
+                let Some(s) = taken.get(&t.tid) else {
+                    t.note = Some("the process has ended or may not be looked into".into());
                     continue;
                 };
-                t.comm = std::mem::take(&mut s.comm);
+                t.comm.clone_from(&s.comm);
                 t.note = match (&s.error, s.how, s.end) {
                     (Some(e), ..) => Some(e.to_string()),
                     (None, How::Not, _) => Some("no stack".into()),
@@ -251,7 +252,7 @@ impl Stacks {
                     (None, _, End::Lost) => Some("the stack ends early: no unwind information".into()),
                     (None, _, End::TooDeep) => Some("deeper than shown".into()),
                 };
-                t.stack = s.frames;
+                t.stack.clone_from(&s.frames);
                 match &python {
                     Ok(all) => {
                         t.python = all.iter().find(|p| p.tid == s.tid).map(|p| p.frames.clone()).unwrap_or_default();

@@ -147,6 +147,42 @@ pub struct Hang {
     pub cycle: Vec<Edge>,
 }
 
+impl Hang {
+    /// A blocked hang of this thread without the stacks, and times before it is told.
+    pub(crate) fn blocked(
+        (pid, tid): (i32, i32),
+        allowed: Duration,
+        why: String,
+        sure: Sure,
+        cycle: Vec<Edge>,
+    ) -> Hang {
+        Hang {
+            kind: Kind::Blocked,
+            pid,
+            tid,
+            comm: String::new(),
+            section: None,
+            progress: 0,
+            usual: None,
+            check_value: allowed.as_nanos() as u64,
+            unit: Unit::WaitNs,
+            since: Duration::ZERO,
+            latency: Duration::ZERO,
+            why,
+            sure,
+            threads: Vec::new(),
+            cycle,
+        }
+    }
+
+    /// Completes it: it has waited since `rest`, up to now.
+    pub(crate) fn waited(&mut self, rest: Instant) {
+        self.comm = self.threads.first().map_or_else(String::new, |t| t.comm.clone());
+        let times = Times::of_wait(rest, Duration::from_nanos(self.check_value));
+        (self.since, self.latency, self.progress) = (times.since, times.latency, times.since.as_nanos() as u64);
+    }
+}
+
 /// The two times of a hang, taken at one moment: that of the finished report.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
@@ -162,9 +198,9 @@ impl Times {
         Times { since, latency: now.saturating_duration_since(known).min(since) }
     }
 
-    /// Of a wait that had lasted for `still` at `look`, and is none to speak of before it has lasted for `allowed`.
-    pub(crate) fn of_wait(look: Instant, still: Duration, allowed: Duration) -> Times {
-        let since = still + look.elapsed();
+    /// Of a wait that has lasted since `rest`, and is none to speak of before it has lasted for `allowed`.
+    pub(crate) fn of_wait(rest: Instant, allowed: Duration) -> Times {
+        let since = rest.elapsed();
         Times { since, latency: since.saturating_sub(allowed) }
     }
 }
@@ -219,10 +255,10 @@ mod tests {
         let t = Times::of(ago, sooner);
         assert_eq!(t.latency, t.since, "{t:?}");
         let ms = Duration::from_millis;
-        let t = Times::of_wait(ago, ms(1050), ms(1000));
-        assert!(t.since >= ms(3050) && t.since - t.latency == ms(1000), "{t:?}");
-        let ring = Times::of_wait(ago, ms(75), ms(0));
+        let t = Times::of_wait(ago, ms(1000));
+        assert!(t.since >= ms(2000) && t.since - t.latency == ms(1000), "{t:?}");
+        let ring = Times::of_wait(ago, ms(0));
         assert_eq!(ring.latency, ring.since, "{ring:?}");
-        assert_eq!(Times::of_wait(now + ms(9_000_000), ms(75), ms(100)).latency, ms(0));
+        assert_eq!(Times::of_wait(now + ms(9_000_000), ms(100)).latency, ms(0));
     }
 }

@@ -6,12 +6,13 @@
 //! clock is read here, not in the program: what executions took is as good as [`crate::executions`] can tell.
 
 use crate::Ahd;
+use crate::blocked::{Case, TOLD_TOGETHER};
 use crate::describe::{place, words};
 use crate::executions::Executions;
 use crate::history::History;
 use crate::progress::{Counted, Meter};
 use crate::report::{Edge, Event, Hang, Kind, Times, Unit};
-use orbit_inspect::waits::{FutexKind, Owner, Wait};
+use orbit_inspect::waits::{Ends, FutexKind, Owner, Wait};
 use orbit_inspect::{Maps, Memory, Sure};
 use orbit_section::layout::{EXITS, MAGIC, NAME, NAMES_AT, SECTIONS, SLOTS, SLOTS_AT, Slot};
 use std::collections::BTreeMap;
@@ -36,8 +37,10 @@ struct Active {
     /// CPU time of the thread when it was first seen inside.
     run: u64,
     began: Instant,
-    /// For how long the thread has not run inside.
+    /// For how long the thread has not run inside, as far as that counts.
     still: Duration,
+    /// The last look by which it had run inside, or it was met there, later by the time since in which nobody looked.
+    rest: Instant,
     /// When and at what CPU time it exceeded the check value.
     exceeded: Option<(Instant, u64)>,
     /// When its wait is judged next.
@@ -82,6 +85,7 @@ struct Moment {
     run: u64,
     ran: u64,
     counted: Duration,
+    gap: Duration,
     now: Instant,
     /// It was told to hang, and that is not over.
     told: bool,
@@ -97,7 +101,7 @@ enum Found {
 }
 
 /// A thread in a section that something is to be said of.
-struct Finding {
+pub(crate) struct Finding {
     tid: i32,
     section: usize,
     found: Found,
@@ -223,8 +227,15 @@ impl Place {
             self.active = None;
             return over.then_some(Found::Over);
         }
-        let fresh =
-            Active { run: m.run, began: m.now, still: Duration::ZERO, exceeded: None, judge: limit, told: false };
+        let fresh = Active {
+            run: m.run,
+            began: m.now,
+            still: Duration::ZERO,
+            rest: m.now,
+            exceeded: None,
+            judge: limit,
+            told: false,
+        };
         if !same {
             self.active = None;
         }
@@ -232,10 +243,11 @@ impl Place {
         // What was told is over by another sign, and it is still inside.
         a.told &= m.told;
         if m.ran > 0 {
-            a.still = Duration::ZERO;
+            (a.still, a.rest) = (Duration::ZERO, m.now);
             a.judge = limit;
         } else {
-            a.still += m.counted;
+            a.rest = (a.rest + m.gap).min(m.now);
+            a.still += m.counted.min(m.now.saturating_duration_since(a.rest));
         }
         if a.told || over {
             return over.then_some(Found::Over);
@@ -260,8 +272,8 @@ pub(crate) fn allowed(h: &History, factor: f64, floor: u64, limit: Duration) -> 
 }
 
 impl Ahd {
-    /// Looks at the marks of all processes.
-    pub(crate) fn look_at_sections(&mut self, counted: Duration, now: Instant) {
+    /// Looks at the marks of all processes; answers what is to be said of whom.
+    pub(crate) fn look_at_sections(&mut self, counted: Duration, gap: Duration, now: Instant) -> Vec<(i32, Finding)> {
         let (factor, floor, limit, window) =
             (self.config.factor, self.config.floor.as_nanos() as u64, self.config.limit, self.config.window);
         let mut all = Vec::new();
@@ -271,7 +283,7 @@ impl Ahd {
             let moment = |id: i32| {
                 let tid = inner.as_ref().map_or(Some(id), |ids| ids.get(&id).copied())?;
                 let t = threads.get(&tid)?;
-                Some((tid, Moment { run: t.sched.run, ran: t.ran, counted, now, told: t.told.is_some() }))
+                Some((tid, Moment { run: t.sched.run, ran: t.ran, counted, gap, now, told: t.told.is_some() }))
             };
             let check = |x: &Executions| x.allowed(factor, floor, limit, now);
             let mut suspects = p.marks.read(pid, self.ticks, window, moment, check, limit);
@@ -308,12 +320,44 @@ impl Ahd {
                 }
             }
         }
-        for (pid, f) in all {
+        all
+    }
+
+    /// Says it: first what is over, then the suspects: those that were never judged, then those whose turn has been due for longest.
+    /// Whoever gets none in this look is found again in the next.
+    pub(crate) fn judge_sections(&mut self, found: Vec<(i32, Finding)>, now: Instant, hand: &mut dyn FnMut(Event)) {
+        let mut suspects = Vec::new();
+        for (pid, f) in found {
             match f.found {
-                Found::Suspect(kind) => self.judge_section(pid, f.tid, f.section, kind),
                 Found::Over => self.left_section(pid, f.tid, now),
+                Found::Suspect(kind) => suspects.push((self.due(pid, &f, kind), pid, f.tid, f.section, kind)),
             }
         }
+        self.hand_over(hand);
+        suspects.sort_by_key(|(due, ..)| *due);
+        self.ends = Some(Ends::default());
+        let mut cases = Vec::new();
+        for (i, (_, pid, tid, section, kind)) in suspects.into_iter().enumerate() {
+            if i > 0 && self.spent() {
+                break;
+            }
+            cases.extend(self.judge_section(pid, tid, section, kind));
+            self.hand_over(hand);
+            if cases.len() == TOLD_TOGETHER {
+                self.tell_all(std::mem::take(&mut cases), hand);
+            }
+        }
+        self.tell_all(cases, hand);
+        self.ends = None;
+    }
+
+    /// What a suspect's turn goes by: the least is first.
+    fn due(&self, pid: i32, f: &Finding, kind: Kind) -> (bool, std::cmp::Reverse<Duration>) {
+        let place = self.processes.get(&pid).and_then(|p| p.marks.places.get(&(f.tid, f.section)));
+        let active = place.and_then(|q| q.active).filter(|_| kind == Kind::Blocked);
+        let (again, overdue) =
+            active.map_or((false, Duration::MAX), |a| (a.judge > self.config.limit, a.still.saturating_sub(a.judge)));
+        (again, std::cmp::Reverse(overdue))
     }
 
     /// A thread that was told to spin has left its section.
@@ -324,14 +368,11 @@ impl Ahd {
         }
     }
 
-    fn judge_section(&mut self, pid: i32, tid: i32, section: usize, kind: Kind) {
+    /// Tells a busy hang; answers a blocked one, to be told with others.
+    fn judge_section(&mut self, pid: i32, tid: i32, section: usize, kind: Kind) -> Option<Case> {
         let started = Instant::now();
-        let Some(p) = self.processes.get_mut(&pid) else {
-            return;
-        };
-        let Some(status) = p.dir.status(tid) else {
-            return;
-        };
+        let p = self.processes.get_mut(&pid)?;
+        let status = p.dir.status(tid)?;
         let key = (tid, section);
         let (factor, floor, limit) = (self.config.factor, self.config.floor.as_nanos() as u64, self.config.limit);
         let executions = p.marks.executions.get(section);
@@ -339,69 +380,47 @@ impl Ahd {
         let usual = executions.and_then(Executions::usual);
         let name = p.marks.names.get(section).cloned().unwrap_or_default();
         // One that was told, in whatever way, is not told again before that is over.
-        let Some(run) = p.threads.get(&tid).filter(|t| t.told.is_none()).map(|t| t.sched.run) else {
-            return;
-        };
-        let Some(a) = p.marks.places.get_mut(&key).and_then(|place| place.active.as_mut()) else {
-            return;
-        };
+        let run = p.threads.get(&tid).filter(|t| t.told.is_none()).map(|t| t.sched.run)?;
+        let a = p.marks.places.get_mut(&key).and_then(|place| place.active.as_mut())?;
         if status.tracer != 0 {
             // A debugger's time is not the program's: measure anew.
-            (a.run, a.exceeded, a.still) = (run, None, Duration::ZERO);
-            return;
+            (a.run, a.exceeded, a.still, a.rest) = (run, None, Duration::ZERO, started);
+            return None;
         }
         a.judge = a.still + Duration::from_secs(1);
         let (active, enabled) = (*a, if kind == Kind::Busy { self.config.busy } else { self.config.blocked });
         if !enabled {
-            return;
+            return None;
         }
-        let mut held = None;
-        let (why, progress, check, unit, first) = match kind {
-            Kind::Busy => {
-                let first = active.exceeded.map_or(started, |(at, _)| at);
-                (None, run - active.run.min(run), check_busy, Unit::CpuNs, first)
-            }
-            Kind::Blocked => {
-                let Some(by) = self.held_up(pid, tid) else {
-                    return;
-                };
-                let why = by.why.clone();
-                held = Some(by);
-                (Some(why), 0, self.config.limit.as_nanos() as u64, Unit::WaitNs, started)
-            }
+        let held = match kind {
+            Kind::Busy => None,
+            Kind::Blocked => Some(self.held_up(pid, tid)?),
         };
-        let mut counted = Counted { progress, check, usual, unit };
-        if let Some(p) = self.processes.get_mut(&pid) {
-            if let Some(a) = p.marks.places.get_mut(&key).and_then(|place| place.active.as_mut()) {
-                a.told = true;
-            }
-            let Some(t) = p.threads.get_mut(&tid) else {
-                return;
-            };
-            t.told = Some((kind, started));
-            if kind == Kind::Busy {
-                counted = t.counted(&p.dir, progress, check, usual);
-            }
+        let progress = run - active.run.min(run);
+        let mut counted = Counted { progress, check: check_busy, usual, unit: Unit::CpuNs };
+        let p = self.processes.get_mut(&pid)?;
+        if let Some(a) = p.marks.places.get_mut(&key).and_then(|place| place.active.as_mut()) {
+            a.told = true;
         }
-        let mut who = vec![(pid, tid, if why.is_some() { "waits".to_owned() } else { "spins".to_owned() })];
-        let (sure, others, cycle) =
-            held.map_or((Sure::Likely, Vec::new(), Vec::new()), |by| (by.sure, by.others, by.cycle));
-        who.extend(others);
+        let t = p.threads.get_mut(&tid)?;
+        t.told = Some((kind, started));
+        if kind == Kind::Busy {
+            counted = t.counted(&p.dir, progress, check_busy, usual);
+        }
         self.remember_call(pid, tid);
-        let threads = self.stacks.involve(who, false);
-        let ms = |ns: u64| ns as f64 / 1e6;
-        let why = why.unwrap_or_else(|| {
-            let at = threads.first().map_or_else(String::new, |t| place(&t.stack));
-            let usual = usual.map_or_else(|| allowed_only(check), |u| format!(", usually {:.3} ms", ms(u)));
-            format!("thread {tid} spins in section {name}, in {at}: {:.0} ms of CPU{usual}", ms(progress))
-        });
-        let times = match kind {
-            Kind::Busy => Times::of(active.began, first),
-            Kind::Blocked => Times::of_wait(started, active.still, self.config.limit),
-        };
-        if kind == Kind::Blocked {
-            counted.progress = times.since.as_nanos() as u64;
+        if let Some(HeldUp { why, sure, others, cycle }) = held {
+            let mut who = vec![(pid, tid, "waits".to_owned())];
+            who.extend(others);
+            let mut hang = Hang::blocked((pid, tid), limit, why, sure, cycle);
+            (hang.section, hang.usual) = (Some(name), usual);
+            return Some(Case { hang, who, rest: active.rest });
         }
+        let threads = self.stacks.involve(vec![(pid, tid, "spins".to_owned())], false);
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let at = threads.first().map_or_else(String::new, |t| place(&t.stack));
+        let usual = usual.map_or_else(|| allowed_only(check_busy), |u| format!(", usually {:.3} ms", ms(u)));
+        let why = format!("thread {tid} spins in section {name}, in {at}: {:.0} ms of CPU{usual}", ms(progress));
+        let times = Times::of(active.began, active.exceeded.map_or(started, |(at, _)| at));
         self.report(Hang {
             kind,
             pid,
@@ -415,10 +434,11 @@ impl Ahd {
             since: times.since,
             latency: times.latency,
             why,
-            sure,
+            sure: Sure::Likely,
             threads,
-            cycle,
+            cycle: Vec::new(),
         });
+        None
     }
 
     /// What holds up a thread inside a section, with the others involved; nothing if that is the machine, or a tracer.
@@ -486,12 +506,11 @@ mod tests {
         let mut executions = Executions::new(50, Instant::now());
         let check = |x: &Executions| (4 * x.usual().unwrap_or(0)).max(120 * ms);
         let limit = Duration::from_secs(5);
-        let at = |run: u64, ran: u64| Moment {
-            run,
-            ran,
-            counted: Duration::from_millis(150),
-            now: Instant::now(),
-            told: false,
+        let counted = Duration::from_millis(150);
+        let clock = std::cell::Cell::new(Instant::now());
+        let at = |run: u64, ran: u64| {
+            clock.set(clock.get() + counted);
+            Moment { run, ran, counted, gap: Duration::ZERO, now: clock.get(), told: false }
         };
         let mut exits = [0; EXITS];
         exits[3] = 5;

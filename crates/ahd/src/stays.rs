@@ -122,6 +122,9 @@ impl Ahd {
             self.renew(pid);
             return;
         }
+        if !self.may_examine(pid, tid) {
+            return;
+        }
         let Some((stack, state)) = self.stacks.state(pid, tid) else {
             return;
         };

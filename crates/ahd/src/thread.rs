@@ -37,8 +37,11 @@ pub(crate) struct Thread {
     pub(crate) sched: Sched,
     /// CPU time it used between the last two looks, ns.
     pub(crate) ran: u64,
-    /// For how long it has not run, by looks.
+    /// For how long it has not run, by looks: what it is judged by. Time in which the watcher was held up does not count.
     pub(crate) still: Duration,
+    /// The last look by which it had run, or it was met, later by the time since in which nobody looked: what is told of how long
+    /// it waits counts from here.
+    pub(crate) rest: Instant,
     /// It came to rest and nobody has looked yet where.
     pub(crate) unseen: bool,
     pub(crate) points: Points,
@@ -86,6 +89,7 @@ impl Thread {
             sched,
             ran: 0,
             still: Duration::ZERO,
+            rest: Instant::now(),
             unseen: true,
             points: Points::default(),
             history: History::new(window),
@@ -232,7 +236,8 @@ impl Process {
     /// For asking what threads wait for.
     pub(crate) fn waits(&mut self) -> Option<&mut Watched> {
         if self.watched.is_none() {
-            self.watched = Watched::new(self.pid).ok();
+            // The descriptors that there are go to the counters and to the search for rings.
+            self.watched = Watched::of_few(self.pid).ok();
         }
         self.watched.as_mut()
     }

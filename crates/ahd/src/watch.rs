@@ -13,6 +13,8 @@ use crate::report::{Event, Hang, Kind};
 use crate::shares::Shares;
 use crate::thread::{Process, Since};
 use orbit_inspect::rings::RingWatch;
+use orbit_inspect::waits::Ends;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -28,6 +30,9 @@ const STIRS: u64 = 10_000_000;
 const SOONEST: u32 = 4;
 /// A running thread's clock is behind by up to this: the time from one tick of the machine's to the next, and some.
 const BEHIND: Duration = Duration::from_millis(5);
+/// CPU time for suspects in one look, and time, well below what the module may take for one. Those whose turn did not come get it in the next.
+const SUSPECTS: Duration = Duration::from_millis(300);
+const SUSPECTS_MOST: Duration = Duration::from_secs(2);
 /// Looks are never further apart than this.
 const SLOWEST: Duration = Duration::from_secs(1);
 
@@ -52,6 +57,19 @@ pub struct Ahd {
     /// CPU time that holders got while others waited for them.
     pub(crate) shares: Shares,
     last: Option<Instant>,
+    /// When the time for suspects in this look is over, and at what CPU time.
+    until: (Instant, Duration),
+    /// It was over before all had their turn.
+    unfinished: Cell<bool>,
+    /// CPU time of the last look, and its time.
+    worked: Duration,
+    took: Duration,
+    /// Where examinations begin: with the first thread that got none in the last look; and that of this one.
+    examine_from: (i32, i32),
+    not_examined: Option<(i32, i32)>,
+    examined: bool,
+    /// Who holds what, while it is looked at for many threads at a time.
+    pub(crate) ends: Option<Ends>,
     /// Time from the last look to one out of turn.
     soon: Option<Duration>,
     /// Where looks at waits begin: with the first thread that got none in the last tick.
@@ -78,6 +96,14 @@ impl Ahd {
             next_scan: Instant::now(),
             shares: Shares::default(),
             last: None,
+            until: (Instant::now(), Duration::ZERO),
+            unfinished: Cell::new(false),
+            worked: Duration::ZERO,
+            took: Duration::ZERO,
+            examine_from: (0, 0),
+            not_examined: None,
+            examined: false,
+            ends: None,
             soon: None,
             look_from: (0, 0),
             ticks: 0,
@@ -131,12 +157,44 @@ impl Ahd {
 
     /// Time between two looks.
     fn spacing(&self) -> Duration {
+        if self.unfinished.get() {
+            return self.config.period;
+        }
         self.config.period.max((self.price * 100).min(SLOWEST))
     }
 
-    /// Looks once at everything and answers what happened. Blocks for some microseconds a thread; where a thread is
-    /// suspected, for the time it takes to examine it (at most 1 s each).
+    /// Whether the time for suspects in this look is over. To be asked while one waits for its turn, and not before the first.
+    pub(crate) fn spent(&self) -> bool {
+        let spent = Instant::now() >= self.until.0 || cpu_time() >= self.until.1;
+        self.unfinished.set(self.unfinished.get() || spent);
+        spent
+    }
+
+    /// Whether this thread may be examined in this look: of those that are to be, one always is.
+    pub(crate) fn may_examine(&mut self, pid: i32, tid: i32) -> bool {
+        if std::mem::replace(&mut self.examined, true) && self.spent() {
+            self.not_examined.get_or_insert((pid, tid));
+            return false;
+        }
+        true
+    }
+
+    /// Hands on what was found so far.
+    pub(crate) fn hand_over(&mut self, hand: &mut dyn FnMut(Event)) {
+        self.events.drain(..).for_each(hand);
+    }
+
+    /// Looks once at everything and answers what happened; see [`Ahd::look`].
     pub fn tick(&mut self) -> Vec<Event> {
+        let mut all = Vec::new();
+        self.look(&mut |event| all.push(event));
+        all
+    }
+
+    /// Looks once at everything and hands over what happened, each event as soon as it is known: what was found is not lost with a look
+    /// that fails later. Blocks for some microseconds a thread; where threads are suspected, for 300 ms of CPU, 2 s at
+    /// most, and the time it takes to examine the last of them (at most 1 s): the rest has its turn in the next look.
+    pub fn look(&mut self, hand: &mut dyn FnMut(Event)) {
         let now = Instant::now();
         let cpu = cpu_time();
         let passed = self.last.map_or(Duration::ZERO, |l| now - l);
@@ -173,45 +231,61 @@ impl Ahd {
             self.events.extend(self.named.forget(pid, &self.config.sections));
             self.events.push(Event::Left { pid });
         }
-        // A watcher that was held up itself has seen nothing meanwhile.
-        let counted = passed.min(self.spacing() * 2);
+        // A watcher that was held up itself has seen nothing meanwhile; one that was at work was not held up.
+        let counted = passed.min(self.spacing() * 2 + self.worked);
+        let gap = passed.saturating_sub(self.spacing() * 2 + self.took);
+        self.until = (now + SUSPECTS_MOST, cpu + SUSPECTS);
+        self.unfinished.set(false);
         let mut looks = Looks { left: LOOKS_A_TICK, passed_over: None };
         let mut suspects = Vec::new();
         let from = fared.partition_point(|&(pid, tid, _)| (pid, tid) < self.look_from);
         let (before, after) = fared.split_at(from);
         for &(pid, tid, since) in after.iter().chain(before) {
-            if self.note(pid, tid, since, passed, counted, &mut looks, now) {
+            if self.note(pid, tid, since, (passed, counted, gap), &mut looks, now) {
                 suspects.push((pid, tid, since));
             }
         }
         self.look_from = looks.passed_over.unwrap_or(self.look_from);
-        self.look_at_sections(counted, now);
-        self.look_at_named(now);
-        let spent = cpu_time().saturating_sub(cpu);
+        let noted = cpu_time();
+        if self.config.blocked {
+            self.look_for_rings(now, hand);
+        }
+        let rings = cpu_time();
+        let found = self.look_at_sections(counted, gap, now);
+        let read = cpu_time();
+        self.judge_sections(found, now, hand);
+        let judged = cpu_time();
+        self.look_at_named(now, hand);
+        // What is found costs what it costs: looks are spaced out by what those cost that find nothing.
+        let spent = (noted - cpu) + (read - rings) + cpu_time().saturating_sub(judged);
         self.price = (self.price * 7 + spent) / 8;
         if self.config.busy && !suspects.is_empty() {
             self.meters =
                 self.processes.values().flat_map(|p| p.threads.values()).filter(|t| t.meter.is_some()).count();
+            suspects.sort_by_key(|&(pid, tid, _)| (pid, tid));
+            let from = suspects.partition_point(|&(pid, tid, _)| (pid, tid) < self.examine_from);
+            suspects.rotate_left(from);
+            self.examined = false;
             for (pid, tid, since) in suspects {
                 self.suspect(pid, tid, since, now);
+                self.hand_over(hand);
             }
+            self.examine_from = self.not_examined.take().unwrap_or(self.examine_from);
         }
         if self.config.blocked {
-            self.look_for_rings(now);
-            self.judge_waits(passed);
+            self.judge_waits(passed, hand);
         }
-        std::mem::take(&mut self.events)
+        self.hand_over(hand);
+        (self.worked, self.took) = (cpu_time().saturating_sub(cpu), now.elapsed());
     }
 
-    /// Takes down how a thread fared; `true` if it may spin.
-    #[expect(clippy::too_many_arguments, reason = "one call, in one loop")]
+    /// Takes down how a thread fared; `true` if it may spin. The time since the last look: all, what counts of it, what nobody saw.
     fn note(
         &mut self,
         pid: i32,
         tid: i32,
         since: Since,
-        passed: Duration,
-        counted: Duration,
+        (passed, counted, gap): (Duration, Duration, Duration),
         looks: &mut Looks,
         now: Instant,
     ) -> bool {
@@ -223,12 +297,14 @@ impl Ahd {
         };
         let ran = since.run > 0 || since.slices > 0;
         if ran {
-            t.still = Duration::ZERO;
+            (t.still, t.rest) = (Duration::ZERO, now);
             t.judge = Duration::ZERO;
             t.unseen = true;
             t.stirred = true;
         } else {
-            t.still += counted;
+            t.rest = (t.rest + gap).min(now);
+            // One that was met in this very look has not been still since the last one, as far as is known.
+            t.still += counted.min(now.saturating_duration_since(t.rest));
         }
         let told = t.told.filter(|&(kind, _)| kind == Kind::Blocked);
         if t.stirred && (told.is_some() || t.involved.is_some()) {

@@ -1,18 +1,19 @@
 //! Waits inside sections by name.
 
 use crate::Ahd;
-use crate::report::{Hang, Kind, Times, Unit};
-use std::time::{Duration, Instant};
+use crate::report::{Hang, Kind};
+use std::time::Instant;
 
 impl Ahd {
     /// A thread that has not run for long: is it inside a section?
-    pub(super) fn watch_blocked(&mut self, pid: i32, tid: i32, still: Duration, now: Instant) {
+    pub(super) fn watch_blocked(&mut self, pid: i32, tid: i32, now: Instant) {
         let Some(p) = self.processes.get(&pid) else {
             return;
         };
         let Some(t) = p.threads.get(&tid).filter(|t| t.told.is_none()) else {
             return;
         };
+        let rest = t.rest;
         let call = p.dir.call(tid).ok().flatten();
         if p.dir.status(tid).is_none_or(|s| s.tracer != 0 || s.state != b'S')
             || call.is_some_and(|c| t.points.usual(&c))
@@ -37,24 +38,11 @@ impl Ahd {
         if let Some(t) = self.processes.get_mut(&pid).and_then(|p| p.threads.get_mut(&tid)) {
             t.told = Some((Kind::Blocked, now));
         }
-        let times = Times::of_wait(now, still, self.config.limit);
-        let hang = Hang {
-            kind: Kind::Blocked,
-            pid,
-            tid,
-            comm: String::new(),
-            section: Some(self.config.sections[section].name.clone()),
-            progress: times.since.as_nanos() as u64,
-            usual: None,
-            check_value: self.config.limit.as_nanos() as u64,
-            unit: Unit::WaitNs,
-            since: times.since,
-            latency: times.latency,
-            why: held.why,
-            sure: held.sure,
-            threads: Vec::new(),
-            cycle: held.cycle,
-        };
-        self.tell_named(pid, tid, threads, hang);
+        let mut hang = Hang::blocked((pid, tid), self.config.limit, held.why, held.sure, held.cycle);
+        hang.section = Some(self.config.sections[section].name.clone());
+        self.remember_call(pid, tid);
+        hang.threads = threads;
+        hang.waited(rest);
+        self.report(hang);
     }
 }

@@ -18,6 +18,7 @@ use crate::sections::allowed;
 use busy::Suspect;
 use orbit_inspect::functions::{self, Function, Missing, Wanted};
 use orbit_inspect::stacks::Frame;
+use orbit_inspect::waits::Ends;
 use orbit_inspect::{Maps, Memory};
 use orbit_uprobe::code::shape;
 use orbit_uprobe::{Duty, Error, State, Target};
@@ -148,7 +149,7 @@ impl Sections {
 
 impl Ahd {
     /// Looks at the sections by name.
-    pub(crate) fn look_at_named(&mut self, now: Instant) {
+    pub(crate) fn look_at_named(&mut self, now: Instant, hand: &mut dyn FnMut(Event)) {
         if self.config.sections.is_empty() {
             return;
         }
@@ -178,11 +179,13 @@ impl Ahd {
         let suspects = std::mem::take(&mut self.named.suspects);
         self.named.suspects = suspects.into_iter().filter(|(k, _)| threads.binary_search(k).is_ok()).collect();
         let mut stacks = WAITING_A_TICK;
+        self.ends = Some(Ends::default());
         for (pid, tid) in threads {
             let Some(t) = self.processes.get(&pid).and_then(|p| p.threads.get(&tid)) else {
                 continue;
             };
             let (run, ran, still) = (t.sched.run, t.ran, t.still);
+            let waits = self.config.blocked && t.told.is_none();
             // Taken out while it is worked on: the rest of the watcher is needed too.
             let mut s = self.named.suspects.remove(&(pid, tid)).unwrap_or_else(|| Suspect {
                 since: run,
@@ -196,13 +199,16 @@ impl Ahd {
                 if self.config.busy {
                     self.watch_busy(pid, tid, run, &mut s, now);
                 }
-            } else if self.config.blocked && still >= s.judge && stacks > 0 {
+            } else if waits && still >= s.judge && stacks > 0 {
                 stacks -= 1;
                 s.judge = still + Duration::from_secs(1).max(still / 4);
-                self.watch_blocked(pid, tid, still, now);
+                self.watch_blocked(pid, tid, now);
+                stacks = if self.spent() { 0 } else { stacks };
             }
             self.named.suspects.insert((pid, tid), s);
+            self.hand_over(hand);
         }
+        self.ends = None;
     }
 
     /// What each process' sections cost, once nothing more will be asked.
