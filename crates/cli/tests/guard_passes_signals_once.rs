@@ -51,7 +51,7 @@ fn children(pid: i32) -> Vec<i32> {
 fn waits(pid: i32) -> bool {
     let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
     let bits = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).map_or("0", str::trim);
-    bits.trim_start_matches('0') != ""
+    !bits.trim_start_matches('0').is_empty()
 }
 
 fn comm(pid: i32) -> String {

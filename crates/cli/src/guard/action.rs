@@ -2,9 +2,11 @@
 
 use super::program::{self, Signals};
 use orbit_ahd::Hang;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::process::{Command, Stdio};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 
 /// What to do when the program hangs.
@@ -102,22 +104,95 @@ fn is_in(pid: i32, set: &str, signal: i32) -> bool {
     bits.and_then(|bits| u64::from_str_radix(bits, 16).ok()).is_none_or(|bits| bits >> (signal - 1) & 1 == 1)
 }
 
+/// Commands of `exec:` that run at a time.
+const AT_A_TIME: usize = 4;
+/// Most reports that wait for their command to run.
+const WAITING: usize = 100;
+
+/// What a command is told.
+struct Report {
+    pid: i32,
+    tid: i32,
+    kind: &'static str,
+    why: String,
+    /// All of it.
+    json: String,
+}
+
+/// The commands of `exec:`: a few run, more wait for those to end, what is beyond that is left out and counted.
+#[derive(Default)]
+pub struct Commands {
+    /// With a descriptor that is readable once it has ended.
+    running: Vec<(Child, Option<OwnedFd>)>,
+    waiting: VecDeque<Report>,
+    left_out: usize,
+}
+
+impl Commands {
+    /// Has the command run for this report, now or later.
+    pub fn add(&mut self, hang: &Hang) {
+        if self.waiting.len() >= WAITING {
+            self.left_out += 1;
+            return;
+        }
+        let json = orbit_ahd::json::of_hang(hang).to_string();
+        let why = hang.why.clone();
+        self.waiting.push_back(Report { pid: hang.pid, tid: hang.tid, kind: hang.kind.word(), why, json });
+    }
+
+    /// Readable once one has ended.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.running.iter().filter_map(|(_, process)| Some(process.as_ref()?.as_fd()))
+    }
+
+    /// Runs what may run; answers what was done, and about which process. Waits for nothing.
+    pub fn go_on(&mut self, command: &str, signals: &Signals, limit: libc::rlimit) -> Vec<(String, i32)> {
+        self.running.retain_mut(|(child, _)| matches!(child.try_wait(), Ok(None)));
+        let mut did = Vec::new();
+        while self.running.len() < AT_A_TIME
+            && let Some(report) = self.waiting.pop_front()
+        {
+            did.push(match exec(command, &report, signals, limit) {
+                Ok(child) => {
+                    let process = orbit_linux::pidfd::open(child.id() as i32).ok();
+                    self.running.push((child, process));
+                    ("ran the command".to_owned(), report.pid)
+                }
+                Err(e) => (format!("could not run the command: {e}"), report.pid),
+            });
+        }
+        if self.waiting.is_empty() && self.left_out != 0 {
+            let left_out = std::mem::take(&mut self.left_out);
+            let why = format!("{AT_A_TIME} run at a time, and {WAITING} waited");
+            did.push((format!("did not run the command for {left_out} more reports: {why}"), 0));
+        }
+        did
+    }
+
+    /// The program has ended: nothing more is run; answers what that leaves out.
+    pub fn finish(&mut self) -> Option<String> {
+        let left_out = self.waiting.len() + self.left_out;
+        (left_out != 0)
+            .then(|| format!("did not run the command for {left_out} more reports: nothing is watched any more"))
+    }
+}
+
 /// Runs the shell command of `exec:`, with the report as JSON on its stdin and its main points in the environment. Does not wait
 /// for it.
-pub fn exec(command: &str, hang: &Hang, signals: &Signals, limit: libc::rlimit) -> io::Result<std::process::Child> {
-    let mut report = File::from(orbit_linux::memfd::create("orbit-guard-report", 0, false)?);
-    writeln!(report, "{}", orbit_ahd::json::of_hang(hang))?;
-    report.flush()?;
-    report.rewind()?;
+fn exec(command: &str, report: &Report, signals: &Signals, limit: libc::rlimit) -> io::Result<Child> {
+    let mut file = File::from(orbit_linux::memfd::create("orbit-guard-report", 0, false)?);
+    writeln!(file, "{}", report.json)?;
+    file.flush()?;
+    file.rewind()?;
     let mut shell = Command::new("/bin/sh");
     program::as_given(&mut shell, signals, limit);
     shell
         .args(["-c", command])
-        .env("ORBIT_GUARD_PID", hang.pid.to_string())
-        .env("ORBIT_GUARD_TID", hang.tid.to_string())
-        .env("ORBIT_GUARD_KIND", hang.kind.word())
-        .env("ORBIT_GUARD_WHY", &hang.why)
-        .stdin(Stdio::from(report))
+        .env("ORBIT_GUARD_PID", report.pid.to_string())
+        .env("ORBIT_GUARD_TID", report.tid.to_string())
+        .env("ORBIT_GUARD_KIND", report.kind)
+        .env("ORBIT_GUARD_WHY", &report.why)
+        .stdin(Stdio::from(file))
         .spawn()
 }
 

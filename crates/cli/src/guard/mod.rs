@@ -18,12 +18,12 @@ mod witness;
 pub use show::Harmless;
 
 use crate::out::{Done, Failure};
-use action::OnHang;
+use action::{Commands, OnHang};
 use detector::{Detector, News};
 use orbit_ahd::{Ahd, Event, Hang};
 use program::Signals;
 use settings::Settings;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -99,6 +99,9 @@ const RESTART_MOST: Duration = Duration::from_secs(10);
 /// A program that ran for so long is restarted at once again.
 const RESTART_CALM: Duration = Duration::from_secs(60);
 
+/// A process whose reports come at shorter intervals is sent a signal once for all of them.
+const WAVE: Duration = Duration::from_secs(5);
+
 pub fn run(args: &Args) -> Done {
     if let Some(action) = args.system {
         return system::run(action, args.events.as_deref(), args.in_process);
@@ -130,8 +133,9 @@ struct Guard {
     pidfd: OwnedFd,
     /// Processes that were sent a signal for hanging that ends them, and have not left: that they get on is no news.
     ended: BTreeSet<i32>,
-    /// Commands of `exec:` that have not ended.
-    helpers: Vec<Child>,
+    /// Processes that a signal was sent for hanging, with the time of their last report.
+    waves: BTreeMap<i32, Instant>,
+    commands: Commands,
     started: Instant,
     pause: Duration,
 }
@@ -207,7 +211,8 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         pid,
         pidfd,
         ended: BTreeSet::new(),
-        helpers: Vec::new(),
+        waves: BTreeMap::new(),
+        commands: Commands::default(),
         started: Instant::now(),
         pause: RESTART_PAUSE,
     })
@@ -219,6 +224,7 @@ impl Guard {
             let reports = self.detector.descriptors();
             let mut fds = vec![readable(self.pidfd.as_fd())];
             fds.extend(self.signals.polled());
+            fds.extend(self.commands.descriptors().map(readable));
             fds.extend(reports.iter().map(|fd| readable(fd.as_fd())));
             orbit_linux::poll::poll(&mut fds, Some(self.detector.pause().min(self.signals.pause())))?;
             for signal in self.signals.take(self.child.as_ref().map(|_| self.pid)) {
@@ -256,7 +262,11 @@ impl Guard {
             if self.adopts {
                 family::reap(self.pid);
             }
-            self.helpers.retain_mut(|h| matches!(h.try_wait(), Ok(None)));
+            if let OnHang::Exec(command) = &self.on_hang {
+                for (did, pid) in self.commands.go_on(command, &self.signals, self.limit) {
+                    self.teller.did(did, pid);
+                }
+            }
         }
     }
 
@@ -264,7 +274,10 @@ impl Guard {
     fn tell(&mut self, event: Event) {
         match event {
             Event::Recovered { pid, .. } if self.ended.contains(&pid) => return,
-            Event::Left { pid } => drop(self.ended.remove(&pid)),
+            Event::Left { pid } => {
+                self.ended.remove(&pid);
+                self.waves.remove(&pid);
+            }
             _ => {}
         }
         self.teller.event(event);
@@ -283,6 +296,9 @@ impl Guard {
 
     /// Tells what is left to tell when nothing will be watched any more.
     fn finish(&mut self) {
+        if let Some(left_out) = self.commands.finish() {
+            self.teller.did(left_out, 0);
+        }
         for news in self.detector.finish() {
             if let Some(event) = self.event(news) {
                 self.tell(event);
@@ -290,22 +306,22 @@ impl Guard {
         }
     }
 
-    /// Does what was asked for, but for a restart; answers what was done.
+    /// Does what was asked for, but for a restart, or has it done; answers what was done.
     fn act(&mut self, hang: &Hang) -> Option<String> {
         let signal = match &self.on_hang {
             OnHang::Report | OnHang::Restart => return None,
             OnHang::Signal(s) => *s,
             OnHang::Kill => libc::SIGKILL,
-            OnHang::Exec(command) => {
-                return Some(match action::exec(command, hang, &self.signals, self.limit) {
-                    Ok(helper) => {
-                        self.helpers.push(helper);
-                        "ran the command".to_owned()
-                    }
-                    Err(e) => format!("could not run the command: {e}"),
-                });
+            OnHang::Exec(_) => {
+                self.commands.add(hang);
+                return None;
             }
         };
+        // Many threads that hang at once are one reason to act.
+        let now = Instant::now();
+        if self.waves.insert(hang.pid, now).is_some_and(|last| now - last < WAVE) {
+            return None;
+        }
         let sent = orbit_linux::pidfd::open(hang.pid).and_then(|fd| {
             // Looked at before: afterwards it may be gone.
             let ends = action::ends(hang.pid, signal);

@@ -65,6 +65,11 @@ pub struct Guard {
 impl Guard {
     /// Starts `orbit guard OPTIONS --events FILE -- PROGRAM`.
     pub fn start(dir: &Dir, options: &[&str], program: &[&str]) -> Guard {
+        Guard::start_saying(dir, options, program, Stdio::piped())
+    }
+
+    /// The same, with another stderr: the pipe of [`Guard::start`] is read at the end only, and what the guard tells waits while it is full.
+    pub fn start_saying(dir: &Dir, options: &[&str], program: &[&str], stderr: Stdio) -> Guard {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let n = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let events = dir.0.join(format!("events-{n}.jsonl"));
@@ -76,7 +81,7 @@ impl Guard {
             .arg("--")
             .args(program)
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .expect("orbit");
         Guard { child, events, told: 0 }
