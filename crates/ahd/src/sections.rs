@@ -1,6 +1,6 @@
 //! Sections that a program marks in its source: entered, left by an exit, nested, overlapping, in many threads at once.
 //!
-//! Owns: reading the record of `orbit-section` from outside and judging by it (RMK, section 5). Promises: trusts nothing in the
+//! Owns: reading the records of `orbit-section` from outside, one for each copy of it in the process, and judging by them (RMK, section 5). Promises: trusts nothing in a
 //! record; what one look reads is bounded. A section's history holds the CPU time of its executions by exit; one that
 //! exceeds the check value in two looks hangs, and so does one in which the thread has not run for the limit. The
 //! clock is read here, not in the program: what executions took is as good as [`crate::executions`] can tell.
@@ -20,8 +20,12 @@ use std::time::{Duration, Instant};
 
 /// Ticks between two searches for a record in a process that has none yet.
 const SEARCH_EVERY: u64 = 8;
+/// Ticks between two searches in one that has made none in [`SEARCHES`], or has one: a library loaded later may bring another.
+const SEARCH_SELDOM: u64 = SEARCH_EVERY * 16;
 /// A process that has made none in so many searches is asked less often.
 const SEARCHES: u32 = 50;
+/// Records of a process that are read.
+const RECORDS: usize = 16;
 /// Bytes of a cell: the entry count and those of the exits.
 const CELL: usize = 32;
 /// Bytes of a slot in front of its cells.
@@ -56,10 +60,18 @@ struct Place {
     active: Option<Active>,
 }
 
+/// What one copy of the section library keeps.
+#[derive(Debug)]
+struct Record {
+    base: u64,
+    /// The numbers that its sections have in [`Marks`].
+    sections: Vec<usize>,
+}
+
 /// The marks of one process.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
-    base: Option<u64>,
+    records: Vec<Record>,
     searches: u32,
     names: Vec<String>,
     executions: Vec<Executions>,
@@ -108,19 +120,23 @@ pub(crate) struct Finding {
 }
 
 impl Marks {
-    /// Looks for the record; cheap once it is known.
-    fn find(&mut self, pid: i32, tick: u64) -> Option<u64> {
-        let spacing = if self.searches < SEARCHES { SEARCH_EVERY } else { SEARCH_EVERY * 16 };
-        if self.base.is_none() && tick % spacing == 1 {
-            self.searches += 1;
-            let file = format!("/memfd:{NAME}");
-            let maps = Maps::of(pid).ok()?;
-            self.base = maps.iter().find(|m| m.path.starts_with(&file) && m.offset == 0).map(|m| m.start);
+    /// Looks for records: there is one for each copy of the library.
+    fn find(&mut self, pid: i32, tick: u64) {
+        let soon = self.records.is_empty() && self.searches < SEARCHES;
+        if self.records.len() >= RECORDS || tick % if soon { SEARCH_EVERY } else { SEARCH_SELDOM } != 1 {
+            return;
         }
-        self.base
+        self.searches = self.searches.saturating_add(1);
+        let file = format!("/memfd:{NAME}");
+        let Ok(maps) = Maps::of(pid) else { return };
+        for m in maps.iter().filter(|m| m.path.starts_with(&file) && m.offset == 0) {
+            if self.records.len() < RECORDS && !self.records.iter().any(|r| r.base == m.start) {
+                self.records.push(Record { base: m.start, sections: Vec::new() });
+            }
+        }
     }
 
-    /// Reads the record and takes down who entered and left what; answers whom to suspect. `moment` says who a thread is that calls itself so,
+    /// Reads the records and takes down who entered and left what; answers whom to suspect. `moment` says who a thread is that calls itself so,
     /// and how it fares.
     fn read(
         &mut self,
@@ -132,43 +148,46 @@ impl Marks {
         limit: Duration,
     ) -> Vec<Finding> {
         let mut suspects = Vec::new();
-        let Some(base) = self.find(pid, tick) else {
-            return suspects;
-        };
+        self.find(pid, tick);
         let memory = Memory::of(pid);
-        let head = memory.bytes::<20>(base).filter(|h| h[..8] == MAGIC.to_ne_bytes());
-        let Some(head) = head else {
-            // Another program by now, or none.
-            *self = Marks::default();
-            return suspects;
-        };
         let word = |b: &[u8], at: usize| b.get(at..at + 4).map_or(0, |w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
-        let sections = (word(&head, 12) as usize).min(SECTIONS);
-        let slots = (word(&head, 16) as usize).min(SLOTS);
-        while self.names.len() < sections {
-            let name = memory.bytes::<64>(base + (NAMES_AT + self.names.len() * 64) as u64).unwrap_or([0; 64]);
-            let len = name.iter().position(|&b| b == 0).unwrap_or(64);
-            self.names.push(String::from_utf8_lossy(&name[..len]).into_owned());
-            self.executions.push(Executions::new(window, Instant::now()));
-        }
         // CPU time so far, of the threads that are there.
         let mut alive = BTreeMap::new();
-        for slot in 0..slots {
-            let bytes = memory.vec(base + (SLOTS_AT + slot * size_of::<Slot>()) as u64, CELLS_AT + sections * CELL);
-            let Some((tid, m)) = moment(word(&bytes, 0) as i32) else {
-                continue;
+        for record in &mut self.records {
+            let base = record.base;
+            let head = memory.bytes::<20>(base).filter(|h| h[..8] == MAGIC.to_ne_bytes());
+            let Some(head) = head else {
+                // Another program by now, or none.
+                *self = Marks::default();
+                return Vec::new();
             };
-            alive.insert(tid, m.run);
-            for section in 0..sections {
-                let at = CELLS_AT + section * CELL;
-                let seq = word(&bytes, at);
-                let exits = std::array::from_fn(|e| word(&bytes, at + 4 + 4 * e));
-                if seq == 0 {
+            let sections = (word(&head, 12) as usize).min(SECTIONS);
+            let slots = (word(&head, 16) as usize).min(SLOTS);
+            while record.sections.len() < sections {
+                let at = base + (NAMES_AT + record.sections.len() * 64) as u64;
+                let name = memory.bytes::<64>(at).unwrap_or([0; 64]);
+                let len = name.iter().position(|&b| b == 0).unwrap_or(64);
+                record.sections.push(self.names.len());
+                self.names.push(String::from_utf8_lossy(&name[..len]).into_owned());
+                self.executions.push(Executions::new(window, Instant::now()));
+            }
+            for slot in 0..slots {
+                let bytes = memory.vec(base + (SLOTS_AT + slot * size_of::<Slot>()) as u64, CELLS_AT + sections * CELL);
+                let Some((tid, m)) = moment(word(&bytes, 0) as i32) else {
                     continue;
-                }
-                let place = self.places.entry((tid, section)).or_insert(Place { seq, exits, active: None });
-                if let Some(found) = place.follow(seq, exits, m, &mut self.executions[section], &check, limit) {
-                    suspects.push(Finding { tid, section, found });
+                };
+                alive.insert(tid, m.run);
+                for (cell, &section) in record.sections.iter().enumerate().take(sections) {
+                    let at = CELLS_AT + cell * CELL;
+                    let seq = word(&bytes, at);
+                    let exits = std::array::from_fn(|e| word(&bytes, at + 4 + 4 * e));
+                    if seq == 0 {
+                        continue;
+                    }
+                    let place = self.places.entry((tid, section)).or_insert(Place { seq, exits, active: None });
+                    if let Some(found) = place.follow(seq, exits, m, &mut self.executions[section], &check, limit) {
+                        suspects.push(Finding { tid, section, found });
+                    }
                 }
             }
         }

@@ -12,7 +12,8 @@
  * be left before the same thread enters it again. Sections may nest and overlap, and any number of threads may be in
  * one. A child made by fork() is in no section, whatever its parent was in, until it enters one. All functions may be
  * called from any thread; entering and leaving cost some nanoseconds and make no system call after a
- * thread's first. None of them fails in a way that matters to the program. */
+ * thread's first. None of them fails in a way that matters to the program. Of several copies in a process (a plug-in may be
+ * linked with one of its own) each has its own sections; one that is loaded after another is seen within ten seconds. */
 #ifndef RMK_H
 #define RMK_H
 

@@ -22,6 +22,9 @@
 //!
 //! A thread that uses more CPU inside a section than ever usual, or sits in it without running, is reported; so waits
 //! without an end of their own (`accept`, `epoll_wait`) belong outside.
+//!
+//! Several copies of this library in one process (a plug-in may be linked with one of its own) have a record and sections each; `orbit guard` reads
+//! 16 of them, and finds one that comes after another within ten seconds.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod layout;
