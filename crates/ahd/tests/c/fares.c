@@ -329,7 +329,8 @@ static int gives(void *a) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     poll(NULL, 0, (int)(*(double *)a * 1e3));
     sem_post(&given);
-    for (;;) pause();
+    while (!never) pause();
+    return 0;
 }
 
 // Waits, alone, for what a child gives after so many seconds: into memory that both share, or into the child's own copy.
