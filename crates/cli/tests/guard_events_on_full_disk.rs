@@ -1,35 +1,14 @@
 //! Events that cannot be written are counted and told on stderr, once for all in a row; a line written in part spoils no other.
 
 mod guard_common;
-use guard_common::{Dir, PATIENCE, signal, skipped};
+use guard_common::{Dir, Owned, PATIENCE, signal, skipped, until};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ORBIT: &str = env!("CARGO_BIN_EXE_orbit");
-
-/// A child that is killed and reaped when the test lets go of it.
-struct Owned(Child);
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 #[test]
 fn told_at_the_first_and_at_the_end() {

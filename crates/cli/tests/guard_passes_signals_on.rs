@@ -2,26 +2,16 @@
 //! Ctrl-C reaches it once, also where the terminal does not send it there, or ends a guard that has no program of its own.
 
 mod guard_common;
-use guard_common::{Dir, PATIENCE};
+use guard_common::{Dir, Owned, PATIENCE};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const ORBIT: &str = env!("CARGO_BIN_EXE_orbit");
-
-/// A child that is killed and reaped when the test lets go of it.
-struct Owned(Child);
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Signals that are ignored and blocked when a program is started.
 #[derive(Clone, Copy)]

@@ -2,14 +2,13 @@
 //! control group by systemd, or each process of the guard's by name. The witnesses that tell end with the guard.
 
 mod guard_common;
-use guard_common::{Dir, PATIENCE, build, signal};
+use guard_common::{Dir, build, signal, until};
 use orbit_linux::procfs;
 use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 12;
 
@@ -28,17 +27,6 @@ impl Drop for Guarded {
             }
             let _ = self.guard.wait();
         }
-    }
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited for {what}");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

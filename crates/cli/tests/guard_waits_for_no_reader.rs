@@ -2,26 +2,14 @@
 //! nobody reads is an error at once.
 
 mod guard_common;
-use guard_common::{Dir, PATIENCE, build, signal, skipped};
+use guard_common::{Dir, build, signal, skipped, until};
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 const ORBIT: &str = env!("CARGO_BIN_EXE_orbit");
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// A pipe into which nothing more goes.
 fn full() -> (PipeReader, PipeWriter) {

@@ -1,36 +1,17 @@
 //! Whoever opens many conversations with a core and says nothing costs it 64 threads at most, for two seconds, and then it answers again.
 
+mod guard_common;
+use guard_common::{Owned, until};
 use std::io::Read;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// As many as a core holds at a time.
 const MOST: usize = 64;
 const MORE: usize = 20;
-
-/// Killed and reaped when the test lets go of it.
-struct Owned(Child);
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < LIMIT, "still not so after {LIMIT:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 fn answering(pid: u32) -> usize {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads");

@@ -1,21 +1,10 @@
 //! A core's modules are listed, unloaded and loaded from outside, and nothing of the core is left after `kill -9`: neither its
 //! name, nor its modules' processes; the guarded program goes on.
 
+mod guard_common;
+use guard_common::{Owned, until};
 use serde_json::Value;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-const LIMIT: Duration = Duration::from_secs(30);
-
-/// A child that is killed and reaped when the test lets go of it.
-struct Owned(Child);
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use std::process::{Command, Stdio};
 
 fn orbit(args: &[&str]) -> (bool, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_orbit")).args(args).output().expect("orbit runs");
@@ -32,17 +21,6 @@ fn core(pid: u32) -> Option<Value> {
 
 fn names(core: &Value) -> Vec<&str> {
     core["modules"].as_array().expect("modules").iter().filter_map(|module| module["module"].as_str()).collect()
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < LIMIT, "still not so after {LIMIT:?}: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 #[test]

@@ -32,6 +32,28 @@ impl Drop for Dir {
     }
 }
 
+/// A child that is killed and reaped when the test lets go of it.
+pub struct Owned(pub Child);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Looks again and again until there is an answer.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Why these tests cannot run here, if so; prints it.
 pub fn skipped() -> bool {
     if Command::new("cc").arg("--version").output().is_err() {
