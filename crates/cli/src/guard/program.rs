@@ -88,7 +88,7 @@ impl Signals {
 
     /// Signals that came, but for those that `program` got by itself; without a program, all. Does not wait.
     pub fn take(&mut self, program: Option<i32>) -> Vec<i32> {
-        let since = witness::now();
+        let since = orbit_rmk::now();
         let near = program.is_some_and(in_own_group);
         while let Some(got) = witness::next(self.fd.as_raw_fd()) {
             self.came.push_back(Came { got, near });
@@ -150,7 +150,7 @@ impl Signals {
 
 /// Time since it came.
 fn age(got: &Note) -> Duration {
-    Duration::from_nanos(witness::now().saturating_sub(got.at))
+    Duration::from_nanos(orbit_rmk::now().saturating_sub(got.at))
 }
 
 /// Whether the process is systemd, which sends a signal to each process of a service.

@@ -17,6 +17,7 @@ use super::program::{self, FORWARDED};
 use orbit_linux::process::{self, RawChild};
 use orbit_linux::signals::Blocked;
 use orbit_linux::{pidfd, procfs};
+use orbit_rmk::now;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -160,14 +161,6 @@ impl Drop for Witnesses {
     }
 }
 
-/// Now, in ns of the monotonic clock. Async-signal-safe.
-pub fn now() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the struct outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 /// The signals that are handed on, as a set. Async-signal-safe.
 pub fn forwarded() -> libc::sigset_t {
     // SAFETY: a sigset is plain bits, filled by the calls.
@@ -201,7 +194,13 @@ fn begin(who: u32, to: RawFd) -> io::Result<(i32, OwnedFd)> {
     let child = unsafe { process::raw_fork(0) }?;
     let Some(RawChild { pid, pidfd }) = child else { note(guard, who, to) };
     drop(blocked);
-    let process = pidfd.map_or_else(|| pidfd::open(pid), Ok)?;
+    let process = pidfd.map_or_else(|| pidfd::open(pid), Ok).inspect_err(|_| {
+        // SAFETY: the child just made, which nobody else reaps; a null status is allowed.
+        unsafe {
+            libc::kill(pid, libc::SIGKILL);
+            libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
+        }
+    })?;
     Ok((pid, process))
 }
 
