@@ -263,8 +263,8 @@ impl Task {
             panic!("mapping the replica of area {area} at {base:#x}: {e}");
         }
         // A process whose new memory is locked (mlockall) has copies of its own already, from before main fills the replica.
-        if let Err(e) = map::unlock(base, len).and_then(|()| show_replica(base, len, base, base + len)) {
-            panic!("unlocking the replica of area {area} at {base:#x}: {e}");
+        if let Err(e) = show_replica(base, len, base, base + len) {
+            panic!("showing the replica of area {area} at {base:#x}: {e}");
         }
         match Own::new(fd) {
             Ok(fd) => self.replicas.push(Replica { area, number, base, len, fd }),
