@@ -4,11 +4,14 @@
 // A probe's cookie: the slot (one function in one process) in its low 16 bits; for an exit, which one it is, in the next 8; above
 // them in 32 bits how many bytes the function has put on its stack by then. The highest bit: the function jumps back to its first
 // instruction, so passing the entry at an open activation's depth is no entry. The one below it: not all exits are known, so that an
-// activation is open says nothing, and each entry begins a new one.
+// activation is open says nothing, and each entry begins a new one. A return that is carried out here has the low bits of its
+// address above the first 24 in place of all that.
 // Only the outermost activation is measured: one entered while another is open, deeper on the stack, is nested. Activations
 // that end by no exit (longjmp, an exception) are noticed at the next entry from the same depth or above.
 #include <linux/bpf.h>
 #include <linux/ptrace.h>
+#include <stdbool.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
@@ -26,10 +29,22 @@ struct sched_entity {
 	u64 sum_exec_runtime;
 } __attribute__((preserve_access_index));
 
+struct thread_struct {
+	unsigned long features;
+} __attribute__((preserve_access_index));
+
 struct task_struct {
 	struct sched_entity se;
 	unsigned long nvcsw, nivcsw;
+	struct thread_struct thread;
 } __attribute__((preserve_access_index));
+
+// A thread with a shadow stack (ARCH_SHSTK_SHSTK).
+#define SHADOW_STACK 1UL
+// Bits of an address in a program, with four levels of page tables; with five, higher ones are seldom used.
+#define ADDRESS_BITS 47
+#define BREAKPOINT 0xcc
+#define PAGE 4096
 
 struct key { u32 tid, slot; };
 
@@ -111,24 +126,23 @@ int entered(struct pt_regs *at)
 	return 0;
 }
 
-SEC("uprobe")
-int left(struct pt_regs *at)
+// An exit; `sp`: the stack pointer there.
+static __always_inline void leave(struct pt_regs *at, u64 sp)
 {
 	u64 cookie = bpf_get_attach_cookie(at);
 	struct key key = { .tid = thread(), .slot = cookie & 0xffff };
 	struct hits *h = bpf_map_lookup_elem(&hits, &key.slot);
 	if (!h)
-		return 0;
+		return;
 	__sync_fetch_and_add(&h->exits, 1);
 	struct record *r = bpf_map_lookup_elem(&records, &key);
-	u64 sp = stack_at_entry(at, cookie);
 	// At its return instruction an activation's stack is as it was at its entry.
 	if (!r || !r->sp || sp < r->sp)
-		return 0;
+		return;
 	u64 entry = r->sp;
 	r->sp = 0;
 	if (sp != entry)
-		return 0;
+		return;
 	struct task_struct *me = bpf_get_current_task_btf();
 	u64 used = me->se.sum_exec_runtime - r->run;
 	// The kernel brings the CPU time up to date at ticks and switches; without a switch the clock says it exactly.
@@ -137,5 +151,38 @@ int left(struct pt_regs *at)
 	u32 exit = (u32)(cookie >> 16) & (EXITS - 1);
 	r->exits[exit]++;
 	r->used[exit] += used;
+}
+
+SEC("uprobe")
+int left(struct pt_regs *at)
+{
+	leave(at, PT_REGS_SP(at));
+	return 0;
+}
+
+// The same at a plain return instruction, which is then carried out here, as the processor would: so the kernel need not step it. Older kernels
+// (6.18, not 7.3) refuse this program, since it writes registers. Where the return may fault, it is left to the processor.
+SEC("uprobe")
+int returned(struct pt_regs *at)
+{
+	u64 ip = PT_REGS_IP(at), own = bpf_get_attach_cookie(at) >> 24;
+	if ((ip ^ own) & ((1UL << 40) - 1)) {
+		// Another probe at the same instruction, of another guard, has carried it out a moment ago; or the file is mapped elsewhere too,
+		// then the breakpoint is here.
+		unsigned char byte = 0;
+		bpf_probe_read_user(&byte, 1, (void *)ip);
+		bool here = byte == BREAKPOINT && !((ip ^ own) & (PAGE - 1));
+		leave(at, PT_REGS_SP(at) - (here ? 0 : sizeof(u64)));
+		return 0;
+	}
+	leave(at, PT_REGS_SP(at));
+	struct task_struct *me = bpf_get_current_task_btf();
+	if (bpf_core_field_exists(me->thread.features) && me->thread.features & SHADOW_STACK)
+		return 0;
+	u64 to;
+	if (bpf_probe_read_user(&to, sizeof(to), (void *)PT_REGS_SP(at)) || to >> ADDRESS_BITS)
+		return 0;
+	at->rsp += sizeof(to);
+	at->rip = to;
 	return 0;
 }

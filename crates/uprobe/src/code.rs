@@ -28,6 +28,8 @@ pub struct Place {
     pub offset: u64,
     /// The kernel runs this instruction itself; others it steps, which takes exceptions more and several times as long.
     pub emulated: bool,
+    /// It is a plain return, which the probe carries out itself where the kernel lets it.
+    pub returns: bool,
     /// Bytes that the function has put on its stack by then.
     pub pushed: u32,
 }
@@ -35,6 +37,8 @@ pub struct Place {
 /// The places to probe of a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
+    /// Where the function begins in the program's memory.
+    pub address: u64,
     /// A place that each execution passes once, at its beginning: the first instruction if need be, else the first one that the
     /// kernel runs itself.
     pub entry: Place,
@@ -49,14 +53,15 @@ pub struct Shape {
 /// The shape of a function with this code, which begins at this address of the program. `code` may be just the first bytes if the length
 /// is not known (`whole` is false). `memory`: the program's, for the tables of a `switch`.
 pub fn shape(code: &[u8], whole: bool, address: u64, memory: Read<'_>) -> Shape {
-    let first = Place { offset: 0, emulated: emulated(code), pushed: 0 };
+    let first = Place { emulated: emulated(code), ..Place::default() };
     let known = if whole && code.len() <= MAX_CODE { Walk::of(code, address, memory) } else { None };
     let Some((exits, targets)) = known else {
-        return Shape { entry: first, ..Shape::default() };
+        return Shape { address, entry: first, ..Shape::default() };
     };
     let entry = beginning(code, &targets).unwrap_or(first);
     let whole = exits.len() <= EXITS;
-    Shape { entry, exits: if whole { exits } else { Vec::new() }, whole, loops: targets.contains(&0) }
+    let exits = if whole { exits } else { Vec::new() };
+    Shape { address, entry, exits, whole, loops: targets.contains(&0) }
 }
 
 /// The first instruction that the kernel runs itself, if every execution passes it, and once.
@@ -70,7 +75,7 @@ fn beginning(code: &[u8], targets: &BTreeSet<u64>) -> Option<Place> {
             return None;
         }
         if emulated(&code[offset as usize..]) {
-            return Some(Place { offset, emulated: true, pushed });
+            return Some(Place { offset, emulated: true, returns: false, pushed });
         }
         let stack = at.op0_kind() == OpKind::Register && at.op0_register() == Register::RSP;
         match at.mnemonic() {
@@ -119,7 +124,13 @@ impl<'a> Walk<'a> {
             FlowControl::UnconditionalBranch => walk.target(i).is_none_or(|t| t >= code.len() as u64),
             _ => false,
         };
-        let place = |&offset: &u64| Place { offset, emulated: emulated(&code[offset as usize..]), pushed: 0 };
+        let place = |&offset: &u64| Place {
+            offset,
+            emulated: emulated(&code[offset as usize..]),
+            // Behind an operand size prefix some processors take two bytes from the stack.
+            returns: matches!(code[offset as usize..], [0xc3, ..] | [0xf3, 0xc3, ..]),
+            pushed: 0,
+        };
         let exits = walk.reached.iter().filter(|(_, i)| leaves(i)).map(|(at, _)| place(at)).collect();
         Some((exits, walk.targets))
     }
@@ -300,14 +311,22 @@ mod tests {
         shape(code, whole, 0x1000, &|_, _| panic!("there is no table"))
     }
 
+    /// A place whose instruction the kernel runs itself.
+    fn emulated_at(offset: u64, pushed: u32) -> Place {
+        Place { offset, emulated: true, returns: false, pushed }
+    }
+
     #[test]
     fn returns_and_jumps_out_are_exits() {
         // push rbp; test edi,edi; je +1 (over ret); ret; pop rbp; js +5 (over jmp); jmp far behind; ret
         let code = [0x55, 0x85, 0xff, 0x74, 0x01, 0xc3, 0x5d, 0x78, 0x05, 0xe9, 0x00, 0x10, 0x00, 0x00, 0xc3];
         let s = plain(&code, true);
-        assert_eq!(s.entry, Place { offset: 0, emulated: true, pushed: 0 });
-        let exits: Vec<(u64, bool)> = s.exits.iter().map(|e| (e.offset, e.emulated)).collect();
-        assert_eq!(exits, [(5, false), (9, true), (14, false)]);
+        assert_eq!(s.entry, emulated_at(0, 0));
+        let exits: Vec<(u64, bool, bool)> = s.exits.iter().map(|e| (e.offset, e.emulated, e.returns)).collect();
+        assert_eq!(exits, [(5, false, true), (9, true, false), (14, false, true)]);
+        // repz ret; ret 8; retw: one is plain
+        let s = plain(&[0x74, 0x02, 0xf3, 0xc3, 0x74, 0x03, 0xc2, 8, 0, 0x66, 0xc3], true);
+        assert_eq!(s.exits.iter().map(|e| (e.offset, e.returns)).collect::<Vec<_>>(), [(2, true), (6, false), (9, false)]);
     }
 
     #[test]
@@ -326,13 +345,13 @@ mod tests {
     fn an_entry_is_passed_once_and_is_cheap_if_it_can_be() {
         // endbr64; push rbp; pop rbp; ret
         let code = [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x5d, 0xc3];
-        assert_eq!(plain(&code, true).entry, Place { offset: 4, emulated: true, pushed: 0 });
+        assert_eq!(plain(&code, true).entry, emulated_at(4, 0));
         // The same with a loop back to the push: each turn would count as an entry.
         let code = [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x5d, 0xeb, 0xfc, 0xc3];
         assert_eq!(plain(&code, true).entry.offset, 0);
         // sub rsp,0x18; test edi,edi; je +0; add rsp,0x18; ret
         let code = [0x48, 0x83, 0xec, 0x18, 0x85, 0xff, 0x74, 0x00, 0x48, 0x83, 0xc4, 0x18, 0xc3];
-        assert_eq!(plain(&code, true).entry, Place { offset: 6, emulated: true, pushed: 0x18 });
+        assert_eq!(plain(&code, true).entry, emulated_at(6, 0x18));
         // mov eax,edi; ret
         assert_eq!(plain(&[0x89, 0xf8, 0xc3], true).entry, Place::default());
         // and rsp,-32; je +0; ret: how much is on the stack depends

@@ -2,7 +2,7 @@
 //!
 //! Owns: which slots are taken. Promises: a slot is given out anew only once its last probe is gone.
 
-use crate::code::Shape;
+use crate::code::{Place, Shape};
 use crate::table::{Hits, Key, Record, SLOTS};
 use crate::{Costs, Error, cost};
 use aya::maps::{HashMap, MapData, PerCpuArray};
@@ -20,6 +20,8 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 
 /// The first pid namespace's inode, the same on every kernel.
 const FIRST_NAMESPACE: u64 = 0xefff_fffc;
+/// The program that carries out the return it is at.
+const RETURNED: &str = "returned";
 const LOADING: &str = "loading the kernel half of sections by name";
 
 /// Attaches probes.
@@ -27,6 +29,8 @@ pub(crate) struct Prober {
     ebpf: Ebpf,
     reader: Arc<Reader>,
     slots: Vec<Arc<AtomicBool>>,
+    /// A probe may carry out a return.
+    returns: bool,
 }
 
 /// Reads what probes counted; may be shared.
@@ -64,6 +68,7 @@ impl Prober {
         for name in ["entered", "left"] {
             program(&mut ebpf, name)?.load().map_err(|e| Error::of(LOADING, &e))?;
         }
+        let returns = program(&mut ebpf, RETURNED)?.load().is_ok();
         let mut map = |name: &str| {
             ebpf.take_map(name).ok_or_else(|| Error::Failed(format!("the kernel half lacks map \"{name}\"")))
         };
@@ -71,7 +76,7 @@ impl Prober {
         let hits = PerCpuArray::try_from(map("hits")?).map_err(|e| Error::of(LOADING, &e))?;
         let reader = Arc::new(Reader { records: Mutex::new(records), hits: Mutex::new(hits) });
         let slots = (0..SLOTS).map(|_| Arc::default()).collect();
-        let mut prober = Prober { ebpf, reader, slots };
+        let mut prober = Prober { ebpf, reader, slots, returns };
         let costs = cost::measure(&mut prober)?;
         Ok((prober, costs))
     }
@@ -90,12 +95,17 @@ impl Prober {
         self.slots[free].store(true, Ordering::Release);
         let mut probes = Probes { slot, links: Vec::new(), taken: self.slots[free].clone() };
         // Exits first: an entry that is seen must not miss its exit.
-        let exits = shape.exits.iter().enumerate().map(|(n, e)| ("left", e, n));
+        let exit = |e: &Place| if self.returns && e.returns { RETURNED } else { "left" };
+        let exits = shape.exits.iter().enumerate().map(|(n, e)| (exit(e), e, n));
         for (name, place, exit) in exits.chain([("entered", &shape.entry, 0)]) {
             let kind = u64::from(shape.loops && shape.whole) << 63 | u64::from(!shape.whole) << 62;
+            let more = match name {
+                RETURNED => shape.address.wrapping_add(place.offset) << 24,
+                _ => u64::from(place.pushed) << 24 | kind,
+            };
             let point = UProbeAttachPoint {
                 location: UProbeAttachLocation::AbsoluteOffset(start + place.offset),
-                cookie: Some(u64::from(slot) | (exit as u64) << 16 | u64::from(place.pushed) << 24 | kind),
+                cookie: Some(u64::from(slot) | (exit as u64) << 16 | more),
             };
             let program = program(&mut self.ebpf, name)?;
             let link = program

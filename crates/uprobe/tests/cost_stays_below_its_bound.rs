@@ -12,8 +12,8 @@ fn windows_of_a_hot_function() {
     let Some(mut duty) = duty(Some(BOUND)) else { return };
     let State::Ready(costs) = duty.state() else { unreachable!("it was ready") };
     println!(
-        "a hit: {:.0} ns at an instruction the kernel runs itself, {:.0} ns at others",
-        costs.emulated, costs.stepped
+        "a hit: {:.0} ns at an instruction the kernel runs itself, {:.0} ns at a return, {:.0} ns at others",
+        costs.emulated, costs.returned, costs.stepped
     );
     assert!(costs.emulated > 10.0 && costs.stepped > costs.emulated, "{costs:?}");
     let mut program = Program::start("hot", "counted.c");

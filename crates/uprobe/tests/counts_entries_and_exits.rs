@@ -36,3 +36,20 @@ fn entries_exits_nesting_and_longjmp() {
         duty.tally(id).is_some_and(|t| t.hits.entries == 760 && t.hits.exits == 755 + 1 && t.hits.lost == 0)
     });
 }
+
+#[test]
+fn two_watch_the_same_function() {
+    let (Some(mut one), Some(mut other)) = (duty(None), duty(None)) else { return };
+    let mut program = Program::start("watched-twice", "counted.c");
+    let ids = [one.watch(program.target()), other.watch(program.target())];
+    let tally = |n: usize| if n == 0 { one.tally(ids[0]) } else { other.tally(ids[1]) };
+    until("no probes", || (0..2).all(|n| tally(n).is_some_and(|t| t.attached)));
+    // Each return is carried out once, whoever of the two does it, and counted by both.
+    program.run(0, 500);
+    program.run(3, 20);
+    for record in [one.record(ids[0], program.pid()), other.record(ids[1], program.pid())] {
+        let record = record.expect("a record");
+        assert_eq!((record.entries, record.sp), (540, 0), "{record:?}");
+        assert_eq!(record.exits[..3], [500, 0, 20], "{record:?}");
+    }
+}
