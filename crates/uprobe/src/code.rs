@@ -326,7 +326,10 @@ mod tests {
         assert_eq!(exits, [(5, false, true), (9, true, false), (14, false, true)]);
         // repz ret; ret 8; retw: one is plain
         let s = plain(&[0x74, 0x02, 0xf3, 0xc3, 0x74, 0x03, 0xc2, 8, 0, 0x66, 0xc3], true);
-        assert_eq!(s.exits.iter().map(|e| (e.offset, e.returns)).collect::<Vec<_>>(), [(2, true), (6, false), (9, false)]);
+        assert_eq!(
+            s.exits.iter().map(|e| (e.offset, e.returns)).collect::<Vec<_>>(),
+            [(2, true), (6, false), (9, false)]
+        );
     }
 
     #[test]
