@@ -42,12 +42,12 @@ fn the_call_each_thread_is_in_is_told_also_without_kernel_programs() {
     let core = Core::builder().kernel_programs(false).build().expect("a core");
     let module = core.client("calls");
     module.use_pin("P_SYSC").expect("P_SYSC");
-    let guest = Guest::shell("read never");
+    let guest = Guest::shell("exec cat");
     let calls = || match module.issue_cmd("P_SYSC", &Command::CallsNow { pid: guest.pid() }) {
         Ok(Reply::Calls { calls }) => calls,
         other => panic!("{other:?}"),
     };
-    until("the shell reads", || {
+    until("it reads", || {
         calls().iter().any(|call| call.number == libc::SYS_read && call.arguments.first() == Some(&0))
     });
     let error = module.subscr_event("P_SYSC", Kind::CallBegun, Filter::everyone()).expect_err("no events").to_string();
