@@ -1,0 +1,96 @@
+//! The restart of a program that hangs: its end, with all that it made, a pause, and its next start.
+
+use super::{Guard, action, family, program};
+use orbit_ahd::Event;
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// First pause before a restart; it doubles with each that follows soon.
+pub const PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause before a restart.
+const MOST: Duration = Duration::from_secs(10);
+/// A program that ran for so long is restarted at once again.
+const CALM: Duration = Duration::from_secs(60);
+
+impl Guard {
+    /// Kills the program with all that is watched of it, and all that it made where orphans are adopted, and starts it anew; an exit status if that fails,
+    /// or if a signal asks for the end meanwhile.
+    pub(super) fn restart(&mut self, hung: i32) -> Option<ExitCode> {
+        // Asked before: afterwards it is gone.
+        let ending = action::asks_to_end(self.pid);
+        let mut gone = BTreeSet::from_iter(self.detector.pids());
+        for &pid in &gone {
+            if let Ok(fd) = orbit_linux::pidfd::open(pid) {
+                // It may have ended meanwhile.
+                let _ = orbit_linux::pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
+            }
+        }
+        if let Some(child) = &mut self.child {
+            let _ = child.wait();
+        }
+        self.end_family(hung);
+        self.finish();
+        gone.extend(self.detector.pids());
+        self.detector.forget();
+        for pid in gone {
+            self.tell(Event::Left { pid });
+        }
+        if self.started.elapsed() > CALM {
+            self.pause = PAUSE;
+        }
+        if let Some(signal) = self.asked_to_end(&ending) {
+            self.teller.did(
+                format!("killed the program, and did not start it again: signal {signal} asked for its end"),
+                hung,
+            );
+            return Some(ExitCode::from(program::ended_by(signal)));
+        }
+        self.pause = (self.pause * 2).min(MOST);
+        let again = program::start(&self.program, &self.signals, self.limit)
+            .and_then(|c| Ok((orbit_linux::pidfd::open(c.id() as i32)?, c)));
+        match again {
+            Ok((pidfd, child)) => {
+                (self.pid, self.pidfd, self.child) = (child.id() as i32, pidfd, Some(child));
+                self.signals.before_program();
+            }
+            Err(e) => {
+                self.teller.did(format!("could not start the program again: {e}"), hung);
+                return Some(ExitCode::from(program::not_started(&e)));
+            }
+        }
+        self.started = Instant::now();
+        self.detector.watch(self.pid);
+        self.teller.did(format!("killed the program and started it again as process {}", self.pid), self.pid);
+        None
+    }
+
+    /// Waits for the pause before a restart; answers which of these signals came, if one did. Others are for a program that is gone.
+    fn asked_to_end(&mut self, ending: &[i32]) -> Option<i32> {
+        let until = Instant::now() + self.pause;
+        loop {
+            if let Some(signal) = self.signals.take(None).into_iter().find(|signal| ending.contains(signal)) {
+                return Some(signal);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            // Where it cannot wait for signals it goes on at once.
+            if left.is_zero() || orbit_linux::poll::poll(&mut self.signals.polled(), Some(left)).is_err() {
+                return None;
+            }
+        }
+    }
+
+    /// Ends what the program made and has not ended with it.
+    fn end_family(&self, hung: i32) {
+        if !self.adopts {
+            return;
+        }
+        let left = family::end();
+        if left != 0 {
+            self.teller.did(format!("{left} processes that the program made have not ended yet, though killed"), hung);
+        }
+        // The program is reaped, and its number nobody's.
+        family::reap(0);
+    }
+}
