@@ -91,10 +91,15 @@ pub fn ends(pid: i32, signal: i32) -> bool {
 /// Signals that ask for the end of the process: SIGTERM and SIGINT, unless it ignores them, and others that end it.
 pub fn asks_to_end(pid: i32) -> Vec<i32> {
     let asks = |signal: &i32| match *signal {
-        libc::SIGTERM | libc::SIGINT => !is_in(pid, "SigIgn:", *signal),
+        libc::SIGTERM | libc::SIGINT => !ignores(pid, *signal),
         other => ends(pid, other),
     };
     program::FORWARDED.into_iter().filter(asks).collect()
+}
+
+/// Whether the process ignores the signal.
+pub fn ignores(pid: i32, signal: i32) -> bool {
+    is_in(pid, "SigIgn:", signal)
 }
 
 /// Whether a set of its signals, by the name it has in `status`, has this one. So it has where that cannot be read; of one that has ended each is empty.

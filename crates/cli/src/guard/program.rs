@@ -4,10 +4,11 @@
 //! guard; a signal sent to the guard goes on to the program, in order, one that was sent to both does not go twice; the end of the
 //! guard, however it comes, does not end the program. Where it cannot be told whether the program got a signal, it goes on.
 
+use super::action;
 use super::witness::{self, Note, To, Witnesses};
 use crate::given;
 use orbit_linux::procfs;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -27,6 +28,8 @@ const WAIT: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(1);
 /// Pause between two looks at such a one.
 const LOOK: Duration = Duration::from_millis(5);
+/// A program that goes on for so long after SIGINT has taken it for something else than to end.
+const INTERRUPTED: Duration = Duration::from_secs(60);
 
 /// Signals that came for the guard, read from a descriptor.
 pub struct Signals {
@@ -36,6 +39,8 @@ pub struct Signals {
     witnesses: Option<Witnesses>,
     /// What was read, and is not known yet to be for the program, in order.
     came: VecDeque<Came>,
+    /// When the program got SIGTERM and SIGINT last, from the guard or by itself, unless it ignored them then.
+    asked: BTreeMap<i32, Note>,
 }
 
 /// A signal that the guard got.
@@ -62,7 +67,7 @@ impl Signals {
         }
         // SAFETY: the kernel just made this descriptor for us.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Signals { fd, before, witnesses: None, came: VecDeque::new() })
+        Ok(Signals { fd, before, witnesses: None, came: VecDeque::new(), asked: BTreeMap::new() })
     }
 
     /// From now on it is asked who else got a signal: for a program that the guard starts. To be called before there are other threads.
@@ -101,11 +106,18 @@ impl Signals {
             && let Some(passed) = program.map_or(Some(true), |pid| self.goes_on(pid, &got, near))
         {
             self.came.pop_front();
+            let signal = got.signal as i32;
+            if let Some(pid) = program
+                && [libc::SIGTERM, libc::SIGINT].contains(&signal)
+                && !action::ignores(pid, signal)
+            {
+                self.asked.insert(signal, got);
+            }
             if let Some(w) = &mut self.witnesses {
                 w.settle(&got);
             }
             if passed {
-                out.push(got.signal as i32);
+                out.push(signal);
             }
         }
         if let Some(w) = &mut self.witnesses {
@@ -114,8 +126,16 @@ impl Signals {
         out
     }
 
-    /// What came so far may have come before the program was there: it goes on.
+    /// What the program got last that asks for its end, and that it has not ended by: SIGTERM, and SIGINT within a minute.
+    pub fn asked_to_end(&self) -> Option<i32> {
+        let of = |signal| self.asked.get(&signal).map(age);
+        let interrupted = of(libc::SIGINT).filter(|age| *age < INTERRUPTED).map(|_| libc::SIGINT);
+        of(libc::SIGTERM).map(|_| libc::SIGTERM).or(interrupted)
+    }
+
+    /// To be called when a program was started: what came so far may have come before it was there, and goes on.
     pub fn before_program(&mut self) {
+        self.asked.clear();
         while let Some(got) = witness::next(self.fd.as_raw_fd()) {
             self.came.push_back(Came { got, near: false });
         }

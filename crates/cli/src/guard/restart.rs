@@ -1,4 +1,7 @@
 //! The restart of a program that hangs: its end, with all that it made, a pause, and its next start.
+//!
+//! Promises: a program that was asked to end, by a signal before it hung, since then or in the pause, is not started again. In a
+//! program that hangs while it ends the end is what was wanted, and a supervisor that waits for it is not to wait for another one.
 
 use super::{Guard, action, family, program};
 use orbit_ahd::Event;
@@ -16,10 +19,11 @@ const CALM: Duration = Duration::from_secs(60);
 
 impl Guard {
     /// Kills the program with all that is watched of it, and all that it made where orphans are adopted, and starts it anew; an exit status if that fails,
-    /// or if a signal asks for the end meanwhile.
+    /// or if a signal has asked for its end, or does so meanwhile.
     pub(super) fn restart(&mut self, hung: i32) -> Option<ExitCode> {
         // Asked before: afterwards it is gone.
         let ending = action::asks_to_end(self.pid);
+        let asked = self.signals.asked_to_end();
         let mut gone = BTreeSet::from_iter(self.detector.pids());
         for &pid in &gone {
             if let Ok(fd) = orbit_linux::pidfd::open(pid) {
@@ -40,7 +44,7 @@ impl Guard {
         if self.started.elapsed() > CALM {
             self.pause = PAUSE;
         }
-        if let Some(signal) = self.asked_to_end(&ending) {
+        if let Some(signal) = asked.or_else(|| self.asked_in_pause(&ending)) {
             self.teller.did(
                 format!("killed the program, and did not start it again: signal {signal} asked for its end"),
                 hung,
@@ -67,7 +71,7 @@ impl Guard {
     }
 
     /// Waits for the pause before a restart; answers which of these signals came, if one did. Others are for a program that is gone.
-    fn asked_to_end(&mut self, ending: &[i32]) -> Option<i32> {
+    fn asked_in_pause(&mut self, ending: &[i32]) -> Option<i32> {
         let until = Instant::now() + self.pause;
         loop {
             if let Some(signal) = self.signals.take(None).into_iter().find(|signal| ending.contains(signal)) {

@@ -221,6 +221,23 @@ static void healthy(double seconds) {
     event_loop((int)(seconds * 100));
 }
 
+static volatile sig_atomic_t asked;
+
+static void ask(int signal) {
+    asked = signal;
+}
+
+// Healthy until a signal asks for its end, which it does not reach.
+static void hangs_while_ending(void) {
+    signal(SIGTERM, ask);
+    signal(SIGINT, ask);
+    signal(SIGHUP, ask);
+    while (!asked) {
+        nap(5);
+    }
+    ring_of(2);
+}
+
 int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "";
     if (strcmp(how, "spin") == 0) {
@@ -234,6 +251,8 @@ int main(int argc, char **argv) {
         pthread_mutex_lock(&mutex);
     } else if (strcmp(how, "ring2") == 0) {
         ring_of(2);
+    } else if (strcmp(how, "ending") == 0) {
+        hangs_while_ending();
     } else if (strcmp(how, "ring5") == 0) {
         ring_of(5);
     } else if (strcmp(how, "processes") == 0) {

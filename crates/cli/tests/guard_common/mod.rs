@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Longest wait for anything, on a machine that is busy with other things.
@@ -92,10 +92,15 @@ impl Guard {
 
     /// The same, with another stderr: the pipe of [`Guard::start`] is read at the end only, and what the guard tells waits while it is full.
     pub fn start_saying(dir: &Dir, options: &[&str], program: &[&str], stderr: Stdio) -> Guard {
+        Guard::start_by(dir, Command::new(env!("CARGO_BIN_EXE_orbit")), options, program, stderr)
+    }
+
+    /// The same by a command that becomes `orbit` with the arguments that it is given.
+    pub fn start_by(dir: &Dir, mut orbit: Command, options: &[&str], program: &[&str], stderr: Stdio) -> Guard {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let n = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let events = dir.0.join(format!("events-{n}.jsonl"));
-        let child = Command::new(env!("CARGO_BIN_EXE_orbit"))
+        let child = orbit
             .arg("guard")
             .args(options)
             .arg("--events")
@@ -148,14 +153,21 @@ impl Guard {
         }
     }
 
-    /// Waits for the end.
-    pub fn finish(mut self) -> Output {
+    /// Waits for the guard's end, whoever still has its output.
+    pub fn ended(&mut self) -> ExitStatus {
         let start = Instant::now();
-        while self.child.try_wait().expect("wait").is_none() {
+        loop {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                return status;
+            }
             assert!(start.elapsed() < PATIENCE, "the guard does not end");
             std::thread::sleep(Duration::from_millis(10));
         }
-        let mut out = Output { status: self.child.wait().expect("wait"), stdout: Vec::new(), stderr: Vec::new() };
+    }
+
+    /// Waits for the end.
+    pub fn finish(mut self) -> Output {
+        let mut out = Output { status: self.ended(), stdout: Vec::new(), stderr: Vec::new() };
         use std::io::Read;
         self.child.stdout.take().map(|mut o| o.read_to_end(&mut out.stdout));
         self.child.stderr.take().map(|mut e| e.read_to_end(&mut out.stderr));
