@@ -66,11 +66,12 @@ pub fn adopt() -> io::Result<()> {
 }
 
 /// Kills the program's family and waits until none is left, some seconds at most; answers how many are. To be called after
-/// [`adopt`]; the program itself, if it has not ended, is one of them, and is not reaped.
-pub fn end() -> usize {
+/// [`adopt`], with the program killed: for that itself it does not wait.
+pub fn end(program: i32) -> usize {
     let until = Instant::now() + LONGEST;
     loop {
-        let left = members().into_iter().filter(|(pid, stat)| kill(*pid, stat)).count();
+        let made = members().into_iter().filter(|(pid, _)| *pid != program);
+        let left = made.filter(|(pid, stat)| kill(*pid, stat)).count();
         if left == 0 || Instant::now() > until {
             return left;
         }

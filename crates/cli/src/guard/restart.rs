@@ -2,9 +2,12 @@
 //!
 //! Promises: a program that was asked to end, by a signal before it hung, since then or in the pause, is not started again. In a
 //! program that hangs while it ends the end is what was wanted, and a supervisor that waits for it is not to wait for another one.
+//! No second program runs beside a first that has not ended, in a call that no signal ends: that is told, and signals are heard meanwhile.
 
-use super::{Guard, action, family, program};
+use super::{Guard, action, family, program, readable};
 use orbit_ahd::Event;
+use orbit_linux::pidfd;
+use orbit_linux::poll::poll;
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -16,6 +19,10 @@ pub const PAUSE: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(10);
 /// A program that ran for so long is restarted at once again.
 const CALM: Duration = Duration::from_secs(60);
+/// So long a killed program may take to end before that is told, and a signal that asks for the end ends the guard.
+const LONGEST: Duration = Duration::from_secs(5);
+/// Pause between two looks at one that a tracer keeps.
+const LOOK: Duration = Duration::from_millis(5);
 
 impl Guard {
     /// Kills the program with all that is watched of it, and all that it made where orphans are adopted, and starts it anew; an exit status if that fails,
@@ -23,17 +30,15 @@ impl Guard {
     pub(super) fn restart(&mut self, hung: i32) -> Option<ExitCode> {
         // Asked before: afterwards it is gone.
         let ending = action::asks_to_end(self.pid);
-        let asked = self.signals.asked_to_end();
+        let mut asked = self.signals.asked_to_end();
         let mut gone = BTreeSet::from_iter(self.detector.pids());
         for &pid in &gone {
-            if let Ok(fd) = orbit_linux::pidfd::open(pid) {
+            if let Ok(fd) = pidfd::open(pid) {
                 // It may have ended meanwhile.
-                let _ = orbit_linux::pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
+                let _ = pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
             }
         }
-        if let Some(child) = &mut self.child {
-            let _ = child.wait();
-        }
+        self.wait_for_its_end(&ending, &mut asked);
         self.end_family(hung);
         self.finish();
         gone.extend(self.detector.pids());
@@ -52,8 +57,8 @@ impl Guard {
             return Some(ExitCode::from(program::ended_by(signal)));
         }
         self.pause = (self.pause * 2).min(MOST);
-        let again = program::start(&self.program, &self.signals, self.limit)
-            .and_then(|c| Ok((orbit_linux::pidfd::open(c.id() as i32)?, c)));
+        let again =
+            program::start(&self.program, &self.signals, self.limit).and_then(|c| Ok((pidfd::open(c.id() as i32)?, c)));
         match again {
             Ok((pidfd, child)) => {
                 (self.pid, self.pidfd, self.child) = (child.id() as i32, pidfd, Some(child));
@@ -70,6 +75,36 @@ impl Guard {
         None
     }
 
+    /// Waits until the killed program has ended and is reaped; some seconds at most if a signal asked, or asks meanwhile, for its end.
+    fn wait_for_its_end(&mut self, ending: &[i32], asked: &mut Option<i32>) {
+        let until = Instant::now() + LONGEST;
+        let mut told = false;
+        while self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
+            let came = self.signals.take(None);
+            *asked = asked.or_else(|| came.into_iter().find(|signal| ending.contains(signal)));
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() && !std::mem::replace(&mut told, true) {
+                let pid = self.pid;
+                let then = "it is not started again before";
+                self.teller.did(format!("process {pid} has not ended yet, though killed: {then}"), pid);
+            }
+            if left.is_zero() && asked.is_some() {
+                return;
+            }
+            let mut fds = self.signals.polled().to_vec();
+            // One that is traced has ended, and is not its parent's before its tracer has let it go.
+            let traced = pidfd::has_ended(self.pidfd.as_fd());
+            if !traced {
+                fds.push(readable(self.pidfd.as_fd()));
+            }
+            let most = if traced { LOOK } else { LONGEST };
+            let pause = if told { most } else { most.min(left) };
+            if poll(&mut fds, Some(pause)).is_err() {
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+
     /// Waits for the pause before a restart; answers which of these signals came, if one did. Others are for a program that is gone.
     fn asked_in_pause(&mut self, ending: &[i32]) -> Option<i32> {
         let until = Instant::now() + self.pause;
@@ -79,7 +114,7 @@ impl Guard {
             }
             let left = until.saturating_duration_since(Instant::now());
             // Where it cannot wait for signals it goes on at once.
-            if left.is_zero() || orbit_linux::poll::poll(&mut self.signals.polled(), Some(left)).is_err() {
+            if left.is_zero() || poll(&mut self.signals.polled(), Some(left)).is_err() {
                 return None;
             }
         }
@@ -90,11 +125,11 @@ impl Guard {
         if !self.adopts {
             return;
         }
-        let left = family::end();
+        let left = family::end(self.pid);
         if left != 0 {
             self.teller.did(format!("{left} processes that the program made have not ended yet, though killed"), hung);
         }
-        // The program is reaped, and its number nobody's.
+        // The program is reaped, and its number nobody's; else it is not started again.
         family::reap(0);
     }
 }
