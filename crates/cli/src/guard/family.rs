@@ -5,9 +5,14 @@
 //! Promises: processes of the guard's own are neither ended nor reaped. Those (the template of its modules, the modules) are copies
 //! of the guard that never ran another program, so their memory is laid out as the guard's, at places drawn by chance at its start;
 //! what the program made has run a program. When the guard ends, however it does, orphans go to init and nothing ends them.
+//!
+//! Not all below the guard is the program's: a shell that becomes the guard (`sidecar & exec orbit guard ..`) leaves it its children,
+//! and where the guard is process 1 the orphans of all its namespace are its children (of `docker exec`). [`Others`] are those that were there
+//! first. Where there are any, or may be, an orphan's ancestors do not tell whose it is: there the program is marked, by what its
+//! children inherit and no kernel since 2.4 heeds, its limit of resident memory, and only marked orphans are taken for the program's.
 
 use orbit_linux::{pidfd, procfs};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -65,58 +70,126 @@ pub fn adopt() -> io::Result<()> {
     }
 }
 
-/// Kills the program's family and waits until none is left, some seconds at most; answers how many are. To be called after
-/// [`adopt`], with the program killed: for that itself it does not wait.
-pub fn end(program: i32) -> usize {
-    let until = Instant::now() + LONGEST;
-    loop {
-        let made = members().into_iter().filter(|(pid, _)| *pid != program);
-        let left = made.filter(|(pid, stat)| kill(*pid, stat)).count();
-        if left == 0 || Instant::now() > until {
-            return left;
-        }
-        std::thread::sleep(LOOK);
+/// A process for ever: its number and when it began.
+type Born = (i32, u64);
+
+/// What is below the guard and is not the program's: see the module's head.
+#[derive(Default)]
+pub struct Others {
+    /// Those that were there before the program.
+    before: BTreeSet<Born>,
+    mark: Option<libc::rlimit>,
+}
+
+impl Others {
+    /// Those of a guard that adopts, before it has started the program.
+    pub fn before_program() -> Others {
+        let guard = std::process::id() as i32;
+        let before = Stat::of(guard).map_or_else(BTreeSet::new, |own| {
+            let children = all().into_iter().filter(|(_, stat)| stat.parent == guard && stat.layout != own.layout);
+            children.map(|(pid, stat)| (pid, stat.started)).collect()
+        });
+        let mark = (!before.is_empty() || guard == 1).then(|| mark(guard));
+        Others { before, mark }
+    }
+
+    /// The limit of resident memory that the program is to be started with, if it is to be marked.
+    pub fn mark(&self) -> Option<libc::rlimit> {
+        self.mark
+    }
+
+    /// Whether a child of the guard's is one of them; of the program's family these are known.
+    fn spare(&self, child: Born, known: &BTreeSet<Born>) -> bool {
+        let marked = |mark: libc::rlimit| resident_limit(child.0) == Some(mark.rlim_cur);
+        self.before.contains(&child) || !known.contains(&child) && !self.mark.is_none_or(marked)
     }
 }
 
+/// A limit that no other is likely to have, next to the highest.
+fn mark(guard: i32) -> libc::rlimit {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the answer.
+    unsafe { libc::getrlimit(libc::RLIMIT_RSS, &raw mut limit) };
+    // One that is unlimited has the largest number.
+    libc::rlimit { rlim_cur: limit.rlim_max.saturating_sub(1 + guard as u64), ..limit }
+}
+
+/// The process' limit of resident memory; nothing if it has none, or has ended.
+fn resident_limit(pid: i32) -> Option<u64> {
+    let limits = procfs::text(format!("/proc/{pid}/limits")).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max resident set"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// The program's family, from a look before the program was killed.
+pub struct Family {
+    program: Option<Born>,
+    known: BTreeSet<Born>,
+}
+
+impl Family {
+    /// Of a program that has not been reaped, of a guard that adopts.
+    pub fn of(program: i32, others: &Others) -> Family {
+        let program = Stat::of(program).map(|stat| (program, stat.started));
+        let mut family = Family { program, known: program.into_iter().collect() };
+        family.look(others);
+        family
+    }
+
+    /// Kills it and waits until none is left, some seconds at most; answers how many are. With the program killed: for that itself it does not wait.
+    pub fn end(&mut self, others: &Others) -> usize {
+        let until = Instant::now() + LONGEST;
+        loop {
+            let mut made = self.look(others);
+            made.retain(|born| Some(*born) != self.program);
+            let left = made.into_iter().filter(|born| kill(*born)).count();
+            if left == 0 || Instant::now() > until {
+                return left;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Who is of it now: the guard's children but for its own copies and for others, and all below.
+    fn look(&mut self, others: &Others) -> Vec<Born> {
+        let guard = std::process::id() as i32;
+        let Some(own) = Stat::of(guard) else { return Vec::new() };
+        let mut made: BTreeMap<i32, Vec<Born>> = BTreeMap::new();
+        for (pid, stat) in all().into_iter().filter(|(_, stat)| stat.layout != own.layout) {
+            made.entry(stat.parent).or_default().push((pid, stat.started));
+        }
+        let mut found = made.remove(&guard).unwrap_or_default();
+        found.retain(|child| !others.spare(*child, &self.known));
+        let mut looked = 0;
+        while let Some((parent, _)) = found.get(looked) {
+            found.extend(made.remove(parent).unwrap_or_default());
+            looked += 1;
+        }
+        self.known.extend(&found);
+        found
+    }
+}
+
+/// All processes.
+fn all() -> Vec<(i32, Stat)> {
+    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid| Some((pid, Stat::of(pid)?))).collect()
+}
+
 /// Sends the process its end; `false` if it has ended, or has made way for another, or may not be ended by this user.
-fn kill(pid: i32, seen: &Stat) -> bool {
+fn kill((pid, started): Born) -> bool {
     let Ok(process) = pidfd::open(pid) else { return false };
     // The number may have been given to another process before it was opened, but not after.
-    let same = Stat::of(pid).is_some_and(|stat| stat.started == seen.started);
+    let same = Stat::of(pid).is_some_and(|stat| stat.started == started);
     same && !pidfd::has_ended(process.as_fd()) && pidfd::send_signal(process.as_fd(), libc::SIGKILL).is_ok()
 }
 
 /// The process and its copies: the template of its modules, which is nobody's child, and the modules.
 pub fn copies(pid: i32) -> Vec<i32> {
     let Some(own) = Stat::of(pid) else { return Vec::new() };
-    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|of| *of == pid || own.layout != [0; 5] && Stat::of(*of).is_some_and(|stat| stat.layout == own.layout))
-        .collect()
-}
-
-/// The processes below the guard, but for its own copies and what these made.
-fn members() -> Vec<(i32, Stat)> {
-    let guard = std::process::id() as i32;
-    let Some(own) = Stat::of(guard) else { return Vec::new() };
-    let mut made: BTreeMap<i32, Vec<(i32, Stat)>> = BTreeMap::new();
-    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    for pid in names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
-        if let Some(stat) = Stat::of(pid) {
-            made.entry(stat.parent).or_default().push((pid, stat));
-        }
-    }
-    let mut all = Vec::new();
-    let mut parents = vec![guard];
-    while let Some(parent) = parents.pop() {
-        let children = made.remove(&parent).unwrap_or_default();
-        let others = children.into_iter().filter(|(_, stat)| stat.layout != own.layout);
-        let before = all.len();
-        all.extend(others);
-        parents.extend(all[before..].iter().map(|(pid, _)| *pid));
-    }
-    all
+    let same = |(of, stat): &(i32, Stat)| *of == pid || own.layout != [0; 5] && stat.layout == own.layout;
+    all().into_iter().filter(same).map(|(of, _)| of).collect()
 }
 
 /// Reaps orphans that ended. Does not wait. Leaves the program to who wants its status.
@@ -142,7 +215,9 @@ pub fn reap(program: i32) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::program;
     use super::*;
+    use std::io::BufRead;
 
     #[test]
     fn a_name_of_any_characters() {
@@ -150,6 +225,29 @@ mod tests {
         let stat = Stat::parse(&format!("7 (a) R 1 (b) S {}\n", rest.join(" "))).expect("a stat");
         assert_eq!(stat, Stat { parent: 4, flags: 9, started: 22, layout: [26, 27, 28, 48, 50] });
         assert!(Stat::parse("7 (a) S 1 2").is_none());
+    }
+
+    #[test]
+    fn a_mark_is_seen_from_outside_and_inherited() {
+        let guard = std::process::id() as i32;
+        let mark = mark(guard);
+        let started = |marked: bool| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", "sleep 1000 & echo $!; wait"]).stdout(std::process::Stdio::piped());
+            if marked {
+                program::marked(&mut command, mark);
+            }
+            let mut child = command.spawn().expect("sh");
+            let mut line = String::new();
+            std::io::BufReader::new(child.stdout.as_mut().expect("stdout")).read_line(&mut line).expect("a line");
+            let made: i32 = line.trim().parse().expect("a number");
+            let of = [child.id() as i32, made].map(resident_limit);
+            pidfd::send_signal(pidfd::open(made).expect("a child").as_fd(), libc::SIGKILL).expect("a child");
+            child.wait().expect("a child");
+            of
+        };
+        assert_eq!(started(true), [Some(mark.rlim_cur); 2]);
+        assert!(!started(false).contains(&Some(mark.rlim_cur)));
     }
 
     #[test]

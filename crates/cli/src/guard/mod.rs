@@ -118,6 +118,7 @@ struct Guard {
     on_hang: OnHang,
     /// Whether orphans of the program become the guard's children.
     adopts: bool,
+    others: family::Others,
     teller: Teller,
     signals: Signals,
     limit: libc::rlimit,
@@ -162,9 +163,10 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     }
     let limit = program::raise_limit();
     let adopts = on_hang == OnHang::Restart && family::adopt().is_ok();
+    let others = if adopts { family::Others::before_program() } else { family::Others::default() };
     let (child, pid) = match args.pid {
         Some(pid) => (None, pid),
-        None => match program::start(&args.program, &signals, limit) {
+        None => match program::start(&args.program, &signals, limit, others.mark()) {
             Ok(child) => {
                 let pid = child.id() as i32;
                 (Some(child), pid)
@@ -198,6 +200,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         detector,
         on_hang,
         adopts,
+        others,
         teller,
         signals,
         limit,

@@ -1,7 +1,7 @@
 //! The guarded program: starting it, handing signals on, its end.
 //!
 //! Promises: the program gets the guard's own descriptors, signal mask, ignored signals and limits as they were given to the
-//! guard; a signal sent to the guard goes on to the program, in order, one that was sent to both does not go twice; the end of the
+//! guard (but for the mark of [`super::family`], where it has one); a signal sent to the guard goes on to the program, in order, one that was sent to both does not go twice; the end of the
 //! guard, however it comes, does not end the program. Where it cannot be told whether the program got a signal, it goes on.
 
 use super::action;
@@ -202,12 +202,31 @@ pub fn raise_limit() -> libc::rlimit {
     was
 }
 
-/// Starts the program.
-pub fn start(program: &[OsString], signals: &Signals, limit: libc::rlimit) -> io::Result<Child> {
+/// Starts the program, marked if it is to be.
+pub fn start(
+    program: &[OsString],
+    signals: &Signals,
+    limit: libc::rlimit,
+    mark: Option<libc::rlimit>,
+) -> io::Result<Child> {
     let (name, args) = program.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(name);
     as_given(command.args(args), signals, limit);
+    if let Some(mark) = mark {
+        marked(&mut command, mark);
+    }
     command.spawn()
+}
+
+/// Gives the command this limit of resident memory, as all that it makes will have it.
+pub fn marked(command: &mut Command, mark: libc::rlimit) {
+    // SAFETY: only an async-signal-safe call, on a value copied beforehand.
+    unsafe {
+        command.pre_exec(move || {
+            libc::setrlimit(libc::RLIMIT_RSS, &raw const mark);
+            Ok(())
+        });
+    }
 }
 
 /// Gives the command what the guard was given, in place of what the guard has made of it.

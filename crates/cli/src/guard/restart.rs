@@ -4,7 +4,8 @@
 //! program that hangs while it ends the end is what was wanted, and a supervisor that waits for it is not to wait for another one.
 //! No second program runs beside a first that has not ended, in a call that no signal ends: that is told, and signals are heard meanwhile.
 
-use super::{Guard, action, family, program, readable};
+use super::family::{self, Family};
+use super::{Guard, action, program, readable};
 use orbit_ahd::Event;
 use orbit_linux::pidfd;
 use orbit_linux::poll::poll;
@@ -31,6 +32,7 @@ impl Guard {
         // Asked before: afterwards it is gone.
         let ending = action::asks_to_end(self.pid);
         let mut asked = self.signals.asked_to_end();
+        let mut family = self.adopts.then(|| Family::of(self.pid, &self.others));
         let mut gone = BTreeSet::from_iter(self.detector.pids());
         for &pid in &gone {
             if let Ok(fd) = pidfd::open(pid) {
@@ -39,7 +41,14 @@ impl Guard {
             }
         }
         self.wait_for_its_end(&ending, &mut asked);
-        self.end_family(hung);
+        let left = family.as_mut().map_or(0, |family| family.end(&self.others));
+        if left != 0 {
+            self.teller.did(format!("{left} processes that the program made have not ended yet, though killed"), hung);
+        }
+        if self.adopts {
+            // The program is reaped, and its number nobody's; else it is not started again.
+            family::reap(0);
+        }
         self.finish();
         gone.extend(self.detector.pids());
         self.detector.forget();
@@ -57,8 +66,8 @@ impl Guard {
             return Some(ExitCode::from(program::ended_by(signal)));
         }
         self.pause = (self.pause * 2).min(MOST);
-        let again =
-            program::start(&self.program, &self.signals, self.limit).and_then(|c| Ok((pidfd::open(c.id() as i32)?, c)));
+        let again = program::start(&self.program, &self.signals, self.limit, self.others.mark())
+            .and_then(|c| Ok((pidfd::open(c.id() as i32)?, c)));
         match again {
             Ok((pidfd, child)) => {
                 (self.pid, self.pidfd, self.child) = (child.id() as i32, pidfd, Some(child));
@@ -118,18 +127,5 @@ impl Guard {
                 return None;
             }
         }
-    }
-
-    /// Ends what the program made and has not ended with it.
-    fn end_family(&self, hung: i32) {
-        if !self.adopts {
-            return;
-        }
-        let left = family::end(self.pid);
-        if left != 0 {
-            self.teller.did(format!("{left} processes that the program made have not ended yet, though killed"), hung);
-        }
-        // The program is reaped, and its number nobody's; else it is not started again.
-        family::reap(0);
     }
 }
