@@ -85,6 +85,12 @@ fn the_status_is_known_where_sigchld_is_ignored() {
 
 /// A command in a session of its own with a terminal, whose other side is the answer.
 fn on_terminal(args: &[&str]) -> (Owned, File) {
+    let mut orbit = Command::new(ORBIT);
+    orbit.args(args);
+    leads_a_session(orbit)
+}
+
+fn leads_a_session(mut command: Command) -> (Owned, File) {
     let (mut master, mut slave) = (-1, -1);
     let none = std::ptr::null_mut();
     // SAFETY: both places are valid; no name, settings or size are given.
@@ -92,8 +98,7 @@ fn on_terminal(args: &[&str]) -> (Owned, File) {
     // SAFETY: just made for us.
     let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
     let (fd, other) = (slave.as_raw_fd(), master.as_raw_fd());
-    let mut command = Command::new(ORBIT);
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
     // SAFETY: only async-signal-safe calls, on descriptors that live until then.
     unsafe {
         command.pre_exec(move || {
@@ -166,12 +171,49 @@ fn ctrl_c_reaches_a_program_in_the_foreground_once() {
     let dir = Dir::new("ctrl-c-once");
     let (ready, count) = (dir.0.join("ready"), dir.0.join("count"));
     let paths = [ready.to_str().expect("a path"), count.to_str().expect("a path")];
-    let (mut guard, mut terminal) = on_terminal(&[&["guard", "--", "sh", "-c", COUNTS][..], &paths].concat());
-    until("the program", || ready.exists());
+    let events = dir.0.join("events");
+    let options = ["guard", "--events", events.to_str().expect("a path"), "--", "sh", "-c", COUNTS];
+    let (mut guard, mut terminal) = on_terminal(&[&options[..], &paths].concat());
+    // What comes while it is being started may have come before it was there, and goes on.
+    until("the guard and the program", || ready.exists() && lines(&events) > 0);
     terminal.write_all(b"\x03").expect("Ctrl-C");
     until("the first", || lines(&count) > 0);
     // The guard takes signals in the order of their numbers, so a second SIGINT would come before this.
     guard_common::signal(guard.0.id() as i32, libc::SIGUSR1);
     assert_eq!(end(&mut guard), Some(6));
     assert_eq!(lines(&count), 1);
+}
+
+fn named(pid: u32, name: &str) -> Vec<i32> {
+    let children = orbit_linux::procfs::text(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let comm = |pid: &i32| orbit_linux::procfs::text(format!("/proc/{pid}/comm")).unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(|pid| comm(pid).trim_end() == name).collect()
+}
+
+#[test]
+fn the_end_of_the_terminal_reaches_it_through_the_guard_that_leads_the_session() {
+    let script = COUNTS.replace("USR1", "HUP");
+    for witnesses in [true, false] {
+        let dir = Dir::new(&format!("terminal-ends-{witnesses}"));
+        let (ready, count) = (dir.0.join("ready"), dir.0.join("count"));
+        let paths = [ready.to_str().expect("a path"), count.to_str().expect("a path")];
+        let (mut guard, terminal) = on_terminal(&[&["guard", "--", "sh", "-c", &script][..], &paths].concat());
+        until("the program", || ready.exists());
+        if !witnesses {
+            for pid in named(guard.0.id(), "guard-witness") {
+                guard_common::signal(pid, libc::SIGKILL);
+            }
+        }
+        drop(terminal);
+        let start = Instant::now();
+        while guard.0.try_wait().expect("wait").is_none() {
+            if start.elapsed() > PATIENCE {
+                // It would stay when the guard is killed.
+                named(guard.0.id(), "sh").into_iter().for_each(|pid| guard_common::signal(pid, libc::SIGKILL));
+                panic!("the guard does not end, witnesses: {witnesses}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(end(&mut guard), Some(6), "witnesses: {witnesses}");
+    }
 }

@@ -153,7 +153,7 @@ impl Signals {
             return Some(true);
         }
         let Some(w) = self.witnesses.as_mut().filter(|w| w.there()) else {
-            return Some(got.code != SI_KERNEL || !near);
+            return Some(got.code != SI_KERNEL || !near || got.signal as i32 == libc::SIGHUP && leads_its_session());
         };
         let waited = age(got);
         if waited < WAIT || waited < LONGEST && w.busy(got.signal) {
@@ -171,6 +171,12 @@ impl Signals {
 /// Time since it came.
 fn age(got: &Note) -> Duration {
     Duration::from_nanos(orbit_rmk::now().saturating_sub(got.at))
+}
+
+/// Whether the guard leads its session: then the kernel tells it alone of the terminal's end.
+fn leads_its_session() -> bool {
+    // SAFETY: numbers only.
+    unsafe { libc::getsid(0) == libc::getpid() }
 }
 
 /// Whether the process is systemd, which sends a signal to each process of a service.
