@@ -129,7 +129,8 @@ fn end(sender: RefCell<Child>) {
     sender.wait().expect("a child");
 }
 
-const SIGNALS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1];
+/// The last is a real-time one.
+const SIGNALS: [i32; 6] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGABRT, 37];
 
 #[test]
 fn to_the_group() {

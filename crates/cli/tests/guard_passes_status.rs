@@ -42,6 +42,24 @@ fn signals_go_on_to_the_program() {
 }
 
 #[test]
+fn so_do_others_that_would_end_it() {
+    let dir = Dir::new("signals-others");
+    let script = "trap 'exit 9' $1; echo >$0; while :; do sleep 0.02; done";
+    let real_time = [libc::SIGRTMIN(), libc::SIGRTMIN() + 3, libc::SIGRTMAX()];
+    let others =
+        [libc::SIGABRT, libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF, libc::SIGIO, libc::SIGPWR, libc::SIGSTKFLT];
+    for sig in others.into_iter().chain(real_time) {
+        let (ready, number) = (dir.0.join(format!("ready-{sig}")), sig.to_string());
+        let program = ["sh", "-c", script, ready.to_str().expect("a path"), &number];
+        let mut guard = Guard::start(&dir, &[], &program);
+        guard.program();
+        guard_common::until("the program", || ready.exists().then_some(()));
+        signal(guard.id(), sig);
+        assert_eq!(guard.finish().status.code(), Some(9), "signal {sig}");
+    }
+}
+
+#[test]
 fn a_killed_guard_leaves_the_program_alone() {
     let dir = Dir::new("killed");
     let done = dir.0.join("done");

@@ -94,7 +94,7 @@ pub fn asks_to_end(pid: i32) -> Vec<i32> {
         libc::SIGTERM | libc::SIGINT => !ignores(pid, *signal),
         other => ends(pid, other),
     };
-    program::FORWARDED.into_iter().filter(asks).collect()
+    program::forwarded().filter(asks).collect()
 }
 
 /// Whether the process ignores the signal.

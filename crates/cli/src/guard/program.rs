@@ -1,7 +1,7 @@
 //! The guarded program: starting it, handing signals on, its end.
 //!
 //! Promises: the program gets the guard's own descriptors, signal mask, ignored signals and limits as they were given to the
-//! guard (but for the mark of [`super::family`], where it has one); a signal sent to the guard goes on to the program, in order, one that was sent to both does not go twice; the end of the
+//! guard (but for the mark of [`super::family`], where it has one); a signal of [`forwarded`] sent to the guard goes on to the program, in order, one that was sent to both does not go twice; the end of the
 //! guard, however it comes, does not end the program. Where it cannot be told whether the program got a signal, it goes on.
 
 use super::action;
@@ -16,9 +16,29 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// Signals that are handed on.
-pub const FORWARDED: [i32; 7] =
-    [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
+/// Signals that are handed on, with the real-time ones. Not those that cannot be caught, that stop, that do nothing by default (but for the size
+/// of the terminal), and those by which the kernel tells the guard of its own faults, limits and readers.
+const FORWARDED: [i32; 14] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGABRT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGTERM,
+    libc::SIGSTKFLT,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGWINCH,
+    libc::SIGIO,
+    libc::SIGPWR,
+];
+
+/// The signals that are handed on. Async-signal-safe.
+pub fn forwarded() -> impl Iterator<Item = i32> {
+    FORWARDED.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
 
 /// How the kernel itself sends: for the terminal, to a group, and at the terminal's end to one process.
 pub const SI_KERNEL: i32 = 0x80;
@@ -153,7 +173,7 @@ impl Signals {
             return Some(true);
         }
         let Some(w) = self.witnesses.as_mut().filter(|w| w.there()) else {
-            return Some(got.code != SI_KERNEL || !near || got.signal as i32 == libc::SIGHUP && leads_its_session());
+            return Some(got.code != SI_KERNEL || !near || !to_a_group(got.signal as i32));
         };
         let waited = age(got);
         if waited < WAIT || waited < LONGEST && w.busy(got.signal) {
@@ -173,10 +193,15 @@ fn age(got: &Note) -> Duration {
     Duration::from_nanos(orbit_rmk::now().saturating_sub(got.at))
 }
 
-/// Whether the guard leads its session: then the kernel tells it alone of the terminal's end.
-fn leads_its_session() -> bool {
+/// Whether the kernel sends such a signal to a group: the terminal's but for its end, of which it tells the session's leader alone.
+fn to_a_group(signal: i32) -> bool {
     // SAFETY: numbers only.
-    unsafe { libc::getsid(0) == libc::getpid() }
+    let leads = || unsafe { libc::getsid(0) == libc::getpid() };
+    match signal {
+        libc::SIGINT | libc::SIGQUIT | libc::SIGWINCH => true,
+        libc::SIGHUP => !leads(),
+        _ => false,
+    }
 }
 
 /// Whether the process is systemd, which sends a signal to each process of a service.

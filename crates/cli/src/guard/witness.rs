@@ -13,7 +13,7 @@
 //! Promises: they end with the guard, however that ends; they hold none of its descriptors; they are no children of the program's,
 //! raise no SIGCHLD, and are named `guard-witness`; the guard waits for them a second at most, and never where they are at rest.
 
-use super::program::{self, FORWARDED};
+use super::program;
 use orbit_linux::process::{self, RawChild};
 use orbit_linux::signals::Blocked;
 use orbit_linux::{pidfd, procfs};
@@ -71,7 +71,7 @@ pub struct Witnesses {
 }
 
 impl Witnesses {
-    /// Makes them, of this process, which has one thread and has blocked [`FORWARDED`].
+    /// Makes them, of this process, which has one thread and has blocked [`program::forwarded`].
     pub fn new() -> io::Result<Witnesses> {
         let mut ends = [-1; 2];
         // SAFETY: the array has room for both ends.
@@ -129,12 +129,13 @@ impl Witnesses {
         }
     }
 
-    /// Forgets the notes of a signal that the guard got: all from before it was read, for while several wait they are one, else the first.
+    /// Forgets the notes of a signal that the guard got: all from before it was read, for while several wait they are one, but of real-time ones, else the first.
     pub fn settle(&mut self, got: &Note) {
+        let one = (got.signal as i32) < libc::SIGRTMIN();
         for who in [NEAR, FAR] {
             let mut first = true;
             self.notes.retain(|n| {
-                let of_it = n.who == who && n.same(got) && (std::mem::take(&mut first) || n.at <= got.at);
+                let of_it = n.who == who && n.same(got) && (std::mem::take(&mut first) || one && n.at <= got.at);
                 !of_it
             });
         }
@@ -167,7 +168,7 @@ pub fn forwarded() -> libc::sigset_t {
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
-        for signal in FORWARDED {
+        for signal in program::forwarded() {
             libc::sigaddset(&raw mut set, signal);
         }
         set
@@ -268,6 +269,9 @@ mod tests {
         w.notes.extend([200, 210, 300].map(|at| noted(NEAR, libc::SIGINT, 7, at)));
         w.settle(&noted(0, libc::SIGINT, 7, 250));
         assert_eq!(w.notes.iter().map(|n| n.at).collect::<Vec<_>>(), [90, 300], "several that waited are one");
+        w.notes = [200, 210].map(|at| noted(NEAR, libc::SIGRTMIN(), 7, at)).to_vec();
+        w.settle(&noted(0, libc::SIGRTMIN(), 7, 250));
+        assert_eq!(w.notes.len(), 1, "real-time ones wait each by itself");
         let processes: Vec<i32> = w.all.iter().map(|(pid, _)| *pid).collect();
         drop(w);
         for pid in processes {

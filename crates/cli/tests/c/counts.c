@@ -20,7 +20,7 @@ int main(int n, char **args) {
     }
     file = open(args[1], O_WRONLY | O_CREAT | O_APPEND, 0600);
     struct sigaction a = {.sa_handler = note};
-    int all[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+    int all[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGABRT, SIGRTMIN + 3};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         sigaction(all[i], &a, NULL);
     }
