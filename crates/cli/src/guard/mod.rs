@@ -237,6 +237,9 @@ impl Guard {
             if fds[0].revents != 0 {
                 return Ok(self.end());
             }
+            if self.child.is_some() {
+                program::stop_with(self.pid);
+            }
             let mut restart = None;
             for news in self.detector.news() {
                 let Some(event) = self.event(news) else { continue };

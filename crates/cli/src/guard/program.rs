@@ -221,6 +221,36 @@ pub fn in_own_group(pid: i32) -> bool {
     unsafe { libc::getpgid(pid) == libc::getpgrp() }
 }
 
+/// Stops the guard where the program has stopped itself in the foreground of their terminal, as an editor does: else the shell that waits for
+/// the guard would not learn of it, and the terminal would be nobody's. Does nothing where no shell would let them go on.
+pub fn stop_with(program: i32) {
+    if !has_stopped(program, libc::WNOWAIT) || !in_own_group(program) || !in_foreground() {
+        return;
+    }
+    // A shell that lets a group go on sends to one process after the other, to the guard perhaps first.
+    std::thread::sleep(LOOK);
+    if has_stopped(program, 0) {
+        // SAFETY: numbers only. The kernel ignores it in a group without a shell above.
+        unsafe { libc::raise(libc::SIGTSTP) };
+    }
+}
+
+/// Whether it is stopped by a signal, and not known to be.
+fn has_stopped(program: i32, options: libc::c_int) -> bool {
+    // SAFETY: a siginfo is plain data; zeros tell that nothing happened.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WSTOPPED | libc::WNOHANG | options;
+    // SAFETY: the struct outlives the call, which fills the fields of a child's stop or leaves zeros.
+    unsafe { libc::waitid(libc::P_PID, program as libc::id_t, &raw mut info, options) == 0 && info.si_pid() == program }
+}
+
+/// Whether the guard's process group is in the foreground of its terminal.
+fn in_foreground() -> bool {
+    let terminal = std::fs::File::open("/dev/tty");
+    // SAFETY: a descriptor that lives, and numbers.
+    terminal.is_ok_and(|terminal| unsafe { libc::tcgetpgrp(terminal.as_raw_fd()) == libc::getpgrp() })
+}
+
 /// Raises the limit of open files, of which every watched thread takes one; answers what it was.
 pub fn raise_limit() -> libc::rlimit {
     let mut was = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
