@@ -2,6 +2,7 @@
 
 mod guard_common;
 use guard_common::{Dir, Guard, signal};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 fn status(program: &[&str]) -> Option<i32> {
@@ -57,6 +58,21 @@ fn so_do_others_that_would_end_it() {
         signal(guard.id(), sig);
         assert_eq!(guard.finish().status.code(), Some(9), "signal {sig}");
     }
+}
+
+#[test]
+fn nothing_is_begun_where_it_can_make_no_thread() {
+    // Without -f unshare becomes the command, whose first child is to be the first process of the namespace.
+    let unshare = |of: &[&str]| Command::new("unshare").arg("-p").args(of).output();
+    let tried = unshare(&["sh", "-c", "sh -c 'test $$ = 1'; exit $?"]);
+    if !tried.is_ok_and(|out| out.status.success()) {
+        println!("SKIP: needs unshare and the right to make namespaces of processes");
+        return;
+    }
+    let out = unshare(&[env!("CARGO_BIN_EXE_orbit"), "guard", "--", "echo", "begun"]).expect("unshare");
+    let said = String::from_utf8(out.stderr).expect("text");
+    assert_eq!(out.status.code(), Some(125), "{said}");
+    assert!(out.stdout.is_empty() && said.contains("use `unshare -pf`"), "{said}");
 }
 
 #[test]

@@ -142,6 +142,10 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         let name = program.to_string_lossy();
         return Err(Failure::Text(format!("no option {name}: see --help; a program of that name is ./{name}")));
     }
+    if !program::may_make_threads() {
+        let why = "its children are in another namespace of processes, so that it can make no thread";
+        return Err(Failure::Text(format!("{why}: use `unshare -pf` in place of `unshare -p`")));
+    }
     let mut settings = match &args.config {
         Some(path) => settings::read(path).map_err(Failure::Text)?,
         None => Settings::default(),

@@ -263,6 +263,13 @@ pub fn raise_limit() -> libc::rlimit {
     was
 }
 
+/// Whether the process may make threads: not where its next child is to be the first of a namespace (`unshare -p` became the guard).
+pub fn may_make_threads() -> bool {
+    // There is none to read before its first process.
+    let namespace = |of| procfs::own(of, |path| std::fs::read_link(path)).ok();
+    namespace("ns/pid") == namespace("ns/pid_for_children")
+}
+
 /// Starts the program, marked if it is to be.
 pub fn start(
     program: &[OsString],
