@@ -8,6 +8,8 @@
 mod call;
 mod files;
 mod futex;
+mod lock;
+mod lost;
 mod owner;
 mod peers;
 mod socket;
@@ -16,6 +18,8 @@ mod thread;
 
 pub use call::{Call, name as call_name};
 pub use futex::Waiting;
+pub use lock::{FutexKind, FutexWait, Key};
+pub use lost::stays_lost;
 pub use owner::{Owner, inner_id};
 pub use peers::{Direction, Ends};
 pub use thread::{State, ThreadState};
@@ -26,7 +30,6 @@ use files::Kept;
 pub(crate) use futex::GLIBC_TID;
 use futex::{Around, Held, Shape, WINDOW};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 /// What a thread waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,92 +122,6 @@ pub enum Wait {
     Ended,
     /// The kernel does not let this process see it; the text says what it would need.
     Hidden(String),
-}
-
-/// A wait for a futex.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FutexWait {
-    /// The call's arguments.
-    pub call: Waiting,
-    /// The word's value now; nothing if it cannot be read.
-    pub word: Option<u32>,
-    /// The lock it belongs to.
-    pub kind: FutexKind,
-    /// How sure the kind is.
-    pub sure: Sure,
-    /// What names the word for all who share it.
-    pub key: Key,
-}
-
-impl FutexWait {
-    /// Nobody seems to hold what the thread sleeps for: the word is free or has moved on, or its holder has ended.
-    /// True for a moment in healthy programs too. If it stays so while the thread's [`ThreadState::switches`] stand still, a wake-up
-    /// was lost or the holder died with the lock.
-    pub fn lost(&self) -> bool {
-        let owner = match &self.kind {
-            FutexKind::Mutex { owner } | FutexKind::RwLock { writer: owner } => *owner,
-            _ => Owner::Unknown,
-        };
-        if let Owner::Gone { .. } = owner {
-            return true;
-        }
-        match self.kind {
-            FutexKind::GivenUp => true,
-            FutexKind::Mutex { .. } if self.call.pi() => self.word == Some(0),
-            // A mutex held without waiters being noted (1) or free (0) while somebody sleeps.
-            FutexKind::Mutex { .. } if self.call.expected == 2 => self.word == Some(0),
-            _ => self.word.is_some_and(|w| w != self.call.expected),
-        }
-    }
-}
-
-/// Kinds of locks behind a futex.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FutexKind {
-    /// A mutex.
-    Mutex {
-        /// Who holds it.
-        owner: Owner,
-    },
-    /// A readers-writer lock. Readers leave no trace, so an unknown writer often means that readers hold it.
-    RwLock {
-        /// The writer that holds it.
-        writer: Owner,
-    },
-    /// A condition variable.
-    Condvar,
-    /// The end of a thread.
-    Join(Owner),
-    /// A semaphore.
-    Semaphore,
-    /// `std::thread::park` and what is built on it (channels).
-    Parked,
-    /// A priority-inheriting mutex that the C library gave up: the kernel said that the wait would close a ring, or that
-    /// the holder has ended. The thread is parked for ever; which mutex it was is known to nobody but its registers.
-    GivenUp,
-    /// Not told from the bytes around the word.
-    Unknown,
-}
-
-/// What names a futex word for everybody who shares it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Key {
-    /// Memory of one process.
-    Private {
-        /// The process.
-        pid: i32,
-        /// The address there.
-        addr: u64,
-    },
-    /// A file or shared memory.
-    Shared {
-        /// Device.
-        dev: u64,
-        /// Inode.
-        ino: u64,
-        /// Bytes from the file's start.
-        offset: u64,
-    },
 }
 
 /// A process whose threads are looked at again and again. Not to be shared between threads at the same time.
@@ -399,15 +316,6 @@ impl Watched {
             .collect()
     }
 
-    /// Threads that sleep at this futex word, sorted by id, with their [`progress`](Watched::progress). As long as each of them is there unchanged,
-    /// nobody was woken there. Costs about 5 us for each thread of the process.
-    pub fn queue(&mut self, addr: u64) -> Vec<(i32, (u64, u64))> {
-        self.keep_up();
-        let calls = self.futex_calls(None);
-        let here = calls.into_iter().filter(|(_, call)| call.addr == addr);
-        here.filter_map(|(tid, _)| Some((tid, self.progress(tid)?))).collect()
-    }
-
     /// CPU time (nanoseconds) and switches of one thread, fresh; nothing once it has ended. The cheapest look there is: some
     /// 2 us. Of a thread that runs, the CPU time may lack the last clock tick.
     pub fn progress(&mut self, tid: i32) -> Option<(u64, u64)> {
@@ -528,37 +436,4 @@ impl Watched {
             _ => false,
         }
     }
-}
-
-/// Looks again until the answer no longer changes or the time is over: `true` if the thread slept for something lost
-/// (see [`FutexWait::lost`]) all the while and did not run once, no other thread of its process was kept from running all the while (such
-/// a one may be just about to wake it), and nobody who slept at the same word was woken: a lock that many want is free for
-/// most of the time where those who are woken lack a CPU. Blocks for `span`.
-pub fn stays_lost(watched: &mut Watched, tid: i32, span: Duration) -> bool {
-    const LOOKS: u32 = 8;
-    let Some(first) = watched.progress(tid) else {
-        return false;
-    };
-    let held_up = |watched: &mut Watched| -> Vec<(i32, u64, u64)> {
-        let all = watched.scan();
-        let held = |t: &ThreadState| !matches!(t.state, State::Sleeping | State::Ended) && t.tid != tid;
-        all.iter().filter(|t| held(t)).map(|t| (t.tid, t.cpu_ns, t.switches)).collect()
-    };
-    let Wait::Futex(wait) = watched.wait_of(tid) else {
-        return false;
-    };
-    let queue = watched.queue(wait.call.addr);
-    let before = held_up(watched);
-    for look in 0..=LOOKS {
-        if look > 0 {
-            std::thread::sleep(span / LOOKS);
-        }
-        let lost = matches!(watched.wait_of(tid), Wait::Futex(f) if f.lost() && !f.call.timed);
-        if !lost || watched.progress(tid) != Some(first) {
-            return false;
-        }
-    }
-    let after = held_up(watched);
-    let queued = watched.queue(wait.call.addr);
-    !before.iter().any(|t| after.contains(t)) && queue.iter().all(|waiter| queued.contains(waiter))
 }

@@ -1,0 +1,91 @@
+//! What a futex wait is told to be: the kind of lock, its holder, and whether anyone will ever wake the sleeper.
+
+use super::futex::Waiting;
+use super::owner::Owner;
+use crate::Sure;
+
+/// A wait for a futex.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FutexWait {
+    /// The call's arguments.
+    pub call: Waiting,
+    /// The word's value now; nothing if it cannot be read.
+    pub word: Option<u32>,
+    /// The lock it belongs to.
+    pub kind: FutexKind,
+    /// How sure the kind is.
+    pub sure: Sure,
+    /// What names the word for all who share it.
+    pub key: Key,
+}
+
+impl FutexWait {
+    /// Nobody seems to hold what the thread sleeps for: the word is free or has moved on, or its holder has ended.
+    /// True for a moment in healthy programs too. If it stays so while the thread's [`ThreadState::switches`] stand still, a wake-up
+    /// was lost or the holder died with the lock.
+    pub fn lost(&self) -> bool {
+        let owner = match &self.kind {
+            FutexKind::Mutex { owner } | FutexKind::RwLock { writer: owner } => *owner,
+            _ => Owner::Unknown,
+        };
+        if let Owner::Gone { .. } = owner {
+            return true;
+        }
+        match self.kind {
+            FutexKind::GivenUp => true,
+            FutexKind::Mutex { .. } if self.call.pi() => self.word == Some(0),
+            // A mutex held without waiters being noted (1) or free (0) while somebody sleeps.
+            FutexKind::Mutex { .. } if self.call.expected == 2 => self.word == Some(0),
+            _ => self.word.is_some_and(|w| w != self.call.expected),
+        }
+    }
+}
+
+/// Kinds of locks behind a futex.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FutexKind {
+    /// A mutex.
+    Mutex {
+        /// Who holds it.
+        owner: Owner,
+    },
+    /// A readers-writer lock. Readers leave no trace, so an unknown writer often means that readers hold it.
+    RwLock {
+        /// The writer that holds it.
+        writer: Owner,
+    },
+    /// A condition variable.
+    Condvar,
+    /// The end of a thread.
+    Join(Owner),
+    /// A semaphore.
+    Semaphore,
+    /// `std::thread::park` and what is built on it (channels).
+    Parked,
+    /// A priority-inheriting mutex that the C library gave up: the kernel said that the wait would close a ring, or that
+    /// the holder has ended. The thread is parked for ever; which mutex it was is known to nobody but its registers.
+    GivenUp,
+    /// Not told from the bytes around the word.
+    Unknown,
+}
+
+/// What names a futex word for everybody who shares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// Memory of one process.
+    Private {
+        /// The process.
+        pid: i32,
+        /// The address there.
+        addr: u64,
+    },
+    /// A file or shared memory.
+    Shared {
+        /// Device.
+        dev: u64,
+        /// Inode.
+        ino: u64,
+        /// Bytes from the file's start.
+        offset: u64,
+    },
+}
