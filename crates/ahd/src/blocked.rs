@@ -17,7 +17,7 @@ use crate::thread::Thread;
 use crate::watch::cpu_time;
 use orbit_inspect::Sure;
 use orbit_inspect::rings::{Member, Ring, RingWatch};
-use orbit_inspect::waits::{Ends, FutexKind, Owner, Wait, Watched, stays_lost};
+use orbit_inspect::waits::{Ends, FutexKind, FutexWait, Owner, Wait, Watched, stays_lost};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -202,7 +202,7 @@ impl Ahd {
                     f.kind,
                     FutexKind::Mutex { owner: Owner::Unknown } | FutexKind::RwLock { writer: Owner::Unknown }
                 );
-                let stands = unsaid && self.queue_stands(pid, f.call.addr);
+                let stands = unsaid && self.queue_stands(pid, f);
                 let p = self.processes.get_mut(&pid)?;
                 if lock && f.lost() && stays_lost(p.waits()?, tid, STAYS) {
                     return only(f.sure.min(Sure::Likely), format!("thread {tid} {}", words(&wait)));
@@ -338,11 +338,11 @@ impl Ahd {
 
     /// Whether nobody was woken for half the limit at a lock that keeps no owner. Else it goes from hand to hand, and whoever waits for long
     /// lacks luck or a CPU.
-    fn queue_stands(&mut self, pid: i32, lock: u64) -> bool {
+    fn queue_stands(&mut self, pid: i32, wait: &FutexWait) -> bool {
         let wanted = self.config.limit / 2;
         let Some(p) = self.processes.get_mut(&pid) else { return false };
-        let Some(waiters) = p.waits().map(|watched| watched.queue(lock)) else { return false };
-        p.queues.stands(lock, waiters, Instant::now()) >= wanted
+        let Some(waiters) = p.waits().map(|watched| watched.queue(wait)) else { return false };
+        p.queues.stands(wait.call.addr, waiters, Instant::now()) >= wanted
     }
 
     /// Whether this thread has a main loop and waits where it hardly ever does: it is held up, whatever the lock is usually held for.

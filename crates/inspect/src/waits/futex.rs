@@ -17,7 +17,11 @@
 //! | pthread_join | the same, not private, value is the thread's id, in its thread block at +720 | the word itself |
 //! | stdio | WAIT, value 2 | thread block's address at +8, which holds the id at +720 |
 //! | Rust std | WAIT_BITSET on the steady clock | none |
-//! | musl mutex | WAIT, at +4, waiters bit | the word, unless it is a plain mutex |
+//! | Rust RwLock | the same; readers on the state at +0, writers on +4, a number of their own | none |
+//! | musl mutex | WAIT, at +4, what the word was with the waiters bit | the word, unless it is a plain mutex |
+//! | musl condition variable | WAIT, value 2, on its own stack | none: told as a bare lock |
+//!
+//! A lock is free where its word says so, and only there ([`free`]).
 
 use crate::Sure;
 
@@ -28,6 +32,10 @@ const PRIVATE: u32 = 128;
 const REALTIME: u32 = 256;
 const WAITERS: u32 = 0x8000_0000;
 const TID: u32 = 0x3fff_ffff;
+/// In the state of Rust's lock for readers and writers: how many hold it, all ones for a writer.
+const COUNT: u32 = (1 << 30) - 1;
+/// There: readers wait.
+const READERS: u32 = 1 << 30;
 /// Thread ids are not larger on any kernel.
 const MAX_TID: u32 = 1 << 22;
 /// Where glibc's thread block keeps the thread's id.
@@ -133,7 +141,7 @@ pub(crate) fn shape(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) ->
 }
 
 fn by(id: u32) -> Held {
-    if id == 0 { Held::Unsaid } else { Held::By(id as i32) }
+    if (1..=MAX_TID).contains(&id) { Held::By(id as i32) } else { Held::Unsaid }
 }
 
 /// FUTEX_WAIT: glibc's low-level locks, robust mutexes, musl, Go.
@@ -141,22 +149,37 @@ fn plain(w: &Waiting, word: u32, around: &Around, live: &dyn Fn(i32) -> bool) ->
     if w.expected == 2 {
         return low_level(around, live);
     }
+    let found = match around.u32(16) {
+        _ if w.expected & WAITERS == 0 => None,
+        Some(kind) if mutex_kind(kind) && kind & 16 != 0 => robust(w, word),
+        _ => musl(w, word, around, live).map(|held| (Shape::Mutex(held), Sure::Likely)),
+    };
+    found.unwrap_or((Shape::Unknown, Sure::Certain))
+}
+
+/// A robust mutex of glibc's.
+fn robust(w: &Waiting, word: u32) -> Option<(Shape, Sure)> {
     let id = w.expected & TID;
-    if w.expected & WAITERS != 0 {
-        let robust = around.u32(16).is_some_and(|k| mutex_kind(k) && k & 16 != 0);
-        if robust && word & TID == id {
-            return (Shape::Mutex(by(id)), Sure::Certain);
-        }
-        // musl: the kind stands in front of the word; a plain mutex holds EBUSY instead of an id.
-        let kind = around.u32(-4).unwrap_or(u32::MAX);
-        if id == libc::EBUSY as u32 && kind & !128 == 0 {
-            return (Shape::Mutex(Held::Unsaid), Sure::Likely);
-        }
-        if kind & !(3 | 4 | 128) == 0 && live(id as i32) {
-            return (Shape::Mutex(by(id)), Sure::Likely);
-        }
+    (word & TID == id).then(|| (Shape::Mutex(by(id)), Sure::Certain))
+}
+
+/// Who holds a mutex of musl's. The kind stands in front of the word, the number of those who wait behind it. Whoever comes notes in the word
+/// that it waits; whoever gets it next does not.
+fn musl(w: &Waiting, word: u32, around: &Around, live: &dyn Fn(i32) -> bool) -> Option<Held> {
+    let (kind, waiters) = (around.u32(-4)?, around.u32(4)?);
+    let (saw, id) = (w.expected & TID, word & TID);
+    let fits = kind & !(3 | 4 | 128) == 0 && w.private() == (kind & 128 == 0) && (1..1 << 20).contains(&waiters);
+    if !fits {
+        return None;
     }
-    (Shape::Unknown, Sure::Certain)
+    if kind & 7 == 0 {
+        // A plain one holds EBUSY instead of an id.
+        let busy = libc::EBUSY as u32;
+        return (saw == busy && (id == busy || id == 0)).then_some(Held::Unsaid);
+    }
+    // Others are in a list of those their holder has.
+    let listed = around.u64(20)? != 0 && around.u64(28)? != 0;
+    (listed && (live(id as i32) || live(saw as i32))).then(|| by(id))
 }
 
 fn mutex_kind(kind: u32) -> bool {
@@ -240,21 +263,54 @@ fn condvar_241(a: &Around, base: isize) -> bool {
 
 /// FUTEX_WAIT_BITSET on the steady clock: Rust's standard library, and glibc's waits with such a limit.
 fn steady_clock(w: &Waiting, word: u32, around: &Around) -> (Shape, Sure) {
-    const COUNT: u32 = (1 << 30) - 1;
     if w.expected == u32::MAX {
         return (Shape::Parked, Sure::Likely);
     }
     if w.expected == 2 {
         return (Shape::Mutex(Held::Unsaid), Sure::Likely);
     }
-    let readers_wait = w.expected & COUNT != 0 && w.expected >> 30 != 0 && word & COUNT != 0;
-    // A waiting writer sleeps on the word behind the state.
-    let writer_waits = around.u32(-4).is_some_and(|state| state & WAITERS != 0 && state & COUNT != 0);
-    if readers_wait || writer_waits {
-        let sure = if readers_wait { Sure::Likely } else { Sure::Guess };
+    if reads_state(w) {
+        let sure = if word & COUNT != 0 { Sure::Likely } else { Sure::Guess };
         return (Shape::RwLock(Held::Unsaid), sure);
     }
+    // A waiting writer sleeps on the word behind the state.
+    if around.u32(-4).is_some_and(|state| state & WAITERS != 0 && state & COUNT != 0) {
+        return (Shape::RwLock(Held::Unsaid), Sure::Guess);
+    }
     (Shape::Unknown, Sure::Certain)
+}
+
+/// Whether this is a reader of Rust's, which sleeps at the state itself: held, and with the bit that says that readers wait.
+fn reads_state(w: &Waiting) -> bool {
+    w.expected & COUNT != 0 && w.expected & READERS != 0
+}
+
+/// Whether the word says that nobody holds the lock, or that a semaphore or condition variable has something to be taken. That it is not
+/// what the sleeper saw does not say so: it changes while the lock is held, too, as others come, leave and get it.
+pub(crate) fn free(w: &Waiting, shape: Shape, around: &Around) -> bool {
+    let Some(word) = around.u32(0) else {
+        return false;
+    };
+    match shape {
+        Shape::Mutex(_) if w.expected == 2 && !w.pi() => word == 0 && !moved(w, around),
+        Shape::Mutex(_) => word & TID == 0,
+        // glibc's: the lowest bit is what is waited for, to be set or to be cleared.
+        Shape::RwLock(_) if w.op & REALTIME != 0 => (word ^ w.expected) & 1 != 0,
+        // Rust's: of a writer's wait the lock is known by its state, which is held.
+        Shape::RwLock(_) => reads_state(w) && word & COUNT == 0,
+        // Whoever was moved to the mutex by a broadcast is asleep at that by now.
+        Shape::Condvar => w.op & 127 != 11 && word != w.expected,
+        Shape::Semaphore => word != w.expected,
+        Shape::Join(_) | Shape::Parked | Shape::Unknown => false,
+    }
+}
+
+/// Whether this waits for a condition variable of musl's, at a word of its own which a lock's looks like, and was moved from there to the mutex by
+/// a broadcast: asleep at that, with a zero in the word. In front of it then stands that it was signalled. Mutexes of glibc's
+/// are at other addresses.
+fn moved(w: &Waiting, around: &Around) -> bool {
+    const SIGNALLED: u32 = 1;
+    w.addr & 7 == 4 && around.u32(-4) == Some(SIGNALLED)
 }
 
 #[cfg(test)]
@@ -280,7 +336,8 @@ mod tests {
             let expected = [0, 1, 2, 3, u32::MAX, WAITERS | 16, next() as u32, around.u32(0).unwrap_or(9)];
             let args = [next(), next() & 0x18f, u64::from(expected[next() as usize % 8]), next() % 2, 0, 0];
             if let Some(w) = Waiting::of(&args) {
-                shape(&w, &around, &|id| id % 2 == 0);
+                let (told, _) = shape(&w, &around, &|id| id % 2 == 0);
+                free(&w, told, &around);
             }
         }
     }

@@ -11,6 +11,8 @@ pub struct FutexWait {
     pub call: Waiting,
     /// The word's value now; nothing if it cannot be read.
     pub word: Option<u32>,
+    /// The word says that nobody holds the lock, or that there is something to be taken (a semaphore, a condition variable).
+    pub free: bool,
     /// The lock it belongs to.
     pub kind: FutexKind,
     /// How sure the kind is.
@@ -20,23 +22,16 @@ pub struct FutexWait {
 }
 
 impl FutexWait {
-    /// Nobody seems to hold what the thread sleeps for: the word is free or has moved on, or its holder has ended.
+    /// Nobody holds what the thread sleeps for: its word says that it is free, or its holder has ended.
     /// True for a moment in healthy programs too. If it stays so while the thread's [`ThreadState::switches`] stand still, a wake-up
     /// was lost or the holder died with the lock.
+    ///
+    /// [`ThreadState::switches`]: super::ThreadState::switches
     pub fn lost(&self) -> bool {
-        let owner = match &self.kind {
-            FutexKind::Mutex { owner } | FutexKind::RwLock { writer: owner } => *owner,
-            _ => Owner::Unknown,
-        };
-        if let Owner::Gone { .. } = owner {
-            return true;
-        }
         match self.kind {
+            FutexKind::Mutex { owner: Owner::Gone { .. } } | FutexKind::RwLock { writer: Owner::Gone { .. } } => true,
             FutexKind::GivenUp => true,
-            FutexKind::Mutex { .. } if self.call.pi() => self.word == Some(0),
-            // A mutex held without waiters being noted (1) or free (0) while somebody sleeps.
-            FutexKind::Mutex { .. } if self.call.expected == 2 => self.word == Some(0),
-            _ => self.word.is_some_and(|w| w != self.call.expected),
+            _ => self.free,
         }
     }
 }

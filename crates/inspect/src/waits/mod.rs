@@ -382,6 +382,7 @@ impl Watched {
             // Only threads of one's own process can be joined.
             Shape::Join(id) => FutexKind::Join(self.owner(id, true).unwrap_or(Owner::Gone { tid: id })),
         };
+        let free = futex::free(&call, shape, &around);
         // The bytes around a word on a stack may look like anything.
         let (kind, sure) =
             if self.given_up(tid, &call, &around) { (FutexKind::GivenUp, Sure::Likely) } else { (kind, sure) };
@@ -390,7 +391,7 @@ impl Watched {
             .and_then(|m| m.at(call.addr))
             .filter(|m| m.shared)
             .map_or(private, |m| Key::Shared { dev: m.dev, ino: m.ino, offset: call.addr - m.start + m.offset });
-        FutexWait { call, word: around.u32(0), kind, sure, key }
+        FutexWait { call, word: around.u32(0), free, kind, sure, key }
     }
 
     /// Whether the word that is waited for is the id of a thread of this process and stands where glibc keeps it: in the
