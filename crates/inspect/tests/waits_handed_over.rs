@@ -27,7 +27,7 @@ fn futex(w: &mut Watched, tid: i32) -> FutexWait {
 fn the_holder_is_the_one_that_has_it_now() {
     let dir = Dir::new("handed");
     let program = dir.build("handed.c", &["-O2"]);
-    for kind in ["musl", "musl-recursive"] {
+    for kind in ["robust", "musl", "musl-recursive"] {
         let p = Running::program(&program, &["handed", kind]);
         let mut w = Watched::new(p.pid()).unwrap();
         let (holder, waiter) = (thread(&mut w, "holder"), thread(&mut w, "waiter"));
@@ -53,7 +53,7 @@ fn the_holder_is_the_one_that_has_it_now() {
 fn one_that_is_free_is_lost() {
     let dir = Dir::new("handed-free");
     let program = dir.build("handed.c", &["-O2"]);
-    let modes = [["free", "musl"], ["free", "musl-recursive"], ["rust", "free"]];
+    let modes = [["free", "robust"], ["free", "musl"], ["free", "musl-recursive"], ["rust", "free"]];
     for mode in modes {
         let p = Running::program(&program, &mode);
         let mut w = Watched::new(p.pid()).unwrap();

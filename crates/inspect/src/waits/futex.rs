@@ -9,7 +9,7 @@
 //! | library, lock | call | where the holder stands |
 //! |---|---|---|
 //! | glibc mutex | WAIT, value 2, at +0 | +8, kind at +16 |
-//! | glibc robust mutex | WAIT, thread id with the waiters bit | the word itself |
+//! | glibc robust mutex | WAIT, the holder's id of that moment with the waiters bit | the word itself; +8, kind at +16 |
 //! | priority-inheriting mutex | LOCK_PI | the word itself |
 //! | glibc rwlock | WAIT_BITSET on the wall clock, value 2 or 3, at +8 or +12 | writer at +24; readers are not kept |
 //! | glibc condition variable | the same, on +40 or +44 (from 2.41: +32 or +36) | none |
@@ -151,16 +151,19 @@ fn plain(w: &Waiting, word: u32, around: &Around, live: &dyn Fn(i32) -> bool) ->
     }
     let found = match around.u32(16) {
         _ if w.expected & WAITERS == 0 => None,
-        Some(kind) if mutex_kind(kind) && kind & 16 != 0 => robust(w, word),
+        Some(kind) if mutex_kind(kind) && kind & 16 != 0 => robust(word, around, live),
         _ => musl(w, word, around, live).map(|held| (Shape::Mutex(held), Sure::Likely)),
     };
     found.unwrap_or((Shape::Unknown, Sure::Certain))
 }
 
-/// A robust mutex of glibc's.
-fn robust(w: &Waiting, word: u32) -> Option<(Shape, Sure)> {
-    let id = w.expected & TID;
-    (word & TID == id).then(|| (Shape::Mutex(by(id)), Sure::Certain))
+/// A robust mutex of glibc's. The word says who holds it now: what a sleeper saw is of the time when it went to sleep.
+fn robust(word: u32, around: &Around, live: &dyn Fn(i32) -> bool) -> Option<(Shape, Sure)> {
+    let id = word & TID;
+    // Who holds it stands behind the word, too, but for a moment after it was handed over, or after a holder has ended.
+    let twice = around.u32(8) == Some(id);
+    let sure = if twice { Sure::Certain } else { Sure::Likely };
+    (twice || id == 0 || live(id as i32)).then_some((Shape::Mutex(by(id)), sure))
 }
 
 /// Who holds a mutex of musl's. The kind stands in front of the word, the number of those who wait behind it. Whoever comes notes in the word
