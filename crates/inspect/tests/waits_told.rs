@@ -198,6 +198,19 @@ fn nobody_will_wake_it() {
 }
 
 #[test]
+fn semaphores_on_a_stack() {
+    let dir = Dir::new("waits-parking");
+    for level in ["-O0", "-O2"] {
+        let program = dir.build("parking.cpp", &["-std=c++20", level]);
+        for kind in ["binary", "counting", "atomic", "posix"] {
+            let want = if kind == "posix" { FutexKind::Semaphore } else { FutexKind::Unknown };
+            let (told, ..) = wait(&program, &[kind], |w| matches!(w, Wait::Futex(_)));
+            assert!(matches!(&told, Wait::Futex(f) if f.kind == want && !f.lost()), "{level} {kind}: {told:?}");
+        }
+    }
+}
+
+#[test]
 fn rust_and_park() {
     if std::env::var_os("ORBIT_INSPECT_HOLD").is_some() {
         let m = std::sync::Arc::new(std::sync::Mutex::new(()));

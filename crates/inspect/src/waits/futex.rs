@@ -14,6 +14,7 @@
 //! | glibc rwlock | WAIT_BITSET on the wall clock, value 2 or 3, at +8 or +12 | writer at +24; readers are not kept |
 //! | glibc condition variable | the same, on +40 or +44 (from 2.41: +32 or +36) | none |
 //! | glibc semaphore | the same, value 0, waiters at +4 | none |
+//! | glibc, a mutex given up (see `given_up`) | the same, value 0, on its own stack | none |
 //! | pthread_join | the same, not private, value is the thread's id, in its thread block at +720 | the word itself |
 //! | stdio | WAIT, value 2 | thread block's address at +8, which holds the id at +720 |
 //! | Rust std | WAIT_BITSET on the steady clock | none |
@@ -69,6 +70,11 @@ impl Waiting {
     /// Waits for a priority-inheriting mutex.
     pub fn pi(&self) -> bool {
         matches!(self.op & 127, 6 | 13)
+    }
+
+    /// By glibc's own way to wait, which all of its locks but plain mutexes take.
+    pub(crate) fn by_wall_clock(&self) -> bool {
+        self.op & !PRIVATE == 9 | REALTIME
     }
 
     /// Only threads of one process use the word.

@@ -426,10 +426,11 @@ impl Watched {
     /// Whether glibc gave up on a priority-inheriting mutex here.
     ///
     /// When the kernel answers that the wait would close a ring, or that the holder has ended, glibc parks the thread for ever on a zero
-    /// word of its own stack, so close to the top that no variable of the program's own can be there.
+    /// word of its own stack, close to the top. What programs wait at there by themselves (semaphores and atomics of C++, whose calls are
+    /// inlined into the frame that has them) is waited for by another call.
     fn given_up(&self, tid: i32, call: &Waiting, around: &Around) -> bool {
         const FRAME: u64 = 112;
-        if call.timed || call.expected != 0 || around.u32(0) != Some(0) {
+        if call.timed || !call.by_wall_clock() || call.expected != 0 || around.u32(0) != Some(0) {
             return false;
         }
         match self.threads.get(&tid).map(Kept::peek) {
