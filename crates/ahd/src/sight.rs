@@ -6,7 +6,8 @@
 //! only how many are.
 
 use crate::proc::Dir;
-use std::collections::{BTreeMap, BTreeSet};
+use orbit_inspect::Family;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 
@@ -19,12 +20,6 @@ pub(crate) enum Sight {
     Strangers,
     /// All descriptors of all processes were seen, and none is on its way.
     Whole,
-}
-
-/// A process as far as its family goes.
-struct Kin {
-    parent: i32,
-    session: i32,
 }
 
 /// What was seen of a process' descriptors.
@@ -52,8 +47,8 @@ pub(crate) fn sight(pid: i32) -> Sight {
     if hidden.is_empty() {
         return Sight::Whole;
     }
-    let family: BTreeMap<i32, Kin> = pids.into_iter().filter_map(|p| Some((p, kin(p)?))).collect();
-    if hidden.iter().any(|&p| related(&family, p, pid)) { Sight::Doubtful } else { Sight::Strangers }
+    let family = Family::of(pids);
+    if hidden.iter().any(|&p| family.related(p, pid)) { Sight::Doubtful } else { Sight::Strangers }
 }
 
 fn seen(pid: i32) -> Seen {
@@ -89,23 +84,6 @@ fn on_their_way(fdinfo: &str) -> u64 {
     fdinfo.lines().find_map(|l| l.strip_prefix("scm_fds:")?.trim().parse().ok()).unwrap_or(0)
 }
 
-fn kin(pid: i32) -> Option<Kin> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name: state, parent, group, session.
-    let mut f = stat.rsplit_once(") ")?.1.split(' ').skip(1);
-    Some(Kin { parent: f.next()?.parse().ok()?, session: f.nth(1)?.parse().ok()? })
-}
-
-/// Whether descriptors may have come from one to the other by `fork`: the same session, or one is the other's ancestor. Of the first
-/// process all are.
-fn related(family: &BTreeMap<i32, Kin>, a: i32, b: i32) -> bool {
-    let session = |p: i32| family.get(&p).map(|k| k.session).filter(|&s| s != 0);
-    let above = |child: i32, parent: i32| {
-        std::iter::successors(Some(child), |p| family.get(p).map(|k| k.parent)).take(family.len()).any(|p| p == parent)
-    };
-    (session(a).is_some() && session(a) == session(b)) || above(a, b) || (a != 1 && above(b, a))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,22 +93,5 @@ mod tests {
         assert_eq!(on_their_way("pos:\t0\nflags:\t02\nscm_fds: 3\n"), 3);
         assert_eq!(on_their_way("pos:\t0\nscm_fds: 0\n"), 0);
         assert_eq!(on_their_way("pos:\t0\n"), 0, "no unix socket");
-    }
-
-    #[test]
-    fn relatives_are_those_of_a_session_and_of_one_line() {
-        let of = |&(p, parent, session): &(i32, i32, i32)| (p, Kin { parent, session });
-        // 1 starts the kernel's 2 beside 10, whose child 11 makes a session with 12; 20 is a service.
-        let family: BTreeMap<i32, Kin> =
-            [(1, 0, 1), (2, 0, 0), (3, 2, 0), (10, 1, 10), (11, 10, 11), (12, 11, 11), (13, 12, 13), (20, 1, 20)]
-                .iter()
-                .map(of)
-                .collect();
-        for other in [10, 11, 13] {
-            assert!(related(&family, other, 12), "{other}");
-        }
-        for other in [1, 2, 3, 20] {
-            assert!(!related(&family, other, 12), "{other}");
-        }
     }
 }

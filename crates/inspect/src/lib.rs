@@ -19,6 +19,7 @@
 compile_error!("orbit-inspect knows the registers and lock layouts of x86_64 Linux only");
 
 mod error;
+mod family;
 pub mod functions;
 mod maps;
 mod memory;
@@ -29,6 +30,7 @@ pub mod stacks;
 pub mod waits;
 
 pub use error::Error;
+pub use family::Family;
 pub use maps::{Mapping, Maps};
 pub use memory::Memory;
 

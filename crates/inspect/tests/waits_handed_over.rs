@@ -1,9 +1,9 @@
 //! A lock that was handed over is told as held by whoever holds it now, and is no lost wake-up; one whose word says that it is free is.
 
 mod common;
-use common::{Dir, Running, until};
+use common::{Dir, Running, children, until};
 use orbit_inspect::rings::RingWatch;
-use orbit_inspect::waits::{FutexKind, FutexWait, Owner, Wait, Watched, stays_lost};
+use orbit_inspect::waits::{FutexKind, FutexWait, Owner, State, Wait, Watched, stays_lost};
 use std::process::Command;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -132,4 +132,29 @@ fn hold() -> ! {
     println!("\nready");
     let _held = held;
     forever()
+}
+
+#[test]
+fn one_of_two_processes() {
+    let dir = Dir::new("handed-between");
+    let program = dir.build("handed.c", &["-O2"]);
+    let p = Running::program(&program, &["between"]);
+    let child = children(p.pid())[0];
+    let (mut w, mut other) = (Watched::new(p.pid()).unwrap(), Watched::new(child).unwrap());
+    until("the stop", || other.scan().iter().any(|t| t.state == State::Stopped).then_some(()));
+    assert!(futex(&mut w, p.pid()).lost(), "its word says that it is free");
+    assert!(!stays_lost(&mut w, p.pid(), SPAN), "who gave it away was stopped before it could wake anyone");
+    // SAFETY: a plain call on a process of the program started above.
+    unsafe { libc::kill(child, libc::SIGCONT) };
+    until("the lost wake-up", || stays_lost(&mut w, p.pid(), SPAN).then_some(()));
+}
+
+#[test]
+fn one_whose_holder_was_a_process_that_has_ended() {
+    let dir = Dir::new("handed-ended");
+    let program = dir.build("handed.c", &["-O2"]);
+    let p = Running::program(&program, &["between", "ended"]);
+    let mut w = Watched::new(p.pid()).unwrap();
+    until("the end of the holder to be seen", || stays_lost(&mut w, p.pid(), SPAN).then_some(()));
+    assert!(matches!(futex(&mut w, p.pid()).kind, FutexKind::Mutex { owner: Owner::Gone { .. } }));
 }

@@ -84,3 +84,16 @@ pub enum Key {
         offset: u64,
     },
 }
+
+impl Key {
+    /// Whether both name words of the same memory that are at most so many bytes apart.
+    pub(super) fn near(&self, other: &Key, most: u64) -> bool {
+        match (*self, *other) {
+            (Key::Private { pid: p, addr: a }, Key::Private { pid: q, addr: b }) => p == q && a.abs_diff(b) <= most,
+            (Key::Shared { dev: d, ino: i, offset: a }, Key::Shared { dev: e, ino: j, offset: b }) => {
+                (d, i) == (e, j) && a.abs_diff(b) <= most
+            }
+            _ => false,
+        }
+    }
+}

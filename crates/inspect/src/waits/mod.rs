@@ -352,7 +352,6 @@ impl Watched {
     }
 
     fn futex(&self, tid: i32, call: Waiting, mut around: Around, memory: Memory, maps: Option<&Maps>) -> FutexWait {
-        let private = Key::Private { pid: self.pid, addr: call.addr };
         if around.after.is_none() {
             // The word may stand at the very end of what is mapped.
             let got = memory.vec(call.addr, WINDOW);
@@ -386,12 +385,17 @@ impl Watched {
         // The bytes around a word on a stack may look like anything.
         let (kind, sure) =
             if self.given_up(tid, &call, &around) { (FutexKind::GivenUp, Sure::Likely) } else { (kind, sure) };
-        let key = maps
-            .filter(|_| !call.private())
+        let key = self.key(&call, maps);
+        FutexWait { call, word: around.u32(0), free, kind, sure, key }
+    }
+
+    /// What names the word of a wait. Without maps, all memory counts as the process' own.
+    fn key(&self, call: &Waiting, maps: Option<&Maps>) -> Key {
+        let private = Key::Private { pid: self.pid, addr: call.addr };
+        maps.filter(|_| !call.private())
             .and_then(|m| m.at(call.addr))
             .filter(|m| m.shared)
-            .map_or(private, |m| Key::Shared { dev: m.dev, ino: m.ino, offset: call.addr - m.start + m.offset });
-        FutexWait { call, word: around.u32(0), free, kind, sure, key }
+            .map_or(private, |m| Key::Shared { dev: m.dev, ino: m.ino, offset: call.addr - m.start + m.offset })
     }
 
     /// Whether the word that is waited for is the id of a thread of this process and stands where glibc keeps it: in the

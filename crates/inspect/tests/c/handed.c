@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define WAITERS 0x80000000u
@@ -114,17 +115,23 @@ static void *broadcast(void *a)
     return NULL;
 }
 
-/* Two processes and their mutex. The one that gives it away is stopped before it wakes anyone; once it goes on, it does not. */
-static void between(void)
+/* Two processes and their mutex. The one that gives it away is stopped before it wakes anyone; once it goes on, it does not. Or it ends
+ * and has the mutex. */
+static void between(int ends)
 {
     pthread_mutex_t *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pthread_mutexattr_t at;
     pthread_mutexattr_init(&at);
     pthread_mutexattr_setpshared(&at, PTHREAD_PROCESS_SHARED);
     pthread_mutex_init(shared, &at);
-    pthread_mutex_lock(shared);
+    if (ends && fork() == 0) {
+        pthread_mutex_lock(shared);
+        _exit(0);
+    }
+    if (ends) wait(NULL);
+    else pthread_mutex_lock(shared);
     int parent = getpid();
-    if (fork() == 0) {
+    if (!ends && fork() == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         asleep(parent, parent, shared);
         memset(shared, 0, 12);
@@ -146,7 +153,7 @@ int main(int argc, char **argv)
     if (is_musl) memset(&lock, 0, sizeof lock);
     lock.u.musl.type = is_musl ? !strcmp(kind, "musl-recursive") : lock.u.musl.type;
     word = is_musl ? &lock.u.musl.lock : (unsigned *)&lock.u.glibc;
-    if (!strcmp(mode, "between")) between();
+    if (!strcmp(mode, "between")) between(!strcmp(kind, "ended"));
     else if (!strcmp(mode, "handed")) {
         /* The first that waits gets it and keeps it; whoever gave it away then waits for the second. */
         take();
