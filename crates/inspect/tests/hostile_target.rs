@@ -30,8 +30,8 @@ fn stacks_full_of_rubbish() {
     }
 }
 
-/// All the reader does with such a process; the answers do not matter, only that they come and are small.
-fn look(program: &Path, args: &[&str]) {
+/// All the reader does with such a process; the answers do not matter, only that they come and are small. The number of frames.
+fn look(program: &Path, args: &[&str]) -> usize {
     let p = Running::program(program, args);
     match python::find(p.pid()) {
         Ok(Some(python)) => {
@@ -39,11 +39,15 @@ fn look(program: &Path, args: &[&str]) {
             assert!(threads.len() <= python::MAX_THREADS);
             assert!(threads.iter().all(|t| t.frames.len() <= python::MAX_FRAMES));
             let text: usize = threads.iter().flat_map(|t| &t.frames).map(|f| f.function.len() + f.file.len()).sum();
-            assert!(text < 256 << 20, "{text}");
+            assert!(text <= python::MAX_BYTES, "{text}");
             let _ = python.lock_holder();
+            threads.iter().map(|t| t.frames.len()).sum()
         }
         Ok(None) => panic!("{args:?} was not taken for Python"),
-        Err(e) => println!("{args:?}: {e}"),
+        Err(e) => {
+            println!("{args:?}: {e}");
+            0
+        }
     }
 }
 
@@ -58,6 +62,10 @@ fn python_structures_full_of_rubbish() {
     for o in &old {
         std::fs::copy(&built, o).unwrap();
     }
+    // As many frames as there is room for, of those that cost most.
+    let frames = look(&program, &["0x030c01f0", "large", "1"]);
+    println!("large: {frames} frames");
+    assert!((100..10_000).contains(&frames));
     let first: u64 = std::env::var("ORBIT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     println!("ORBIT_SEED={first}");
     for seed in first..first + 6 {

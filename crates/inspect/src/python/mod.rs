@@ -2,7 +2,8 @@
 //!
 //! Owns: reading CPython's own structures, versions 3.9 to 3.13. Promises: the process is not stopped; a thread that ran
 //! meanwhile may be read torn, so only threads that stood still are [`Sure::Certain`]. However damaged the structures are, one
-//! call follows at most [`MAX_THREADS`] threads and [`MAX_FRAMES`] frames of each, and makes at most [`MAX_READS`] reads.
+//! call follows at most [`MAX_THREADS`] threads and [`MAX_FRAMES`] frames of each, makes at most [`MAX_READS`] reads, and handles at most
+//! [`MAX_BYTES`] of names and line tables.
 //! Refuses: other Python implementations and builds without the global lock; says which version it met.
 
 mod layout;
@@ -15,6 +16,7 @@ use crate::waits::Watched;
 use crate::{Error, Mapping, Maps, Memory, Sure, procfs};
 use layout::{Gil, Layout, OWNED_BY_C, Top};
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 /// Threads followed at most.
 pub const MAX_THREADS: usize = 4096;
@@ -22,6 +24,8 @@ pub const MAX_THREADS: usize = 4096;
 pub const MAX_FRAMES: usize = 512;
 /// Reads of the process' memory in one call at most.
 pub const MAX_READS: usize = 400_000;
+/// Bytes of names and line tables in one call at most: of those read, and of those that frames are made of.
+pub const MAX_BYTES: usize = 64 << 20;
 /// Characters of a name at most.
 const MAX_TEXT: u64 = 1024;
 /// Bytes of a line table at most.
@@ -139,9 +143,19 @@ fn named(file: &str) -> Option<(u8, u8)> {
 struct Reader {
     memory: Memory,
     left: usize,
+    /// Bytes of names and tables that may still be handled.
+    room: usize,
 }
 
 impl Reader {
+    fn of(memory: Memory, left: usize) -> Reader {
+        Reader { memory, left, room: MAX_BYTES }
+    }
+    /// Takes so many bytes of the room; nothing if there are no more so many.
+    fn take(&mut self, bytes: usize) -> Option<()> {
+        self.room = self.room.checked_sub(bytes)?;
+        Some(())
+    }
     fn bytes<const N: usize>(&mut self, addr: u64) -> Option<[u8; N]> {
         self.left = self.left.checked_sub(1)?;
         self.memory.bytes(addr)
@@ -155,13 +169,13 @@ impl Reader {
     }
     fn vec(&mut self, addr: u64, len: u64) -> Option<Vec<u8>> {
         self.left = self.left.checked_sub(1)?;
+        self.take(len as usize)?;
         let v = self.memory.vec(addr, len as usize);
         (v.len() as u64 == len).then_some(v)
     }
 }
 
 /// What does not change in a code object.
-#[derive(Clone)]
 struct Code {
     function: String,
     file: String,
@@ -177,7 +191,7 @@ impl Python {
 
     /// The Python stacks of all threads that Python knows. The process is not stopped; costs some 10 us a thread.
     pub fn stacks(&self) -> Vec<PyThread> {
-        let mut reader = Reader { memory: self.memory, left: MAX_READS };
+        let mut reader = Reader::of(self.memory, MAX_READS);
         let mut watched = Watched::new(self.pid).ok();
         let mut codes = HashMap::new();
         let mut out = Vec::new();
@@ -195,7 +209,7 @@ impl Python {
 
     /// The thread that holds the global lock of the main interpreter, if one does.
     pub fn lock_holder(&self) -> Option<i32> {
-        let mut reader = Reader { memory: self.memory, left: 64 };
+        let mut reader = Reader::of(self.memory, 64);
         let l = &self.layout;
         let gil = match l.gil {
             Gil::Runtime => self.runtime,
@@ -246,7 +260,7 @@ impl Python {
         own.and_then(|id| watched?.translated(id)).unwrap_or(0)
     }
 
-    fn frames(&self, r: &mut Reader, state: u64, codes: &mut HashMap<u64, Option<Code>>) -> (Vec<PyFrame>, bool) {
+    fn frames(&self, r: &mut Reader, state: u64, codes: &mut HashMap<u64, Option<Rc<Code>>>) -> (Vec<PyFrame>, bool) {
         let l = &self.layout;
         let top = match l.top {
             Top::Direct(at) => r.u64(state.wrapping_add(at)),
@@ -280,17 +294,19 @@ impl Python {
             let known_code = match codes.get(&code) {
                 Some(c) => c.clone(),
                 None => {
-                    let c = self.code(r, code);
+                    let c = self.code(r, code).map(Rc::new);
                     codes.insert(code, c.clone());
                     c
                 }
             };
-            let Some(c) = known_code else {
+            // Each frame has names of its own, and the table is gone through for its line.
+            let Some(c) = known_code.filter(|c| r.take(c.function.len() + c.file.len() + c.table.len()).is_some())
+            else {
                 return (out, true);
             };
             let at = r.u64(frame.wrapping_add(l.instruction));
             let line = at.and_then(|at| lines::line(l.table, &c.table, c.first, self.offset(code, at)));
-            out.push(PyFrame { function: c.function, file: c.file, line });
+            out.push(PyFrame { function: c.function.clone(), file: c.file.clone(), line });
         }
     }
 
