@@ -13,6 +13,7 @@ use crate::proc;
 use crate::report::{Edge, Event, Hang, Kind};
 use crate::sections::HeldUp;
 use crate::sight::{Sight, sight};
+use crate::signals::{Handlers, handlers};
 use crate::thread::Thread;
 use crate::watch::cpu_time;
 use orbit_inspect::Sure;
@@ -38,9 +39,6 @@ pub(crate) const TOLD_TOGETHER: usize = 128;
 const MAX_CHAIN: usize = 64;
 /// Threads whose stacks go into a report.
 const MAX_STACKS: usize = 32;
-/// Signals whose handlers do not wake threads: faults, and those every runtime catches.
-const HARMLESS: [i32; 9] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGINT, libc::SIGPIPE, 32, 33];
 
 /// Which chains of holders are told.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -180,6 +178,7 @@ impl Ahd {
         if status.tracer != 0 || status.state != b'S' || frozen(p, tid) {
             return None;
         }
+        let caught = handlers(pid, &status, true);
         let astray = late && astray(p, tid, &call);
         let wait = p.waits()?.wait_of(tid);
         let strange = late && p.threads.get(&tid)?.points.away(&call);
@@ -230,11 +229,11 @@ impl Ahd {
             }
             // A pipe that nobody at all holds at the other end does not block: where none is found they cannot be seen. The handler of a
             // signal may be who writes, and at one with a name whoever opens it.
-            Wait::Pipe { peers, named: false, .. } if *peers == [pid] && single && !catches(&status) => {
-                let sure = match self.deserted(pid, tid, &wait) {
-                    Sight::Whole => Sure::Certain,
-                    Sight::Strangers => Sure::Likely,
-                    Sight::Doubtful => return None,
+            Wait::Pipe { peers, named: false, .. } if *peers == [pid] && single && caught != Handlers::MayWake => {
+                let sure = match (self.deserted(pid, tid, &wait), caught) {
+                    (Sight::Whole, Handlers::None) => Sure::Certain,
+                    (Sight::Whole | Sight::Strangers, _) => Sure::Likely,
+                    (Sight::Doubtful, _) => return None,
                 };
                 only(sure, format!("thread {tid} {}: nobody is left at the other end", words(&wait)))
             }
@@ -425,7 +424,8 @@ impl Ahd {
         if p.threads.values().any(|t| t.still < hopeless || t.in_ring) {
             return None;
         }
-        if catches(&p.dir.status(pid)?) {
+        let status = p.dir.status(pid)?;
+        if handlers(pid, &status, false) == Handlers::MayWake {
             return None;
         }
         let tids: Vec<i32> = p.threads.keys().copied().collect();
@@ -443,7 +443,7 @@ impl Ahd {
             }
         }
         if let Some((t, wait)) = &at_a_pipe
-            && self.deserted(pid, *t, wait) == Sight::Doubtful
+            && (handlers(pid, &status, true) == Handlers::MayWake || self.deserted(pid, *t, wait) == Sight::Doubtful)
         {
             return None;
         }
@@ -590,12 +590,6 @@ fn astray(p: &crate::thread::Process, tid: i32, call: &proc::Call) -> bool {
     // Threads that take turns at the events wait for their turn, for as long as there are none.
     let shared = p.threads.values().any(|o| o.tid != tid && o.points.events() == Some(events));
     !shared && t.points.new_to(call)
-}
-
-/// Whether signals may run code of the program: that may end a wait.
-fn catches(status: &proc::Status) -> bool {
-    let harmless = HARMLESS.iter().fold(0u64, |m, s| m | 1 << (s - 1));
-    status.caught & !harmless != 0
 }
 
 /// Whether a control group's freezer holds the thread.

@@ -29,6 +29,7 @@ mod report;
 mod sections;
 mod shares;
 mod sight;
+mod signals;
 mod stays;
 mod thread;
 mod watch;

@@ -105,7 +105,7 @@ impl Passes {
 }
 
 /// Whether there is an interpreter in the process; one may come later, as a plug-in.
-fn has_python(pid: i32) -> bool {
+pub(crate) fn has_python(pid: i32) -> bool {
     let of_python = |path: &str| path.rsplit('/').next().is_some_and(|file| file.contains("python"));
     Maps::of(pid).is_ok_and(|maps| maps.iter().any(|m| m.exec && of_python(&m.path)))
 }

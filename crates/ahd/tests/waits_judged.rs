@@ -30,6 +30,13 @@ fn a_pipe_that_a_signals_handler_writes() {
 }
 
 #[test]
+fn whoever_waits_for_ctrl_c() {
+    for how in ["pipe", "thread", "word"] {
+        quiet("judged-int", "ctrl-c", how, Duration::from_secs(2), Duration::from_secs(4));
+    }
+}
+
+#[test]
 fn a_pipe_with_a_name() {
     // A daemon that keeps the writing end open itself, so that it never reads an end.
     let one_second = Duration::from_secs(1);

@@ -179,6 +179,32 @@ static void reads_from_self(double seconds) {
     }
 }
 
+static sem_t given;
+
+static void give(int s) {
+    (void)s;
+    sem_post(&given);
+}
+
+static void *reads_and_gives(void *a) {
+    char byte;
+    if (read(pipe_ends[0], &byte, 1) == 1) sem_post(&given);
+    return a;
+}
+
+// Waits for Ctrl-C as programs do: its handler writes a pipe that is read, here or by a thread that gives word, or it gives word itself.
+static void waits_for_ctrl_c(const char *how) {
+    pthread_t t;
+    if (pipe(pipe_ends) != 0) exit(3);
+    sem_init(&given, 0, 0);
+    signal(SIGUSR1, SIG_DFL);
+    signal(SIGINT, !strcmp(how, "word") ? give : write_to_self);
+    if (!strcmp(how, "pipe")) reads_and_gives(NULL);
+    else if (!strcmp(how, "thread")) pthread_create(&t, NULL, reads_and_gives, NULL);
+    while (sem_wait(&given) != 0) {
+    }
+}
+
 // A worker that has had no job yet.
 static void *takes_jobs(void *a) {
     char byte;
@@ -323,8 +349,6 @@ static void *in_a_ring(void *a) {
     return a;
 }
 
-static sem_t given;
-
 static int gives(void *a) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     poll(NULL, 0, (int)(*(double *)a * 1e3));
@@ -440,6 +464,8 @@ int main(int argc, char **argv) {
         still_here();
     } else if (!strcmp(way, "self-pipe")) {
         reads_from_self(number);
+    } else if (!strcmp(way, "ctrl-c")) {
+        waits_for_ctrl_c(argv[2]);
     } else if (!strcmp(way, "sent-pipe")) {
         reads_while_it_is_sent(number);
     } else if (!strcmp(way, "job-pipe")) {
