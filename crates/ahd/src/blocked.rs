@@ -6,8 +6,9 @@
 //! such a wait, waits at a thread's usual place, and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
 
 use crate::Ahd;
+use crate::at_lock::AtLock;
 use crate::common_memory::shares_memory;
-use crate::describe::{AtLock, edges, words};
+use crate::describe::{edges, words};
 use crate::learn::takes_work;
 use crate::proc;
 use crate::report::{Edge, Event, Hang, Kind};

@@ -1,5 +1,6 @@
 //! Waits in words, and stacks taken for a report.
 
+use crate::at_lock::{AtLock, at_lock};
 use crate::report::{Edge, Involved};
 use orbit_inspect::rings::Ring;
 use orbit_inspect::stacks::{End, Frame, How, ThreadStack, Unwinder, of_c_library};
@@ -118,40 +119,6 @@ pub(crate) fn edges(ring: &Ring) -> Vec<Edge> {
         sure: m.sure,
     };
     ring.members.iter().map(edge).collect()
-}
-
-/// Whether the functions that wait at a futex are a lock's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtLock {
-    Yes,
-    No,
-    /// They have no names.
-    Unknown,
-}
-
-/// Innermost functions of a wait, below those that only make the call, of which one is named for what it is.
-const TELLING: usize = 2;
-
-/// `functions`: names, innermost first.
-fn at_lock<'a>(functions: impl Iterator<Item = Option<&'a str>>) -> AtLock {
-    let makes_the_call = |name: &str| {
-        let last = name.rsplit([':', '.']).next().unwrap_or(name);
-        last.contains("syscall") || last.contains("futex")
-    };
-    let of_lock = |name: &str| {
-        let name = name.to_ascii_lowercase();
-        let lock = |(at, _): (usize, &str)| !["b", "c", "un"].iter().any(|not| name[..at].ends_with(not));
-        name.contains("mutex") && !name.contains("cond") || name.match_indices("lock").any(lock)
-    };
-    let mut answer = AtLock::Unknown;
-    for name in functions.filter(|name| !name.is_some_and(makes_the_call)).take(TELLING) {
-        match name {
-            Some(name) if of_lock(name) => return AtLock::Yes,
-            Some(_) => answer = AtLock::No,
-            None => {}
-        }
-    }
-    answer
 }
 
 /// Takes stacks of threads; files once parsed are kept, a process at a time.
@@ -286,40 +253,5 @@ pub(crate) fn place(stack: &[Frame]) -> String {
     match stack.iter().find(|f| !system(f) && f.function.is_some()).or(stack.first()) {
         Some(f) => f.to_string(),
         None => "code that could not be seen".into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn locks_are_known_by_the_functions_that_wait() {
-        let rust = "std::sys::pal::unix::futex::futex_wait";
-        let cases: [(&[Option<&str>], AtLock); 11] = [
-            (&[Some("__lll_lock_wait"), Some("pthread_mutex_lock"), Some("main")], AtLock::Yes),
-            (&[Some("__lll_lock_wait"), Some("__pthread_mutex_cond_lock"), Some("main")], AtLock::Yes),
-            (&[Some("syscall"), Some(rust), Some("std::sys::sync::mutex::futex::Mutex::lock_contended")], AtLock::Yes),
-            (&[Some("runtime.futex"), Some("runtime.futexsleep"), Some("runtime.lock2")], AtLock::Yes),
-            (&[Some("pthread_rwlock_wrlock"), None], AtLock::Yes),
-            (
-                &[
-                    Some("syscall"),
-                    Some(rust),
-                    Some("std::sys::sync::condvar::futex::Condvar::wait_optional_timeout"),
-                    Some("std::sync::poison::condvar::Condvar::wait"),
-                    Some("lock_manager::run"),
-                ],
-                AtLock::No,
-            ),
-            (&[Some("syscall"), Some("std::latch::wait"), Some("main")], AtLock::No),
-            (&[Some("syscall"), Some("tokio::block_on"), Some("wait_for_clock")], AtLock::No),
-            (&[Some("syscall"), Some("wait_until_unlocked"), None], AtLock::No),
-            (&[Some("syscall"), None, None, Some("main")], AtLock::Unknown),
-            (&[], AtLock::Unknown),
-        ];
-        for (functions, answer) in cases {
-            assert_eq!(at_lock(functions.iter().copied()), answer, "{functions:?}");
-        }
     }
 }

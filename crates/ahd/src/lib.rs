@@ -9,6 +9,7 @@
 //! How it decides is told in this crate's README. The words (section, check value, exit) are those of RMK, section 5.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod at_lock;
 mod blocked;
 mod busy;
 mod common_memory;
