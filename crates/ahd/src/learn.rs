@@ -63,7 +63,7 @@ impl Points {
             self.points.retain(|p| p.looks > 0);
         }
         self.last = call.pc;
-        if let Some(p) = self.points.iter_mut().find(|p| p.nr == call.nr && p.pc == call.pc) {
+        if let Some(p) = self.points.iter_mut().find(|p| call.is(p.nr, p.pc)) {
             p.looks += 1;
         } else if self.points.len() < MAX_POINTS {
             self.points.push(Point { nr: call.nr, pc: call.pc, habit: habit(call, dir), looks: 1 });
@@ -99,7 +99,7 @@ impl Points {
 
     /// Whether it was seen to wait at this place in one look at most.
     pub(crate) fn new_to(&self, call: &Call) -> bool {
-        self.points.iter().all(|p| p.nr != call.nr || p.pc != call.pc || p.looks <= 1)
+        self.points.iter().all(|p| !call.is(p.nr, p.pc) || p.looks <= 1)
     }
 
     /// Whether it has a main loop, and waits now where it was hardly ever seen to wait.
@@ -110,7 +110,7 @@ impl Points {
 
     /// Whether it usually waits at this very place.
     pub(crate) fn usual(&self, call: &Call) -> bool {
-        self.points.iter().any(|p| p.nr == call.nr && p.pc == call.pc && p.looks >= ENOUGH && 4 * p.looks >= self.looks)
+        self.points.iter().any(|p| call.is(p.nr, p.pc) && p.looks >= ENOUGH && 4 * p.looks >= self.looks)
     }
 }
 
@@ -189,6 +189,8 @@ mod tests {
         assert_eq!(p.habit(), Some(Habit::Events));
         assert!(p.waits_in(libc::SYS_epoll_pwait) && !p.waits_in(libc::SYS_futex));
         assert!(p.usual(&call(libc::SYS_epoll_wait, 1)) && !p.usual(&call(libc::SYS_epoll_wait, 2)));
+        let anew = call(libc::SYS_restart_syscall, 1);
+        assert!(p.usual(&anew) && !p.away(&anew), "the same wait, which a stop began anew");
         for i in 0..40 {
             p.seen(&call(libc::SYS_wait4, i), 10 + i, &dir);
         }

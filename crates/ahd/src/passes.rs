@@ -60,7 +60,7 @@ impl Passes {
     /// Whether it has come back to its loop since the last look: it came out of its call, or sleeps in it. Nothing if that is not counted.
     pub(crate) fn came_back(&self, call: Option<&Call>) -> Option<bool> {
         let c = self.counter.as_ref()?;
-        Some(c.counter.read() > c.seen || call.is_some_and(|of| of.nr == c.nr && of.pc == c.pc))
+        Some(c.counter.read() > c.seen || call.is_some_and(|of| of.is(c.nr, c.pc)))
     }
 
     /// It has waited, and used so much CPU time, since the last look.

@@ -135,6 +135,19 @@ pub(crate) struct Call {
     pub(crate) pc: u64,
 }
 
+impl Call {
+    /// Whether it is the call of this number that is made from this place. One with a time limit that a stop interrupted goes on under a number of
+    /// its own, all else the same.
+    pub(crate) fn is(&self, nr: i64, pc: u64) -> bool {
+        self.pc == pc && (self.nr == nr || self.nr == libc::SYS_restart_syscall)
+    }
+
+    /// Whether both are one and the same call, as far as can be told.
+    pub(crate) fn same(&self, other: &Call) -> bool {
+        self.args == other.args && (self.is(other.nr, other.pc) || other.is(self.nr, self.pc))
+    }
+}
+
 /// Reads `schedstat` through an open descriptor.
 pub(crate) fn sched(file: &File) -> Option<Sched> {
     let mut buf = [0u8; 96];
@@ -211,6 +224,11 @@ mod tests {
         assert_eq!(call("-1 0x7ffd 0x7f00\n"), None);
         let c = call("232 0x3 0x10 0x20 0xffffffffffffffff 0x0 0x8 0x7ffd 0x7f00\n").unwrap();
         assert_eq!((c.nr, c.args[0], c.pc), (232, 3, 0x7f00));
+        let anew = Call { nr: libc::SYS_restart_syscall, ..c };
+        assert!(c.same(&c) && c.same(&anew) && anew.same(&c) && anew.is(c.nr, c.pc) && !c.is(anew.nr, c.pc));
+        for other in [Call { nr: 1, ..c }, Call { pc: 1, ..anew }, Call { args: [0; 6], ..anew }] {
+            assert!(!c.same(&other), "{other:?}");
+        }
         let s = "Name:\tx\nState:\tS (sleeping)\nTracerPid:\t7\nSigCgt:\t0000000000000002\nvoluntary_ctxt_switches:\t12\n\
                  nonvoluntary_ctxt_switches:\t3\n";
         assert_eq!(status(s), Some(Status { state: b'S', tracer: 7, waits: 12, caught: 2 }));

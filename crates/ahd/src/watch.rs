@@ -310,7 +310,7 @@ impl Ahd {
         if t.stirred && (told.is_some() || t.involved.is_some()) {
             // Taking its stack made it run too; then it sleeps in the same call again.
             let call = p.dir.call(tid).unwrap_or_default();
-            let back = call.is_some() && call == t.told_in;
+            let back = call.zip(t.told_in).is_some_and(|(call, told_in)| call.same(&told_in));
             t.stirred = call.is_none() && since.run < STIRS;
             if !back && !t.stirred {
                 (t.in_ring, t.involved) = (false, None);

@@ -8,6 +8,7 @@ use common::{Program, Watcher};
 use orbit_ahd::{Config, Event, Kind};
 use orbit_section::{Section, enter, section};
 use std::process::Command;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 static OUTER: Section = section!("outer");
@@ -57,6 +58,12 @@ fn program(way: &str) -> ! {
             // SAFETY: nothing is to be answered.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
         }
+        "timed" => {
+            let (word, long) = (AtomicU32::new(7), libc::timespec { tv_sec: 3600, tv_nsec: 0 });
+            let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+            // SAFETY: both are valid for the call.
+            unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wait, 7, &raw const long, 0, 0) };
+        }
         _ => {}
     }
     work(Duration::from_secs(3600));
@@ -90,6 +97,14 @@ fn a_section_that_is_never_left_has_not_recovered() {
     let (_program, mut watcher) = start("first");
     watcher.hang();
     watcher.run(LIMIT * 3);
+    assert_eq!((watcher.hangs().len(), recovered(&watcher.events)), (1, 0), "{:?}", watcher.events);
+}
+
+#[test]
+fn a_wait_with_a_time_limit_that_the_stop_for_its_stack_began_anew() {
+    let (_program, mut watcher) = start("timed");
+    assert_eq!(watcher.hang().kind, Kind::Blocked);
+    watcher.run(LIMIT * 4);
     assert_eq!((watcher.hangs().len(), recovered(&watcher.events)), (1, 0), "{:?}", watcher.events);
 }
 
