@@ -202,7 +202,7 @@ impl Ahd {
                     f.kind,
                     FutexKind::Mutex { owner: Owner::Unknown } | FutexKind::RwLock { writer: Owner::Unknown }
                 );
-                let stands = unsaid && self.queue_stands(pid, f);
+                let stands = unsaid && self.queue_stands(pid, tid, f);
                 let p = self.processes.get_mut(&pid)?;
                 if lock && f.lost() && stays_lost(p.waits()?, tid, STAYS) {
                     return only(f.sure.min(Sure::Likely), format!("thread {tid} {}", words(&wait)));
@@ -336,13 +336,13 @@ impl Ahd {
         (!excused).then_some(Verdict { why, of: tid, sure, others, cycle: Vec::new(), allowed, joint: false })
     }
 
-    /// Whether nobody was woken for half the limit at a lock that keeps no owner. Else it goes from hand to hand, and whoever waits for long
-    /// lacks luck or a CPU.
-    fn queue_stands(&mut self, pid: i32, wait: &FutexWait) -> bool {
+    /// Whether nobody before this thread was woken for half the limit at a lock that keeps no owner. Else it goes from hand to hand, and whoever
+    /// waits for long lacks luck or a CPU.
+    fn queue_stands(&mut self, pid: i32, tid: i32, wait: &FutexWait) -> bool {
         let wanted = self.config.limit / 2;
         let Some(p) = self.processes.get_mut(&pid) else { return false };
         let Some(waiters) = p.waits().map(|watched| watched.queue(wait)) else { return false };
-        p.queues.stands(wait.call.addr, waiters, Instant::now()) >= wanted
+        p.queues.stands(wait.call.addr, tid, &waiters, Instant::now()) >= wanted
     }
 
     /// Whether this thread has a main loop and waits where it hardly ever does: it is held up, whatever the lock is usually held for.

@@ -69,6 +69,16 @@ fn a_lock_that_many_get_in_turns() {
 }
 
 #[test]
+fn a_lock_that_another_one_waits_for_whom_signals_wake() {
+    let Some((_dir, program, mut watcher)) = start("judged-ticks", "queue-and-ticks", "", Duration::from_secs(2))
+    else {
+        return;
+    };
+    let hang = watcher.hang();
+    assert!(hang.tid != program.pid() && hang.why.contains("which keeps no owner"), "{hang:#?}");
+}
+
+#[test]
 fn a_worker_without_a_job_yet() {
     quiet("judged-job", "job-pipe", "", Duration::from_secs(1), Duration::from_secs(4));
 }

@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -519,6 +520,20 @@ int main(int argc, char **argv) {
             syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
             poll(NULL, 0, 10);
         }
+    } else if (!strcmp(way, "queue-and-ticks")) {
+        // A lock that nobody gives back: one waits for it, and so does main, which signals wake now and then.
+        pthread_t t;
+        sigset_t ticks;
+        sigemptyset(&ticks);
+        sigaddset(&ticks, SIGALRM);
+        pthread_sigmask(SIG_BLOCK, &ticks, NULL);
+        pthread_create(&t, NULL, takes_lock, NULL);
+        pthread_sigmask(SIG_UNBLOCK, &ticks, NULL);
+        poll(NULL, 0, 200);
+        struct itimerval each = {{0, 300000}, {0, 300000}};
+        signal(SIGALRM, ask);
+        setitimer(ITIMER_REAL, &each, NULL);
+        takes_lock(NULL);
     } else if (!strcmp(way, "holds")) {
         pthread_t t;
         pthread_create(&t, NULL, holds, NULL);
