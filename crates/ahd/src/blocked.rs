@@ -147,10 +147,9 @@ impl Ahd {
             if self.thread(pid, tid).is_none_or(|t| t.told.is_some() || t.involved.is_some()) {
                 continue;
             }
-            let call = |ahd: &Ahd| ahd.processes.get(&pid).and_then(|p| p.dir.call(tid).ok().flatten());
-            let before = call(self);
-            // Whoever it waited for may have ended its wait while that one was looked for: then it only lacks a CPU by now.
-            let verdict = self.verdict(pid, tid, still >= limit).filter(|_| before.is_some() && call(self) == before);
+            let verdict = self.verdict(pid, tid, still >= limit);
+            // It may have got on since the look began, or whoever it waited for while that one was looked for: then it only lacks a CPU by now.
+            let verdict = verdict.filter(|_| self.rests(pid, tid).is_some());
             // Whoever waits for a thread of a hang that was told waits in the same hang.
             let of_told = |&(p, t): &(i32, i32)| self.thread(p, t).is_some_and(|t| t.in_ring || t.involved.is_some());
             let verdict = verdict.filter(|v| !v.cycle.is_empty() || !v.others.iter().any(of_told));
@@ -430,18 +429,25 @@ impl Ahd {
             return None;
         }
         let tids: Vec<i32> = p.threads.keys().copied().collect();
-        let mut at_a_pipe = None;
+        let (mut at_a_pipe, mut asleep) = (None, Vec::new());
         let mut ends = Ends::default();
         for &t in &tids {
+            asleep.push(t);
             match p.waits()?.wait_of_by(t, &mut ends) {
                 Wait::Futex(f) if !f.call.timed && matches!(f.key, orbit_inspect::waits::Key::Private { .. }) => {}
                 wait @ Wait::Pipe { named: false, .. } if matches!(&wait, Wait::Pipe { peers, .. } if *peers == [pid]) =>
                 {
                     at_a_pipe = Some((t, wait));
                 }
-                Wait::Ended => {}
+                Wait::Ended => {
+                    asleep.pop();
+                }
                 _ => return None,
             }
+        }
+        // One may have woken another, and gone to sleep, between the looks at both.
+        if asleep.iter().any(|&t| self.rests(pid, t).is_none()) {
+            return None;
         }
         if let Some((t, wait)) = &at_a_pipe
             && (handlers(pid, &status, true) == Handlers::MayWake || self.deserted(pid, *t, wait) == Sight::Doubtful)
@@ -530,7 +536,8 @@ impl Ahd {
     /// Takes the stacks of all and tells one after the other.
     pub(crate) fn tell_all(&mut self, mut cases: Vec<Case>, hand: &mut dyn FnMut(Event)) {
         let counts: Vec<usize> = cases.iter().map(|c| c.who.len()).collect();
-        let who = cases.iter_mut().flat_map(|c| std::mem::take(&mut c.who)).collect();
+        let who: Vec<_> = cases.iter_mut().flat_map(|c| std::mem::take(&mut c.who)).collect();
+        self.will_stop(&who);
         let mut threads = self.stacks.involve(who, false).into_iter();
         for (Case { mut hang, rest, .. }, count) in cases.into_iter().zip(counts) {
             hang.threads = threads.by_ref().take(count).collect();

@@ -27,6 +27,7 @@ mod proc;
 mod progress;
 mod queues;
 mod report;
+mod rests;
 mod sections;
 mod shares;
 mod sight;

@@ -413,7 +413,8 @@ impl Ahd {
         }
         let held = match kind {
             Kind::Busy => None,
-            Kind::Blocked => Some(self.held_up(pid, tid)?),
+            // It may have got on since the look began, while others had their turn: then what it waits for now is another thing.
+            Kind::Blocked => Some(self.held_up(pid, tid).filter(|_| self.rests(pid, tid).is_some())?),
         };
         let progress = run - active.run.min(run);
         let mut counted = Counted { progress, check: check_busy, usual, unit: Unit::CpuNs };

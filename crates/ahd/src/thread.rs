@@ -142,7 +142,12 @@ impl Thread {
 
     /// CPU time up to this moment, ns.
     pub(crate) fn run_now(&self, dir: &Dir) -> Option<u64> {
-        Some(proc::sched(&dir.file(format_args!("task/{}/schedstat", self.tid)).ok()?)?.run)
+        Some(self.sched_now(dir)?.run)
+    }
+
+    /// The counters at this moment.
+    pub(crate) fn sched_now(&self, dir: &Dir) -> Option<Sched> {
+        proc::sched(&dir.file(format_args!("task/{}/schedstat", self.tid)).ok()?)
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::Config;
 use crate::describe::Stacks;
 use crate::named::Sections;
-use crate::proc::gone;
+use crate::proc::{Call, gone};
 use crate::progress::Source;
 use crate::report::{Event, Hang, Kind};
 use crate::shares::Shares;
@@ -70,6 +70,8 @@ pub struct Ahd {
     examined: bool,
     /// Who holds what, while it is looked at for many threads at a time.
     pub(crate) ends: Option<Ends>,
+    /// Threads whose stacks were taken in this look while they slept, and the calls they slept in.
+    pub(crate) stopped: BTreeMap<i32, Call>,
     /// Time from the last look to one out of turn.
     soon: Option<Duration>,
     /// Where looks at waits begin: with the first thread that got none in the last tick.
@@ -104,6 +106,7 @@ impl Ahd {
             not_examined: None,
             examined: false,
             ends: None,
+            stopped: BTreeMap::new(),
             soon: None,
             look_from: (0, 0),
             ticks: 0,
@@ -200,6 +203,7 @@ impl Ahd {
         let passed = self.last.map_or(Duration::ZERO, |l| now - l);
         self.last = Some(now);
         self.soon = None;
+        self.stopped.clear();
         self.ticks += 1;
         if self.ticks % CHILDREN_EVERY == 1 {
             if self.config.children {

@@ -28,6 +28,10 @@ impl Ahd {
         let Some(held) = self.held_up(pid, tid) else {
             return;
         };
+        // Its stack and what it waits for are of one wait, the one that has lasted for so long.
+        if self.rests(pid, tid).is_none() {
+            return;
+        }
         let threads = if held.others.is_empty() {
             threads
         } else {
