@@ -94,6 +94,9 @@ pub struct Args {
 /// The guard could not begin, or its arguments make no sense.
 pub const NOT_BEGUN: u8 = 125;
 
+/// Longest wait while it can wait for the program only.
+const BLIND: Duration = Duration::from_millis(50);
+
 /// A process whose reports come at shorter intervals is sent a signal once for all of them.
 const WAVE: Duration = Duration::from_secs(5);
 
@@ -168,7 +171,9 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     let limit = program::raise_limit();
     let adopts = on_hang == OnHang::Restart && family::adopt().is_ok();
     let others = if adopts { family::Others::before_program() } else { family::Others::default() };
-    let (child, pid) = match args.pid {
+    // Tried here, while nothing has begun: a filter may forbid it.
+    orbit_linux::pidfd::open(std::process::id() as i32).map_err(|e| cannot("cannot hold a process", e))?;
+    let (mut child, pid) = match args.pid {
         Some(pid) => (None, pid),
         None => match program::start(&args.program, &signals, limit, others.mark()) {
             Ok(child) => {
@@ -185,7 +190,8 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         },
     };
     signals.before_program();
-    let pidfd = orbit_linux::pidfd::open(pid).map_err(|e| cannot(&format!("cannot join process {pid}"), e))?;
+    let pidfd = orbit_linux::pidfd::open(pid).inspect_err(|_| unmake(&mut child));
+    let pidfd = pidfd.map_err(|e| cannot(&format!("cannot join process {pid}"), e))?;
     // Tried here, for the error; a program of our own may have ended already.
     if child.is_none() && family::is_kernel_thread(pid) {
         return Err(Failure::Text(format!(
@@ -199,7 +205,8 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     }
     let mut detector = Detector::new(&settings.config, settings.deadline, args.in_process);
     detector.watch(pid);
-    let teller = Teller::start(events).map_err(|e| cannot("cannot make a thread", e))?;
+    let teller = Teller::start(events).inspect_err(|_| unmake(&mut child));
+    let teller = teller.map_err(|e| cannot("cannot make a thread", e))?;
     Ok(Guard {
         detector,
         on_hang,
@@ -220,6 +227,15 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     })
 }
 
+/// Ends a program that cannot be guarded: whoever is told that the guard could not begin may start it again.
+fn unmake(child: &mut Option<Child>) {
+    if let Some(child) = child {
+        // It may have ended in this very moment.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
 impl Guard {
     fn watch(&mut self) -> Done {
         loop {
@@ -228,7 +244,10 @@ impl Guard {
             fds.extend(self.signals.polled());
             fds.extend(self.commands.descriptors().map(readable));
             fds.extend(reports.iter().map(|fd| readable(fd.as_fd())));
-            orbit_linux::poll::poll(&mut fds, Some(self.detector.pause().min(self.signals.pause())))?;
+            let pause = self.detector.pause().min(self.signals.pause());
+            // Without room to wait for all it waits for the program, and looks for the rest now and then.
+            orbit_linux::poll::poll(&mut fds, Some(pause))
+                .or_else(|_| orbit_linux::poll::poll(&mut fds[..1], Some(pause.min(BLIND))))?;
             for signal in self.signals.take(self.child.as_ref().map(|_| self.pid)) {
                 let leave = self.child.is_none() && signal != libc::SIGWINCH;
                 if leave {
