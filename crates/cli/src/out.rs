@@ -6,6 +6,7 @@
 use anstyle::{AnsiColor, Style};
 use std::fmt;
 use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::ExitCode;
 
 /// Why a command did not do what it was asked.
@@ -75,6 +76,34 @@ pub fn json(to: &mut impl Write, value: &impl serde::Serialize) -> Result<(), Fa
     writeln!(to)?;
     to.flush()?;
     Ok(())
+}
+
+/// Writes text for people to stderr, in colour on a terminal, all of it.
+pub fn say(text: impl FnOnce(&mut anstream::AutoStream<Vec<u8>>) -> io::Result<()>) -> io::Result<()> {
+    let mut stderr = io::stderr();
+    let mut styled = anstream::AutoStream::new(Vec::new(), anstream::AutoStream::choice(&stderr));
+    text(&mut styled)?;
+    let styled = styled.into_inner();
+    let mut left = &styled[..];
+    while !left.is_empty() {
+        left = &left[some(&mut stderr, left)?..];
+    }
+    Ok(())
+}
+
+/// Writes some of it, a byte at least. Waits also where the descriptor does not: a program that shares it may have had it so.
+pub fn some(to: &mut (impl Write + AsFd), bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        match to.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let fd = to.as_fd().as_raw_fd();
+                orbit_linux::poll::poll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }], None)?;
+            }
+            written => return written,
+        }
+    }
 }
 
 /// Good news.

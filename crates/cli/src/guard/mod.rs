@@ -18,6 +18,7 @@ mod witness;
 
 pub use show::Harmless;
 
+use crate::events::Events;
 use crate::out::{Done, Failure};
 use action::{Commands, OnHang};
 use detector::{Detector, News};
@@ -31,7 +32,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
-use teller::{Events, Teller};
+use teller::Teller;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -159,8 +160,10 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         return Err(Failure::text("--on-hang restart needs a program that the guard started, not --pid"));
     }
     let events = match (&args.events, &settings.events) {
-        (Some(path), _) => Some(Events::open(path).map_err(Failure::Text)?),
-        (None, Some((path, at))) => Some(Events::open(path).map_err(|e| Failure::Text(format!("{at}: events: {e}")))?),
+        (Some(path), _) => Some(Events::open(path, "guard").map_err(Failure::Text)?),
+        (None, Some((path, at))) => {
+            Some(Events::open(path, "guard").map_err(|e| Failure::Text(format!("{at}: events: {e}")))?)
+        }
         (None, None) => None,
     };
     let cannot = |what: &str, e: io::Error| Failure::Text(format!("{what}: {e}"));

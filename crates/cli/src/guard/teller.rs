@@ -2,102 +2,19 @@
 //!
 //! Promises: a reader that does not read holds up this thread and nothing else: signals are handed on and hangs acted upon
 //! meanwhile. What waits to be written is bounded ([`MOST`]); what comes on top is left out, and how much is told. At the end all
-//! is written, unless a signal asks the guard not to wait for it. Events that cannot be written, on a disk that is full, are counted and told on
-//! stderr; a line that was written in part ends before the next one begins.
+//! is written, unless a signal asks the guard not to wait for it. Where events go, and what becomes of those that cannot be written: [`crate::events`].
 
 use super::detector::About;
 use super::program::Signals;
 use super::show;
-use crate::events;
-use crate::out::{FAINT, WARN};
+use crate::events::Events;
+use crate::out::{self, FAINT};
 use orbit_ahd::Event;
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-
-/// Where events go, beside stderr.
-pub struct Events {
-    to: File,
-    /// For people.
-    name: String,
-    /// Whether the last line was written in part.
-    torn: bool,
-    /// Events that could not be written since one was.
-    lost: u64,
-}
-
-impl Events {
-    /// To be appended to this file; `-` is stdout.
-    pub fn open(path: &Path) -> Result<Events, String> {
-        let (to, name) = match path {
-            path if path.as_os_str() == "-" => {
-                let stdout = io::stdout().as_fd().try_clone_to_owned();
-                (stdout.map_err(|e| format!("cannot write events to stdout: {e}"))?.into(), "stdout".to_owned())
-            }
-            path => (events::append(path)?, path.display().to_string()),
-        };
-        Ok(Events { to, name, torn: false, lost: 0 })
-    }
-
-    /// Writes an event, before it how many were lost.
-    fn write(&mut self, said: &Said, at: Duration) {
-        match self.tell_lost(at).and_then(|()| self.line(said, at)) {
-            Ok(()) => {}
-            Err(e) => {
-                if self.lost == 0 {
-                    let name = &self.name;
-                    complain(&format!("cannot write events to {name}: {e}: they are left out until it can be written"));
-                }
-                self.lost += 1;
-            }
-        }
-    }
-
-    /// Says how many events were lost, where they can be written again.
-    fn tell_lost(&mut self, at: Duration) -> io::Result<()> {
-        if self.lost == 0 {
-            return Ok(());
-        }
-        let lost = format!("left out {} events: they could not be written", self.lost);
-        self.line(&Said::Did(lost, 0), at)?;
-        complain(&format!("events are written to {} again; {} were left out", self.name, self.lost));
-        self.lost = 0;
-        Ok(())
-    }
-
-    /// Nothing more comes.
-    fn finish(&mut self, at: Duration) {
-        if self.tell_lost(at).is_err() {
-            complain(&format!("{} events could not be written to {}", self.lost, self.name));
-        }
-    }
-
-    fn line(&mut self, said: &Said, at: Duration) -> io::Result<()> {
-        let mut line = if self.torn { vec![b'\n'] } else { Vec::new() };
-        json(&mut line, said, at)?;
-        let mut left = &line[..];
-        while !left.is_empty() {
-            let n = match self.to.write(left) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                written => written?,
-            };
-            self.torn = left[n - 1] != b'\n';
-            left = &left[n..];
-        }
-        Ok(())
-    }
-}
-
-fn complain(what: &str) {
-    // Nobody is left to tell if stderr is closed.
-    let _ = writeln!(anstream::stderr(), "{WARN}orbit guard:{WARN:#} {what}");
-}
 
 /// Something to tell.
 enum Said {
@@ -208,26 +125,36 @@ fn write_all(
         }
     }
     if let Some(events) = &mut events {
-        events.finish(began.elapsed());
+        let at = began.elapsed();
+        events.finish(|lost| left_out(lost, at));
     }
     drop(end);
 }
 
 fn write(events: &mut Option<Events>, said: &Said, at: Duration) {
-    let _ = match said {
-        Said::Event(event) => show::text(&mut anstream::stderr().lock(), event),
-        Said::About(about) => show::text_about(&mut anstream::stderr().lock(), about),
-        Said::Did(what, _) => writeln!(anstream::stderr(), "{FAINT}orbit guard: {what}{FAINT:#}"),
-    };
+    // Nobody is left to tell if stderr is closed.
+    let _ = out::say(|to| match said {
+        Said::Event(event) => show::text(to, event),
+        Said::About(about) => show::text_about(to, about),
+        Said::Did(what, _) => writeln!(to, "{FAINT}orbit guard: {what}{FAINT:#}"),
+    });
     if let Some(events) = events {
-        events.write(said, at);
+        events.write(&json(said, at), |lost| left_out(lost, at));
     }
 }
 
-fn json(to: &mut impl Write, said: &Said, at: Duration) -> io::Result<()> {
-    match said {
-        Said::Event(event) => show::json(to, event, at),
-        Said::About(about) => show::json_about(to, about, at),
-        Said::Did(what, pid) => show::json_did(to, what, *pid, at),
-    }
+/// The line for events that were lost.
+fn left_out(lost: u64, at: Duration) -> Vec<u8> {
+    json(&Said::Did(format!("left out {lost} events: they could not be written"), 0), at)
+}
+
+fn json(said: &Said, at: Duration) -> Vec<u8> {
+    let mut line = Vec::new();
+    // Memory takes all.
+    let _ = match said {
+        Said::Event(event) => show::json(&mut line, event, at),
+        Said::About(about) => show::json_about(&mut line, about, at),
+        Said::Did(what, pid) => show::json_did(&mut line, what, *pid, at),
+    };
+    line
 }
