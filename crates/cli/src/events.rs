@@ -2,13 +2,14 @@
 //!
 //! Promises: a line waits for its reader, also where another process has made the pipe one that does not wait. What cannot be
 //! written, on a disk that is full, is counted and told on stderr, once for all in a row; a line that was written in part ends
-//! before the next one begins.
+//! before the next one begins. A file that was renamed or removed meanwhile, as logrotate does, is made again under its name; where
+//! that cannot be, lines go on into the one that had it.
 
 use crate::out::{self, WARN};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// See the module's head.
@@ -22,6 +23,8 @@ pub struct Events {
     torn: bool,
     /// Lines that could not be written since one was.
     lost: u64,
+    /// Whether the file has lost its name, and could not be made again.
+    nameless: bool,
 }
 
 impl Events {
@@ -33,11 +36,12 @@ impl Events {
         } else {
             (append(path)?, Some(path.to_owned()))
         };
-        Ok(Events { to, path, command, torn: false, lost: 0 })
+        Ok(Events { to, path, command, torn: false, lost: 0, nameless: false })
     }
 
     /// Writes a line, its end included; before it, where some were lost, the line that `left_out` makes of their number.
     pub fn write(&mut self, line: &[u8], left_out: impl FnOnce(u64) -> Vec<u8>) {
+        self.keep_name();
         let lost = self.lost;
         let told = if lost == 0 { Ok(()) } else { self.line(&left_out(lost)).map(|()| self.tell_lost()) };
         if let Err(e) = told.and_then(|()| self.line(line)) {
@@ -80,6 +84,24 @@ impl Events {
             left = &left[n..];
         }
         Ok(())
+    }
+
+    /// Makes the file again where its name is no more its own.
+    fn keep_name(&mut self) {
+        let Some(path) = &self.path else { return };
+        let number = |of: std::fs::Metadata| (of.dev(), of.ino());
+        let Some(own) = self.to.metadata().ok().filter(|of| of.is_file()).map(number) else { return };
+        if std::fs::metadata(path).is_ok_and(|there| number(there) == own) {
+            return;
+        }
+        match append(path) {
+            Ok(to) => (self.to, self.torn, self.nameless) = (to, false, false),
+            Err(e) if !self.nameless => {
+                self.nameless = true;
+                self.complain(&format!("{e}: they go on into the file that had this name"));
+            }
+            Err(_) => {}
+        }
     }
 
     /// For people.
