@@ -19,7 +19,7 @@ mod witness;
 pub use show::Harmless;
 
 use crate::events::Events;
-use crate::out::{Done, Failure};
+use crate::out::{self, Done, Failure};
 use action::{Commands, OnHang};
 use detector::{Detector, News};
 use orbit_ahd::{Ahd, Event, Hang};
@@ -384,10 +384,11 @@ impl Guard {
 }
 
 /// Shows on stderr what the module `name` said, if it is the detection; `false` if it is not.
-pub fn shown(name: &str, text: &str) -> io::Result<bool> {
+pub fn shown(name: &str, text: &str) -> bool {
     let value = serde_json::from_str(text).ok();
     let event = value.as_ref().and_then(orbit_ahd::json::event).filter(|_| name == "ahd");
-    event.map_or(Ok(false), |event| show::text(&mut anstream::stderr().lock(), &event).map(|()| true))
+    // Nobody is left to tell if stderr is closed.
+    event.map(|event| out::say(|to| show::text(to, &event))).is_some()
 }
 
 fn readable(fd: BorrowedFd<'_>) -> libc::pollfd {

@@ -4,14 +4,15 @@
 //! socket end with it, and the guarded program goes on.
 
 use super::hosted::{self, Hosted};
-use crate::out::{Done, Failure};
-use crate::{events, given, guard};
+use crate::events::Events;
+use crate::out::{self, Done, Failure};
+use crate::{given, guard};
 use orbit_rmk::Core;
 use serde_json::json;
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -50,7 +51,8 @@ pub fn run(args: &Args) -> Done {
         ),
     };
     given::keep_statuses();
-    let mut to = open(args.events.as_deref())?;
+    let to = args.events.as_deref().map(|path| Events::open(path, "modules").map_err(Failure::Text));
+    let mut to = to.transpose()?;
     let hosted = Hosted::new().map_err(Failure::text)?;
     let core = hosted.core();
     if let Some(pid) = args.pid {
@@ -63,7 +65,7 @@ pub fn run(args: &Args) -> Done {
     let mut program = start(core, &args.program)?;
     let began = Instant::now();
     let code = loop {
-        tell(&hosted, &mut to)?;
+        tell(&hosted, &mut to);
         if let Some(status) = program.as_mut().map(Child::try_wait).transpose()?.flatten() {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             break ExitCode::from(code as u8);
@@ -74,18 +76,12 @@ pub fn run(args: &Args) -> Done {
         std::thread::sleep(LOOK);
     };
     // A last look, so that nothing said before the end is missed.
-    tell(&hosted, &mut to)?;
+    tell(&hosted, &mut to);
+    if let Some(to) = &mut to {
+        to.finish(left_out);
+    }
     hosted.clear();
     Ok(code)
-}
-
-fn open(path: Option<&Path>) -> Result<Option<Box<dyn Write>>, Failure> {
-    let Some(path) = path else { return Ok(None) };
-    if path.as_os_str() == "-" {
-        return Ok(Some(Box::new(io::stdout())));
-    }
-    let file = events::append(path).map_err(Failure::Text)?;
-    Ok(Some(Box::new(file)))
 }
 
 fn start(core: &Core, program: &[OsString]) -> Result<Option<Child>, Failure> {
@@ -99,20 +95,29 @@ fn start(core: &Core, program: &[OsString]) -> Result<Option<Child>, Failure> {
     Ok(Some(child))
 }
 
-/// Writes what the modules and the core have to report.
-fn tell(hosted: &Hosted, to: &mut Option<Box<dyn Write>>) -> Result<(), Failure> {
+/// Writes what the modules and the core have to report. What cannot be written ends nothing: the program would go on unwatched.
+fn tell(hosted: &Hosted, to: &mut Option<Events>) {
     for (name, report) in hosted.reports() {
         let (kind, text) = hosted::words(report);
-        match to {
+        // Nobody is left to tell if stderr is closed.
+        let _ = match to {
             Some(to) => {
-                let line = json!({ "time": orbit_rmk::now(), "module": name, "report": kind, "text": text });
-                writeln!(to, "{line}")?;
-                to.flush()?;
+                to.write(&line(Some(name), kind, &text), left_out);
+                Ok(())
             }
-            None if kind == "said" && guard::shown(name, &text)? => {}
-            None if kind == "said" => writeln!(anstream::stderr(), "{name}: {}", guard::Harmless(text))?,
-            None => writeln!(anstream::stderr(), "{name}: {kind}: {}", guard::Harmless(text))?,
-        }
+            None if kind == "said" && guard::shown(name, &text) => Ok(()),
+            None if kind == "said" => out::say(|to| writeln!(to, "{name}: {}", guard::Harmless(text))),
+            None => out::say(|to| writeln!(to, "{name}: {kind}: {}", guard::Harmless(text))),
+        };
     }
-    Ok(())
+}
+
+fn line(module: Option<&str>, kind: &str, text: &str) -> Vec<u8> {
+    let line = json!({ "time": orbit_rmk::now(), "module": module, "report": kind, "text": text });
+    format!("{line}\n").into_bytes()
+}
+
+/// The line for reports that were lost, of whichever module.
+fn left_out(lost: u64) -> Vec<u8> {
+    line(None, "dropped", &format!("{lost} reports: they could not be written"))
 }
