@@ -1,8 +1,10 @@
-//! Signals as this command was started with: which of them were ignored.
+//! What this command was started with: which signals were ignored, and variables that name its process.
 //!
 //! Promises: a program started with [`pass_on`] ignores what this command was told to ignore, as if started without it in
-//! between. Rust's runtime ignores SIGPIPE before `main` and gives children the default, so a look is taken earlier still.
+//! between. Rust's runtime ignores SIGPIPE before `main` and gives children the default, so a look is taken earlier still. One
+//! started with [`pass_name_on`] takes for its own what systemd meant for this command's process: sockets, the watchdog.
 
+use std::ffi::{CStr, c_char};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
@@ -50,4 +52,75 @@ pub fn pass_on(command: &mut Command) {
     };
     // SAFETY: only async-signal-safe calls, on a value copied beforehand.
     unsafe { command.pre_exec(ignore) };
+}
+
+/// Variables with the number of the process that others are meant for.
+const NAMING: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
+/// Names the process of the first of them a second time, by a number that only systemd gives. Without it that one alone counts.
+const TWICE: &[u8] = b"LISTEN_PIDFDID=";
+
+unsafe extern "C" {
+    static mut environ: *mut *mut c_char;
+}
+
+/// Has variables that name this process name the program.
+pub fn pass_name_on(command: &mut Command) {
+    let own = std::process::id().to_string();
+    let naming = NAMING.into_iter().filter(|name| std::env::var_os(name).is_some_and(|value| value == own.as_str()));
+    // Each with its name's length, and room for a number and a zero.
+    let mut variables: Vec<(usize, Vec<u8>)> =
+        naming.map(|name| (name.len() + 1, format!("{name}={}", "\0".repeat(11)).into_bytes())).collect();
+    if variables.is_empty() {
+        return;
+    }
+    let rename = move || {
+        for (name, variable) in &mut variables {
+            // SAFETY: reads a number.
+            number(unsafe { libc::getpid() } as u32, &mut variable[*name..]);
+        }
+        // SAFETY: the child's own copy of the list, which it alone uses from now on, ends with a null, and its entries with a
+        // zero each; the variables live in the command until the program takes its place.
+        unsafe {
+            let (mut from, mut to) = (environ, environ);
+            while !from.is_null() && !(*from).is_null() {
+                let entry = CStr::from_ptr(*from).to_bytes();
+                if !entry.starts_with(TWICE) {
+                    let own = variables.iter_mut().find(|(name, variable)| entry.starts_with(&variable[..*name]));
+                    *to = own.map_or(*from, |(_, variable)| variable.as_mut_ptr().cast());
+                    to = to.add(1);
+                }
+                from = from.add(1);
+            }
+            if !to.is_null() {
+                *to = ptr::null_mut();
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: only async-signal-safe calls, on values made beforehand.
+    unsafe { command.pre_exec(rename) };
+}
+
+/// Writes a number and a zero. Async-signal-safe.
+fn number(mut n: u32, to: &mut [u8]) {
+    let digits = n.checked_ilog10().unwrap_or(0) as usize + 1;
+    for at in (0..digits).rev() {
+        to[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+    }
+    to[digits] = 0;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        for n in [0, 1, 9, 10, 4194304, i32::MAX as u32] {
+            let mut to = [b'x'; 11];
+            number(n, &mut to);
+            assert_eq!(CStr::from_bytes_until_nul(&to).expect("a zero").to_str(), Ok(&n.to_string()[..]));
+        }
+    }
 }

@@ -279,6 +279,7 @@ pub fn start(
 ) -> io::Result<Child> {
     let (name, args) = program.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(name);
+    given::pass_name_on(&mut command);
     as_given(command.args(args), signals, limit);
     if let Some(mark) = mark {
         marked(&mut command, mark);

@@ -88,6 +88,7 @@ fn start(core: &Core, program: &[OsString]) -> Result<Option<Child>, Failure> {
     let Some((name, args)) = program.split_first() else { return Ok(None) };
     let mut command = Command::new(name);
     given::pass_on(&mut command);
+    given::pass_name_on(&mut command);
     let child = command.args(args).spawn();
     let child = child.map_err(|error| Failure::text(format!("cannot start {}: {error}", name.display())))?;
     // Not reaped yet, so the number is its own; if it ended already there is nothing left to guard.
