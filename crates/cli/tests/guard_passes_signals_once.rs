@@ -1,5 +1,5 @@
 //! A signal reaches a guarded program once, whoever else it was sent to: the guard alone, its process group, each process of its
-//! control group by systemd, or each process of the guard's by name. The witnesses that tell end with the guard.
+//! control group by systemd, or each process of the guard's by name; or each with a text in its command line. The witnesses that tell end with the guard.
 
 mod guard_common;
 use guard_common::{Dir, build, signal, until};
@@ -181,6 +181,42 @@ fn by_name_to_the_guard_and_its_copies() {
         let sender = guarded.sender("shell", &all);
         guarded.rounds(&SIGNALS, |_, s| tell(&sender, s));
         end(sender);
+    }
+}
+
+/// The guard, its witnesses and the program, of those whose command line has this in it: whom `pkill -f` would hit.
+fn with(guarded: &Guarded, text: &str) -> Vec<i32> {
+    let has = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).replace('\0', " ").contains(text)
+    };
+    let all = [&[guarded.id(), guarded.program()], &guarded.witnesses()[..]].concat();
+    all.into_iter().filter(has).collect()
+}
+
+#[test]
+fn by_a_text_in_the_command_line_of_the_program() {
+    for (name, program) in [("once-line", &[][..]), ("once-line-left", &["leave"])] {
+        if let Some(guarded) = Guarded::new(name, program) {
+            let hit = with(&guarded, "/counts /");
+            assert!(hit.starts_with(&[guarded.id(), guarded.program()]), "{hit:?}");
+            let sender = guarded.sender("pkill", &hit);
+            guarded.rounds(&SIGNALS, |_, s| tell(&sender, s));
+            end(sender);
+        }
+    }
+}
+
+#[test]
+fn by_a_text_in_the_command_line_of_the_guard_alone() {
+    for text in ["guard --events", "orbit guard", "--events"] {
+        if let Some(guarded) = Guarded::new("once-own-line", &[]) {
+            let hit = with(&guarded, text);
+            assert_eq!(hit, [guarded.id()], "{text}");
+            let sender = guarded.sender("pkill", &hit);
+            guarded.rounds(&SIGNALS, |_, s| tell(&sender, s));
+            end(sender);
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! guard itself could not begin; with `--pid` 0 once the process has ended or the guard was asked to leave.
 
 mod action;
+mod arguments;
 mod detector;
 pub mod family;
 mod program;
@@ -169,7 +170,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     let cannot = |what: &str, e: io::Error| Failure::Text(format!("{what}: {e}"));
     let mut signals = Signals::catch().map_err(|e| cannot("cannot receive signals", e))?;
     if args.pid.is_none() {
-        signals = signals.with_witnesses();
+        signals = signals.with_witnesses(&args.program);
     }
     let limit = program::raise_limit();
     let adopts = on_hang == OnHang::Restart && family::adopt().is_ok();

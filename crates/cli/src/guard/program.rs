@@ -90,10 +90,10 @@ impl Signals {
         Ok(Signals { fd, before, witnesses: None, came: VecDeque::new(), asked: BTreeMap::new() })
     }
 
-    /// From now on it is asked who else got a signal: for a program that the guard starts. To be called before there are other threads.
-    pub fn with_witnesses(self) -> Signals {
+    /// From now on it is asked who else got a signal: for a program that the guard is to start. To be called before there are other threads.
+    pub fn with_witnesses(self, program: &[OsString]) -> Signals {
         // Without them all that came from processes goes on.
-        Signals { witnesses: Witnesses::new().ok(), ..self }
+        Signals { witnesses: Witnesses::new(program).ok(), ..self }
     }
 
     /// To wait for before [`Signals::take`].
@@ -182,6 +182,7 @@ impl Signals {
         w.read();
         Some(match w.to(got) {
             To::Guard => true,
+            To::Line => !w.in_line(program),
             To::Group => !near,
             To::Each => !by_systemd(got.pid) || !with_guard(program),
         })

@@ -6,18 +6,23 @@
 //!
 //! | near | far | sent to |
 //! |---|---|---|
-//! | no | | the guard alone |
+//! | no | no | the guard alone |
+//! | no | yes | each process with some text in its command line that is of the program's, by `pkill -f server` |
 //! | yes | no | the guard's process group |
 //! | yes | yes | one process after the other: of a control group, by systemd, or of one name, by `kill $(pidof orbit)` |
+//!
+//! For the second, which the guard's own command line has in it, they have command lines of their own ([`Arguments`]).
 //!
 //! Promises: they end with the guard, however that ends; they hold none of its descriptors; they are no children of the program's,
 //! raise no SIGCHLD, and are named `guard-witness`; the guard waits for them a second at most, and never where they are at rest.
 
+use super::arguments::Arguments;
 use super::program;
 use orbit_linux::process::{self, RawChild};
 use orbit_linux::signals::Blocked;
 use orbit_linux::{pidfd, procfs};
 use orbit_rmk::now;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -56,6 +61,8 @@ const FAR: u32 = 1;
 pub enum To {
     /// The guard alone, as far as the witnesses know.
     Guard,
+    /// By a text in the program's command line, which is in the guard's.
+    Line,
     /// All of the guard's process group.
     Group,
     /// Each process by itself.
@@ -71,8 +78,8 @@ pub struct Witnesses {
 }
 
 impl Witnesses {
-    /// Makes them, of this process, which has one thread and has blocked [`program::forwarded`].
-    pub fn new() -> io::Result<Witnesses> {
+    /// Makes them, of this process, which has one thread and has blocked [`program::forwarded`], and is to run this program.
+    pub fn new(program: &[OsString]) -> io::Result<Witnesses> {
         let mut ends = [-1; 2];
         // SAFETY: the array has room for both ends.
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
@@ -81,8 +88,9 @@ impl Witnesses {
         // SAFETY: the kernel just made both for us.
         let (from, to) = unsafe { (File::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
         let mut witnesses = Witnesses { all: Vec::new(), from, notes: Vec::new() };
+        let arguments = Arguments::own(program);
         for who in [NEAR, FAR] {
-            witnesses.all.push(begin(who, to.as_raw_fd())?);
+            witnesses.all.push(begin(who, to.as_raw_fd(), arguments.as_ref())?);
         }
         Ok(witnesses)
     }
@@ -123,10 +131,16 @@ impl Witnesses {
     pub fn to(&self, got: &Note) -> To {
         let has = |who| self.notes.iter().any(|n| n.who == who && n.same(got));
         match (has(NEAR), has(FAR)) {
-            (false, _) => To::Guard,
+            (false, false) => To::Guard,
+            (false, true) => To::Line,
             (true, false) => To::Group,
             (true, true) => To::Each,
         }
+    }
+
+    /// Whether the program has the command line that it was started with, and a text in it that hits the guard and the far one hits it.
+    pub fn in_line(&self, program: i32) -> bool {
+        Arguments::shown(self.all[1].0, program)
     }
 
     /// Forgets the notes of a signal that the guard got: all from before it was read, for while several wait they are one, but of real-time ones, else the first.
@@ -188,12 +202,12 @@ pub fn next(signals: RawFd) -> Option<Note> {
 }
 
 /// Makes one.
-fn begin(who: u32, to: RawFd) -> io::Result<(i32, OwnedFd)> {
+fn begin(who: u32, to: RawFd, arguments: Option<&Arguments>) -> io::Result<(i32, OwnedFd)> {
     let guard = std::process::id() as i32;
     let blocked = Blocked::all();
     // SAFETY: the child makes system calls only, and does not return from `note`.
     let child = unsafe { process::raw_fork(0) }?;
-    let Some(RawChild { pid, pidfd }) = child else { note(guard, who, to) };
+    let Some(RawChild { pid, pidfd }) = child else { note(guard, who, to, arguments) };
     drop(blocked);
     let process = pidfd.map_or_else(|| pidfd::open(pid), Ok).inspect_err(|_| {
         // SAFETY: the child just made, which nobody else reaps; a null status is allowed.
@@ -206,7 +220,7 @@ fn begin(who: u32, to: RawFd) -> io::Result<(i32, OwnedFd)> {
 }
 
 /// What a witness does, with all signals blocked.
-fn note(guard: i32, who: u32, to: RawFd) -> ! {
+fn note(guard: i32, who: u32, to: RawFd, arguments: Option<&Arguments>) -> ! {
     // SAFETY: numbers only.
     let ended = |_| unsafe { libc::getppid() } != guard;
     if process::set_parent_death_signal(libc::SIGKILL).map_or(true, ended) {
@@ -214,6 +228,9 @@ fn note(guard: i32, who: u32, to: RawFd) -> ! {
     }
     // Without its name it does its work.
     let _ = process::set_name(c"guard-witness");
+    if let Some(arguments) = arguments {
+        arguments.overwrite(who == FAR);
+    }
     process::close_all_but(&[to]);
     let set = forwarded();
     // SAFETY: the set outlives the call; numbers only.
@@ -249,7 +266,7 @@ mod tests {
 
     #[test]
     fn notes_tell_to_whom_and_each_is_of_one_signal() {
-        let mut w = Witnesses::new().expect("processes");
+        let mut w = Witnesses::new(&[]).expect("processes");
         assert!(w.there() && !w.any());
         let got = noted(0, libc::SIGINT, 7, 100);
         assert_eq!(w.to(&got), To::Guard);
@@ -259,6 +276,9 @@ mod tests {
         assert_eq!(w.to(&got), To::Group);
         w.notes.push(noted(FAR, libc::SIGINT, 7, 130));
         assert_eq!(w.to(&got), To::Each);
+        w.notes.push(noted(FAR, libc::SIGHUP, 7, 140));
+        assert_eq!(w.to(&noted(0, libc::SIGHUP, 7, 100)), To::Line);
+        w.notes.pop();
         w.settle(&got);
         let left: Vec<u64> = w.notes.iter().map(|n| n.at).collect();
         assert_eq!(left, [90, 90, 110, 120], "the first of each witness'");
