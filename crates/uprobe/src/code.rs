@@ -15,6 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const MAX_CODE: usize = 1 << 20;
 /// Entries of a `switch`'s table that are read at most.
 const MAX_TABLE: usize = 4096;
+/// Indirect jumps of a function, entries of their tables in all, and instructions before one among which its table's address is looked for: with
+/// more it is not understood.
+const MAX_JUMPS: usize = 1024;
+const MAX_CASES: usize = 1 << 16;
+const FAR: usize = 1 << 14;
 /// Instructions before an indirect jump among which the one that reads the table is looked for.
 const NEAR: usize = 12;
 
@@ -96,25 +101,24 @@ struct Walk<'a> {
     reached: BTreeMap<u64, Instruction>,
     /// Where jumps inside lead.
     targets: BTreeSet<u64>,
+    /// Indirect jumps that were reached.
+    indirect: Vec<u64>,
 }
 
 impl<'a> Walk<'a> {
     /// Exits, and targets of jumps inside; nothing if exits may be missing.
     fn of(code: &'a [u8], address: u64, memory: Read<'_>) -> Option<(Vec<Place>, BTreeSet<u64>)> {
-        let mut walk = Walk { code, address, reached: BTreeMap::new(), targets: BTreeSet::new() };
+        let mut walk = Walk { code, address, reached: BTreeMap::new(), targets: BTreeSet::new(), indirect: Vec::new() };
         walk.follow(vec![0])?;
         let starts = walk.sweep();
-        let (mut tried, mut unknown) = (BTreeSet::new(), false);
-        let indirect = |w: &Walk<'_>, tried: &BTreeSet<u64>| {
-            let open = |(at, i): &(&u64, &Instruction)| {
-                i.flow_control() == FlowControl::IndirectBranch && !tried.contains(*at)
-            };
-            w.reached.iter().find(open).map(|(at, _)| *at)
-        };
-        while let Some(at) = indirect(&walk, &tried) {
-            tried.insert(at);
+        let (mut jumps, mut sum, mut unknown) = (0, 0, false);
+        while let Some(at) = walk.indirect.pop() {
             let cases = walk.cases(at, &starts, memory);
             unknown |= cases.is_empty();
+            (jumps, sum) = (jumps + 1, sum + cases.len());
+            if jumps > MAX_JUMPS || sum > MAX_CASES {
+                return None;
+            }
             walk.targets.extend(&cases);
             walk.follow(cases)?;
         }
@@ -157,7 +161,11 @@ impl<'a> Walk<'a> {
                 at += i.len() as u64;
                 let target = self.target(&i).filter(|&t| t < size as u64);
                 match i.flow_control() {
-                    FlowControl::Return | FlowControl::Exception | FlowControl::IndirectBranch => break,
+                    FlowControl::Return | FlowControl::Exception => break,
+                    FlowControl::IndirectBranch => {
+                        self.indirect.push(at - i.len() as u64);
+                        break;
+                    }
                     FlowControl::Interrupt if i.mnemonic() == Mnemonic::Int3 => break,
                     FlowControl::Call | FlowControl::IndirectCall => {
                         // A call into the function's own middle may be a jump over constants.
@@ -257,7 +265,7 @@ impl<'a> Walk<'a> {
         let puts = |i: &&Instruction| {
             i.mnemonic() == Mnemonic::Lea && i.op0_register() == register && i.is_ip_rel_memory_operand()
         };
-        let i = self.reached.range(..place).rev().map(|(_, i)| i).find(puts)?;
+        let i = self.reached.range(..place).rev().take(FAR).map(|(_, i)| i).find(puts)?;
         Some(i.ip_rel_memory_address())
     }
 
@@ -425,6 +433,19 @@ mod tests {
             _ => Vec::new(),
         };
         assert_eq!(exits(&shape(&code, true, 0x1000, &read)), Some(vec![9, 12]));
+    }
+
+    #[test]
+    fn many_indirect_jumps_take_no_time() {
+        // je +2 (over the jump); jmp rax; again and again.
+        let code: Vec<u8> = [0x74, 0x02, 0xff, 0xe0].into_iter().cycle().take(MAX_CODE).collect();
+        let start = std::time::Instant::now();
+        assert_eq!(exits(&plain(&code, true)), None);
+        // A fraction of a second; with a time that grows as their square it would be hours.
+        assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
+        let some = |jumps: usize| [&code[..jumps * 4], &[0xc3]].concat();
+        assert_eq!(exits(&plain(&some(MAX_JUMPS), true)), Some(vec![MAX_JUMPS as u64 * 4]));
+        assert_eq!(exits(&plain(&some(MAX_JUMPS + 1), true)), None);
     }
 
     #[test]
