@@ -161,6 +161,8 @@ impl Duty {
 struct Account {
     target: Target,
     probes: Option<Probes>,
+    /// They go once the tally says so: what they wrote down stands still then.
+    leaving: Option<Probes>,
     /// Hits of earlier windows, and of this one so far.
     before: Hits,
     now: Hits,
@@ -175,6 +177,7 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
     // A delay of this thread costs the program time. Ordinary users may not hurry.
     // SAFETY: plain call; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -15) };
+    let _end = End(shared);
     let (mut prober, costs) = match Prober::load() {
         Ok(p) => p,
         Err(e) => {
@@ -197,6 +200,7 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
                 let account = Account {
                     target,
                     probes: None,
+                    leaving: None,
                     before: Hits::default(),
                     now: Hits::default(),
                     rate: 0.0,
@@ -206,7 +210,11 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
                 };
                 accounts.insert(id, account);
             }
-            Ok(Job::Leave(id)) => away(accounts.remove(&id).and_then(|a| a.probes)),
+            Ok(Job::Leave(id)) => {
+                if let Some(p) = accounts.remove(&id).and_then(|a| a.probes) {
+                    p.away();
+                }
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -219,14 +227,25 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
             if let Some(t) = lock(shared).tallies.get_mut(&id) {
                 *t = Tally { cpu: t.cpu, ..tally };
             }
+            if let Some(p) = a.leaving.take() {
+                p.away();
+            }
         }
     }
 }
 
-/// Takes probes away in a thread of its own: the kernel makes whoever does it wait.
-fn away(probes: Option<Probes>) {
-    if let Some(p) = probes {
-        std::thread::spawn(move || drop(p));
+/// However the thread ends, whoever asks hears that there are no probes.
+struct End<'a>(&'a Mutex<Shared>);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let mut s = lock(self.0);
+        for t in s.tallies.values_mut() {
+            t.attached = false;
+        }
+        if !matches!(s.state, State::Failed(_)) {
+            s.state = State::Failed(Error::Failed("the thread that probes has ended".into()));
+        }
     }
 }
 
@@ -266,11 +285,13 @@ impl Account {
         let credit = bound.map_or(f64::MAX, |b| ADVANCE + tally.cpu as f64 * b - tally.spent);
         // What it costs while it is probed, ns of CPU a ns.
         let price = (self.rate * each).max(1e-9);
-        if self.probes.is_some() && credit < 0.0 {
+        if credit < 0.0
+            && let Some(probes) = self.probes.take()
+        {
             tally.attached = false;
             self.before = tally.hits;
             self.now = Hits::default();
-            away(self.probes.take());
+            self.leaving = Some(probes);
         } else if self.probes.is_none() && credit >= LEAST.max(price.min(1.0) * WINDOW.as_nanos() as f64) {
             let t = &self.target;
             match prober.attach(t.pid, &t.file, t.start, &t.shape) {
@@ -318,5 +339,17 @@ mod tests {
         }
         assert!(duty.record(id, 1).is_none());
         assert!(duty.leave(id).is_some() && duty.tally(id).is_none());
+    }
+
+    #[test]
+    fn nothing_is_probed_any_more_when_the_thread_has_ended() {
+        let tallies = BTreeMap::from([(1, Tally { attached: true, ..Tally::default() })]);
+        let shared = Mutex::new(Shared { state: State::Ready(Costs::default()), reader: None, tallies });
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _end = End(&shared);
+            panic!("the thread ends");
+        }));
+        let s = lock(&shared);
+        assert!(matches!(s.state, State::Failed(_)) && !s.tallies[&1].attached);
     }
 }

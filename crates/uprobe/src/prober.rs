@@ -47,6 +47,14 @@ pub(crate) struct Probes {
     taken: Arc<AtomicBool>,
 }
 
+impl Probes {
+    /// Takes them away in a thread of its own; in this one, which waits then, if there can be no more.
+    pub(crate) fn away(self) {
+        // Where there is none, what it was to drop is dropped here.
+        let _ = std::thread::Builder::new().name("unprobe".into()).spawn(move || drop(self));
+    }
+}
+
 impl Drop for Probes {
     fn drop(&mut self) {
         self.links.clear();
