@@ -7,7 +7,8 @@
 // activation is open says nothing, and each entry begins a new one. A return that is carried out here has the low bits of its
 // address above the first 24 in place of all that.
 // Only the outermost activation is measured: one entered while another is open, deeper on the stack, is nested. Activations
-// that end by no exit (longjmp, an exception) are noticed at the next entry from the same depth or above.
+// that end by no exit (longjmp, an exception, a jump that may lead out) are noticed at the next entry from the same depth or above, and mostly at one from
+// deeper: the open one's return address is no longer where it was.
 #include <linux/bpf.h>
 #include <linux/ptrace.h>
 #include <stdbool.h>
@@ -54,10 +55,12 @@ struct record {
 	u64 sp;           // stack pointer at the entry of the open activation; 0: none is open
 	u64 run, time;    // CPU time of the thread and the clock at that entry, ns
 	u64 switches;     // times it had been taken off a CPU
+	u64 back;         // its return address
+	u64 opened;       // `entries` by then, this one too; written last
 	u64 exits[EXITS]; // times left, by exit
 	u64 used[EXITS];  // CPU time of those executions, ns
 };
-_Static_assert(sizeof(struct record) == 168, "src/table.rs");
+_Static_assert(sizeof(struct record) == 184, "src/table.rs");
 
 // Hits are added up atomically: a thread may lose its CPU half-way to another one that is in a probe too.
 struct hits { u64 entries, exits, lost; };
@@ -116,13 +119,20 @@ int entered(struct pt_regs *at)
 	if (cookie >> 63 && r->sp == sp)
 		return 0;
 	r->entries++;
-	if (r->sp && sp < r->sp && !(cookie >> 62 & 1))
+	u64 back;
+	// What cannot be read is as it was: the stack is in memory, or is on its way.
+	if (r->sp && sp < r->sp && !(cookie >> 62 & 1)
+	    && (bpf_probe_read_user(&back, sizeof(back), (void *)r->sp) || back == r->back))
 		return 0;
+	if (bpf_probe_read_user(&r->back, sizeof(r->back), (void *)sp))
+		r->back = 0;
 	struct task_struct *me = bpf_get_current_task_btf();
 	r->run = me->se.sum_exec_runtime;
 	r->switches = me->nvcsw + me->nivcsw;
 	r->time = bpf_ktime_get_ns();
 	r->sp = sp;
+	barrier();
+	r->opened = r->entries;
 	return 0;
 }
 

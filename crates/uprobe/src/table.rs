@@ -31,12 +31,16 @@ pub struct Record {
     pub time: u64,
     /// Times the thread had been taken off a CPU by then.
     pub switches: u64,
+    /// The return address of that activation.
+    pub back: u64,
+    /// `entries` by then, that one too: if it is the same now, the thread has not entered since. It is written last.
+    pub opened: u64,
     /// Times left, by exit; outermost activations only.
     pub exits: [u64; EXITS],
     /// CPU time of those executions, ns.
     pub used: [u64; EXITS],
 }
-const _: () = assert!(size_of::<Record>() == 168);
+const _: () = assert!(size_of::<Record>() == 184);
 
 /// How often the probes of one slot were hit.
 #[repr(C)]

@@ -38,6 +38,26 @@ fn entries_exits_nesting_and_longjmp() {
 }
 
 #[test]
+fn left_by_no_exit_then_entered_from_further_down() {
+    let Some(mut duty) = duty(None) else { return };
+    let mut program = Program::start("further-down", "counted.c");
+    let id = duty.watch(program.target());
+    until("no probes", || duty.tally(id).is_some_and(|t| t.attached));
+    program.run(10, 1);
+    let jumped = duty.record(id, program.pid()).expect("a record");
+    assert!(jumped.sp != 0 && jumped.opened == jumped.entries, "{jumped:?}");
+    // What was at the place of its return address is no more: these are executions of their own.
+    program.run(100, 5);
+    let after = duty.record(id, program.pid()).expect("a record");
+    assert_eq!((after.entries, after.sp, after.exits[0]), (6, 0, 5), "{after:?}");
+    // Those that are called by one that is open are not.
+    program.run(109, 1);
+    let nested = duty.record(id, program.pid()).expect("a record");
+    assert_eq!((nested.entries, nested.sp, nested.opened), (10, 0, 7), "{nested:?}");
+    assert_eq!((nested.exits[0], nested.exits[2]), (5, 1), "{nested:?}");
+}
+
+#[test]
 fn two_watch_the_same_function() {
     let (Some(mut one), Some(mut other)) = (duty(None), duty(None)) else { return };
     let mut program = Program::start("watched-twice", "counted.c");

@@ -30,7 +30,7 @@ __asm__(".text\n.globl counted\n.type counted, @function\ncounted:\n"
         "1: cmp $1, %rdi\njne 2f\npop %rbx\njmp callee\n"
         "2: call deeper\npop %rbx\nret\n.size counted, . - counted\n");
 
-// 2: 20 ms of CPU. 3 to 9: calls the function itself, nested. 10: leaves it by longjmp.
+// 2: 20 ms of CPU. 3 to 9: calls the function itself, nested. 10: leaves it by longjmp. From 100 on: as without them, from further down.
 __attribute__((used)) void deeper(long how) {
     if (how == 2) {
         work(20000);
@@ -39,6 +39,14 @@ __attribute__((used)) void deeper(long how) {
     } else {
         longjmp(out, 1);
     }
+}
+
+// From far down the stack.
+__attribute__((noinline)) static void below(long how) {
+    volatile char room[4096];
+    room[0] = 1;
+    counted(how);
+    sink += room[0];
 }
 
 int main(void) {
@@ -50,7 +58,7 @@ int main(void) {
         // Volatile: longjmp comes back into this loop.
         for (volatile long i = 0; i < times; i++) {
             if (setjmp(out) == 0) {
-                counted(how);
+                how < 100 ? (void)counted(how) : below(how - 100);
             }
         }
         printf("done\n");
