@@ -5,7 +5,7 @@
 //! reached, so a probe breaks nothing. Exits are return instructions and jumps out of the function (tail calls). They are named all or not
 //! at all: what nothing is seen to lead to (constants, landing pads of exceptions, a `switch` whose table was not found) must hold
 //! none. Refuses: functions of unknown length, and more exits than [`EXITS`]. An indirect jump without a table may be a `switch` or a
-//! tail call: it is no exit, so an execution that ends by one is not measured.
+//! tail call, and a conditional jump out of the function is taken now and then: they are no exits, so an execution that ends by one is not measured.
 
 use crate::EXITS;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -49,7 +49,8 @@ pub struct Shape {
     pub entry: Place,
     /// Its exits in the order of their addresses; none if they are not known for certain, or are too many.
     pub exits: Vec<Place>,
-    /// It was understood from end to end, so it has no other returns.
+    /// It was understood from end to end, so it has no other returns; and where it [`loops`](Shape::loops), no other way out but an exception or
+    /// `longjmp`.
     pub whole: bool,
     /// It jumps back to its first instruction, so passing the entry need not be an entry.
     pub loops: bool,
@@ -60,13 +61,15 @@ pub struct Shape {
 pub fn shape(code: &[u8], whole: bool, address: u64, memory: Read<'_>) -> Shape {
     let first = Place { emulated: emulated(code), ..Place::default() };
     let known = if whole && code.len() <= MAX_CODE { Walk::of(code, address, memory) } else { None };
-    let Some((exits, targets)) = known else {
+    let Some(Ways { exits, targets, others }) = known else {
         return Shape { address, entry: first, ..Shape::default() };
     };
     let entry = beginning(code, &targets).unwrap_or(first);
-    let whole = exits.len() <= EXITS;
+    let loops = targets.contains(&0);
+    // An entry after a way out that is no exit would be one more turn.
+    let whole = exits.len() <= EXITS && !(loops && others);
     let exits = if whole { exits } else { Vec::new() };
-    Shape { address, entry, exits, whole, loops: targets.contains(&0) }
+    Shape { address, entry, exits, whole, loops }
 }
 
 /// The first instruction that the kernel runs itself, if every execution passes it, and once.
@@ -93,6 +96,15 @@ fn beginning(code: &[u8], targets: &BTreeSet<u64>) -> Option<Place> {
     None
 }
 
+/// Where the control flow of a function leads.
+struct Ways {
+    exits: Vec<Place>,
+    /// Where jumps inside lead.
+    targets: BTreeSet<u64>,
+    /// It may be left by a jump that is no exit: one that is taken now and then, or whose target is not known.
+    others: bool,
+}
+
 /// A walk along the control flow of a function. Places are offsets from its first byte.
 struct Walk<'a> {
     code: &'a [u8],
@@ -106,8 +118,8 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Exits, and targets of jumps inside; nothing if exits may be missing.
-    fn of(code: &'a [u8], address: u64, memory: Read<'_>) -> Option<(Vec<Place>, BTreeSet<u64>)> {
+    /// The ways; nothing if exits may be missing.
+    fn of(code: &'a [u8], address: u64, memory: Read<'_>) -> Option<Ways> {
         let mut walk = Walk { code, address, reached: BTreeMap::new(), targets: BTreeSet::new(), indirect: Vec::new() };
         walk.follow(vec![0])?;
         let starts = walk.sweep();
@@ -136,7 +148,12 @@ impl<'a> Walk<'a> {
             pushed: 0,
         };
         let exits = walk.reached.iter().filter(|(_, i)| leaves(i)).map(|(at, _)| place(at)).collect();
-        Some((exits, walk.targets))
+        let size = code.len() as u64;
+        let now_and_then = |i: &Instruction| {
+            i.flow_control() == FlowControl::ConditionalBranch && walk.target(i).is_none_or(|t| t >= size)
+        };
+        let others = unknown || walk.reached.values().any(now_and_then);
+        Some(Ways { exits, targets: walk.targets, others })
     }
 
     /// The instruction at a place, if it is one and ends before `end`.
@@ -376,6 +393,13 @@ mod tests {
         let s = plain(&[0xff, 0x07, 0xeb, 0xfc], true);
         assert!(s.loops && s.whole && s.exits.is_empty(), "{s:?}");
         assert!(!plain(&[0x55, 0x5d, 0xc3], true).loops);
+        // je back to the start; ret, jmp [rip], jne out: the latter two leave unseen.
+        for (out, whole) in [(&[0xc3u8][..], true), (&[0xff, 0x25, 0, 0, 0, 0], false), (&[0x75, 0x7f, 0xc3], false)] {
+            for (back, loops) in [(0xfc, true), (0xfe, false)] {
+                let s = plain(&[&[0x85, 0xff, 0x74, back], out].concat(), true);
+                assert_eq!((s.loops, s.whole), (loops, whole || !loops), "{s:?}");
+            }
+        }
     }
 
     /// Offsets of the exits, if they are known.
