@@ -149,6 +149,7 @@ fn frame(v: &Value) -> Option<Frame> {
         offset: v["offset"].as_u64()?,
         inlined: v["inlined"].as_bool()?,
         sure: sure(&v["sure"])?,
+        cfa: None,
     })
 }
 
@@ -215,6 +216,7 @@ mod tests {
             offset: 0x10,
             inlined: true,
             sure: Sure::Likely,
+            cfa: None,
         };
         let python = PyFrame { function: "g".into(), file: "g.py".into(), line: None };
         let thread = Involved {

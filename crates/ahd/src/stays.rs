@@ -214,6 +214,7 @@ mod tests {
             offset,
             inlined: false,
             sure: Sure::Certain,
+            cfa: None,
         };
         frames.iter().map(frame).collect()
     }

@@ -3,6 +3,7 @@
 //! Owns: which threads are suspected, what is watched of a suspect, and the decision. Where sections lie inside each other, the innermost
 //! that the thread does not leave is told.
 
+use super::probes::when;
 use crate::Ahd;
 use crate::describe::place;
 use crate::report::{Event, Hang, Involved, Kind, Times, Unit};
@@ -28,9 +29,11 @@ const UNSEEN: u64 = EXITS as u64;
 #[derive(Debug)]
 pub(super) struct Stage {
     section: usize,
-    counters: Vec<Counter>,
-    /// Not the counters but the probes say that it is the same execution.
+    /// Shows that another execution begins; nothing if the probes show it.
+    counter: Option<Counter>,
     probed: bool,
+    /// Where the return address of the execution lies, if that is what the counter watches.
+    returns_by: Option<u64>,
     /// CPU time from which on it is known to be inside, and up to which.
     run: u64,
     until: u64,
@@ -59,32 +62,10 @@ pub(super) struct Suspect {
 }
 
 impl Ahd {
-    /// The sections that a thread's probes say it is inside of, all the time since the entry: with that entry's CPU time.
-    fn probed(&self, pid: i32, tid: i32) -> Vec<(usize, u64)> {
-        let mut out = Vec::new();
-        for ((_, n), s) in self.named.spots.range((pid, 0)..=(pid, usize::MAX)) {
-            let tally = s.duty.and_then(|id| self.named.duty.as_ref()?.tally(id));
-            if let (Some(t), Some(seen)) = (tally, s.seen.get(&tid))
-                && t.attached
-                && seen.window == t.windows
-                && seen.record.sp != 0
-            {
-                out.push((*n, seen.record.run));
-            }
-        }
-        out
-    }
-
-    /// Whether the probes still show the execution that they showed when they were last read.
-    fn same_execution(&self, pid: i32, tid: i32, section: usize) -> bool {
-        let same = || {
-            let spot = self.named.spots.get(&(pid, section))?;
-            let (id, seen) = (spot.duty?, spot.seen.get(&tid)?);
-            let duty = self.named.duty.as_ref()?;
-            let (record, tally) = (duty.record(id, tid)?, duty.tally(id)?);
-            Some(tally.attached && tally.windows == seen.window && record.sp != 0 && record.time == seen.record.time)
-        };
-        same().unwrap_or(false)
+    /// Whether a stack shows that a thread is inside a section.
+    fn inside(&self, pid: i32, section: usize, threads: &[Involved], returns_by: Option<u64>) -> bool {
+        let spot = self.named.spots.get(&(pid, section));
+        threads.first().zip(spot).is_some_and(|(t, s)| s.on_stack(&t.stack, returns_by))
     }
 
     /// A thread that ran: does it use more inside a section than it may?
@@ -103,14 +84,14 @@ impl Ahd {
                 let (at, first) = *seen.exceeded.get_or_insert((now, run));
                 if run - first.min(run) >= MORE.as_nanos() as u64 {
                     seen.exceeded = None;
-                    let ago = Duration::from_nanos(monotonic().saturating_sub(seen.record.time));
                     let stage = Stage {
                         section: n,
-                        counters: Vec::new(),
+                        counter: None,
                         probed: true,
+                        returns_by: None,
                         run: from,
                         until: run,
-                        began: now.checked_sub(ago).unwrap_or(now),
+                        began: when(&seen.record, now),
                         exceeded: Some((at, first)),
                         told: None,
                     };
@@ -151,18 +132,28 @@ impl Ahd {
                 continue;
             }
             self.named.tastes -= 1;
-            if self.begin_stage(pid, tid, s, section, now) {
+            if self.begin_stage(pid, tid, s, section, &stack, now) {
                 return;
             }
         }
     }
 
-    /// Counts from now on whether a thread leaves a section; `false` if it does at once.
-    fn begin_stage(&mut self, pid: i32, tid: i32, s: &mut Suspect, section: usize, now: Instant) -> bool {
-        let Some(spot) = self.named.spots.get(&(pid, section)) else {
+    /// Counts from now on whether a thread, which this stack shows inside a section, enters it anew; `false` if it does at once.
+    fn begin_stage(
+        &mut self,
+        pid: i32,
+        tid: i32,
+        s: &mut Suspect,
+        section: usize,
+        threads: &[Involved],
+        now: Instant,
+    ) -> bool {
+        let (Some(spot), Some(thread)) = (self.named.spots.get(&(pid, section)), threads.first()) else {
             return false;
         };
-        let counters = match spot.counters(tid) {
+        let loops = spot.shape.loops;
+        let returns_by = if loops { spot.returns_by(&thread.stack) } else { None };
+        let counter = match spot.counter(tid, returns_by) {
             Ok(c) => c,
             Err(e) => {
                 if !self.named.told_breakpoints && e.raw_os_error() != Some(libc::ESRCH) {
@@ -178,14 +169,24 @@ impl Ahd {
             }
         };
         std::thread::sleep(TASTE);
-        let entered: u64 = counters.iter().map(Counter::read).sum();
         let run = self.processes.get(&pid).and_then(|p| p.threads.get(&tid)).map_or(0, |t| t.sched.run);
-        if entered > 0 {
+        if counter.read() > 0 {
             // A healthy one.
             return false;
         }
-        s.stage =
-            Some(Stage { section, counters, probed: false, run, until: run, began: now, exceeded: None, told: None });
+        // It has not entered since the probes saw it enter last: so it is inside since then.
+        let since = self.same_execution(pid, tid, section).filter(|r| !loops && r.entries == r.opened);
+        s.stage = Some(Stage {
+            section,
+            counter: Some(counter),
+            probed: false,
+            returns_by,
+            run: since.map_or(run, |r| r.run.min(run)),
+            until: run,
+            began: since.map_or(now, |r| when(&r, now)),
+            exceeded: None,
+            told: None,
+        });
         true
     }
 
@@ -199,7 +200,7 @@ impl Ahd {
 
     /// A thread that was found inside: is it in the same execution still, and for too long?
     fn follow_stage(&mut self, pid: i32, tid: i32, run: u64, s: &mut Suspect, mut stage: Stage, now: Instant) {
-        let passed = stage.counters.iter().any(|c| c.read() > 0);
+        let passed = stage.counter.as_ref().is_some_and(|c| c.read() > 0);
         let used = run.saturating_sub(stage.run);
         if passed {
             self.left_named(pid, tid, stage, run, s, now);
@@ -209,7 +210,7 @@ impl Ahd {
         if let Some(at) = stage.told {
             if run.saturating_sub(at) >= OFTEN.as_nanos() as u64 {
                 stage.told = Some(run);
-                if !self.still_inside(pid, tid, stage.section) {
+                if !self.still_inside(pid, tid, &stage) {
                     self.left_named(pid, tid, stage, run, s, now);
                     return;
                 }
@@ -231,14 +232,14 @@ impl Ahd {
     }
 
     /// Whether a thread has a section's function on its stack.
-    fn still_inside(&mut self, pid: i32, tid: i32, section: usize) -> bool {
+    fn still_inside(&mut self, pid: i32, tid: i32, stage: &Stage) -> bool {
         // One that sleeps is not stopped, and asked again later.
         if self.processes.get(&pid).and_then(|p| p.dir.status(tid)).is_none_or(|s| s.state != b'R') {
             return true;
         }
         let stack = self.stacks.involve(vec![(pid, tid, String::new())], false);
         self.did_stop(pid, tid);
-        stack.first().is_some_and(|t| self.named.on_stack(pid, section, &t.stack))
+        self.inside(pid, stage.section, &stack, stage.returns_by)
     }
 
     /// A thread has exceeded the check value: the stack decides.
@@ -260,20 +261,30 @@ impl Ahd {
         if !gentle {
             self.did_stop(pid, tid);
         }
-        let inside = threads.first().is_some_and(|t| self.named.on_stack(pid, stage.section, &t.stack));
-        let passed = match stage.probed {
-            true => !self.same_execution(pid, tid, stage.section),
-            false => stage.counters.iter().any(|c| c.read() > 0),
+        let inside = self.inside(pid, stage.section, &threads, stage.returns_by);
+        let same = self.same_execution(pid, tid, stage.section);
+        let passed = match &stage.counter {
+            None => same.is_none(),
+            Some(c) => c.read() > 0,
         };
-        stage.until = if inside && !passed { run } else { stage.until };
-        if gentle && !inside && !passed {
+        // Without a stack nothing is known either.
+        let unseen = gentle || threads.first().is_none_or(|t| t.stack.is_empty());
+        if unseen && !inside && !passed {
             s.stage = (!stage.probed).then_some(stage);
             return;
         }
-        if !inside || passed {
+        let proven = !stage.probed || self.proven(key, same.as_ref(), &threads);
+        if !inside || passed || !proven {
+            if stage.probed && !passed {
+                self.doubt(tid, key);
+                if inside && self.begin_stage(pid, tid, s, stage.section, &threads, now) {
+                    return;
+                }
+            }
             self.left_named(pid, tid, stage, run, s, now);
             return;
         }
+        stage.until = run;
         if self.hangs_further_in(pid, tid, s, &stage, &threads, now) {
             s.around.push(stage);
             return;
@@ -285,9 +296,8 @@ impl Ahd {
         let times = Times::of(stage.began, first);
         stage.told = Some(run);
         if stage.probed {
-            // Without them it is seen a little later that it gets on.
-            let counters = self.named.spots.get(&key).map(|p| p.counters(tid));
-            stage.counters = counters.and_then(Result::ok).unwrap_or_default();
+            // Without it it is seen a little later that it gets on.
+            stage.counter = self.named.spots.get(&key).and_then(|p| p.counter(tid, None).ok());
         }
         let name = self.config.sections[stage.section].name.clone();
         s.stage = Some(stage);
@@ -344,12 +354,12 @@ impl Ahd {
         let on_stack = threads.first().map(|t| self.named.all(pid, &t.stack)).unwrap_or_default();
         for inner in on_stack.into_iter().take_while(|&m| m != stage.section).filter(|m| left != Some(*m)) {
             let Some(&(_, from)) = probed.iter().find(|(p, _)| *p == inner) else {
-                return self.begin_stage(pid, tid, s, inner, now);
+                return self.begin_stage(pid, tid, s, inner, threads, now);
             };
             // While this one was not probed nobody has asked that yet.
             let used = |since: u64| stage.until.saturating_sub(since);
             if !stage.probed && self.is_rather(pid, inner, used(from), stage.section, used(stage.run)) {
-                return self.begin_stage(pid, tid, s, inner, now);
+                return self.begin_stage(pid, tid, s, inner, threads, now);
             }
         }
         false
@@ -368,13 +378,4 @@ impl Ahd {
         s.left = Some((stage.section, run));
         s.stage = s.around.pop();
     }
-}
-
-/// The clock that the kernel half reads, ns.
-fn monotonic() -> u64 {
-    // SAFETY: all-zero bytes are a valid timespec.
-    let mut t: libc::timespec = unsafe { std::mem::zeroed() };
-    // SAFETY: `t` is a valid place for the answer.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }

@@ -4,11 +4,12 @@
 //! without a wait ([`busy::OFTEN`] with waits), or has not run for the limit. *Breakpoints* say that it is still the same
 //! execution: the processor's debug registers count, for the suspected thread alone, whether it enters the function anew; without one
 //! entry all CPU time since was used inside. *Uprobes*, as far as their cost allows, say how much an execution usually
-//! uses, by exit, and when the present one began. Promises: a thread is told only if a stack taken at the end has the function on it,
-//! and no entry was seen since the time that is counted from. Refuses: threads that somebody traces; waits at a thread's usual place.
+//! uses, by exit, and when the present one began; a stack or a breakpoint has to prove the latter ([`probes`]). Promises: a thread is told only if a
+//! stack taken at the end has the function on it, and no entry was seen since the time that is counted from. Refuses: threads that somebody traces; waits at a thread's usual place.
 
 mod blocked;
 mod busy;
+mod probes;
 mod spot;
 
 use crate::Ahd;
@@ -88,11 +89,6 @@ impl Sections {
             }
         }
         out
-    }
-
-    /// Whether a section's function is on a stack.
-    fn on_stack(&self, pid: i32, section: usize, stack: &[Frame]) -> bool {
-        self.spots.get(&(pid, section)).is_some_and(|s| (0..stack.len()).any(|i| s.is(stack, i)))
     }
 
     /// A process has ended or become another program; what its sections cost.

@@ -12,9 +12,6 @@ use orbit_uprobe::{EXITS, Record, Tally};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Debug registers of a thread.
-const REGISTERS: usize = 4;
-
 /// What one thread did in a function when it was last looked at.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
@@ -22,6 +19,8 @@ pub(super) struct Seen {
     pub(super) record: Record,
     /// When and at what CPU time it exceeded the check value.
     pub(super) exceeded: Option<(Instant, u64)>,
+    /// The clock at the entry of an execution which is not known to last, though no exit was seen.
+    pub(super) over: u64,
 }
 
 /// A function in a process.
@@ -49,13 +48,37 @@ impl Spot {
         function.holds(at) || function.size == 0 && named()
     }
 
-    /// Counters of a thread that passes where an execution ends or another begins.
-    pub(super) fn counters(&self, tid: i32) -> std::io::Result<Vec<Counter>> {
-        let open = |addr: u64| {
-            let kind = perf::Kind::Breakpoint { addr: addr as usize, len: 8, access: Access::Execute };
-            Counter::open_thread(tid, kind)
+    /// Where the return address of the outermost activation on a stack lies, if that is certain.
+    pub(super) fn returns_by(&self, stack: &[Frame]) -> Option<u64> {
+        let outermost = (0..stack.len()).rev().find(|&i| self.is(stack, i))?;
+        stack[outermost].cfa?.checked_sub(8)
+    }
+
+    /// Whether an activation is on a stack: the one with its return address there, if that is known.
+    pub(super) fn on_stack(&self, stack: &[Frame], returns_by: Option<u64>) -> bool {
+        let right = |f: &Frame| returns_by.is_none_or(|at| f.cfa == at.checked_add(8));
+        (0..stack.len()).any(|i| self.is(stack, i) && right(&stack[i]))
+    }
+
+    /// Whether a stack proves that the execution of the record, which began before, lasts. It does if the thread has not entered since; or if an
+    /// activation on it began where the record's did: a later one there would have begun the record anew. Where passing the entry need
+    /// not be an entry, nothing is proven.
+    pub(super) fn proves(&self, record: &Record, stack: &[Frame]) -> bool {
+        let entry = self.function.address + self.shape.entry.offset;
+        let of_record = |f: &Frame| record.entries == record.opened || f.cfa == record.sp.checked_add(8);
+        // One that has not passed the entry yet is not in the record.
+        !self.shape.loops
+            && (0..stack.len()).any(|i| self.is(stack, i) && stack[i].address > entry && of_record(&stack[i]))
+    }
+
+    /// A counter of a thread that begins another execution: it passes the entry; or, where passing that need not be an entry, it calls from where
+    /// `returns_by` was written, as whoever enters anew at the same depth does.
+    pub(super) fn counter(&self, tid: i32, returns_by: Option<u64>) -> std::io::Result<Counter> {
+        let (addr, access) = match returns_by {
+            Some(at) => (at, Access::Write),
+            None => (self.function.address + self.shape.entry.offset, Access::Execute),
         };
-        self.watched().into_iter().map(open).collect()
+        Counter::open_thread(tid, perf::Kind::Breakpoint { addr: addr as usize, len: 8, access })
     }
 
     /// What an execution of its may use, and what it usually uses.
@@ -76,15 +99,5 @@ impl Spot {
             seen.exceeded = None;
         }
         seen.record = record;
-    }
-
-    /// Addresses at which passing shows that an execution has ended or another begun.
-    fn watched(&self) -> Vec<u64> {
-        let at = |offset: u64| self.function.address + offset;
-        // Where passing the entry need not be an entry, the exits tell; a function without any is never left.
-        if self.shape.loops && self.shape.whole && self.shape.exits.len() <= REGISTERS {
-            return self.shape.exits.iter().map(|e| at(e.offset)).collect();
-        }
-        vec![at(self.shape.entry.offset)]
     }
 }

@@ -65,6 +65,8 @@ pub struct Frame {
     pub inlined: bool,
     /// How sure it is that this frame is on the stack and has this name.
     pub sure: Sure,
+    /// The stack pointer behind this frame: the return address lies in the eight bytes before. Only where the tables say so, for certain.
+    pub cfa: Option<u64>,
 }
 
 impl std::fmt::Display for Frame {
@@ -340,6 +342,7 @@ impl Unwinder {
             let pc = regs.pc();
             let lookup = if exact { pc } else { pc.wrapping_sub(1) };
             let mapping = maps.at(lookup).filter(|m| m.exec);
+            let first = frames.len();
             self.frame(pc, lookup, mapping, sure, &mut frames);
             let Some(mapping) = mapping else {
                 if depth > 0 {
@@ -360,6 +363,7 @@ impl Unwinder {
                 (Some(m), Some(at)) => m.tables.step(at, &regs, &mut read),
                 _ => Err(Stuck::NoEntry),
             };
+            let tables = by_table.is_ok();
             let (next, signal) = match by_table {
                 Ok(step) => (step.regs, step.signal),
                 Err(Stuck::Outermost) => return (frames, End::Complete),
@@ -381,6 +385,9 @@ impl Unwinder {
             if outside.get() {
                 sure = sure.min(Sure::Likely);
             }
+            if tables && !signal && sure == Sure::Certain {
+                frames[first..].iter_mut().for_each(|f| f.cfa = Some(next.sp()));
+            }
             (regs, exact) = (next, signal);
         }
         (frames, End::TooDeep)
@@ -397,6 +404,7 @@ impl Unwinder {
             offset: mapping.map_or(pc, |m| pc.wrapping_sub(m.start).wrapping_add(m.offset)),
             inlined: false,
             sure: if mapping.is_some() { sure } else { sure.min(Sure::Likely) },
+            cfa: None,
         };
         let module = mapping.and_then(|m| self.modules.get_mut(&identity(m))?.as_mut());
         let (Some(module), Some(mapping)) = (module, mapping) else {

@@ -1,0 +1,91 @@
+//! A section by name that is left by a way which no probe sees is not told to hang, whatever is called from where afterwards; what it really hangs in is
+//! told as soon as ever.
+
+mod common;
+use common::{Dir, Program, Watcher, have};
+use orbit_ahd::{Config, Event, Kind, Named};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// One after the other: each needs a CPU for its program and one for the watcher.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn start(name: &str, way: [&str; 2]) -> Option<(Dir, Program, Watcher)> {
+    if !have("c++", "--version") {
+        return None;
+    }
+    let dir = Dir::new(name);
+    let out = dir.0.join("unseen");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/unseen.cpp");
+    let built = Command::new("c++").args(["-O2", "-g", "-o"]).arg(&out).arg(source).status();
+    assert!(built.expect("c++").success());
+    let program = Program::start(Command::new(out).args(way));
+    let section = Named { name: "work".into(), function: "work".parse().expect("a function") };
+    let watcher = Watcher::of(program.pid(), Config { sections: vec![section], ..Config::default() });
+    Some((dir, program, watcher))
+}
+
+/// Whether there are no uprobes; says so.
+fn lacking(watcher: &Watcher) -> bool {
+    let lacks = watcher.events.iter().any(|e| match e {
+        Event::Trouble { text, .. } => text.contains("found by stacks and breakpoints"),
+        _ => false,
+    });
+    if lacks {
+        println!("SKIP: needs uprobes");
+    }
+    lacks
+}
+
+fn healthy(name: &str, way: &str) {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((_dir, mut program, mut watcher)) = start(name, [way, "60"]) else { return };
+    while program.0.try_wait().expect("wait").is_none() {
+        watcher.look();
+    }
+    watcher.quiet();
+}
+
+#[test]
+fn by_longjmp() {
+    healthy("unseen-longjmp", "longjmp");
+}
+
+#[test]
+fn by_an_exception() {
+    healthy("unseen-exception", "throw");
+}
+
+#[test]
+fn by_a_jump_through_a_table() {
+    healthy("unseen-virtual", "virtual");
+}
+
+#[test]
+fn what_is_used_outside_is_not_learnt() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((_dir, _program, mut watcher)) = start("unseen-outside", ["outside", "40"]) else { return };
+    let hang = watcher.hang();
+    assert_eq!((hang.kind, hang.section.as_deref()), (Kind::Busy, Some("work")), "{hang:#?}");
+    let text = format!("{hang:#?}");
+    let check = hang.check_value;
+    if !lacking(&watcher) {
+        assert!(check < 1_000_000_000, "an execution takes 2 ms: {text}");
+    }
+}
+
+#[test]
+fn one_that_calls_itself_without_end_is_told() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((_dir, _program, mut watcher)) = start("unseen-itself", ["itself", "0"]) else { return };
+    watcher.look();
+    watcher.until("a hang, or a word that there are no uprobes", |all| {
+        all.iter().any(|e| matches!(e, Event::Hang(_) | Event::Trouble { .. }))
+    });
+    if lacking(&watcher) {
+        return;
+    }
+    let hang = watcher.hang();
+    assert_eq!((hang.kind, hang.section.as_deref()), (Kind::Busy, Some("work")), "{hang:#?}");
+}
