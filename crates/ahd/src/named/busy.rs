@@ -90,7 +90,7 @@ impl Ahd {
                         probed: true,
                         returns_by: None,
                         run: from,
-                        until: run,
+                        until: from,
                         began: when(&seen.record, now),
                         exceeded: Some((at, first)),
                         told: None,
@@ -206,7 +206,6 @@ impl Ahd {
             self.left_named(pid, tid, stage, run, s, now);
             return;
         }
-        stage.until = run;
         if let Some(at) = stage.told {
             if run.saturating_sub(at) >= OFTEN.as_nanos() as u64 {
                 stage.told = Some(run);
@@ -214,10 +213,12 @@ impl Ahd {
                     self.left_named(pid, tid, stage, run, s, now);
                     return;
                 }
+                stage.until = run;
             }
             s.stage = Some(stage);
             return;
         }
+        stage.until = run;
         let (check, _) = self.may_use((pid, stage.section));
         if used < check {
             s.stage = Some(stage);
@@ -281,6 +282,8 @@ impl Ahd {
                     return;
                 }
             }
+            // It was inside for so long only if it is, or has just entered anew.
+            stage.until = if inside { stage.until } else { stage.run };
             self.left_named(pid, tid, stage, run, s, now);
             return;
         }
@@ -369,7 +372,9 @@ impl Ahd {
     fn left_named(&mut self, pid: i32, tid: i32, stage: Stage, run: u64, s: &mut Suspect, now: Instant) {
         if let Some(spot) = self.named.spots.get_mut(&(pid, stage.section)) {
             // What is certain: it was seen late that it is over.
-            spot.history.add(UNSEEN, stage.until.saturating_sub(stage.run));
+            if stage.until > stage.run {
+                spot.history.add(UNSEEN, stage.until - stage.run);
+            }
         }
         if stage.told.is_some() {
             self.left_section(pid, tid, now);
