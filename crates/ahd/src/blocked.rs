@@ -3,7 +3,7 @@
 //! Owns: the decision, and the chain from a waiting thread to whoever holds it up. Promises: a ring is told as soon as it stood still
 //! in two looks; a wait that nobody can end (a lost wake-up, a dead holder, a pipe with no one at the other end, a process in
 //! which every thread waits for another) after a second; a lock that is held too long after the limit. Refuses: waits with a time limit, rings through
-//! such a wait, waits at a thread's usual place, and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
+//! such a wait, waits at a thread's usual place (but for [`crate::standstill`]), and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
 
 use crate::Ahd;
 use crate::at_lock::AtLock;
@@ -63,18 +63,18 @@ pub(crate) struct Case {
 }
 
 /// Why a wait is a hang.
-struct Verdict {
-    why: String,
-    sure: Sure,
+pub(crate) struct Verdict {
+    pub(crate) why: String,
+    pub(crate) sure: Sure,
     /// The thread it is told of: the waiter, unless the cause is plain to see in another one.
-    of: i32,
+    pub(crate) of: i32,
     /// Threads involved beside that.
-    others: Vec<(i32, i32)>,
-    cycle: Vec<Edge>,
+    pub(crate) others: Vec<(i32, i32)>,
+    pub(crate) cycle: Vec<Edge>,
     /// How long such a wait may last.
-    allowed: Duration,
+    pub(crate) allowed: Duration,
     /// They wait for each other: it is a hang only since the last of them came to rest.
-    joint: bool,
+    pub(crate) joint: bool,
 }
 
 impl Ahd {
@@ -157,8 +157,8 @@ impl Ahd {
                 continue;
             };
             let Some(v) = verdict else {
-                // Once more at the limit, then now and then; a usual wait less and less often.
-                t.judge = if still < limit { limit } else { still + AGAIN.max(still / 4) };
+                // Now and then up to the limit, and at the limit; a usual wait less and less often.
+                t.judge = if still < limit { limit.min(still * 2) } else { still + AGAIN.max(still / 4) };
                 continue;
             };
             let case = self.case(pid, v);
@@ -171,7 +171,7 @@ impl Ahd {
         let p = self.processes.get_mut(&pid)?;
         let call = p.dir.call(tid).ok().flatten()?;
         if p.threads.get(&tid)?.points.usual(&call) {
-            return None;
+            return self.standstill(pid, tid);
         }
         let single = p.threads.len() == 1;
         let status = p.dir.status(tid)?;
@@ -248,6 +248,7 @@ impl Ahd {
                 self.chain(pid, tid, &wait, (*o, *o), Sure::Certain, told)
             }
             Wait::FileLock { owner: None, .. } if late => only(Sure::Likely, format!("thread {tid} {}", words(&wait))),
+            Wait::Pipe { .. } | Wait::Socket { .. } | Wait::Child { .. } => self.standstill(pid, tid),
             _ => None,
         }
     }
@@ -408,7 +409,7 @@ impl Ahd {
 
     /// How far it can be trusted that no other process holds the end of the pipe that would end this wait.
     fn deserted(&mut self, pid: i32, tid: i32, wait: &Wait) -> Sight {
-        let sight = sight(pid);
+        let sight = sight(&[pid]);
         // Whoever has just received it was passed by when the holders were looked for.
         if sight != Sight::Doubtful && self.wait_of(pid, tid).as_ref() != Some(wait) {
             return Sight::Doubtful;
@@ -601,6 +602,6 @@ fn astray(p: &crate::thread::Process, tid: i32, call: &proc::Call) -> bool {
 }
 
 /// Whether a control group's freezer holds the thread.
-fn frozen(p: &crate::thread::Process, tid: i32) -> bool {
+pub(crate) fn frozen(p: &crate::thread::Process, tid: i32) -> bool {
     p.dir.text(format_args!("task/{tid}/wchan")).is_ok_and(|w| w.contains("freez"))
 }

@@ -32,6 +32,7 @@ mod sections;
 mod shares;
 mod sight;
 mod signals;
+mod standstill;
 mod stays;
 mod thread;
 mod watch;

@@ -32,8 +32,8 @@ enum Seen {
     Hidden,
 }
 
-/// Looks at the descriptors of all processes, for the sake of this one.
-pub(crate) fn sight(pid: i32) -> Sight {
+/// Looks at the descriptors of all processes, for the sake of these.
+pub(crate) fn sight(of: &[i32]) -> Sight {
     let names = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids: BTreeSet<i32> = names.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
     let mut hidden = Vec::new();
@@ -44,11 +44,20 @@ pub(crate) fn sight(pid: i32) -> Sight {
             Seen::Hidden => hidden.push(p),
         }
     }
-    if hidden.is_empty() {
+    if hidden.is_empty() && first_namespace() {
         return Sight::Whole;
     }
     let family = Family::of(pids);
-    if hidden.iter().any(|&p| family.related(p, pid)) { Sight::Doubtful } else { Sight::Strangers }
+    if hidden.iter().any(|&p| of.iter().any(|&pid| family.related(p, pid))) {
+        Sight::Doubtful
+    } else {
+        Sight::Strangers
+    }
+}
+
+/// Whether this process sees all others: those of the namespaces around its own are not to be seen.
+fn first_namespace() -> bool {
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|to| to.as_os_str() == "pid:[4026531836]")
 }
 
 fn seen(pid: i32) -> Seen {
@@ -65,9 +74,15 @@ fn seen(pid: i32) -> Seen {
         Err(e) if e.kind() == ErrorKind::PermissionDenied => return Seen::Hidden,
         Err(_) => return Seen::All,
     };
+    let mut all = Seen::All;
     for fd in fds.flatten() {
         match fs::read_link(fd.path()) {
             Ok(to) if to.to_string_lossy().starts_with("socket:") => {}
+            // It may have files registered there that are no descriptors any more, and calls that go on while its threads sleep.
+            Ok(to) if to.as_os_str() == "anon_inode:[io_uring]" => {
+                all = Seen::Hidden;
+                continue;
+            }
             Err(e) if e.kind() == ErrorKind::PermissionDenied => return Seen::Hidden,
             _ => continue,
         }
@@ -76,7 +91,7 @@ fn seen(pid: i32) -> Seen {
             return Seen::Sent;
         }
     }
-    Seen::All
+    all
 }
 
 /// Descriptors that wait in a unix socket to be received, from its `fdinfo`.

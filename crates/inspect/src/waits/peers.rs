@@ -31,6 +31,11 @@ pub struct Ends {
 }
 
 impl Ends {
+    /// Processes that have a descriptor of the socket with this inode, sorted.
+    pub fn of_socket(&mut self, ino: u64) -> Vec<i32> {
+        self.holders(&format!("socket:[{ino}]"), None)
+    }
+
     /// Processes that have a descriptor with this link, sorted; with `writable`, only such as may be written to (or not).
     pub(super) fn holders(&mut self, link: &str, writable: Option<bool>) -> Vec<i32> {
         if !nameless(link) {
