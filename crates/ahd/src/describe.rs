@@ -75,6 +75,9 @@ fn futex(f: &FutexWait) -> String {
     let by = |o: &Owner, how: &str| match o {
         Owner::Thread { tid, .. } => format!(" {how} thread {tid}"),
         Owner::Gone { tid } => format!(" {how} thread {tid}, which has ended"),
+        Owner::Forked { parent, tid } => {
+            format!(", which thread {tid} of process {parent} held when this process was forked from it")
+        }
         Owner::Unknown => String::new(),
     };
     let mut s = match &f.kind {
@@ -89,7 +92,10 @@ fn futex(f: &FutexWait) -> String {
         FutexKind::GivenUp => "a mutex it can never get (the kernel refused the wait)".into(),
         FutexKind::Unknown => format!("futex {at:#x}"),
     };
-    if f.lost() {
+    let forked = |o: &Owner| matches!(o, Owner::Forked { .. });
+    if matches!(&f.kind, FutexKind::Mutex { owner: o } | FutexKind::RwLock { writer: o } if forked(o)) {
+        s += " (nobody in this process can give it back)";
+    } else if f.lost() {
         s += " (nobody holds it now: a wake-up was lost, or the holder died)";
     }
     if f.sure < Sure::Certain {

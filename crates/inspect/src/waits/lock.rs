@@ -22,14 +22,15 @@ pub struct FutexWait {
 }
 
 impl FutexWait {
-    /// Nobody holds what the thread sleeps for: its word says that it is free, or its holder has ended.
+    /// Nobody who could release it holds what the thread sleeps for: its word says that it is free, or its holder has ended, or is in the process that
+    /// this one was forked from.
     /// True for a moment in healthy programs too. If it stays so while the thread's [`ThreadState::switches`] stand still, a wake-up
     /// was lost or the holder died with the lock.
     ///
     /// [`ThreadState::switches`]: super::ThreadState::switches
     pub fn lost(&self) -> bool {
         match self.kind {
-            FutexKind::Mutex { owner: Owner::Gone { .. } } | FutexKind::RwLock { writer: Owner::Gone { .. } } => true,
+            FutexKind::Mutex { owner: holder } | FutexKind::RwLock { writer: holder } if holder.left() => true,
             FutexKind::GivenUp => true,
             _ => self.free,
         }

@@ -29,6 +29,7 @@ pub(crate) use call::Seen;
 use files::Kept;
 pub(crate) use futex::GLIBC_TID;
 use futex::{Around, Held, Shape, WINDOW};
+use owner::InParent;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a thread waits for.
@@ -341,17 +342,25 @@ impl Watched {
         let bytes = memory.many::<WINDOW>(&at);
         let shared = waits.iter().any(|(_, w)| !w.private());
         let maps = shared.then(|| Maps::of(self.pid).unwrap_or_default());
+        let in_parent = InParent::default();
         waits
             .iter()
             .zip(bytes.chunks_exact(2))
             .map(|(&(tid, w), b)| {
                 let around = Around { before: b[0], after: b[1], id_of_thread: self.id_of_thread(&w, memory) };
-                self.futex(tid, w, around, memory, maps.as_ref())
+                self.futex(tid, w, around, (memory, maps.as_ref()), &in_parent)
             })
             .collect()
     }
 
-    fn futex(&self, tid: i32, call: Waiting, mut around: Around, memory: Memory, maps: Option<&Maps>) -> FutexWait {
+    fn futex(
+        &self,
+        tid: i32,
+        call: Waiting,
+        mut around: Around,
+        (memory, maps): (Memory, Option<&Maps>),
+        in_parent: &InParent,
+    ) -> FutexWait {
         if around.after.is_none() {
             // The word may stand at the very end of what is mapped.
             let got = memory.vec(call.addr, WINDOW);
@@ -361,14 +370,18 @@ impl Watched {
                 around.after = Some(b);
             }
         }
-        let live = |id: i32| self.owner(id, call.private()).is_some();
+        // A private lock is held by a thread of this process, or was by one of the process it was forked from.
+        let holder = |id: i32, private: bool| {
+            self.owner(id, private).or_else(|| if private { in_parent.holder(id, self.pid) } else { None })
+        };
+        let live = |id: i32| holder(id, call.private()).is_some();
         let (shape, sure) = futex::shape(&call, &around, &live);
         let held = |h: Held| match h {
             Held::Unsaid => Owner::Unknown,
-            Held::By(id) => self.owner(id, call.private()).unwrap_or(Owner::Gone { tid: id }),
+            Held::By(id) => holder(id, call.private()).unwrap_or(Owner::Gone { tid: id }),
             Held::Block(at) => memory
                 .u32(at + GLIBC_TID)
-                .and_then(|id| self.owner(i32::try_from(id).ok()?, true))
+                .and_then(|id| holder(i32::try_from(id).ok()?, true))
                 .unwrap_or(Owner::Unknown),
         };
         let kind = match shape {
@@ -408,7 +421,7 @@ impl Watched {
             && i32::try_from(call.expected).is_ok_and(|id| self.owner(id, true).is_some())
     }
 
-    /// A live thread by its id in the program's own pid namespace. A private lock is held by a thread of this process.
+    /// A live thread by its id in the program's own pid namespace. If `private`, one of this process.
     fn owner(&self, id: i32, private: bool) -> Option<Owner> {
         let tid = match &self.foreign {
             None => id,

@@ -1,6 +1,9 @@
-//! Who holds a lock, across pid namespaces.
+//! Who holds a lock, across pid namespaces and the making of processes.
 
+use super::call::Seen;
+use super::peers;
 use crate::procfs;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// The holder of a lock.
@@ -18,8 +21,22 @@ pub enum Owner {
         /// Its id, as the program knew it.
         tid: i32,
     },
+    /// A thread of the process that this one was forked from: it held the lock at that time. Nobody in this process will release it.
+    Forked {
+        /// The process it was forked from.
+        parent: i32,
+        /// The thread.
+        tid: i32,
+    },
     /// The lock does not say.
     Unknown,
+}
+
+impl Owner {
+    /// Whether nobody is there who could release the lock.
+    pub(super) fn left(&self) -> bool {
+        matches!(self, Owner::Gone { .. } | Owner::Forked { .. })
+    }
 }
 
 /// Ids of threads in their own pid namespace, and ours of them; nothing if the namespace is ours.
@@ -32,6 +49,45 @@ pub(crate) fn foreign<'a>(pid: i32, tids: impl Iterator<Item = &'a i32>) -> Opti
 pub fn inner_id(tid: i32) -> Option<i32> {
     let status = procfs::text(&format!("/proc/{tid}/status"), 8192).ok()?;
     procfs::field(&status, "NSpid")?.split_whitespace().last()?.parse().ok()
+}
+
+/// Holders in the parent of a process, each looked for once in a look at many locks.
+#[derive(Debug, Default)]
+pub(crate) struct InParent(RefCell<BTreeMap<i32, Option<Owner>>>);
+
+impl InParent {
+    /// See [`of_parent`].
+    pub(crate) fn holder(&self, id: i32, pid: i32) -> Option<Owner> {
+        *self.0.borrow_mut().entry(id).or_insert_with(|| of_parent(id, pid))
+    }
+}
+
+/// Who holds a lock of a process' own that names a thread with `id` in the pid namespace of that process, where that is a thread of its parent.
+///
+/// A child of `vfork` works on the memory of whoever made it, and the C library takes it for that thread: what either of them holds is held by
+/// the child, for the other one waits for its end. Other children have a copy of the memory as it was.
+fn of_parent(id: i32, pid: i32) -> Option<Owner> {
+    let parent = peers::parent(pid)?;
+    let tids = procfs::ids(&format!("/proc/{parent}/task")).ok()?;
+    let tid = if inner_id(pid)? == pid {
+        tids.binary_search(&id).ok().map(|_| id)?
+    } else {
+        tids.into_iter().find(|&t| inner_id(t) == Some(id))?
+    };
+    if made_by_vfork(pid, tid) {
+        return Some(Owner::Thread { pid, tid: pid });
+    }
+    Some(Owner::Forked { parent, tid })
+}
+
+/// Whether a thread waits for a process it made by `vfork` to end or to become another program, and that is this one, as far as the kernel tells.
+fn made_by_vfork(pid: i32, maker: i32) -> bool {
+    const KCMP_VM: libc::c_long = 1;
+    let line = procfs::text(&format!("/proc/{maker}/syscall"), 256).unwrap_or_default();
+    let waits = matches!(Seen::parse(line.as_bytes()), Some(Seen::In(call))
+        if matches!(call.nr, libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3));
+    // SAFETY: plain call with numbers. Where it is refused, what the thread waits in must do.
+    waits && unsafe { libc::syscall(libc::SYS_kcmp, pid, maker, KCMP_VM, 0, 0) } <= 0
 }
 
 /// Our id of a thread that has `id` in the pid namespace of `pid`, looked for among all processes.

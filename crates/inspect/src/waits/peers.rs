@@ -224,7 +224,7 @@ fn lock_in(locks: &str, waiter: i32, ino: u64) -> Option<Lock<'_>> {
 }
 
 /// The parent of a process.
-fn parent(pid: i32) -> Option<i32> {
+pub(super) fn parent(pid: i32) -> Option<i32> {
     procfs::field(&procfs::text(&format!("/proc/{pid}/status"), 8192).ok()?, "PPid")?.parse().ok()
 }
 

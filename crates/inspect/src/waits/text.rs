@@ -9,6 +9,9 @@ impl Display for Owner {
             Owner::Thread { pid, tid } if pid == tid => write!(f, "held by thread {tid}"),
             Owner::Thread { pid, tid } => write!(f, "held by thread {tid} of process {pid}"),
             Owner::Gone { tid } => write!(f, "held by thread {tid}, which has ended"),
+            Owner::Forked { parent, tid } => {
+                write!(f, "held by thread {tid} of process {parent} when this one was forked")
+            }
             Owner::Unknown => f.write_str("holder unknown"),
         }
     }
@@ -22,7 +25,7 @@ impl Display for FutexKind {
             FutexKind::RwLock { writer } => write!(f, "rwlock, {writer}"),
             FutexKind::Condvar => f.write_str("condition variable"),
             FutexKind::Join(Owner::Thread { tid, .. } | Owner::Gone { tid }) => write!(f, "end of thread {tid}"),
-            FutexKind::Join(Owner::Unknown) => f.write_str("end of a thread"),
+            FutexKind::Join(Owner::Forked { .. } | Owner::Unknown) => f.write_str("end of a thread"),
             FutexKind::Semaphore => f.write_str("semaphore"),
             FutexKind::Parked => f.write_str("being unparked"),
             FutexKind::GivenUp => f.write_str("mutex that would close a ring or whose holder has ended"),
