@@ -215,6 +215,16 @@ impl Ahd {
                     }
                     // Readers leave no trace: it may be they who hold it. And bytes may look like a lock's that are none.
                     _ if unsaid && late && !stands => None,
+                    FutexKind::RwLock { .. } if unsaid && late => {
+                        let sure = match self.stacks.waits_for_lock(pid, tid) {
+                            AtLock::Yes => Sure::Likely,
+                            AtLock::Unknown => Sure::Guess,
+                            AtLock::No => return self.all_wait(pid, tid),
+                        };
+                        let others = self.at_the_same_lock(pid, tid, f);
+                        let why = format!("thread {tid} {}", words(&wait)) + &also_waiting(others.len());
+                        Some(Verdict { others, ..only(sure, why)? })
+                    }
                     _ if unsaid && late => match self.stacks.waits_for_lock(pid, tid) {
                         AtLock::Yes => only(Sure::Likely, format!("thread {tid} {}", words(&wait))),
                         AtLock::Unknown => only(Sure::Guess, format!("thread {tid} {}", words(&wait))),
@@ -343,6 +353,16 @@ impl Ahd {
         let Some(p) = self.processes.get_mut(&pid) else { return false };
         let Some(waiters) = p.waits().map(|watched| watched.queue(wait)) else { return false };
         p.queues.stands(wait.call.addr, tid, &waiters, Instant::now()) >= wanted
+    }
+
+    /// The other threads of this process that sleep at this lock as long as what is hopeless, and were not told.
+    fn at_the_same_lock(&mut self, pid: i32, tid: i32, wait: &FutexWait) -> Vec<(i32, i32)> {
+        let hopeless = self.config.hopeless();
+        let Some(p) = self.processes.get_mut(&pid) else { return Vec::new() };
+        let queue = p.waits().map(|watched| watched.queue(wait)).unwrap_or_default();
+        let rests = |t: &&Thread| t.still >= hopeless && t.told.is_none() && t.involved.is_none();
+        let tids = queue.into_iter().map(|(t, _)| t).filter(|&t| t != tid);
+        tids.filter(|t| p.threads.get(t).as_ref().is_some_and(rests)).map(|t| (pid, t)).collect()
     }
 
     /// Whether this thread has a main loop and waits where it hardly ever does: it is held up, whatever the lock is usually held for.
@@ -554,6 +574,15 @@ fn in_a_ring(members: usize, first: i32, waits: &dyn std::fmt::Display) -> Strin
     match members {
         1 => format!("thread {first} waits for itself: {waits}"),
         n => format!("{n} threads wait for each other in a ring: {waits}"),
+    }
+}
+
+/// How many others wait for the same lock.
+fn also_waiting(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        1 => "; another thread waits for it, too".into(),
+        n => format!("; {n} other threads wait for it, too"),
     }
 }
 

@@ -71,7 +71,7 @@ fn processes(pids: &[i32]) -> String {
 }
 
 fn futex(f: &FutexWait) -> String {
-    let at = f.call.addr;
+    let at = f.lock;
     let by = |o: &Owner, how: &str| match o {
         Owner::Thread { tid, .. } => format!(" {how} thread {tid}"),
         Owner::Gone { tid } => format!(" {how} thread {tid}, which has ended"),

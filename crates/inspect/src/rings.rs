@@ -31,7 +31,7 @@ pub struct Member {
     pub pid: i32,
     /// Thread.
     pub tid: i32,
-    /// Address of the futex word in that process (of a mutex given up, the word the thread is parked on).
+    /// Address of the lock in that process (of a mutex given up, of the word the thread is parked on).
     pub lock: u64,
     /// What names the lock for all who share it.
     pub key: Key,
@@ -145,7 +145,7 @@ fn member(pid: i32, tid: i32, f: &FutexWait) -> Option<Member> {
     let Owner::Thread { tid: waits_for, .. } = owner else {
         return None;
     };
-    Some(Member { pid, tid, lock: f.call.addr, key: f.key, kind: f.kind, waits_for, sure: f.sure })
+    Some(Member { pid, tid, lock: f.lock, key: f.key, kind: f.kind, waits_for, sure: f.sure })
 }
 
 /// The edge of a thread whose wait the kernel refused because it would have closed a ring: it leads to one of those who
@@ -162,7 +162,7 @@ fn close(edges: &mut BTreeMap<i32, Member>, inheriting: &BTreeSet<i32>, pid: i32
         let member = Member {
             pid,
             tid,
-            lock: f.call.addr,
+            lock: f.lock,
             key: f.key,
             kind: f.kind,
             waits_for: last,

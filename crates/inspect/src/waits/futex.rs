@@ -217,7 +217,7 @@ fn low_level(around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
 /// FUTEX_WAIT_BITSET on the wall clock: what glibc uses for all but mutexes.
 fn wall_clock(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
     if (w.expected == 2 || w.expected == 3)
-        && let Some(held) = rwlock(around, -8, live).or_else(|| rwlock(around, -12, live))
+        && let Some(held) = rwlock(around, -(in_rwlock(w) as isize), live)
     {
         return (Shape::RwLock(held), Sure::Certain);
     }
@@ -236,6 +236,21 @@ fn wall_clock(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shap
         return (Shape::Condvar, Sure::Likely);
     }
     (Shape::Unknown, Sure::Certain)
+}
+
+/// How far into a glibc rwlock the word stands, if it is of one: the locks begin at multiples of eight.
+fn in_rwlock(w: &Waiting) -> u64 {
+    if w.addr & 7 == 0 { 8 } else { 12 }
+}
+
+/// Where the lock itself begins, which is what programs and debuggers call it by; the word, where that is not known.
+pub(crate) fn begins(w: &Waiting, shape: Shape) -> u64 {
+    match shape {
+        Shape::RwLock(_) if w.op & REALTIME != 0 => w.addr.wrapping_sub(in_rwlock(w)),
+        // Rust's: readers sleep at its beginning.
+        Shape::RwLock(_) if !reads_state(w) => w.addr.wrapping_sub(4),
+        _ => w.addr,
+    }
 }
 
 /// A glibc rwlock that begins at this distance from the word.
@@ -326,6 +341,28 @@ fn moved(w: &Waiting, around: &Around) -> bool {
 mod tests {
     use super::*;
 
+    /// A word on its own address, with these words around it.
+    fn at(addr: u64, words: &[(isize, u32)]) -> (Waiting, Around) {
+        let (mut before, mut after) = ([0; WINDOW], [0; WINDOW]);
+        for &(off, word) in words {
+            let half = if off < 0 { &mut before } else { &mut after };
+            let at = off.rem_euclid(WINDOW as isize) as usize;
+            half[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        let w = Waiting { addr, op: 9 | REALTIME | PRIVATE, expected: 0, timed: false };
+        (w, Around { before: Some(before), after: Some(after), id_of_thread: false })
+    }
+
+    #[test]
+    fn both_words_of_a_lock_for_readers_and_writers_lead_to_it() {
+        for (addr, expected) in [(0x1008, 2), (0x1008, 3), (0x100c, 2), (0x100c, 3)] {
+            let (w, around) = at(addr, &[(0, expected)]);
+            let w = Waiting { expected, ..w };
+            let (told, _) = wall_clock(&w, &around, &|_| false);
+            assert_eq!((told, begins(&w, told)), (Shape::RwLock(Held::Unsaid), 0x1000));
+        }
+    }
+
     #[test]
     fn any_bytes_give_an_answer() {
         let mut x = 0x1234_5678_9abc_def1u64;
@@ -347,6 +384,7 @@ mod tests {
             if let Some(w) = Waiting::of(&args) {
                 let (told, _) = shape(&w, &around, &|id| id % 2 == 0);
                 free(&w, told, &around);
+                begins(&w, told);
             }
         }
     }

@@ -9,6 +9,9 @@ use crate::Sure;
 pub struct FutexWait {
     /// The call's arguments.
     pub call: Waiting,
+    /// Address of the lock that the word belongs to, where that is known to begin elsewhere (locks for readers and writers, whose waiters sleep
+    /// at two words of it), else of the word.
+    pub lock: u64,
     /// The word's value now; nothing if it cannot be read.
     pub word: Option<u32>,
     /// The word says that nobody holds the lock, or that there is something to be taken (a semaphore, a condition variable).

@@ -395,11 +395,12 @@ impl Watched {
             Shape::Join(id) => FutexKind::Join(self.owner(id, true).unwrap_or(Owner::Gone { tid: id })),
         };
         let free = futex::free(&call, shape, &around);
+        let lock = futex::begins(&call, shape);
         // The bytes around a word on a stack may look like anything.
         let (kind, sure) =
             if self.given_up(tid, &call, &around) { (FutexKind::GivenUp, Sure::Likely) } else { (kind, sure) };
         let key = self.key(&call, maps);
-        FutexWait { call, word: around.u32(0), free, kind, sure, key }
+        FutexWait { call, lock, word: around.u32(0), free, kind, sure, key }
     }
 
     /// What names the word of a wait. Without maps, all memory counts as the process' own.

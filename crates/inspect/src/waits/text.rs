@@ -51,7 +51,7 @@ impl Display for Wait {
         let limit = |timed: bool| if timed { ", with a time limit" } else { "" };
         match self {
             Wait::Running => f.write_str("nothing: it runs, or could"),
-            Wait::Futex(w) => write!(f, "{} at {:#x}{} ({})", w.kind, w.call.addr, limit(w.call.timed), w.sure),
+            Wait::Futex(w) => write!(f, "{} at {:#x}{} ({})", w.kind, w.lock, limit(w.call.timed), w.sure),
             Wait::Pipe { fd, direction, peers, named, .. } => {
                 let what = if *direction == Direction::Read { "bytes from" } else { "room in" };
                 let name = if *named { "named " } else { "" };
