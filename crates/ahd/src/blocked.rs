@@ -125,6 +125,11 @@ impl Ahd {
         let mut due = Vec::new();
         let told = self.told_blocked();
         for p in self.processes.values_mut() {
+            let fewer = p.threads.len() < std::mem::replace(&mut p.had, p.threads.len());
+            // Whoever has ended may have been the last one to wake the others.
+            if fewer && let Some(t) = p.threads.values_mut().filter(|t| t.told.is_none()).min_by_key(|t| t.still) {
+                t.judge = t.judge.min(t.still + hopeless);
+            }
             for t in p.threads.values_mut() {
                 t.involved = t.involved.filter(|by| told.contains(by));
                 if t.told.is_none() && t.involved.is_none() && t.still >= hopeless && t.still >= t.judge {
@@ -143,6 +148,7 @@ impl Ahd {
             let Some((pid, tid, still)) = next else {
                 break;
             };
+            let (tid, still) = self.survivor(pid, tid).unwrap_or((tid, still));
             // It may have been told just now, with another.
             if self.thread(pid, tid).is_none_or(|t| t.told.is_some() || t.involved.is_some()) {
                 continue;
@@ -164,6 +170,19 @@ impl Ahd {
             let case = self.case(pid, v);
             self.tell_all(vec![case], hand);
         }
+    }
+
+    /// Who is judged in the place of a first thread that has ended (`pthread_exit` in `main`), as that may have been the last one to wake others: of
+    /// those it left, the one that came to rest last, and how long it rests, if that is long enough.
+    fn survivor(&mut self, pid: i32, tid: i32) -> Option<(i32, Duration)> {
+        let hopeless = self.config.hopeless();
+        let p = self.processes.get_mut(&pid).filter(|_| pid == tid)?;
+        if p.dir.status(tid)?.state != b'Z' {
+            return None;
+        }
+        p.threads.get_mut(&tid)?.judge = Duration::MAX;
+        let left = p.threads.values().filter(|t| t.tid != tid && t.told.is_none() && t.involved.is_none());
+        left.map(|t| (t.tid, t.still)).min_by_key(|&(_, still)| still).filter(|&(_, still)| still >= hopeless)
     }
 
     /// Whether a wait is a hang. `late`: it has lasted for the limit.
@@ -480,7 +499,7 @@ impl Ahd {
         if shared == Some(true) {
             return None;
         }
-        let n = tids.len();
+        let n = asleep.len();
         let mut why = match n {
             1 => format!("process {pid} has one thread, which waits for another one: nobody is there to wake it"),
             _ => format!(
@@ -497,7 +516,7 @@ impl Ahd {
             why += &format!("; thread {t} {}", words(&wait));
             of = t;
         }
-        let others = tids.into_iter().filter(|&t| t != of).map(|t| (pid, t)).collect();
+        let others = asleep.into_iter().filter(|&t| t != of).map(|t| (pid, t)).collect();
         Some(Verdict { why, of, sure, others, cycle: Vec::new(), allowed: hopeless, joint: true })
     }
 

@@ -167,6 +167,8 @@ pub(crate) struct Process {
     /// For looking at waits; made when first needed.
     pub(crate) watched: Option<Watched>,
     pub(crate) queues: Queues,
+    /// Threads it had when waits were last judged.
+    pub(crate) had: usize,
     /// A thread could not be read: the list is out of date.
     stale: bool,
     /// Something that cannot be watched was told.
@@ -188,6 +190,7 @@ impl Process {
             marks: Marks::default(),
             watched: None,
             queues: Queues::default(),
+            had: 0,
             stale: true,
             troubled: false,
         };
