@@ -15,6 +15,7 @@ use crate::report::{Event, Hang, Kind, Times};
 use crate::sections::allowed_only;
 use crate::thread::{Burst, Since, Thread};
 use orbit_inspect::Sure;
+use orbit_inspect::stacks::Frame;
 use std::time::{Duration, Instant};
 
 /// A thread that is busy without hanging is examined less often, up to so many times its check value apart.
@@ -186,14 +187,22 @@ impl Ahd {
         if t.told.is_some() {
             return;
         }
-        let now = Instant::now();
-        t.told = Some((Kind::Busy, now));
-        let (began, usual) = (burst.began, t.history.usual());
-        let counted = t.counted(&p.dir, progress, check, usual);
         let does = if inside { "is inside the kernel" } else { "spins" };
         let threads = self.stacks.involve(vec![(pid, tid, does.into())], false);
-        let ms = |ns: u64| ns as f64 / 1e6;
         let stack = threads.first().map_or(&[][..], |t| &t.stack);
+        let leaves = on_its_way_out(stack);
+        let (check, usual) = match leaves {
+            Some(_) => (check.max(self.config.limit.as_nanos() as u64), None),
+            None => (check, t.history.usual()),
+        };
+        if progress < check {
+            (burst.examine, burst.exceeded) = (check, None);
+            return;
+        }
+        t.told = Some((Kind::Busy, Instant::now()));
+        let began = burst.began;
+        let counted = t.counted(&p.dir, progress, check, usual);
+        let ms = |ns: u64| ns as f64 / 1e6;
         let doing = match stack.first().filter(|_| inside) {
             Some(f) => format!("is inside a system call, of {f}, made by {}", place(stack)),
             None if inside => "is inside the kernel".into(),
@@ -201,9 +210,10 @@ impl Ahd {
         };
         let mut why =
             format!("thread {tid} {doing}: {:.0} ms of CPU without getting back to its main loop", ms(progress));
-        match usual {
-            Some(u) => why += &format!(", usually {:.3} ms", ms(u)),
-            None => why += &allowed_only(check),
+        match (&leaves, usual) {
+            (Some(function), _) => why += &allowed_once(check, function),
+            (None, Some(u)) => why += &format!(", usually {:.3} ms", ms(u)),
+            (None, None) => why += &allowed_only(check),
         }
         match calls {
             None if inside => {
@@ -242,6 +252,22 @@ impl Ahd {
 fn got_on(t: &Thread, call: Option<&Call>, limit: Duration) -> bool {
     let loops = matches!(t.points.habit(), Some(Habit::Events | Habit::Pool));
     call.is_some_and(|c| !loops || t.points.waits_in(c.nr) || t.still >= limit)
+}
+
+/// The function by which a thread ends its process, if it is in one.
+fn on_its_way_out(stack: &[Frame]) -> Option<String> {
+    // Of glibc and of Python.
+    const LEAVES: [&str; 7] =
+        ["exit", "__GI_exit", "__run_exit_handlers", "_dl_fini", "Py_FinalizeEx", "_Py_Finalize", "finalize_modules"];
+    // The compiler may have split them.
+    let name = |f: &Frame| f.function.as_deref().and_then(|name| name.split('.').next()).map(str::to_owned);
+    stack.iter().rev().filter_map(name).find(|name| LEAVES.contains(&name.as_str()))
+}
+
+/// Said of the measure there: what a process does once has no usual amount.
+fn allowed_once(check: u64, function: &str) -> String {
+    let ms = check as f64 / 1e6;
+    format!(", allowed {ms:.0} ms (it is on its way out, in {function}: what is done once has no usual amount)")
 }
 
 /// A burst is over.
