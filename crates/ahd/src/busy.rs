@@ -14,8 +14,8 @@ use crate::progress::Meter;
 use crate::report::{Event, Hang, Kind, Times};
 use crate::sections::allowed_only;
 use crate::thread::{Burst, Since, Thread};
-use orbit_inspect::Sure;
 use orbit_inspect::stacks::Frame;
+use orbit_inspect::{Memory, Sure};
 use std::time::{Duration, Instant};
 
 /// A thread that is busy without hanging is examined less often, up to so many times its check value apart.
@@ -203,8 +203,14 @@ impl Ahd {
         let began = burst.began;
         let counted = t.counted(&p.dir, progress, check, usual);
         let ms = |ns: u64| ns as f64 / 1e6;
+        let makes_call = stack.first().is_some_and(|f| called_at(pid, f.address));
+        let in_call = inside && makes_call;
         let doing = match stack.first().filter(|_| inside) {
-            Some(f) => format!("is inside a system call, of {f}, made by {}", place(stack)),
+            Some(f) if in_call => format!("is inside a system call, of {f}, made by {}", place(stack)),
+            Some(_) => format!(
+                "is inside the kernel again and again, in no long system call (page faults, signals, short calls), in {}",
+                place(stack)
+            ),
             None if inside => "is inside the kernel".into(),
             None => format!("spins in {}", place(stack)),
         };
@@ -216,6 +222,7 @@ impl Ahd {
             (None, None) => why += &allowed_only(check),
         }
         match calls {
+            None if inside && !in_call => why += "; nearly all of it lately inside the kernel",
             None if inside => {
                 why += "; nearly all of it lately inside the kernel, in one long call or one after the other"
             }
@@ -268,6 +275,16 @@ fn on_its_way_out(stack: &[Frame]) -> Option<String> {
 fn allowed_once(check: u64, function: &str) -> String {
     let ms = check as f64 / 1e6;
     format!(", allowed {ms:.0} ms (it is on its way out, in {function}: what is done once has no usual amount)")
+}
+
+/// Whether a thread whose program counter is here has just made, or is making, a system call: another one than that by which a signal's handler
+/// comes back, which is over at once.
+fn called_at(pid: i32, pc: u64) -> bool {
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    const SIGRETURN: u32 = libc::SYS_rt_sigreturn as u32;
+    // The number is loaded into the register just before.
+    let code = Memory::of(pid).bytes::<6>(pc.wrapping_sub(6)).unwrap_or_default();
+    code.ends_with(&SYSCALL) && !code.starts_with(&SIGRETURN.to_le_bytes())
 }
 
 /// A burst is over.
