@@ -224,15 +224,17 @@ fn wall_clock(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shap
     if w.expected == 2 && w.timed {
         return low_level(around, live);
     }
-    if w.expected == 0 && (condvar(around, -40, 16) || condvar(around, -44, 20)) {
+    // Condition variables begin at multiples of eight, and so do semaphores, of which it is the first word.
+    let even = w.addr & 7 == 0;
+    if w.expected == 0 && if even { condvar(around, -40, 16) } else { condvar(around, -44, 20) } {
         return (Shape::Condvar, Sure::Certain);
     }
     let waiters = around.u32(4).unwrap_or(0);
     let scope = around.u32(8).unwrap_or(1);
-    if w.expected == 0 && (1..1 << 20).contains(&waiters) && matches!(scope, 0 | 128) {
+    if even && w.expected == 0 && (1..1 << 20).contains(&waiters) && matches!(scope, 0 | 128) {
         return (Shape::Semaphore, Sure::Certain);
     }
-    if condvar_241(around, -32) || condvar_241(around, -36) {
+    if condvar_241(around, if even { -32 } else { -36 }) {
         return (Shape::Condvar, Sure::Likely);
     }
     (Shape::Unknown, Sure::Certain)
@@ -351,6 +353,16 @@ mod tests {
         }
         let w = Waiting { addr, op: 9 | REALTIME | PRIVATE, expected: 0, timed: false };
         (w, Around { before: Some(before), after: Some(after), id_of_thread: false })
+    }
+
+    #[test]
+    fn a_semaphore_behind_another_block_of_memory() {
+        // The allocator's size in front of it, and numbers of the block before that, look like a condition variable that began four bytes off.
+        let (w, around) = at(0x1000, &[(-44, 9), (-24, 7), (-8, 0x21), (4, 1)]);
+        assert!(condvar(&around, -44, 20), "as it stands");
+        assert_eq!(wall_clock(&w, &around, &|_| false), (Shape::Semaphore, Sure::Certain));
+        let (w, around) = at(0x1004, &[(-44, 9), (-24, 7), (-8, 0x21), (4, 1)]);
+        assert_eq!(wall_clock(&w, &around, &|_| false), (Shape::Condvar, Sure::Certain));
     }
 
     #[test]
