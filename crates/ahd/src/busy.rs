@@ -31,8 +31,12 @@ const FAULTS: u64 = 4;
 const LONG: u64 = 30_000_000;
 /// No wait point has this address.
 const LONG_EXIT: u64 = u64::MAX - 1;
-/// After a hang was told the thread is looked at again each time it used this much more.
+/// After a hang was told the thread is looked at again each time it used this much more, if its turn comes.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Looks again at threads that were told take at most this part of the time, all together,
+const BACK_SHARE: u32 = 20;
+/// and each at most so long: one that is back in its loop shows it as soon as it has a CPU.
+const BACK: Duration = Duration::from_millis(100);
 
 impl Ahd {
     /// A thread that used much CPU since the last look, or did before.
@@ -114,14 +118,20 @@ impl Ahd {
             return;
         }
         let first = *burst.exceeded.get_or_insert(now);
+        let told = t.told.is_some();
         if p.replaced() {
             self.renew(pid);
             return;
         }
-        if status.state != b'R' || !self.may_examine(pid, tid) {
+        if status.state != b'R' || !(if told { self.may_look_back() } else { self.may_examine(pid, tid) }) {
             return;
         }
+        let start = Instant::now();
         self.examine(pid, tid, check, first);
+        if told {
+            self.looked_back = (pid, tid);
+            self.look_back_from = Instant::now() + start.elapsed() * BACK_SHARE;
+        }
         self.did_stop(pid, tid);
     }
 
@@ -140,9 +150,10 @@ impl Ahd {
         let counted_passes = t.passes.counted();
         let usual = |nr| if counted_passes { points.takes_events(nr) } else { points.waits_in(nr) };
         let faults = p.dir.faults(tid);
-        let mut look = exam::look(tid, &file, &usual);
-        if let Look::Spins { .. } | Look::Kernel = look {
-            look = self.stacks.foresee((pid, tid), || exam::look(tid, &file, &usual));
+        let told = t.told.is_some();
+        let mut look = exam::look(tid, &file, if told { BACK } else { exam::PATIENCE }, &usual);
+        if let (Look::Spins { .. } | Look::Kernel, false) = (&look, told) {
+            look = self.stacks.foresee((pid, tid), || exam::look(tid, &file, exam::PATIENCE, &usual));
         }
         let Some(burst) = t.burst.as_mut() else {
             return;

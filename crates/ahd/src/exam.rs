@@ -3,7 +3,7 @@
 //! Owns: following one thread's system calls by ptrace for a short while. Promises: a thread that is inside the kernel is not stopped, for
 //! that could end its call early ([`place()`]): of one that was nowhere else for [`CPU`] that is said. Ends at the first call the thread
 //! usually waits in (of a healthy server that is after microseconds), else once the thread got [`CPU`] of CPU time, and
-//! at the latest after [`PATIENCE`]; signals that come in between are handed on; the thread is let go whatever happens,
+//! at the latest after the time given; signals that come in between are handed on; the thread is let go whatever happens,
 //! because the kernel ties the hold to the examining thread, and that one ends with the examination. Never collects an ended child: its
 //! status is for whoever started it. Refuses: threads that another program traces.
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// CPU time a thread must have had before it may be said to spin.
 const CPU: Duration = Duration::from_millis(30);
 /// Wall time after which a thread that got too little CPU is let go.
-const PATIENCE: Duration = Duration::from_millis(400);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(400);
 /// Other calls that stand for that CPU time: following them takes longer than making them.
 const CALLS: u32 = 1000;
 /// As long as calls come, the next one is waited for without sleeping.
@@ -39,10 +39,11 @@ pub(crate) enum Look {
     Refused(io::Error),
 }
 
-/// Follows a thread. `usual` says which calls are its main loop's. Blocks for twice [`PATIENCE`] at most.
-pub(crate) fn look(tid: i32, sched: &File, usual: &(dyn Fn(i64) -> bool + Sync)) -> Look {
+/// Follows a thread, for so long at most. `usual` says which calls are its main loop's. Blocks for [`PATIENCE`] more where it is not
+/// seen in its own code.
+pub(crate) fn look(tid: i32, sched: &File, patience: Duration, usual: &(dyn Fn(i64) -> bool + Sync)) -> Look {
     std::thread::scope(|s| {
-        let examiner = s.spawn(|| follow(tid, sched, usual));
+        let examiner = s.spawn(|| follow(tid, sched, patience, usual));
         examiner.join().unwrap_or(Look::Left)
     })
 }
@@ -69,7 +70,7 @@ fn stop(tid: i32) -> io::Result<Option<i32>> {
     Ok((pid != 0).then_some(status))
 }
 
-fn follow(tid: i32, sched: &File, usual: &dyn Fn(i64) -> bool) -> Look {
+fn follow(tid: i32, sched: &File, patience: Duration, usual: &dyn Fn(i64) -> bool) -> Look {
     let Some(before) = proc::sched(sched) else {
         return Look::Left;
     };
@@ -138,7 +139,7 @@ fn follow(tid: i32, sched: &File, usual: &dyn Fn(i64) -> bool) -> Look {
                 }
             }
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > patience {
             let ran = proc::sched(sched).map_or(0, |n| n.run.saturating_sub(before.run));
             return if u128::from(ran) >= CPU.as_nanos() { Look::Spins { calls } } else { Look::Starved };
         }

@@ -7,7 +7,7 @@
 use crate::Config;
 use crate::describe::Stacks;
 use crate::named::Sections;
-use crate::proc::{Call, gone};
+use crate::proc::{Call, gone, sched};
 use crate::progress::Source;
 use crate::report::{Event, Hang, Kind};
 use crate::shares::Shares;
@@ -33,6 +33,8 @@ const BEHIND: Duration = Duration::from_millis(5);
 /// CPU time for suspects in one look, and time, well below what the module may take for one. Those whose turn did not come get it in the next.
 const SUSPECTS: Duration = Duration::from_millis(300);
 const SUSPECTS_MOST: Duration = Duration::from_secs(2);
+/// Of the time that a look took beside its own work at most this counts as time in which the watcher was there: no more is waited for in one.
+const ATTENDED: Duration = Duration::from_secs(3);
 /// Looks are never further apart than this.
 const SLOWEST: Duration = Duration::from_secs(1);
 
@@ -61,13 +63,16 @@ pub struct Ahd {
     until: (Instant, Duration),
     /// It was over before all had their turn.
     unfinished: Cell<bool>,
-    /// CPU time of the last look, and its time.
-    worked: Duration,
+    /// Time of the last look, and how much of it the watcher was there: at work, or waiting for what it had begun, but not for a CPU.
     took: Duration,
+    attended: Duration,
     /// Where examinations begin: with the first thread that got none in the last look; and that of this one.
     examine_from: (i32, i32),
     not_examined: Option<(i32, i32)>,
     examined: bool,
+    /// The last thread that was examined after it was told, and when the next one may be.
+    pub(crate) looked_back: (i32, i32),
+    pub(crate) look_back_from: Instant,
     /// Who holds what, while it is looked at for many threads at a time.
     pub(crate) ends: Option<Ends>,
     /// Threads whose stacks were taken in this look while they slept, and the calls they slept in.
@@ -100,11 +105,13 @@ impl Ahd {
             last: None,
             until: (Instant::now(), Duration::ZERO),
             unfinished: Cell::new(false),
-            worked: Duration::ZERO,
             took: Duration::ZERO,
+            attended: Duration::ZERO,
             examine_from: (0, 0),
             not_examined: None,
             examined: false,
+            looked_back: (0, 0),
+            look_back_from: Instant::now(),
             ends: None,
             stopped: BTreeMap::new(),
             soon: None,
@@ -182,6 +189,30 @@ impl Ahd {
         true
     }
 
+    /// Whether a thread that was told to spin may be examined in this look: if no other one was, and as a small part of the time.
+    pub(crate) fn may_look_back(&mut self) -> bool {
+        let may = !self.examined && Instant::now() >= self.look_back_from;
+        self.examined |= may;
+        may
+    }
+
+    /// Suspects by their turn: those that were not told, from the one on that got none in the last look; then those that were told to spin, from
+    /// behind the last of them that was examined.
+    fn in_turn(&self, suspects: Vec<(i32, i32, Since)>) -> Vec<(i32, i32, Since)> {
+        let told = |&(pid, tid, _): &(i32, i32, Since)| {
+            self.processes.get(&pid).and_then(|p| p.threads.get(&tid)).is_some_and(|t| t.told.is_some())
+        };
+        let from = |mut list: Vec<(i32, i32, Since)>, first: (i32, i32)| {
+            list.sort_by_key(|&(pid, tid, _)| (pid, tid));
+            let at = list.partition_point(|&(pid, tid, _)| (pid, tid) < first);
+            list.rotate_left(at);
+            list
+        };
+        let (told, others): (Vec<_>, Vec<_>) = suspects.into_iter().partition(told);
+        let (pid, tid) = self.looked_back;
+        [from(others, self.examine_from), from(told, (pid, tid + 1))].concat()
+    }
+
     /// Hands on what was found so far.
     pub(crate) fn hand_over(&mut self, hand: &mut dyn FnMut(Event)) {
         self.events.drain(..).for_each(hand);
@@ -199,7 +230,7 @@ impl Ahd {
     /// most, and the time it takes to examine the last of them (at most 1 s): the rest has its turn in the next look.
     pub fn look(&mut self, hand: &mut dyn FnMut(Event)) {
         let now = Instant::now();
-        let cpu = cpu_time();
+        let (cpu, delayed) = (cpu_time(), delay());
         let passed = self.last.map_or(Duration::ZERO, |l| now - l);
         self.last = Some(now);
         self.soon = None;
@@ -235,8 +266,8 @@ impl Ahd {
             self.events.extend(self.named.forget(pid, &self.config.sections));
             self.events.push(Event::Left { pid });
         }
-        // A watcher that was held up itself has seen nothing meanwhile; one that was at work was not held up.
-        let counted = passed.min(self.spacing() * 2 + self.worked);
+        // A watcher that was held up itself has seen nothing meanwhile; one that was at work, or waited for its examiner, was not held up.
+        let counted = passed.min(self.spacing() * 2 + self.attended);
         let gap = passed.saturating_sub(self.spacing() * 2 + self.took);
         self.until = (now + SUSPECTS_MOST, cpu + SUSPECTS);
         self.unfinished.set(false);
@@ -263,24 +294,24 @@ impl Ahd {
         // What is found costs what it costs: looks are spaced out by what those cost that find nothing.
         let spent = (noted - cpu) + (read - rings) + cpu_time().saturating_sub(judged);
         self.price = (self.price * 7 + spent) / 8;
+        // Before the examinations, which are waited for.
+        if self.config.blocked {
+            self.judge_waits(passed, hand);
+        }
         if self.config.busy && !suspects.is_empty() {
             self.meters =
                 self.processes.values().flat_map(|p| p.threads.values()).filter(|t| t.meter.is_some()).count();
-            suspects.sort_by_key(|&(pid, tid, _)| (pid, tid));
-            let from = suspects.partition_point(|&(pid, tid, _)| (pid, tid) < self.examine_from);
-            suspects.rotate_left(from);
             self.examined = false;
-            for (pid, tid, since) in suspects {
+            for (pid, tid, since) in self.in_turn(suspects) {
                 self.suspect(pid, tid, since, now);
                 self.hand_over(hand);
             }
             self.examine_from = self.not_examined.take().unwrap_or(self.examine_from);
         }
-        if self.config.blocked {
-            self.judge_waits(passed, hand);
-        }
         self.hand_over(hand);
-        (self.worked, self.took) = (cpu_time().saturating_sub(cpu), now.elapsed());
+        self.took = now.elapsed();
+        let waited = delayed.zip(delay()).map_or(self.took, |(before, after)| after.saturating_sub(before));
+        self.attended = self.took.saturating_sub(waited).min(ATTENDED).max(cpu_time().saturating_sub(cpu));
     }
 
     /// Takes down how a thread fared; `true` if it may spin. The time since the last look: all, what counts of it, what nobody saw.
@@ -422,6 +453,12 @@ pub(crate) fn cpu_time() -> Duration {
     // SAFETY: `t` is a valid place for the answer.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) };
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
+/// Time for which the calling thread has waited for a CPU, where the kernel counts it.
+fn delay() -> Option<Duration> {
+    let file = std::fs::File::open("/proc/thread-self/schedstat").ok()?;
+    Some(Duration::from_nanos(sched(&file)?.wait))
 }
 
 /// Descriptors that may be kept for counters: a third of what this process may open.
