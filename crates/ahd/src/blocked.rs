@@ -87,12 +87,13 @@ impl Ahd {
         if self.rings.is_none() {
             self.rings = RingWatch::new(&self.pids()).ok();
         }
-        self.ring_due = false;
-        let found = self.rings.as_mut().map(RingWatch::scan).unwrap_or_default();
+        let found = self.rings.as_mut().map(RingWatch::scan);
+        // Without a scan it stays due.
+        self.ring_due = found.is_none();
         self.next_scan = now + (cpu_time().saturating_sub(cpu) * SCAN_SHARE).min(SCAN_SLOWEST);
         // A thread waits for one lock at a time: as long as all do, it is the same ring.
         let told = |m: &Member| self.thread(m.pid, m.tid).is_none_or(|t| t.in_ring);
-        let new: Vec<Ring> = found.into_iter().filter(|ring| !ring.members.iter().all(told)).collect();
+        let new: Vec<Ring> = found.into_iter().flatten().filter(|ring| !ring.members.iter().all(told)).collect();
         for (i, some) in new.chunks(TOLD_TOGETHER).enumerate() {
             if i > 0 && self.spent() {
                 // The next scan finds the rest.

@@ -68,12 +68,18 @@ pub struct RingWatch {
 }
 
 impl RingWatch {
-    /// For these processes. Fails if one of them is not there.
+    /// For these processes; one that is not there is left out. Fails if one of them cannot be looked into.
     pub fn new(pids: &[i32]) -> Result<RingWatch, Error> {
         let mut pids = pids.to_vec();
         pids.sort_unstable();
         pids.dedup();
-        let watched = pids.iter().map(|&p| Watched::new(p)).collect::<Result<_, _>>()?;
+        let mut watched = Vec::new();
+        for pid in pids {
+            match Watched::new(pid) {
+                Err(Error::Gone { .. }) => {}
+                of_one => watched.push(of_one?),
+            }
+        }
         Ok(RingWatch { watched, suspected: 0 })
     }
 
@@ -212,6 +218,15 @@ mod tests {
             sure: Sure::Certain,
         };
         (tid, m)
+    }
+
+    #[test]
+    fn one_that_has_ended_keeps_nobody_from_being_watched() {
+        let mut child = std::process::Command::new("true").spawn().expect("a child");
+        child.wait().expect("its end");
+        let own = std::process::id() as i32;
+        let watch = RingWatch::new(&[child.id() as i32, own]).expect("a watch");
+        assert_eq!(watch.watched.iter().map(Watched::pid).collect::<Vec<_>>(), [own]);
     }
 
     #[test]
