@@ -5,6 +5,9 @@
 //! which every thread waits for another) after a second; a lock that is held too long after the limit. Refuses: waits with a time limit, rings through
 //! such a wait, waits at a thread's usual place (but for [`crate::standstill`]), and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
 
+mod turns;
+pub(crate) use turns::price_of;
+
 use crate::Ahd;
 use crate::at_lock::AtLock;
 use crate::common_memory::shares_memory;
@@ -20,20 +23,14 @@ use crate::watch::cpu_time;
 use orbit_inspect::Sure;
 use orbit_inspect::rings::{Member, Ring, RingWatch};
 use orbit_inspect::waits::{Ends, FutexKind, FutexWait, Owner, Wait, Watched, stays_lost};
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// A suspected lost wake-up must stay so for this long more.
 const STAYS: Duration = Duration::from_millis(60);
-/// A wait that was excused is judged again after this time.
-const AGAIN: Duration = Duration::from_secs(1);
 /// Scans for rings take at most this part of the time.
 const SCAN_SHARE: u32 = 300;
 /// Scans are never further apart than this.
 const SCAN_SLOWEST: Duration = Duration::from_secs(3);
-/// Waits judged in one tick at most; fewer if that takes more than this part of the time.
-const JUDGED_A_TICK: usize = 16;
-const JUDGE_SHARE: u32 = 400;
 /// Hangs whose stacks are taken together, which costs little more than those of one.
 pub(crate) const TOLD_TOGETHER: usize = 128;
 /// Threads followed from a waiter to the last holder.
@@ -114,65 +111,6 @@ impl Ahd {
         self.case(first.pid, Verdict { why, of, sure: ring.sure, others, cycle, allowed, joint: true })
     }
 
-    /// Judges the waits of threads that have been still for long enough: in turns one that came to rest last and one that rests
-    /// longest. `passed`: time since the last look.
-    pub(crate) fn judge_waits(&mut self, passed: Duration, hand: &mut dyn FnMut(Event)) {
-        let (hopeless, limit) = (self.config.hopeless(), self.config.limit);
-        let slices = |tid: i32| match self.processes.values().find_map(|p| p.threads.get(&tid)) {
-            Some(t) => Some(t.sched.slices),
-            None => proc::sched(&std::fs::File::open(format!("/proc/{tid}/schedstat")).ok()?).map(|s| s.slices),
-        };
-        self.shares.keep_up(slices);
-        let mut due = Vec::new();
-        let told = self.told_blocked();
-        for p in self.processes.values_mut() {
-            let fewer = p.threads.len() < std::mem::replace(&mut p.had, p.threads.len());
-            // Whoever has ended may have been the last one to wake the others.
-            if fewer && let Some(t) = p.threads.values_mut().filter(|t| t.told.is_none()).min_by_key(|t| t.still) {
-                t.judge = t.judge.min(t.still + hopeless);
-            }
-            for t in p.threads.values_mut() {
-                t.involved = t.involved.filter(|by| told.contains(by));
-                if t.told.is_none() && t.involved.is_none() && t.still >= hopeless && t.still >= t.judge {
-                    due.push((p.pid, t.tid, t.still));
-                }
-            }
-        }
-        due.sort_by_key(|&(.., still)| still);
-        let mut due = std::collections::VecDeque::from(due);
-        let cpu = cpu_time();
-        for i in 0..JUDGED_A_TICK {
-            if i > 0 && self.spent() || i > 1 && cpu_time().saturating_sub(cpu) > passed / JUDGE_SHARE {
-                break;
-            }
-            let next = if i % 2 == 0 { due.pop_front() } else { due.pop_back() };
-            let Some((pid, tid, still)) = next else {
-                break;
-            };
-            let (tid, still) = self.survivor(pid, tid).unwrap_or((tid, still));
-            // It may have been told just now, with another.
-            if self.thread(pid, tid).is_none_or(|t| t.told.is_some() || t.involved.is_some()) {
-                continue;
-            }
-            let verdict = self.verdict(pid, tid, still >= limit);
-            // It may have got on since the look began, or whoever it waited for while that one was looked for: then it only lacks a CPU by now.
-            let verdict = verdict.filter(|_| self.rests(pid, tid).is_some());
-            // Whoever waits for a thread of a hang that was told waits in the same hang.
-            let of_told = |&(p, t): &(i32, i32)| self.thread(p, t).is_some_and(|t| t.in_ring || t.involved.is_some());
-            let verdict = verdict.filter(|v| !v.cycle.is_empty() || !v.others.iter().any(of_told));
-            let Some(t) = self.processes.get_mut(&pid).and_then(|p| p.threads.get_mut(&tid)) else {
-                continue;
-            };
-            let Some(v) = verdict else {
-                // Now and then up to the limit, and at the limit; a usual wait less and less often.
-                t.judge = if still < limit { limit.min(still * 2) } else { still + AGAIN.max(still / 4) };
-                continue;
-            };
-            let case = self.case(pid, v);
-            self.tell_all(vec![case], hand);
-        }
-    }
-
     /// Who is judged in the place of a first thread that has ended (`pthread_exit` in `main`), as that may have been the last one to wake others: of
     /// those it left, the one that came to rest last, and how long it rests, if that is long enough.
     fn survivor(&mut self, pid: i32, tid: i32) -> Option<(i32, Duration)> {
@@ -200,8 +138,11 @@ impl Ahd {
         }
         let caught = handlers(pid, &status, true);
         let astray = late && astray(p, tid, &call);
-        let wait = p.waits()?.wait_of(tid);
         let strange = late && p.threads.get(&tid)?.points.away(&call);
+        if turns::for_a_process(&call, &p.dir) {
+            return self.standstill(pid, tid);
+        }
+        let wait = self.wait_of(pid, tid)?;
         let allowed = if late { self.config.limit } else { self.config.hopeless() };
         let only = |sure, why: String| {
             Some(Verdict { why, of: tid, sure, others: Vec::new(), cycle: Vec::new(), allowed, joint: false })
@@ -371,7 +312,7 @@ impl Ahd {
     fn queue_stands(&mut self, pid: i32, tid: i32, wait: &FutexWait) -> bool {
         let wanted = self.config.limit / 2;
         let Some(p) = self.processes.get_mut(&pid) else { return false };
-        let Some(waiters) = p.waits().map(|watched| watched.queue(wait)) else { return false };
+        let waiters = p.asleep_at(wait);
         p.queues.stands(wait.call.addr, tid, &waiters, Instant::now()) >= wanted
     }
 
@@ -450,15 +391,18 @@ impl Ahd {
     /// How far it can be trusted that no other process holds the end of the pipe that would end this wait.
     fn deserted(&mut self, pid: i32, tid: i32, wait: &Wait) -> Sight {
         let sight = sight(&[pid]);
-        // Whoever has just received it was passed by when the holders were looked for.
-        if sight != Sight::Doubtful && self.wait_of(pid, tid).as_ref() != Some(wait) {
-            return Sight::Doubtful;
+        if sight == Sight::Doubtful {
+            return sight;
         }
-        sight
+        // Whoever has just received it was passed by when the holders were looked for.
+        let before = self.ends.take();
+        let same = self.wait_of(pid, tid).as_ref() == Some(wait);
+        self.ends = before;
+        if same { sight } else { Sight::Doubtful }
     }
 
     /// Whether every thread of the process waits, without a time limit, for another one: then nobody is left to wake any.
-    fn all_wait(&mut self, pid: i32, tid: i32) -> Option<Verdict> {
+    fn each_waits(&mut self, pid: i32, tid: i32) -> Option<Verdict> {
         let hopeless = self.config.hopeless();
         let p = self.processes.get_mut(&pid)?;
         // Those who wait for members of a ring that was told wait with it.
@@ -537,12 +481,6 @@ impl Ahd {
 
     fn thread_mut(&mut self, pid: i32, tid: i32) -> Option<&mut Thread> {
         self.processes.get_mut(&pid)?.threads.get_mut(&tid)
-    }
-
-    /// Threads that were told to be blocked and still are.
-    fn told_blocked(&self) -> BTreeSet<i32> {
-        let threads = self.processes.values().flat_map(|p| p.threads.values());
-        threads.filter(|t| matches!(t.told, Some((Kind::Blocked, _)))).map(|t| t.tid).collect()
     }
 
     /// A hang from now on; tells nothing yet.

@@ -8,10 +8,10 @@
 //! wait with a time limit, memory it shares, a file system that is served through the pipe; sets where a hang was told already.
 
 use crate::Ahd;
-use crate::blocked::{Verdict, frozen};
+use crate::blocked::{Verdict, frozen, price_of};
 use crate::common_memory::shares_memory;
 use crate::describe::words;
-use crate::proc::{self, Call, Dir, Sched};
+use crate::proc::{self, Dir, Sched};
 use crate::report::Edge;
 use crate::sight::{Sight, sight};
 use crate::signals::{Handlers, handlers};
@@ -21,7 +21,7 @@ use orbit_linux::{pidfd, poll};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Processes of a set.
 const PROCESSES: usize = 32;
@@ -43,9 +43,18 @@ impl Ahd {
     /// Whether this thread and those of other processes wait for each other, and nobody is left to wake them.
     pub(crate) fn standstill(&mut self, pid: i32, tid: i32) -> Option<Verdict> {
         let call = self.processes.get(&pid)?.dir.call(tid).ok()??;
-        if !waits_for_process(&call) {
+        let start = Instant::now();
+        if !waits_for_process(call.nr) || start < self.processes.get(&pid)?.ask_others_from {
             return None;
         }
+        let verdict = self.stands_still(pid, tid);
+        if let (None, Some(p)) = (&verdict, self.processes.get_mut(&pid)) {
+            p.ask_others_from = Instant::now() + price_of(start.elapsed());
+        }
+        verdict
+    }
+
+    fn stands_still(&mut self, pid: i32, tid: i32) -> Option<Verdict> {
         let all = self.closed_set(pid)?;
         let cycle = cycle(&all, all.iter().position(|m| m.tid == tid)?)?;
         let pids: BTreeSet<i32> = all.iter().map(|m| m.pid).collect();
@@ -139,7 +148,7 @@ impl Ahd {
                 return None;
             }
             let call = p.dir.call(tid).ok()??;
-            if call.nr != libc::SYS_futex && !waits_for_process(&call) {
+            if call.nr != libc::SYS_futex && !waits_for_process(call.nr) {
                 return None;
             }
             sleeping.push((tid, t.sched));
@@ -200,9 +209,9 @@ impl Ahd {
 }
 
 /// Whether a call may wait for another process, and for nothing else once it is known what its descriptor is.
-fn waits_for_process(call: &Call) -> bool {
+pub(crate) fn waits_for_process(nr: i64) -> bool {
     matches!(
-        call.nr,
+        nr,
         libc::SYS_read
             | libc::SYS_readv
             | libc::SYS_recvfrom

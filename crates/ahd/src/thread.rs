@@ -35,6 +35,8 @@ pub(crate) struct Thread {
     pub(crate) tid: i32,
     file: Option<File>,
     pub(crate) sched: Sched,
+    /// The call it was found asleep in, if in one, and what it had run at the look of that: as long as this is the same so is the call.
+    asleep: Option<((u64, u64), Option<Call>)>,
     /// CPU time it used between the last two looks, ns.
     pub(crate) ran: u64,
     /// For how long it has not run, by looks: what it is judged by. Time in which the watcher was held up does not count.
@@ -87,6 +89,7 @@ impl Thread {
             tid,
             file: keep.then_some(file),
             sched,
+            asleep: None,
             ran: 0,
             still: Duration::ZERO,
             rest: Instant::now(),
@@ -121,6 +124,30 @@ impl Thread {
             wait: now.wait.saturating_sub(was.wait),
             slices: now.slices.saturating_sub(was.slices),
         })
+    }
+
+    /// The call it sleeps in, read once a wait: to leave it the thread must be put on a CPU. What changes between two looks shows in the second.
+    pub(crate) fn asleep_in(&mut self, dir: &Dir) -> Option<Call> {
+        if let Some(call) = self.known_call() {
+            return call;
+        }
+        self.found_in(dir.call(self.tid).ok().flatten())
+    }
+
+    /// The same if it is known already.
+    pub(crate) fn known_call(&self) -> Option<Option<Call>> {
+        self.asleep.filter(|(had, _)| *had == self.had()).map(|(_, call)| call)
+    }
+
+    /// Takes down the call it was found in after the look began.
+    pub(crate) fn found_in(&mut self, call: Option<Call>) -> Option<Call> {
+        self.asleep = Some((self.had(), call));
+        call
+    }
+
+    /// CPU time and times put on a CPU.
+    pub(crate) fn had(&self) -> (u64, u64) {
+        (self.sched.run, self.sched.slices)
     }
 
     /// Forgets all habits, as after exec.
@@ -169,6 +196,12 @@ pub(crate) struct Process {
     pub(crate) queues: Queues,
     /// Threads it had when waits were last judged.
     pub(crate) had: usize,
+    /// A thread that may have been able to wake all others when that was asked last.
+    pub(crate) waker: Option<i32>,
+    /// When all of its threads may be asked again what they wait for.
+    pub(crate) ask_all_from: Instant,
+    /// When it may be asked again whether it and other processes wait for each other.
+    pub(crate) ask_others_from: Instant,
     /// A thread could not be read: the list is out of date.
     stale: bool,
     /// Something that cannot be watched was told.
@@ -191,6 +224,9 @@ impl Process {
             watched: None,
             queues: Queues::default(),
             had: 0,
+            waker: None,
+            ask_all_from: Instant::now(),
+            ask_others_from: Instant::now(),
             stale: true,
             troubled: false,
         };

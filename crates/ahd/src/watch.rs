@@ -77,6 +77,10 @@ pub struct Ahd {
     pub(crate) ends: Option<Ends>,
     /// Threads whose stacks were taken in this look while they slept, and the calls they slept in.
     pub(crate) stopped: BTreeMap<i32, Call>,
+    /// The same for the waits judged one after the other, and since when.
+    pub(crate) kept_ends: Option<(Instant, Ends)>,
+    /// When waits are judged again.
+    pub(crate) judge_from: Instant,
     /// Time from the last look to one out of turn.
     soon: Option<Duration>,
     /// Where looks at waits begin: with the first thread that got none in the last tick.
@@ -114,6 +118,8 @@ impl Ahd {
             look_back_from: Instant::now(),
             ends: None,
             stopped: BTreeMap::new(),
+            kept_ends: None,
+            judge_from: Instant::now(),
             soon: None,
             look_from: (0, 0),
             ticks: 0,
@@ -369,6 +375,7 @@ impl Ahd {
             }
             match p.dir.call(tid) {
                 Ok(Some(call)) => {
+                    t.found_in(Some(call));
                     t.points.seen(&call, t.sched.slices, &p.dir);
                     if resting && call.nr == libc::SYS_futex {
                         self.ring_due = true;

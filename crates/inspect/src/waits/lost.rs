@@ -14,7 +14,7 @@ impl Watched {
         let calls = self.futex_calls(None);
         let shared = matches!(wait.key, Key::Shared { .. });
         let maps = shared.then(|| Maps::of(self.pid()).unwrap_or_default());
-        let near = near(wait);
+        let near = wait.span();
         let mut here = Vec::new();
         for (tid, call) in calls {
             if self.key(&call, maps.as_ref()).near(&wait.key, near) {
@@ -32,9 +32,11 @@ impl Watched {
     }
 }
 
-/// How far from its word others sleep at the same lock: the writers and readers of one sleep at two words, side by side.
-fn near(wait: &FutexWait) -> u64 {
-    if matches!(wait.kind, FutexKind::RwLock { .. }) { 4 } else { 0 }
+impl FutexWait {
+    /// How far from its word, in bytes, others sleep at the same lock: the writers and readers of one sleep at two words, side by side.
+    pub fn span(&self) -> u64 {
+        if matches!(self.kind, FutexKind::RwLock { .. }) { 4 } else { 0 }
+    }
 }
 
 /// The other processes that have this memory mapped; nothing if a relative may not be looked into, which may have it by `fork`.

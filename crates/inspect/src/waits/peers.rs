@@ -10,6 +10,7 @@ use crate::{Memory, procfs};
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::time::{Duration, Instant};
 
 /// Which way the waiting side of a pipe goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,7 @@ pub struct Ends {
     held: Option<HashMap<String, Vec<(i32, u32)>>>,
     /// The sockets of each network namespace.
     pub(super) sockets: HashMap<String, socket::Table>,
+    pub(super) price: Duration,
 }
 
 impl Ends {
@@ -36,12 +38,19 @@ impl Ends {
         self.holders(&format!("socket:[{ino}]"), None)
     }
 
+    /// Time that reading it took so far; none as long as nothing was asked for.
+    pub fn price(&self) -> Duration {
+        self.price
+    }
+
     /// Processes that have a descriptor with this link, sorted; with `writable`, only such as may be written to (or not).
     pub(super) fn holders(&mut self, link: &str, writable: Option<bool>) -> Vec<i32> {
         if !nameless(link) {
             return holders(link, writable);
         }
+        let began = Instant::now();
         let held = self.held.get_or_insert_with(all_held);
+        self.price += began.elapsed();
         let may = |mode: u32| writable.is_none_or(|w| mode & need(w) != 0);
         let all = held.get(link).into_iter().flatten();
         let mut pids: Vec<i32> = all.filter(|&&(_, mode)| may(mode)).map(|&(pid, _)| pid).collect();

@@ -9,13 +9,16 @@ use crate::procfs;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Instant;
 
 /// Bytes read of one socket table.
 const TABLE: u64 = 64 << 20;
 
 /// The wait of a thread for a socket, with what can be found out of its other side.
 pub(super) fn wait(tid: i32, fd: i32, ino: u64, call: &'static str, ends: &mut Ends) -> Wait {
+    let began = Instant::now();
     let (local, remote, others) = ends.sockets(tid).other_side(tid, ino).unwrap_or_default();
+    ends.price += began.elapsed();
     let mut peers: Vec<i32> = others.iter().flat_map(|ino| ends.holders(&format!("socket:[{ino}]"), None)).collect();
     peers.sort_unstable();
     peers.dedup();
