@@ -4,6 +4,8 @@
 //! suspicious reads `schedstat` of each thread and little else; looks are spaced out if they cost more than a hundredth
 //! of the time. What makes a hang is decided in [`crate::busy`] and [`crate::blocked`].
 
+mod budget;
+
 use crate::Config;
 use crate::describe::Stacks;
 use crate::named::Sections;
@@ -177,46 +179,6 @@ impl Ahd {
             return self.config.period;
         }
         self.config.period.max((self.price * 100).min(SLOWEST))
-    }
-
-    /// Whether the time for suspects in this look is over. To be asked while one waits for its turn, and not before the first.
-    pub(crate) fn spent(&self) -> bool {
-        let spent = Instant::now() >= self.until.0 || cpu_time() >= self.until.1;
-        self.unfinished.set(self.unfinished.get() || spent);
-        spent
-    }
-
-    /// Whether this thread may be examined in this look: of those that are to be, one always is.
-    pub(crate) fn may_examine(&mut self, pid: i32, tid: i32) -> bool {
-        if std::mem::replace(&mut self.examined, true) && self.spent() {
-            self.not_examined.get_or_insert((pid, tid));
-            return false;
-        }
-        true
-    }
-
-    /// Whether a thread that was told to spin may be examined in this look: if no other one was, and as a small part of the time.
-    pub(crate) fn may_look_back(&mut self) -> bool {
-        let may = !self.examined && Instant::now() >= self.look_back_from;
-        self.examined |= may;
-        may
-    }
-
-    /// Suspects by their turn: those that were not told, from the one on that got none in the last look; then those that were told to spin, from
-    /// behind the last of them that was examined.
-    fn in_turn(&self, suspects: Vec<(i32, i32, Since)>) -> Vec<(i32, i32, Since)> {
-        let told = |&(pid, tid, _): &(i32, i32, Since)| {
-            self.processes.get(&pid).and_then(|p| p.threads.get(&tid)).is_some_and(|t| t.told.is_some())
-        };
-        let from = |mut list: Vec<(i32, i32, Since)>, first: (i32, i32)| {
-            list.sort_by_key(|&(pid, tid, _)| (pid, tid));
-            let at = list.partition_point(|&(pid, tid, _)| (pid, tid) < first);
-            list.rotate_left(at);
-            list
-        };
-        let (told, others): (Vec<_>, Vec<_>) = suspects.into_iter().partition(told);
-        let (pid, tid) = self.looked_back;
-        [from(others, self.examine_from), from(told, (pid, tid + 1))].concat()
     }
 
     /// Hands on what was found so far.

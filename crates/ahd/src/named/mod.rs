@@ -195,11 +195,10 @@ impl Ahd {
                 if self.config.busy {
                     self.watch_busy(pid, tid, run, &mut s, now);
                 }
-            } else if waits && still >= s.judge && stacks > 0 {
+            } else if waits && still >= s.judge && stacks > 0 && (stacks == WAITING_A_TICK || !self.spent()) {
                 stacks -= 1;
                 s.judge = still + Duration::from_secs(1).max(still / 4);
                 self.watch_blocked(pid, tid, now);
-                stacks = if self.spent() { 0 } else { stacks };
             }
             self.named.suspects.insert((pid, tid), s);
             self.hand_over(hand);
