@@ -65,10 +65,12 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	u32 from = parent->tgid, to = child->tgid;
 	if (from != to) {
 		struct listed *l = bpf_map_lookup_elem(&pids, &from);
-		if (l && (l->mask & l->follow)) {
-			struct listed inherited = { l->mask & l->follow, l->follow };
-			bpf_map_update_elem(&pids, &to, &inherited, BPF_ANY);
-		}
+		u64 mask = l ? l->mask & l->follow : 0;
+		struct listed inherited = { mask, mask };
+		if (!mask)
+			bpf_map_delete_elem(&pids, &to);  // of an earlier process of this number, whose end nobody heard
+		else if (bpf_map_update_elem(&pids, &to, &inherited, BPF_ANY))
+			not_listed(mask);
 	}
 	life(STARTED, to, child->pid, from, from == to);
 	return 0;

@@ -34,7 +34,8 @@ struct sub {
 	u64 taken;                 // events that the subscriber took
 	u64 sent;                  // events put into the ring
 	u64 lost;                  // events that passed and found no room
-	u64 spare[4];
+	u64 unlisted;              // processes made by listed ones that found no room in `pids`
+	u64 spare[3];
 };
 _Static_assert(sizeof(struct sub) == 192, "layout.rs");
 
@@ -56,7 +57,8 @@ _Static_assert(sizeof(struct cpu) == 64, "layout.rs");
 struct event { u64 time, subs; u32 kind, pid, tid, cpu; u64 values[4]; };
 _Static_assert(sizeof(struct event) == 64, "layout.rs");
 
-// Subscriptions that a process is listed for, and those of them that its children inherit.
+// Subscriptions that a process is listed for, and those of them that its children inherit. Gone with the process: while a
+// subscription is bound to processes, process_fork and process_exit are attached.
 struct listed { u64 mask, follow; };
 
 struct thread_call { u64 time, nr, arg0, classes; };
@@ -201,6 +203,22 @@ static __noinline int charge(u64 mask, long sent, long lost)
 			break;
 		__sync_fetch_and_add(&s->sent, sent);
 		__sync_fetch_and_add(&s->lost, lost);
+	}
+	return 0;
+}
+
+// Counts a process that the subscriptions in `mask` were to follow, and for which there was no room.
+static __noinline int not_listed(u64 mask)
+{
+	for (int i = 0; i < SUBS; i++) {
+		if (!mask)
+			break;
+		u32 n = lowest(mask) & 63;
+		mask &= mask - 1;
+		struct sub *s = bpf_map_lookup_elem(&subs, &n);
+		if (!s)
+			break;
+		__sync_fetch_and_add(&s->unlisted, 1);
 	}
 	return 0;
 }

@@ -130,4 +130,6 @@ pub struct Counts {
     pub waiting: u64,
     /// Those that found the queue full.
     pub lost: u64,
+    /// Processes that listed ones made and that could not be listed in their turn (room for 16,384): their events are not among these.
+    pub unlisted: u64,
 }

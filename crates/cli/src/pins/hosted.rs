@@ -156,10 +156,10 @@ impl Hosted {
         };
         let modules: Vec<Value> = self.lock().iter().map(of_entry).collect();
         let loaded = pins.iter().filter(|pin| pin.loaded).map(|pin| {
-            let Counts { passed, due, delivered, waiting, lost } = pin.counts;
+            let Counts { passed, due, delivered, waiting, lost, unlisted } = pin.counts;
             json!({
                 "pin": pin.name, "users": pin.users, "passed": passed, "due": due, "delivered": delivered,
-                "waiting": waiting, "lost": lost,
+                "waiting": waiting, "lost": lost, "unlisted": unlisted,
             })
         });
         let loaded: Vec<Value> = loaded.collect();

@@ -6,13 +6,16 @@
 
 use super::{
     dispatcher::Source,
-    layout::{Cpu, Listed, MAX_CPUS, OWN, SUBS, Seen, Sub, Table},
+    kernel::failed,
+    layout::{Cpu, LISTED, Listed, MAX_CPUS, OWN, SUBS, Seen, Sub, Table},
     subscription::{Subscription, lock},
 };
 use crate::{command::CpuState, error::PinError, event::Event, filter::Who};
 use aya::maps::{HashMap as PidMap, MapData, RingBuf};
+use orbit_linux::procfs;
 use std::{
     collections::{HashMap, VecDeque},
+    io,
     os::fd::{AsFd, AsRawFd, RawFd},
     ptr::NonNull,
     sync::{
@@ -139,6 +142,7 @@ impl Flow {
             (&row.taken, 0),
             (&row.sent, 0),
             (&row.lost, 0),
+            (&row.unlisted, 0),
         ] {
             word.store(value, Relaxed);
         }
@@ -156,9 +160,7 @@ impl Flow {
             table.everyone.fetch_or(1 << slot, SeqCst);
         } else {
             table.everyone.fetch_and(!(1 << slot), SeqCst);
-            for pid in sub.pids() {
-                self.list(pid, slot, true, filter.follow);
-            }
+            sub.list_all().inspect_err(|_| self.deactivate(sub))?;
         }
         table.active[sub.kind as usize].fetch_or(1 << slot, SeqCst);
         Ok(())
@@ -178,37 +180,55 @@ impl Flow {
         let listed: Vec<(u32, Listed)> =
             pids.iter().flatten().filter(|(_, listed)| listed.mask & (1 << slot) != 0).collect();
         for (pid, listed) in listed {
-            store(&mut pids, pid, Listed { mask: listed.mask & !(1 << slot), follow: listed.follow & !(1 << slot) });
+            lessen(&mut pids, pid, Listed { mask: listed.mask & !(1 << slot), follow: listed.follow & !(1 << slot) });
         }
         slots.granted -= u64::from(sub.filter.queue);
         slots.owner[slot] = None;
         slots.free.push_back(slot);
     }
 
-    /// Lists a process for a slot, or takes it off.
-    pub(crate) fn list(&self, pid: u32, slot: usize, on: bool, follow: bool) {
+    /// Lists a process for a slot. `process_exit` is attached by now, and takes the row away with the process.
+    pub(crate) fn list(&self, pid: u32, slot: usize, follow: bool) -> Result<(), PinError> {
         let mut pids = lock(&self.pids);
         let mut listed = pids.get(&pid, 0).unwrap_or_default();
         let bit = 1u64 << slot;
-        listed.mask = if on { listed.mask | bit } else { listed.mask & !bit };
-        listed.follow = if on && follow { listed.follow | bit } else { listed.follow & !bit };
-        store(&mut pids, pid, listed);
+        listed.mask |= bit;
+        listed.follow = if follow { listed.follow | bit } else { listed.follow & !bit };
+        let what = format!("listing process {pid} for the kernel programs, which have room for {LISTED}");
+        pids.insert(pid, listed, 0).map_err(|error| failed(&what, error))?;
+        // Its end may have come before the row.
+        if ended(pid) {
+            let _ = pids.remove(&pid);
+        }
+        Ok(())
+    }
+
+    /// Takes a process off a slot's list.
+    pub(crate) fn unlist(&self, pid: u32, slot: usize) {
+        let mut pids = lock(&self.pids);
+        let Ok(listed) = pids.get(&pid, 0) else { return };
+        let bit = 1u64 << slot;
+        lessen(&mut pids, pid, Listed { mask: listed.mask & !bit, follow: listed.follow & !bit });
     }
 
     /// Marks a process as the core's own: subscriptions to everyone do not see it.
     pub(crate) fn mark_own(&self, pid: u32, own: bool) {
         let mut pids = lock(&self.pids);
-        let mut listed = pids.get(&pid, 0).unwrap_or_default();
-        listed.mask = if own { listed.mask | OWN } else { listed.mask & !OWN };
-        store(&mut pids, pid, listed);
+        let listed = pids.get(&pid, 0).unwrap_or_default();
+        if own {
+            // Where there is no room the core sees itself, which is no harm but noise.
+            let _ = pids.insert(pid, Listed { mask: listed.mask | OWN, ..listed }, 0);
+        } else {
+            lessen(&mut pids, pid, Listed { mask: listed.mask & !OWN, ..listed });
+        }
     }
 
     pub(crate) fn took(&self, slot: usize, n: u64) {
         self.tables.subs.get(slot).taken.fetch_add(n, Relaxed);
     }
 
-    /// Passed, due, sent and lost of a slot.
-    pub(crate) fn counts(&self, slot: usize) -> (u64, u64, u64, u64) {
+    /// Passed, due, sent, lost and unlisted of a slot.
+    pub(crate) fn counts(&self, slot: usize) -> (u64, u64, u64, u64, u64) {
         let row = self.tables.subs.get(slot);
         let (mut passed, mut due) = (0, 0);
         for cpu in 0..self.cpus {
@@ -216,7 +236,7 @@ impl Flow {
             passed += seen.passed.load(Relaxed);
             due += seen.due.load(Relaxed);
         }
-        (passed, due, row.sent.load(Relaxed), row.lost.load(Relaxed))
+        (passed, due, row.sent.load(Relaxed), row.lost.load(Relaxed), row.unlisted.load(Relaxed))
     }
 
     /// What is known of each CPU.
@@ -241,9 +261,27 @@ impl Flow {
     }
 }
 
-fn store(pids: &mut PidMap<MapData, u32, Listed>, pid: u32, listed: Listed) {
-    // A process that is listed for nothing needs no row; a full table leaves the process unlisted, which its counts show.
-    let _ = if listed.mask == 0 { pids.remove(&pid) } else { pids.insert(pid, listed, 0) };
+/// Writes a row with less in it than before. It may have gone with its process meanwhile, and is not made anew then.
+fn lessen(pids: &mut PidMap<MapData, u32, Listed>, pid: u32, listed: Listed) {
+    const ONLY_EXISTING: u64 = 2; // BPF_EXIST
+    let _ = if listed.mask == 0 { pids.remove(&pid) } else { pids.insert(pid, listed, ONLY_EXISTING) };
+}
+
+/// Whether no thread of the process will do anything more, so that `process_exit` was, or is about to be, called for its last.
+fn ended(pid: u32) -> bool {
+    const EXITING: u64 = 4; // PF_EXITING
+    let gone = |error: io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
+    let exits = |stat: String| {
+        let flags = stat.rsplit_once(')').and_then(|(_, words)| words.split_whitespace().nth(6)?.parse::<u64>().ok());
+        flags.is_some_and(|flags| flags & EXITING != 0)
+    };
+    match std::fs::read_dir(format!("/proc/{pid}/task")) {
+        Ok(mut threads) => threads.all(|thread| {
+            let stat = thread.and_then(|thread| procfs::text(thread.path().join("stat")));
+            stat.map_or_else(gone, exits)
+        }),
+        Err(error) => gone(error),
+    }
 }
 
 /// Online CPUs that the tables have room for.

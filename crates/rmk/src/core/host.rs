@@ -310,6 +310,12 @@ struct Host {
     own: u32,
 }
 
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.core.mark_own(self.own, false);
+    }
+}
+
 impl Host {
     fn run(mut self) {
         let mut next_tick = self.period.map(|period| Instant::now() + period);
@@ -325,7 +331,6 @@ impl Host {
                 next_tick = self.period.map(|period| Instant::now() + period);
             }
         }
-        self.core.mark_own(self.own, false);
         let mut known = lock(&self.shared.state);
         (known.client, known.status.up, known.status.pid) = (None, false, 0);
         drop(known);

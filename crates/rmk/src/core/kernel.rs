@@ -9,7 +9,10 @@ use super::{
     layout::{MAX_CPUS, SUBS},
     subscription::lock,
 };
-use crate::error::PinError;
+use crate::{
+    error::PinError,
+    filter::{Filter, Who},
+};
 use aya::{
     Btf, Ebpf, EbpfLoader,
     maps::{Array, HashMap as PidMap, Map, MapData, RingBuf},
@@ -54,7 +57,7 @@ impl Drop for Attachment {
     }
 }
 
-fn failed(what: &str, error: impl std::error::Error) -> PinError {
+pub(super) fn failed(what: &str, error: impl std::error::Error) -> PinError {
     let mut text = format!("{what}: {error}");
     let mut source = error.source();
     while let Some(inner) = source {
@@ -109,6 +112,17 @@ impl Kernel {
     /// The way of its events.
     pub(crate) fn flow(&self) -> &Arc<Flow> {
         &self.flow
+    }
+
+    /// Attaches the programs that raise a subscription's events. One that is bound to processes needs two more, that list the
+    /// processes made by listed ones and take those off that end.
+    pub(crate) fn attach_for(
+        self: &Arc<Self>,
+        filter: &Filter,
+        programs: &[&'static str],
+    ) -> Result<Vec<Attachment>, PinError> {
+        let bound: &[&'static str] = if filter.who == Who::Everyone { &[] } else { &["process_fork", "process_exit"] };
+        programs.iter().chain(bound).map(|program| self.attach(program)).collect()
     }
 
     /// Attaches a program, unless it is attached already.

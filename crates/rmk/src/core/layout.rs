@@ -9,10 +9,12 @@ pub(crate) const SUBS: usize = 63;
 pub(crate) const OWN: u64 = 1 << 63;
 /// CPUs that the tables have room for.
 pub(crate) const MAX_CPUS: usize = 256;
+/// Processes that can be listed at a time.
+pub(crate) const LISTED: usize = 16384;
 /// Keys of a subscription's set.
 pub(crate) const KEYS: usize = 512;
 
-/// `struct sub`: one subscription's filter (written here) and its counters (`sent` and `lost` written by the kernel).
+/// `struct sub`: one subscription's filter (written here) and its counters (`sent`, `lost` and `unlisted` written by the kernel).
 #[repr(C)]
 pub(crate) struct Sub {
     pub keys: [AtomicU64; KEYS / 64],
@@ -25,7 +27,8 @@ pub(crate) struct Sub {
     pub taken: AtomicU64,
     pub sent: AtomicU64,
     pub lost: AtomicU64,
-    pub spare: [AtomicU64; 4],
+    pub unlisted: AtomicU64,
+    pub spare: [AtomicU64; 3],
 }
 
 /// `struct seen`: what passed a subscription's filter on one CPU; row `cpu * 64 + subscription`.

@@ -366,10 +366,14 @@ impl Inner {
             None => state.guarded.insert(pid, born),
             Some(user) => state.members.get_mut(&user).and_then(|member| member.guarded.insert(pid, born)),
         };
-        state.list(user, pid, true);
+        let listed = state.list(user, pid);
         self.guards.fetch_add(1, Ordering::Relaxed);
         state.nudge(user);
-        Ok(())
+        drop(state);
+        listed.map_err(|error| {
+            self.unguard(user, pid);
+            Error::System { what: format!("guarding process {pid}"), source: io::Error::other(error.to_string()) }
+        })
     }
 
     fn unguard(&self, user: Option<u64>, pid: u32) {
@@ -378,7 +382,7 @@ impl Inner {
             None => state.guarded.remove(&pid),
             Some(user) => state.members.get_mut(&user).and_then(|member| member.guarded.remove(&pid)),
         };
-        state.list(user, pid, false);
+        state.unlist(user, pid);
         self.guards.fetch_add(1, Ordering::Relaxed);
         state.nudge(user);
     }
@@ -394,6 +398,7 @@ impl State {
             delivered: all.delivered + one.delivered,
             waiting: all.waiting + one.waiting,
             lost: all.lost + one.lost,
+            unlisted: all.unlisted + one.unlisted,
         })
     }
 
@@ -411,18 +416,23 @@ impl State {
         }
     }
 
-    /// Tells the subscriptions to guarded programs (of one module, or of all) that one came or went.
-    fn list(&self, user: Option<u64>, pid: u32, listed: bool) {
-        for (_, sub) in self.subscriptions.values() {
-            if sub.filter.who != Who::Guarded || user.is_some_and(|user| user != sub.client) {
-                continue;
-            }
-            // Guarded for all and for one module are two reasons: it stays while one of them holds.
-            let still = self.guarded.contains_key(&pid)
-                || self.members.get(&sub.client).is_some_and(|member| member.guarded.contains_key(&pid));
-            if listed || !still {
-                sub.list(pid, listed);
-            }
-        }
+    /// The subscriptions to guarded programs, of one module or of all.
+    fn to_guarded(&self, user: Option<u64>) -> impl Iterator<Item = &Arc<Subscription>> {
+        let all = self.subscriptions.values().map(|(_, sub)| sub);
+        all.filter(move |sub| sub.filter.who == Who::Guarded && user.is_none_or(|user| user == sub.client))
+    }
+
+    /// Tells them that a program came.
+    fn list(&self, user: Option<u64>, pid: u32) -> std::result::Result<(), PinError> {
+        self.to_guarded(user).try_for_each(|sub| sub.list(pid))
+    }
+
+    /// Tells them that one went. Guarded for all and for one module are two reasons: it stays while one of them holds.
+    fn unlist(&self, user: Option<u64>, pid: u32) {
+        let still = |sub: &Subscription| {
+            self.guarded.contains_key(&pid)
+                || self.members.get(&sub.client).is_some_and(|member| member.guarded.contains_key(&pid))
+        };
+        self.to_guarded(user).filter(|sub| !still(sub)).for_each(|sub| sub.unlist(pid));
     }
 }

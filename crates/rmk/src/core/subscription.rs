@@ -6,6 +6,7 @@
 
 use super::flow::Flow;
 use crate::{
+    error::PinError,
     event::{Event, Kind},
     filter::{Counts, Filter, Who},
 };
@@ -164,13 +165,15 @@ impl Subscription {
     /// What became of its events so far.
     pub fn counts(&self) -> Counts {
         let delivered = self.taken.load(Relaxed);
-        let (passed, due, sent, lost) = match self.in_kernel.get() {
+        let (passed, due, sent, lost, unlisted) = match self.in_kernel.get() {
             Some((flow, slot)) => flow.counts(*slot),
             None => {
-                (self.passed.load(Relaxed), self.due.load(Relaxed), self.sent.load(Relaxed), self.lost.load(Relaxed))
+                let [passed, due, sent, lost] =
+                    [&self.passed, &self.due, &self.sent, &self.lost].map(|count| count.load(Relaxed));
+                (passed, due, sent, lost, 0)
             }
         };
-        Counts { passed, due, delivered, waiting: sent.saturating_sub(delivered), lost }
+        Counts { passed, due, delivered, waiting: sent.saturating_sub(delivered), lost, unlisted }
     }
 
     /// From now on the kernel filters and counts for it, in this slot.
@@ -178,15 +181,32 @@ impl Subscription {
         let _ = self.in_kernel.set((flow, slot));
     }
 
-    /// Lists or unlists a process; nothing where it is not bound to processes.
-    pub(crate) fn list(&self, pid: u32, listed: bool) {
+    /// Lists a process; nothing where it is not bound to processes. One that is listed already is listed again: it may be another
+    /// of that number, whose row in the kernel went with the one before.
+    pub(crate) fn list(&self, pid: u32) -> Result<(), PinError> {
         let mut pids = lock(&self.pids);
-        let changed = if listed { pids.insert(pid) } else { pids.remove(&pid) };
-        if let Some((flow, slot)) = self.in_kernel.get()
-            && changed
-        {
-            flow.list(pid, *slot, listed, self.filter.follow);
+        pids.insert(pid);
+        match self.in_kernel.get() {
+            Some((flow, slot)) => flow.list(pid, *slot, self.filter.follow),
+            None => Ok(()),
         }
+    }
+
+    /// Lists a process no more.
+    pub(crate) fn unlist(&self, pid: u32) {
+        let mut pids = lock(&self.pids);
+        if pids.remove(&pid)
+            && let Some((flow, slot)) = self.in_kernel.get()
+        {
+            flow.unlist(pid, *slot);
+        }
+    }
+
+    /// Lists in the kernel what was listed here before the kernel filtered for it.
+    pub(crate) fn list_all(&self) -> Result<(), PinError> {
+        let pids = lock(&self.pids);
+        let Some((flow, slot)) = self.in_kernel.get() else { return Ok(()) };
+        pids.iter().try_for_each(|pid| flow.list(*pid, *slot, self.filter.follow))
     }
 
     /// Takes its waiting events back.

@@ -38,7 +38,7 @@ pub(super) const KIND: PinKind = PinKind {
 struct Traced {
     kernel: Arc<Kernel>,
     _counting: Attachment,
-    attached: HashMap<u64, Attachment>,
+    attached: HashMap<u64, Vec<Attachment>>,
 }
 
 impl Pin for Traced {
@@ -58,9 +58,9 @@ impl Pin for Traced {
             Kind::Ended => "process_exit",
             _ => return Err(PinError::NotMine),
         };
-        let attachment = self.kernel.attach(program)?;
+        let attached = self.kernel.attach_for(&subscription.filter, &[program])?;
         self.kernel.flow().activate(subscription, 0)?;
-        self.attached.insert(subscription.id, attachment);
+        self.attached.insert(subscription.id, attached);
         Ok(())
     }
 

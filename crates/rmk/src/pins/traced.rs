@@ -30,7 +30,7 @@ impl Traced {
             Some(kernel) => kernel.clone(),
             None => self.env.kernel()?,
         };
-        let attached = programs.iter().map(|program| kernel.attach(program)).collect::<Result<Vec<_>, _>>()?;
+        let attached = kernel.attach_for(&subscription.filter, programs)?;
         kernel.flow().activate(subscription, classes)?;
         self.attached.insert(subscription.id, attached);
         self.kernel = Some(kernel);
