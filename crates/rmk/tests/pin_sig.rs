@@ -113,3 +113,28 @@ fn released_programs_go_on_as_before() {
     unsafe { libc::kill(guest.pid() as i32, libc::SIGTERM) };
     assert_eq!(guest.wait() & 0x7f, libc::SIGTERM, "its signals are its own again");
 }
+
+#[test]
+fn a_verdict_with_a_signal_that_is_none_is_refused_and_the_program_goes_on() {
+    const NONE: u32 = 1000;
+    let core = Core::builder().kernel_programs(false).build().expect("a core");
+    let module = core.client("intercept");
+    module.use_pin("P_SIG").expect("P_SIG");
+    module.subscr_event("P_SIG", Kind::SignalIntercepted, Filter::everyone()).expect("a subscription");
+    let guest = sleeper();
+    let (pid, term) = (guest.pid(), libc::SIGTERM as u32);
+    let command = |command: Command| module.issue_cmd("P_SIG", &command);
+    let intercept = |verdict: Verdict| command(Command::SignalIntercept { pid, signals: vec![term], verdict });
+    if let Err(error) = intercept(Verdict::Hold {}) {
+        println!("SKIP: needs the right to trace a child ({error})");
+        return;
+    }
+    let error = intercept(Verdict::Replace { signal: NONE }).expect_err("no such signal").to_string();
+    assert!(error.contains("1000") && error.contains("64"), "{error}");
+    command(Command::SignalSend { pid, signal: term }).expect("sent");
+    let held = event(&module, "the held signal", |event| event.values[0] != 0);
+    let decide = |signal: u32| Command::SignalDecide { ticket: held.values[0], verdict: Verdict::Replace { signal } };
+    command(decide(NONE)).expect_err("no such signal");
+    command(decide(libc::SIGUSR1 as u32)).expect("still to be decided");
+    assert_eq!(guest.wait() & 0x7f, libc::SIGUSR1, "it went on");
+}

@@ -44,9 +44,8 @@ impl Pin for Sig {
     fn command(&mut self, user: u64, command: &Command) -> Result<Reply, PinError> {
         match command {
             Command::SignalIntercept { pid, signals, verdict } => {
-                if let Some(none) = signals.iter().find(|signal| !(1..=64).contains(*signal)) {
-                    return Err(PinError::Refused(format!("signal {none} is none: 1 to 64")));
-                }
+                signals.iter().try_for_each(|signal| exists(*signal))?;
+                possible(verdict)?;
                 if self.tracer.is_none() {
                     let started = Tracer::start(self.listeners.clone());
                     self.tracer = Some(started.map_err(|error| PinError::of("starting the tracer's thread", error))?);
@@ -62,7 +61,10 @@ impl Pin for Sig {
             Command::SignalDecide { verdict: Verdict::Hold {}, .. } => {
                 return Err(PinError::Refused("a held signal is held already: decide Pass, Drop or Replace".into()));
             }
-            Command::SignalDecide { ticket, verdict } => self.tracer()?.decide(user, *ticket, verdict.clone())?,
+            Command::SignalDecide { ticket, verdict } => {
+                possible(verdict)?;
+                self.tracer()?.decide(user, *ticket, verdict.clone())?;
+            }
             Command::SignalRelease { pid } => self.tracer()?.release(user, Some(*pid))?,
             Command::SignalSend { pid, signal } => overflow::send_signal(*pid, *signal)?,
             _ => return Err(PinError::NotMine),
@@ -92,6 +94,18 @@ impl Pin for Sig {
             let _ = tracer.release(user, None);
         }
     }
+}
+
+fn exists(signal: u32) -> Result<(), PinError> {
+    match signal {
+        1..=64 => Ok(()),
+        none => Err(PinError::Refused(format!("signal {none} is none: 1 to 64"))),
+    }
+}
+
+/// A thread cannot go on with a signal that does not exist.
+fn possible(verdict: &Verdict) -> Result<(), PinError> {
+    if let Verdict::Replace { signal } = verdict { exists(*signal) } else { Ok(()) }
 }
 
 impl Sig {

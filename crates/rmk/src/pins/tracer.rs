@@ -110,6 +110,16 @@ fn strictness(verdict: &Verdict) -> u8 {
     }
 }
 
+/// Has a thread that stands before a signal go on as decided; with the signal itself if the kernel refuses that. One that was
+/// killed meanwhile needs no decision.
+fn decided(tid: i32, verdict: &Verdict, signal: i32) {
+    if let Err(error) = ask(libc::PTRACE_CONT, tid, outcome(verdict, signal))
+        && error.raw_os_error() != Some(libc::ESRCH)
+    {
+        let _ = ask(libc::PTRACE_CONT, tid, signal as usize);
+    }
+}
+
 /// The signal that a thread goes on with.
 fn outcome(verdict: &Verdict, signal: i32) -> usize {
     match verdict {
@@ -155,8 +165,7 @@ impl Traces {
             }
             Order::Decide { user, ticket, verdict } => match self.held.get(&ticket) {
                 Some(held) if held.users.contains(&user) => {
-                    // A thread that was killed meanwhile needs no decision.
-                    let _ = ask(libc::PTRACE_CONT, held.tid, outcome(&verdict, held.signal));
+                    decided(held.tid, &verdict, held.signal);
                     self.held.remove(&ticket);
                     Ok(())
                 }
@@ -315,7 +324,7 @@ impl Traces {
             self.next += 1;
             self.held.insert(ticket, Held { tid, signal, users: users.clone() });
         } else {
-            let _ = ask(libc::PTRACE_CONT, tid, outcome(&verdict, signal));
+            decided(tid, &verdict, signal);
         }
         let mut event = Event::new(Kind::SignalIntercepted, now());
         (event.pid, event.tid) = (pid, tid as u32);
