@@ -174,3 +174,19 @@ fn a_page_set_read_only_faults_at_the_next_write() {
     set(PageProperty::ReadOnly {}).expect("read only");
     assert_eq!(child.wait() & 0x7f, libc::SIGSEGV, "its next write faulted");
 }
+
+#[test]
+fn a_range_that_is_too_large_to_watch_is_refused() {
+    let pages = Pages::new();
+    let core = core();
+    let module = module(&core);
+    let watch =
+        |start: u64, end: u64| module.issue_cmd("P_MEM", &Command::PagesWatch { pid: std::process::id(), start, end });
+    for end in [0x7fff_ffff_ffff_f000, 0x1000 + (4 << 30) + PAGE as u64] {
+        let error = watch(0x1000, end).expect_err("too large").to_string();
+        assert!(error.contains("4294967296") && error.contains(&(end - 0x1000).to_string()), "{error}");
+    }
+    watch(pages.at(0), pages.at(8)).expect("small enough");
+    let error = watch(0x1000, 0x1000 + (4 << 30)).expect_err("too much together").to_string();
+    assert!(error.contains("32768"), "{error}");
+}

@@ -43,6 +43,8 @@ pub(super) const KIND: PinKind = PinKind {
 };
 
 const PAGE: u64 = 4096;
+/// Bytes that one module watches at most: each page of them may cost a hash here, and a look at it at each collecting.
+const WATCHED: u64 = 4 << 30;
 
 struct Mem {
     watches: HashMap<u64, Watch>,
@@ -118,6 +120,14 @@ impl Mem {
         if !start.is_multiple_of(PAGE) || !end.is_multiple_of(PAGE) || start >= end {
             return Err(PinError::Refused(format!(
                 "range {start:#x} to {end:#x} is not made of whole pages of {PAGE} bytes"
+            )));
+        }
+        let own = self.watches.values().filter(|watch| watch.user == user);
+        let watched: u64 = own.map(|watch| watch.end - watch.start).sum();
+        if end - start > WATCHED - watched {
+            return Err(PinError::Refused(format!(
+                "watching {} bytes, where {watched} of the {WATCHED} that a module may watch are watched: forget a watch, or watch less",
+                end - start
             )));
         }
         let soft_taken = self.watches.values().any(|watch| watch.pid == pid && matches!(watch.how, How::SoftDirty(_)));
