@@ -1,8 +1,9 @@
 //! The core, between modules and pins (the paper's section 3.3): it loads a pin for its first user and unloads it with the
 //! last, keeps who subscribed to what, hands events on, and knows which programs are guarded.
 //!
-//! Locks, in the order in which they are taken: the core's state, a pin, the dispatcher's sources, a queue. The dispatcher's
-//! thread takes only the last two, so a pin may wait for it while it is unloaded.
+//! Locks, in the order in which they are taken: a pin, the core's state, the dispatcher's sources, a queue. The dispatcher's
+//! thread takes only the last two, so a pin may wait for it while it is unloaded. A pin may wait for long, for a program or the
+//! system; so nobody waits for a pin who holds the state, and only those who use that pin wait with it.
 
 mod client;
 mod dispatcher;
@@ -40,11 +41,15 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
     sync::{
-        Arc, Mutex,
+        Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 use subscription::Queue;
+
+/// How long a module waits for a pin whose last user gave it back, and which still is unloaded.
+const UNLOADED: Duration = Duration::from_secs(5);
 
 type SharedPin = Arc<Mutex<Box<dyn Pin>>>;
 
@@ -63,6 +68,8 @@ struct Member {
 struct State {
     kinds: BTreeMap<&'static str, PinKind>,
     loaded: BTreeMap<&'static str, Loaded>,
+    /// Pins that a user gave back, and which have not yet forgotten it.
+    released: BTreeSet<(&'static str, u64)>,
     members: HashMap<u64, Member>,
     subscriptions: HashMap<u64, (&'static str, Arc<Subscription>)>,
     guarded: BTreeMap<u32, u64>,
@@ -70,6 +77,8 @@ struct State {
 
 pub(crate) struct Inner {
     state: Mutex<State>,
+    /// A pair left `State::released`.
+    forgotten: Condvar,
     next: AtomicU64,
     /// How often the guarded programs, of all or of one module, changed, and one.
     guards: AtomicU64,
@@ -101,7 +110,7 @@ impl CoreBuilder {
         kinds.retain(|name, _| !self.without.contains(name));
         let state = State { kinds, ..State::default() };
         let (next, guards) = (AtomicU64::new(1), AtomicU64::new(1));
-        Ok(Core { inner: Arc::new(Inner { state: Mutex::new(state), next, guards, env }) })
+        Ok(Core { inner: Arc::new(Inner { state: Mutex::new(state), forgotten: Condvar::new(), next, guards, env }) })
     }
 }
 
@@ -237,12 +246,24 @@ fn still_runs(pid: u32, born: u64) -> bool {
 
 impl Inner {
     fn use_pin(&self, user: u64, module: &str, pin: &str) -> Result<()> {
-        let mut state = lock(&self.state);
+        let state = lock(&self.state);
+        // A first user finds the old pin gone, and one that comes back is not forgotten afterwards.
+        let old = |state: &mut State| {
+            let loaded = state.loaded.contains_key(pin);
+            state.released.iter().any(|(of, by)| *of == pin && (!loaded || *by == user))
+        };
+        let waited = self.forgotten.wait_timeout_while(state, UNLOADED, old);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         let missing = |why: String| Error::PinMissing { pin: pin.into(), module: module.into(), why };
         let Some(kind) = state.kinds.get(pin).cloned() else {
             let known: Vec<_> = state.kinds.keys().copied().collect();
             return Err(missing(format!("there is no such pin; this core has {}", known.join(", "))));
         };
+        if waited.timed_out() {
+            return Err(missing(format!(
+                "it is still busy for a module that gave it back {UNLOADED:?} ago: try again"
+            )));
+        }
         if let Some(loaded) = state.loaded.get_mut(kind.name) {
             loaded.users.insert(user);
             return Ok(());
@@ -259,9 +280,8 @@ impl Inner {
     fn release_pin(&self, user: u64, module: &str, pin: &str) -> Result<Vec<u64>> {
         let mut state = lock(&self.state);
         let not_used = || Error::PinNotUsed { pin: pin.into(), module: module.into() };
-        let Some(loaded) = state.loaded.get_mut(pin).filter(|loaded| loaded.users.contains(&user)) else {
-            return Err(not_used());
-        };
+        let kind = state.kinds.get(pin).map(|kind| kind.name).ok_or_else(not_used)?;
+        let loaded = state.loaded.get_mut(pin).filter(|loaded| loaded.users.contains(&user)).ok_or_else(not_used)?;
         loaded.users.remove(&user);
         let (shared, unused) = (loaded.pin.clone(), loaded.users.is_empty());
         let ended: Vec<u64> = state
@@ -271,7 +291,9 @@ impl Inner {
             .map(|(id, _)| *id)
             .collect();
         let gone: Vec<_> = ended.iter().filter_map(|id| state.subscriptions.remove(id)).collect();
-        let name = unused.then(|| state.loaded.remove_entry(pin)).flatten();
+        let last = unused.then(|| state.loaded.remove(pin)).flatten();
+        state.released.insert((kind, user));
+        drop(state);
         {
             let mut pin = lock(&shared);
             for (_, sub) in &gone {
@@ -280,22 +302,14 @@ impl Inner {
             }
             pin.forget(user);
         }
-        // Under the state's lock, so that a new first user finds the old pin gone.
-        drop((shared, name));
+        drop((shared, last));
+        lock(&self.state).released.remove(&(kind, user));
+        self.forgotten.notify_all();
         Ok(ended)
     }
 
-    /// The pin, if the module uses it.
-    fn pin_of(&self, user: u64, module: &str, pin: &str) -> Result<SharedPin> {
-        let state = lock(&self.state);
-        match state.loaded.get(pin) {
-            Some(loaded) if loaded.users.contains(&user) => Ok(loaded.pin.clone()),
-            _ => Err(Error::PinNotUsed { pin: pin.into(), module: module.into() }),
-        }
-    }
-
     fn issue_cmd(&self, user: u64, module: &str, pin: &str, command: &Command) -> Result<Reply> {
-        let shared = self.pin_of(user, module, pin)?;
+        let shared = lock(&self.state).pin_of(user, module, pin)?;
         lock(&shared).command(user, command).map_err(|source| Error::Command {
             pin: pin.into(),
             module: module.into(),
@@ -312,9 +326,9 @@ impl Inner {
         kind: Kind,
         filter: Filter,
     ) -> Result<Arc<Subscription>> {
-        let shared = self.pin_of(user, module, pin)?;
         let no_event = |why: String| Error::NoSuchEvent { pin: pin.into(), module: module.into(), kind, why };
         let mut state = lock(&self.state);
+        let shared = state.pin_of(user, module, pin)?;
         let Some((name, events)) = state.kinds.get(pin).map(|known| (known.name, known.events)) else {
             return Err(no_event("the pin was taken away".into()));
         };
@@ -324,13 +338,23 @@ impl Inner {
         let guarded = state.guarded_for(user);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let subscription = Arc::new(Subscription::new(id, user, kind, filter, queue.clone(), &guarded));
-        lock(&shared).subscribe(&subscription).map_err(|error| match error {
+        // Before the pin has it, so that what is guarded meanwhile is listed for it too.
+        state.subscriptions.insert(id, (name, subscription.clone()));
+        drop(state);
+        let mut shared = lock(&shared);
+        if !lock(&self.state).subscriptions.contains_key(&id) {
+            // The module gave the pin back while another had it wait.
+            return Err(Error::PinNotUsed { pin: pin.into(), module: module.into() });
+        }
+        let begun = shared.subscribe(&subscription).map_err(|error| match error {
             PinError::NotMine => no_event("here it cannot".into()),
             PinError::Refused(why) => no_event(why),
             source => Error::Command { pin: pin.into(), module: module.into(), source },
-        })?;
-        state.subscriptions.insert(id, (name, subscription.clone()));
-        Ok(subscription)
+        });
+        if begun.is_err() {
+            lock(&self.state).subscriptions.remove(&id);
+        }
+        begun.map(|()| subscription)
     }
 
     fn unsubscribe(&self, subscription: &Arc<Subscription>) {
@@ -389,6 +413,14 @@ impl Inner {
 }
 
 impl State {
+    /// The pin, if the module uses it.
+    fn pin_of(&self, user: u64, module: &str, pin: &str) -> Result<SharedPin> {
+        match self.loaded.get(pin) {
+            Some(loaded) if loaded.users.contains(&user) => Ok(loaded.pin.clone()),
+            _ => Err(Error::PinNotUsed { pin: pin.into(), module: module.into() }),
+        }
+    }
+
     /// The counts of a pin's subscriptions, added up.
     fn counts_of(&self, pin: &str) -> Counts {
         let own = self.subscriptions.values().filter(|(of, _)| *of == pin).map(|(_, sub)| sub.counts());

@@ -2,7 +2,10 @@
 //!
 //! It looks for stops every 100 us while there are some, every millisecond otherwise, and sleeps while nothing is traced.
 //! Several modules may intercept signals of one process: each gets the event, and the strictest verdict holds
-//! (hold, drop, replace, pass). When the thread ends, everything it traced goes on freely, held signals delivered.
+//! (hold, drop, replace, pass). When the thread ends, the kernel frees everything it traced, held signals delivered.
+//!
+//! Only a stopped thread can be let go before, and one that waits in the kernel may not stop for as long as it likes: it is asked to,
+//! and let go when it does. An order waits for that for [`PATIENCE`] at most.
 
 use super::{proc, sig::Listeners};
 use crate::{
@@ -16,8 +19,11 @@ use std::{
     io,
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
+
+/// How long a release waits for threads to stop.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 enum Order {
     Intercept { user: u64, pid: u32, mask: u64, verdict: Verdict },
@@ -84,11 +90,17 @@ struct Held {
     users: Vec<u64>,
 }
 
+struct Thread {
+    pid: u32,
+    /// It is to be let go at its next stop, for which it was asked.
+    leaves: bool,
+}
+
 struct Traces {
     listeners: Listeners,
+    /// Rules of a process; none: its threads leave.
     rules: HashMap<u32, Vec<Rule>>,
-    /// Traced thread -> its process.
-    threads: HashMap<i32, u32>,
+    threads: HashMap<i32, Thread>,
     held: HashMap<u64, Held>,
     next: u64,
 }
@@ -147,9 +159,6 @@ impl Traces {
             }
             pause = if self.stops() { Duration::from_micros(100) } else { Duration::from_millis(1) };
         }
-        for pid in self.rules.keys().copied().collect::<Vec<_>>() {
-            self.let_go(pid);
-        }
     }
 
     fn obey(&mut self, order: Order) -> Answer {
@@ -181,6 +190,12 @@ impl Traces {
                         self.let_go(pid);
                     }
                 }
+                let until = Instant::now() + PATIENCE;
+                while self.threads.values().any(|thread| thread.leaves) && Instant::now() < until {
+                    if !self.stops() {
+                        std::thread::sleep(Duration::from_micros(100));
+                    }
+                }
                 Ok(())
             }
         }
@@ -192,6 +207,11 @@ impl Traces {
             format!("intercepting signals of process {pid} (it may have a debugger, or the right to trace it lacks)")
         };
         let mut seized = 0;
+        // Those that have not left yet stay; they go on at the stop that they were asked for.
+        for thread in self.threads.values_mut().filter(|thread| thread.pid == pid) {
+            thread.leaves = false;
+            seized += 1;
+        }
         // Threads made while the first ones are seized are found by the next look.
         loop {
             let new: Vec<u32> =
@@ -202,7 +222,7 @@ impl Traces {
             for tid in new {
                 match ask(libc::PTRACE_SEIZE, tid as i32, libc::PTRACE_O_TRACECLONE as usize) {
                     Ok(()) => {
-                        self.threads.insert(tid as i32, pid);
+                        self.threads.insert(tid as i32, Thread { pid, leaves: false });
                         seized += 1;
                     }
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
@@ -222,34 +242,37 @@ impl Traces {
         }
     }
 
-    /// Frees every thread of the process; held signals are delivered.
+    /// Frees every thread of the process, now or when it stops; held signals are delivered.
     fn let_go(&mut self, pid: u32) {
         self.rules.remove(&pid);
-        let threads: Vec<i32> = self.threads.iter().filter(|(_, of)| **of == pid).map(|(tid, _)| *tid).collect();
+        let mut threads = Vec::new();
+        for (tid, thread) in self.threads.iter_mut().filter(|(_, thread)| thread.pid == pid) {
+            thread.leaves = true;
+            threads.push(*tid);
+        }
         for tid in threads {
-            self.threads.remove(&tid);
             let held = self.held.iter().find(|(_, held)| held.tid == tid).map(|(ticket, held)| (*ticket, held.signal));
             if let Some((ticket, signal)) = held {
+                // Its stop was seen: there comes no other.
                 self.held.remove(&ticket);
-                let _ = ask(libc::PTRACE_DETACH, tid, signal as usize);
-                continue;
-            }
-            // Only a stopped thread can be let go; one that is gone already answers with an error.
-            if ask(libc::PTRACE_INTERRUPT, tid, 0).is_ok() {
-                // It is traced by this thread, so it stops or ends.
-                if let Came::Stopped(status) = what_came(tid, true) {
-                    let signal = if status >> 16 == 0 { libc::WSTOPSIG(status) } else { 0 };
-                    let _ = ask(libc::PTRACE_DETACH, tid, signal as usize);
-                }
+                self.detach(tid, signal);
+            } else {
+                // One that is gone already answers with an error, and its end is seen with the next stops.
+                let _ = ask(libc::PTRACE_INTERRUPT, tid, 0);
             }
         }
+    }
+
+    fn detach(&mut self, tid: i32, signal: i32) {
+        self.threads.remove(&tid);
+        let _ = ask(libc::PTRACE_DETACH, tid, signal as usize);
     }
 
     /// Handles the stops there are; true: there were some.
     fn stops(&mut self) -> bool {
         let mut some = false;
         for tid in self.threads.keys().copied().collect::<Vec<_>>() {
-            let status = match what_came(tid, false) {
+            let status = match what_came(tid) {
                 Came::Nothing => continue,
                 Came::Stopped(status) => status,
                 Came::Ended => {
@@ -260,7 +283,14 @@ impl Traces {
             };
             some = true;
             let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
+            let leaves = self.threads.get(&tid).is_some_and(|thread| thread.leaves);
             match event {
+                libc::PTRACE_EVENT_CLONE if leaves => {
+                    self.cloned(tid);
+                    self.detach(tid, 0);
+                }
+                0 if leaves => self.detach(tid, signal),
+                _ if leaves => self.detach(tid, 0),
                 0 => self.signal(tid, signal),
                 libc::PTRACE_EVENT_CLONE => {
                     self.cloned(tid);
@@ -274,15 +304,16 @@ impl Traces {
         some
     }
 
-    /// A traced thread made another: a thread of the same process stays traced, a process goes free.
+    /// A traced thread made another: a thread of the same process stays traced, or leaves with it; a process goes free.
     fn cloned(&mut self, parent: i32) {
         let mut child: libc::c_ulong = 0;
         if ask(libc::PTRACE_GETEVENTMSG, parent, (&raw mut child) as usize).is_err() {
             return;
         }
-        let (tid, pid) = (child as i32, self.threads.get(&parent).copied().unwrap_or(0));
+        let Some(Thread { pid, leaves }) = self.threads.get(&parent) else { return };
+        let (tid, pid, leaves) = (child as i32, *pid, *leaves);
         if std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists() {
-            self.threads.insert(tid, pid);
+            self.threads.insert(tid, Thread { pid, leaves });
             return;
         }
         let mut status = 0;
@@ -294,9 +325,8 @@ impl Traces {
 
     fn gone(&mut self, tid: i32) {
         self.held.retain(|_, held| held.tid != tid);
-        let pid = self.threads.remove(&tid);
-        if let Some(pid) = pid
-            && !self.threads.values().any(|of| *of == pid)
+        if let Some(Thread { pid, .. }) = self.threads.remove(&tid)
+            && !self.threads.values().any(|thread| thread.pid == pid)
         {
             self.rules.remove(&pid);
         }
@@ -304,7 +334,7 @@ impl Traces {
 
     /// A signal is about to be delivered to a traced thread.
     fn signal(&mut self, tid: i32, signal: i32) {
-        let pid = self.threads.get(&tid).copied().unwrap_or(0);
+        let pid = self.threads.get(&tid).map_or(0, |thread| thread.pid);
         let rules: Vec<&Rule> =
             self.rules.get(&pid).into_iter().flatten().filter(|rule| rule.mask >> (signal - 1) & 1 == 1).collect();
         let Some(verdict) = rules.iter().map(|rule| &rule.verdict).max_by_key(|verdict| strictness(verdict)).cloned()
@@ -344,13 +374,12 @@ enum Came {
     Ended,
 }
 
-/// What came of a traced thread; with `wait` it is waited for. How a child of this very process ended is left to whoever here waits
+/// What came of a traced thread. How a child of this very process ended is left to whoever here waits
 /// for that; of any other thread only its tracer can collect it.
-fn what_came(tid: i32, wait: bool) -> Came {
+fn what_came(tid: i32) -> Came {
     // SAFETY: all-zero bytes are a valid siginfo.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let at_once = if wait { 0 } else { libc::WNOHANG };
-    let options = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::__WALL | at_once;
+    let options = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::__WALL | libc::WNOHANG;
     // SAFETY: `info` outlives the call, which collects nothing.
     while unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut info, options) } != 0 {
         if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
