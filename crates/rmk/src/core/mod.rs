@@ -13,6 +13,7 @@ mod host;
 mod kernel;
 mod layout;
 mod module;
+mod state;
 mod subscription;
 mod task;
 pub(crate) mod timer;
@@ -33,12 +34,13 @@ use crate::{
     command::{Command, Reply},
     error::{Error, PinError, Result},
     event::Kind,
-    filter::{Counts, Filter, Who},
-    pin::{Pin, PinKind, Probe},
+    filter::{Counts, Filter},
+    pin::{PinKind, Probe},
     pins,
 };
+use state::{Loaded, Member, State};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     io,
     sync::{
         Arc, Condvar, Mutex, PoisonError,
@@ -50,30 +52,6 @@ use subscription::Queue;
 
 /// How long a module waits for a pin whose last user gave it back, and which still is unloaded.
 const UNLOADED: Duration = Duration::from_secs(5);
-
-type SharedPin = Arc<Mutex<Box<dyn Pin>>>;
-
-struct Loaded {
-    pin: SharedPin,
-    users: BTreeSet<u64>,
-}
-
-struct Member {
-    name: String,
-    guarded: BTreeMap<u32, u64>,
-    queue: Arc<Queue>,
-}
-
-#[derive(Default)]
-struct State {
-    kinds: BTreeMap<&'static str, PinKind>,
-    loaded: BTreeMap<&'static str, Loaded>,
-    /// Pins that a user gave back, and which have not yet forgotten it.
-    released: BTreeSet<(&'static str, u64)>,
-    members: HashMap<u64, Member>,
-    subscriptions: HashMap<u64, (&'static str, Arc<Subscription>)>,
-    guarded: BTreeMap<u32, u64>,
-}
 
 pub(crate) struct Inner {
     state: Mutex<State>,
@@ -409,62 +387,5 @@ impl Inner {
         state.unlist(user, pid);
         self.guards.fetch_add(1, Ordering::Relaxed);
         state.nudge(user);
-    }
-}
-
-impl State {
-    /// The pin, if the module uses it.
-    fn pin_of(&self, user: u64, module: &str, pin: &str) -> Result<SharedPin> {
-        match self.loaded.get(pin) {
-            Some(loaded) if loaded.users.contains(&user) => Ok(loaded.pin.clone()),
-            _ => Err(Error::PinNotUsed { pin: pin.into(), module: module.into() }),
-        }
-    }
-
-    /// The counts of a pin's subscriptions, added up.
-    fn counts_of(&self, pin: &str) -> Counts {
-        let own = self.subscriptions.values().filter(|(of, _)| *of == pin).map(|(_, sub)| sub.counts());
-        own.fold(Counts::default(), |all, one| Counts {
-            passed: all.passed + one.passed,
-            due: all.due + one.due,
-            delivered: all.delivered + one.delivered,
-            waiting: all.waiting + one.waiting,
-            lost: all.lost + one.lost,
-            unlisted: all.unlisted + one.unlisted,
-        })
-    }
-
-    /// Programs guarded for a module that still run.
-    fn guarded_for(&mut self, user: u64) -> Vec<u32> {
-        let alive = |(pid, born): (&u32, &u64)| still_runs(*pid, *born).then_some(*pid);
-        let own = self.members.get(&user).map(|member| &member.guarded);
-        self.guarded.iter().chain(own.into_iter().flatten()).filter_map(alive).collect()
-    }
-
-    /// Has a module, or all of them, see that what is guarded changed.
-    fn nudge(&self, user: Option<u64>) {
-        for member in self.members.iter().filter(|(id, _)| user.is_none_or(|user| user == **id)) {
-            member.1.queue.nudge();
-        }
-    }
-
-    /// The subscriptions to guarded programs, of one module or of all.
-    fn to_guarded(&self, user: Option<u64>) -> impl Iterator<Item = &Arc<Subscription>> {
-        let all = self.subscriptions.values().map(|(_, sub)| sub);
-        all.filter(move |sub| sub.filter.who == Who::Guarded && user.is_none_or(|user| user == sub.client))
-    }
-
-    /// Tells them that a program came.
-    fn list(&self, user: Option<u64>, pid: u32) -> std::result::Result<(), PinError> {
-        self.to_guarded(user).try_for_each(|sub| sub.list(pid))
-    }
-
-    /// Tells them that one went. Guarded for all and for one module are two reasons: it stays while one of them holds.
-    fn unlist(&self, user: Option<u64>, pid: u32) {
-        let still = |sub: &Subscription| {
-            self.guarded.contains_key(&pid)
-                || self.members.get(&sub.client).is_some_and(|member| member.guarded.contains_key(&pid))
-        };
-        self.to_guarded(user).filter(|sub| !still(sub)).for_each(|sub| sub.unlist(pid));
     }
 }
