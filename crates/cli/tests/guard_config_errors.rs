@@ -60,6 +60,16 @@ fn arguments_that_make_no_sense() {
 }
 
 #[test]
+fn a_number_that_is_no_process() {
+    for number in ["0", "-5", "2147483648", "x"] {
+        for args in [&["--pid", number][..], &[&format!("--pid={number}")]] {
+            let said = refused(args);
+            assert!(said.contains(number) && said.contains("1 or more"), "{said}");
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_opened_or_joined() {
     assert!(refused(&["--config", "/no/such/file", "--", "echo", "ran"]).contains("/no/such/file"));
     assert!(refused(&["--events", "/no/such/dir/file", "--", "echo", "ran"]).contains("/no/such/dir/file"));

@@ -46,11 +46,13 @@ impl FromStr for Wanted {
             None => (None, text),
         };
         let wanted = Wanted { file, name: name.trim().to_owned() };
+        // Of a long text its beginning says what is meant.
+        let quoted = |text: &str| text.chars().take(100).collect::<String>();
         if wanted.name.is_empty() || wanted.file.as_ref().is_some_and(String::is_empty) {
-            return Err(format!("`{text}` names no function: write FUNCTION, FILE:FUNCTION or 0xADDRESS"));
+            return Err(format!("`{}` names no function: write FUNCTION, FILE:FUNCTION or 0xADDRESS", quoted(text)));
         }
         if wanted.name.starts_with("0x") && wanted.address().is_none() {
-            return Err(format!("`{}` is no address: write 0x and hexadecimal digits", wanted.name));
+            return Err(format!("`{}` is no address: write 0x and hexadecimal digits", quoted(&wanted.name)));
         }
         Ok(wanted)
     }

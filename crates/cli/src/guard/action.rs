@@ -1,6 +1,7 @@
 //! What is done about a hang.
 
 use super::program::{self, Signals};
+use super::settings::quoted;
 use orbit_ahd::Hang;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -50,7 +51,7 @@ fn signal(text: &str) -> Result<i32, String> {
     }
     name.parse().ok().filter(|n| (1..=64).contains(n)).ok_or_else(|| {
         let all: Vec<&str> = SIGNALS.iter().map(|(n, _)| *n).collect();
-        format!("`{text}` is no signal: use one of {} or a number from 1 to 64", all.join(", "))
+        format!("`{}` is no signal: use one of {} or a number from 1 to 64", quoted(text), all.join(", "))
     })
 }
 
@@ -64,7 +65,7 @@ impl FromStr for OnHang {
             None if text == "restart" => Ok(OnHang::Restart),
             Some(("signal", name)) => signal(name).map(OnHang::Signal),
             Some(("exec", command)) if !command.trim().is_empty() => Ok(OnHang::Exec(command.to_owned())),
-            _ => Err(format!("`{text}` is no action: use report, signal:SIG, kill, restart or exec:CMD")),
+            _ => Err(format!("`{}` is no action: use report, signal:SIG, kill, restart or exec:CMD", quoted(text))),
         }
     }
 }

@@ -68,7 +68,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME=FUNCTION", value_parser = settings::section)]
     section: Vec<orbit_ahd::Named>,
     /// Joins a running process instead of starting one.
-    #[arg(long, value_name = "N", conflicts_with = "program")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = settings::process, conflicts_with = "program")]
     pid: Option<i32>,
     /// Watches the kernel instead: tells when a CPU no longer schedules. ACTION: report, crash or reboot (by sysrq, at once).
     #[arg(

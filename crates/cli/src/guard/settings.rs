@@ -37,14 +37,32 @@ const KEYS: [(&str, &str); 15] = [
     ("section_cost", "a number from 0 to 100, percent; 0 for no bound"),
     ("deadline_ms", "a whole number from 500 to 3600000"),
     ("on_hang", "\"report\", \"signal:SIG\", \"kill\", \"restart\" or \"exec:CMD\""),
-    ("events", "a file name in double quotes, or \"-\" for stdout"),
+    ("events", "a file name of at most 4095 bytes in double quotes, or \"-\" for stdout"),
 ];
+
+/// Characters of a file that an error quotes at most.
+const QUOTED: usize = 100;
+
+/// A text as an error quotes it: of a long one its beginning, and how long it is.
+pub fn quoted(text: &str) -> String {
+    match text.char_indices().nth(QUOTED) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}... ({} bytes)", &text[..end], text.len()),
+    }
+}
+
+/// A process' number.
+pub fn process(text: &str) -> Result<i32, String> {
+    let number = text.parse().ok().filter(|n| *n > 0);
+    number.ok_or_else(|| "the number of a running process, 1 or more, as `ps` and `pgrep` tell it".into())
+}
 
 /// A section by name from `NAME=FUNCTION`.
 pub fn section(text: &str) -> Result<Named, String> {
-    let (name, function) = text.split_once('=').ok_or_else(|| format!("`{text}` has no `=`: write NAME=FUNCTION"))?;
+    let wrong = |what: &str| format!("`{}` has {what}: write NAME=FUNCTION", quoted(text));
+    let (name, function) = text.split_once('=').ok_or_else(|| wrong("no `=`"))?;
     if name.trim().is_empty() {
-        return Err(format!("`{text}` has no name before the `=`: write NAME=FUNCTION"));
+        return Err(wrong("no name before the `=`"));
     }
     Ok(Named { name: name.trim().to_owned(), function: function.parse()? })
 }
@@ -97,18 +115,18 @@ fn uncommented(line: &str) -> &str {
 /// Takes a line over; answers the file for events if the line names one.
 fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result<Option<PathBuf>, String> {
     let Some((key, value)) = line.split_once('=') else {
-        return Err(format!("`{line}` is no setting: write `key = value`"));
+        return Err(format!("`{}` is no setting: write `key = value`", quoted(line)));
     };
     let (key, value) = (key.trim(), value.trim());
     let Some((_, right)) = KEYS.iter().find(|(k, _)| *k == key) else {
         let all: Vec<&str> = KEYS.iter().map(|(k, _)| *k).collect();
-        return Err(format!("unknown key `{key}`: known are {}", all.join(", ")));
+        return Err(format!("unknown key `{}`: known are {}", quoted(key), all.join(", ")));
     };
     if seen.contains(&key) && key != "section" {
         return Err(format!("key `{key}` is given twice: remove one"));
     }
     seen.push(key);
-    let wrong = || format!("{key} = {value}: must be {right}");
+    let wrong = || format!("{key} = {}: must be {right}", quoted(value));
     let whole = |low: u64, high: u64| {
         let n: u64 = value.replace('_', "").parse().map_err(|_| wrong())?;
         if (low..=high).contains(&n) { Ok(n) } else { Err(wrong()) }
@@ -148,7 +166,10 @@ fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result
         }
         "deadline_ms" => out.deadline = Some(ms(500, 3_600_000)?),
         "on_hang" => out.on_hang = Some(text()?.parse().map_err(|e| format!("{}: {e}", wrong()))?),
-        _ => return Ok(Some(text()?.into())),
+        _ => {
+            let file = text()?;
+            return if file.len() < libc::PATH_MAX as usize { Ok(Some(file.into())) } else { Err(wrong()) };
+        }
     }
     Ok(None)
 }
@@ -207,6 +228,27 @@ mod tests {
             let (at, what) = parse(text).unwrap_err();
             assert_eq!(at, line, "{text}");
             assert!(what.contains(part), "{text}: {what}");
+        }
+    }
+
+    #[test]
+    fn of_a_long_line_the_beginning_is_told() {
+        let long = "\u{e4}".repeat(1 << 20);
+        for (text, part) in [
+            (long.clone(), "is no setting: write `key = value`"),
+            (format!("{long} = 1"), "known are period_ms"),
+            (format!("period_ms = {long}"), "must be a whole number"),
+            (format!("section = \"{long}\""), "has no `=`"),
+            (format!("section = \"={long}\""), "has no name"),
+            (format!("section = \"a={long}:\""), "names no function"),
+            (format!("section = \"a=f:0x{long}\""), "hexadecimal"),
+            (format!("on_hang = \"{long}\""), "is no action"),
+            (format!("events = \"{long}\""), "a file name of at most 4095 bytes"),
+            (format!("on_hang = \"signal:{long}\""), "is no signal"),
+        ] {
+            let (_, what) = parse(&text).unwrap_err();
+            assert!(what.contains(part) && what.contains("... (2097"), "{what:.300}");
+            assert!(what.len() < 2000, "{} bytes for {part}", what.len());
         }
     }
 }
