@@ -72,7 +72,7 @@ fn nothing_is_begun_where_it_can_make_no_thread() {
     let out = unshare(&[env!("CARGO_BIN_EXE_orbit"), "guard", "--", "echo", "begun"]).expect("unshare");
     let said = String::from_utf8(out.stderr).expect("text");
     assert_eq!(out.status.code(), Some(125), "{said}");
-    assert!(out.stdout.is_empty() && said.contains("use `unshare -pf`"), "{said}");
+    assert!(out.stdout.is_empty() && said.contains("use `unshare -pf --mount-proc`"), "{said}");
 }
 
 #[test]

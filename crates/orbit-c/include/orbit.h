@@ -127,7 +127,7 @@ const char *orbit_version(void);
 /* ---- orbits (sections 3, 4.1, 4.2) --------------------------------------------------------------------------------- */
 
 /* What an orbit may use; begin with ORBIT_LIMITS_INIT, which limits nothing. With a control group (root, or one that was
- * delegated) memory and CPU hold exactly; without, memory by RLIMIT_DATA and the CPU share by a nice value. */
+ * delegated) memory and CPU hold exactly; without, memory by RLIMIT_DATA (needs /proc) and the CPU share by a nice value. */
 struct orbit_limits {
     size_t size;           /* sizeof(struct orbit_limits) */
     uint64_t memory;       /* bytes of memory of its own, at least 1 MiB; 0: no limit */

@@ -299,6 +299,10 @@ impl Applied {
                 Ok(()) => self.cpu_in_group = limits.cpu_percent.is_some(),
             }
         }
+        if limits.memory.is_some() && !self.memory_in_group {
+            // What the orbit will need for that; without it each of its processes would end at its start.
+            data_now("/proc/self/statm")?;
+        }
         self.no_group = Some(refused).filter(|refused| !refused.is_empty());
         self.limits = limits.clone();
         Ok(())

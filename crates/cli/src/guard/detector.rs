@@ -75,6 +75,9 @@ impl Detector {
         if in_process {
             return here("as asked".to_owned());
         }
+        if let Some(why) = lacks_proc() {
+            return here(why);
+        }
         if let Some(why) = only_a_parent_may_look() {
             return here(why);
         }
@@ -88,6 +91,13 @@ impl Detector {
     /// ended.
     pub fn watch(&mut self, pid: i32) {
         let not_watched = |why: &dyn std::fmt::Display| trouble(pid, format!("process {pid} is not watched: {why}"));
+        if let Some(why) = lacks_proc() {
+            match self {
+                Detector::Here(here) => here.news.extend(not_watched(&why)),
+                Detector::Module(apart) => apart.news.extend(not_watched(&why)),
+            }
+            return;
+        }
         match self {
             Detector::Here(here) => {
                 if let Err(e) = here.ahd.add(pid) {
@@ -275,6 +285,17 @@ fn trouble(pid: i32, text: String) -> Option<News> {
         Err(e) => e.raw_os_error() == Some(libc::ESRCH),
     };
     (!ended).then_some(News::Event(Event::Trouble { pid, text }))
+}
+
+/// Why `/proc` does not show the processes that the guard knows by their numbers, if so: without it nothing can be looked into.
+pub fn lacks_proc() -> Option<String> {
+    match std::fs::read_link("/proc/self") {
+        Ok(own) if own.as_os_str() == std::process::id().to_string().as_str() => None,
+        Ok(_) => {
+            Some("/proc is of another namespace of processes: mount this one's (`unshare -pf --mount-proc`)".into())
+        }
+        Err(e) => Some(format!("/proc is needed ({e}): `mount -t proc proc /proc`")),
+    }
 }
 
 /// Why a process beside the guard may not look into the program, if so. Yama's exception (PR_SET_PTRACER) would not do: it holds

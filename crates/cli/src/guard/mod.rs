@@ -149,7 +149,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     }
     if !program::may_make_threads() {
         let why = "its children are in another namespace of processes, so that it can make no thread";
-        return Err(Failure::Text(format!("{why}: use `unshare -pf` in place of `unshare -p`")));
+        return Err(Failure::Text(format!("{why}: use `unshare -pf --mount-proc` in place of `unshare -p`")));
     }
     let mut settings = match &args.config {
         Some(path) => settings::read(path).map_err(Failure::Text)?,
@@ -197,6 +197,11 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     let pidfd = orbit_linux::pidfd::open(pid).inspect_err(|_| unmake(&mut child));
     let pidfd = pidfd.map_err(|e| cannot(&format!("cannot join process {pid}"), e))?;
     // Tried here, for the error; a program of our own may have ended already.
+    if child.is_none()
+        && let Some(why) = detector::lacks_proc()
+    {
+        return Err(Failure::Text(format!("cannot watch process {pid}: {why}")));
+    }
     if child.is_none() && family::is_kernel_thread(pid) {
         return Err(Failure::Text(format!(
             "cannot watch process {pid}: it is a thread of the kernel and runs no program; --system watches the kernel"
