@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what `make build` made: the orbit command, the C library with headers and pkg-config file, man pages, licences.
+# Installs what `make build` made: the orbit command, the C library and the one for sections (rmk.h) with headers and pkg-config files,
+# man pages, licences.
 #
 #   PREFIX=/usr/local DESTDIR= scripts/install.sh
 #
@@ -41,11 +42,16 @@ put 755 bin "$built/orbit"
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 lib=$DESTDIR$PREFIX/lib
 mkdir -p "$lib"
-install -m 755 "$built/liborbit.so" "$lib/liborbit.so.$version"
-ln -sf "liborbit.so.$version" "$lib/liborbit.so.0"
-ln -sf liborbit.so.0 "$lib/liborbit.so"
-printf '%s\n' "$lib/liborbit.so.$version" "$lib/liborbit.so.0" "$lib/liborbit.so"
-put 644 lib "$built/liborbit.a"
+for name in orbit rmk_section; do
+    # Some targets have static libraries only.
+    if [ -f "$built/lib$name.so" ]; then
+        install -m 755 "$built/lib$name.so" "$lib/lib$name.so.$version"
+        ln -sf "lib$name.so.$version" "$lib/lib$name.so.0"
+        ln -sf "lib$name.so.0" "$lib/lib$name.so"
+        printf '%s\n' "$lib/lib$name.so.$version" "$lib/lib$name.so.0" "$lib/lib$name.so"
+    fi
+    put 644 lib "$built/lib$name.a"
+done
 put 644 include crates/orbit-c/include/*.h crates/orbit-c/include/*.hpp crates/section/include/*.h*
 for section in 1 3 7; do
     for page in $(find crates man -name "*.$section" -path '*man*' 2>/dev/null | sort); do
@@ -55,9 +61,12 @@ done
 put 644 share/doc/orbit LICENSE-MIT LICENSE-APACHE CHANGELOG.md README.md
 
 mkdir -p "$lib/pkgconfig"
-sed "s|@PREFIX@|$PREFIX|g; s|@VERSION@|$version|g" crates/orbit-c/orbit.pc.in >"$lib/pkgconfig/orbit.pc"
-chmod 644 "$lib/pkgconfig/orbit.pc"
-echo "$lib/pkgconfig/orbit.pc"
+for from in crates/orbit-c/orbit.pc.in crates/section/c/rmk_section.pc.in; do
+    to=$lib/pkgconfig/$(basename "$from" .in)
+    sed "s|@PREFIX@|$PREFIX|g; s|@VERSION@|$version|g" "$from" >"$to"
+    chmod 644 "$to"
+    echo "$to"
+done
 
 # Programs find the library by the loader's cache, if it looks there. A package (DESTDIR) has its own step for that.
 cache=$(command -v ldconfig || echo /sbin/ldconfig)

@@ -1,4 +1,8 @@
-/* Marks in source for application hang detection: `orbit guard` reads them from outside. Link with -lrmk_section.
+/* Marks in source for application hang detection: `orbit guard` reads them from outside. Both the library (librmk_section, shared
+ * and static) and this file are installed by `make install`:
+ *
+ *     cc program.c $(pkg-config --cflags --libs rmk_section)
+ *     cc -static program.c $(pkg-config --static --cflags --libs rmk_section)
  *
  *     static int request = -1;
  *     request = rmk_section("request");          // once, at the start
