@@ -19,11 +19,17 @@ const FRAMES: usize = 8;
 /// Threads that are left of a hang then.
 const THREADS: usize = 1000;
 
+/// Longest wait for probes to go at a time.
+const SETTLE: Duration = Duration::from_millis(10);
+
 /// The module. Its settings are made by [`options`].
 pub struct Detector {
     config: Result<Config, String>,
     ahd: Ahd,
     guarded: Vec<i32>,
+    /// Those that have left, while probes are taken away from them; and that this is so.
+    leaving: Vec<Event>,
+    waits: bool,
     /// When the last look ended, on the clock of events.
     looked: u64,
 }
@@ -46,7 +52,7 @@ impl Module for Detector {
     fn create(settings: &[u8]) -> Detector {
         let config = read(settings);
         let ahd = Ahd::new(config.clone().unwrap_or_default());
-        Detector { config, ahd, guarded: Vec::new(), looked: 0 }
+        Detector { config, ahd, guarded: Vec::new(), leaving: Vec::new(), waits: false, looked: 0 }
     }
 
     fn start(&mut self, context: &mut Context) {
@@ -60,6 +66,13 @@ impl Module for Detector {
     }
 
     fn event(&mut self, context: &mut Context, event: &orbit_rmk::Event) {
+        if self.waits {
+            if !self.ahd.settle(SETTLE) {
+                return;
+            }
+            self.waits = false;
+            self.tell_leaving(context);
+        }
         // Periods that passed during a long look, or while looks are spaced out, ask for none.
         if event.time < self.looked || self.ahd.pause() > self.ahd.config.period / 2 {
             return;
@@ -95,13 +108,25 @@ impl Module for Detector {
             }
         }
         self.guarded = now;
-        for event in std::mem::take(&mut self.ahd.events).into_iter().chain(let_go) {
+        self.leaving.append(&mut let_go);
+        for event in std::mem::take(&mut self.ahd.events) {
             context.report(line(event));
+        }
+        // Once all have left the guard may end this process.
+        self.waits = self.guarded.is_empty() && !self.ahd.settle(SETTLE);
+        if !self.waits {
+            self.tell_leaving(context);
         }
     }
 }
 
 impl Detector {
+    fn tell_leaving(&mut self, context: &mut Context) {
+        for event in self.leaving.drain(..) {
+            context.report(line(event));
+        }
+    }
+
     /// One look. Each event leaves at once: should the look never end, it was told all the same.
     fn look(&mut self, context: &mut Context) {
         self.ahd.look(&mut |event| {

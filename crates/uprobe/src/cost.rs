@@ -1,12 +1,19 @@
-//! What a hit costs here, by probing two functions of this process.
+//! What a hit costs here, by probing functions of a child that is this process' copy.
 //!
 //! Promises: CPU time with probes less the time without, per hit, the least of several rounds: what other programs do
-//! meanwhile only adds. The time in the kernel is the calling thread's own, so it is counted.
+//! meanwhile only adds. The time in the kernel is the calling thread's own, so it is counted. This process itself is never probed: the
+//! kernel looks through each process that once was when it takes a probe of a file away that the process maps too (libc), and cannot while
+//! whoever takes it away is being killed: it then keeps the probe for good and says so in its log.
 
 use crate::Error;
 use crate::code::{Place, Shape};
-use crate::prober::Prober;
+use crate::prober::{Prober, Probes};
+use orbit_linux::process::{self, RawChild};
+use orbit_linux::signals::Blocked;
+use orbit_linux::{pidfd, socket};
 use std::arch::global_asm;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 // Functions that do nothing, one for each way in which the probed instruction is run.
@@ -70,26 +77,91 @@ impl Costs {
 }
 
 pub(crate) fn measure(prober: &mut Prober) -> Result<Costs, Error> {
-    let mut one = |function: unsafe extern "C" fn(), entry: Place, exits: Vec<Place>| {
-        let (file, offset) = place(function as usize as u64)
-            .ok_or_else(|| Error::Failed("this program's own file is not in its memory map".into()))?;
-        let shape = Shape { address: function as usize as u64, entry, exits, ..Shape::default() };
-        let plain = least(function);
-        let probes = prober.attach(std::process::id() as i32, &file, offset, &shape)?;
-        let probed = least(function);
-        // Taking them away takes long; nobody need wait for it.
-        probes.away();
-        Ok((probed - plain).max(1.0))
+    let subject =
+        Subject::begin().map_err(|e| Error::Failed(format!("no process to measure what a probe costs: {e}")))?;
+    let mut all = Vec::new();
+    let mut one = |n: usize, entry: Place, exits: Vec<Place>| {
+        let address = FUNCTIONS[n] as usize as u64;
+        let (file, offset) =
+            place(address).ok_or_else(|| Error::Failed("this program's own file is not in its memory map".into()))?;
+        let shape = Shape { address, entry, exits, ..Shape::default() };
+        let plain = subject.least(n)?;
+        all.push(prober.attach(subject.pid, &file, offset, &shape)?);
+        Ok::<f64, Error>((subject.least(n)? - plain).max(1.0))
     };
     let begin = Place { emulated: true, ..Place::default() };
-    let emulated = one(orbit_uprobe_emulated, begin, Vec::new())?;
-    let stepped = one(orbit_uprobe_stepped, Place::default(), Vec::new())?;
+    let emulated = one(0, begin, Vec::new())?;
+    let stepped = one(1, Place::default(), Vec::new())?;
     let end = Place { offset: 1, returns: true, ..Place::default() };
-    let both = one(orbit_uprobe_returned, begin, vec![end])?;
+    let both = one(2, begin, vec![end])?;
+    // Its memory goes first: then there is nothing left to restore. Taking probes away takes long; nobody need wait for it.
+    drop(subject);
+    all.into_iter().for_each(Probes::away);
     Ok(Costs { emulated, stepped, returned: (both - emulated).max(1.0) })
 }
 
-/// Nanoseconds of CPU a call, the least of several rounds.
+/// What the subject calls, by number.
+const FUNCTIONS: [unsafe extern "C" fn(); 3] = [orbit_uprobe_emulated, orbit_uprobe_stepped, orbit_uprobe_returned];
+
+/// The child whose functions are probed; it ends when this is dropped, and with the thread that made it.
+struct Subject {
+    pid: i32,
+    process: OwnedFd,
+    asks: OwnedFd,
+}
+
+impl Subject {
+    fn begin() -> io::Result<Subject> {
+        let (asks, answers) = socket::pair()?;
+        let blocked = Blocked::all();
+        // SAFETY: the child makes system calls only, and does not return from `answer`.
+        let child = unsafe { process::raw_fork(0) }?;
+        let Some(RawChild { pid, pidfd }) = child else { answer(answers.as_raw_fd()) };
+        drop(blocked);
+        // Before Linux 5.2; the child cannot be another's, for it was not waited for.
+        let process = pidfd.map_or_else(|| pidfd::open(pid), Ok)?;
+        Ok(Subject { pid, process, asks })
+    }
+
+    /// Nanoseconds of CPU that a call of this function costs it.
+    fn least(&self, n: usize) -> Result<f64, Error> {
+        let gone = |e: io::Error| Error::Failed(format!("the process to measure what a probe costs: {e}"));
+        socket::send(self.asks.as_fd(), &[n as u8], &[]).map_err(gone)?;
+        let mut bytes = [0; size_of::<f64>()];
+        let got = socket::receive(self.asks.as_fd(), &mut bytes, &mut Vec::new(), false).map_err(gone)?;
+        if got != bytes.len() {
+            return Err(gone(io::ErrorKind::UnexpectedEof.into()));
+        }
+        Ok(f64::from_ne_bytes(bytes))
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        // One that has ended already only is to be reaped.
+        let _ = pidfd::send_signal(self.process.as_fd(), libc::SIGKILL);
+        let _ = pidfd::wait(self.process.as_fd(), false);
+    }
+}
+
+/// What the child does, with all signals blocked: calls functions by number and answers what that cost, until nobody asks.
+fn answer(asks: RawFd) -> ! {
+    if process::set_parent_death_signal(libc::SIGKILL).is_err() {
+        process::end(1);
+    }
+    process::close_all_but(&[asks]);
+    loop {
+        let mut n = 0u8;
+        // SAFETY: room for one byte; the answer is as long as said.
+        let asked = unsafe { libc::recv(asks, (&raw mut n).cast(), 1, 0) } == 1;
+        let Some(function) = FUNCTIONS.get(usize::from(n)).filter(|_| asked) else { process::end(0) };
+        let cost = least(*function).to_ne_bytes();
+        // SAFETY: as above.
+        unsafe { libc::send(asks, cost.as_ptr().cast(), cost.len(), libc::MSG_NOSIGNAL) };
+    }
+}
+
+/// Nanoseconds of CPU a call, the least of several rounds. Async-signal-safe.
 fn least(function: unsafe extern "C" fn()) -> f64 {
     let round = || {
         let start = cpu();

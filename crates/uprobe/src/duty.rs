@@ -79,6 +79,8 @@ struct Shared {
 enum Job {
     Watch(u64, Target),
     Leave(u64),
+    /// Says that all before was done.
+    Done(Sender<()>),
 }
 
 /// Probes of functions; they go soon after it is dropped. Nobody waits for that: the kernel takes its time.
@@ -133,6 +135,23 @@ impl Duty {
         // As above.
         let _ = self.to.send(Job::Leave(id));
         lock(&self.shared).tallies.remove(&id)
+    }
+
+    /// Waits until there are no probes, this long at most; whether that is so. A process that is killed while it takes probes away may leave
+    /// some in place for good.
+    pub fn settle(&self, most: Duration) -> bool {
+        let until = Instant::now() + most;
+        // Before that there are none.
+        let Some(reader) = lock(&self.shared).reader.clone() else { return true };
+        let (done, told) = mpsc::channel();
+        // Without the thread all have gone.
+        if self.to.send(Job::Done(done)).is_ok() && told.recv_timeout(most) == Err(RecvTimeoutError::Timeout) {
+            return false;
+        }
+        while reader.probed() && Instant::now() < until {
+            std::thread::sleep(LOOKS.0);
+        }
+        !reader.probed()
     }
 
     /// How much CPU its process has used so far, ns.
@@ -214,6 +233,10 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
                 if let Some(p) = accounts.remove(&id).and_then(|a| a.probes) {
                     p.away();
                 }
+            }
+            Ok(Job::Done(done)) => {
+                // Whoever asked may have stopped waiting.
+                let _ = done.send(());
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,

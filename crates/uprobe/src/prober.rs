@@ -37,6 +37,7 @@ pub(crate) struct Prober {
 pub(crate) struct Reader {
     records: Mutex<HashMap<MapData, Key, Record>>,
     hits: Mutex<PerCpuArray<MapData, Hits>>,
+    slots: Vec<Arc<AtomicBool>>,
 }
 
 /// The probes of one function in one process; they go when it is dropped, which blocks for some tens of milliseconds: the
@@ -82,8 +83,8 @@ impl Prober {
         };
         let records = HashMap::try_from(map("records")?).map_err(|e| Error::of(LOADING, &e))?;
         let hits = PerCpuArray::try_from(map("hits")?).map_err(|e| Error::of(LOADING, &e))?;
-        let reader = Arc::new(Reader { records: Mutex::new(records), hits: Mutex::new(hits) });
-        let slots = (0..SLOTS).map(|_| Arc::default()).collect();
+        let slots: Vec<Arc<AtomicBool>> = (0..SLOTS).map(|_| Arc::default()).collect();
+        let reader = Arc::new(Reader { records: Mutex::new(records), hits: Mutex::new(hits), slots: slots.clone() });
         let mut prober = Prober { ebpf, reader, slots, returns };
         let costs = cost::measure(&mut prober)?;
         Ok((prober, costs))
@@ -127,6 +128,11 @@ impl Prober {
 }
 
 impl Reader {
+    /// Whether a probe is there, or not quite gone.
+    pub(crate) fn probed(&self) -> bool {
+        self.slots.iter().any(|taken| taken.load(Ordering::Acquire))
+    }
+
     /// Hits of a slot so far, of all threads.
     pub(crate) fn hits(&self, slot: u32) -> Hits {
         let mut sum = Hits::default();

@@ -215,6 +215,12 @@ impl Ahd {
         std::mem::take(&mut self.events)
     }
 
+    /// Waits, this long at most, until no probes are left, after [`Ahd::finish`]; whether that is so. Before that this process had better not
+    /// be ended.
+    pub fn settle(&self, most: Duration) -> bool {
+        self.named.duty.as_ref().is_none_or(|duty| duty.settle(most))
+    }
+
     /// Finds the functions in what the processes have mapped by now.
     fn search_functions(&mut self) {
         for pid in self.pids() {

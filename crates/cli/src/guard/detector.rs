@@ -61,6 +61,8 @@ pub struct Apart {
 
 /// Longest wait for what a module tells at the end.
 const LAST: Duration = Duration::from_secs(1);
+/// Longest wait until probes are gone from a program that goes on: the kernel takes some 0.1 s for each.
+const LEAVE: Duration = Duration::from_secs(10);
 /// Longest time between two looks at whether modules came or went.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -173,7 +175,11 @@ impl Detector {
     /// What is left to tell once nothing will be watched any more, but for who leaves.
     pub fn finish(&mut self) -> Vec<News> {
         match self {
-            Detector::Here(here) => here.ahd.finish().into_iter().map(News::Event).collect(),
+            Detector::Here(here) => {
+                let news = here.ahd.finish().into_iter().map(News::Event).collect();
+                here.ahd.settle(longest(&here.ahd.pids()));
+                news
+            }
             Detector::Module(apart) => {
                 apart.read();
                 if apart.sections {
@@ -206,12 +212,12 @@ impl Apart {
         for pid in &self.watched {
             self.hosted.core().unguard(*pid as u32);
         }
-        let until = Instant::now() + LAST;
-        while !self.watched.is_empty() && Instant::now() < until {
+        let start = Instant::now();
+        while !self.watched.is_empty() && start.elapsed() < longest(&self.watched) {
             let reports = self.hosted.descriptors();
             let mut fds: Vec<_> = reports.iter().map(|fd| super::readable(fd.as_fd())).collect();
             // Woken early or not at all, it looks and goes by the clock.
-            let _ = orbit_linux::poll::poll(&mut fds, Some(until.saturating_duration_since(Instant::now())));
+            let _ = orbit_linux::poll::poll(&mut fds, Some(LAST));
             self.read();
         }
     }
@@ -280,11 +286,20 @@ impl Drop for Apart {
 
 /// What is wrong with watching a process; nothing if it has ended, which is no trouble.
 fn trouble(pid: i32, text: String) -> Option<News> {
-    let ended = match orbit_linux::pidfd::open(pid) {
-        Ok(process) => orbit_linux::pidfd::has_ended(process.as_fd()),
-        Err(e) => e.raw_os_error() == Some(libc::ESRCH),
-    };
-    (!ended).then_some(News::Event(Event::Trouble { pid, text }))
+    lives(pid).then_some(News::Event(Event::Trouble { pid, text }))
+}
+
+/// How long to wait until these processes are let go.
+fn longest<'a>(pids: impl IntoIterator<Item = &'a i32>) -> Duration {
+    if pids.into_iter().any(|pid| lives(*pid)) { LEAVE } else { LAST }
+}
+
+/// Whether the process has not ended, as far as is known.
+fn lives(pid: i32) -> bool {
+    match orbit_linux::pidfd::open(pid) {
+        Ok(process) => !orbit_linux::pidfd::has_ended(process.as_fd()),
+        Err(e) => e.raw_os_error() != Some(libc::ESRCH),
+    }
 }
 
 /// Why `/proc` does not show the processes that the guard knows by their numbers, if so: without it nothing can be looked into.
