@@ -1,9 +1,12 @@
 //! The core's side of a module: installs it in an orbit of its own, hands it events, does what it asks, and when it crashes,
 //! loops or leaks, reports that and loads it again.
 //!
-//! A module's life is one [`Client`]. When a life ends the client stays until the next life has started: its subscriptions go
-//! on counting, nothing reads them, and what they counted is the number of missed events. Pins therefore stay loaded, and
-//! other modules notice nothing. The programs guarded for it go over to the next life too.
+//! A module's life is one [`Client`]. When a life ends the client stays until another has started, however often that fails: its
+//! subscriptions go on counting, nothing reads them, and what they counted is the number of missed events. Pins therefore stay
+//! loaded, and other modules notice nothing. The programs guarded for it go over to the next life too.
+//!
+//! Invariant: of the events that pass a module's subscriptions, whole calls of them are `handled`, and the rest is `missed`, `lost`
+//! or waits; those of the call in which it failed are missed, since nobody knows how far it came.
 
 use super::{
     Client, Core,
@@ -14,6 +17,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     event::Event,
+    filter::Counts,
     wire::Wire,
 };
 use orbit::{Limits, Orbit, Outcome, Restart};
@@ -63,7 +67,7 @@ pub enum Report {
     Failed(String),
     /// It was loaded again; events missed so far.
     Reloaded {
-        /// Events that passed its subscriptions since it was installed while it was down.
+        /// As [`ModuleStatus::missed`].
         missed: u64,
     },
     /// It failed too often and stays unloaded.
@@ -83,11 +87,12 @@ pub struct ModuleStatus {
     pub pid: i32,
     /// True while it is loaded and started.
     pub up: bool,
-    /// Events handed to it.
+    /// Events handed to it, without those of a call in which it failed.
     pub handled: u64,
-    /// Events that came while it was down.
+    /// Events that came while it was down, and those of the calls in which it failed: up to 1,022 each time, of which it may have
+    /// seen the first.
     pub missed: u64,
-    /// Events that found its queue full while it was up.
+    /// Events that found its queue full while it was up, in all its lives.
     pub lost: u64,
     /// Times it failed.
     pub failures: u64,
@@ -108,7 +113,8 @@ struct Known {
     reports: VecDeque<Report>,
     /// Reports thrown away that the reader was not told of yet: older than all that wait.
     dropped: u64,
-    client: Option<Arc<Client>>,
+    /// That of the life that started last, and beside it, while another starts, that one's.
+    clients: Vec<Arc<Client>>,
     guarded: Vec<u32>,
     stop: bool,
 }
@@ -181,7 +187,7 @@ impl Installed {
     /// Guards a program for this module only, through all its lives; see [`Core::guard`].
     pub fn guard(&self, pid: u32) -> Result<()> {
         let mut known = lock(&self.shared.state);
-        if let Some(client) = &known.client {
+        for client in &known.clients {
             client.guard(pid)?;
         }
         known.guarded.push(pid);
@@ -192,7 +198,7 @@ impl Installed {
     pub fn unguard(&self, pid: u32) {
         let mut known = lock(&self.shared.state);
         known.guarded.retain(|guarded| *guarded != pid);
-        if let Some(client) = &known.client {
+        for client in &known.clients {
             client.unguard(pid);
         }
     }
@@ -211,13 +217,13 @@ impl AsFd for Installed {
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        let client = {
+        let clients = {
             let mut known = lock(&self.shared.state);
             known.stop = true;
-            known.client.clone()
+            known.clients.clone()
         };
         self.shared.changed.notify_all();
-        if let Some(client) = client {
+        for client in clients {
             client.wake();
         }
         // The thread may wait for a call that does not end, or for a start; both end with the orbit. One that is down already is as
@@ -260,10 +266,11 @@ impl Core {
             life: first,
             period: M::PERIOD,
             missed: 0,
+            lost: 0,
             make: Core::life::<M>,
             own: 0,
         };
-        if let Some(refused) = host.start().map_err(&wrong)?.into_iter().next() {
+        if let Some(refused) = host.start(0).map_err(&wrong)?.into_iter().next() {
             return Err(refused);
         }
         let thread = std::thread::Builder::new()
@@ -282,7 +289,7 @@ impl Core {
         let mut known = lock(&shared.state);
         // A guarded program that ended is no longer there to guard.
         known.guarded.retain(|pid| client.guard(*pid).is_ok());
-        known.client = Some(client.clone());
+        known.clients.push(client.clone());
         Ok(Life { client, ids: HashMap::new(), handles: HashMap::new(), replies: VecDeque::new(), guards: 0 })
     }
 }
@@ -305,7 +312,9 @@ struct Host {
     options: ModuleOptions,
     life: Life,
     period: Option<Duration>,
+    /// Of lives that ended: events missed, and events that found the queue full while the module was up.
     missed: u64,
+    lost: u64,
     make: fn(&Core, &Shared) -> Result<Life>,
     own: u32,
 }
@@ -332,8 +341,10 @@ impl Host {
             }
         }
         let mut known = lock(&self.shared.state);
-        (known.client, known.status.up, known.status.pid) = (None, false, 0);
+        (known.status.up, known.status.pid) = (false, 0);
+        let gone = std::mem::take(&mut known.clients);
         drop(known);
+        drop(gone);
         // An orbit that is down already is as gone as one that was just ended.
         let _ = self.orbit.destroy();
     }
@@ -362,7 +373,11 @@ impl Host {
                 bytes.extend(event.to_bytes());
             }
             lock(&self.shared.state).status.handled += events.len() as u64;
-            self.tell(&Told::Happened { events: bytes })?;
+            if let Err(how) = self.tell(&Told::Happened { events: bytes }) {
+                lock(&self.shared.state).status.handled -= events.len() as u64;
+                self.missed += events.len() as u64;
+                return Err(how);
+            }
         }
         while let Some((ticket, reply)) = self.life.replies.pop_front() {
             self.tell(&Told::Replied { ticket, reply })?;
@@ -373,7 +388,7 @@ impl Host {
             *next_tick = Some((at + period).max(Instant::now()));
             self.tell(&Told::Tick {})?;
         }
-        let lost = self.life.client.subscriptions().iter().map(|(.., counts)| counts.lost).sum();
+        let lost = self.lost + self.life.sum(|counts| counts.lost);
         lock(&self.shared.state).status.lost = lost;
         Ok(())
     }
@@ -432,27 +447,33 @@ impl Host {
         }
     }
 
-    /// Lets the module start; gives what it asked and was refused.
-    fn start(&mut self) -> std::result::Result<Vec<Error>, String> {
+    /// Lets the module start, having missed so many events; gives what it asked and was refused.
+    fn start(&mut self, missed: u64) -> std::result::Result<Vec<Error>, String> {
         self.orbit.wait_ready(Duration::from_secs(30)).map_err(|error| error.to_string())?;
         let pid = self.orbit.pid();
         self.core.mark_own(self.own, false);
         self.own = pid as u32;
         self.core.mark_own(self.own, true);
-        let told = Told::Start { settings: self.options.settings.clone(), missed: self.missed };
+        let told = Told::Start { settings: self.options.settings.clone(), missed };
         let mut refused = self.call(&told)?;
         refused.extend(self.tell_guarded()?);
         let mut known = lock(&self.shared.state);
-        (known.status.pid, known.status.up, known.status.missed) = (pid, true, self.missed);
+        (known.status.pid, known.status.up) = (pid, true);
         Ok(refused)
     }
 
     /// After a failure: reports it, pauses, starts a new life; false: the module is to stay unloaded.
     fn reload(&mut self, mut how: String, mut row: u32) -> bool {
+        let lost = self.life.sum(|counts| counts.lost);
+        self.lost += lost;
+        // What the ended life's subscriptions counted and it did not see, from now on without what they lost before.
+        let unseen = |life: &Life| life.sum(|counts| counts.due.saturating_sub(counts.delivered)).saturating_sub(lost);
         loop {
+            let missed = self.missed + unseen(&self.life);
             {
                 let mut known = lock(&self.shared.state);
                 (known.status.up, known.status.pid) = (false, 0);
+                (known.status.missed, known.status.lost) = (missed, self.lost);
                 known.status.failures += 1;
             }
             self.shared.report(Report::Failed(how));
@@ -469,12 +490,19 @@ impl Host {
                 return false;
             }
             let started = (self.make)(&self.core, &self.shared).map_err(|error| error.to_string()).and_then(|life| {
-                let old = std::mem::replace(&mut self.life, life);
-                let started = self.start();
-                // Only now, so that every event up to here was counted by the old life or will be seen by the new one.
-                let count =
-                    |(.., counts): &(u64, crate::Kind, crate::Counts)| counts.due.saturating_sub(counts.delivered);
-                self.missed += old.client.subscriptions().iter().map(count).sum::<u64>();
+                let mut other = std::mem::replace(&mut self.life, life);
+                let started = self.start(self.missed + unseen(&other));
+                if started.is_ok() {
+                    // Only now, so that every event up to here was counted by the old life or will be seen by the new one.
+                    self.missed += unseen(&other);
+                } else {
+                    // The old one goes on counting.
+                    std::mem::swap(&mut self.life, &mut other);
+                }
+                let kept = vec![self.life.client.clone()];
+                let clients = std::mem::replace(&mut lock(&self.shared.state).clients, kept);
+                // Not under the lock: pins are released.
+                drop((clients, other));
                 started
             });
             match started {
@@ -493,6 +521,11 @@ impl Host {
 }
 
 impl Life {
+    /// One of the counts of its subscriptions, added up.
+    fn sum(&self, of: fn(&Counts) -> u64) -> u64 {
+        self.client.subscriptions().iter().map(|(.., counts)| of(counts)).sum()
+    }
+
     fn ask(&mut self, ask: Ask, shared: &Shared) -> Result<()> {
         match ask {
             Ask::Use { pin } => self.client.use_pin(&pin),
