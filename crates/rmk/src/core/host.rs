@@ -1,5 +1,5 @@
 //! The core's side of a module: installs it in an orbit of its own, hands it events, does what it asks, and when it crashes,
-//! loops or leaks, reports that and loads it again.
+//! loops or leaks, reports that and loads it again. Who installed it has an [`Installed`].
 //!
 //! A module's life is one [`Client`]. When a life ends the client stays until another has started, however often that fails: its
 //! subscriptions go on counting, nothing reads them, and what they counted is the number of missed events. Pins therefore stay
@@ -9,24 +9,20 @@
 //! or waits; those of the call in which it failed are missed, since nobody knows how far it came.
 
 use super::{
-    Client, Core,
-    module::{Ask, Module, Told},
+    Core,
+    installed::{Installed, Report, Shared},
+    life::{CALL_BYTES, Life, Room, asked, encoded},
+    module::{Module, Told},
     subscription::lock,
     task::{self, NOT_STARTED},
 };
 use crate::{
     error::{Error, Result},
     event::Event,
-    filter::Counts,
-    wire::Wire,
 };
 use orbit::{Limits, Orbit, Outcome, Restart};
-use orbit_linux::eventfd;
 use std::{
-    collections::{HashMap, VecDeque},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Condvar, Mutex, PoisonError},
-    thread::JoinHandle,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -57,183 +53,9 @@ impl Default for ModuleOptions {
     }
 }
 
-/// What a module, or the core about it, has to tell.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Report {
-    /// The module reported this.
-    Said(String),
-    /// The module failed and was unloaded: how, in words ([`orbit::Outcome`]'s).
-    Failed(String),
-    /// It was loaded again; events missed so far.
-    Reloaded {
-        /// As [`ModuleStatus::missed`].
-        missed: u64,
-    },
-    /// It failed too often and stays unloaded.
-    GaveUp,
-    /// Something that it asked was refused, though it has no ticket for a reply.
-    Refused(String),
-    /// So many reports were thrown away in this place, because nobody read them in time.
-    Dropped(u64),
-}
-
-/// How a module stands.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ModuleStatus {
-    /// Its name.
-    pub name: String,
-    /// Its process; 0 while it is down.
-    pub pid: i32,
-    /// True while it is loaded and started.
-    pub up: bool,
-    /// Events handed to it, without those of a call in which it failed.
-    pub handled: u64,
-    /// Events that came while it was down, and those of the calls in which it failed: up to 1,022 each time, of which it may have
-    /// seen the first.
-    pub missed: u64,
-    /// Events that found its queue full while it was up, in all its lives.
-    pub lost: u64,
-    /// Times it failed.
-    pub failures: u64,
-    /// Reports that were thrown away because nobody read them.
-    pub unread: u64,
-}
-
-struct Shared {
-    state: Mutex<Known>,
-    changed: Condvar,
-    /// Signalled while reports wait.
-    ready: OwnedFd,
-}
-
-#[derive(Default)]
-struct Known {
-    status: ModuleStatus,
-    reports: VecDeque<Report>,
-    /// Reports thrown away that the reader was not told of yet: older than all that wait.
-    dropped: u64,
-    /// That of the life that started last, and beside it, while another starts, that one's.
-    clients: Vec<Arc<Client>>,
-    guarded: Vec<u32>,
-    stop: bool,
-}
-
-/// Reports kept for a reader that does not come; older ones go first.
-const REPORTS: usize = 1024;
-/// Bytes of one call: an orbit's limit, less the envelope.
-const CALL_BYTES: usize = orbit::MAX_ARGS - 64;
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A module that works so long has no failures "in a row" any more.
 const HEALTHY: Duration = Duration::from_secs(10);
-
-impl Shared {
-    fn report(&self, report: Report) {
-        let mut known = lock(&self.state);
-        if known.reports.len() == REPORTS {
-            known.reports.pop_front();
-            known.status.unread += 1;
-            known.dropped += 1;
-        }
-        known.reports.push_back(report);
-        eventfd::signal(self.ready.as_fd());
-        self.changed.notify_all();
-    }
-
-    /// Waits, but not when the module is being removed; true: it is.
-    fn pause(&self, pause: Duration) -> bool {
-        let until = Instant::now() + pause;
-        let mut known = lock(&self.state);
-        while !known.stop {
-            let Some(left) = until.checked_duration_since(Instant::now()) else { return false };
-            known = self.changed.wait_timeout(known, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
-    }
-}
-
-/// An installed module. Dropping it removes the module.
-pub struct Installed {
-    shared: Arc<Shared>,
-    orbit: Arc<Orbit>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Installed {
-    /// How it stands.
-    pub fn status(&self) -> ModuleStatus {
-        lock(&self.shared.state).status.clone()
-    }
-
-    /// The next report, waiting up to `timeout` for one.
-    pub fn report(&self, timeout: Duration) -> Option<Report> {
-        let until = Instant::now() + timeout;
-        let mut known = lock(&self.shared.state);
-        loop {
-            if known.dropped != 0 {
-                return Some(Report::Dropped(std::mem::take(&mut known.dropped)));
-            }
-            if let Some(report) = known.reports.pop_front() {
-                if known.reports.is_empty() {
-                    eventfd::drain(self.shared.ready.as_fd());
-                }
-                return Some(report);
-            }
-            let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
-            known = self.shared.changed.wait_timeout(known, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    /// Guards a program for this module only, through all its lives; see [`Core::guard`].
-    pub fn guard(&self, pid: u32) -> Result<()> {
-        let mut known = lock(&self.shared.state);
-        for client in &known.clients {
-            client.guard(pid)?;
-        }
-        known.guarded.push(pid);
-        Ok(())
-    }
-
-    /// Guards it for this module no more.
-    pub fn unguard(&self, pid: u32) {
-        let mut known = lock(&self.shared.state);
-        known.guarded.retain(|guarded| *guarded != pid);
-        for client in &known.clients {
-            client.unguard(pid);
-        }
-    }
-
-    /// Removes the module: its process is killed, in the middle of a call too, and its pins are released. Waits for the process to
-    /// be gone, never for the module; and for a command at a pin that it asked for, if the core is at one.
-    pub fn remove(self) {}
-}
-
-impl AsFd for Installed {
-    /// A descriptor to poll, never to read: readable while a report waits.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.ready.as_fd()
-    }
-}
-
-impl Drop for Installed {
-    fn drop(&mut self) {
-        let clients = {
-            let mut known = lock(&self.shared.state);
-            known.stop = true;
-            known.clients.clone()
-        };
-        self.shared.changed.notify_all();
-        for client in clients {
-            client.wake();
-        }
-        // The thread may wait for a call that does not end, or for a start; both end with the orbit. One that is down already is as
-        // gone as one that was just ended.
-        let _ = self.orbit.destroy();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
 
 impl Core {
     /// Installs a module: makes its process, lets it start, and does what it asks in [`Module::start`]. Returns when all that is
@@ -243,10 +65,7 @@ impl Core {
     /// [`Error::PinMissing`] for a pin of [`Module::PINS`]; whatever its start asked for and was refused; how its start failed.
     pub fn install<M: Module>(&self, options: ModuleOptions) -> Result<Installed> {
         let wrong = |why: String| Error::Module { module: M::NAME.into(), why };
-        let ready = eventfd::create()
-            .map_err(|source| Error::System { what: "a descriptor for a module's reports".into(), source })?;
-        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), ready });
-        lock(&shared.state).status.name = M::NAME.into();
+        let shared = Arc::new(Shared::new(M::NAME)?);
         let first = self.life::<M>(&shared)?;
         let orbit = Orbit::builder(M::NAME)
             .entry(task::run::<M>)
@@ -290,19 +109,8 @@ impl Core {
         // A guarded program that ended is no longer there to guard.
         known.guarded.retain(|pid| client.guard(*pid).is_ok());
         known.clients.push(client.clone());
-        Ok(Life { client, ids: HashMap::new(), handles: HashMap::new(), replies: VecDeque::new(), guards: 0 })
+        Ok(Life::new(client))
     }
-}
-
-/// What belongs to one life of a module.
-struct Life {
-    client: Arc<Client>,
-    /// Subscription of the core -> the module's number for it, and back.
-    ids: HashMap<u64, u64>,
-    handles: HashMap<u64, u64>,
-    replies: VecDeque<(u64, std::result::Result<crate::Reply, String>)>,
-    /// What it was told last of the guarded programs; see [`Client::newly_guarded`].
-    guards: u64,
 }
 
 struct Host {
@@ -353,7 +161,7 @@ impl Host {
     fn turn(&mut self, events: &mut Vec<Event>, next_tick: &mut Option<Instant>) -> std::result::Result<(), String> {
         let idle = Duration::from_secs(1);
         let wait = match *next_tick {
-            _ if !self.life.replies.is_empty() => Duration::ZERO,
+            _ if self.life.has_replies() => Duration::ZERO,
             Some(at) => at.saturating_duration_since(Instant::now()).min(idle),
             None => idle,
         };
@@ -379,8 +187,8 @@ impl Host {
                 return Err(how);
             }
         }
-        while let Some((ticket, reply)) = self.life.replies.pop_front() {
-            self.tell(&Told::Replied { ticket, reply })?;
+        while let Some(reply) = self.life.next_reply() {
+            self.hand(&reply)?;
         }
         if let (Some(at), Some(period)) = (*next_tick, self.period)
             && at <= Instant::now()
@@ -399,7 +207,7 @@ impl Host {
         let Some(mut pids) = self.life.client.newly_guarded(&mut self.life.guards) else { return Ok(Vec::new()) };
         let beyond = pids.len().saturating_sub(MOST);
         pids.truncate(MOST);
-        let mut refused = self.call(&Told::Guarded { pids })?;
+        let mut refused = self.call(&encoded(&Told::Guarded { pids }))?;
         if beyond > 0 {
             let why = format!("it sees {MOST} guarded programs at most: {beyond} were left out");
             refused.push(Error::Module { module: self.life.client.name().into(), why });
@@ -409,33 +217,24 @@ impl Host {
 
     /// Makes one call of the orbit and does what the module asks.
     fn tell(&mut self, told: &Told) -> std::result::Result<(), String> {
-        for refused in self.call(told)? {
+        self.hand(&encoded(told))
+    }
+
+    /// The same, with what is told encoded already.
+    fn hand(&mut self, args: &[u8]) -> std::result::Result<(), String> {
+        for refused in self.call(args)? {
             self.shared.report(Report::Refused(refused.to_string()));
         }
         Ok(())
     }
 
     /// The same; gives what was refused and has no ticket.
-    fn call(&mut self, told: &Told) -> std::result::Result<Vec<Error>, String> {
-        let mut args = vec![0; 4];
-        told.put(&mut args);
-        if args.len() > CALL_BYTES
-            && let Told::Replied { ticket, .. } = told
-        {
-            let why =
-                format!("the reply has {} bytes, and a module takes {CALL_BYTES} at a time: ask for less", args.len());
-            args.truncate(4);
-            Told::Replied { ticket: *ticket, reply: Err(why) }.put(&mut args);
-        }
-        let length = (args.len() - 4) as u32;
-        args[..4].copy_from_slice(&length.to_ne_bytes());
-        let future = self.orbit.call_async(&[], &args).map_err(|error| error.to_string())?;
-        let mut refused = Vec::new();
+    fn call(&mut self, args: &[u8]) -> std::result::Result<Vec<Error>, String> {
+        let future = self.orbit.call_async(&[], args).map_err(|error| error.to_string())?;
+        let (mut refused, mut room) = (Vec::new(), Room::default());
         // Ends with the call; updates come in the order in which they were pushed.
         while let Some(update) = future.pull().map_err(|error| error.to_string())? {
-            let asks = update.first_data().and_then(|mut bytes| Vec::<Ask>::read(&mut bytes));
-            let Some(asks) = asks else { return Err("it pushed something that is no request".into()) };
-            for ask in asks {
+            for ask in asked(update.first_data().unwrap_or_default(), &mut room)? {
                 refused.extend(self.life.ask(ask, &self.shared).err());
             }
         }
@@ -455,7 +254,7 @@ impl Host {
         self.own = pid as u32;
         self.core.mark_own(self.own, true);
         let told = Told::Start { settings: self.options.settings.clone(), missed };
-        let mut refused = self.call(&told)?;
+        let mut refused = self.call(&encoded(&told))?;
         refused.extend(self.tell_guarded()?);
         let mut known = lock(&self.shared.state);
         (known.status.pid, known.status.up) = (pid, true);
@@ -516,41 +315,6 @@ impl Host {
                 }
                 Err(again) => (how, row) = (again, row + 1),
             }
-        }
-    }
-}
-
-impl Life {
-    /// One of the counts of its subscriptions, added up.
-    fn sum(&self, of: fn(&Counts) -> u64) -> u64 {
-        self.client.subscriptions().iter().map(|(.., counts)| of(counts)).sum()
-    }
-
-    fn ask(&mut self, ask: Ask, shared: &Shared) -> Result<()> {
-        match ask {
-            Ask::Use { pin } => self.client.use_pin(&pin),
-            Ask::Release { pin } => self.client.release_pin(&pin),
-            Ask::Subscribe { handle, pin, kind, filter } => {
-                let id = self.client.subscr_event(&pin, kind, filter)?;
-                self.ids.insert(id, handle);
-                self.handles.insert(handle, id);
-                Ok(())
-            }
-            Ask::Unsubscribe { handle } => {
-                let id = self.handles.remove(&handle).unwrap_or(0);
-                self.ids.remove(&id);
-                self.client.unsubscr_event(id)
-            }
-            Ask::Command { ticket, pin, command } => {
-                let reply = self.client.issue_cmd(&pin, &command).map_err(|error| error.to_string());
-                self.replies.push_back((ticket, reply));
-                Ok(())
-            }
-            Ask::Report { text } => {
-                shared.report(Report::Said(text));
-                Ok(())
-            }
-            Ask::Fail { why } => Err(Error::Module { module: self.client.name().into(), why }),
         }
     }
 }

@@ -1,0 +1,158 @@
+//! One life of a module: its client, what it asks, and the replies that wait for it.
+//!
+//! All of it is memory of the core that the module fills, so all of it is bounded. A reply that cannot be handed over becomes an
+//! error at once, and so does a command once [`REPLY_BYTES`] of replies wait; a module that asks for more than a call's [`Room`]
+//! has failed.
+
+use super::{
+    Client,
+    installed::{Report, Shared},
+    module::{Ask, Told},
+};
+use crate::{
+    command::{Command, Reply},
+    error::{Error, Result},
+    filter::Counts,
+    wire::Wire,
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+/// Bytes of one call: an orbit's limit, less the envelope.
+pub(super) const CALL_BYTES: usize = orbit::MAX_ARGS - 64;
+/// Bytes of replies that may wait for a module.
+const REPLY_BYTES: usize = 4 << 20;
+/// Things that a module may ask for in one call, and their bytes.
+const ASKS: u64 = 16_384;
+const ASKED_BYTES: usize = orbit::MAX_BYTES;
+
+/// What belongs to one life of a module.
+pub(super) struct Life {
+    pub client: Arc<Client>,
+    /// Subscription of the core -> the module's number for it, and back.
+    pub ids: HashMap<u64, u64>,
+    handles: HashMap<u64, u64>,
+    /// Calls to make with the replies to its commands, and their bytes together.
+    replies: VecDeque<Vec<u8>>,
+    bytes: usize,
+    /// What it was told last of the guarded programs; see [`Client::newly_guarded`].
+    pub guards: u64,
+}
+
+/// What a module may still ask for in a call.
+pub(super) struct Room {
+    asks: u64,
+    bytes: usize,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room { asks: ASKS, bytes: ASKED_BYTES }
+    }
+}
+
+/// What was pushed, taken off the room of the call; the error says how the module failed.
+pub(super) fn asked(mut bytes: &[u8], room: &mut Room) -> std::result::Result<Vec<Ask>, String> {
+    // The list begins with its length, and is not read before it is known to be short enough.
+    let count = u64::read(&mut &*bytes).unwrap_or(0);
+    let left = room.asks.checked_sub(count).zip(room.bytes.checked_sub(bytes.len()));
+    let (asks, left) = left.ok_or_else(|| {
+        format!("it asked for more than {ASKS} things, or {ASKED_BYTES} bytes of them, in one call: ask for the rest in the next")
+    })?;
+    *room = Room { asks, bytes: left };
+    Vec::read(&mut bytes).ok_or_else(|| "it pushed something that is no request".into())
+}
+
+/// Arguments of the call that tells this: the length of what follows, as `u32`, and that.
+pub(super) fn encoded(told: &Told) -> Vec<u8> {
+    let mut args = vec![0; 4];
+    told.put(&mut args);
+    let length = (args.len() - 4) as u32;
+    args[..4].copy_from_slice(&length.to_ne_bytes());
+    args
+}
+
+fn too_long(bytes: u64) -> String {
+    format!("the reply has {bytes} bytes, and a module takes {CALL_BYTES} at a time: ask for less")
+}
+
+impl Life {
+    /// One that has not begun.
+    pub fn new(client: Arc<Client>) -> Life {
+        let (ids, handles) = (HashMap::new(), HashMap::new());
+        Life { client, ids, handles, replies: VecDeque::new(), bytes: 0, guards: 0 }
+    }
+
+    /// One of the counts of its subscriptions, added up.
+    pub fn sum(&self, of: fn(&Counts) -> u64) -> u64 {
+        self.client.subscriptions().iter().map(|(.., counts)| of(counts)).sum()
+    }
+
+    /// Whether replies wait to be handed over.
+    pub fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// The call to make for the reply that waits longest.
+    pub fn next_reply(&mut self) -> Option<Vec<u8>> {
+        let reply = self.replies.pop_front()?;
+        self.bytes -= reply.len();
+        Some(reply)
+    }
+
+    /// Has a pin do something, if the reply can be handed over.
+    fn command(&self, pin: &str, command: &Command) -> std::result::Result<Reply, String> {
+        if self.bytes + CALL_BYTES > REPLY_BYTES {
+            return Err(format!(
+                "replies of {} bytes wait for it already, {REPLY_BYTES} at most: ask once they came",
+                self.bytes
+            ));
+        }
+        if let Command::MemoryRead { length, .. } | Command::FileRead { length, .. } = command
+            && *length > CALL_BYTES as u64
+        {
+            return Err(too_long(*length));
+        }
+        self.client.issue_cmd(pin, command).map_err(|error| error.to_string())
+    }
+
+    fn reply(&mut self, ticket: u64, reply: std::result::Result<Reply, String>) {
+        let mut args = encoded(&Told::Replied { ticket, reply });
+        if args.len() > CALL_BYTES {
+            args = encoded(&Told::Replied { ticket, reply: Err(too_long(args.len() as u64)) });
+        }
+        self.bytes += args.len();
+        self.replies.push_back(args);
+    }
+
+    /// Does one thing that the module asks; the error is for what has no ticket.
+    pub fn ask(&mut self, ask: Ask, shared: &Shared) -> Result<()> {
+        match ask {
+            Ask::Use { pin } => self.client.use_pin(&pin),
+            Ask::Release { pin } => self.client.release_pin(&pin),
+            Ask::Subscribe { handle, pin, kind, filter } => {
+                let id = self.client.subscr_event(&pin, kind, filter)?;
+                self.ids.insert(id, handle);
+                self.handles.insert(handle, id);
+                Ok(())
+            }
+            Ask::Unsubscribe { handle } => {
+                let id = self.handles.remove(&handle).unwrap_or(0);
+                self.ids.remove(&id);
+                self.client.unsubscr_event(id)
+            }
+            Ask::Command { ticket, pin, command } => {
+                let reply = self.command(&pin, &command);
+                self.reply(ticket, reply);
+                Ok(())
+            }
+            Ask::Report { text } => {
+                shared.report(Report::Said(text));
+                Ok(())
+            }
+            Ask::Fail { why } => Err(Error::Module { module: self.client.name().into(), why }),
+        }
+    }
+}
