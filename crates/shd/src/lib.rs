@@ -7,6 +7,7 @@
 
 mod kernel;
 pub mod module;
+mod output;
 mod sysrq;
 mod table;
 mod watch;

@@ -1,7 +1,7 @@
 //! System hang detection as a module of the reliability microkernel: `shd`.
 //!
 //! Owns: what the module is told ([`Orders`]) and how it tells. The watchers run as ever, pinned one to each CPU, in the
-//! module's process: an event is logged, acted on and written to its output straight from there. That needs neither the
+//! module's process: an event is logged, acted on and left to a writer on the same CPU straight from there. That needs neither the
 //! module's own loop, nor the core, nor any other process: those may be scheduled on the CPU that hangs. Only then the line goes
 //! to the core as a report too, at the latest with the next period once the loop runs again; a report that finds `ROOM`
 //! others waiting is not made. Its memory is locked. It uses no pin: its kernel half is its own, so nothing it needs is loaded,

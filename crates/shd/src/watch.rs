@@ -1,16 +1,13 @@
 //! System hang detection as a command: watches until it is told to stop, writes events as JSON lines, acts on a hang.
 
-use crate::{Action, Error, Event, Options, Shd, Sysrq};
-use std::{
-    fs::File,
-    io::{self, Write},
-    os::fd::AsFd,
-};
+use crate::{Action, Error, Event, Options, Shd, Sysrq, online, output::Output};
+use std::{fs::File, io, os::fd::AsFd};
 
 /// Watches the system until `until` returns, writing a JSON line an event to `to`.
 ///
 /// A hang is also told to the kernel's log and, if `action` says so, ends the kernel. Locks the memory of the whole process,
-/// which must not have to wait for pages once a CPU hangs. `until` is called once, with the detection running; it blocks this
+/// which must not have to wait for pages once a CPU hangs. Output that blocks holds nobody up: what finds no room is counted by a line
+/// `events-dropped` once it goes on. `until` is called once, with the detection running; it blocks this
 /// thread only.
 pub fn watch(options: &Options, action: Action, to: impl AsFd, until: impl FnOnce(&Shd)) -> Result<(), Error> {
     let to = to.as_fd().try_clone_to_owned().map_err(|e| Error::of("duplicating the output", &e))?;
@@ -33,20 +30,22 @@ pub(crate) fn begin(
         let what = "locking memory (needs root, or CAP_IPC_LOCK, beside CAP_BPF, CAP_PERFMON and CAP_SYS_NICE)";
         return Err(Error::of(what, &io::Error::last_os_error()));
     }
+    options.check()?;
+    let to = to.map(|to| Output::start(to, &online()?, options.priority)).transpose()?;
     Shd::start(options, move |event| {
-        let mut line = json(event);
+        let line = json(event);
         let hung = matches!(event, Event::Hung { .. });
         if hung {
             sysrq.log(&line);
         }
-        // The output may block, as terminals do: what is to be done comes first. If nobody reads, nobody is told.
+        // What is to be done comes first.
         let done = if hung { sysrq.act() } else { Ok(()) };
-        line.push('\n');
-        let _ = to.as_ref().map(|mut to| to.write_all(line.as_bytes()));
+        if let Some(to) = &to {
+            to.leave(format!("{line}\n"));
+        }
         if let Err(error) = done {
             sysrq.log(&format!("the action was refused: {error}"));
         }
-        line.pop();
         then(line);
     })
 }
@@ -74,7 +73,57 @@ pub fn json(event: &Event) -> String {
 mod tests {
     use super::*;
     use crate::How;
-    use std::time::Duration;
+    use std::{
+        io::{Read, Write},
+        os::fd::AsRawFd,
+        sync::{atomic::Ordering, mpsc::channel},
+        time::Duration,
+    };
+
+    #[test]
+    fn output_that_blocks_holds_no_watcher_up() {
+        let (mut reader, mut writer) = io::pipe().expect("a pipe");
+        let fd = writer.as_raw_fd();
+        // SAFETY: sets a flag of a live descriptor.
+        let flag = |flags: i32| unsafe { libc::fcntl(fd, libc::F_SETFL, flags) };
+        assert_eq!(flag(libc::O_NONBLOCK), 0);
+        let mut filled = 0;
+        for part in [4096, 1] {
+            while let Ok(n) = writer.write(&vec![b'x'; part]) {
+                filled += n;
+            }
+        }
+        assert_eq!(flag(0), 0);
+        let patient = Duration::from_secs(120);
+        let options = Options { check_least: patient, check_most: patient, ..Options::default() };
+        let to = File::from(std::os::fd::OwnedFd::from(writer));
+        let (lines, told) = channel();
+        let then = move |line| drop(lines.send(line));
+        let shd = match begin(&options, Action::Report, Some(to), then) {
+            Ok(shd) => shd,
+            Err(why) => {
+                println!("SKIP: needs kernel programs, real-time priority and locked memory ({why})");
+                return;
+            }
+        };
+        let cpus: Vec<usize> = shd.cpus().iter().map(|cpu| cpu.cpu).collect();
+        for &cpu in &cpus {
+            shd.watchers.shared.table.cpu(cpu).watched.store(0, Ordering::Relaxed);
+        }
+        let mut all: Vec<String> =
+            cpus.iter().map(|_| told.recv_timeout(Duration::from_secs(30)).expect("a watcher goes on")).collect();
+        all.sort();
+        let mut sorted: Vec<String> = cpus.iter().map(|&cpu| json(&Event::Left { cpu })).collect();
+        sorted.sort();
+        assert_eq!(all, sorted, "told while nobody reads the output");
+        reader.read_exact(&mut vec![0; filled]).expect("what filled the pipe");
+        drop(shd);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).expect("the lines");
+        let mut written: Vec<&str> = text.lines().collect();
+        written.sort_unstable();
+        assert_eq!(written, sorted, "and written once somebody does");
+    }
 
     #[test]
     fn events_are_json_lines() {

@@ -105,7 +105,7 @@ impl Drop for Watchers {
 }
 
 /// Pins the calling thread and gives it its priority.
-fn settle(cpu: usize, priority: i32) -> Result<(), Error> {
+pub fn settle(cpu: usize, priority: i32) -> Result<(), Error> {
     // SAFETY: all zeros is an empty set; the calls read the set and the parameter, and affect the calling thread only.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();

@@ -1,0 +1,118 @@
+//! Lines of events on their way to the output, which may block for ever: a stopped terminal, a full pipe, a disk that hangs.
+//!
+//! A watcher that waited for its output would lack its wake-ups, and its idle CPU would pass for hung. So it only leaves the line and
+//! wakes a writer. There is a writer on each CPU, beside the watcher and as urgent: a living CPU's lines need no CPU that hangs.
+//! Leaving a line neither waits nor takes a lock. What finds [`ROOM`] others waiting is dropped, and counted in the output.
+
+use crate::{Error, watcher::settle};
+use std::{
+    fs::File,
+    io::Write,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
+    },
+    thread::{self, Thread},
+    time::Duration,
+};
+
+/// Lines that may wait for a writer.
+const ROOM: usize = 256;
+/// How long the end waits for lines that are not written yet.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+struct Shared {
+    to: File,
+    dropped: AtomicU64,
+    closed: AtomicBool,
+}
+
+/// The writers. Dropping them has them write what waits and end, for which it waits a second at most.
+pub struct Output {
+    shared: Arc<Shared>,
+    /// By number of the CPU.
+    writers: Vec<Option<(SyncSender<String>, Thread)>>,
+    /// Disconnected once all have ended.
+    ended: Mutex<Receiver<()>>,
+}
+
+impl Output {
+    /// Starts a writer on each of these CPUs.
+    pub fn start(to: File, cpus: &[usize], priority: i32) -> Result<Output, Error> {
+        let shared = Arc::new(Shared { to, dropped: AtomicU64::new(0), closed: AtomicBool::new(false) });
+        let (ending, ended) = channel();
+        let mut output = Output { shared, writers: Vec::new(), ended: Mutex::new(ended) };
+        output.writers.resize_with(cpus.last().map_or(0, |last| last + 1), || None);
+        for &cpu in cpus {
+            let (lines, waiting) = sync_channel(ROOM);
+            let (shared, ending) = (output.shared.clone(), ending.clone());
+            let (ready, started) = channel();
+            let thread = thread::Builder::new()
+                .name(format!("shd-out/{cpu}"))
+                .stack_size(128 << 10)
+                .spawn(move || {
+                    let settled = settle(cpu, priority);
+                    let go = settled.is_ok();
+                    // The starter waits for it.
+                    let _ = ready.send(settled);
+                    if go {
+                        shared.write(&waiting, &ending);
+                    }
+                })
+                .map_err(|e| Error::of(&format!("starting the writer of CPU {cpu}"), &e))?;
+            output.writers[cpu] = Some((lines, thread.thread().clone()));
+            if let Ok(settled) = started.recv() {
+                settled?;
+            }
+        }
+        Ok(output)
+    }
+
+    /// Leaves a line to the writer of the CPU on which the caller runs.
+    pub fn leave(&self, line: String) {
+        // SAFETY: takes no arguments.
+        let cpu = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0);
+        let Some((lines, writer)) = self.writers.get(cpu).and_then(Option::as_ref) else {
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        if lines.try_send(line).is_err() {
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        writer.unpark();
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Release);
+        for (_, writer) in self.writers.drain(..).flatten() {
+            writer.unpark();
+        }
+        // Nothing is ever sent: it comes back when the last has ended. One that its output blocks for longer is left behind.
+        let _ = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).recv_timeout(PATIENCE);
+    }
+}
+
+impl Shared {
+    /// Runs a writer. `_ending` tells of its end by going.
+    fn write(&self, waiting: &Receiver<String>, _ending: &Sender<()>) {
+        loop {
+            // Looked at first: what was left before the end is found below.
+            let closed = self.closed.load(Ordering::Acquire);
+            for line in waiting.try_iter() {
+                // If nobody reads, nobody is told.
+                let _ = (&self.to).write_all(line.as_bytes());
+                let dropped = self.dropped.swap(0, Ordering::Relaxed);
+                if dropped != 0 {
+                    let _ = writeln!(&self.to, r#"{{"event":"events-dropped","events":{dropped}}}"#);
+                }
+            }
+            if closed {
+                return;
+            }
+            thread::park();
+        }
+    }
+}
