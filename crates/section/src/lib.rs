@@ -16,7 +16,7 @@
 //!
 //! Owns: the record that `orbit guard` reads from outside (see [`layout`]). Promises: entering and leaving are a few plain
 //! stores, below 10 ns a pair; no system call after a thread's first section and a section's first use; no clock is read; a forked child's
-//! marks are its own and begin outside all sections, also those that its parent was in; with no guard about, nothing else happens. Any thread may use any section; sections may nest and overlap. Refuses: a section
+//! marks are its own and begin outside all sections, also those that its parent was in, and it waits for no thread that it has not; with no guard about, nothing else happens. Any thread may use any section; sections may nest and overlap. Refuses: a section
 //! entered again before it was left (the inner mark does nothing), more than [`layout::SECTIONS`] sections or
 //! [`layout::SLOTS`] threads at a time (those beyond are not marked).
 //!
@@ -31,8 +31,8 @@ pub mod layout;
 
 use layout::{Cell, EXITS, Header, MAGIC, NAME_MAX, NAMES_AT, SECTIONS, SIZE, SLOTS, SLOTS_AT, Slot};
 use std::cell::Cell as Local;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, compiler_fence};
+use std::time::Duration;
 
 /// A stretch of code with one entry. Make it with [`section!`].
 #[derive(Debug)]
@@ -147,12 +147,33 @@ fn go_outside(slot: &Slot) {
     }
 }
 
+/// True while a thread writes a name. No mutex: a forked child, which may have been made meanwhile, lets it go.
+static WRITING: AtomicBool = AtomicBool::new(false);
+
+/// While this lives the names are this thread's to write.
+struct Names;
+
+impl Names {
+    fn lock() -> Names {
+        while WRITING.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            // Asleep, so that whoever holds it runs, however urgent this thread is.
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        Names
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        WRITING.store(false, Ordering::Release);
+    }
+}
+
 /// Registers a name; the number of the section with this name, the same each time. `None`: no room.
 pub fn register(name: &[u8]) -> Option<u32> {
-    static LOCK: Mutex<()> = Mutex::new(());
     let name = &name[..name.len().min(NAME_MAX)];
     let base = base()?;
-    let _one = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = Names::lock();
     // SAFETY: the mapping begins with a header and stays for ever.
     let header = unsafe { &*base.cast::<Header>() };
     let known = header.sections.load(Ordering::Relaxed);
@@ -168,8 +189,11 @@ pub fn register(name: &[u8]) -> Option<u32> {
     if known as usize >= SECTIONS {
         return None;
     }
-    // SAFETY: room for 64 bytes, of which the last stays zero.
-    unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), at(known), name.len()) };
+    // All 64 bytes: in a forked child there may be a part of a name that its parent was writing.
+    let mut padded = [0; 64];
+    padded[..name.len()].copy_from_slice(name);
+    // SAFETY: room for 64 bytes.
+    unsafe { std::ptr::copy_nonoverlapping(padded.as_ptr(), at(known), padded.len()) };
     header.sections.store(known + 1, Ordering::Release);
     Some(known)
 }
@@ -213,7 +237,10 @@ impl Drop for Lease {
 // SAFETY: all-zero bytes are valid for atomics and integers.
 static NO_ROOM: Slot = unsafe { std::mem::zeroed() };
 
+/// The mapping; null before the first use, [`NOWHERE`] where it cannot be had.
 static BASE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+
+const NOWHERE: *mut u8 = std::ptr::without_provenance_mut(1);
 
 /// This thread's cell of a section below [`SECTIONS`]; null if nothing can be marked.
 #[inline]
@@ -257,18 +284,31 @@ fn take_slot() -> Option<*const Slot> {
     None
 }
 
-/// The mapping, made when first needed; nothing where it cannot be had.
+/// The mapping, made when first needed; nothing where it cannot be had. No thread waits for another one that makes it: a child
+/// forked meanwhile would wait for ever.
 fn base() -> Option<*mut u8> {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        if let Some(base) = map() {
-            BASE.store(base, Ordering::Release);
-            // SAFETY: the handler is a plain function that may run in a forked child.
-            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        }
-    });
     let base = BASE.load(Ordering::Acquire);
-    (!base.is_null()).then_some(base)
+    let base = if base.is_null() { make() } else { base };
+    (base != NOWHERE).then_some(base)
+}
+
+/// Makes the mapping, or gives that of a thread that was faster.
+#[cold]
+fn make() -> *mut u8 {
+    // Before anybody knows of the mapping, so that no child is without it; twice does no harm.
+    // SAFETY: the handler is a plain function that may run in a forked child.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    let new = map().unwrap_or(NOWHERE);
+    match BASE.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => new,
+        Err(faster) => {
+            if new != NOWHERE {
+                // SAFETY: the mapping was made above, and nobody else knows of it.
+                unsafe { libc::munmap(new.cast(), SIZE) };
+            }
+            faster
+        }
+    }
 }
 
 fn map() -> Option<*mut u8> {
@@ -303,6 +343,11 @@ fn map() -> Option<*mut u8> {
 /// marks begin outside, and leaving what it inherited does nothing. Only stores.
 extern "C" fn in_child() {
     let base = BASE.load(Ordering::Acquire);
+    if base.is_null() || base == NOWHERE {
+        return;
+    }
+    // Whoever was writing a name is not in this process, or goes on when this returns; the name does not count yet.
+    WRITING.store(false, Ordering::Relaxed);
     let own = SLOT.get();
     // SAFETY: the child has its own copy of the mapping.
     let header = unsafe { &*base.cast::<Header>() };
