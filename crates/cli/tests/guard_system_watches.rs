@@ -43,7 +43,7 @@ fn end(child: &mut Child) -> Option<i32> {
 fn it_watches_every_cpu_until_it_is_told_to_leave() {
     let events = std::env::temp_dir().join(format!("orbit-guard-system-{}", std::process::id()));
     let mut guard = Command::new(env!("CARGO_BIN_EXE_orbit"))
-        .args(["guard", "--system", "--events"])
+        .args(["guard", "--system", "--check-least", "2000", "--events"])
         .arg(&events)
         .stderr(Stdio::piped())
         .spawn()
@@ -90,4 +90,13 @@ fn an_ordinary_user_is_told_what_is_lacking() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("CAP_BPF") && said.contains("root"), "{said}");
+}
+
+#[test]
+fn a_check_value_that_makes_no_sense_is_refused() {
+    for args in [&["--system", "--check-least", "10"][..], &["--check-least", "2000", "--", "true"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_orbit")).arg("guard").args(args).output().expect("orbit runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("--check-least"), "{args:?}: {said}");
+    }
 }

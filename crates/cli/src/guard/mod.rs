@@ -80,6 +80,10 @@ pub struct Args {
         conflicts_with_all = ["pid", "program", "on_hang", "config", "section"]
     )]
     system: Option<orbit_shd::Action>,
+    /// With --system: a CPU is not called hung sooner than after MS milliseconds without progress (60 to 3600000; 160 if not given). In a
+    /// virtual machine more than its host ever leaves a CPU waiting, at least 2000 with crash or reboot.
+    #[arg(long, value_name = "MS", requires = "system", conflicts_with_all = ["pid", "program"], value_parser = clap::value_parser!(u64).range(60..=3_600_000))]
+    check_least: Option<u64>,
     /// Runs the detection in the guard itself: one process less, but a detector that fails takes the guard with it.
     #[arg(long)]
     in_process: bool,
@@ -104,7 +108,7 @@ const WAVE: Duration = Duration::from_secs(5);
 
 pub fn run(args: &Args) -> Done {
     if let Some(action) = args.system {
-        return system::run(action, args.events.as_deref(), args.in_process);
+        return system::run(action, system::options(args.check_least), args.events.as_deref(), args.in_process);
     }
     let done = begin(args).and_then(|mut guard| {
         let code = guard.watch()?;

@@ -20,8 +20,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How to judge, with this least check value in milliseconds; the greatest is never below it.
+pub fn options(check_least: Option<u64>) -> Options {
+    let usual = Options::default();
+    let check_least = check_least.map_or(usual.check_least, Duration::from_millis);
+    Options { check_least, check_most: usual.check_most.max(check_least), ..usual }
+}
+
 /// Watches until a signal asks it to leave; `events` is a file to append to, else stdout.
-pub fn run(action: Action, events: Option<&Path>, in_process: bool) -> Done {
+pub fn run(action: Action, options: Options, events: Option<&Path>, in_process: bool) -> Done {
     let signals = Leave::catch().map_err(|e| Failure::Text(format!("cannot receive signals: {e}")))?;
     let file = events.filter(|path| path.as_os_str() != "-");
     let stdout =
@@ -30,12 +37,12 @@ pub fn run(action: Action, events: Option<&Path>, in_process: bool) -> Done {
     let output = file.map_or(Output::Stdout, |path| Output::File(path.into()));
     let hosted = match in_process {
         true => Err(None),
-        false => begin(Orders { action, output, ..Orders::default() }).map_err(Some),
+        false => begin(Orders { options: options.clone(), action, output }).map_err(Some),
     };
     match hosted {
         Ok(hosted) => follow(&hosted, &signals, to)?,
         Err(why) => {
-            let here = watch(&Options::default(), action, &to, |_| {
+            let here = watch(&options, action, &to, |_| {
                 if let Some(why) = why {
                     let mut to = anstream::stderr();
                     let _ = writeln!(to, "{FAINT}orbit guard: the detection runs in the guard itself: {why}{FAINT:#}");
