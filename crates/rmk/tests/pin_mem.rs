@@ -190,3 +190,20 @@ fn a_range_that_is_too_large_to_watch_is_refused() {
     let error = watch(0x1000, 0x1000 + (4 << 30)).expect_err("too much together").to_string();
     assert!(error.contains("32768"), "{error}");
 }
+
+#[test]
+fn the_core_s_own_memory_is_not_written() {
+    let core = Core::new().expect("a core");
+    let module = core.client("writer");
+    module.use_pin("P_MEM").expect("P_MEM");
+    let word = std::sync::atomic::AtomicU64::new(1);
+    // SAFETY: takes no arguments.
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+    for pid in [std::process::id(), thread] {
+        let bytes = 7u64.to_ne_bytes().to_vec();
+        let write = Command::MemoryWrite { pid, address: word.as_ptr() as u64, bytes };
+        let why = module.issue_cmd("P_MEM", &write).expect_err("refused").to_string();
+        assert!(why.contains("the core's own"), "{why}");
+    }
+    assert_eq!(word.load(std::sync::atomic::Ordering::SeqCst), 1);
+}

@@ -270,6 +270,10 @@ fn read(pid: u32, address: u64, length: u64) -> Result<Vec<u8>, PinError> {
 
 fn write(pid: u32, address: u64, bytes: &[u8]) -> Result<(), PinError> {
     let what = || format!("writing {} bytes at {address:#x} of process {pid}", bytes.len());
+    // By any of its threads' ids too: those the kernel takes for the process.
+    if fs::exists(format!("/proc/self/task/{pid}")).unwrap_or(true) {
+        return Err(PinError::Refused(format!("{}: that is the core's own", what())));
+    }
     let here = libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() };
     let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
     // SAFETY: the kernel reads `bytes` only; the other range lies in the other process and is checked there.
