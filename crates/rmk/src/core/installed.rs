@@ -169,7 +169,7 @@ impl Installed {
         }
     }
 
-    /// Guards a program for this module only, through all its lives; see [`Core::guard`].
+    /// Guards a program for this module only, through all its lives; see [`crate::Core::guard`].
     pub fn guard(&self, pid: u32) -> Result<()> {
         let mut known = lock(&self.shared.state);
         for client in &known.clients {
