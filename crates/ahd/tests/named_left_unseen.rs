@@ -7,9 +7,11 @@ use orbit_ahd::{Config, Event, Kind, Named};
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// One after the other: each needs a CPU for its program and one for the watcher.
 static ONE: Mutex<()> = Mutex::new(());
+const LIMIT: Duration = Duration::from_secs(1);
 
 fn start(name: &str, way: [&str; 2]) -> Option<(Dir, Program, Watcher)> {
     if !have("c++", "--version") {
@@ -22,7 +24,7 @@ fn start(name: &str, way: [&str; 2]) -> Option<(Dir, Program, Watcher)> {
     assert!(built.expect("c++").success());
     let program = Program::start(Command::new(out).args(way));
     let section = Named { name: "work".into(), function: "work".parse().expect("a function") };
-    let watcher = Watcher::of(program.pid(), Config { sections: vec![section], ..Config::default() });
+    let watcher = Watcher::of(program.pid(), Config { sections: vec![section], limit: LIMIT, ..Config::default() });
     Some((dir, program, watcher))
 }
 
@@ -65,14 +67,11 @@ fn by_a_jump_through_a_table() {
 #[test]
 fn what_is_used_outside_is_not_learnt() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some((_dir, _program, mut watcher)) = start("unseen-outside", ["outside", "40"]) else { return };
+    let Some((_dir, _program, mut watcher)) = start("unseen-outside", ["outside", "20"]) else { return };
     let hang = watcher.hang();
     assert_eq!((hang.kind, hang.section.as_deref()), (Kind::Busy, Some("work")), "{hang:#?}");
-    let text = format!("{hang:#?}");
-    let check = hang.check_value;
-    if !lacking(&watcher) {
-        assert!(check < 1_000_000_000, "an execution takes 2 ms: {text}");
-    }
+    // Less than that where fifty executions were seen.
+    assert!(u128::from(hang.check_value) <= LIMIT.as_nanos(), "an execution takes 2 ms: {hang:#?}");
 }
 
 #[test]

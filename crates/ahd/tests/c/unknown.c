@@ -1,7 +1,7 @@
 // Sections whose exits are not known. `turns` jumps back to its first instruction and is left by a jump through a pointer, always from the same depth of the
 // stack. `constants` has constants among its code that look like returns. The first argument says which, and what it does when it was healthy
 // for as many tenths of a second as the second says: `turns` (nothing), `endless` (`turns` turns without end), `constants` (CPU outside
-// for three seconds, then it spins inside).
+// for a second and a half, then it spins inside).
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
     if (how[0] == 'e') {
         turns(0);
     } else if (how[0] == 'c') {
-        burn(3000);
+        burn(1500);
         constants('s');
     }
     return 0;
