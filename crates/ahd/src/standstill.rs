@@ -47,15 +47,22 @@ impl Ahd {
         if !waits_for_process(call.nr) || start < self.processes.get(&pid)?.ask_others_from {
             return None;
         }
-        let verdict = self.stands_still(pid, tid);
+        // Who holds what may be known from a moment ago: most sets are no hang by that already. It has a pace of its own.
+        let kept = self.ends.take();
+        let keeps = kept.is_some();
+        let mut ends = kept.unwrap_or_default();
+        let before = ends.price();
+        let verdict = self.stands_still(pid, tid, &mut ends);
+        let read = ends.price() - before;
+        self.ends = keeps.then_some(ends);
         if let (None, Some(p)) = (&verdict, self.processes.get_mut(&pid)) {
-            p.ask_others_from = Instant::now() + price_of(start.elapsed());
+            p.ask_others_from = Instant::now() + price_of(start.elapsed().saturating_sub(read));
         }
         verdict
     }
 
-    fn stands_still(&mut self, pid: i32, tid: i32) -> Option<Verdict> {
-        let all = self.closed_set(pid)?;
+    fn stands_still(&mut self, pid: i32, tid: i32, ends: &mut Ends) -> Option<Verdict> {
+        let all = self.closed_set(pid, ends)?;
         let cycle = cycle(&all, all.iter().position(|m| m.tid == tid)?)?;
         let pids: BTreeSet<i32> = all.iter().map(|m| m.pid).collect();
         let mut sure = self.left_alone(&all, &pids)?;
@@ -71,7 +78,7 @@ impl Ahd {
                 sure = sure.min(Sure::Likely);
             }
         }
-        if self.closed_set(pid)? != all {
+        if self.closed_set(pid, &mut Ends::default())? != all {
             return None;
         }
         let of: Vec<i32> = cycle.iter().map(|&i| all[i].tid).collect();
@@ -110,13 +117,12 @@ impl Ahd {
 
     /// The processes that could wake threads of this one, those that could wake theirs, and so on: their threads, by process and id, if each of
     /// them sleeps in a wait that only one of these can end.
-    fn closed_set(&mut self, pid: i32) -> Option<Vec<Member>> {
-        let mut ends = Ends::default();
+    fn closed_set(&mut self, pid: i32, ends: &mut Ends) -> Option<Vec<Member>> {
         let (mut pids, mut all) = (vec![pid], Vec::new());
         let mut done = 0;
         while let Some(&pid) = pids.get(done) {
             done += 1;
-            let members = self.asleep(pid, &mut ends)?;
+            let members = self.asleep(pid, ends)?;
             for &p in members.iter().flat_map(|m| &m.wakers) {
                 if !pids.contains(&p) {
                     pids.push(p);
