@@ -16,7 +16,7 @@ group() {
     test) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx valgrind=valgrind
         python3=python3 stress-ng=stress-ng iproute2=ip|/sbin/ip|/usr/sbin/ip" ;;
     demo) echo "redis-server=redis-server redis-tools=redis-cli" ;;
-    bench) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx wrk=wrk" ;;
+    bench) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx" ;;
     lint) echo "shellcheck=shellcheck" ;;
     fuzz) echo "clang=clang" ;;
     lab) echo "qemu-system-x86=qemu-system-x86_64 busybox-static=busybox cpio=cpio zstd=zstd" ;;

@@ -77,10 +77,10 @@ pub struct Ahd {
     pub(crate) look_back_from: Instant,
     /// Who holds what, while it is looked at for many threads at a time.
     pub(crate) ends: Option<Ends>,
-    /// Threads whose stacks were taken in this look while they slept, and the calls they slept in.
-    pub(crate) stopped: BTreeMap<i32, Call>,
     /// The same for the waits judged one after the other, and since when.
     pub(crate) kept_ends: Option<(Instant, Ends)>,
+    /// Threads whose stacks were taken in this look while they slept, and the calls they slept in.
+    pub(crate) stopped: BTreeMap<i32, Call>,
     /// When waits are judged again.
     pub(crate) judge_from: Instant,
     /// Time from the last look to one out of turn.

@@ -1,9 +1,15 @@
 //! What watching costs: CPU a request of a saturated, unmodified server, with and without the guard, in turns on the same process.
 //!
-//! A round is three measurements in changing order: without, with, and without again for a null control. Before each the
-//! load runs for a while, so that the guard has learnt and caches are warm. Compared is what came together: ratios within a
-//! round, then their quartiles. The guard's own CPU time in the same window is added to the server's, and shown apart.
+//! A neighbour on the same core of a shared host makes the same work cost half as much again, for parts of a second or for seconds. So the turns
+//! are short: the guard has joined and learnt before, and is stopped where the server is to be without it. A round is four slices, with,
+//! without, without, with: what changes steadily falls out of their ratio, and the two in the middle are the null control. Most rounds lie
+//! between the neighbour's comings and goings, and the median of the rounds' ratios is theirs. The guard's own CPU time in a slice is added to the
+//! server's, and shown apart. When it goes on it looks at once at a server it has not seen for a while: it examines it rather too often
+//! than too seldom.
 
+mod load;
+
+use self::load::Clients;
 use super::Lines;
 use super::guarded::{Guarded, cpu_ns};
 use super::scratch::{self, Scratch};
@@ -13,18 +19,17 @@ use crate::bench::reach::Reach;
 use crate::out::Failure;
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Connections of the clients.
-const CONNECTIONS: usize = 16;
-/// Requests in flight on each, at Redis.
-const IN_FLIGHT: usize = 16;
+/// Length of a slice: some five looks of the guard, and one or two examinations of a saturated thread.
+const SLICE: Duration = Duration::from_millis(400);
+/// The load before, for the guard to learn.
+const WARM: Duration = Duration::from_secs(5);
+/// After so many rounds another guard joins.
+const EACH: usize = 25;
 
 /// One server.
 #[derive(Debug, Serialize)]
@@ -46,46 +51,36 @@ pub struct Row {
     pub guard_cpu_percent: f64,
 }
 
-/// Rounds, and how long each measurement and the load before it last.
-#[derive(Clone, Copy)]
-pub struct Wanted {
-    pub rounds: usize,
-    pub warm: Duration,
-    pub measured: Duration,
-}
-
-/// One measurement.
+/// One slice.
 #[derive(Clone, Copy, Default)]
-struct Sample {
+struct Slice {
     server_ns: f64,
     guard_ns: f64,
     guard_percent: f64,
 }
 
-/// What makes requests for a time, and how many.
-type Load<'a> = dyn Fn(Duration) -> Result<u64, Failure> + 'a;
+/// With, without, without, with.
+type Round = [Slice; 4];
 
 /// Measures both servers.
-pub fn run(wanted: Wanted, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failure> {
+pub fn run(rounds: usize, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failure> {
     let dir = scratch.path("cost");
     let www = dir.join("www");
     std::fs::create_dir_all(&www)?;
     std::fs::write(www.join("1k"), [b'x'; 1024])?;
-    if scratch::has("nginx") && scratch::has("wrk") {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let place = format!("127.0.0.1:{port}");
-        let server = Server::start(&servers::nginx(&dir, &www, Some(&place))?)?;
+    if scratch::has("nginx") {
+        let place = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let server = Server::start(&servers::nginx(&dir, &www, Some(&place.to_string()))?)?;
         servers::wait_ready(&servers::nginx_socket(&dir))?;
-        let url = format!("http://{place}/1k");
-        one("nginx, 1 KiB files, wrk", &server, &|span| wrk(&url, span), wanted, lines)?;
+        one("nginx, 1 KiB files", &server, &mut Clients::of_nginx(place, "/1k")?, rounds, lines)?;
     } else {
-        lines.note("cost: nginx and wrk are needed for the row of nginx".to_owned());
+        lines.note("cost: nginx is needed for its row".to_owned());
     }
     if scratch::has("redis-server") {
         let server = Server::start(&servers::redis(&dir, &["--appendonly", "no"]))?;
         let socket = servers::redis_socket(&dir);
         servers::wait_ready(&socket)?;
-        one("redis, SET and GET, 16 in flight", &server, &|span| redis(&socket, span), wanted, lines)?;
+        one("redis, SET and GET, 16 in flight", &server, &mut Clients::of_redis(&socket)?, rounds, lines)?;
     } else {
         lines.note("cost: redis-server is needed for its row".to_owned());
     }
@@ -93,32 +88,28 @@ pub fn run(wanted: Wanted, scratch: &Scratch, lines: &mut Lines) -> Result<(), F
     Ok(())
 }
 
-fn one(name: &'static str, server: &Server, load: &Load<'_>, wanted: Wanted, lines: &mut Lines) -> Result<(), Failure> {
-    let progress = Progress::new(wanted.rounds);
+fn one(
+    name: &'static str,
+    server: &Server,
+    load: &mut Clients,
+    wanted: usize,
+    lines: &mut Lines,
+) -> Result<(), Failure> {
+    let progress = Progress::new(wanted);
     let mut rounds = Vec::new();
-    let mut order = [0, 1, 2];
-    for nth in 0..wanted.rounds {
-        progress.at(nth, &format!("cost: {name}"));
-        let mut round = [Sample::default(); 3];
-        for which in order {
-            round[which] = measure(server, load, which == 1, wanted)?;
+    while rounds.len() < wanted {
+        let mut guard = Guarded::join(server.pid())?;
+        load.ask(WARM)?;
+        for _ in 0..EACH.min(wanted - rounds.len()) {
+            progress.at(rounds.len(), &format!("cost: {name}"));
+            rounds.push(round(server, load, &guard)?);
         }
-        rounds.push(round);
-        order.rotate_left(1);
+        if let Some(told) = guard.watch(Duration::ZERO)?.first() {
+            return Err(Failure::text(format!("a false alarm while the cost was measured: {}", told.report())));
+        }
     }
     progress.finish();
-    let of = |ratio: &dyn Fn(&[Sample; 3]) -> f64| quartiles(rounds.iter().map(ratio).collect());
-    let off = |r: &[Sample; 3]| (r[0].server_ns + r[2].server_ns) / 2.0;
-    let row = Row {
-        server: name,
-        n: rounds.len(),
-        off_ns: of(&off)[1].round(),
-        server_ratio: of(&|r| r[1].server_ns / off(r)),
-        server_median_95: median_95(rounds.iter().map(|r| r[1].server_ns / off(r)).collect()),
-        with_guard_ratio: of(&|r| (r[1].server_ns + r[1].guard_ns) / off(r)),
-        null_ratio: of(&|r| r[2].server_ns / r[0].server_ns),
-        guard_cpu_percent: of(&|r| r[1].guard_percent)[1],
-    };
+    let row = row(name, &rounds);
     let over = |ratio: f64| (ratio * 1e4 - 1e4).round() / 100.0;
     let n = row.n;
     let bounds = row.server_median_95.map(|all| all.map(over));
@@ -130,6 +121,44 @@ fn one(name: &'static str, server: &Server, load: &Load<'_>, wanted: Wanted, lin
     ]);
     lines.cost(row);
     Ok(())
+}
+
+fn round(server: &Server, load: &mut Clients, guard: &Guarded) -> Result<Round, Failure> {
+    scratch::go_on()?;
+    let before = slice(server, load, guard)?;
+    let paused = guard.pause(&server.processes())?;
+    let without = [slice(server, load, guard)?, slice(server, load, guard)?];
+    drop(paused);
+    Ok([before, without[0], without[1], slice(server, load, guard)?])
+}
+
+fn slice(server: &Server, load: &mut Clients, guard: &Guarded) -> Result<Slice, Failure> {
+    let (before, own_before, begun) = (server.cpu_ns(), guard.cpu_ns(), Instant::now());
+    let requests = load.ask(SLICE)?.max(1) as f64;
+    let (after, own_after, took) = (server.cpu_ns(), guard.cpu_ns(), begun.elapsed());
+    let guard_ns = own_after.saturating_sub(own_before) as f64;
+    Ok(Slice {
+        server_ns: after.saturating_sub(before) as f64 / requests,
+        guard_ns: guard_ns / requests,
+        guard_percent: guard_ns * 100.0 / took.as_nanos() as f64,
+    })
+}
+
+fn row(server: &'static str, rounds: &[Round]) -> Row {
+    let of = |ratio: &dyn Fn(&Round) -> f64| quartiles(rounds.iter().map(ratio).collect());
+    let off = |[_, a, b, _]: &Round| (a.server_ns + b.server_ns) / 2.0;
+    let on = |[a, _, _, b]: &Round| (a.server_ns + b.server_ns) / 2.0;
+    let guard = |[a, _, _, b]: &Round| (a.guard_ns + b.guard_ns) / 2.0;
+    Row {
+        server,
+        n: rounds.len(),
+        off_ns: of(&off)[1].round(),
+        server_ratio: of(&|r| on(r) / off(r)),
+        server_median_95: median_95(rounds.iter().map(|r| on(r) / off(r)).collect()),
+        with_guard_ratio: of(&|r| (on(r) + guard(r)) / off(r)),
+        null_ratio: of(&|[_, a, b, _]| b.server_ns / a.server_ns),
+        guard_cpu_percent: of(&|[a, _, _, b]| (a.guard_percent + b.guard_percent) / 2.0)[1],
+    }
 }
 
 /// Lower quartile, median, upper quartile, to a ten-thousandth.
@@ -156,27 +185,6 @@ fn median_95(mut figures: Vec<f64>) -> Option<[f64; 2]> {
     Some([figures[low - 1], figures[figures.len() - low]].map(|value| (value * 1e4).round() / 1e4))
 }
 
-fn measure(server: &Server, load: &Load<'_>, watched: bool, wanted: Wanted) -> Result<Sample, Failure> {
-    scratch::go_on()?;
-    let mut guard = if watched { Some(Guarded::join(server.pid())?) } else { None };
-    load(wanted.warm)?;
-    let own = |guard: &Option<Guarded>| guard.as_ref().map_or(0, Guarded::cpu_ns);
-    let (before, own_before, begun) = (server.cpu_ns(), own(&guard), Instant::now());
-    let requests = load(wanted.measured)?.max(1) as f64;
-    let (after, own_after, took) = (server.cpu_ns(), own(&guard), begun.elapsed());
-    if let Some(guard) = &mut guard
-        && let Some(told) = guard.watch(Duration::ZERO)?.first()
-    {
-        return Err(Failure::text(format!("a false alarm while the cost was measured: {}", told.report())));
-    }
-    let guard_ns = own_after.saturating_sub(own_before) as f64;
-    Ok(Sample {
-        server_ns: after.saturating_sub(before) as f64 / requests,
-        guard_ns: guard_ns / requests,
-        guard_percent: guard_ns * 100.0 / took.as_nanos() as f64,
-    })
-}
-
 /// A server that nobody watches yet.
 struct Server(Child);
 
@@ -200,12 +208,16 @@ impl Server {
         self.0.id() as i32
     }
 
-    /// Of all its processes.
-    fn cpu_ns(&self) -> u64 {
+    /// The process that was started, and its workers.
+    fn processes(&self) -> Vec<i32> {
         let pid = self.pid();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        let workers = children.split_whitespace().filter_map(|n| n.parse().ok()).map(cpu_ns);
-        cpu_ns(pid) + workers.sum::<u64>()
+        let workers = children.split_whitespace().filter_map(|n| n.parse().ok());
+        std::iter::once(pid).chain(workers).collect()
+    }
+
+    fn cpu_ns(&self) -> u64 {
+        self.processes().into_iter().map(cpu_ns).sum()
     }
 }
 
@@ -222,39 +234,21 @@ impl Drop for Server {
     }
 }
 
-/// wrk on a URL; takes whole seconds.
-fn wrk(url: &str, span: Duration) -> Result<u64, Failure> {
-    let seconds = format!("{}s", span.as_secs_f64().ceil());
-    let output = Command::new("wrk").args(["-t1", &format!("-c{CONNECTIONS}"), "-d", &seconds, url]).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let count = text.lines().find_map(|line| line.split_once(" requests in ")?.0.trim().parse().ok());
-    count.ok_or_else(|| Failure::text(format!("wrk told no number of requests: {text}")))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// SET and GET on several connections at a time, for so long.
-fn redis(socket: &Path, span: Duration) -> Result<u64, Failure> {
-    let value = "v".repeat(64);
-    let sets = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$64\r\n{value}\r\n").repeat(IN_FLIGHT);
-    let gets = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(IN_FLIGHT);
-    let batches = [(sets, "+OK\r\n".len() * IN_FLIGHT), (gets, format!("$64\r\n{value}\r\n").len() * IN_FLIGHT)];
-    let mut connections = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let connection = UnixStream::connect(socket)?;
-        connection.set_read_timeout(Some(Duration::from_secs(30)))?;
-        connections.push(connection);
+    #[test]
+    fn what_a_guard_adds_is_seen_through_a_noisy_host() {
+        // With a neighbour, which comes and goes each eleventh slice, the same work costs more.
+        let neighbour = |nth: usize| if (nth / 11).is_multiple_of(2) { 500.0 } else { 860.0 };
+        let with =
+            |nth: usize, over: f64| Slice { server_ns: neighbour(nth) * over, guard_ns: 5.0, guard_percent: 0.5 };
+        let round = |nth: usize| [with(nth, 1.04), with(nth + 1, 1.0), with(nth + 2, 1.0), with(nth + 3, 1.04)];
+        let rounds: Vec<Round> = (0..40).map(|nth| round(nth * 4)).collect();
+        let row = row("test", &rounds);
+        assert_eq!((row.n, row.server_ratio[1], row.null_ratio[1]), (40, 1.04, 1.0), "{row:?}");
+        assert!((1.045..=1.05).contains(&row.with_guard_ratio[1]), "{row:?}");
+        assert_eq!(row.server_median_95, Some([1.04, 1.04]), "{row:?}");
     }
-    let mut answer = vec![0; batches[1].1.max(batches[0].1)];
-    let (begun, mut requests) = (Instant::now(), 0);
-    while begun.elapsed() < span {
-        for (batch, length) in &batches {
-            for connection in &mut connections {
-                connection.write_all(batch.as_bytes())?;
-            }
-            for connection in &mut connections {
-                connection.read_exact(&mut answer[..*length])?;
-            }
-            requests += (CONNECTIONS * IN_FLIGHT) as u64;
-        }
-    }
-    Ok(requests)
 }

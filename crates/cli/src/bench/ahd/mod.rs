@@ -29,7 +29,7 @@ use std::time::Duration;
 /// hangs: threads of Redis, nginx and --program are made to hang, in eight ways at some thirty places; beside a heartbeat watchdog as
 /// systemd has it. alarms: healthy servers under changing load, and stress-ng. cost: CPU a request with and without the
 /// guard. rings: looks at a healthy program that fights over its locks. stops: how long a hung program is stopped for its
-/// stacks. sections: a mark in source. Needs cc; and redis-server, nginx, wrk, stress-ng, gdb for what is done with them.
+/// stacks. sections: a mark in source. Needs cc; and redis-server, nginx, stress-ng, gdb for what is done with them.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub struct Args {
     /// Minutes of stress-ng; 0 for none [default: 30, with --quick 0.1].
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
-    /// Rounds of the cost [default: 20, with --quick 1].
+    /// Rounds of the cost, 1.6 s each for each server [default: 200, with --quick 2].
     #[arg(long, value_name = "N")]
     cost_rounds: Option<usize>,
     /// A further program to hang, with its arguments in the same word; may be given several times.
@@ -193,11 +193,7 @@ fn parts(args: &Args, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failur
         hangs::run(&wanted, scratch, lines)?;
     }
     if wanted(Part::Cost) {
-        let seconds = if quick { 1 } else { 2 };
-        let span = Duration::from_secs(seconds);
-        let rounds = args.cost_rounds.unwrap_or(if quick { 1 } else { 20 });
-        let wanted = cost::Wanted { rounds, warm: span, measured: span };
-        cost::run(wanted, scratch, lines)?;
+        cost::run(args.cost_rounds.unwrap_or(if quick { 2 } else { 200 }), scratch, lines)?;
     }
     if wanted(Part::Alarms) {
         alarms::rounds(args.rounds.unwrap_or(if quick { 40 } else { 2000 }), scratch, lines)?;
