@@ -139,6 +139,19 @@ impl Ahd {
                 );
                 let stands = unsaid && self.queue_stands(pid, tid, f);
                 let p = self.processes.get_mut(&pid)?;
+                // The first thread of a child is the copy of the one that made it, which may be who held the lock.
+                let forked = matches!(
+                    f.kind,
+                    FutexKind::Mutex { owner: Owner::Forked { .. } }
+                        | FutexKind::RwLock { writer: Owner::Forked { .. } }
+                );
+                if forked
+                    && tid != pid
+                    && p.dir.status(pid)?.state != b'Z'
+                    && !p.asleep_at(f).iter().any(|w| w.0 == pid)
+                {
+                    return self.chain(pid, tid, &wait, (pid, pid), Sure::Guess, Told::InSection).filter(|_| late);
+                }
                 if lock && f.lost() && stays_lost(p.waits()?, tid, STAYS) {
                     return only(f.sure.min(Sure::Likely), format!("thread {tid} {}", words(&wait)));
                 }

@@ -52,12 +52,16 @@ fn the_program() {
     }
     let lock: &'static mut libc::pthread_mutex_t = Box::leak(Box::new(libc::PTHREAD_MUTEX_INITIALIZER));
     let lock = std::ptr::from_mut(lock) as usize;
+    static HELD: AtomicBool = AtomicBool::new(false);
     std::thread::spawn(move || {
         // SAFETY: the mutex lives for ever.
         unsafe { libc::pthread_mutex_lock(lock as *mut libc::pthread_mutex_t) };
+        HELD.store(true, SeqCst);
         std::thread::sleep(PATIENCE * 10);
     });
-    std::thread::sleep(Duration::from_millis(500));
+    while !HELD.load(SeqCst) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
     // SAFETY: as above.
     unsafe { libc::pthread_mutex_lock(lock as *mut libc::pthread_mutex_t) };
 }

@@ -10,8 +10,10 @@ use std::time::Duration;
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -33,8 +35,32 @@ static void twice(void) {
     pthread_mutex_lock(&mutex);
 }
 
+static void *waits(void *a) {
+    pthread_mutex_lock(&mutex);
+    return a;
+}
+
+// The lock is held by whoever forks: its copy gives it back after so many seconds.
+static void copied(unsigned seconds) {
+    pthread_t t;
+    pthread_mutex_lock(&mutex);
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        pthread_create(&t, NULL, waits, NULL);
+        sleep(seconds);
+        pthread_mutex_unlock(&mutex);
+        pthread_join(t, NULL);
+    }
+    for (;;) {
+        pause();
+    }
+}
+
 int main(int argc, char **argv) {
     pthread_t t;
+    if (argc > 1 && !strcmp(argv[1], "copied")) {
+        copied(argc > 2 ? atoi(argv[2]) : 0);
+    }
     if (argc > 1 && !strcmp(argv[1], "vfork")) {
         if (vfork() == 0) {
             twice();
@@ -82,4 +108,21 @@ fn in_a_child_of_vfork() {
         assert_eq!((hang.cycle.len(), hang.sure), (1, Sure::Certain), "{hang:#?}");
         assert!(hang.why.starts_with(&format!("thread {} waits for itself: ", hang.tid)), "{}", hang.why);
     });
+}
+
+#[test]
+fn by_the_thread_that_made_the_child() {
+    let dir = Dir::new("held-copied");
+    let Some(path) = dir.build("forked", SOURCE) else { return };
+    let program = Program::start(Command::new(&path).args(["copied", "3"]));
+    let limit = Duration::from_secs(5);
+    let mut watcher = Watcher::of(program.pid(), Config { limit, ..Config::default() });
+    watcher.run(Duration::from_secs(4));
+    assert!(watcher.hangs().is_empty(), "its copy gave the lock back");
+
+    let program = Program::start(Command::new(&path).args(["copied", "1000"]));
+    let mut watcher = Watcher::of(program.pid(), Config { limit, ..Config::default() });
+    let hang = watcher.hang();
+    assert!(hang.pid != program.pid() && hang.tid != hang.pid && hang.sure == Sure::Guess, "{hang:#?}");
+    assert!(hang.since >= limit && hang.why.contains("unless its first thread is the copy of that one"), "{hang:#?}");
 }

@@ -160,8 +160,9 @@ impl Process {
     /// nobody was woken there.
     pub(super) fn asleep_at(&mut self, wait: &FutexWait) -> Vec<Waiter> {
         let dir = &self.dir;
-        let here = |call: Call| call.nr == libc::SYS_futex && call.args[0].abs_diff(wait.call.addr) <= wait.span();
-        self.threads.values_mut().filter_map(|t| t.asleep_in(dir).is_some_and(here).then(|| (t.tid, t.had()))).collect()
+        let here = |call: &Call| call.nr == libc::SYS_futex && call.args[0].abs_diff(wait.call.addr) <= wait.span();
+        let waiter = |t: &mut Thread| Some((t.tid, t.had(), t.asleep_in(dir).filter(here)?.args[0]));
+        self.threads.values_mut().filter_map(waiter).collect()
     }
 }
 

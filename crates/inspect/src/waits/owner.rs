@@ -21,7 +21,8 @@ pub enum Owner {
         /// Its id, as the program knew it.
         tid: i32,
     },
-    /// A thread of the process that this one was forked from: it held the lock at that time. Nobody in this process will release it.
+    /// A thread of the process that this one was forked from: it held the lock at that time. Nobody in this process will release it, but where
+    /// that thread made the process: then its copy, the first thread, may.
     Forked {
         /// The process it was forked from.
         parent: i32,
