@@ -1,7 +1,7 @@
 //! `orbit guard --system`: watches the kernel instead of a program, and tells when a CPU hangs.
 //!
 //! Owns: where the events go, and until when. The detection is `orbit-shd`'s, in a module of a core of the guard's own, so that it
-//! is loaded again if it fails; where that cannot be, in the guard itself. Either way its watchers write the events themselves:
+//! is loaded again if it fails; where that cannot be, in the guard itself. Either way the events are written beside its watchers:
 //! what is done here may wait for a CPU that hangs. Ends with status 0 at SIGINT or SIGTERM, with 1 if it could not begin.
 
 use super::detector::About;
