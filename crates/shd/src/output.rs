@@ -44,29 +44,32 @@ impl Output {
         let (ending, ended) = channel();
         let mut output = Output { shared, writers: Vec::new(), ended: Mutex::new(ended) };
         output.writers.resize_with(cpus.last().map_or(0, |last| last + 1), || None);
-        for &cpu in cpus {
-            let (lines, waiting) = sync_channel(ROOM);
-            let (shared, ending) = (output.shared.clone(), ending.clone());
-            let (ready, started) = channel();
-            let thread = thread::Builder::new()
-                .name(format!("shd-out/{cpu}"))
-                .stack_size(128 << 10)
-                .spawn(move || {
-                    let settled = settle(cpu, priority);
-                    let go = settled.is_ok();
-                    // The starter waits for it.
-                    let _ = ready.send(settled);
-                    if go {
-                        shared.write(&waiting, &ending);
-                    }
-                })
-                .map_err(|e| Error::of(&format!("starting the writer of CPU {cpu}"), &e))?;
-            output.writers[cpu] = Some((lines, thread.thread().clone()));
-            if let Ok(settled) = started.recv() {
-                settled?;
-            }
-        }
-        Ok(output)
+        let begun = cpus.iter().try_for_each(|&cpu| output.begin(cpu, priority, ending.clone()));
+        // Held on to, it would keep the end of those that began waiting.
+        drop(ending);
+        begun.map(|()| output)
+    }
+
+    /// Starts the writer of a CPU, and returns once it runs there.
+    fn begin(&mut self, cpu: usize, priority: i32, ending: Sender<()>) -> Result<(), Error> {
+        let (lines, waiting) = sync_channel(ROOM);
+        let shared = self.shared.clone();
+        let (ready, started) = channel();
+        let thread = thread::Builder::new()
+            .name(format!("shd-out/{cpu}"))
+            .stack_size(128 << 10)
+            .spawn(move || {
+                let settled = settle(cpu, priority);
+                let go = settled.is_ok();
+                // The starter waits for it.
+                let _ = ready.send(settled);
+                if go {
+                    shared.write(&waiting, &ending);
+                }
+            })
+            .map_err(|e| Error::of(&format!("starting the writer of CPU {cpu}"), &e))?;
+        self.writers[cpu] = Some((lines, thread.thread().clone()));
+        started.recv().map_err(|_| Error(format!("the writer of CPU {cpu} ended before it had begun")))?
     }
 
     /// Leaves a line to the writer of the CPU on which the caller runs.
@@ -113,6 +116,28 @@ impl Shared {
                 return;
             }
             thread::park();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn writers_that_cannot_start_are_not_waited_for() {
+        // One begins where it may run; there is no such CPU as the last one of a set.
+        let none = libc::CPU_SETSIZE as usize - 1;
+        for cpus in [vec![none], vec![crate::online().expect("CPUs")[0], none]] {
+            // The host may hold a try up.
+            let least = (0..5).map(|_| {
+                let begun = Instant::now();
+                let to = File::options().write(true).open("/dev/null").expect("a file");
+                assert!(Output::start(to, &cpus, 0).is_err_and(|e| e.to_string().contains("CPU 1023")));
+                begun.elapsed()
+            });
+            assert!(least.min().is_some_and(|least| least < PATIENCE), "of {cpus:?}");
         }
     }
 }
