@@ -326,7 +326,8 @@ impl Account {
                     self.began = Instant::now();
                 }
                 Err(e) => {
-                    tally.error = Some(e);
+                    // One that ends meanwhile lacks nothing.
+                    tally.error = Some(e).filter(|e| *e != Error::Ended);
                     self.failed = true;
                 }
             }

@@ -9,6 +9,8 @@ pub enum Error {
     Unsupported(String),
     /// Too many functions are probed already.
     Full,
+    /// The process has ended, or does.
+    Ended,
     /// Something else; the text says what was tried and what the kernel answered.
     Failed(String),
 }
@@ -31,6 +33,7 @@ impl Error {
         match errno {
             Some(libc::EPERM | libc::EACCES) => Error::NotPermitted(what.to_owned()),
             Some(libc::ENOSYS | libc::EOPNOTSUPP) => Error::Unsupported(format!("{what}: {text}")),
+            Some(libc::ESRCH) => Error::Ended,
             _ => Error::Failed(format!("{what}: {text}")),
         }
     }
@@ -52,6 +55,7 @@ impl std::fmt::Display for Error {
                 )
             }
             Error::Full => write!(f, "{} functions are probed already, and no more can be", crate::SLOTS),
+            Error::Ended => f.write_str("the process has ended"),
             Error::Failed(what) => f.write_str(what),
         }
     }

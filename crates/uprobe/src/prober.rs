@@ -120,7 +120,11 @@ impl Prober {
             let link = program
                 .attach(point, file, UProbeScope::OneProcess(process))
                 .and_then(|id| program.take_link(id))
-                .map_err(|e: ProgramError| Error::of(&format!("probing {}", file.display()), &e))?;
+                .map_err(|e: ProgramError| match Error::of(&format!("probing {}", file.display()), &e) {
+                    // Its files may have gone first.
+                    Error::Failed(_) if !Path::new(&format!("/proc/{pid}/root")).exists() => Error::Ended,
+                    e => e,
+                })?;
             probes.links.push(link);
         }
         Ok(probes)
