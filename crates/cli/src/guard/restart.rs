@@ -5,7 +5,7 @@
 //! No second program runs beside a first that has not ended, in a call that no signal ends: that is told, and signals are heard meanwhile.
 
 use super::family::{self, Family};
-use super::{Guard, action, program, readable};
+use super::{Guard, action, program, readable, unmake};
 use orbit_ahd::Event;
 use orbit_linux::pidfd;
 use orbit_linux::poll::poll;
@@ -66,11 +66,14 @@ impl Guard {
             return Some(ExitCode::from(program::ended_by(signal)));
         }
         self.pause = (self.pause * 2).min(MOST);
-        let again = program::start(&self.program, &self.signals, self.limit, self.others.mark())
-            .and_then(|c| Ok((pidfd::open(c.id() as i32)?, c)));
+        let again = program::start(&self.program, &self.signals, self.limit, self.others.mark()).and_then(|child| {
+            let pid = child.id() as i32;
+            let mut child = Some(child);
+            Ok((pid, pidfd::open(pid).inspect_err(|_| unmake(&mut child))?, child))
+        });
         match again {
-            Ok((pidfd, child)) => {
-                (self.pid, self.pidfd, self.child) = (child.id() as i32, pidfd, Some(child));
+            Ok((pid, pidfd, child)) => {
+                (self.pid, self.pidfd, self.child) = (pid, pidfd, child);
                 self.signals.before_program();
             }
             Err(e) => {
