@@ -2,7 +2,7 @@
 //!
 //! Owns: what the detector is told (settings, guarded programs) and how it tells. It looks at every event of the pin P_PERI, in
 //! the process that the core gave it, and reports each [`Event`] as one line of JSON, at once. Promises: a program that is no longer
-//! guarded has left, and is not looked at any more; a report has at most `MOST` bytes. Knows nothing after it was loaded again: threads'
+//! guarded has left, and is not looked at any more, and with the last one what they made; a report has at most `MOST` bytes. Knows nothing after it was loaded again: threads'
 //! habits are learnt anew, and a hang that goes on is told again.
 
 use crate::proc::gone;
@@ -93,10 +93,14 @@ impl Module for Detector {
                 context.report(line(event));
             }
         }
-        let mut let_go = Vec::new();
-        for &pid in &self.guarded {
+        let mut let_go = std::mem::take(&mut self.guarded);
+        if now.is_empty() && !let_go.is_empty() {
+            // Children too that were found just now: nobody could have them guarded yet, to let them go.
+            let_go = self.ahd.pids();
+        }
+        for pid in let_go {
             if !now.contains(&pid) && self.ahd.remove(pid) {
-                let_go.push(Event::Left { pid });
+                self.leaving.push(Event::Left { pid });
             }
         }
         for &pid in &now {
@@ -108,7 +112,6 @@ impl Module for Detector {
             }
         }
         self.guarded = now;
-        self.leaving.append(&mut let_go);
         for event in std::mem::take(&mut self.ahd.events) {
             context.report(line(event));
         }

@@ -1,5 +1,5 @@
 //! In an orbit of a core the detector finds a hang of a guarded program, also after its process was killed, and lets go of what is no
-//! longer guarded.
+//! longer guarded, with the last program of the processes that it made.
 
 use orbit_ahd::module::{Detector, options};
 use orbit_ahd::{Config, Event, Kind, json};
@@ -69,4 +69,23 @@ fn hangs_are_found_and_found_again() {
     core.unguard(pid);
     let left = |report: &Report| matches!(event(report), Some(Event::Left { .. })).then_some(());
     next(&module, "that it is watched no more", left);
+}
+
+#[test]
+fn children_leave_with_the_last_program() {
+    let program = Command::new("sh").args(["-c", "sleep 1000; :"]).spawn().expect("sh");
+    let program = Owned(program);
+    let pid = program.0.id();
+    let core = Core::new().expect("a core");
+    let module = core.install::<Detector>(options(&Config::default())).expect("the module");
+    core.guard(pid).expect("a program");
+    let child = next(&module, "its child", |report| match event(report) {
+        Some(Event::Joined { pid: joined, .. }) if joined != pid as i32 => Some(joined),
+        _ => None,
+    });
+    core.unguard(pid);
+    let left = |report: &Report| matches!(event(report), Some(Event::Left { pid }) if pid == child).then_some(());
+    next(&module, "that its child is watched no more", left);
+    // SAFETY: the shell, which is there until the end of this test, has not reaped it.
+    unsafe { libc::kill(child, libc::SIGKILL) };
 }

@@ -57,6 +57,8 @@ pub struct Apart {
     there: bool,
     /// Whether it has something to tell at the end.
     sections: bool,
+    /// Whether all are let go: what joins now was found before the module heard of it, and leaves with the others.
+    leaving: bool,
 }
 
 /// Longest wait for what a module tells at the end.
@@ -202,7 +204,8 @@ impl Apart {
         hosted.install(AhdModule::NAME, &[], |core| core.install::<AhdModule>(options))?;
         // Only for looking on from outside: without it the guard does its work.
         let _ = hosted.serve();
-        let mut apart = Apart { hosted, watched: BTreeSet::new(), news: Vec::new(), there: true, sections };
+        let mut apart =
+            Apart { hosted, watched: BTreeSet::new(), news: Vec::new(), there: true, sections, leaving: false };
         apart.about(AhdModule::NAME, "loaded", String::new());
         Ok(apart)
     }
@@ -212,6 +215,7 @@ impl Apart {
         for pid in &self.watched {
             self.hosted.core().unguard(*pid as u32);
         }
+        self.leaving = true;
         let start = Instant::now();
         while !self.watched.is_empty() && start.elapsed() < longest(&self.watched) {
             let reports = self.hosted.descriptors();
@@ -220,6 +224,7 @@ impl Apart {
             let _ = orbit_linux::poll::poll(&mut fds, Some(LAST));
             self.read();
         }
+        self.leaving = false;
     }
 
     fn about(&mut self, module: &str, state: &'static str, text: String) {
@@ -258,7 +263,9 @@ impl Apart {
     fn event(&mut self, event: Event) {
         match event {
             Event::Joined { pid, comm } => {
-                if let Err(e) = self.hosted.core().guard(pid as u32) {
+                if !self.leaving
+                    && let Err(e) = self.hosted.core().guard(pid as u32)
+                {
                     let text = format!("process {pid} will not be watched if the detection is loaded again: {e}");
                     self.news.extend(trouble(pid, text));
                 }
@@ -357,5 +364,18 @@ mod tests {
         };
         assert_eq!(news.iter().filter(|news| told(news)).count(), 1);
         assert!(trouble(pid, String::new()).is_none(), "it has ended");
+    }
+
+    #[test]
+    fn what_joins_while_all_leave_is_not_guarded_anew() {
+        let mut apart = Apart::new(&Config::default(), None).expect("a module");
+        let pid = std::process::id() as i32;
+        let joined = || Event::Joined { pid, comm: String::new() };
+        apart.leaving = true;
+        apart.event(joined());
+        assert_eq!((apart.hosted.core().guarded(), apart.watched.contains(&pid)), (Vec::new(), true));
+        apart.leaving = false;
+        apart.event(joined());
+        assert_eq!(apart.hosted.core().guarded(), [pid as u32]);
     }
 }
