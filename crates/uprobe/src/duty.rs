@@ -4,8 +4,8 @@
 //! time that the process has used comes in, hits times what a hit costs here go out. While there is credit the function
 //! is probed; once it is used up the probes are taken away until there is enough for another window. So a function that
 //! is entered seldom is probed all the time, and a hot one now and then for some milliseconds. Promises: nothing here blocks
-//! the caller. The bound holds for the time since the start, but for what is spent in advance ([`ADVANCE`]) and what a
-//! delay of this thread costs, which is paid back before the next window.
+//! the caller but [`Duty::settle`], for as long as it is told. The bound holds for the time since the start, but for what is spent in advance
+//! ([`ADVANCE`]) and what a delay of this thread costs, which is paid back before the next window.
 
 use crate::code::Shape;
 use crate::prober::{Prober, Probes, Reader};
@@ -137,17 +137,17 @@ impl Duty {
         lock(&self.shared).tallies.remove(&id)
     }
 
-    /// Waits until there are no probes, this long at most; whether that is so. A process that is killed while it takes probes away may leave
-    /// some in place for good.
+    /// Waits until there are no probes, this long at most; whether that is so. While the state is [`State::Starting`] there may be some, of a child,
+    /// that measure what a hit costs. A process that is killed while it takes probes away, or ends with some, may leave them in place for good.
     pub fn settle(&self, most: Duration) -> bool {
         let until = Instant::now() + most;
-        // Before that there are none.
-        let Some(reader) = lock(&self.shared).reader.clone() else { return true };
         let (done, told) = mpsc::channel();
-        // Without the thread all have gone.
+        // A thread that is still starting answers once those that measure what a hit costs are on their way out; without it there will be no more.
         if self.to.send(Job::Done(done)).is_ok() && told.recv_timeout(most) == Err(RecvTimeoutError::Timeout) {
             return false;
         }
+        // Loading failed, and took what it had attached away.
+        let Some(reader) = lock(&self.shared).reader.clone() else { return true };
         while reader.probed() && Instant::now() < until {
             std::thread::sleep(LOOKS.0);
         }
