@@ -118,8 +118,8 @@ impl Subject {
         let child = unsafe { process::raw_fork(0) }?;
         let Some(RawChild { pid, pidfd }) = child else { answer(answers.as_raw_fd()) };
         drop(blocked);
-        // Before Linux 5.2; the child cannot be another's, for it was not waited for.
-        let process = pidfd.map_or_else(|| pidfd::open(pid), Ok)?;
+        // Where the kernel half could be loaded (cookies of probes, Linux 5.15) a fork gives one. Without it the child ends with its socket.
+        let process = pidfd.ok_or(io::ErrorKind::Unsupported)?;
         Ok(Subject { pid, process, asks })
     }
 
