@@ -6,10 +6,8 @@
 //! by who is left.
 
 use crate::proc::Dir;
+use orbit_linux::process::same_memory;
 use std::fs;
-
-/// What `kcmp` is asked for: the same memory.
-const KCMP_VM: libc::c_long = 1;
 
 /// Whether another process shares the memory of a thread's process; nothing if that cannot be told.
 pub(crate) fn shares_memory(pid: i32, tid: i32) -> Option<bool> {
@@ -35,11 +33,8 @@ fn living(pid: i32) -> Option<i32> {
 
 /// Whether two threads have the same memory.
 fn same(a: i32, b: i32) -> Option<bool> {
-    // SAFETY: plain call with numbers.
-    match unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) } {
-        0 => return Some(true),
-        -1 => {}
-        _ => return Some(false),
+    if let Ok(same) = same_memory(a, b) {
+        return Some(same);
     }
     // It was refused, or is not there. The program file belongs to the memory; and who may look at one of those who share it may look at all.
     let program = |tid: i32| fs::read_link(format!("/proc/{tid}/exe"));

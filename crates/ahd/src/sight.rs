@@ -7,6 +7,7 @@
 
 use crate::proc::Dir;
 use orbit_inspect::Family;
+use orbit_linux::procfs::in_first_pid_namespace;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
@@ -44,7 +45,8 @@ pub(crate) fn sight(of: &[i32]) -> Sight {
             Seen::Hidden => hidden.push(p),
         }
     }
-    if hidden.is_empty() && first_namespace() {
+    // Those of the namespaces around its own are not to be seen.
+    if hidden.is_empty() && in_first_pid_namespace() {
         return Sight::Whole;
     }
     let family = Family::of(pids);
@@ -53,11 +55,6 @@ pub(crate) fn sight(of: &[i32]) -> Sight {
     } else {
         Sight::Strangers
     }
-}
-
-/// Whether this process sees all others: those of the namespaces around its own are not to be seen.
-fn first_namespace() -> bool {
-    fs::read_link("/proc/self/ns/pid").is_ok_and(|to| to.as_os_str() == "pid:[4026531836]")
 }
 
 fn seen(pid: i32) -> Seen {

@@ -20,7 +20,7 @@ use orbit_inspect::waits::{Direction, Ends, FutexKind, FutexWait, Key, Owner, Wa
 use orbit_linux::{pidfd, poll};
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Processes of a set.
@@ -298,12 +298,7 @@ fn shut(m: &Member) -> Option<Sure> {
 
 /// A descriptor of another process, for a moment; close-on-exec. It changes nothing of the file.
 fn end(pid: i32, fd: i32) -> Option<OwnedFd> {
-    let process = pidfd::open(pid).ok()?;
-    // SAFETY: plain call with numbers; the result is checked before it is owned.
-    let got = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) };
-    let got = i32::try_from(got).ok().filter(|&fd| fd >= 0)?;
-    // SAFETY: the kernel just made this descriptor for us.
-    Some(unsafe { OwnedFd::from_raw_fd(got) })
+    pidfd::duplicate(pidfd::open(pid).ok()?.as_fd(), fd).ok()
 }
 
 /// Whether it is a unix socket whose two sides are bound to each other, and calls on it have no time limit.

@@ -99,6 +99,17 @@ pub fn wait(fd: BorrowedFd<'_>, nohang: bool) -> io::Result<Option<Ended>> {
     }
 }
 
+/// A descriptor of our own, close-on-exec, for the open file behind descriptor `fd` of the process. Flags and offset of the file are shared.
+///
+/// # Errors
+/// `EBADF` if the process has no such descriptor, `EPERM` without the right to trace it, `ESRCH` when it has ended, `ENOSYS` before Linux 5.6.
+pub fn duplicate(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
+    // SAFETY: three integers.
+    let copy = check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })?;
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy as i32) })
+}
+
 /// Opens the calling process and sends it signal 0.
 pub fn probe() -> Support {
     let tried = open(std::process::id() as i32).and_then(|fd| send_signal(fd.as_fd(), 0));

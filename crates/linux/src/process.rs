@@ -12,6 +12,8 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// Linux 3.5, with checkpoint/restore support: where the kernel clears the thread id at a thread's end.
 const PR_GET_TID_ADDRESS: libc::c_int = 40;
+/// What `kcmp` compares: the memory.
+const KCMP_VM: libc::c_long = 1;
 
 /// A child as its parent sees it.
 #[derive(Debug)]
@@ -83,6 +85,15 @@ pub fn thread_count() -> io::Result<usize> {
         .find_map(|l| l.strip_prefix("Threads:"))
         .and_then(|n| n.trim().parse().ok())
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/status has no Threads line"))
+}
+
+/// Whether two threads work on the same memory: those of one process, and of processes made with `CLONE_VM`, as by `vfork`.
+///
+/// # Errors
+/// `EPERM` without the right to trace both, and under Docker's seccomp profile; `ESRCH` when one is gone; `ENOSYS` without `CONFIG_KCMP`.
+pub fn same_memory(a: i32, b: i32) -> io::Result<bool> {
+    // SAFETY: five integers.
+    check(unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) }).map(|order| order == 0)
 }
 
 /// Closes every descriptor of the process but those in `keep` (any order, repeats allowed). Async-signal-safe.

@@ -5,7 +5,11 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+/// The inode of the first pid namespace, the same on every kernel since Linux 3.8.
+const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 
 /// The whole file. What is no UTF-8 in it becomes U+FFFD; lines, spaces and numbers stay what they are.
 ///
@@ -34,6 +38,11 @@ pub fn own<R>(file: &str, read: impl Fn(&str) -> io::Result<R>) -> io::Result<R>
 /// Those of reading it: `ENOENT` where `/proc` is not mounted.
 pub fn own_text(file: &str) -> io::Result<String> {
     own(file, |path| text(path))
+}
+
+/// Whether the calling process is in the first pid namespace, from which all processes are seen. False also where `/proc` does not tell.
+pub fn in_first_pid_namespace() -> bool {
+    own("ns/pid", |path| fs::metadata(path)).is_ok_and(|m| m.ino() == FIRST_PID_NAMESPACE)
 }
 
 #[cfg(test)]

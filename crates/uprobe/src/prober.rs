@@ -9,6 +9,7 @@ use aya::maps::{HashMap, MapData, PerCpuArray};
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope};
 use aya::programs::{ProgramError, UProbe};
 use aya::{Ebpf, EbpfLoader};
+use orbit_linux::procfs;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +19,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 struct Aligned<T: ?Sized>(T);
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/uprobe.bpf.o")));
 
-/// The first pid namespace's inode, the same on every kernel.
-const FIRST_NAMESPACE: u64 = 0xefff_fffc;
 /// The program that carries out the return it is at.
 const RETURNED: &str = "returned";
 const LOADING: &str = "loading the kernel half of sections by name";
@@ -185,8 +184,8 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut UProbe, Error> 
 /// This process' pid namespace as the kernel half wants it; zeros for the first one.
 fn namespace() -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
-    match std::fs::metadata("/proc/self/ns/pid") {
-        Ok(m) if m.ino() != FIRST_NAMESPACE => (m.dev(), m.ino()),
-        _ => (0, 0),
+    if procfs::in_first_pid_namespace() {
+        return (0, 0);
     }
+    procfs::own("ns/pid", |path| std::fs::metadata(path)).map_or((0, 0), |m| (m.dev(), m.ino()))
 }

@@ -3,6 +3,7 @@
 use super::call::Seen;
 use super::peers;
 use crate::procfs;
+use orbit_linux::process;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -83,12 +84,11 @@ fn of_parent(id: i32, pid: i32) -> Option<Owner> {
 
 /// Whether a thread waits for a process it made by `vfork` to end or to become another program, and that is this one, as far as the kernel tells.
 fn made_by_vfork(pid: i32, maker: i32) -> bool {
-    const KCMP_VM: libc::c_long = 1;
     let line = procfs::text(&format!("/proc/{maker}/syscall"), 256).unwrap_or_default();
     let waits = matches!(Seen::parse(line.as_bytes()), Some(Seen::In(call))
         if matches!(call.nr, libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3));
-    // SAFETY: plain call with numbers. Where it is refused, what the thread waits in must do.
-    waits && unsafe { libc::syscall(libc::SYS_kcmp, pid, maker, KCMP_VM, 0, 0) } <= 0
+    // Where the kernel refuses to tell, what the thread waits in must do.
+    waits && process::same_memory(pid, maker).unwrap_or(true)
 }
 
 /// Our id of a thread that has `id` in the pid namespace of `pid`, looked for among all processes.

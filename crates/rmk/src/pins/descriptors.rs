@@ -5,13 +5,13 @@ use crate::{
     command::{Channel, OpenFile, Reply, Socket},
     error::PinError,
 };
-use orbit_linux::procfs;
+use orbit_linux::{pidfd, procfs};
 use std::{
     collections::HashMap,
     fs,
     net::{Ipv4Addr, Ipv6Addr},
     os::{
-        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::fs::FileExt,
     },
 };
@@ -22,14 +22,9 @@ pub(super) const MOST: u64 = 64 << 20;
 /// A descriptor of our own for the open file behind descriptor `fd` of a process.
 fn duplicate(pid: u32, fd: u32) -> Result<OwnedFd, PinError> {
     let what = || format!("descriptor {fd} of process {pid}");
-    let process = orbit_linux::pidfd::open(pid as i32).map_err(|error| PinError::of(what(), error))?;
-    // SAFETY: no pointers are passed.
-    let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_fd().as_raw_fd(), fd, 0) };
-    if copy < 0 {
-        return Err(PinError::last(format!("{} (needs the right to trace the process)", what())));
-    }
-    // SAFETY: the descriptor was just made and belongs to nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(copy as i32) })
+    let process = pidfd::open(pid as i32).map_err(|error| PinError::of(what(), error))?;
+    pidfd::duplicate(process.as_fd(), fd as i32)
+        .map_err(|error| PinError::of(format!("{} (needs the right to trace the process)", what()), error))
 }
 
 /// Bytes that wait to be read, where the object knows.
