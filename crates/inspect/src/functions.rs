@@ -243,7 +243,9 @@ fn each(elf: &Elf, mut f: impl FnMut(&[u8], u64, u64)) {
 
 /// How well a symbol fits, 0 best; nothing if not.
 fn rank(mangled: &[u8], readable: &str, wanted: &str) -> Option<u8> {
-    let bare = without_parameters(readable);
+    // C++ writes what an instance of a template returns before its name.
+    let called = without_return(readable);
+    let bare = without_parameters(called);
     // Copies that the compiler made for special arguments; parts of a function are no function.
     let copy = |n: &str| {
         let (head, tail) = n.split_once('.')?;
@@ -251,13 +253,14 @@ fn rank(mangled: &[u8], readable: &str, wanted: &str) -> Option<u8> {
         (of && head == wanted).then_some(())
     };
     let ends = |n: &str| n.strip_suffix(wanted).is_some_and(|head| head.ends_with("::"));
-    if mangled == wanted.as_bytes() || readable == wanted {
+    let template = without_arguments(bare);
+    if mangled == wanted.as_bytes() || readable == wanted || called == wanted {
         Some(0)
-    } else if bare == wanted {
+    } else if bare == wanted || template == Some(wanted) {
         Some(1)
     } else if copy(readable).is_some() {
         Some(2)
-    } else if ends(bare) || ends(readable) {
+    } else if ends(bare) || ends(called) || template.is_some_and(ends) {
         Some(3)
     } else {
         None
@@ -269,6 +272,43 @@ fn without_parameters(name: &str) -> &str {
     // `operator()` has brackets of its own.
     let from = name.find("operator()").map_or(0, |i| i + "operator()".len());
     name[from..].find('(').filter(|&i| from + i > 0).map_or(name, |i| &name[..from + i])
+}
+
+/// `ns::f<int>(int)` of `long ns::f<int>(int)`.
+fn without_return(name: &str) -> &str {
+    // Names of operators may have a space of their own.
+    if name.contains("operator") {
+        return name;
+    }
+    let (mut depth, mut from) = (0usize, 0);
+    for (i, c) in name.char_indices() {
+        match c {
+            // Behind the parameters there may be `const`.
+            '(' if depth == 0 && i > from => break,
+            '<' | '(' | '[' | '{' => depth += 1,
+            '>' | ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            ' ' if depth == 0 => from = i + 1,
+            _ => {}
+        }
+    }
+    &name[from..]
+}
+
+/// `ns::f` of `ns::f<int>`.
+fn without_arguments(name: &str) -> Option<&str> {
+    let mut depth = 0usize;
+    for (i, c) in name.char_indices().rev() {
+        match c {
+            '>' => depth += 1,
+            '<' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        if depth == 0 {
+            // Not of `f`, `operator>` or a Rust method such as `<A as B>::f`.
+            return (c == '<' && i > 0 && !name[..i].ends_with("operator")).then(|| &name[..i]);
+        }
+    }
+    None
 }
 
 /// Letters that differ, if few: 0 with another case, at most 2.
@@ -352,6 +392,17 @@ mod tests {
         assert_eq!(fit("_ZN3foo3barEi", "bar"), Some(3));
         assert_eq!(fit("_ZN3foo3barEi", "ar"), None);
         assert_eq!(fit("_ZN4core3fmt5write17h0123456789abcdefE", "core::fmt::write"), Some(0));
+        // long Server::go<long>(long)
+        let template = "_ZN6Server2goIlEET_S1_";
+        for (wanted, rank) in [("Server::go<long>(long)", 0), ("Server::go<long>", 1), ("Server::go", 1), ("go", 3)] {
+            assert_eq!(fit(template, wanted), Some(rank), "{wanted}");
+        }
+        assert_eq!(fit(template, "Server::go<int>"), None);
+        assert_eq!(fit("_ZN1ShsEi", "S::operator>>"), None);
+        assert_eq!(fit("_ZN1SgtEi", "S::operator>"), Some(1));
+        assert_eq!(without_return("int (anonymous namespace)::f<int>(int)"), "(anonymous namespace)::f<int>(int)");
+        assert_eq!(without_return("(anonymous namespace)::f(int) const"), "(anonymous namespace)::f(int) const");
+        assert_eq!(without_return("<a::B as c::D<e, f>>::g"), "<a::B as c::D<e, f>>::g");
         assert_eq!(fit("work.constprop.0", "work"), Some(2));
         assert_eq!(fit("work.cold", "work"), None);
         assert!(distance(b"handel_request", b"handle_request").is_some());
