@@ -48,6 +48,8 @@ pub struct Guarded {
     guard: Child,
     told: Receiver<Told>,
     processes: Vec<(i32, OwnedFd)>,
+    /// What it told of itself.
+    troubles: Vec<Value>,
     /// The guard started the program, and so it ends with it.
     own: bool,
 }
@@ -107,7 +109,7 @@ impl Guarded {
                 }
             }
         });
-        let mut guarded = Guarded { guard, told, processes: Vec::new(), own };
+        let mut guarded = Guarded { guard, told, processes: Vec::new(), troubles: Vec::new(), own };
         let begun = Instant::now();
         while guarded.processes.is_empty() {
             match guarded.next(PATIENCE.saturating_sub(begun.elapsed())) {
@@ -138,6 +140,9 @@ impl Guarded {
                     && let Ok(fd) = pidfd::open(pid as i32)
                 {
                     self.processes.push((pid as i32, fd));
+                }
+                if !["joined", "left", "hang", "recovered"].iter().any(|&known| told.event["event"] == known) {
+                    self.troubles.push(told.event.clone());
                 }
                 Ok(Some(told))
             }
@@ -171,18 +176,25 @@ impl Guarded {
         Ok(self.processes[1].0)
     }
 
+    /// What it told of itself so far: that a detector was loaded again, that something cannot be watched.
+    pub fn troubles(&self) -> &[Value] {
+        &self.troubles
+    }
+
     /// The program's first process.
     pub fn pid(&self) -> i32 {
         self.processes[0].0
     }
 
-    /// How often the guard, with whatever it started besides the program, was put on a CPU: once a look at least.
-    pub fn times_run(&self) -> u64 {
-        let of = |pid| {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
-            text.split_whitespace().nth(2).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
+    /// How often the guard, with whatever it started besides the program, went to sleep by itself: about once a look. A busy machine takes the CPU
+    /// from it more often, and that does not count.
+    pub fn rests(&self) -> u64 {
+        let first = |pid: i32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            line.and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0)
         };
-        family::copies(self.guard.id() as i32).into_iter().map(of).sum()
+        family::copies(self.guard.id() as i32).into_iter().map(first).sum()
     }
 
     /// CPU time of the guard with whatever it started besides the program, nanoseconds.

@@ -124,6 +124,8 @@ struct Outcome {
     found: Option<Told>,
     early: Vec<Told>,
     beside: Vec<Told>,
+    /// Of one that was not found: what its thread does, and what the guard told of itself.
+    state: String,
     /// With a rival: milliseconds until the heartbeat was missed; nothing if it went on.
     rival: Option<Option<f64>>,
 }
@@ -191,7 +193,8 @@ pub fn run(wanted: &Wanted<'_>, scratch: &Scratch, lines: &mut Lines) -> Result<
         hung += usize::from(outcome.hung.is_some());
         if outcome.hung.is_some() && outcome.found.is_none() {
             let beside: Vec<_> = outcome.beside.iter().map(Told::report).collect();
-            lines.tell(format!("NOT FOUND: run {nth}, {what}; told beside: {beside:?}"));
+            let state = &outcome.state;
+            lines.tell(format!("NOT FOUND: run {nth}, {what}; told beside: {beside:?}; {state}"));
         }
         for alarm in &outcome.early {
             lines.tell(format!("FALSE ALARM: run {nth}, before {what}: {}", alarm.report()));
@@ -270,10 +273,10 @@ fn names(hung: &Hung, told: &Told) -> bool {
 
 /// Watches until the loop of a process' main thread can be known.
 fn warm(guarded: &mut Guarded, pid: i32) -> Result<Vec<Told>, Failure> {
-    let (begun, looks) = (Instant::now(), guarded.times_run());
+    let (begun, looks) = (Instant::now(), guarded.rests());
     let (mut told, mut asleep) = (Vec::new(), 0);
     while begun.elapsed() < WARM_AT_LAST
-        && (begun.elapsed() < WARM || asleep < ASLEEP || guarded.times_run().saturating_sub(looks) < LOOKS)
+        && (begun.elapsed() < WARM || asleep < ASLEEP || guarded.rests().saturating_sub(looks) < LOOKS)
     {
         scratch::go_on()?;
         told.extend(guarded.watch(Duration::from_millis(75))?);
@@ -282,6 +285,21 @@ fn warm(guarded: &mut Guarded, pid: i32) -> Result<Vec<Told>, Failure> {
         asleep += usize::from(text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')));
     }
     Ok(told)
+}
+
+/// What a thread does that was not told to hang, and what the guard told of itself.
+fn state(guarded: &Guarded, pid: i32, tid: i32) -> String {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}")).unwrap_or_default();
+    let status = read("status");
+    let wanted = ["State:", "TracerPid:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"];
+    let lines: Vec<&str> = status.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name))).collect();
+    let troubles = guarded.troubles();
+    format!(
+        "{}; in {}; the guard rested {} times and told {troubles:?}",
+        lines.join(", "),
+        read("syscall").trim(),
+        guarded.rests()
+    )
 }
 
 /// CPU time of a thread, nanoseconds; 0 if it is gone.
@@ -443,7 +461,8 @@ impl Campaign<'_> {
             if orbit_rmk::now() as i64 - begun > REACHED.as_nanos() as i64 {
                 orders.withdraw();
                 early.extend(told);
-                return Ok(Outcome { hung: None, found: None, early, beside: Vec::new(), rival: None });
+                let (beside, state) = (Vec::new(), String::new());
+                return Ok(Outcome { hung: None, found: None, early, beside, state, rival: None });
             }
         };
         let found = loop {
@@ -460,6 +479,7 @@ impl Campaign<'_> {
                 told.extend(Some(next).filter(Told::is_hang));
             }
         };
+        let state = if found.is_none() { state(&guarded, pid, hung.tid) } else { String::new() };
         let rival = match watchdog {
             Some(dog) => Some(dog.wait(hung.at, |span| guarded.watch(span).map(drop))?),
             None => None,
@@ -467,6 +487,6 @@ impl Campaign<'_> {
         let (before, mut beside): (Vec<Told>, Vec<Told>) = told.into_iter().partition(|t| t.at < hung.at);
         early.extend(before);
         beside.truncate(BESIDE);
-        Ok(Outcome { hung: Some(hung), found, early, beside, rival })
+        Ok(Outcome { hung: Some(hung), found, early, beside, state, rival })
     }
 }
