@@ -1,8 +1,8 @@
 //! What a module asks for, its replies and its reports take a bounded part of the core's memory.
 
 mod common;
-use common::{LIMIT, until};
-use orbit_rmk::{Command, Context, Core, Event, Installed, Module, ModuleOptions, Reply, Report};
+use common::{LIMIT, event, take_all, until};
+use orbit_rmk::{Command, Context, Core, Event, Filter, Installed, Kind, Module, ModuleOptions, Reply, Report};
 use std::time::{Duration, Instant};
 
 /// Commands with a reply that no call takes, and commands with one that a call does.
@@ -73,6 +73,38 @@ impl Module for Talks {
     }
 }
 
+/// Issues so many commands in its start and so many in each reply, as its settings say, and reports its ticks.
+struct Asks {
+    first: u32,
+    each: u32,
+}
+
+impl Module for Asks {
+    const NAME: &'static str = "asks";
+    const PINS: &'static [&'static str] = &["P_PERI"];
+    const PERIOD: Option<Duration> = Some(Duration::from_millis(5));
+
+    fn create(settings: &[u8]) -> Asks {
+        let text = String::from_utf8_lossy(settings);
+        let (first, each) = text.split_once(' ').expect("two words");
+        Asks { first: first.parse().expect("a number"), each: each.parse().expect("a number") }
+    }
+    fn start(&mut self, context: &mut Context) {
+        for _ in 0..self.first {
+            context.issue_cmd("P_PERI", Command::HeartbeatStop {});
+        }
+    }
+    fn event(&mut self, _context: &mut Context, _event: &Event) {}
+    fn reply(&mut self, context: &mut Context, _ticket: u64, _reply: &Result<Reply, String>) {
+        for _ in 0..self.each {
+            context.issue_cmd("P_PERI", Command::HeartbeatStop {});
+        }
+    }
+    fn tick(&mut self, context: &mut Context) {
+        context.report("tick");
+    }
+}
+
 /// The most memory that this process had, in MiB.
 fn most_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("status");
@@ -122,6 +154,26 @@ fn who_asks_for_too_much_in_a_call_has_failed(core: &Core) {
     }
 }
 
+fn who_asks_more_than_it_takes_has_failed_and_others_go_on(core: &Core) {
+    let other = core.client("other");
+    other.use_pin("P_PERI").expect("P_PERI");
+    let period = Filter::everyone().interval(Duration::from_millis(5));
+    other.subscr_event("P_PERI", Kind::Period, period).expect("a subscription");
+    let install = |settings: &[u8]| {
+        let options = ModuleOptions { settings: settings.to_vec(), give_up: 1, ..ModuleOptions::default() };
+        core.install::<Asks>(options).expect("asks")
+    };
+    let greedy = install(b"1 500");
+    let failed = first_report(&greedy, |report| matches!(report, Report::Failed(_)));
+    assert!(format!("{failed:?}").contains("16384 wait"), "{failed:?}");
+    // One command for each reply is no more than it takes, and its ticks come all the same.
+    let steady = install(b"16000 1");
+    first_report(&steady, |report| *report == Report::Said("tick".into()));
+    take_all(&other);
+    event(&other, "a period beside them", |_| true);
+    assert_eq!(steady.status().failures, 0);
+}
+
 /// One after the other: the memory is that of the whole process.
 #[test]
 fn a_module_does_not_use_up_the_core_s_memory() {
@@ -130,6 +182,7 @@ fn a_module_does_not_use_up_the_core_s_memory() {
         replies_beyond_the_bound_are_errors,
         reports_that_nobody_reads_have_bounded_bytes,
         who_asks_for_too_much_in_a_call_has_failed,
+        who_asks_more_than_it_takes_has_failed_and_others_go_on,
     ] {
         part(&core);
         let most = most_memory();

@@ -161,7 +161,7 @@ impl Host {
     fn turn(&mut self, events: &mut Vec<Event>, next_tick: &mut Option<Instant>) -> std::result::Result<(), String> {
         let idle = Duration::from_secs(1);
         let wait = match *next_tick {
-            _ if self.life.has_replies() => Duration::ZERO,
+            _ if self.life.waiting() > 0 => Duration::ZERO,
             Some(at) => at.saturating_duration_since(Instant::now()).min(idle),
             None => idle,
         };
@@ -187,7 +187,9 @@ impl Host {
                 return Err(how);
             }
         }
-        while let Some(reply) = self.life.next_reply() {
+        // Replies to what it asks meanwhile come after the next events: a module that always asks sees those all the same.
+        for _ in 0..self.life.waiting() {
+            let Some(reply) = self.life.next_reply() else { break };
             self.hand(&reply)?;
         }
         if let (Some(at), Some(period)) = (*next_tick, self.period)
@@ -236,6 +238,7 @@ impl Host {
         while let Some(update) = future.pull().map_err(|error| error.to_string())? {
             for ask in asked(update.first_data().unwrap_or_default(), &mut room)? {
                 refused.extend(self.life.ask(ask, &self.shared).err());
+                self.life.within()?;
             }
         }
         match future.wait().map_err(|error| error.to_string())? {

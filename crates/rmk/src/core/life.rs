@@ -1,8 +1,8 @@
 //! One life of a module: its client, what it asks, and the replies that wait for it.
 //!
 //! All of it is memory of the core that the module fills, so all of it is bounded. A reply that cannot be handed over becomes an
-//! error at once, and so does a command once [`REPLY_BYTES`] of replies wait; a module that asks for more than a call's [`Room`]
-//! has failed.
+//! error at once, and so does a command once [`REPLY_BYTES`] of replies wait; a module that asks for more than a call's [`Room`],
+//! or has more than [`ASKS`] replies to come, has failed.
 
 use super::{
     Client,
@@ -24,7 +24,7 @@ use std::{
 pub(super) const CALL_BYTES: usize = orbit::MAX_ARGS - 64;
 /// Bytes of replies that may wait for a module.
 const REPLY_BYTES: usize = 4 << 20;
-/// Things that a module may ask for in one call, and their bytes.
+/// Things that a module may ask for in one call, and their bytes. As many replies may wait for it, those that are errors too.
 const ASKS: u64 = 16_384;
 const ASKED_BYTES: usize = orbit::MAX_BYTES;
 
@@ -90,9 +90,19 @@ impl Life {
         self.client.subscriptions().iter().map(|(.., counts)| of(counts)).sum()
     }
 
-    /// Whether replies wait to be handed over.
-    pub fn has_replies(&self) -> bool {
-        !self.replies.is_empty()
+    /// Replies that wait to be handed over.
+    pub fn waiting(&self) -> usize {
+        self.replies.len()
+    }
+
+    /// How the module failed, if more replies wait than may: one that asks for several in each reply never comes to an end.
+    pub fn within(&self) -> std::result::Result<(), String> {
+        match self.waiting() as u64 {
+            ..=ASKS => Ok(()),
+            _ => Err(format!(
+                "it issued more commands than it took replies, and {ASKS} wait for it: issue the rest once those came"
+            )),
+        }
     }
 
     /// The call to make for the reply that waits longest.
