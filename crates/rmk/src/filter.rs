@@ -1,6 +1,7 @@
 //! What a subscription wants: [`Filter`]. It is evaluated where the event is made, in the kernel for most pins, and each
 //! subscription has its own, so that modules on one pin do not see each other's choices.
 
+use crate::core::{KEYS, LISTED, MAX_CPUS};
 use std::time::Duration;
 
 /// Whose events pass.
@@ -109,6 +110,18 @@ impl Filter {
     /// Ticks without a context switch that make a CPU stalled.
     pub fn ticks(self, ticks: u64) -> Filter {
         Filter { ticks, ..self }
+    }
+
+    /// What it has too many of to be kept, if it has: which, how many, and the limit.
+    pub(crate) fn too_long(&self) -> Option<String> {
+        let pids = if let Who::Pids(pids) = &self.who { pids.len() } else { 0 };
+        let count = |some: &Option<Vec<u32>>| some.as_ref().map_or(0, Vec::len);
+        [("processes", pids, LISTED), ("CPUs", count(&self.cpus), MAX_CPUS), ("keys", count(&self.keys), KEYS)]
+            .into_iter()
+            .find(|(_, n, most)| n > most)
+            .map(|(what, n, most)| {
+                format!("its filter names {n} {what}, {most} at most: name fewer, or all by naming none")
+            })
     }
 
     /// Interval of [`crate::Kind::Period`], or between samples.

@@ -174,6 +174,30 @@ fn who_asks_more_than_it_takes_has_failed_and_others_go_on(core: &Core) {
     assert_eq!(steady.status().failures, 0);
 }
 
+fn subscriptions_beyond_the_limit_are_refused(core: &Core) {
+    let module = core.client("subscriber");
+    module.use_pin("P_MEM").expect("P_MEM");
+    let subscribe = |filter: Filter| module.subscr_event("P_MEM", Kind::PagesWritten, filter);
+    let few = || Filter::everyone().queue(1);
+    for (filter, why) in [
+        (few().keys(&vec![1; 513]), "513 keys, 512 at most"),
+        (few().cpus(&vec![0; 257]), "257 CPUs, 256 at most"),
+        (Filter::pids(&vec![1; 16_385]).queue(1), "16385 processes, 16384 at most"),
+        (few().queue(u32::MAX), "lower Filter::queue"),
+    ] {
+        let error = subscribe(filter).expect_err("too long").to_string();
+        assert!(error.contains(why) && error.contains("subscriber") && error.contains("P_MEM"), "{error}");
+    }
+    let ids: Vec<u64> = (0..256).map(|_| subscribe(few()).expect("a subscription")).collect();
+    let error = subscribe(few()).expect_err("one too many").to_string();
+    assert!(error.contains("256 at most: unsubscribe one"), "{error}");
+    module.unsubscr_event(ids[0]).expect("ended");
+    subscribe(few()).expect("there is room again");
+    let other = core.client("other");
+    other.use_pin("P_MEM").expect("P_MEM");
+    other.subscr_event("P_MEM", Kind::PagesWritten, few()).expect("another's limit is its own");
+}
+
 /// One after the other: the memory is that of the whole process.
 #[test]
 fn a_module_does_not_use_up_the_core_s_memory() {
@@ -183,6 +207,7 @@ fn a_module_does_not_use_up_the_core_s_memory() {
         reports_that_nobody_reads_have_bounded_bytes,
         who_asks_for_too_much_in_a_call_has_failed,
         who_asks_more_than_it_takes_has_failed_and_others_go_on,
+        subscriptions_beyond_the_limit_are_refused,
     ] {
         part(&core);
         let most = most_memory();

@@ -192,6 +192,26 @@ fn a_range_that_is_too_large_to_watch_is_refused() {
 }
 
 #[test]
+fn watches_beyond_the_limit_are_refused_until_one_is_forgotten() {
+    let pages = Pages::new();
+    let core = core();
+    let module = module(&core);
+    let watch = || {
+        let command = Command::PagesWatch { pid: std::process::id(), start: pages.at(0), end: pages.at(1) };
+        module.issue_cmd("P_MEM", &command)
+    };
+    let mut last = None;
+    for n in 0..64 {
+        last = Some(watch().unwrap_or_else(|error| panic!("watch {n}: {error}")));
+    }
+    let error = watch().expect_err("one too many").to_string();
+    assert!(error.contains("64 at most: forget one"), "{error}");
+    let Some(Reply::Watch { id, .. }) = last else { panic!("{last:?}") };
+    module.issue_cmd("P_MEM", &Command::PagesForget { id }).expect("forgotten");
+    watch().expect("there is room again");
+}
+
+#[test]
 fn the_core_s_own_memory_is_not_written() {
     let core = Core::new().expect("a core");
     let module = core.client("writer");

@@ -103,6 +103,11 @@ impl Client {
         all
     }
 
+    /// Whether this subscription goes on.
+    pub(super) fn has(&self, subscription: u64) -> bool {
+        lock(&self.subscriptions).contains_key(&subscription)
+    }
+
     /// The programs guarded for it that still run, if any came or went since `seen`, which is brought up to date; 0: since ever.
     pub(super) fn newly_guarded(&self, seen: &mut u64) -> Option<Vec<u32>> {
         let mut state = lock(&self.core.state);

@@ -141,7 +141,12 @@ impl Life {
     pub fn ask(&mut self, ask: Ask, shared: &Shared) -> Result<()> {
         match ask {
             Ask::Use { pin } => self.client.use_pin(&pin),
-            Ask::Release { pin } => self.client.release_pin(&pin),
+            Ask::Release { pin } => {
+                self.client.release_pin(&pin)?;
+                self.ids.retain(|id, _| self.client.has(*id));
+                self.handles.retain(|_, id| self.client.has(*id));
+                Ok(())
+            }
             Ask::Subscribe { handle, pin, kind, filter } => {
                 let id = self.client.subscr_event(&pin, kind, filter)?;
                 self.ids.insert(id, handle);

@@ -30,6 +30,7 @@ pub use subscription::Subscription;
 pub(crate) use {
     flow::online_cpus,
     kernel::{Attachment, Kernel},
+    layout::{KEYS, LISTED, MAX_CPUS},
     subscription::lock,
 };
 
@@ -55,6 +56,9 @@ use subscription::Queue;
 
 /// How long a module waits for a pin whose last user gave it back, and which still is unloaded.
 const UNLOADED: Duration = Duration::from_secs(5);
+/// Subscriptions that a module may have at a time, and events that may wait for all of them together.
+const SUBSCRIPTIONS: usize = 256;
+const WAITING: u64 = 1 << 20;
 
 pub(crate) struct Inner {
     state: Mutex<State>,
@@ -315,6 +319,9 @@ impl Inner {
         };
         if !events.contains(&kind) {
             return Err(no_event(format!("it raises {events:?}")));
+        }
+        if let Some(why) = state.no_room(user, &filter) {
+            return Err(Error::Command { pin: pin.into(), module: module.into(), source: PinError::Refused(why) });
         }
         let guarded = state.guarded_for(user);
         let id = self.next.fetch_add(1, Ordering::Relaxed);

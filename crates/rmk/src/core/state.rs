@@ -1,9 +1,9 @@
 //! What the core knows: [`State`], who uses which pin, who subscribed to what, and what is guarded for whom.
 
-use super::{Queue, Subscription, still_runs};
+use super::{Queue, SUBSCRIPTIONS, Subscription, WAITING, still_runs};
 use crate::{
     error::{Error, PinError, Result},
-    filter::{Counts, Who},
+    filter::{Counts, Filter, Who},
     pin::{Pin, PinKind},
 };
 use std::{
@@ -42,6 +42,23 @@ impl State {
             Some(loaded) if loaded.users.contains(&user) => Ok(loaded.pin.clone()),
             _ => Err(Error::PinNotUsed { pin: pin.into(), module: module.into() }),
         }
+    }
+
+    /// Why one more subscription of a module would take too much of the core's memory, if it would.
+    pub(super) fn no_room(&self, user: u64, filter: &Filter) -> Option<String> {
+        let own = self.subscriptions.values().filter(|(_, sub)| sub.client == user);
+        let (count, waiting) =
+            own.fold((0, 0), |(count, waiting), (_, sub)| (count + 1, waiting + u64::from(sub.filter.queue)));
+        if count >= SUBSCRIPTIONS {
+            return Some(format!("it has {count} subscriptions, {SUBSCRIPTIONS} at most: unsubscribe one"));
+        }
+        let queue = u64::from(filter.queue);
+        if waiting + queue > WAITING {
+            return Some(format!(
+                "{WAITING} events may wait for it, {waiting} are promised to its other subscriptions and {queue} are asked for: lower Filter::queue"
+            ));
+        }
+        filter.too_long()
     }
 
     /// The counts of a pin's subscriptions, added up.

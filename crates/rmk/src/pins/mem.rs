@@ -45,6 +45,8 @@ pub(super) const KIND: PinKind = PinKind {
 const PAGE: u64 = 4096;
 /// Bytes that one module watches at most: each page of them may cost a hash here, and a look at it at each collecting.
 const WATCHED: u64 = 4 << 30;
+/// Watches that one module has at most: each may keep a descriptor.
+const WATCHES: usize = 64;
 
 struct Mem {
     watches: HashMap<u64, Watch>,
@@ -123,7 +125,11 @@ impl Mem {
             )));
         }
         let own = self.watches.values().filter(|watch| watch.user == user);
-        let watched: u64 = own.map(|watch| watch.end - watch.start).sum();
+        let (count, watched) =
+            own.fold((0, 0), |(count, watched), watch| (count + 1, watched + (watch.end - watch.start)));
+        if count >= WATCHES {
+            return Err(PinError::Refused(format!("{count} watches, {WATCHES} at most: forget one")));
+        }
         if end - start > WATCHED - watched {
             return Err(PinError::Refused(format!(
                 "watching {} bytes, where {watched} of the {WATCHED} that a module may watch are watched: forget a watch, or watch less",
