@@ -327,19 +327,20 @@ int BPF_PROG(call_begun, struct pt_regs *regs, long nr)
 	struct table *t = table();
 	if (!t)
 		return 0;
-	u64 active = t->active[CALL_BEGUN] | t->active[CALL_COMPLETED];
-	if (!active)
+	// Read once: where one subscription takes over from another, both never miss the call.
+	u64 begun = *(volatile u64 *)&t->active[CALL_BEGUN], completed = t->active[CALL_COMPLETED];
+	if (!(begun | completed))
 		return 0;
-	u64 id = bpf_get_current_pid_tgid(), own = 0, mask = active & wanted_by(t, id >> 32, &own);
+	u64 id = bpf_get_current_pid_tgid(), own = 0, mask = (begun | completed) & wanted_by(t, id >> 32, &own);
 	struct task_struct *task = bpf_get_current_task_btf();
 	if (!mask || COMPAT(task))
 		return 0;
 	u32 key = nr, tid = id;
 	struct thread_call call = { .time = bpf_ktime_get_ns(), .nr = nr, .arg0 = REG_ARG(regs, 0) };
 	call.classes = class_of(task, &call);
-	if (mask & t->active[CALL_COMPLETED])
+	if (mask & completed)
 		bpf_map_update_elem(&calls, &tid, &call, BPF_ANY);
-	struct offer o = { .mask = mask & t->active[CALL_BEGUN], .key = key, .classes = call.classes, .cpu = bpf_get_smp_processor_id(), .quiet = own };
+	struct offer o = { .mask = mask & begun, .key = key, .classes = call.classes, .cpu = bpf_get_smp_processor_id(), .quiet = own };
 	if (!o.mask)
 		return 0;
 	struct event e;

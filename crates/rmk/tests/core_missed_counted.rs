@@ -4,8 +4,10 @@ mod common;
 use common::{Forked, Gate, LIMIT, until};
 use orbit_rmk::{Context, Core, Event, Filter, Installed, Kind, Module, ModuleOptions};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// Waits at its first event until its file "go" is there, and aborts at its third; while "down" is there it aborts in its start.
+/// Waits at its first event until its file "go" is there, and aborts at its third; while "down" is there it aborts in its start. With
+/// "slow" it subscribes at once and takes a while to start then, and does not abort at events.
 struct Brittle {
     pid: u32,
     queue: u32,
@@ -25,18 +27,26 @@ impl Module for Brittle {
         Brittle { pid, queue, flags: words.next().expect("a directory").into(), seen: 0 }
     }
     fn start(&mut self, context: &mut Context) {
-        if self.flags.join("down").exists() {
+        let (down, slow) = (self.flags.join("down").exists(), self.flags.join("slow").exists());
+        if down && !slow {
             std::process::abort();
         }
         let filter = Filter::pids(&[self.pid]).keys(&[libc::SYS_getppid as u32]).queue(self.queue);
         context.subscr_event("P_SYSC", Kind::CallBegun, filter);
+        if slow {
+            context.hand_over();
+            std::thread::sleep(Duration::from_millis(150));
+        }
+        if down {
+            std::process::abort();
+        }
     }
     fn event(&mut self, _context: &mut Context, _event: &Event) {
         self.seen += 1;
         if self.seen == 1 {
             until("go", || self.flags.join("go").exists());
         }
-        if self.seen == 3 {
+        if self.seen == 3 && !self.flags.join("slow").exists() {
             std::process::abort();
         }
     }
@@ -127,5 +137,45 @@ fn those_that_come_while_its_start_fails_are_missed() {
     until("it is loaded again", || module.status().up);
     let status = module.status();
     assert_eq!(status.handled + status.missed, 503, "{status:?}");
+    std::fs::remove_dir_all(flags).expect("the directory");
+}
+
+#[test]
+fn those_that_come_while_it_is_loaded_again_are_counted_once() {
+    if !common::kernel_programs_or_skip() {
+        return;
+    }
+    const CALLS: u64 = 20_000;
+    let (core, gate, flags) = (Core::new().expect("a core"), Gate::new(), flags("throughout"));
+    let child = Forked::new(|| {
+        gate.pass();
+        call(3);
+        gate.pass();
+        for _ in 3..CALLS {
+            call(1);
+            // SAFETY: takes no pointers.
+            unsafe { libc::usleep(50) };
+        }
+    });
+    let module = installed(&core, &child, 65_536, &flags);
+    for flag in ["go", "down"] {
+        set(&flags, flag);
+    }
+    gate.open();
+    until("its start failed before it subscribed", || module.status().failures >= 2);
+    set(&flags, "slow");
+    gate.open();
+    let failures = module.status().failures;
+    until("its start failed thrice after it subscribed", || module.status().failures >= failures + 3);
+    std::fs::remove_file(flags.join("down")).expect("the flag");
+    until("it is loaded again", || module.status().up);
+    child.wait();
+    let counted = || {
+        let status = module.status();
+        status.handled + status.missed + status.lost
+    };
+    until("it saw the last", || counted() >= CALLS);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(counted(), CALLS, "{:?}", module.status());
     std::fs::remove_dir_all(flags).expect("the directory");
 }

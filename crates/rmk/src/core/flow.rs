@@ -1,7 +1,8 @@
 //! The way of events out of the kernel: the tables shared with its programs, the slots of subscriptions, and the ring's reader.
 //!
 //! A slot is a bit in every mask of `bpf/rmk.h`. It is reused as late as possible, and an event older than the subscription
-//! that owns the slot now is dropped, so none reaches a stranger. The sum of the granted queues never exceeds the ring, so a
+//! that owns the slot now is dropped, so none reaches a stranger. A subscription of a module's new life takes over from the same
+//! one of its last life in one step, and gives back in one if it ends first: in between one of them counts, never both. The sum of the granted queues never exceeds the ring, so a
 //! subscriber that does not read takes no room from another.
 
 use super::{
@@ -162,7 +163,21 @@ impl Flow {
             table.everyone.fetch_and(!(1 << slot), SeqCst);
             sub.list_all().inspect_err(|_| self.deactivate(sub))?;
         }
-        table.active[sub.kind as usize].fetch_or(1 << slot, SeqCst);
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let active = &table.active[sub.kind as usize];
+        let replaced = slots.owner.iter().enumerate().find(|(at, owner)| {
+            owner.as_ref().is_some_and(|owner| sub.replaces(owner))
+                && active.load(SeqCst) >> at & 1 == 1
+                && self.tables.subs.get(*at).classes.load(Relaxed) == classes
+        });
+        match replaced {
+            // At once, so that each event is counted by one of them.
+            Some((at, Some(owner))) => {
+                sub.take_over(owner);
+                active.fetch_xor(1 << slot | 1 << at, SeqCst);
+            }
+            _ => drop(active.fetch_or(1 << slot, SeqCst)),
+        }
         Ok(())
     }
 
@@ -174,7 +189,18 @@ impl Flow {
             return;
         };
         let table = self.tables.table.get(0);
-        table.active[sub.kind as usize].fetch_and(!(1 << slot), SeqCst);
+        let active = &table.active[sub.kind as usize];
+        let replaced = slots.owner.iter().enumerate().find_map(|(at, owner)| {
+            owner.as_ref().filter(|owner| sub.took_over() == Some(owner.id)).map(|owner| (at, owner))
+        });
+        match replaced {
+            Some((at, owner)) => {
+                active.fetch_xor(1 << slot | 1 << at, SeqCst);
+                let (passed, due, ..) = self.counts(slot);
+                owner.add(passed, due);
+            }
+            None => drop(active.fetch_and(!(1 << slot), SeqCst)),
+        }
         table.everyone.fetch_and(!(1 << slot), SeqCst);
         let mut pids = lock(&self.pids);
         let listed: Vec<(u32, Listed)> =

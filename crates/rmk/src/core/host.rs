@@ -2,7 +2,8 @@
 //! loops or leaks, reports that and loads it again. Who installed it has an [`Installed`].
 //!
 //! A module's life is one [`Client`]. When a life ends the client stays until another has started, however often that fails: its
-//! subscriptions go on counting, nothing reads them, and what they counted is the number of missed events. Pins therefore stay
+//! subscriptions go on counting, nothing reads them, and what they counted is the number of missed events. A subscription to the
+//! kernel's events counts until the new life makes the same, and again if that life does not get through its start. Pins stay
 //! loaded, and other modules notice nothing. The programs guarded for it go over to the next life too.
 //!
 //! Invariant: of the events that pass a module's subscriptions, whole calls of them are `handled`, and the rest is `missed`, `lost`
@@ -66,7 +67,7 @@ impl Core {
     pub fn install<M: Module>(&self, options: ModuleOptions) -> Result<Installed> {
         let wrong = |why: String| Error::Module { module: M::NAME.into(), why };
         let shared = Arc::new(Shared::new(M::NAME)?);
-        let first = self.life::<M>(&shared)?;
+        let first = self.life::<M>(&shared, 0)?;
         let orbit = Orbit::builder(M::NAME)
             .entry(task::run::<M>)
             .init(task::begin::<M>)
@@ -99,9 +100,9 @@ impl Core {
         Ok(Installed { shared, orbit, thread: Some(thread) })
     }
 
-    /// A client that uses the module's pins and sees the programs guarded for it.
-    fn life<M: Module>(&self, shared: &Shared) -> Result<Life> {
-        let client = Arc::new(self.client(M::NAME));
+    /// A client that uses the module's pins and sees the programs guarded for it, after the one of the life before; 0: none.
+    fn life<M: Module>(&self, shared: &Shared, before: u64) -> Result<Life> {
+        let client = Arc::new(self.client_after(before, M::NAME));
         for pin in M::PINS {
             client.use_pin(pin)?;
         }
@@ -123,7 +124,7 @@ struct Host {
     /// Of lives that ended: events missed, and events that found the queue full while the module was up.
     missed: u64,
     lost: u64,
-    make: fn(&Core, &Shared) -> Result<Life>,
+    make: fn(&Core, &Shared, u64) -> Result<Life>,
     own: u32,
 }
 
@@ -291,11 +292,13 @@ impl Host {
             if self.shared.pause(pause) {
                 return false;
             }
-            let started = (self.make)(&self.core, &self.shared).map_err(|error| error.to_string()).and_then(|life| {
+            let made = (self.make)(&self.core, &self.shared, self.life.client.id);
+            let started = made.map_err(|error| error.to_string()).and_then(|life| {
                 let mut other = std::mem::replace(&mut self.life, life);
                 let started = self.start(self.missed + unseen(&other));
                 if started.is_ok() {
-                    // Only now, so that every event up to here was counted by the old life or will be seen by the new one.
+                    // Only now, so that every event up to here was counted by the old life or will be seen by the new one: as
+                    // soon as that subscribes to the same, the old one counts no more.
                     self.missed += unseen(&other);
                 } else {
                     // The old one goes on counting.

@@ -152,9 +152,14 @@ impl Core {
 
     /// Admits a module of this name (for messages; names need not differ).
     pub fn client(&self, name: &str) -> Client {
+        self.client_after(0, name)
+    }
+
+    /// The same, for the life of a module after that of the client `before`; 0: its first.
+    fn client_after(&self, before: u64, name: &str) -> Client {
         let id = self.inner.next.fetch_add(1, Ordering::Relaxed);
         let queue: Arc<Queue> = Arc::default();
-        let member = Member { name: name.into(), guarded: BTreeMap::new(), queue: queue.clone() };
+        let member = Member { name: name.into(), before, guarded: BTreeMap::new(), queue: queue.clone() };
         lock(&self.inner.state).members.insert(id, member);
         Client { core: self.inner.clone(), id, name: name.into(), queue, subscriptions: Mutex::default() }
     }
@@ -325,7 +330,8 @@ impl Inner {
         }
         let guarded = state.guarded_for(user);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let subscription = Arc::new(Subscription::new(id, user, kind, filter, queue.clone(), &guarded));
+        let before = state.members.get(&user).map_or(0, |member| member.before);
+        let subscription = Arc::new(Subscription::new(id, (user, before), kind, filter, queue.clone(), &guarded));
         // Before the pin has it, so that what is guarded meanwhile is listed for it too.
         state.subscriptions.insert(id, (name, subscription.clone()));
         drop(state);

@@ -20,6 +20,8 @@ pub(super) struct Loaded {
 
 pub(super) struct Member {
     pub(super) name: String,
+    /// The module's life before, which ends once this one has started; 0: none.
+    pub(super) before: u64,
     pub(super) guarded: BTreeMap<u32, u64>,
     pub(super) queue: Arc<Queue>,
 }

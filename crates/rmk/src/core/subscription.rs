@@ -85,8 +85,13 @@ pub struct Subscription {
     /// When it began, `CLOCK_MONOTONIC`; older events are not its own.
     pub since: u64,
     queue: Arc<Queue>,
+    /// The client of the module's life before, from whose subscriptions it takes over; 0: none.
+    before: u64,
+    /// The one it took over from; 0: none.
+    took_over: AtomicU64,
     pids: Mutex<BTreeSet<u32>>,
     in_kernel: OnceLock<(Arc<Flow>, usize)>,
+    /// What passed and was due: here, and where the kernel counts, what another counted in its place.
     passed: AtomicU64,
     due: AtomicU64,
     sent: AtomicU64,
@@ -97,7 +102,7 @@ pub struct Subscription {
 impl Subscription {
     pub(crate) fn new(
         id: u64,
-        client: u64,
+        (client, before): (u64, u64),
         kind: Kind,
         filter: Filter,
         queue: Arc<Queue>,
@@ -115,6 +120,8 @@ impl Subscription {
             filter,
             since: crate::event::now(),
             queue,
+            before,
+            took_over: AtomicU64::new(0),
             pids: Mutex::new(pids),
             in_kernel: OnceLock::new(),
             passed: AtomicU64::new(0),
@@ -165,15 +172,37 @@ impl Subscription {
     /// What became of its events so far.
     pub fn counts(&self) -> Counts {
         let delivered = self.taken.load(Relaxed);
+        let [passed, due, sent, lost] =
+            [&self.passed, &self.due, &self.sent, &self.lost].map(|count| count.load(Relaxed));
         let (passed, due, sent, lost, unlisted) = match self.in_kernel.get() {
-            Some((flow, slot)) => flow.counts(*slot),
-            None => {
-                let [passed, due, sent, lost] =
-                    [&self.passed, &self.due, &self.sent, &self.lost].map(|count| count.load(Relaxed));
-                (passed, due, sent, lost, 0)
+            Some((flow, slot)) => {
+                let (in_kernel, due_there, sent, lost, unlisted) = flow.counts(*slot);
+                (passed + in_kernel, due + due_there, sent, lost, unlisted)
             }
+            None => (passed, due, sent, lost, 0),
         };
         Counts { passed, due, delivered, waiting: sent.saturating_sub(delivered), lost, unlisted }
+    }
+
+    /// Whether it is what `other` was in the module's life before.
+    pub(crate) fn replaces(&self, other: &Subscription) -> bool {
+        other.client == self.before && other.kind == self.kind && other.filter == self.filter
+    }
+
+    /// Notes that it counts in the place of `other`.
+    pub(crate) fn take_over(&self, other: &Subscription) {
+        self.took_over.store(other.id, Relaxed);
+    }
+
+    /// The subscription in whose place it counts.
+    pub(crate) fn took_over(&self) -> Option<u64> {
+        Some(self.took_over.load(Relaxed)).filter(|id| *id != 0)
+    }
+
+    /// Adds what another counted in its place.
+    pub(crate) fn add(&self, passed: u64, due: u64) {
+        self.passed.fetch_add(passed, Relaxed);
+        self.due.fetch_add(due, Relaxed);
     }
 
     /// From now on the kernel filters and counts for it, in this slot.
