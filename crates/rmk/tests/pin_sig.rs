@@ -138,3 +138,66 @@ fn a_verdict_with_a_signal_that_is_none_is_refused_and_the_program_goes_on() {
     command(decide(libc::SIGUSR1 as u32)).expect("still to be decided");
     assert_eq!(guest.wait() & 0x7f, libc::SIGUSR1, "it went on");
 }
+
+#[test]
+fn a_held_program_that_is_killed_and_released_ends_for_its_parent() {
+    let core = Core::builder().kernel_programs(false).build().expect("a core");
+    let (module, other) = (core.client("intercept"), core.client("other"));
+    for client in [&module, &other] {
+        client.use_pin("P_SIG").expect("P_SIG");
+    }
+    module.subscr_event("P_SIG", Kind::SignalIntercepted, Filter::everyone()).expect("a subscription");
+    for _ in 0..20 {
+        let (mut ends, go) = ([0; 2], Gate::new());
+        // SAFETY: two descriptors are written to a live array.
+        assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+        // A parent of its own: what a child of this process came to is never collected by the tracer.
+        // SAFETY: plain calls with live locals; the inner child only sleeps.
+        let parent = Forked::new(|| unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                loop {
+                    libc::pause();
+                }
+            }
+            libc::write(ends[1], (&raw const child).cast(), 4);
+            go.pass();
+            libc::kill(child, libc::SIGKILL);
+            // Said before the wait, so that the release comes while the child dies.
+            libc::write(ends[1], (&raw const child).cast(), 4);
+            let mut status = 0;
+            libc::waitpid(child, &raw mut status, 0);
+            libc::_exit(libc::WTERMSIG(status));
+        });
+        let mut child = 0i32;
+        let mut told = || {
+            // SAFETY: four bytes are written to a live local.
+            assert_eq!(unsafe { libc::read(ends[0], (&raw mut child).cast(), 4) }, 4);
+            child as u32
+        };
+        let pid = told();
+        let command = |command: Command| module.issue_cmd("P_SIG", &command);
+        let hold = Command::SignalIntercept { pid, signals: vec![], verdict: Verdict::Hold {} };
+        if let Err(error) = command(hold) {
+            println!("SKIP: needs the right to trace a child ({error})");
+            return;
+        }
+        command(Command::SignalSend { pid, signal: libc::SIGTERM as u32 }).expect("sent");
+        event(&module, "the held signal", |event| event.pid == pid);
+        go.open();
+        told();
+        command(Command::SignalRelease { pid }).expect("released");
+        let mut status = 0;
+        until("its parent has collected it", || {
+            // SAFETY: a live local; the child is our own and not reaped yet.
+            unsafe { libc::waitpid(parent.0, &raw mut status, libc::WNOHANG) == parent.0 }
+        });
+        std::mem::forget(parent);
+        assert_eq!(libc::WEXITSTATUS(status), libc::SIGKILL, "killed in the middle of a held signal");
+        for end in ends {
+            // SAFETY: the test's own descriptors, closed once.
+            unsafe { libc::close(end) };
+        }
+    }
+}

@@ -2,7 +2,8 @@
 //!
 //! It looks for stops every 100 us while there are some, every millisecond otherwise, and sleeps while nothing is traced.
 //! Several modules may intercept signals of one process: each gets the event, and the strictest verdict holds
-//! (hold, drop, replace, pass). When the thread ends, the kernel frees everything it traced, held signals delivered.
+//! (hold, drop, replace, pass). Held signals are delivered when what holds them is released, at the latest with the pin's last
+//! user. When the thread ends the kernel frees what it still traced, but drops held signals: one that is killed loses them.
 //!
 //! Only a stopped thread can be let go before, and one that waits in the kernel may not stop for as long as it likes: it is asked to,
 //! and let go when it does. An order waits for that for [`PATIENCE`] at most.
@@ -263,9 +264,16 @@ impl Traces {
         }
     }
 
+    /// Lets a stopped thread go. One that was killed meanwhile is kept until its end comes: nobody else can collect that.
     fn detach(&mut self, tid: i32, signal: i32) {
-        self.threads.remove(&tid);
-        let _ = ask(libc::PTRACE_DETACH, tid, signal as usize);
+        match ask(libc::PTRACE_DETACH, tid, signal as usize) {
+            Ok(()) => drop(self.threads.remove(&tid)),
+            Err(_) => {
+                if let Some(thread) = self.threads.get_mut(&tid) {
+                    thread.leaves = true;
+                }
+            }
+        }
     }
 
     /// Handles the stops there are; true: there were some.
@@ -319,7 +327,8 @@ impl Traces {
         let mut status = 0;
         // SAFETY: `status` is live; the kernel attached the new process to this thread and stops it at once.
         if unsafe { libc::waitpid(tid, &mut status, libc::__WALL) } == tid {
-            let _ = ask(libc::PTRACE_DETACH, tid, 0);
+            self.threads.insert(tid, Thread { pid: child as u32, leaves: true });
+            self.detach(tid, 0);
         }
     }
 
