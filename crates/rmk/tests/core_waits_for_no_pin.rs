@@ -120,20 +120,31 @@ fn a_command_that_does_not_end_holds_up_its_own_pin_only() {
         module
     };
     let (first, second, third) = (module("first"), module("second"), module("third"));
+    let fourth = Arc::new(module("fourth"));
     let command = std::thread::spawn(move || first.issue_cmd("P_BOG", &Command::HeartbeatStop {}).map(|_| ()));
     let stuck = || STUCK.0.lock().unwrap_or_else(PoisonError::into_inner);
     until("the command is at work", || *stuck());
     let subscribing =
         std::thread::spawn(move || second.subscr_event("P_BOG", Kind::Period, Filter::everyone()).map(|_| second));
     let leaving = std::thread::spawn(move || third.release_pin("P_BOG"));
+    let asking = std::thread::spawn({
+        let fourth = fourth.clone();
+        move || fourth.issue_cmd("P_BOG", &Command::HeartbeatStop {}).map(|_| ())
+    });
     // Whether they are at the pin by now or come while the other is served: neither may hold it up.
     std::thread::sleep(std::time::Duration::from_millis(100));
     another_is_served(&core);
-    assert!(!command.is_finished() && !subscribing.is_finished() && !leaving.is_finished());
+    assert!(!command.is_finished() && !subscribing.is_finished() && !leaving.is_finished() && !asking.is_finished());
+    let parting = std::thread::spawn(move || fourth.release_pin("P_BOG"));
+    let uses = || core.pins().iter().any(|pin| pin.users.iter().any(|user| user == "fourth"));
+    until("the fourth gave the pin back", || !uses());
     *stuck() = false;
     STUCK.1.notify_all();
     command.join().expect("no panic").expect("done");
     leaving.join().expect("no panic").expect("released");
+    parting.join().expect("no panic").expect("released");
+    let refused = asking.join().expect("no panic").expect_err("it gave the pin back").to_string();
+    assert!(refused.contains("does not use pin P_BOG"), "{refused}");
     let second = subscribing.join().expect("no panic").expect("subscribed");
     assert_eq!(second.subscriptions().len(), 1);
 }

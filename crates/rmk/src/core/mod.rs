@@ -300,7 +300,10 @@ impl Inner {
 
     fn issue_cmd(&self, user: u64, module: &str, pin: &str, command: &Command) -> Result<Reply> {
         let shared = lock(&self.state).pin_of(user, module, pin)?;
-        lock(&shared).command(user, command).map_err(|source| Error::Command {
+        let mut shared = lock(&shared);
+        // The module may have given the pin back while another had it wait: what it made now nobody would forget.
+        lock(&self.state).pin_of(user, module, pin)?;
+        shared.command(user, command).map_err(|source| Error::Command {
             pin: pin.into(),
             module: module.into(),
             source,
