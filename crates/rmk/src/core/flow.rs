@@ -85,7 +85,13 @@ struct Slots {
     granted: u64,
 }
 
-/// See the module's head.
+impl Slots {
+    fn belongs(&self, slot: usize, sub: u64) -> bool {
+        self.owner[slot].as_ref().is_some_and(|owner| owner.id == sub)
+    }
+}
+
+/// See the module's head. Locks, in the order in which they are taken: a subscription's processes, `slots`, `pids`.
 pub(crate) struct Flow {
     pids: Mutex<PidMap<MapData, u32, Listed>>,
     tables: Tables,
@@ -213,8 +219,13 @@ impl Flow {
         slots.free.push_back(slot);
     }
 
-    /// Lists a process for a slot. `process_exit` is attached by now, and takes the row away with the process.
-    pub(crate) fn list(&self, pid: u32, slot: usize, follow: bool) -> Result<(), PinError> {
+    /// Lists a process for a subscription, if the slot is still its own. `process_exit` is attached by now, and takes the row away
+    /// with the process.
+    pub(crate) fn list(&self, pid: u32, sub: u64, slot: usize, follow: bool) -> Result<(), PinError> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        if !slots.belongs(slot, sub) {
+            return Ok(());
+        }
         let mut pids = lock(&self.pids);
         let mut listed = pids.get(&pid, 0).unwrap_or_default();
         let bit = 1u64 << slot;
@@ -229,8 +240,12 @@ impl Flow {
         Ok(())
     }
 
-    /// Takes a process off a slot's list.
-    pub(crate) fn unlist(&self, pid: u32, slot: usize) {
+    /// Takes a process off a subscription's list, if the slot is still its own.
+    pub(crate) fn unlist(&self, pid: u32, sub: u64, slot: usize) {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        if !slots.belongs(slot, sub) {
+            return;
+        }
         let mut pids = lock(&self.pids);
         let Ok(listed) = pids.get(&pid, 0) else { return };
         let bit = 1u64 << slot;
@@ -385,5 +400,48 @@ impl Source for Reader {
     fn ready(&mut self) {
         self.flow.tables.table.get(0).asleep.store(0, SeqCst);
         self.drain();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        core::{Dispatcher, Env},
+        event::Kind,
+        filter::Filter,
+    };
+
+    #[test]
+    fn a_subscription_without_its_slot_lists_nobody_there() {
+        let env = Env::new(Dispatcher::start().expect("a dispatcher"), true);
+        let Ok(kernel) = env.kernel() else {
+            println!("SKIP: needs kernel programs (root, or CAP_BPF and CAP_PERFMON)");
+            return;
+        };
+        let subscription = |id| {
+            let filter = Filter::pids(&[]).queue(1);
+            Arc::new(Subscription::new(id, (1, 0), Kind::CallBegun, filter, Arc::default(), &[]))
+        };
+        let pid = std::process::id();
+        let mask = || lock(&kernel.flow().pids).get(&pid, 0).unwrap_or_default().mask & !OWN;
+        let first = subscription(1);
+        kernel.flow().activate(&first, 0).expect("a slot");
+        first.list(pid).expect("listed");
+        assert_ne!(mask(), 0);
+        kernel.flow().deactivate(&first);
+        assert_eq!(mask(), 0);
+        // Whoever guards a program meanwhile may still know it.
+        first.list(pid).expect("nothing to do");
+        assert_eq!(mask(), 0, "for the slot's next owner");
+        // Round to the same slot.
+        let others: Vec<_> = (2..2 + SUBS as u64).map(subscription).collect();
+        for other in &others {
+            kernel.flow().activate(other, 0).expect("a slot");
+            other.list(pid).expect("listed");
+        }
+        let all = mask();
+        first.unlist(pid);
+        assert_eq!(mask(), all, "the next owner's");
     }
 }

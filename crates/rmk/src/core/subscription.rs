@@ -216,7 +216,7 @@ impl Subscription {
         let mut pids = lock(&self.pids);
         pids.insert(pid);
         match self.in_kernel.get() {
-            Some((flow, slot)) => flow.list(pid, *slot, self.filter.follow),
+            Some((flow, slot)) => flow.list(pid, self.id, *slot, self.filter.follow),
             None => Ok(()),
         }
     }
@@ -227,7 +227,7 @@ impl Subscription {
         if pids.remove(&pid)
             && let Some((flow, slot)) = self.in_kernel.get()
         {
-            flow.unlist(pid, *slot);
+            flow.unlist(pid, self.id, *slot);
         }
     }
 
@@ -235,7 +235,7 @@ impl Subscription {
     pub(crate) fn list_all(&self) -> Result<(), PinError> {
         let pids = lock(&self.pids);
         let Some((flow, slot)) = self.in_kernel.get() else { return Ok(()) };
-        pids.iter().try_for_each(|pid| flow.list(*pid, *slot, self.filter.follow))
+        pids.iter().try_for_each(|pid| flow.list(*pid, self.id, *slot, self.filter.follow))
     }
 
     /// Takes its waiting events back.
