@@ -95,6 +95,17 @@ impl Report {
 }
 
 impl Known {
+    /// Guards a program for all lives that there are, or for none if one of them cannot have it.
+    fn guard(&mut self, pid: u32) -> Result<()> {
+        let guarded = self.clients.iter().try_for_each(|client| client.guard(pid));
+        self.guarded.retain(|guarded| *guarded != pid);
+        match &guarded {
+            Ok(()) => self.guarded.push(pid),
+            Err(_) => self.clients.iter().for_each(|client| client.unguard(pid)),
+        }
+        guarded
+    }
+
     fn next_report(&mut self) -> Option<Report> {
         let report = self.reports.pop_front()?;
         self.bytes -= report.bytes();
@@ -169,14 +180,10 @@ impl Installed {
         }
     }
 
-    /// Guards a program for this module only, through all its lives; see [`crate::Core::guard`].
+    /// Guards a program for this module only, through all its lives; see [`crate::Core::guard`]. After an error it is guarded for none
+    /// of them.
     pub fn guard(&self, pid: u32) -> Result<()> {
-        let mut known = lock(&self.shared.state);
-        for client in &known.clients {
-            client.guard(pid)?;
-        }
-        known.guarded.push(pid);
-        Ok(())
+        lock(&self.shared.state).guard(pid)
     }
 
     /// Guards it for this module no more.
@@ -217,5 +224,39 @@ impl Drop for Installed {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        core::{Core, LISTED},
+        event::Kind,
+        filter::Filter,
+    };
+
+    #[test]
+    fn a_program_is_guarded_for_all_lives_or_none_and_once() {
+        let core = Core::new().expect("a core");
+        let (old, new) = (Arc::new(core.client("old")), Arc::new(core.client("new")));
+        let mut known = Known { clients: vec![old.clone(), new.clone()], ..Known::default() };
+        let pid = std::process::id();
+        let of = |client: &Client| client.newly_guarded(&mut 0).unwrap_or_default();
+        known.guard(pid).expect("guarded");
+        known.guard(pid).expect("guarded again");
+        assert_eq!((known.guarded.as_slice(), of(&old), of(&new)), (&[pid][..], vec![pid], vec![pid]));
+        known.clients.iter().for_each(|client| client.unguard(pid));
+        known.guarded.clear();
+        let full = new.use_pin("P_SYSC").and_then(|()| new.subscr_event("P_SYSC", Kind::CallBegun, Filter::guarded()));
+        if let Err(error) = full {
+            println!("SKIP: needs kernel programs (root, or CAP_BPF and CAP_PERFMON): {error}");
+            return;
+        }
+        // More than there is room for; no process has such a number.
+        (0..=LISTED as u32).for_each(|n| core.mark_own((1 << 30) + n, true));
+        let parent = std::os::unix::process::parent_id();
+        known.guard(parent).expect_err("there is no room to list it");
+        assert_eq!((known.guarded.as_slice(), of(&old), of(&new)), (&[][..], vec![], vec![]));
     }
 }
