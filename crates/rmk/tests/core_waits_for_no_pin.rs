@@ -85,11 +85,14 @@ fn a_program_that_cannot_be_stopped_is_released_without_waiting() {
 
 static STUCK: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 
-/// A pin whose commands end when `STUCK` says so.
+/// A pin where `HeartbeatStop` ends when `STUCK` says so, and other commands at once.
 struct Bog;
 
 impl Pin for Bog {
-    fn command(&mut self, _user: u64, _command: &Command) -> Result<Reply, PinError> {
+    fn command(&mut self, _user: u64, command: &Command) -> Result<Reply, PinError> {
+        if *command != (Command::HeartbeatStop {}) {
+            return Ok(Reply::Done {});
+        }
         let mut stuck = STUCK.0.lock().unwrap_or_else(PoisonError::into_inner);
         *stuck = true;
         STUCK.1.notify_all();
@@ -129,7 +132,7 @@ fn a_command_that_does_not_end_holds_up_its_own_pin_only() {
     let leaving = std::thread::spawn(move || third.release_pin("P_BOG"));
     let asking = std::thread::spawn({
         let fourth = fourth.clone();
-        move || fourth.issue_cmd("P_BOG", &Command::HeartbeatStop {}).map(|_| ())
+        move || fourth.issue_cmd("P_BOG", &Command::CpuStates {}).map(|_| ())
     });
     // Whether they are at the pin by now or come while the other is served: neither may hold it up.
     std::thread::sleep(std::time::Duration::from_millis(100));
