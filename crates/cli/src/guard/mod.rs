@@ -36,6 +36,10 @@ use std::time::{Duration, Instant};
 use teller::Teller;
 
 const EXAMPLES: &str = "\
+exec:CMD runs by /bin/sh with ORBIT_GUARD_PID, ORBIT_GUARD_TID (process and thread
+that hang), ORBIT_GUARD_KIND (busy or blocked), ORBIT_GUARD_WHY (a sentence), and the
+report as a line of JSON on stdin.
+
 Examples:
   orbit guard -- redis-server --port 7000
   orbit guard --events hangs.jsonl --on-hang kill -- ./server
@@ -53,7 +57,8 @@ Exit status: the program's own; 128 and the number of the signal that ended it;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Settings: lines of `key = value`; an unknown key is answered with all known ones.
+    /// Settings: lines of `key = value`, as `blocked_ms = 2000` (how long a thread may wait for a lock; 5000 if not given). An unknown key is
+    /// answered with all known ones; crates/ahd/README.md, Configuration, has each with range and default.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Appends events as JSON lines to this file; - for stdout.

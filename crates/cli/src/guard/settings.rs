@@ -191,6 +191,20 @@ mod tests {
     }
 
     #[test]
+    fn the_documented_file_has_all_keys_at_their_defaults() {
+        let readme = include_str!("../../../ahd/README.md");
+        let text = readme.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```")).expect("an example").0;
+        for (key, _) in KEYS {
+            assert!(text.lines().any(|line| line.starts_with(&format!("{key} = "))), "no {key} in the example");
+            assert!(readme.contains(&format!("\n| `{key}` |")), "no {key} in the table");
+        }
+        let (s, events) = parse(text).unwrap();
+        assert_eq!((s.config.sections.len(), s.on_hang, events.is_some()), (2, Some(OnHang::default()), true));
+        assert_eq!(Config { sections: Vec::new(), ..s.config }, Config::default());
+        assert_eq!(s.deadline, Some(orbit_ahd::module::options(&Config::default()).deadline));
+    }
+
+    #[test]
     fn sections_by_name() {
         let s = parse("section = \"a=f\"\nsection = \"b=libx.so:ns::g\"\nsection_cost = 0.5\n").unwrap().0;
         let names: Vec<String> = s.config.sections.iter().map(|s| format!("{}={}", s.name, s.function)).collect();
