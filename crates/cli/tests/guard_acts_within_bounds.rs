@@ -44,7 +44,7 @@ fn commands() {
     let command = format!("exec:f=$(mktemp {at}/r.XXXXXX); ls {at}/r.* | wc -l >>{at}/seen; sleep 0.05; rm $f");
     let threads = THREADS.to_string();
     let guard = start(&dir, &command, &[program.to_str().expect("a path"), &threads]);
-    let ran = |events: &[Value]| did(events).iter().filter(|did| **did == "ran the command").count();
+    let ran = |events: &[Value]| did(events).iter().filter(|did| **did == "started the command").count();
     let left_out = |events: &[Value]| -> usize {
         let counts = did(events).into_iter().filter_map(|did| did.strip_prefix("did not run the command for "));
         counts.filter_map(|rest| rest.split(' ').next()?.parse::<usize>().ok()).sum()
@@ -56,6 +56,30 @@ fn commands() {
     let seen = std::fs::read_to_string(dir.0.join("seen")).expect("a file");
     let most = seen.lines().filter_map(|line| line.trim().parse::<u32>().ok()).max();
     assert!(most <= Some(4), "{most:?} at a time");
+}
+
+#[test]
+fn how_a_command_failed() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new("bounds-status");
+    let (program, at) = (build(&dir, "many.c"), dir.0.display().to_string());
+    let command = format!(
+        "exec:for n in 1 2 3; do mkdir {at}/$n && break; done; [ $n != 1 ] || exit 3; [ $n != 2 ] || kill -KILL $$"
+    );
+    let guard = start(&dir, &command, &[program.to_str().expect("a path"), "3"]);
+    let events = until(&guard, "both that fail", |events| {
+        did(events).iter().filter(|did| did.starts_with("the command ")).count() == 2
+    });
+    for how in ["the command ended with status 3", "the command was ended by signal 9"] {
+        let told = events.iter().filter(|e| e["did"] == how);
+        assert_eq!(told.map(|e| e["pid"] == of(&events, "hang")[0]["pid"]).collect::<Vec<_>>(), [true], "{how}");
+    }
+    let all = until(&guard, "all commands", |events| {
+        did(events).iter().filter(|did| **did == "started the command").count() == 3
+    });
+    assert_eq!(did(&all).len(), 5, "of one that ended well nothing is told: {:?}", did(&all));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 
@@ -125,11 +126,19 @@ struct Report {
     json: String,
 }
 
+/// A command that was started.
+struct Running {
+    child: Child,
+    /// Readable once it has ended.
+    process: Option<OwnedFd>,
+    /// The process that its report is about.
+    about: i32,
+}
+
 /// The commands of `exec:`: a few run, more wait for those to end, what is beyond that is left out and counted.
 #[derive(Default)]
 pub struct Commands {
-    /// With a descriptor that is readable once it has ended.
-    running: Vec<(Child, Option<OwnedFd>)>,
+    running: Vec<Running>,
     waiting: VecDeque<Report>,
     left_out: usize,
 }
@@ -148,21 +157,20 @@ impl Commands {
 
     /// Readable once one has ended.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.running.iter().filter_map(|(_, process)| Some(process.as_ref()?.as_fd()))
+        self.running.iter().filter_map(|running| Some(running.process.as_ref()?.as_fd()))
     }
 
     /// Runs what may run; answers what was done, and about which process. Waits for nothing.
     pub fn go_on(&mut self, command: &str, signals: &Signals, limit: libc::rlimit) -> Vec<(String, i32)> {
-        self.running.retain_mut(|(child, _)| matches!(child.try_wait(), Ok(None)));
-        let mut did = Vec::new();
+        let mut did = self.ended();
         while self.running.len() < AT_A_TIME
             && let Some(report) = self.waiting.pop_front()
         {
             did.push(match exec(command, &report, signals, limit) {
                 Ok(child) => {
                     let process = orbit_linux::pidfd::open(child.id() as i32).ok();
-                    self.running.push((child, process));
-                    ("ran the command".to_owned(), report.pid)
+                    self.running.push(Running { child, process, about: report.pid });
+                    ("started the command".to_owned(), report.pid)
                 }
                 Err(e) => (format!("could not run the command: {e}"), report.pid),
             });
@@ -175,11 +183,33 @@ impl Commands {
         did
     }
 
-    /// The program has ended: nothing more is run; answers what that leaves out.
-    pub fn finish(&mut self) -> Option<String> {
+    /// Takes those off that have ended; answers of which it was not well, and about which process.
+    fn ended(&mut self) -> Vec<(String, i32)> {
+        let mut did = Vec::new();
+        self.running.retain_mut(|Running { child, about, .. }| {
+            let how = match child.try_wait() {
+                Ok(None) => return true,
+                Ok(Some(status)) if status.success() => return false,
+                Ok(Some(status)) => match status.code() {
+                    Some(code) => format!("the command ended with status {code}"),
+                    None => format!("the command was ended by signal {}", status.signal().unwrap_or_default()),
+                },
+                Err(e) => format!("how the command ended is not known: {e}"),
+            };
+            did.push((how, *about));
+            false
+        });
+        did
+    }
+
+    /// The program has ended: nothing more is run; answers what that leaves out, and how commands ended, as far as they have.
+    pub fn finish(&mut self) -> Vec<(String, i32)> {
+        let mut did = self.ended();
         let left_out = self.waiting.len() + self.left_out;
-        (left_out != 0)
-            .then(|| format!("did not run the command for {left_out} more reports: nothing is watched any more"))
+        if left_out != 0 {
+            did.push((format!("did not run the command for {left_out} more reports: nothing is watched any more"), 0));
+        }
+        did
     }
 }
 

@@ -338,8 +338,8 @@ impl Guard {
 
     /// Tells what is left to tell when nothing will be watched any more.
     fn finish(&mut self) {
-        if let Some(left_out) = self.commands.finish() {
-            self.teller.did(left_out, 0);
+        for (did, pid) in self.commands.finish() {
+            self.teller.did(did, pid);
         }
         for news in self.detector.finish() {
             if let Some(event) = self.event(news) {
