@@ -53,6 +53,21 @@ fn what_the_file_has_is_told_by_its_place() {
 }
 
 #[test]
+fn a_file_without_end() {
+    let dir = Dir::new("config-long");
+    let long = dir.file("guard.toml", &"# fine\n".repeat(150_000));
+    for path in ["/dev/zero", long.to_str().expect("a path")] {
+        let said = refused(&["--config", path, "--", "echo", "ran"]);
+        for part in [path, "more than 1 MiB", "key = value"] {
+            assert!(said.contains(part), "`{part}` in: {said}");
+        }
+    }
+    let most = format!("{}\nperiodms = 5", "#".repeat((1 << 20) - 13));
+    let said = refused(&["--config", dir.file("most.toml", &most).to_str().expect("a path"), "--", "echo", "ran"]);
+    assert!(said.contains(":2: unknown key `periodms`"), "{said}");
+}
+
+#[test]
 fn arguments_that_make_no_sense() {
     for args in [&[][..], &["--nonsense"], &["--on-hang", "explode", "--", "echo", "ran"], &["--pid", "x"]] {
         assert!(refused(args).contains("--help"), "{args:?}");

@@ -3,10 +3,12 @@
 //! Owns: reading `key = value` lines, a part of TOML: comments, bare keys, strings in double quotes without escapes,
 //! numbers, booleans. Promises: a key that is not known, a value that is not possible or a key given twice is an error
 //! with file, line, key and what would be right; only `section` may be given several times. Refuses: tables, arrays, several
-//! values a line, a double quote inside a string, text that is not UTF-8. A byte order mark at the start is skipped.
+//! values a line, a double quote inside a string, text that is not UTF-8, more than 1 MiB. A byte order mark at the start is skipped.
 
 use super::action::OnHang;
 use orbit_ahd::{Config, Named};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -40,6 +42,8 @@ const KEYS: [(&str, &str); 15] = [
     ("events", "a file name of at most 4095 bytes in double quotes, or \"-\" for stdout"),
 ];
 
+/// Most bytes of a file: what never ends (a device) is no settings.
+const MOST: u64 = 1 << 20;
 /// Characters of a file that an error quotes at most.
 const QUOTED: usize = 100;
 
@@ -69,7 +73,14 @@ pub fn section(text: &str) -> Result<Named, String> {
 
 /// Reads a file.
 pub fn read(path: &Path) -> Result<Settings, String> {
-    let bytes = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes))
+        .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    if bytes.len() as u64 > MOST {
+        let right = "--config takes a file with lines of `key = value`";
+        return Err(format!("{}: has more than {} MiB: {right}", path.display(), MOST >> 20));
+    }
     let at = |line: usize| format!("{}:{line}", path.display());
     let text = std::str::from_utf8(&bytes).map_err(|e| {
         let line = 1 + bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count();
