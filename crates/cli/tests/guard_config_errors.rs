@@ -75,6 +75,16 @@ fn arguments_that_make_no_sense() {
 }
 
 #[test]
+fn nothing_to_watch() {
+    for args in [&[][..], &["--"], &["--in-process"], &["--on-hang", "kill"]] {
+        let said = refused(args);
+        for way in ["PROGRAM", "--pid N", "--system"] {
+            assert!(said.contains(way), "`{way}` in: {said}");
+        }
+    }
+}
+
+#[test]
 fn a_number_that_is_no_process() {
     for number in ["0", "-5", "2147483648", "x"] {
         for args in [&["--pid", number][..], &[&format!("--pid={number}")]] {

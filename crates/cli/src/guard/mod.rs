@@ -50,12 +50,17 @@ Examples:
 Exit status: the program's own; 128 and the number of the signal that ended it;
 127 or 126 if it could not be found or run, 125 if the guard could not begin.";
 
+const USAGE: &str = "\
+orbit guard [OPTIONS] [--] PROGRAM [ARGUMENT]...
+       orbit guard [OPTIONS] --pid N
+       orbit guard [OPTIONS] --system[=ACTION]";
+
 /// Runs or joins a program and tells when it hangs: what hangs, where, and why.
 ///
 /// A busy hang is a thread that uses CPU without getting back to its main loop; a blocked hang is a ring of locks, or a wait
 /// that nobody ends. A slow machine is no hang. Reports go to stderr.
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub struct Args {
     /// Settings: lines of `key = value`, as `blocked_ms = 2000` (how long a thread may wait for a lock; 5000 if not given). An unknown key is
     /// answered with all known ones; crates/ahd/README.md, Configuration, has each with range and default.
@@ -93,12 +98,7 @@ pub struct Args {
     #[arg(long)]
     in_process: bool,
     /// The program and its arguments.
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        required_unless_present_any = ["pid", "system"],
-        value_name = "PROGRAM"
-    )]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
@@ -155,6 +155,10 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     if let Some(program) = args.program.first().filter(|p| p.as_encoded_bytes().starts_with(b"-")) {
         let name = program.to_string_lossy();
         return Err(Failure::Text(format!("no option {name}: see --help; a program of that name is ./{name}")));
+    }
+    if args.program.is_empty() && args.pid.is_none() {
+        let ways = "a program (`orbit guard -- PROGRAM`), a process that runs (`--pid N`) or the kernel (`--system`)";
+        return Err(Failure::Text(format!("nothing to watch is named: give {ways}; see --help")));
     }
     if !program::may_make_threads() {
         let why = "its children are in another namespace of processes, so that it can make no thread";
