@@ -27,22 +27,42 @@ pub enum OnHang {
     Exec(String),
 }
 
-/// Signals by name, as far as they make sense here.
-const SIGNALS: [(&str, i32); 14] = [
+/// Signals by name, in the order of their numbers, then other names of the same. Real-time ones: [`real_time`].
+const SIGNALS: [(&str, i32); 34] = [
     ("HUP", libc::SIGHUP),
     ("INT", libc::SIGINT),
     ("QUIT", libc::SIGQUIT),
     ("ILL", libc::SIGILL),
     ("TRAP", libc::SIGTRAP),
     ("ABRT", libc::SIGABRT),
+    ("BUS", libc::SIGBUS),
+    ("FPE", libc::SIGFPE),
     ("KILL", libc::SIGKILL),
     ("USR1", libc::SIGUSR1),
     ("SEGV", libc::SIGSEGV),
     ("USR2", libc::SIGUSR2),
+    ("PIPE", libc::SIGPIPE),
     ("ALRM", libc::SIGALRM),
     ("TERM", libc::SIGTERM),
+    ("STKFLT", libc::SIGSTKFLT),
+    ("CHLD", libc::SIGCHLD),
+    ("CONT", libc::SIGCONT),
     ("STOP", libc::SIGSTOP),
+    ("TSTP", libc::SIGTSTP),
+    ("TTIN", libc::SIGTTIN),
+    ("TTOU", libc::SIGTTOU),
+    ("URG", libc::SIGURG),
     ("XCPU", libc::SIGXCPU),
+    ("XFSZ", libc::SIGXFSZ),
+    ("VTALRM", libc::SIGVTALRM),
+    ("PROF", libc::SIGPROF),
+    ("WINCH", libc::SIGWINCH),
+    ("IO", libc::SIGIO),
+    ("PWR", libc::SIGPWR),
+    ("SYS", libc::SIGSYS),
+    ("IOT", libc::SIGABRT),
+    ("CLD", libc::SIGCHLD),
+    ("POLL", libc::SIGIO),
 ];
 
 fn signal(text: &str) -> Result<i32, String> {
@@ -50,10 +70,29 @@ fn signal(text: &str) -> Result<i32, String> {
     if let Some((_, number)) = SIGNALS.iter().find(|(n, _)| *n == name) {
         return Ok(*number);
     }
-    name.parse().ok().filter(|n| (1..=64).contains(n)).ok_or_else(|| {
+    let number = name.parse().ok().filter(|n| (1..=64).contains(n));
+    number.or_else(|| real_time(name)).ok_or_else(|| {
         let all: Vec<&str> = SIGNALS.iter().map(|(n, _)| *n).collect();
-        format!("`{}` is no signal: use one of {} or a number from 1 to 64", quoted(text), all.join(", "))
+        let all = all.join(", ");
+        format!(
+            "`{}` is no signal: use one of {all}, RTMIN, RTMIN+N, RTMAX-N, RTMAX or a number from 1 to 64",
+            quoted(text)
+        )
     })
+}
+
+/// A real-time signal: `RTMIN`, `RTMIN+N`, `RTMAX-N` or `RTMAX`, numbered as the C library leaves them to programs.
+fn real_time(name: &str) -> Option<i32> {
+    let (low, high) = (libc::SIGRTMIN(), libc::SIGRTMAX());
+    let distance = |rest: &str, sign| match rest.strip_prefix(sign) {
+        None => rest.is_empty().then_some(0),
+        Some(digits) => digits.parse::<u8>().ok().map(i32::from),
+    };
+    let number = match name.strip_prefix("RTMIN") {
+        Some(rest) => low + distance(rest, '+')?,
+        None => high - distance(name.strip_prefix("RTMAX")?, '-')?,
+    };
+    (low..=high).contains(&number).then_some(number)
 }
 
 impl FromStr for OnHang {
@@ -253,7 +292,30 @@ mod tests {
         assert_eq!("signal:SIGABRT".parse(), Ok(OnHang::Signal(libc::SIGABRT)));
         assert_eq!("signal:12".parse(), Ok(OnHang::Signal(12)));
         assert_eq!("exec:a:b".parse(), Ok(OnHang::Exec("a:b".into())));
-        for wrong in ["", "signal", "signal:65", "exec:", "kill:9", "Report"] {
+        let (low, high) = (libc::SIGRTMIN(), libc::SIGRTMAX());
+        for (name, number) in [
+            ("CONT", libc::SIGCONT),
+            ("SIGSYS", libc::SIGSYS),
+            ("CLD", libc::SIGCHLD),
+            ("RTMIN", low),
+            ("SIGRTMIN+3", low + 3),
+            ("RTMAX-1", high - 1),
+            ("RTMAX", high),
+        ] {
+            assert_eq!(format!("signal:{name}").parse(), Ok(OnHang::Signal(number)), "{name}");
+        }
+        assert!(SIGNALS.iter().take(31).map(|(_, number)| *number).eq(1..=31), "a name for each");
+        for wrong in [
+            "",
+            "signal",
+            "signal:65",
+            "signal:RTMIN+31",
+            "signal:RTMIN-1",
+            "signal:RTMAX-31",
+            "exec:",
+            "kill:9",
+            "Report",
+        ] {
             assert!(wrong.parse::<OnHang>().is_err(), "{wrong}");
         }
     }
