@@ -14,6 +14,7 @@ use crate::progress::Meter;
 use crate::report::{Event, Hang, Kind, Times};
 use crate::sections::allowed_only;
 use crate::thread::{Burst, Since, Thread};
+use crate::watch::ONCE;
 use orbit_inspect::stacks::Frame;
 use orbit_inspect::{Memory, Sure};
 use std::time::{Duration, Instant};
@@ -171,10 +172,11 @@ impl Ahd {
             // It comes to an end, in all likelihood, but not soon.
             Look::Kernel => (None, Sure::Guess),
             Look::Refused(e) => {
-                if !p.troubled {
-                    p.troubled = true;
-                    let text =
-                        format!("threads of {pid} cannot be examined ({e}): needs CAP_SYS_PTRACE, or the same user");
+                if !self.troubled {
+                    self.troubled = true;
+                    let text = format!(
+                        "threads of {pid} cannot be examined ({e}): needs CAP_SYS_PTRACE, or the same user{ONCE}"
+                    );
                     self.events.push(Event::Trouble { pid, text });
                 }
                 if progress < check * BLIND {

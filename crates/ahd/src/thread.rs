@@ -204,8 +204,6 @@ pub(crate) struct Process {
     pub(crate) ask_others_from: Instant,
     /// A thread could not be read: the list is out of date.
     stale: bool,
-    /// Something that cannot be watched was told.
-    pub(crate) troubled: bool,
 }
 
 impl Process {
@@ -228,7 +226,6 @@ impl Process {
             ask_all_from: Instant::now(),
             ask_others_from: Instant::now(),
             stale: true,
-            troubled: false,
         };
         p.keep_up(config.window, room);
         if p.threads.is_empty() {
@@ -293,7 +290,6 @@ impl Process {
         }
         self.marks = Marks::default();
         self.watched = None;
-        self.troubled = false;
     }
 
     /// Whether exec has put another program in its place, or the same one anew.

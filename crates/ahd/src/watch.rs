@@ -40,6 +40,9 @@ const ATTENDED: Duration = Duration::from_secs(3);
 /// Looks are never further apart than this.
 const SLOWEST: Duration = Duration::from_secs(1);
 
+/// What follows the first process that cannot be looked into.
+pub(crate) const ONCE: &str = "; nothing more is said of others like it";
+
 /// The looks at waits that are left in a tick.
 struct Looks {
     left: usize,
@@ -93,6 +96,8 @@ pub struct Ahd {
     pub(crate) meters: usize,
     /// CPU time of an ordinary tick, smoothed.
     price: Duration,
+    /// That a process cannot be looked into was told since any is watched: others may be as many as a foreign program makes.
+    pub(crate) troubled: bool,
     pub(crate) events: Vec<Event>,
 }
 
@@ -128,6 +133,7 @@ impl Ahd {
             source: Source::default(),
             meters: 0,
             price: Duration::ZERO,
+            troubled: false,
             events: Vec::new(),
         }
     }
@@ -143,6 +149,7 @@ impl Ahd {
         let kept: usize = self.processes.values().map(|p| p.threads.len()).sum();
         let process = Process::new(pid, &self.config, room().saturating_sub(kept))?;
         let comm = process.dir.comm(pid);
+        self.troubled &= !self.processes.is_empty();
         self.processes.insert(pid, process);
         self.rings = None;
         self.events.push(Event::Joined { pid, comm });
@@ -345,10 +352,10 @@ impl Ahd {
                 }
                 Ok(None) => {}
                 Err(e) if gone(&e) => {}
-                Err(e) if !p.troubled => {
-                    p.troubled = true;
+                Err(e) if !self.troubled => {
+                    self.troubled = true;
                     let text = format!(
-                        "what the threads of {pid} wait for cannot be seen ({e}): needs the same user, or CAP_SYS_PTRACE"
+                        "what the threads of {pid} wait for cannot be seen ({e}): needs the same user, or CAP_SYS_PTRACE{ONCE}"
                     );
                     self.events.push(Event::Trouble { pid, text });
                 }

@@ -1,4 +1,5 @@
-//! A program that changes its credentials: root goes on watching it; an ordinary user is told what cannot be seen, and what it needs.
+//! A program that changes its credentials: root goes on watching it; an ordinary user is told what cannot be seen, and what it needs, once
+//! for all processes.
 //!
 //! The test starts itself again as the ordinary user's watcher.
 
@@ -11,6 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const PROGRAM: &str = "ORBIT_AHD_TEST_PRIVATE";
+const FOREIGN: &str = "ORBIT_AHD_TEST_FOREIGN";
 const NOBODY: u32 = 65534;
 
 fn root() -> bool {
@@ -78,4 +80,27 @@ fn an_ordinary_user_is_told() {
     };
     println!("{}", String::from_utf8_lossy(&out.stdout));
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn of_many_processes_it_is_told_once() {
+    if let Ok(pid) = std::env::var(FOREIGN) {
+        let mut w = Watcher::of(pid.parse().expect("a pid"), Config::default());
+        w.run(Duration::from_secs(2));
+        let joined = w.events.iter().filter(|e| matches!(e, Event::Joined { .. })).count();
+        assert_eq!((joined, troubles(&w).len()), (4, 1), "{:?}", w.events);
+        return;
+    }
+    if !root() {
+        println!("SKIP: needs root");
+        return;
+    }
+    // What outlives the shell ends by itself.
+    let p = Program::start(Command::new("sh").args(["-c", "for n in 1 2 3; do sleep 8 & done; wait"]));
+    let mut again = Command::new(std::env::current_exe().expect("the test"));
+    again.args(["of_many_processes_it_is_told_once", "--exact"]).env(FOREIGN, p.pid().to_string()).current_dir("/");
+    match again.uid(NOBODY).gid(NOBODY).output() {
+        Ok(out) => assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout)),
+        Err(e) => println!("SKIP: needs a test directory that other users may reach: {e}"),
+    }
 }
