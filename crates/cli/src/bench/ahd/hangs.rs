@@ -479,7 +479,7 @@ impl Campaign<'_> {
                 told.extend(Some(next).filter(Told::is_hang));
             }
         };
-        let state = if found.is_none() { state(&guarded, pid, hung.tid) } else { String::new() };
+        let state = if found.is_none() { state(guarded, pid, hung.tid) } else { String::new() };
         let rival = match watchdog {
             Some(dog) => Some(dog.wait(hung.at, |span| guarded.watch(span).map(drop))?),
             None => None,
