@@ -4,12 +4,17 @@
 //! counts as having a main loop only after it was found asleep at one point in [`ENOUGH`] looks, having run in between, and
 //! in half of the looks at least. Refuses: waits that batch programs do before they compute (a file, a pipe, a child).
 
-use crate::proc::{Call, Dir};
+use crate::proc::{Call, Dir, Sched};
 
 /// Looks at one point that make it usual.
 pub(crate) const ENOUGH: u32 = 3;
 /// Looks until the share of a point is halved, so that old habits fade.
 const FADE: u32 = 64;
+/// CPU time, ns, below which a thread that is found again in the call it was found in before may have been in it all the while: a signal, or a stop,
+/// let it begin anew,
+const STIRRED: u64 = 1_000_000;
+/// so many times in a row at most: more often it is what it does.
+const STIRRED_MOST: u32 = 8;
 /// Points kept a thread.
 const MAX_POINTS: usize = 8;
 
@@ -40,6 +45,9 @@ pub(crate) struct Points {
     /// Times it had been put on a CPU at the last look: without a change it is the same wait.
     slices: u64,
     last: u64,
+    /// The call of the last look, what it had run by then, and for how many looks it was but begun anew.
+    call: Option<(Call, u64)>,
+    stirred: u32,
 }
 
 impl Points {
@@ -49,11 +57,17 @@ impl Points {
     }
 
     /// The thread was found asleep in this call.
-    pub(crate) fn seen(&mut self, call: &Call, slices: u64, dir: &Dir) {
-        if slices == self.slices {
+    pub(crate) fn seen(&mut self, call: &Call, sched: &Sched, dir: &Dir) {
+        if sched.slices == self.slices {
             return;
         }
-        self.slices = slices;
+        self.slices = sched.slices;
+        if self.began_anew(call, sched.run) {
+            self.stirred += 1;
+            return;
+        }
+        self.stirred = 0;
+        self.call = Some((*call, sched.run));
         self.looks += 1;
         if self.looks >= FADE {
             self.looks /= 2;
@@ -68,6 +82,13 @@ impl Points {
         } else if self.points.len() < MAX_POINTS {
             self.points.push(Point { nr: call.nr, pc: call.pc, habit: habit(call, dir), looks: 1 });
         }
+    }
+
+    /// Whether a thread with a loop for its events is away from it in one and the same wait still, as far as can be told.
+    fn began_anew(&self, call: &Call, run: u64) -> bool {
+        let Some((nr, pc)) = self.events() else { return false };
+        let same = self.call.is_some_and(|(last, had)| last.same(call) && run.saturating_sub(had) < STIRRED);
+        same && !call.is(nr, pc) && self.stirred < STIRRED_MOST
     }
 
     /// The exit by which its last burst ended, as far as it was seen.
@@ -180,20 +201,45 @@ mod tests {
     fn a_habit_needs_several_waits_with_runs_between() {
         let dir = Dir::open(std::process::id() as i32).unwrap();
         let mut p = Points::default();
+        let had = |slices| Sched { run: slices * 10 * STIRRED, wait: 0, slices };
         for _ in 0..10 {
-            p.seen(&call(libc::SYS_epoll_wait, 1), 7, &dir);
+            p.seen(&call(libc::SYS_epoll_wait, 1), &had(7), &dir);
         }
         assert_eq!(p.habit(), None, "one long wait is no habit");
-        p.seen(&call(libc::SYS_epoll_wait, 1), 8, &dir);
-        p.seen(&call(libc::SYS_epoll_wait, 1), 9, &dir);
+        p.seen(&call(libc::SYS_epoll_wait, 1), &had(8), &dir);
+        p.seen(&call(libc::SYS_epoll_wait, 1), &had(9), &dir);
         assert_eq!(p.habit(), Some(Habit::Events));
         assert!(p.waits_in(libc::SYS_epoll_pwait) && !p.waits_in(libc::SYS_futex));
         assert!(p.usual(&call(libc::SYS_epoll_wait, 1)) && !p.usual(&call(libc::SYS_epoll_wait, 2)));
         let anew = call(libc::SYS_restart_syscall, 1);
         assert!(p.usual(&anew) && !p.away(&anew), "the same wait, which a stop began anew");
         for i in 0..40 {
-            p.seen(&call(libc::SYS_wait4, i), 10 + i, &dir);
+            p.seen(&call(libc::SYS_wait4, i), &had(10 + i), &dir);
         }
         assert_eq!(p.habit(), None, "it does other things by now");
+    }
+
+    #[test]
+    fn a_wait_that_a_signal_began_anew_is_as_new_as_before() {
+        let dir = Dir::open(std::process::id() as i32).unwrap();
+        let (mut p, mut had) = (Points::default(), Sched { run: 0, wait: 0, slices: 0 });
+        let mut look = |call: &Call, run: u64| {
+            (had.run, had.slices) = (had.run + run, had.slices + 1);
+            p.seen(call, &had, &dir);
+            (p.away(call), p.new_to(call))
+        };
+        let (events, pipe) = (call(libc::SYS_epoll_wait, 1), call(libc::SYS_read, 2));
+        for _ in 0..4 {
+            look(&events, 50_000);
+        }
+        assert_eq!(look(&pipe, 50_000), (true, true));
+        for _ in 0..STIRRED_MOST {
+            assert_eq!(look(&pipe, 20_000), (true, true), "a signal came");
+        }
+        assert_eq!(look(&pipe, 20_000), (false, false), "so often that it is what it does");
+        look(&events, 50_000);
+        let other = call(libc::SYS_read, 3);
+        assert_eq!(look(&other, 50_000), (true, true));
+        assert_eq!(look(&other, 2 * STIRRED), (false, false), "it worked meanwhile");
     }
 }

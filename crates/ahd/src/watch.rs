@@ -345,7 +345,7 @@ impl Ahd {
             match p.dir.call(tid) {
                 Ok(Some(call)) => {
                     t.found_in(Some(call));
-                    t.points.seen(&call, t.sched.slices, &p.dir);
+                    t.points.seen(&call, &t.sched, &p.dir);
                     if resting && call.nr == libc::SYS_futex {
                         self.ring_due = true;
                     }
