@@ -1,7 +1,7 @@
 //! `orbit guard --system` on this machine: it watches every CPU until SIGTERM and then ends with 0; an ordinary user is told what he lacks.
 
 use std::{
-    fs,
+    fs, io,
     os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
     thread,
@@ -61,6 +61,8 @@ fn it_watches_every_cpu_until_it_is_told_to_leave() {
     // SAFETY: an own child, not waited for yet.
     unsafe { libc::kill(guard.id() as i32, libc::SIGTERM) };
     assert_eq!(end(&mut guard), Some(0));
+    let said = io::read_to_string(guard.stderr.take().expect("a pipe")).expect("its words");
+    assert!(said.contains("watches every CPU") && said.contains("2s"), "{said}");
     let begun = Instant::now();
     while watchers() > 0 {
         assert!(begun.elapsed() < LIMIT, "{} watchers stayed behind", watchers());

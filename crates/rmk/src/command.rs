@@ -118,7 +118,8 @@ wire_enum! {
 wire_enum! {
     /// One operation of a pin.
     Command {
-        /// P_PMC: opens a stopped counter at 0. `reach`: raise [`crate::Kind::CounterReached`] each time so many were counted; 0: never. Gives [`Reply::Counter`].
+        /// P_PMC: opens a stopped counter at 0. `reach`: raise [`crate::Kind::CounterReached`] each time so many were counted; 0: never. Gives
+        /// [`Reply::Counter`]. A module has 256 at a time.
         0 CounterOpen {
             /// Where.
             target: Target,

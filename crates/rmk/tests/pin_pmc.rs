@@ -79,6 +79,23 @@ fn a_counter_that_reaches_its_mark_raises_an_event() {
 }
 
 #[test]
+fn one_module_has_so_many_counters_and_no_more() {
+    let core = Core::new().expect("a core");
+    let (module, other) = (core.client("many"), core.client("other"));
+    if !perf_or_skip(&module) || !perf_or_skip(&other) {
+        return;
+    }
+    let target = Target::Thread { tid: std::process::id() };
+    let open = Command::CounterOpen { target, measure: Measure::CpuTime {}, reach: 0 };
+    let ids: Vec<u64> = (0..256).map(|_| counter(&module, &open).0).collect();
+    let refused = module.issue_cmd("P_PMC", &open).expect_err("too many").to_string();
+    assert!(refused.contains("P_PMC") && refused.contains("256"), "{refused}");
+    counter(&other, &open);
+    module.issue_cmd("P_PMC", &Command::CounterClose { id: ids[0] }).expect("close");
+    counter(&module, &open);
+}
+
+#[test]
 fn faults_and_switches_are_always_there() {
     let core = Core::new().expect("a core");
     let module = core.client("software");

@@ -40,19 +40,33 @@ pub fn run(action: Action, options: Options, events: Option<&Path>, in_process: 
         false => begin(Orders { options: options.clone(), action, output }).map_err(Some),
     };
     match hosted {
-        Ok(hosted) => follow(&hosted, &signals, to)?,
+        Ok(hosted) => {
+            say(&begun(&options));
+            follow(&hosted, &signals, to)?;
+        }
         Err(why) => {
             let here = watch(&options, action, &to, |_| {
                 if let Some(why) = why {
-                    let mut to = anstream::stderr();
-                    let _ = writeln!(to, "{FAINT}orbit guard: the detection runs in the guard itself: {why}{FAINT:#}");
+                    say(&format!("the detection runs in the guard itself: {why}"));
                 }
+                say(&begun(&options));
                 signals.wait();
             });
             here.map_err(|e: Error| Failure::Text(format!("cannot watch the system: {e}")))?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is watched from now on, for people.
+fn begun(options: &Options) -> String {
+    let Options { check_least: least, check_most: most, .. } = options;
+    format!("watches every CPU and tells of one that schedules nothing for {least:?} to {most:?}; Ctrl-C ends it")
+}
+
+/// If nobody reads, nobody is told.
+fn say(text: &str) {
+    let _ = writeln!(anstream::stderr(), "{FAINT}orbit guard: {text}{FAINT:#}");
 }
 
 fn begin(orders: Orders) -> Result<Arc<Hosted>, String> {

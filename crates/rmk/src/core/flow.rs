@@ -179,6 +179,9 @@ impl Flow {
         match replaced {
             // At once, so that each event is counted by one of them.
             Some((at, Some(owner))) => {
+                if filter.who != Who::Everyone {
+                    self.list_followed(at, slot);
+                }
                 sub.take_over(owner);
                 active.fetch_xor(1 << slot | 1 << at, SeqCst);
             }
@@ -238,6 +241,24 @@ impl Flow {
             let _ = pids.remove(&pid);
         }
         Ok(())
+    }
+
+    /// Lists for the slot `to` what `from`, which it takes over from, followed: of the processes that listed ones made, nobody else
+    /// knows. One that is made meanwhile by one not listed yet is found by the next round.
+    fn list_followed(&self, from: usize, to: usize) {
+        let (old, new) = (1u64 << from, 1u64 << to);
+        let mut pids = lock(&self.pids);
+        loop {
+            let missing = |listed: &Listed| listed.follow & old != 0 && listed.mask & new == 0;
+            let rows: Vec<_> = pids.iter().flatten().filter(|(_, listed)| missing(listed)).collect();
+            let more = |(pid, listed): &(u32, Listed)| {
+                let listed = Listed { mask: listed.mask | new, follow: listed.follow | new };
+                pids.insert(pid, listed, ONLY_EXISTING).is_ok()
+            };
+            if rows.iter().map(more).filter(|listed| *listed).count() == 0 {
+                return;
+            }
+        }
     }
 
     /// Takes a process off a subscription's list, if the slot is still its own.
@@ -302,9 +323,10 @@ impl Flow {
     }
 }
 
+const ONLY_EXISTING: u64 = 2; // BPF_EXIST
+
 /// Writes a row with less in it than before. It may have gone with its process meanwhile, and is not made anew then.
 fn lessen(pids: &mut PidMap<MapData, u32, Listed>, pid: u32, listed: Listed) {
-    const ONLY_EXISTING: u64 = 2; // BPF_EXIST
     let _ = if listed.mask == 0 { pids.remove(&pid) } else { pids.insert(pid, listed, ONLY_EXISTING) };
 }
 
@@ -411,6 +433,38 @@ mod tests {
         event::Kind,
         filter::Filter,
     };
+
+    #[test]
+    fn a_new_life_follows_the_children_that_the_last_one_followed() {
+        let env = Env::new(Dispatcher::start().expect("a dispatcher"), true);
+        let Ok(kernel) = env.kernel() else {
+            println!("SKIP: needs kernel programs (root, or CAP_BPF and CAP_PERFMON)");
+            return;
+        };
+        let filter = Filter::pids(&[std::process::id()]).queue(1);
+        let _forks = kernel.attach_for(&filter, &[]).expect("attached");
+        let life = |client, before| {
+            let subscription =
+                Subscription::new(client, (client, before), Kind::CallBegun, filter.clone(), Arc::default(), &[]);
+            let subscription = Arc::new(subscription);
+            kernel.flow().activate(&subscription, 0).expect("a slot");
+            subscription
+        };
+        let first = life(1, 0);
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
+        let slots = || lock(&kernel.flow().pids).get(&child.id(), 0).unwrap_or_default().follow.count_ones();
+        let made = slots();
+        let second = life(2, 1);
+        let both = slots();
+        kernel.flow().deactivate(&first);
+        let new = slots();
+        let stranger = life(4, 3);
+        let beside = slots();
+        child.kill().expect("a child");
+        child.wait().expect("a child");
+        assert_eq!([made, both, new, beside], [1, 2, 1, 1], "the stranger has no life before");
+        [second, stranger].iter().for_each(|subscription| kernel.flow().deactivate(subscription));
+    }
 
     #[test]
     fn a_subscription_without_its_slot_lists_nobody_there() {

@@ -31,6 +31,9 @@ pub(super) const KIND: PinKind = PinKind {
     load: |env| Ok(Box::new(Pmc { env: env.clone(), counters: HashMap::new(), listeners: Arc::default(), next: 1 })),
 };
 
+/// Counters that a module may have open at a time: each is a descriptor of the core's process, or memory of the kernel beside.
+const COUNTERS: usize = 256;
+
 type Listeners = Arc<Mutex<Vec<Arc<Subscription>>>>;
 
 struct Pmc {
@@ -125,6 +128,9 @@ impl Pin for Pmc {
 
 impl Pmc {
     fn open(&mut self, user: u64, target: &Target, measure: &Measure, reach: u64) -> Result<Reply, PinError> {
+        if self.counters.values().filter(|held| held.user == user).count() >= COUNTERS {
+            return Err(PinError::Refused(format!("it has {COUNTERS} counters open, as many as it may: close one")));
+        }
         let id = self.next;
         let (how, unit) = if reach == 0 {
             let (fd, unit) = open_plain(target, measure)?;
