@@ -177,7 +177,11 @@ fn nobody_will_wake_it() {
     // The holder has ended with the lock.
     let p = Running::program(&program, &["ended"]);
     let mut w = Watched::new(p.pid()).unwrap();
-    until("the wait", || stays_lost(&mut w, p.pid(), span).then_some(()));
+    until("the wait", || {
+        // The holder may be listed for a moment yet after it was joined.
+        w.scan();
+        stays_lost(&mut w, p.pid(), span).then_some(())
+    });
     match w.wait_of(p.pid()) {
         Wait::Futex(f) => assert!(matches!(f.kind, FutexKind::Mutex { owner: Owner::Gone { .. } }), "{f:?}"),
         other => panic!("{other:?}"),

@@ -51,7 +51,9 @@
  *
  * Threads: every function may be called from any thread at any time, also on the same handle, unless it says otherwise.
  * Freeing a handle that another thread uses is safe: the other one finishes. Not from signal handlers.
- * Signals: waits go on when a signal handler of yours has run. The library's one thread in main takes no signals.
+ * Signals: waits go on when a signal handler of yours has run. The library's one thread in main takes no signals. A main that has threads
+ * when the library is set up, or makes a new template (for code loaded later, or after the old one died), gets a SIGCHLD for a child
+ * that the library reaps; a main with one thread gets none.
  * fork: a child has none of its parent's orbits, areas or futures (ECHILD), and may make its own. Objects in the parent's
  * areas are ordinary memory there, copied by the fork: to be read and written, not to be freed or grown (ECHILD as well).
  * exec: nothing is inherited, but for one zombie where main had one thread and held more than 32 MiB, or adopts orphans, when the

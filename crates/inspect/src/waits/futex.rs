@@ -272,7 +272,9 @@ fn condvar(a: &Around, base: isize, refs: isize) -> bool {
         let seq = a.u64(base)?;
         let group_start = a.u64(base + 8)?;
         let waiters = a.u32(base + 36)? >> 3;
-        Some(seq >> 1 >= group_start >> 1 && seq > 0 && (1..1 << 20).contains(&waiters) && a.u32(base + refs)? >= 2)
+        // Whoever waits in a group waits.
+        let in_group = a.u32(base + refs)? >> 1;
+        Some(seq >> 1 >= group_start >> 1 && seq > 0 && waiters < 1 << 20 && (1..=waiters).contains(&in_group))
     })()
     .unwrap_or(false)
 }

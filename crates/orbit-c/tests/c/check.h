@@ -1,11 +1,13 @@
 /* What the C test programs share: a check that says what failed and where, with the library's last sentence. */
 #ifndef CHECK_H
 #define CHECK_H
+#include <dirent.h>
 #include <errno.h>
 #include <orbit.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CHECK(condition)                                                                                        \
     do {                                                                                                        \
@@ -38,4 +40,22 @@
             exit(1);                                                                                            \
         }                                                                                                       \
     } while (0)
+static inline int entries(const char *directory)
+{
+    int count = 0;
+    DIR *open = opendir(directory);
+    while (open && readdir(open))
+        count++;
+    if (open)
+        closedir(open);
+    return count;
+}
+
+/* Whether the threads are as many again as `entries` told of /proc/self/task. One that has been joined is listed for a moment yet. */
+static inline int threads_are_again(int threads)
+{
+    for (int tries = 0; tries < 10000 && entries("/proc/self/task") != threads; tries++)
+        usleep(1000);
+    return entries("/proc/self/task") == threads;
+}
 #endif

@@ -56,9 +56,12 @@ int main(int count, char **words)
         CHECK(told == 0);
         return 0;
     }
+    int threads = entries("/proc/self/task");
     use();
     NO_CHILD(__WALL);
     GIVES(orbit_shutdown(), 0);
+    /* A template made by several threads would be told: the child between it and main ends by libc's fork. */
+    CHECK(threads_are_again(threads));
     use();
     NO_CHILD(__WALL);
     CHECK(told == 0);

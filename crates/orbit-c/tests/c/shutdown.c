@@ -1,6 +1,5 @@
 /* orbit_shutdown ends every process and thread of the library; handles held say so; afterwards it may be used again. */
 #include "check.h"
-#include <dirent.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -31,17 +30,6 @@ static long parent_of(long pid)
     char state = 0;
     long parent = 0;
     return behind && sscanf(behind + 1, " %c %ld", &state, &parent) == 2 && state != 'Z' ? parent : 0;
-}
-
-static int entries(const char *directory)
-{
-    int count = 0;
-    DIR *open = opendir(directory);
-    while (open && readdir(open))
-        count++;
-    if (open)
-        closedir(open);
-    return count;
 }
 
 static void *make_and_use(void *stop)
@@ -85,10 +73,7 @@ int main(void)
         CHECK(pid > 0 && template > 1);
         GIVES(orbit_shutdown(), 0);
         CHECK(parent_of(pid) == 0 && parent_of(template) == 0);
-        /* A thread that has been joined is listed for a moment yet. */
-        for (int tries = 0; tries < 10000 && entries("/proc/self/task") != threads; tries++)
-            usleep(1000);
-        CHECK(entries("/proc/self/task") == threads);
+        CHECK(threads_are_again(threads));
         GIVES(orbit_future_wait(future, &end), -ECANCELED);
         GIVES(orbit_call(orbit, 1, &area, NULL, &number, sizeof number, &end), -ENODEV);
         FAILS(orbit_call_async(orbit, 0, 0, NULL, NULL, NULL, 0), ENODEV);
@@ -117,6 +102,6 @@ int main(void)
     for (int n = 0; n < 2; n++)
         pthread_join(others[n], NULL);
     GIVES(orbit_shutdown(), 0);
-    CHECK(entries("/proc/self/task") == threads);
+    CHECK(threads_are_again(threads));
     return 0;
 }
