@@ -3,7 +3,7 @@
 //! Owns: the decision. Promises: a ring is told as soon as it stood still
 //! in two looks; a wait that nobody can end (a lost wake-up, a dead holder, a pipe with no one at the other end, a process in
 //! which every thread waits for another) after a second; a lock that is held too long after the limit. Refuses: waits with a time limit, rings through
-//! such a wait, waits at a thread's usual place (but for [`crate::standstill`]), and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
+//! such a wait, waits at a thread's usual place (but for [`crate::standstill`], and a pipe that only its process holds), and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
 
 mod chain;
 mod tell;
@@ -103,10 +103,11 @@ impl Ahd {
     fn verdict(&mut self, pid: i32, tid: i32, late: bool) -> Option<Verdict> {
         let p = self.processes.get_mut(&pid)?;
         let call = p.dir.call(tid).ok().flatten()?;
-        if p.threads.get(&tid)?.points.usual(&call) {
+        let single = p.threads.len() == 1;
+        let usual = p.threads.get(&tid)?.points.usual(&call);
+        if usual && !(single && turns::may_be_of_pipe(call.nr)) {
             return self.standstill(pid, tid);
         }
-        let single = p.threads.len() == 1;
         let status = p.dir.status(tid)?;
         if status.tracer != 0 || status.state != b'S' || frozen(p, tid) {
             return None;
@@ -118,6 +119,10 @@ impl Ahd {
             return self.standstill(pid, tid);
         }
         let wait = self.wait_of(pid, tid)?;
+        // Nobody else can end a wait at a pipe of one's own, however often it was one for others before.
+        if usual && !matches!(&wait, Wait::Pipe { peers, named: false, .. } if *peers == [pid]) {
+            return self.standstill(pid, tid);
+        }
         let allowed = if late { self.config.limit } else { self.config.hopeless() };
         let only = |sure, why: String| {
             Some(Verdict { why, of: tid, sure, others: Vec::new(), cycle: Vec::new(), allowed, joint: false })

@@ -17,7 +17,7 @@ use crate::thread::{Process, Since};
 use orbit_inspect::rings::RingWatch;
 use orbit_inspect::waits::Ends;
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Threads whose wait is looked at in one tick: bounds the price of programs with thousands of restless threads.
@@ -86,6 +86,8 @@ pub struct Ahd {
     pub(crate) stopped: BTreeMap<i32, Call>,
     /// When waits are judged again.
     pub(crate) judge_from: Instant,
+    /// Rings that were told, by the thread that they were told of, of which one has ended.
+    pub(crate) broken: BTreeSet<i32>,
     /// Time from the last look to one out of turn.
     soon: Option<Duration>,
     /// Where looks at waits begin: with the first thread that got none in the last tick.
@@ -127,6 +129,7 @@ impl Ahd {
             stopped: BTreeMap::new(),
             kept_ends: None,
             judge_from: Instant::now(),
+            broken: BTreeSet::new(),
             soon: None,
             look_from: (0, 0),
             ticks: 0,
@@ -235,6 +238,7 @@ impl Ahd {
             fared.extend(tids.into_iter().filter_map(|t| Some((pid, t, p.read(t)?))));
         }
         for pid in ended {
+            self.left_ring(pid);
             self.processes.remove(&pid);
             self.stacks.forget(pid);
             self.rings = None;
@@ -255,6 +259,7 @@ impl Ahd {
                 suspects.push((pid, tid, since));
             }
         }
+        self.break_rings(now);
         self.look_from = looks.passed_over.unwrap_or(self.look_from);
         let noted = cpu_time();
         if self.config.blocked {
@@ -322,6 +327,10 @@ impl Ahd {
             let call = p.dir.call(tid).unwrap_or_default();
             let back = call.zip(t.told_in).is_some_and(|(call, told_in)| call.same(&told_in));
             t.stirred = call.is_none() && since.run < STIRS;
+            if t.in_ring && call.is_none() && p.dir.status(tid).is_none_or(|status| status.state == b'Z') {
+                // Nobody has waited for its process yet.
+                self.broken.extend(t.involved);
+            }
             if !back && !t.stirred {
                 (t.in_ring, t.involved) = (false, None);
                 if let Some((_, told)) = told {

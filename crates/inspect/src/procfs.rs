@@ -50,6 +50,13 @@ pub(crate) fn process_of(tid: i32) -> Option<i32> {
     field(&text(&format!("/proc/{tid}/status"), 8192).ok()?, "Tgid")?.parse().ok()
 }
 
+/// The same for a thread that has not ended: one that has is there until somebody waits for its process, and does nothing more.
+pub(crate) fn process_of_living(tid: i32) -> Option<i32> {
+    let status = text(&format!("/proc/{tid}/status"), 8192).ok()?;
+    let lives = !field(&status, "State")?.starts_with(['Z', 'X']);
+    lives.then(|| field(&status, "Tgid")?.parse().ok()).flatten()
+}
+
 /// The process that traces a thread, from the thread's `status`; 0 if none in sight. The kernel names the tracing thread.
 pub(crate) fn tracer(status: &str) -> i32 {
     let by = field(status, "TracerPid").and_then(|p| p.parse().ok()).unwrap_or(0);

@@ -7,7 +7,7 @@ use super::Verdict;
 use crate::Ahd;
 use crate::describe::words;
 use crate::report::{Event, Hang, Kind};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Hangs whose stacks are taken together, which costs little more than those of one.
 pub(crate) const TOLD_TOGETHER: usize = 128;
@@ -32,6 +32,26 @@ impl Ahd {
             t.told_in = p.dir.call(tid).unwrap_or_default();
             t.stirred = false;
         }
+    }
+
+    /// Notes that a thread of a ring that was told has ended.
+    pub(crate) fn left_ring(&mut self, pid: i32) {
+        let threads = self.processes.get(&pid).into_iter().flat_map(|p| p.threads.values());
+        self.broken.extend(threads.filter(|t| t.in_ring).filter_map(|t| t.involved));
+    }
+
+    /// Lets those go who are left of such rings: from now on each waits for something else, which is judged as any wait.
+    pub(crate) fn break_rings(&mut self, now: Instant) {
+        let broken = std::mem::take(&mut self.broken);
+        if broken.is_empty() {
+            return;
+        }
+        let threads = self.processes.values_mut().flat_map(|p| p.threads.values_mut());
+        for t in threads.filter(|t| t.in_ring && t.involved.is_some_and(|by| broken.contains(&by))) {
+            (t.told, t.involved, t.in_ring) = (None, None, false);
+            (t.still, t.rest, t.judge) = (Duration::ZERO, now, Duration::ZERO);
+        }
+        self.ring_due = true;
     }
 
     /// A hang from now on; tells nothing yet.

@@ -97,12 +97,14 @@ impl Ahd {
             if fewer && let Some(t) = p.threads.values_mut().filter(|t| t.told.is_none()).min_by_key(|t| t.still) {
                 t.judge = t.judge.min(t.still + hopeless);
             }
+            let single = p.threads.len() == 1;
             for t in p.threads.values_mut() {
                 t.involved = t.involved.filter(|by| told.contains(by));
                 if t.told.is_some() || t.involved.is_some() || t.still < hopeless || t.still < t.judge {
                     continue;
                 }
-                let no_hang = |call: Call| (t.points.usual(&call) || !may_hang(call.nr)) && !waits_for_process(call.nr);
+                let wont = |call: &Call| t.points.usual(call) && !(single && may_be_of_pipe(call.nr));
+                let no_hang = |call: Call| (wont(&call) || !may_hang(call.nr)) && !waits_for_process(call.nr);
                 if t.known_call().flatten().is_some_and(no_hang) {
                     t.judge = again(t.still, limit);
                 } else {
@@ -182,7 +184,7 @@ fn may_hang(nr: i64) -> bool {
 }
 
 /// Whether this call waits for a pipe if its first argument is one.
-fn may_be_of_pipe(nr: i64) -> bool {
+pub(super) fn may_be_of_pipe(nr: i64) -> bool {
     matches!(
         nr,
         libc::SYS_read | libc::SYS_readv | libc::SYS_write | libc::SYS_writev | libc::SYS_splice | libc::SYS_sendfile

@@ -438,7 +438,7 @@ impl Watched {
         if private {
             return None;
         }
-        crate::procfs::process_of(tid).map(|pid| Owner::Thread { pid, tid })
+        crate::procfs::process_of_living(tid).map(|pid| Owner::Thread { pid, tid })
     }
 
     /// Whether glibc gave up on a priority-inheriting mutex here.
