@@ -123,15 +123,56 @@ fn a_name_that_is_nearly_right_is_told() {
     let dir = Dir::new("named-missing");
     let Some(program) = build(&dir) else { return };
     let path = program.display().to_string();
-    let program = Program::start(Command::new(program).args(["fast", "600"]));
-    let mut watcher = Watcher::of(program.pid(), config(&["r=reqest"]));
-    let trouble = |e: &Event| match e {
-        Event::Trouble { text, .. } => text.contains("reqest").then(|| text.clone()),
-        _ => None,
-    };
-    watcher.until("a word on it", |all| all.iter().any(|e| trouble(e).is_some()));
-    let text = watcher.events.iter().find_map(trouble).expect("it was told");
-    for part in ["section r", "not found", "looked for in", &path, "libc.so", "near it are request"] {
+    let text = trouble_of(Command::new(program).args(["fast", "600"]), "r=reqest");
+    let begins = format!("function reqest of section r was not found (looked for in {path}, ");
+    assert!(text.starts_with(&begins), "{text}");
+    for part in ["libc.so", "; names near it: request"] {
         assert!(text.contains(part), "`{part}` in: {text}");
     }
+}
+
+/// What is said of the function of this section.
+fn trouble_of(program: &mut Command, section: &str) -> String {
+    let program = Program::start(program);
+    let mut watcher = Watcher::of(program.pid(), config(&[section]));
+    let of_it = |e: &Event| match e {
+        Event::Trouble { text, .. } => text.starts_with("function ").then(|| text.clone()),
+        _ => None,
+    };
+    watcher.until("a word on it", |all| all.iter().any(|e| of_it(e).is_some()));
+    watcher.events.iter().find_map(of_it).expect("it was told")
+}
+
+/// C++ as compilers leave it: `twin(int)` and `twin(long)`, and `thrower(int)`, which waits, with a part split off.
+const SYMBOLS: &str = r#"
+#include <unistd.h>
+void thrower(void) __asm__("_Z7throweri");
+void __attribute__((noinline)) thrower(void) { pause(); __asm__ volatile(""); }
+void cold(void) __asm__("_Z7throweri.cold");
+void __attribute__((noinline)) cold(void) { _exit(1); }
+void first(void) __asm__("_Z4twini");
+void __attribute__((noinline)) first(void) { _exit(2); }
+void second(void) __asm__("_Z4twinl");
+void __attribute__((noinline)) second(void) { _exit(3); }
+int main(void) { thrower(); cold(); first(); second(); }
+"#;
+
+#[test]
+fn a_function_with_a_part_that_was_split_off() {
+    let dir = Dir::new("named-cold");
+    let Some(program) = dir.build("cold", SYMBOLS) else { return };
+    let program = Program::start(&mut Command::new(program));
+    let mut watcher = Watcher::of(program.pid(), config(&["section=thrower"]));
+    let h = watcher.hang();
+    assert_eq!((h.kind, h.section.as_deref()), (Kind::Blocked, Some("section")), "{h:#?}");
+}
+
+#[test]
+fn a_name_of_several_functions_is_told_with_each() {
+    let dir = Dir::new("named-several");
+    let Some(program) = dir.build("several", SYMBOLS) else { return };
+    let text = trouble_of(&mut Command::new(program), "t=twin");
+    assert!(text.starts_with("function twin of section t is the name of several functions: twin("), "{text}");
+    assert!(text.contains("twin(int) at 0x") && text.contains("twin(long) at 0x"), "{text}");
+    assert!(text.ends_with("; give the address of one"), "{text}");
 }

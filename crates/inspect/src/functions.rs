@@ -1,7 +1,8 @@
 //! A function of a process, found by name or address: where it is in its file and in memory, and its code.
 //!
 //! Owns: what a function may be called ([`Wanted`]). Promises: a name that fits several functions is not guessed at; one that fits
-//! none comes back with the files that were searched and names that are near. Bytes of code are the file's. Refuses: inlined
+//! none comes back with the files that were searched and names that are near. A part that the compiler split off as seldom run (`.cold`)
+//! is found by its own full symbol only: it is a piece of its function, not another one. Bytes of code are the file's. Refuses: inlined
 //! copies (they are no functions any more), indirect functions (their symbol is that of the code that chooses).
 
 use crate::stacks::elf::{Elf, Room, text_at, u32_at, u64_at};
@@ -103,7 +104,7 @@ impl Function {
     }
 }
 
-/// Why a function was not found.
+/// Why a function was not found. Its words go on a sentence that begins with the function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     /// Files that were searched.
@@ -119,15 +120,15 @@ impl std::fmt::Display for Missing {
         let files = match self.searched.as_slice() {
             [] => "no file of the process fits".to_owned(),
             some if some.len() <= NEAR => format!("looked for in {}", some.join(", ")),
-            some => format!("looked for in {} and {} more files", some[..NEAR].join(", "), some.len() - NEAR),
+            some => format!("looked for in {} and {} more", some[..NEAR].join(", "), some.len() - NEAR),
         };
         if !self.several.is_empty() {
             let each: Vec<String> = self.several.iter().map(|(n, a)| format!("{n} at {a:#x}")).collect();
-            return write!(f, "it is the name of several functions: {}; give the address of one", each.join(", "));
+            return write!(f, "is the name of several functions: {}; give the address of one", each.join(", "));
         }
         match self.near.as_slice() {
-            [] => write!(f, "not found ({files})"),
-            near => write!(f, "not found ({files}); near it are {}", near.join(", ")),
+            [] => write!(f, "was not found ({files})"),
+            near => write!(f, "was not found ({files}); names near it: {}", near.join(", ")),
         }
     }
 }
@@ -246,7 +247,7 @@ fn rank(mangled: &[u8], readable: &str, wanted: &str) -> Option<u8> {
     // C++ writes what an instance of a template returns before its name.
     let called = without_return(readable);
     let bare = without_parameters(called);
-    // Copies that the compiler made for special arguments; parts of a function are no function.
+    // Copies that the compiler made for special arguments.
     let copy = |n: &str| {
         let (head, tail) = n.split_once('.')?;
         let of = ["isra", "constprop", "llvm", "lto_priv"].iter().any(|k| tail.starts_with(k));
@@ -256,6 +257,9 @@ fn rank(mangled: &[u8], readable: &str, wanted: &str) -> Option<u8> {
     let template = without_arguments(bare);
     if mangled == wanted.as_bytes() || readable == wanted || called == wanted {
         Some(0)
+    } else if cold_part(mangled) {
+        // It has its function's name, with which the function is meant.
+        None
     } else if bare == wanted || template == Some(wanted) {
         Some(1)
     } else if copy(readable).is_some() {
@@ -265,6 +269,12 @@ fn rank(mangled: &[u8], readable: &str, wanted: &str) -> Option<u8> {
     } else {
         None
     }
+}
+
+/// Whether it is the part of a function that is seldom run: `f.cold`, `f.cold.0`.
+fn cold_part(mangled: &[u8]) -> bool {
+    let number = mangled.iter().rposition(|&c| c == b'.').filter(|&i| mangled[i + 1..].iter().all(u8::is_ascii_digit));
+    mangled[..number.unwrap_or(mangled.len())].ends_with(b".cold")
 }
 
 /// `ns::f` of `ns::f(int)`.
@@ -404,7 +414,19 @@ mod tests {
         assert_eq!(without_return("(anonymous namespace)::f(int) const"), "(anonymous namespace)::f(int) const");
         assert_eq!(without_return("<a::B as c::D<e, f>>::g"), "<a::B as c::D<e, f>>::g");
         assert_eq!(fit("work.constprop.0", "work"), Some(2));
-        assert_eq!(fit("work.cold", "work"), None);
+        for (part, name) in [
+            ("work.cold", "work"),
+            ("work.constprop.0.cold", "work"),
+            ("_Z7throweri.cold", "thrower"),
+            ("_Z7throweri.cold.1", "thrower"),
+            ("_ZN2ns7throweriE.cold", "thrower"),
+        ] {
+            assert_eq!(fit(part, name), None, "{part}");
+            assert_eq!(fit(part, part), Some(0), "by its own symbol");
+        }
+        assert_eq!(fit("_Z7throweri.cold", "thrower(int) [clone .cold]"), Some(0));
+        assert_eq!(fit("_Z7throweri.part.0", "thrower"), Some(1), "code of its own");
+        assert_eq!(fit("main.cold", "main.cold"), Some(0), "Go's function cold");
         assert!(distance(b"handel_request", b"handle_request").is_some());
         assert!(distance(b"other", b"handle_request").is_none());
     }
