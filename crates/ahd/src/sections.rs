@@ -432,7 +432,7 @@ impl Ahd {
             let mut who = vec![(pid, tid, "waits".to_owned())];
             who.extend(others);
             let mut hang = Hang::blocked((pid, tid), limit, why, sure, cycle);
-            (hang.section, hang.usual) = (Some(name), usual);
+            hang.section = Some(name);
             return Some(Case { hang, who, rest: active.rest });
         }
         let threads = self.stacks.involve(vec![(pid, tid, "spins".to_owned())], false);

@@ -2,7 +2,7 @@
 //!
 //! The test starts itself again as the program that hangs.
 
-use orbit_ahd::{Ahd, Config, Event, Hang, Kind};
+use orbit_ahd::{Ahd, Config, Event, Hang, Kind, Unit};
 use orbit_inspect::Sure;
 use orbit_section::{Section, enter, section};
 use std::process::{Child, Command, Stdio};
@@ -41,6 +41,11 @@ fn program(way: &str) -> ! {
             work(Duration::from_secs(3600));
         }
         "blocked" => {
+            for _ in 0..100 {
+                let inside = enter(&WAKE);
+                work(Duration::from_millis(2));
+                inside.leave(0);
+            }
             let _inside = enter(&WAKE);
             let (lock, condition) = (Mutex::new(()), Condvar::new());
             // Nobody will ever notify.
@@ -132,6 +137,11 @@ fn a_spin_in_a_pid_namespace() {
 fn a_lost_wakeup_inside_a_section() {
     let hang = hang("blocked").expect("a hang");
     assert_eq!((hang.kind, hang.section.as_deref(), hang.sure), (Kind::Blocked, Some("wake-up"), Sure::Likely));
+    assert_eq!(
+        (hang.unit, hang.usual),
+        (Unit::WaitNs, None),
+        "what the section usually uses is CPU time: no wait's measure"
+    );
 }
 
 #[test]
