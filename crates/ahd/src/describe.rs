@@ -95,7 +95,7 @@ fn futex(f: &FutexWait) -> String {
     let forked = |o: &Owner| matches!(o, Owner::Forked { .. });
     if matches!(&f.kind, FutexKind::Mutex { owner: o } | FutexKind::RwLock { writer: o } if forked(o)) {
         s += " (nobody in this process can give it back, unless its first thread is the copy of that one)";
-    } else if f.lost() {
+    } else if f.lost() && f.kind != FutexKind::GivenUp {
         s += " (nobody holds it now: a wake-up was lost, or the holder died)";
     }
     if f.sure < Sure::Certain {
