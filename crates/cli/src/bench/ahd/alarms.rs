@@ -255,11 +255,13 @@ pub fn stress(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<()
         if beside.is_some() {
             s.spawn(|| talk::to_redis(&servers::redis_socket(&dir), &stop));
         }
-        let ended: Result<(), Failure> = (0..slots).try_for_each(|nth| {
+        // Some sets end before their time: others fill it up.
+        let mut sets = (0..2 * slots).take_while(|_| begun.elapsed() < span);
+        let ended: Result<(), Failure> = sets.try_for_each(|nth| {
             let stressors = STRESSORS[nth % STRESSORS.len()];
-            progress.at(nth, &format!("alarms: stress-ng {stressors}"));
-            let seconds = SLOT.min(span.saturating_sub(SLOT * nth as u32)).as_secs().max(1);
-            let told = match one_slot(stressors, seconds, &dir, beside.as_mut()) {
+            progress.at(nth.min(slots - 1), &format!("alarms: stress-ng {stressors}"));
+            let seconds = SLOT.min(span.saturating_sub(begun.elapsed())).as_secs_f64().ceil().max(1.0);
+            let told = match one_slot(stressors, seconds as u64, &dir, beside.as_mut()) {
                 // One set of many: the others tell as much without it.
                 Err(e) if scratch::go_on().is_ok() => {
                     left_out += 1;
