@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Scratch, must, sources};
+use common::{Scratch, must, run, sources};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -99,7 +99,17 @@ fn a_plugin_replaced_at_its_address() {
         let scratch = Scratch::new();
         let plugins = plugins(&scratch, [1000, 2000, 3000], &[flag]);
         let program = scratch.compile("program", &["tests/c/plugin_replaced.c"], &["-ldl"]);
-        must(Command::new(program).args(plugins).args(named), LIMIT);
+        let mut command = Command::new(program);
+        command.args(plugins).args(named);
+        // Where something else comes to lie at the address it shows nothing.
+        let shown = (0..5).any(|_| {
+            let ran = run(&mut command, LIMIT);
+            assert_eq!(ran.code, Some(0), "{command:?}:\n{}", ran.text);
+            !ran.text.contains("SKIP:")
+        });
+        if !shown {
+            println!("SKIP: needs a plugin to be loaded at the address of the one before: five times it was not");
+        }
     }
 }
 
