@@ -11,7 +11,8 @@ fn exec_starts_histories_anew() {
     let dir = Dir::new("exec");
     let Some(fares) = dir.program() else { return };
     let other = dir.0.join("computes");
-    std::fs::copy(&fares, &other).expect("a copy");
+    // By a process of its own: a file that this one writes is no program as long as a child of another test has it too.
+    assert!(Command::new("cp").arg(&fares).arg(&other).status().expect("cp").success());
     // A loop of a second, then, by exec, another program that computes: by the habits of the first one that is a hang.
     let mut p = Program::start(Command::new(&fares).args(["exec", "1"]).arg(&other).args(["wanders", "1.5"]));
     let mut w = Watcher::of(p.pid(), Config::default());
@@ -48,7 +49,8 @@ fn a_program_by_exec_is_judged_by_its_own_habits() {
     let dir = Dir::new("exec-loop");
     let Some(fares) = dir.program() else { return };
     let other = dir.0.join("loops");
-    std::fs::copy(&fares, &other).expect("a copy");
+    // By a process of its own: a file that this one writes is no program as long as a child of another test has it too.
+    assert!(Command::new("cp").arg(&fares).arg(&other).status().expect("cp").success());
     let p = Program::start(Command::new(&fares).args(["exec", "0.5"]).arg(&other).args(["loop", "0.3"]));
     let mut w = Watcher::of(p.pid(), Config::default());
     let start = Instant::now();

@@ -31,7 +31,8 @@ fn restarted(options: &[&str], name: &str) {
     let program = build(&dir, "hangs.c");
     // A name of this test's own.
     let stray = dir.0.join(format!("stray-{name}"));
-    std::fs::copy("/bin/sleep", &stray).expect("sleep");
+    // By a process of its own: a file that this one writes is no program as long as a child of another test has it too.
+    assert!(std::process::Command::new("cp").arg("/bin/sleep").arg(&stray).status().expect("cp").success());
     let (stray, marker) = (stray.display().to_string(), dir.0.join("second"));
     let script = format!(
         "if [ -e {0} ]; then exec sleep 300; fi; echo >{0}; {1} 297 & setsid {1} 298 & ({1} 299 &); ({1} 0 &); exec {2} self",

@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 /// A program that sleeps, with a name that no other test has.
 fn stray(dir: &Dir) -> String {
     let stray = dir.0.join("stray");
-    std::fs::copy("/bin/sleep", &stray).expect("sleep");
+    // By a process of its own: a file that this one writes is no program as long as a child of another test has it too.
+    assert!(Command::new("cp").arg("/bin/sleep").arg(&stray).status().expect("cp").success());
     stray.display().to_string()
 }
 
