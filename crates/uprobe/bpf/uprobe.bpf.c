@@ -1,11 +1,17 @@
 // The kernel half of sections by name: counts entries and exits of functions, and keeps for each thread what it needs to say
 // how long an execution took. Layouts: src/table.rs.
 //
-// A probe's cookie: the slot (one function in one process) in its low 16 bits; for an exit, which one it is, in the next 8; above
-// them in 32 bits how many bytes the function has put on its stack by then. The highest bit: the function jumps back to its first
-// instruction, so passing the entry at an open activation's depth is no entry. The one below it: not all exits are known, so that an
-// activation is open says nothing, and each entry begins a new one. A return that is carried out here has the low bits of its
-// address above the first 24 in place of all that.
+// A probe's cookie (src/prober.rs):
+//   bits 0 to 15   the slot: one function in one process
+//        16 to 18  the exit that the control flow goes on to from here
+//        19        where the return address lies is counted from the frame pointer, not from the stack pointer
+//        20        it goes to that exit only where a condition holds, that of bits 56 to 59, as jump instructions number them
+//        21        there is such an exit: of an entry, which may be both
+//        22        the kernel does not run this instruction itself
+//        24 to 55  how many bytes above that pointer the return address lies, signed
+//        62        of an entry: not all exits are known, so that an activation is open says nothing, and each entry begins a new one
+//        63        of an entry: the function jumps back to its first instruction, so passing the entry at an open activation's depth is none
+// A return that is carried out here has the low bits of its address from bit 24 on.
 // Only the outermost activation is measured: one entered while another is open, deeper on the stack, is nested. Activations
 // that end by no exit (longjmp, an exception, a jump that may lead out) are noticed at the next entry from the same depth or above, and mostly at one from
 // deeper: the open one's return address is no longer where it was.
@@ -63,7 +69,7 @@ struct record {
 _Static_assert(sizeof(struct record) == 184, "src/table.rs");
 
 // Hits are added up atomically: a thread may lose its CPU half-way to another one that is in a probe too.
-struct hits { u64 entries, exits, lost; };
+struct hits { u64 entries, exits, passes, stepped, lost; };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -91,9 +97,68 @@ static __always_inline u32 thread(void)
 	return ids.pid;
 }
 
+#define EXIT(cookie) ((u32)((cookie) >> 16) & (EXITS - 1))
+#define FRAME (1UL << 19)
+#define CONDITIONAL (1UL << 20)
+#define LEADS_OUT (1UL << 21)
+#define STEPPED (1UL << 22)
+#define UNKNOWN_EXITS (1UL << 62)
+#define LOOPS (1UL << 63)
+
+// The stack pointer at the activation's entry, and at its return.
 static __always_inline u64 stack_at_entry(struct pt_regs *at, u64 cookie)
 {
-	return PT_REGS_SP(at) + (u32)(cookie >> 24);
+	u64 frame = PT_REGS_FP(at), stack = PT_REGS_SP(at);
+	// Both are read, lest the compiler reads at an address that it computes, which the kernel refuses.
+	barrier_var(frame);
+	barrier_var(stack);
+	return (cookie & FRAME ? frame : stack) + (int)(cookie >> 24);
+}
+
+#define CF 1UL
+#define PF 4UL
+#define ZF 0x40UL
+#define SF 0x80UL
+#define OF 0x800UL
+
+// Whether the control flow goes on from this place to its exit.
+static __always_inline bool leads_out(struct pt_regs *at, u64 cookie)
+{
+	if (!(cookie & CONDITIONAL))
+		return true;
+	u64 flags = at->eflags;
+	u32 condition = cookie >> 56 & 15;
+	bool less = !(flags & SF) != !(flags & OF), holds;
+	switch (condition >> 1) {
+	case 0: holds = flags & OF; break;
+	case 1: holds = flags & CF; break;
+	case 2: holds = flags & ZF; break;
+	case 3: holds = flags & (CF | ZF); break;
+	case 4: holds = flags & SF; break;
+	case 5: holds = flags & PF; break;
+	case 6: holds = less; break;
+	default: holds = less || flags & ZF; break;
+	}
+	return holds != (condition & 1);
+}
+
+// The open activation is left, of which this is the stack pointer at its return; if it is.
+static __always_inline void leave(struct record *r, u64 sp, u64 cookie)
+{
+	// Nested ones lie deeper; of one that lies further up the open one was left by no exit.
+	if (!r->sp || sp < r->sp)
+		return;
+	u64 entry = r->sp;
+	r->sp = 0;
+	if (sp != entry)
+		return;
+	struct task_struct *me = bpf_get_current_task_btf();
+	u64 used = me->se.sum_exec_runtime - r->run;
+	// The kernel brings the CPU time up to date at ticks and switches; without a switch the clock says it exactly.
+	if (me->nvcsw + me->nivcsw == r->switches)
+		used = bpf_ktime_get_ns() - r->time;
+	r->exits[EXIT(cookie)]++;
+	r->used[EXIT(cookie)] += used;
 }
 
 SEC("uprobe")
@@ -116,12 +181,12 @@ int entered(struct pt_regs *at)
 		}
 	}
 	u64 sp = stack_at_entry(at, cookie);
-	if (cookie >> 63 && r->sp == sp)
+	if (cookie & LOOPS && r->sp == sp)
 		return 0;
 	r->entries++;
 	u64 back;
 	// What cannot be read is as it was: the stack is in memory, or is on its way.
-	if (r->sp && sp < r->sp && !(cookie >> 62 & 1)
+	if (r->sp && sp < r->sp && !(cookie & UNKNOWN_EXITS)
 	    && (bpf_probe_read_user(&back, sizeof(back), (void *)r->sp) || back == r->back))
 		return 0;
 	if (bpf_probe_read_user(&r->back, sizeof(r->back), (void *)sp))
@@ -133,40 +198,38 @@ int entered(struct pt_regs *at)
 	r->sp = sp;
 	barrier();
 	r->opened = r->entries;
+	if (cookie & LEADS_OUT && leads_out(at, cookie))
+		leave(r, sp, cookie);
 	return 0;
 }
 
-// An exit; `sp`: the stack pointer there.
-static __always_inline void leave(struct pt_regs *at, u64 sp)
+// An exit is reached, or is certain to be.
+static __always_inline void out(u64 sp, u64 cookie)
 {
-	u64 cookie = bpf_get_attach_cookie(at);
 	struct key key = { .tid = thread(), .slot = cookie & 0xffff };
 	struct hits *h = bpf_map_lookup_elem(&hits, &key.slot);
 	if (!h)
 		return;
 	__sync_fetch_and_add(&h->exits, 1);
+	if (cookie & STEPPED)
+		__sync_fetch_and_add(&h->stepped, 1);
 	struct record *r = bpf_map_lookup_elem(&records, &key);
-	// At its return instruction an activation's stack is as it was at its entry.
-	if (!r || !r->sp || sp < r->sp)
-		return;
-	u64 entry = r->sp;
-	r->sp = 0;
-	if (sp != entry)
-		return;
-	struct task_struct *me = bpf_get_current_task_btf();
-	u64 used = me->se.sum_exec_runtime - r->run;
-	// The kernel brings the CPU time up to date at ticks and switches; without a switch the clock says it exactly.
-	if (me->nvcsw + me->nivcsw == r->switches)
-		used = bpf_ktime_get_ns() - r->time;
-	u32 exit = (u32)(cookie >> 16) & (EXITS - 1);
-	r->exits[exit]++;
-	r->used[exit] += used;
+	if (r)
+		leave(r, sp, cookie);
 }
 
 SEC("uprobe")
 int left(struct pt_regs *at)
 {
-	leave(at, PT_REGS_SP(at));
+	u64 cookie = bpf_get_attach_cookie(at);
+	u32 slot = cookie & 0xffff;
+	if (leads_out(at, cookie)) {
+		out(stack_at_entry(at, cookie), cookie);
+		return 0;
+	}
+	struct hits *h = bpf_map_lookup_elem(&hits, &slot);
+	if (h)
+		__sync_fetch_and_add(&h->passes, 1);
 	return 0;
 }
 
@@ -175,17 +238,19 @@ int left(struct pt_regs *at)
 SEC("uprobe")
 int returned(struct pt_regs *at)
 {
-	u64 ip = PT_REGS_IP(at), own = bpf_get_attach_cookie(at) >> 24;
+	u64 ip = PT_REGS_IP(at), cookie = bpf_get_attach_cookie(at), own = cookie >> 24;
+	// Its address lies where the rest is kept of others.
+	cookie = (cookie & 0x7ffff) | STEPPED;
 	if ((ip ^ own) & ((1UL << 40) - 1)) {
 		// Another probe at the same instruction, of another guard, has carried it out a moment ago; or the file is mapped elsewhere too,
 		// then the breakpoint is here.
 		unsigned char byte = 0;
 		bpf_probe_read_user(&byte, 1, (void *)ip);
 		bool here = byte == BREAKPOINT && !((ip ^ own) & (PAGE - 1));
-		leave(at, PT_REGS_SP(at) - (here ? 0 : sizeof(u64)));
+		out(PT_REGS_SP(at) - (here ? 0 : sizeof(u64)), cookie);
 		return 0;
 	}
-	leave(at, PT_REGS_SP(at));
+	out(PT_REGS_SP(at), cookie);
 	struct task_struct *me = bpf_get_current_task_btf();
 	if (bpf_core_field_exists(me->thread.features) && me->thread.features & SHADOW_STACK)
 		return 0;

@@ -8,6 +8,7 @@
 use crate::Error;
 use crate::code::{Place, Shape};
 use crate::prober::{Prober, Probes};
+use crate::table::Hits;
 use orbit_linux::process::{self, RawChild};
 use orbit_linux::signals::Blocked;
 use orbit_linux::{pidfd, socket};
@@ -70,9 +71,18 @@ impl Costs {
         }
     }
 
-    /// The cost of an exit, in the mean of all exits, ns.
-    pub fn exit(&self, shape: &Shape) -> f64 {
-        shape.exits.iter().map(|e| self.at(*e)).sum::<f64>() / shape.exits.len().max(1) as f64
+    /// What the hits of a function's probes cost, ns.
+    pub fn of(&self, shape: &Shape, hits: Hits) -> f64 {
+        let dear: Vec<f64> = shape.ends.iter().filter(|e| !e.emulated).map(|e| self.at(*e)).collect();
+        let dear = dear.iter().sum::<f64>() / dear.len().max(1) as f64;
+        let cheap = (hits.exits + hits.passes).saturating_sub(hits.stepped);
+        hits.entries as f64 * self.at(shape.entry) + cheap as f64 * self.emulated + hits.stepped as f64 * dear
+    }
+
+    /// What a hit may be expected to cost of which nothing is known yet: each end is passed as often as any other.
+    pub fn expected(&self, shape: &Shape) -> f64 {
+        let ends = shape.ends.iter().map(|e| self.at(*e)).sum::<f64>() / shape.ends.len().max(1) as f64;
+        (self.at(shape.entry) + ends) / if shape.ends.is_empty() { 1.0 } else { 2.0 }
     }
 }
 
@@ -80,11 +90,11 @@ pub(crate) fn measure(prober: &mut Prober) -> Result<Costs, Error> {
     let subject =
         Subject::begin().map_err(|e| Error::Failed(format!("no process to measure what a probe costs: {e}")))?;
     let mut all = Vec::new();
-    let mut one = |n: usize, entry: Place, exits: Vec<Place>| {
+    let mut one = |n: usize, entry: Place, ends: Vec<Place>| {
         let address = FUNCTIONS[n] as usize as u64;
         let (file, offset) =
             place(address).ok_or_else(|| Error::Failed("this program's own file is not in its memory map".into()))?;
-        let shape = Shape { address, entry, exits, ..Shape::default() };
+        let shape = Shape { address, entry, ends, ..Shape::default() };
         let plain = subject.least(n)?;
         all.push(prober.attach(subject.pid, &file, offset, &shape)?);
         Ok::<f64, Error>((subject.least(n)? - plain).max(1.0))

@@ -185,7 +185,7 @@ struct Account {
     /// Hits of earlier windows, and of this one so far.
     before: Hits,
     now: Hits,
-    /// Hits a nanosecond while it was probed last, entries and exits.
+    /// What it cost while it was probed last, ns of CPU a ns.
     rate: f64,
     began: Instant,
     swept: Instant,
@@ -285,29 +285,21 @@ impl Account {
         if self.failed {
             return LOOKS.1;
         }
-        let (entry, exit) = (costs.at(self.target.shape.entry), costs.exit(&self.target.shape));
-        let each = (entry + exit) / if self.target.shape.exits.is_empty() { 1.0 } else { 2.0 };
         let now = Instant::now();
         if let Some(p) = &self.probes {
             self.now = reader.hits(p.slot);
             let open = (now - self.began).as_nanos() as f64;
-            self.rate = (self.now.entries + self.now.exits) as f64 / open.max(1.0);
+            self.rate = costs.of(&self.target.shape, self.now) / open.max(1.0);
             if now - self.swept > SWEEP {
                 self.swept = now;
                 let pid = self.target.pid;
                 reader.retain(p.slot, |tid| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists());
             }
         }
-        let sum = |a: u64, b: u64| a.saturating_add(b);
-        tally.hits = Hits {
-            entries: sum(self.before.entries, self.now.entries),
-            exits: sum(self.before.exits, self.now.exits),
-            lost: sum(self.before.lost, self.now.lost),
-        };
-        tally.spent = tally.hits.entries as f64 * entry + tally.hits.exits as f64 * exit;
+        tally.hits = self.before.and(self.now);
+        tally.spent = costs.of(&self.target.shape, tally.hits);
         let credit = bound.map_or(f64::MAX, |b| ADVANCE + tally.cpu as f64 * b - tally.spent);
-        // What it costs while it is probed, ns of CPU a ns.
-        let price = (self.rate * each).max(1e-9);
+        let price = self.rate.max(1e-9);
         if credit < 0.0
             && let Some(probes) = self.probes.take()
         {

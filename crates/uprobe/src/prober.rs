@@ -102,18 +102,18 @@ impl Prober {
         self.reader.clear(slot)?;
         self.slots[free].store(true, Ordering::Release);
         let mut probes = Probes { slot, links: Vec::new(), taken: self.slots[free].clone() };
-        // Exits first: an entry that is seen must not miss its exit.
-        let exit = |e: &Place| if self.returns && e.returns { RETURNED } else { "left" };
-        let exits = shape.exits.iter().enumerate().map(|(n, e)| (exit(e), e, n));
-        for (name, place, exit) in exits.chain([("entered", &shape.entry, 0)]) {
-            let kind = u64::from(shape.loops && shape.whole) << 63 | u64::from(!shape.whole) << 62;
+        // Ends first: an entry that is seen must not miss its exit.
+        let end = |e: &Place| if self.returns && e.returns { RETURNED } else { "left" };
+        let ends = shape.ends.iter().map(|e| (end(e), e));
+        for (name, place) in ends.chain([("entered", &shape.entry)]) {
             let more = match name {
                 RETURNED => shape.address.wrapping_add(place.offset) << 24,
-                _ => u64::from(place.pushed) << 24 | kind,
+                "entered" => cookie(place) | u64::from(shape.loops && shape.whole) << 63 | u64::from(!shape.whole) << 62,
+                _ => cookie(place),
             };
             let point = UProbeAttachPoint {
                 location: UProbeAttachLocation::AbsoluteOffset(start + place.offset),
-                cookie: Some(u64::from(slot) | (exit as u64) << 16 | more),
+                cookie: Some(u64::from(slot) | u64::from(place.exit.unwrap_or(0)) << 16 | more),
             };
             let program = program(&mut self.ebpf, name)?;
             let link = program
@@ -141,9 +141,7 @@ impl Reader {
         let mut sum = Hits::default();
         if let Ok(each) = self.hits.lock().unwrap_or_else(PoisonError::into_inner).get(&slot, 0) {
             for h in each.iter() {
-                sum.entries += h.entries;
-                sum.exits += h.exits;
-                sum.lost += h.lost;
+                sum = sum.and(*h);
             }
         }
         sum
@@ -173,6 +171,15 @@ impl Reader {
         let mut hits = self.hits.lock().unwrap_or_else(PoisonError::into_inner);
         hits.set(slot, none, 0).map_err(|e| Error::of(clearing, &e))
     }
+}
+
+/// What the kernel half has to know of a place, beside slot and exit.
+fn cookie(place: &Place) -> u64 {
+    let flags = u64::from(place.above.frame) << 19
+        | u64::from(place.only_if.is_some()) << 20
+        | u64::from(place.exit.is_some()) << 21
+        | u64::from(!place.emulated) << 22;
+    flags | u64::from(place.above.bytes as u32) << 24 | u64::from(place.only_if.unwrap_or(0)) << 56
 }
 
 fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut UProbe, Error> {

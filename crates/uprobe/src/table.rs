@@ -48,10 +48,33 @@ const _: () = assert!(size_of::<Record>() == 184);
 pub struct Hits {
     /// Entries of the function.
     pub entries: u64,
-    /// Exits.
+    /// Exits, as they were seen at a probe of their own.
     pub exits: u64,
+    /// Times that a jump on the way to an exit went on in the function.
+    pub passes: u64,
+    /// Of exits, those at instructions that the kernel does not run itself.
+    pub stepped: u64,
     /// Entries of threads of which there is no record, for there were [`THREADS`] already.
     pub lost: u64,
+}
+
+impl Hits {
+    /// All of them.
+    pub fn all(&self) -> u64 {
+        self.entries.saturating_add(self.exits).saturating_add(self.passes)
+    }
+
+    /// These and those.
+    pub(crate) fn and(self, other: Hits) -> Hits {
+        let sum = |a: u64, b: u64| a.saturating_add(b);
+        Hits {
+            entries: sum(self.entries, other.entries),
+            exits: sum(self.exits, other.exits),
+            passes: sum(self.passes, other.passes),
+            stepped: sum(self.stepped, other.stepped),
+            lost: sum(self.lost, other.lost),
+        }
+    }
 }
 
 // SAFETY: integers without padding: every bit pattern is a value.

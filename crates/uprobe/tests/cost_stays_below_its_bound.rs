@@ -34,7 +34,7 @@ fn windows_of_a_hot_function() {
     let t = duty.tally(id).expect("an account");
     println!(
         "{} hits in {} windows, {:.2} % of {:.1} s of CPU ({:.1} s of time)",
-        t.hits.entries + t.hits.exits,
+        t.hits.all(),
         t.windows,
         t.spent / cpu as f64 * 100.0,
         cpu as f64 / 1e9,

@@ -8,7 +8,7 @@ fn entries_exits_nesting_and_longjmp() {
     let Some(mut duty) = duty(None) else { return };
     let mut program = Program::start("counted", "counted.c");
     let target = program.target();
-    assert_eq!(target.shape.exits.len(), 3, "two returns and a tail call: {:?}", target.shape);
+    assert_eq!(target.shape.exits, 3, "two returns and a tail call: {:?}", target.shape);
     let id = duty.watch(target);
     until("no probes", || duty.tally(id).is_some_and(|t| t.attached));
     program.run(0, 700);

@@ -116,7 +116,7 @@ impl Sections {
         let mut list = Vec::new();
         for ((_, n), s) in self.spots.range((pid, 0)..=(pid, usize::MAX)) {
             let tally = s.duty.and_then(|id| self.duty.as_ref()?.tally(id)).unwrap_or_default();
-            let hits = tally.hits.entries + tally.hits.exits;
+            let hits = tally.hits.all();
             list.push(SectionUse {
                 section: named[*n].name.clone(),
                 function: s.function.name.clone(),
