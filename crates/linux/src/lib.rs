@@ -21,6 +21,7 @@
 //! | [`uffd`], [`pagemap`] | which pages were written | before Linux 6.7, under Docker's seccomp profile |
 //! | [`cgroup`] | limits of a group of processes | ordinary users without delegation, most containers |
 //! | [`perf`] | counters and hardware breakpoints | counters on most virtual machines; all under Docker's profile |
+//! | [`uprobes`] | probes of programs, many at a time | before Linux 6.13, ordinary users, under Docker's profile |
 //! | [`signals`] | a thread without signals for a while | never |
 //! | [`sched`], [`rlimit`] | processor, priority, per-process limits | never |
 //! | [`seccomp`] | a model of Docker's profile, for tests | kernels without seccomp filters |
@@ -47,6 +48,7 @@ pub mod signals;
 pub mod socket;
 pub mod uffd;
 pub mod uname;
+pub mod uprobes;
 
 /// Whether a facility can be used by this process, here and now.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -96,7 +96,8 @@ pub(crate) fn measure(prober: &mut Prober) -> Result<Costs, Error> {
             place(address).ok_or_else(|| Error::Failed("this program's own file is not in its memory map".into()))?;
         let shape = Shape { address, entry, ends, ..Shape::default() };
         let plain = subject.least(n)?;
-        all.push(prober.attach(subject.pid, &file, offset, &shape)?);
+        let slot = prober.slot()?;
+        all.push(prober.attach(slot, subject.pid, &file, offset, &shape)?);
         Ok::<f64, Error>((subject.least(n)? - plain).max(1.0))
     };
     let begin = Place { emulated: true, ..Place::default() };

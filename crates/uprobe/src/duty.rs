@@ -8,7 +8,7 @@
 //! ([`ADVANCE`]) and what a delay of this thread costs, which is paid back before the next window.
 
 use crate::code::Shape;
-use crate::prober::{Prober, Probes, Reader};
+use crate::prober::{Prober, Probes, Reader, Slot};
 use crate::{Costs, Error, Hits, Record};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -64,8 +64,8 @@ pub struct Tally {
     pub windows: u64,
     /// Why it cannot be probed, if so.
     pub error: Option<Error>,
-    /// Slot of the last window.
-    slot: Option<u32>,
+    /// Where this or the last window counts.
+    slot: Option<Arc<Slot>>,
     /// CPU time its process has used, ns.
     cpu: u64,
 }
@@ -170,9 +170,9 @@ impl Duty {
     pub fn record(&self, id: u64, tid: i32) -> Option<Record> {
         let (reader, slot) = {
             let shared = lock(&self.shared);
-            (shared.reader.clone()?, shared.tallies.get(&id)?.slot?)
+            (shared.reader.clone()?, shared.tallies.get(&id)?.slot.clone()?)
         };
-        reader.record(slot, tid)
+        reader.record(slot.number, tid)
     }
 }
 
@@ -182,9 +182,8 @@ struct Account {
     probes: Option<Probes>,
     /// They go once the tally says so: what they wrote down stands still then.
     leaving: Option<Probes>,
-    /// Hits of earlier windows, and of this one so far.
+    /// Hits of earlier windows.
     before: Hits,
-    now: Hits,
     /// What it cost while it was probed last, ns of CPU a ns.
     rate: f64,
     began: Instant,
@@ -221,7 +220,6 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
                     probes: None,
                     leaving: None,
                     before: Hits::default(),
-                    now: Hits::default(),
                     rate: 0.0,
                     began: now,
                     swept: now,
@@ -286,17 +284,19 @@ impl Account {
             return LOOKS.1;
         }
         let now = Instant::now();
+        // The last window's probes count until they are gone.
+        let hits = tally.slot.as_ref().map_or_else(Hits::default, |slot| reader.hits(slot.number));
         if let Some(p) = &self.probes {
-            self.now = reader.hits(p.slot);
             let open = (now - self.began).as_nanos() as f64;
-            self.rate = costs.of(&self.target.shape, self.now) / open.max(1.0);
+            self.rate = costs.of(&self.target.shape, hits) / open.max(1.0);
             if now - self.swept > SWEEP {
                 self.swept = now;
                 let pid = self.target.pid;
-                reader.retain(p.slot, |tid| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists());
+                let lives = |tid| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
+                reader.retain(p.slot.number, lives);
             }
         }
-        tally.hits = self.before.and(self.now);
+        tally.hits = self.before.and(hits);
         tally.spent = costs.of(&self.target.shape, tally.hits);
         let credit = bound.map_or(f64::MAX, |b| ADVANCE + tally.cpu as f64 * b - tally.spent);
         let price = self.rate.max(1e-9);
@@ -304,16 +304,19 @@ impl Account {
             && let Some(probes) = self.probes.take()
         {
             tally.attached = false;
-            self.before = tally.hits;
-            self.now = Hits::default();
             self.leaving = Some(probes);
-        } else if self.probes.is_none() && credit >= LEAST.max(price.min(1.0) * WINDOW.as_nanos() as f64) {
+        } else if self.probes.is_none()
+            && credit >= LEAST.max(price.min(1.0) * WINDOW.as_nanos() as f64)
+            && tally.slot.as_ref().is_none_or(|slot| !slot.probed())
+        {
+            self.before = tally.hits;
             let t = &self.target;
-            match prober.attach(t.pid, &t.file, t.start, &t.shape) {
+            let slot = tally.slot.clone().map_or_else(|| prober.slot(), Ok);
+            match slot.and_then(|slot| prober.attach(slot, t.pid, &t.file, t.start, &t.shape)) {
                 Ok(p) => {
                     tally.attached = true;
                     tally.windows += 1;
-                    tally.slot = Some(p.slot);
+                    tally.slot = Some(p.slot.clone());
                     self.probes = Some(p);
                     self.began = Instant::now();
                 }

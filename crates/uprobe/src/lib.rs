@@ -17,6 +17,7 @@ mod cost;
 mod duty;
 mod error;
 mod prober;
+mod programs;
 mod table;
 
 pub use cost::Costs;

@@ -1,50 +1,62 @@
 //! The kernel half: loading it, attaching probes, reading what they counted.
 //!
-//! Owns: which slots are taken. Promises: a slot is given out anew only once its last probe is gone.
+//! Owns: which slots are taken. Promises: a slot is given out anew only once its last probe is gone and nobody reads it any more ([`Slot`]).
 
 use crate::code::{Place, Shape};
+use crate::programs::{LOADING, Link, Program, Programs};
 use crate::table::{Hits, Key, Record, SLOTS};
 use crate::{Costs, Error, cost};
 use aya::maps::{HashMap, MapData, PerCpuArray};
-use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope};
-use aya::programs::{ProgramError, UProbe};
-use aya::{Ebpf, EbpfLoader};
 use orbit_linux::procfs;
 use std::num::NonZeroU32;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-
-#[repr(C, align(8))]
-struct Aligned<T: ?Sized>(T);
-static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/uprobe.bpf.o")));
-
-/// The program that carries out the return it is at.
-const RETURNED: &str = "returned";
-const LOADING: &str = "loading the kernel half of sections by name";
 
 /// Attaches probes.
 pub(crate) struct Prober {
-    ebpf: Ebpf,
+    programs: Programs,
     reader: Arc<Reader>,
+    /// Which are taken.
     slots: Vec<Arc<AtomicBool>>,
-    /// A probe may carry out a return.
-    returns: bool,
 }
 
 /// Reads what probes counted; may be shared.
 pub(crate) struct Reader {
     records: Mutex<HashMap<MapData, Key, Record>>,
     hits: Mutex<PerCpuArray<MapData, Hits>>,
-    slots: Vec<Arc<AtomicBool>>,
+    /// How many [`Probes`] there are.
+    probed: Arc<AtomicUsize>,
 }
 
-/// The probes of one function in one process; they go when it is dropped, which blocks for some tens of milliseconds: the
+/// Where the probes of one function in one process count; what they counted stays until all who hold it let go.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) number: u32,
+    taken: Arc<AtomicBool>,
+    /// There are probes yet.
+    probed: AtomicBool,
+}
+
+impl Slot {
+    /// Whether what it counts may change yet.
+    pub(crate) fn probed(&self) -> bool {
+        self.probed.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.taken.store(false, Ordering::Release);
+    }
+}
+
+/// The probes of one function in one process. Dropping it takes them out of the program at once, and blocks for some tenths of a second: the
 /// kernel waits until nobody is in them.
 pub(crate) struct Probes {
-    pub(crate) slot: u32,
-    links: Vec<UProbeLink>,
-    taken: Arc<AtomicBool>,
+    pub(crate) slot: Arc<Slot>,
+    links: Vec<Link>,
+    probed: Arc<AtomicUsize>,
 }
 
 impl Probes {
@@ -57,8 +69,15 @@ impl Probes {
 
 impl Drop for Probes {
     fn drop(&mut self) {
-        self.links.clear();
-        self.taken.store(false, Ordering::Release);
+        // Each waits after it is out of the program: one after the other, the last would be in it for that much longer.
+        std::thread::scope(|scope| {
+            for link in self.links.drain(1.min(self.links.len())..) {
+                let _ = std::thread::Builder::new().name("unprobe".into()).spawn_scoped(scope, move || drop(link));
+            }
+            self.links.clear();
+        });
+        self.slot.probed.store(false, Ordering::Release);
+        self.probed.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -68,23 +87,12 @@ impl Prober {
             return Err(Error::Unsupported("there are no uprobes".into()));
         }
         let (dev, ino) = namespace();
-        let mut ebpf = EbpfLoader::new()
-            .override_global("ns_dev", &dev, true)
-            .override_global("ns_ino", &ino, true)
-            .load(&OBJECT.0)
-            .map_err(|e| Error::of(LOADING, &e))?;
-        for name in ["entered", "left"] {
-            program(&mut ebpf, name)?.load().map_err(|e| Error::of(LOADING, &e))?;
-        }
-        let returns = program(&mut ebpf, RETURNED)?.load().is_ok();
-        let mut map = |name: &str| {
-            ebpf.take_map(name).ok_or_else(|| Error::Failed(format!("the kernel half lacks map \"{name}\"")))
-        };
-        let records = HashMap::try_from(map("records")?).map_err(|e| Error::of(LOADING, &e))?;
-        let hits = PerCpuArray::try_from(map("hits")?).map_err(|e| Error::of(LOADING, &e))?;
+        let mut programs = Programs::load(&[("ns_dev", dev), ("ns_ino", ino)])?;
+        let records = HashMap::try_from(programs.map("records")?).map_err(|e| Error::of(LOADING, &e))?;
+        let hits = PerCpuArray::try_from(programs.map("hits")?).map_err(|e| Error::of(LOADING, &e))?;
         let slots: Vec<Arc<AtomicBool>> = (0..SLOTS).map(|_| Arc::default()).collect();
-        let reader = Arc::new(Reader { records: Mutex::new(records), hits: Mutex::new(hits), slots: slots.clone() });
-        let mut prober = Prober { ebpf, reader, slots, returns };
+        let reader = Arc::new(Reader { records: Mutex::new(records), hits: Mutex::new(hits), probed: Arc::default() });
+        let mut prober = Prober { programs, reader, slots };
         let costs = cost::measure(&mut prober)?;
         Ok((prober, costs))
     }
@@ -93,38 +101,53 @@ impl Prober {
         self.reader.clone()
     }
 
-    /// Probes a function of a process: `start` is its offset in the file, in bytes. Counts and records begin anew.
-    pub(crate) fn attach(&mut self, pid: i32, file: &Path, start: u64, shape: &Shape) -> Result<Probes, Error> {
+    /// A slot that is nobody's.
+    pub(crate) fn slot(&mut self) -> Result<Arc<Slot>, Error> {
         let free = self.slots.iter().position(|s| !s.load(Ordering::Acquire)).ok_or(Error::Full)?;
+        self.slots[free].store(true, Ordering::Release);
+        let taken = self.slots[free].clone();
+        Ok(Arc::new(Slot { number: free as u32, taken, probed: AtomicBool::new(false) }))
+    }
+
+    /// Probes a function of a process: `start` is its offset in the file, in bytes. Counts and records of the slot, which has no probes, begin anew.
+    pub(crate) fn attach(
+        &mut self,
+        slot: Arc<Slot>,
+        pid: i32,
+        file: &Path,
+        start: u64,
+        shape: &Shape,
+    ) -> Result<Probes, Error> {
         let process = u32::try_from(pid).ok().and_then(NonZeroU32::new);
         let process = process.ok_or_else(|| Error::Failed(format!("there is no process {pid}")))?;
-        let slot = free as u32;
-        self.reader.clear(slot)?;
-        self.slots[free].store(true, Ordering::Release);
-        let mut probes = Probes { slot, links: Vec::new(), taken: self.slots[free].clone() };
+        let number = slot.number;
+        self.reader.clear(number)?;
+        slot.probed.store(true, Ordering::Relaxed);
+        let probed = self.reader.probed.clone();
+        probed.fetch_add(1, Ordering::Relaxed);
+        let mut probes = Probes { slot, links: Vec::new(), probed };
+        let at = |place: &Place, more: u64| {
+            (start + place.offset, u64::from(number) | u64::from(place.exit.unwrap_or(0)) << 16 | more)
+        };
+        let (mut left, mut returned) = (Vec::new(), Vec::new());
+        for end in &shape.ends {
+            if end.returns && self.programs.returns {
+                returned.push(at(end, shape.address.wrapping_add(end.offset) << 24));
+            } else {
+                left.push(at(end, cookie(end)));
+            }
+        }
+        let kind = u64::from(shape.loops && shape.whole) << 63 | u64::from(!shape.whole) << 62;
+        let entry = [at(&shape.entry, cookie(&shape.entry) | kind)];
         // Ends first: an entry that is seen must not miss its exit.
-        let end = |e: &Place| if self.returns && e.returns { RETURNED } else { "left" };
-        let ends = shape.ends.iter().map(|e| (end(e), e));
-        for (name, place) in ends.chain([("entered", &shape.entry)]) {
-            let more = match name {
-                RETURNED => shape.address.wrapping_add(place.offset) << 24,
-                "entered" => cookie(place) | u64::from(shape.loops && shape.whole) << 63 | u64::from(!shape.whole) << 62,
-                _ => cookie(place),
-            };
-            let point = UProbeAttachPoint {
-                location: UProbeAttachLocation::AbsoluteOffset(start + place.offset),
-                cookie: Some(u64::from(slot) | u64::from(place.exit.unwrap_or(0)) << 16 | more),
-            };
-            let program = program(&mut self.ebpf, name)?;
-            let link = program
-                .attach(point, file, UProbeScope::OneProcess(process))
-                .and_then(|id| program.take_link(id))
-                .map_err(|e: ProgramError| match Error::of(&format!("probing {}", file.display()), &e) {
-                    // Its files may have gone first.
-                    Error::Failed(_) if !Path::new(&format!("/proc/{pid}/root")).exists() => Error::Ended,
-                    e => e,
-                })?;
-            probes.links.push(link);
+        let all = [(Program::Left, &left[..]), (Program::Returned, &returned), (Program::Entered, &entry)];
+        for (program, places) in all {
+            let links = self.programs.attach(program, process, file, places).map_err(|e| match e {
+                // Its files may have gone first.
+                Error::Failed(_) if !Path::new(&format!("/proc/{pid}/root")).exists() => Error::Ended,
+                e => e,
+            })?;
+            probes.links.extend(links);
         }
         Ok(probes)
     }
@@ -133,7 +156,7 @@ impl Prober {
 impl Reader {
     /// Whether a probe is there, or not quite gone.
     pub(crate) fn probed(&self) -> bool {
-        self.slots.iter().any(|taken| taken.load(Ordering::Acquire))
+        self.probed.load(Ordering::Acquire) > 0
     }
 
     /// Hits of a slot so far, of all threads.
@@ -180,12 +203,6 @@ fn cookie(place: &Place) -> u64 {
         | u64::from(place.exit.is_some()) << 21
         | u64::from(!place.emulated) << 22;
     flags | u64::from(place.above.bytes as u32) << 24 | u64::from(place.only_if.unwrap_or(0)) << 56
-}
-
-fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut UProbe, Error> {
-    let program =
-        ebpf.program_mut(name).ok_or_else(|| Error::Failed(format!("the kernel half lacks program \"{name}\"")))?;
-    program.try_into().map_err(|_| Error::Failed(format!("program \"{name}\" of the kernel half is of another kind")))
 }
 
 /// This process' pid namespace as the kernel half wants it; zeros for the first one.

@@ -1,0 +1,150 @@
+//! Probes of many places of a file at a time, in one process, each with a number that the program gets (a cookie).
+//!
+//! A probe that is attached by `perf_event_open` goes in two steps: first its program, then, a tenth of a second later, the breakpoint, and until then
+//! the probed program pays for hits that nobody counts. These go in one. Kernels have them since 6.6; before 6.10 those for a process saw its
+//! first thread only, which nothing but a try in a program with threads would show: so what is asked for here is what came later, in 6.13.
+
+use crate::{Support, check};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+// From <linux/bpf.h>.
+const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_LINK_CREATE: libc::c_long = 28;
+const BPF_PROG_TYPE_KPROBE: u32 = 2;
+const BPF_TRACE_UPROBE_MULTI: u32 = 48;
+const BPF_TRACE_UPROBE_SESSION: u32 = 57;
+
+/// An instruction of a BPF program, as the kernel has it.
+pub type Instruction = [u8; 8];
+
+/// A part of `union bpf_attr`: to load a program.
+#[repr(C)]
+struct Load {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    attach_type: u32,
+}
+const _: () = assert!(size_of::<Load>() == 72);
+
+/// A part of `union bpf_attr`: to attach it.
+#[repr(C)]
+struct Attach {
+    program: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    path: u64,
+    offsets: u64,
+    counters: u64,
+    cookies: u64,
+    count: u32,
+    more_flags: u32,
+    pid: u32,
+    padding: u32,
+}
+const _: () = assert!(size_of::<Attach>() == 64);
+
+/// Loads a program, under GPL, for [`attach`]. What it names by descriptors has to be open. An error of kind `PermissionDenied` is also how the kernel refuses
+/// a program that it cannot follow.
+pub fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
+    load_as(BPF_TRACE_UPROBE_MULTI, instructions)
+}
+
+fn load_as(attach_type: u32, instructions: &[Instruction]) -> io::Result<OwnedFd> {
+    let attr = Load {
+        kind: BPF_PROG_TYPE_KPROBE,
+        count: u32::try_from(instructions.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        instructions: instructions.as_ptr() as u64,
+        license: c"GPL".as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        kernel_version: 0,
+        flags: 0,
+        name: [0; 16],
+        interface: 0,
+        attach_type,
+    };
+    // SAFETY: the structure is as long as said; what it points to outlives the call and is only read.
+    unsafe { bpf(BPF_PROG_LOAD, &attr) }
+}
+
+/// Attaches a program to places of a file, each given by its offset in bytes and its cookie, wherever this process has mapped it. The probes go when what
+/// is returned is closed: out of the process at once, while the call takes some tenths of a second.
+pub fn attach(program: BorrowedFd<'_>, file: &Path, places: &[(u64, u64)], pid: i32) -> io::Result<OwnedFd> {
+    let path = CString::new(file.as_os_str().as_bytes())?;
+    let (offsets, cookies): (Vec<u64>, Vec<u64>) = places.iter().copied().unzip();
+    let attr = Attach {
+        program: program.as_raw_fd() as u32,
+        target: 0,
+        attach_type: BPF_TRACE_UPROBE_MULTI,
+        flags: 0,
+        path: path.as_ptr() as u64,
+        offsets: offsets.as_ptr() as u64,
+        counters: 0,
+        cookies: cookies.as_ptr() as u64,
+        count: u32::try_from(places.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        more_flags: 0,
+        pid: u32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?,
+        padding: 0,
+    };
+    // SAFETY: as above; both lists are as long as said.
+    unsafe { bpf(BPF_LINK_CREATE, &attr) }
+}
+
+/// Whether programs can be loaded for that by this process, and for a process mean all its threads.
+pub fn probe() -> Support {
+    // r0 = 0; exit
+    let nothing: [Instruction; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+    match load_as(BPF_TRACE_UPROBE_SESSION, &nothing) {
+        Ok(_) => Support::Yes,
+        Err(e) => Support::No(format!("uprobes, many at a time: {e}; from Linux 6.13 on, with CAP_BPF and CAP_PERFMON")),
+    }
+}
+
+/// # Safety
+/// `T` is laid out as the command has it, and what it points to outlives the call.
+unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
+    // SAFETY: the kernel reads as many bytes as said.
+    let fd = check(unsafe { libc::syscall(libc::SYS_bpf, command, attr as *const T, size_of::<T>()) })?;
+    // SAFETY: a new descriptor, nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_place_of_this_program_is_probed() {
+        if let Support::No(why) = probe() {
+            println!("SKIP: needs {why}");
+            return;
+        }
+        let program = load(&[[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]]).expect("a program");
+        let me = std::process::id() as i32;
+        // Of a file that nobody has mapped.
+        let file = std::env::temp_dir().join(format!("orbit-uprobes-{me}"));
+        std::fs::write(&file, [0x90u8; 64]).expect("a file");
+        let link = attach(program.as_fd(), &file, &[(0, 1), (7, 2)], me);
+        let missing = attach(program.as_fd(), Path::new("/none"), &[(0, 1)], me);
+        std::fs::remove_file(&file).expect("it is there");
+        assert!(link.is_ok(), "{link:?}");
+        assert_eq!(missing.expect_err("no file").kind(), io::ErrorKind::NotFound);
+        assert!(load(&[[0xff; 8]]).is_err());
+    }
+}
