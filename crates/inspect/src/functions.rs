@@ -158,7 +158,7 @@ pub fn find(pid: i32, maps: &Maps, wanted: &Wanted) -> Result<Function, Missing>
         let found = match wanted.address() {
             Some(at) => Module::load(pid, m, &room).and_then(|module| {
                 let (start, size) = module.function(at)?;
-                Some((format!("{}+{start:#x}", m.path.rsplit('/').next().unwrap_or_default()), start, size))
+                Some((name(m, start), start, size))
             }),
             None => by_name(pid, m, &room, &wanted.name, &mut missing),
         };
@@ -172,6 +172,20 @@ pub fn find(pid: i32, maps: &Maps, wanted: &Wanted) -> Result<Function, Missing>
         }
     }
     Err(missing)
+}
+
+/// The function that holds an address of a process, by its unwind tables; nothing if they do not say. Takes some milliseconds for a large program.
+pub fn at(pid: i32, maps: &Maps, address: u64) -> Option<Function> {
+    let m = maps.at(address).filter(|m| m.exec && m.ino != 0)?;
+    let room = Room::of(MAX_TABLE);
+    let module = Module::load(pid, m, &room)?;
+    let (start, size) = module.function(module.linked(m, address)?)?;
+    place(pid, maps, m, &room, name(m, start), start, size)
+}
+
+/// What a nameless function is called.
+fn name(m: &Mapping, start: u64) -> String {
+    format!("{}+{start:#x}", m.path.rsplit('/').next().unwrap_or_default())
 }
 
 /// A function's name, address as linked, and size.

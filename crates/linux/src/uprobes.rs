@@ -111,7 +111,9 @@ pub fn probe() -> Support {
     let nothing: [Instruction; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
     match load_as(BPF_TRACE_UPROBE_SESSION, &nothing) {
         Ok(_) => Support::Yes,
-        Err(e) => Support::No(format!("uprobes, many at a time: {e}; from Linux 6.13 on, with CAP_BPF and CAP_PERFMON")),
+        Err(e) => {
+            Support::No(format!("uprobes, many at a time: {e}; from Linux 6.13 on, with CAP_BPF and CAP_PERFMON"))
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //        20        it goes to that exit only where a condition holds, that of bits 56 to 59, as jump instructions number them
 //        21        there is such an exit: of an entry, which may be both
 //        22        the kernel does not run this instruction itself
+//        23        of an entry: return addresses are to be noted
 //        24 to 55  how many bytes above that pointer the return address lies, signed
 //        62        of an entry: not all exits are known, so that an activation is open says nothing, and each entry begins a new one
 //        63        of an entry: the function jumps back to its first instruction, so passing the entry at an open activation's depth is none
@@ -29,6 +30,7 @@ typedef __u32 u32;
 
 #define MAX_SLOTS 256
 #define MAX_THREADS 8192
+#define MAX_CALLERS 8192
 #define EXITS 8
 
 // The few fields of the kernel's own structures that are read.
@@ -88,6 +90,16 @@ struct {
 // The watcher's pid namespace; 0: the first one, whose numbers need no translation.
 const volatile u64 ns_dev, ns_ino;
 
+struct caller { u64 back; u64 slot; };
+
+// Where outermost activations were to return to.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_CALLERS);
+	__type(key, struct caller);
+	__type(value, u32);
+} callers SEC(".maps");
+
 static __always_inline u32 thread(void)
 {
 	if (!ns_ino)
@@ -102,6 +114,7 @@ static __always_inline u32 thread(void)
 #define CONDITIONAL (1UL << 20)
 #define LEADS_OUT (1UL << 21)
 #define STEPPED (1UL << 22)
+#define NOTE_CALLERS (1UL << 23)
 #define UNKNOWN_EXITS (1UL << 62)
 #define LOOPS (1UL << 63)
 
@@ -191,6 +204,13 @@ int entered(struct pt_regs *at)
 		return 0;
 	if (bpf_probe_read_user(&r->back, sizeof(r->back), (void *)sp))
 		r->back = 0;
+	if (cookie & NOTE_CALLERS) {
+		struct caller caller = { .back = r->back, .slot = key.slot };
+		u32 once = 1;
+		// Where there is no room for more, those are not probed.
+		if (!bpf_map_lookup_elem(&callers, &caller))
+			bpf_map_update_elem(&callers, &caller, &once, BPF_NOEXIST);
+	}
 	struct task_struct *me = bpf_get_current_task_btf();
 	r->run = me->se.sum_exec_runtime;
 	r->switches = me->nvcsw + me->nivcsw;

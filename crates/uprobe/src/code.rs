@@ -7,9 +7,11 @@
 //! none. Refuses: functions of unknown length, and more exits than [`EXITS`]. An indirect jump without a table may be a `switch` or a
 //! tail call, and a conditional jump out of the function is taken now and then: they are no exits, so an execution that ends by one is not measured.
 
+mod behind;
 mod posts;
 
 use crate::EXITS;
+pub use behind::behind;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 pub use posts::Above;
 use posts::Exits;
@@ -64,6 +66,13 @@ pub struct Shape {
     pub whole: bool,
     /// It jumps back to its first instruction, so passing the entry need not be an entry.
     pub loops: bool,
+}
+
+impl Shape {
+    /// Whether the kernel has to step one of its ends.
+    pub fn stepped(&self) -> bool {
+        self.ends.iter().any(|e| !e.emulated)
+    }
 }
 
 /// The shape of a function with this code, which begins at this address of the program. `code` may be just the first bytes if the length
@@ -131,9 +140,19 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// The walk; nothing if exits may be missing. And whether the function may be left by a jump that is no exit: one that is taken now and then, or
+    /// The walk if no exits are missing. And whether the function may be left by a jump that is no exit: one that is taken now and then, or
     /// whose target is not known.
     fn of(code: &'a [u8], address: u64, memory: Read<'_>) -> Option<(Walk<'a>, bool)> {
+        let (mut walk, unknown) = Walk::along(code, address, memory)?;
+        walk.rest(unknown)?;
+        let now_and_then =
+            |i: &Instruction| i.flow_control() == FlowControl::ConditionalBranch && walk.inside(i).is_none();
+        let others = unknown || walk.reached.values().any(now_and_then);
+        Some((walk, others))
+    }
+
+    /// The walk, and whether it lacks the target of an indirect jump; nothing if what is reached is not understood.
+    fn along(code: &'a [u8], address: u64, memory: Read<'_>) -> Option<(Walk<'a>, bool)> {
         let mut walk = Walk {
             code,
             address,
@@ -156,13 +175,7 @@ impl<'a> Walk<'a> {
             walk.strange.extend(&cases);
             walk.follow(cases)?;
         }
-        walk.rest(unknown)?;
-        let size = code.len() as u64;
-        let now_and_then = |i: &Instruction| {
-            i.flow_control() == FlowControl::ConditionalBranch && walk.target(i).is_none_or(|t| t >= size)
-        };
-        let others = unknown || walk.reached.values().any(now_and_then);
-        Some((walk, others))
+        Some((walk, unknown))
     }
 
     /// The exits: returns, and jumps out of the function.
@@ -416,9 +429,13 @@ mod tests {
         assert_eq!((s.exits, &s.ends[..]), (3, &[post(3, 0, 5), jump, post(7, 2, 8)][..]));
         // Calls lead up to these. repz ret; ret 8; retw: one is plain
         let call = [0xe8, 0, 1, 0, 0];
-        let code = [&[0x74, 0x07][..], &call, &[0xf3, 0xc3, 0x74, 0x08], &call, &[0xc2, 8, 0], &call, &[0x66, 0xc3]].concat();
+        let code =
+            [&[0x74, 0x07][..], &call, &[0xf3, 0xc3, 0x74, 0x08], &call, &[0xc2, 8, 0], &call, &[0x66, 0xc3]].concat();
         let ends = plain(&code, true).ends;
-        assert_eq!(ends.iter().map(|e| (e.offset, e.returns)).collect::<Vec<_>>(), [(7, true), (16, false), (24, false)]);
+        assert_eq!(
+            ends.iter().map(|e| (e.offset, e.returns)).collect::<Vec<_>>(),
+            [(7, true), (16, false), (24, false)]
+        );
     }
 
     #[test]

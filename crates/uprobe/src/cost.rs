@@ -5,10 +5,10 @@
 //! kernel looks through each process that once was when it takes a probe of a file away that the process maps too (libc), and cannot while
 //! whoever takes it away is being killed: it then keeps the probe for good and says so in its log.
 
-use crate::Error;
 use crate::code::{Place, Shape};
 use crate::prober::{Prober, Probes};
 use crate::table::Hits;
+use crate::{Error, Target};
 use orbit_linux::process::{self, RawChild};
 use orbit_linux::signals::Blocked;
 use orbit_linux::{pidfd, socket};
@@ -78,12 +78,6 @@ impl Costs {
         let cheap = (hits.exits + hits.passes).saturating_sub(hits.stepped);
         hits.entries as f64 * self.at(shape.entry) + cheap as f64 * self.emulated + hits.stepped as f64 * dear
     }
-
-    /// What a hit may be expected to cost of which nothing is known yet: each end is passed as often as any other.
-    pub fn expected(&self, shape: &Shape) -> f64 {
-        let ends = shape.ends.iter().map(|e| self.at(*e)).sum::<f64>() / shape.ends.len().max(1) as f64;
-        (self.at(shape.entry) + ends) / if shape.ends.is_empty() { 1.0 } else { 2.0 }
-    }
 }
 
 pub(crate) fn measure(prober: &mut Prober) -> Result<Costs, Error> {
@@ -96,8 +90,9 @@ pub(crate) fn measure(prober: &mut Prober) -> Result<Costs, Error> {
             place(address).ok_or_else(|| Error::Failed("this program's own file is not in its memory map".into()))?;
         let shape = Shape { address, entry, ends, ..Shape::default() };
         let plain = subject.least(n)?;
+        let target = Target { pid: subject.pid, file, start: offset, shape, callers: false };
         let slot = prober.slot()?;
-        all.push(prober.attach(slot, subject.pid, &file, offset, &shape)?);
+        all.push(prober.attach(slot, &target, &[], true)?);
         Ok::<f64, Error>((subject.least(n)? - plain).max(1.0))
     };
     let begin = Place { emulated: true, ..Place::default() };

@@ -7,6 +7,7 @@
 //! the caller but [`Duty::settle`], for as long as it is told. The bound holds for the time since the start, but for what is spent in advance
 //! ([`ADVANCE`]) and what a delay of this thread costs, which is paid back before the next window.
 
+use crate::callers::{Behind, Callers, numbered};
 use crate::code::Shape;
 use crate::prober::{Prober, Probes, Reader, Slot};
 use crate::{Costs, Error, Hits, Record};
@@ -38,6 +39,8 @@ pub struct Target {
     pub start: u64,
     /// Where to probe.
     pub shape: Shape,
+    /// Whoever watches it says where its callers go on ([`Duty::returned`]), so that the kernel need not step its returns.
+    pub callers: bool,
 }
 
 /// Whether there are probes.
@@ -62,6 +65,8 @@ pub struct Tally {
     pub attached: bool,
     /// Windows so far: with each the records begin anew.
     pub windows: u64,
+    /// Return addresses of which nobody has said yet where it is seen that it returned there.
+    pub callers: Vec<u64>,
     /// Why it cannot be probed, if so.
     pub error: Option<Error>,
     /// Where this or the last window counts.
@@ -79,6 +84,7 @@ struct Shared {
 enum Job {
     Watch(u64, Target),
     Leave(u64),
+    Returned(u64, u64, Option<Behind>),
     /// Says that all before was done.
     Done(Sender<()>),
 }
@@ -128,6 +134,12 @@ impl Duty {
         // Without the thread there are no probes, and the state says so.
         let _ = self.to.send(Job::Watch(id, target));
         id
+    }
+
+    /// Says where it is seen that a function has returned to this address ([`Tally::callers`]); nothing if that cannot be seen there.
+    pub fn returned(&self, id: u64, back: u64, behind: Option<Behind>) {
+        // As above.
+        let _ = self.to.send(Job::Returned(id, back, behind));
     }
 
     /// Takes its probes away; its account so far.
@@ -180,6 +192,9 @@ impl Duty {
 struct Account {
     target: Target,
     probes: Option<Probes>,
+    callers: Callers,
+    /// The function's returns are among what is probed, though the kernel steps them.
+    steps: bool,
     /// They go once the tally says so: what they wrote down stands still then.
     leaving: Option<Probes>,
     /// Hits of earlier windows.
@@ -188,6 +203,8 @@ struct Account {
     rate: f64,
     began: Instant,
     swept: Instant,
+    /// When its callers were listed last.
+    listed: Instant,
     failed: bool,
 }
 
@@ -218,11 +235,14 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
                 let account = Account {
                     target,
                     probes: None,
+                    callers: Callers::default(),
+                    steps: false,
                     leaving: None,
                     before: Hits::default(),
                     rate: 0.0,
                     began: now,
                     swept: now,
+                    listed: now,
                     failed: false,
                 };
                 accounts.insert(id, account);
@@ -230,6 +250,14 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
             Ok(Job::Leave(id)) => {
                 if let Some(p) = accounts.remove(&id).and_then(|a| a.probes) {
                     p.away();
+                }
+            }
+            Ok(Job::Returned(id, back, behind)) => {
+                if let Some(a) = accounts.get_mut(&id) {
+                    a.returned(&mut prober, back, behind);
+                }
+                if let Some(t) = lock(shared).tallies.get_mut(&id) {
+                    t.callers.retain(|known| *known != back);
                 }
             }
             Ok(Job::Done(done)) => {
@@ -271,6 +299,30 @@ impl Drop for End<'_> {
 }
 
 impl Account {
+    /// The callers that were seen, of which nothing is known yet.
+    fn list(&mut self, reader: &Reader, slot: u32) -> Vec<u64> {
+        self.listed = Instant::now();
+        let wanted = !self.steps && self.target.shape.stepped();
+        if wanted { self.callers.unknown(reader.callers(slot)) } else { Vec::new() }
+    }
+
+    /// Where it is seen that the function has returned to this address; in this window too, if there is one.
+    fn returned(&mut self, prober: &mut Prober, back: u64, behind: Option<Behind>) {
+        if !self.callers.add(back, behind.clone()) {
+            return;
+        }
+        let Some(probes) = self.probes.as_mut().filter(|_| !self.steps) else { return };
+        let t = &self.target;
+        let more = behind
+            .filter(|_| !self.callers.step())
+            .is_some_and(|b| prober.attach_behind(probes, t, &b.file, &[numbered(b.place, &t.shape)]).is_ok());
+        if !more {
+            self.callers.fail();
+            // Where that fails too, these executions are not seen to end.
+            self.steps = prober.attach_ends(probes, t, |end| !end.emulated).is_ok();
+        }
+    }
+
     /// Looks at the account; answers when to look again at the latest.
     fn look(
         &mut self,
@@ -295,6 +347,9 @@ impl Account {
                 let lives = |tid| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
                 reader.retain(p.slot.number, lives);
             }
+            if self.listed.elapsed() > LOOKS.1 {
+                tally.callers = self.list(reader, p.slot.number);
+            }
         }
         tally.hits = self.before.and(hits);
         tally.spent = costs.of(&self.target.shape, tally.hits);
@@ -304,6 +359,7 @@ impl Account {
             && let Some(probes) = self.probes.take()
         {
             tally.attached = false;
+            tally.callers = self.list(reader, probes.slot.number);
             self.leaving = Some(probes);
         } else if self.probes.is_none()
             && credit >= LEAST.max(price.min(1.0) * WINDOW.as_nanos() as f64)
@@ -311,8 +367,10 @@ impl Account {
         {
             self.before = tally.hits;
             let t = &self.target;
+            self.steps = !t.callers || self.callers.step();
+            let places = if self.steps { Vec::new() } else { self.callers.places(&t.shape) };
             let slot = tally.slot.clone().map_or_else(|| prober.slot(), Ok);
-            match slot.and_then(|slot| prober.attach(slot, t.pid, &t.file, t.start, &t.shape)) {
+            match slot.and_then(|slot| prober.attach(slot, t, &places, self.steps)) {
                 Ok(p) => {
                     tally.attached = true;
                     tally.windows += 1;
@@ -344,7 +402,8 @@ mod tests {
     #[test]
     fn without_probes_nothing_blocks_and_the_state_says_why() {
         let mut duty = Duty::start(Some(0.02));
-        let id = duty.watch(Target { pid: -1, file: "/none".into(), start: 0, shape: Shape::default() });
+        let id =
+            duty.watch(Target { pid: -1, file: "/none".into(), start: 0, shape: Shape::default(), callers: false });
         let start = Instant::now();
         loop {
             match (duty.state(), duty.tally(id).and_then(|t| t.error)) {

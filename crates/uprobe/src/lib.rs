@@ -12,6 +12,7 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("orbit-uprobe knows the instructions of x86_64 only");
 
+mod callers;
 pub mod code;
 mod cost;
 mod duty;
@@ -20,6 +21,7 @@ mod prober;
 mod programs;
 mod table;
 
+pub use callers::Behind;
 pub use cost::Costs;
 pub use duty::{Duty, State, Tally, Target};
 pub use error::Error;

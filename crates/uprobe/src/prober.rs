@@ -2,10 +2,10 @@
 //!
 //! Owns: which slots are taken. Promises: a slot is given out anew only once its last probe is gone and nobody reads it any more ([`Slot`]).
 
-use crate::code::{Place, Shape};
+use crate::code::Place;
 use crate::programs::{LOADING, Link, Program, Programs};
-use crate::table::{Hits, Key, Record, SLOTS};
-use crate::{Costs, Error, cost};
+use crate::table::{Caller, Hits, Key, Record, SLOTS};
+use crate::{Costs, Error, Target, cost};
 use aya::maps::{HashMap, MapData, PerCpuArray};
 use orbit_linux::procfs;
 use std::num::NonZeroU32;
@@ -25,6 +25,7 @@ pub(crate) struct Prober {
 pub(crate) struct Reader {
     records: Mutex<HashMap<MapData, Key, Record>>,
     hits: Mutex<PerCpuArray<MapData, Hits>>,
+    callers: Mutex<HashMap<MapData, Caller, u32>>,
     /// How many [`Probes`] there are.
     probed: Arc<AtomicUsize>,
 }
@@ -90,8 +91,14 @@ impl Prober {
         let mut programs = Programs::load(&[("ns_dev", dev), ("ns_ino", ino)])?;
         let records = HashMap::try_from(programs.map("records")?).map_err(|e| Error::of(LOADING, &e))?;
         let hits = PerCpuArray::try_from(programs.map("hits")?).map_err(|e| Error::of(LOADING, &e))?;
+        let callers = HashMap::try_from(programs.map("callers")?).map_err(|e| Error::of(LOADING, &e))?;
         let slots: Vec<Arc<AtomicBool>> = (0..SLOTS).map(|_| Arc::default()).collect();
-        let reader = Arc::new(Reader { records: Mutex::new(records), hits: Mutex::new(hits), probed: Arc::default() });
+        let reader = Arc::new(Reader {
+            records: Mutex::new(records),
+            hits: Mutex::new(hits),
+            callers: Mutex::new(callers),
+            probed: Arc::default(),
+        });
         let mut prober = Prober { programs, reader, slots };
         let costs = cost::measure(&mut prober)?;
         Ok((prober, costs))
@@ -106,50 +113,91 @@ impl Prober {
         let free = self.slots.iter().position(|s| !s.load(Ordering::Acquire)).ok_or(Error::Full)?;
         self.slots[free].store(true, Ordering::Release);
         let taken = self.slots[free].clone();
+        self.reader.forget_callers(free as u32);
         Ok(Arc::new(Slot { number: free as u32, taken, probed: AtomicBool::new(false) }))
     }
 
-    /// Probes a function of a process: `start` is its offset in the file, in bytes. Counts and records of the slot, which has no probes, begin anew.
+    /// Probes a function of a process. Counts and records of the slot, which has no probes, begin anew. Callers' places are probed too, by the file; where
+    /// `step` says so, also those that the kernel steps.
     pub(crate) fn attach(
         &mut self,
         slot: Arc<Slot>,
-        pid: i32,
-        file: &Path,
-        start: u64,
-        shape: &Shape,
+        target: &Target,
+        callers: &[(&Path, Vec<Place>)],
+        step: bool,
     ) -> Result<Probes, Error> {
-        let process = u32::try_from(pid).ok().and_then(NonZeroU32::new);
-        let process = process.ok_or_else(|| Error::Failed(format!("there is no process {pid}")))?;
-        let number = slot.number;
-        self.reader.clear(number)?;
+        self.reader.clear(slot.number)?;
         slot.probed.store(true, Ordering::Relaxed);
         let probed = self.reader.probed.clone();
         probed.fetch_add(1, Ordering::Relaxed);
         let mut probes = Probes { slot, links: Vec::new(), probed };
-        let at = |place: &Place, more: u64| {
-            (start + place.offset, u64::from(number) | u64::from(place.exit.unwrap_or(0)) << 16 | more)
-        };
+        // Ends first: an entry that is seen must not miss its exit.
+        self.attach_ends(&mut probes, target, |end| step || end.emulated)?;
+        for (file, places) in callers {
+            self.attach_behind(&mut probes, target, file, places)?;
+        }
+        let shape = &target.shape;
+        let kind = u64::from(shape.loops && shape.whole) << 63
+            | u64::from(!shape.whole) << 62
+            | u64::from(target.callers && !step && shape.stepped()) << 23;
+        let entry = [at(&probes, target.start, &shape.entry, cookie(&shape.entry) | kind)];
+        self.link(&mut probes, target, Program::Entered, &target.file, &entry)?;
+        Ok(probes)
+    }
+
+    /// Probes more ends of a function.
+    pub(crate) fn attach_ends(
+        &mut self,
+        probes: &mut Probes,
+        target: &Target,
+        which: impl Fn(&Place) -> bool,
+    ) -> Result<(), Error> {
         let (mut left, mut returned) = (Vec::new(), Vec::new());
-        for end in &shape.ends {
+        for end in target.shape.ends.iter().filter(|e| which(e)) {
             if end.returns && self.programs.returns {
-                returned.push(at(end, shape.address.wrapping_add(end.offset) << 24));
+                let address = target.shape.address.wrapping_add(end.offset);
+                returned.push(at(probes, target.start, end, address << 24));
             } else {
-                left.push(at(end, cookie(end)));
+                left.push(at(probes, target.start, end, cookie(end)));
             }
         }
-        let kind = u64::from(shape.loops && shape.whole) << 63 | u64::from(!shape.whole) << 62;
-        let entry = [at(&shape.entry, cookie(&shape.entry) | kind)];
-        // Ends first: an entry that is seen must not miss its exit.
-        let all = [(Program::Left, &left[..]), (Program::Returned, &returned), (Program::Entered, &entry)];
-        for (program, places) in all {
-            let links = self.programs.attach(program, process, file, places).map_err(|e| match e {
-                // Its files may have gone first.
-                Error::Failed(_) if !Path::new(&format!("/proc/{pid}/root")).exists() => Error::Ended,
-                e => e,
-            })?;
-            probes.links.extend(links);
+        self.link(probes, target, Program::Left, &target.file, &left)?;
+        self.link(probes, target, Program::Returned, &target.file, &returned)
+    }
+
+    /// Probes places behind calls of a function, by their offset in a file.
+    pub(crate) fn attach_behind(
+        &mut self,
+        probes: &mut Probes,
+        target: &Target,
+        file: &Path,
+        places: &[Place],
+    ) -> Result<(), Error> {
+        let places: Vec<(u64, u64)> = places.iter().map(|p| at(probes, 0, p, cookie(p))).collect();
+        self.link(probes, target, Program::Left, file, &places)
+    }
+
+    fn link(
+        &mut self,
+        probes: &mut Probes,
+        target: &Target,
+        program: Program,
+        file: &Path,
+        places: &[(u64, u64)],
+    ) -> Result<(), Error> {
+        if places.is_empty() {
+            return Ok(());
         }
-        Ok(probes)
+        let pid = target.pid;
+        let process = u32::try_from(pid).ok().and_then(NonZeroU32::new);
+        let process = process.ok_or_else(|| Error::Failed(format!("there is no process {pid}")))?;
+        let links = self.programs.attach(program, process, file, places).map_err(|e| match e {
+            // Its files may have gone first.
+            Error::Failed(_) if !Path::new(&format!("/proc/{pid}/root")).exists() => Error::Ended,
+            e => e,
+        })?;
+        probes.links.extend(links);
+        Ok(())
     }
 }
 
@@ -176,6 +224,21 @@ impl Reader {
         records.get(&Key { tid: tid as u32, slot }, 0).ok()
     }
 
+    /// Where outermost activations of a slot's function were to return to, as far as that was noted.
+    pub(crate) fn callers(&self, slot: u32) -> Vec<u64> {
+        let callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        callers.keys().filter_map(Result::ok).filter(|c| c.slot == u64::from(slot)).map(|c| c.back).collect()
+    }
+
+    fn forget_callers(&self, slot: u32) {
+        let gone = self.callers(slot);
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        for back in gone {
+            // As above.
+            let _ = callers.remove(&Caller { back, slot: slot.into() });
+        }
+    }
+
     /// Forgets the threads of a slot for which `keep` is false.
     pub(crate) fn retain(&self, slot: u32, keep: impl Fn(i32) -> bool) {
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
@@ -194,6 +257,11 @@ impl Reader {
         let mut hits = self.hits.lock().unwrap_or_else(PoisonError::into_inner);
         hits.set(slot, none, 0).map_err(|e| Error::of(clearing, &e))
     }
+}
+
+/// A place's offset in its file, and its cookie, of which `more` is known.
+fn at(probes: &Probes, start: u64, place: &Place, more: u64) -> (u64, u64) {
+    (start + place.offset, u64::from(probes.slot.number) | u64::from(place.exit.unwrap_or(0)) << 16 | more)
 }
 
 /// What the kernel half has to know of a place, beside slot and exit.

@@ -17,6 +17,14 @@ pub(crate) struct Key {
     pub(crate) slot: u32,
 }
 
+/// Where an activation of a slot's function was to return to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Caller {
+    pub(crate) back: u64,
+    pub(crate) slot: u64,
+}
+
 /// What one thread did in one function. It is written while it is read, so fields may be of two moments.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +87,8 @@ impl Hits {
 
 // SAFETY: integers without padding: every bit pattern is a value.
 unsafe impl aya::Pod for Key {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Caller {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Record {}
 // SAFETY: as above.

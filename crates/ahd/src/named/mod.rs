@@ -21,8 +21,8 @@ use orbit_inspect::functions::{self, Function, Missing, Wanted};
 use orbit_inspect::stacks::Frame;
 use orbit_inspect::waits::Ends;
 use orbit_inspect::{Maps, Memory};
-use orbit_uprobe::code::shape;
-use orbit_uprobe::{Duty, Error, State, Target};
+use orbit_uprobe::code::{self, Place, shape};
+use orbit_uprobe::{Behind, Duty, Error, State, Target};
 use spot::Spot;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -34,8 +34,19 @@ const SEARCH_EVERY: Duration = Duration::from_millis(600);
 /// A function that is in no process after this time, and so many searches, is told to be missing: looks may be far apart at first.
 const MISSING: Duration = Duration::from_secs(2);
 const SEARCHES: u32 = 4;
+/// Callers of a function that are looked at in one tick.
+const CALLERS_A_TICK: usize = 4;
 /// Stacks of waiting threads taken in one tick.
 const WAITING_A_TICK: usize = 16;
+
+/// Where a function of a process is seen to have returned to this address; nothing if it cannot be.
+fn behind(pid: i32, back: u64) -> Option<Behind> {
+    // The call lies before it, and may be the last instruction of a function.
+    let caller = functions::at(pid, &Maps::of(pid).ok()?, back.checked_sub(1)?).filter(|f| f.size != 0)?;
+    let memory = Memory::of(pid);
+    let place = code::behind(&caller.code, caller.address, back, &|at, len| memory.vec(at, len))?;
+    Some(Behind { file: caller.file, place: Place { offset: caller.offset + place.offset, ..place } })
+}
 
 /// A section by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +147,8 @@ impl Sections {
         let memory = Memory::of(key.0);
         let read = |at: u64, len: usize| memory.vec(at, len);
         let shape = shape(&function.code, function.size != 0, function.address, &read);
-        let target = Target { pid: key.0, file: function.file.clone(), start: function.offset, shape: shape.clone() };
+        let (file, start) = (function.file.clone(), function.offset);
+        let target = Target { pid: key.0, file, start, shape: shape.clone(), callers: true };
         let duty = self.duty.as_mut().map(|d| d.watch(target));
         let history = History::new(window);
         self.spots.insert(key, Spot { function, shape, duty, cpu: 0, history, executions: 0, seen: BTreeMap::new() });
@@ -316,6 +328,10 @@ impl Ahd {
                 }
             }
             spot.seen.retain(|tid, _| p.threads.contains_key(tid));
+            // Some of many a look: a large file takes milliseconds.
+            for back in tally.callers.into_iter().take(CALLERS_A_TICK) {
+                duty.returned(id, back, behind(*pid, back));
+            }
         }
     }
 

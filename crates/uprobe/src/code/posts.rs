@@ -103,7 +103,7 @@ impl<'a> Exits<'a> {
                 let mut ways = next.iter().flatten().map(|n| self.tails.get(n).copied().flatten());
                 let first = ways.next().flatten();
                 let same = ways.all(|way| way == first);
-                let above = first.filter(|_| same).and_then(|after| self.ahead_of(&i, after));
+                let above = first.filter(|_| same).and_then(|after| ahead_of(&mut self.info, &i, after));
                 self.tails.insert(at, above);
             } else {
                 // Met again on the way, it is in a loop.
@@ -114,37 +114,6 @@ impl<'a> Exits<'a> {
             }
         }
         self.tails[&at]
-    }
-
-    /// Where the return address lies before an instruction, from where it lies after it.
-    fn ahead_of(&mut self, i: &Instruction, after: Above) -> Option<Above> {
-        let Above { frame, bytes } = after;
-        let by = |frame: bool, more: i64| Some(Above { frame, bytes: i32::try_from(i64::from(bytes) + more).ok()? });
-        let is = |n: u32, register| i.op_kind(n) == OpKind::Register && i.op_register(n) == register;
-        let value = |n: u32| i.try_immediate(n).ok().map(|v| v as i64);
-        if frame {
-            return (!self.writes(i, Register::RBP)).then_some(after);
-        }
-        match i.mnemonic() {
-            Mnemonic::Push if i.op0_kind() != OpKind::Register || i.op0_register().size() == 8 => by(false, -8),
-            Mnemonic::Pop if !is(0, Register::RSP) && i.op0_register().size() == 8 => by(false, 8),
-            Mnemonic::Add if is(0, Register::RSP) => by(false, value(1)?),
-            Mnemonic::Sub if is(0, Register::RSP) => by(false, value(1)?.checked_neg()?),
-            Mnemonic::Mov if is(0, Register::RSP) && is(1, Register::RBP) => by(true, 0),
-            Mnemonic::Leave => by(true, 8),
-            Mnemonic::Lea if is(0, Register::RSP) && i.memory_index() == Register::None => match i.memory_base() {
-                Register::RSP => by(false, i.memory_displacement64() as i64),
-                Register::RBP => by(true, i.memory_displacement64() as i64),
-                _ => None,
-            },
-            _ => (!self.writes(i, Register::RSP)).then_some(after),
-        }
-    }
-
-    fn writes(&mut self, i: &Instruction, register: Register) -> bool {
-        let reads = |access| matches!(access, OpAccess::None | OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess);
-        let used = self.info.info(i).used_registers().iter();
-        used.clone().any(|u| u.register().full_register() == register && !reads(u.access()))
     }
 
     /// Whether the control flow may come by here again, as far as is looked.
@@ -168,6 +137,37 @@ impl<'a> Exits<'a> {
         }
         false
     }
+}
+
+/// Where the return address lies before an instruction, from where it lies after it.
+pub(super) fn ahead_of(info: &mut InstructionInfoFactory, i: &Instruction, after: Above) -> Option<Above> {
+    let Above { frame, bytes } = after;
+    let by = |frame: bool, more: i64| Some(Above { frame, bytes: i32::try_from(i64::from(bytes) + more).ok()? });
+    let is = |n: u32, register| i.op_kind(n) == OpKind::Register && i.op_register(n) == register;
+    let value = |n: u32| i.try_immediate(n).ok().map(|v| v as i64);
+    if frame {
+        return (!writes(info, i, Register::RBP)).then_some(after);
+    }
+    match i.mnemonic() {
+        Mnemonic::Push if i.op0_kind() != OpKind::Register || i.op0_register().size() == 8 => by(false, -8),
+        Mnemonic::Pop if !is(0, Register::RSP) && i.op0_register().size() == 8 => by(false, 8),
+        Mnemonic::Add if is(0, Register::RSP) => by(false, value(1)?),
+        Mnemonic::Sub if is(0, Register::RSP) => by(false, value(1)?.checked_neg()?),
+        Mnemonic::Mov if is(0, Register::RSP) && is(1, Register::RBP) => by(true, 0),
+        Mnemonic::Leave => by(true, 8),
+        Mnemonic::Lea if is(0, Register::RSP) && i.memory_index() == Register::None => match i.memory_base() {
+            Register::RSP => by(false, i.memory_displacement64() as i64),
+            Register::RBP => by(true, i.memory_displacement64() as i64),
+            _ => None,
+        },
+        _ => (!writes(info, i, Register::RSP)).then_some(after),
+    }
+}
+
+fn writes(info: &mut InstructionInfoFactory, i: &Instruction, register: Register) -> bool {
+    let reads = |access| matches!(access, OpAccess::None | OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess);
+    let used = info.info(i).used_registers();
+    used.iter().any(|u| u.register().full_register() == register && !reads(u.access()))
 }
 
 /// Adds a post, once: where both ways of a jump lead to the exit, without a condition.

@@ -68,7 +68,7 @@ impl Program {
     pub fn target(&self) -> Target {
         // Neither program has a `switch`.
         let shape = shape(&self.code, true, self.address, &|_, _| Vec::new());
-        Target { pid: self.pid(), file: self.file.clone(), start: self.start, shape }
+        Target { pid: self.pid(), file: self.file.clone(), start: self.start, shape, callers: false }
     }
 
     /// Has it call the function so often in this way, and waits until it has.

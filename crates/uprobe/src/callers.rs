@@ -1,0 +1,70 @@
+//! Who calls a function, and where it is seen there that it has returned.
+//!
+//! Owns: what is known of the callers of one function in one process. The kernel half notes return addresses; whoever watches says where to
+//! probe behind each ([`crate::code::behind`]); until then executions from there are not seen to end. If there is nowhere for one of them, or
+//! there are too many, the function's own returns are stepped instead.
+
+use crate::code::{Place, Shape};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Callers of a function whose places are probed: with more it is cheaper to step.
+const MOST: usize = 64;
+
+/// Where it is seen that a function has returned to a caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// A name of the caller's file that this process can open.
+    pub file: PathBuf,
+    /// The place, by its offset in that file.
+    pub place: Place,
+}
+
+/// The callers of a function.
+#[derive(Debug, Default)]
+pub(crate) struct Callers {
+    /// By return address; nothing where it cannot be seen.
+    known: BTreeMap<u64, Option<Behind>>,
+    unknown: bool,
+}
+
+impl Callers {
+    /// Whether the function's own returns have to be stepped.
+    pub(crate) fn step(&self) -> bool {
+        self.unknown || self.known.len() > MOST
+    }
+
+    /// Notes one; whether it was not known.
+    pub(crate) fn add(&mut self, back: u64, behind: Option<Behind>) -> bool {
+        self.unknown |= behind.is_none();
+        self.known.insert(back, behind).is_none()
+    }
+
+    /// One of them cannot be probed.
+    pub(crate) fn fail(&mut self) {
+        self.unknown = true;
+    }
+
+    /// Of these return addresses, those of which nothing is known.
+    pub(crate) fn unknown(&self, mut seen: Vec<u64>) -> Vec<u64> {
+        seen.retain(|back| !self.known.contains_key(back));
+        seen
+    }
+
+    /// Where to probe, by the file: once where several callers go on at one place.
+    pub(crate) fn places(&self, shape: &Shape) -> Vec<(&Path, Vec<Place>)> {
+        let mut files: BTreeMap<&Path, Vec<Place>> = BTreeMap::new();
+        let mut there = BTreeSet::new();
+        for behind in self.known.values().flatten() {
+            if there.insert((&behind.file, behind.place.offset)) {
+                files.entry(&behind.file).or_default().push(numbered(behind.place, shape));
+            }
+        }
+        files.into_iter().collect()
+    }
+}
+
+/// A caller's place for the exits that are not seen in the function itself. Which of these it was cannot be told there: they are one.
+pub(crate) fn numbered(place: Place, shape: &Shape) -> Place {
+    Place { exit: shape.ends.iter().find(|e| !e.emulated).and_then(|e| e.exit), ..place }
+}
