@@ -12,16 +12,16 @@ fn code_is_as_before_and_this_process_untouched() {
     let mut program = Program::start("settled", "counted.c");
     let memory = std::fs::File::open(format!("/proc/{}/mem", program.pid())).expect("its memory");
     let code = || {
-        let mut bytes = vec![0; program.code.len()];
+        let mut bytes = vec![0; program.code().len()];
         memory.read_exact_at(&mut bytes, program.address).expect("its code");
         bytes
     };
     let id = duty.watch(program.target());
     until("it is not probed", || duty.tally(id).is_some_and(|t| t.attached));
-    assert_ne!(code(), program.code, "breakpoints");
+    assert_ne!(code(), program.code(), "breakpoints");
     duty.leave(id);
     assert!(duty.settle(PATIENCE), "probes are left");
-    assert_eq!(code(), program.code);
+    assert_eq!(code(), program.code());
     program.run(0, 1000);
     assert!(duty.tally(id).is_none());
 }

@@ -1,9 +1,9 @@
 //! Where it is seen that a function has returned, in whoever called it.
 //!
 //! Of an exit that has no posts ([`super::posts`]), since a call or a loop leads up to it, the first instruction that the kernel runs itself *behind* the
-//! call is probed. Promises: the control flow of the caller leads there from its first byte, past the call, and comes from the
-//! call through no other jump or call. Refuses: callers whose flow does not lead to the return address, and calls behind which something else comes first, as an indirect
-//! call.
+//! call is probed; if something else comes first (a return, an indirect call), the very first, which is then stepped. Promises: the control flow of the
+//! caller leads there from its first byte, past the call, and comes from the call through no other jump or call. Refuses: callers whose flow
+//! does not lead to the return address.
 
 use super::posts::ahead_of;
 use super::{Above, Place, Read, Walk, emulated};
@@ -18,26 +18,37 @@ const LONGEST: u64 = 15;
 /// Where to probe in a caller with this code, which begins at this address, to see that what returns to `back` did. Where the return address lay is told
 /// of the function that was called.
 pub fn behind(code: &[u8], address: u64, back: u64, memory: Read<'_>) -> Option<Place> {
-    let mut at = back.checked_sub(address).filter(|&at| at < code.len() as u64)?;
+    let first = back.checked_sub(address).filter(|&at| at < code.len() as u64)?;
     let (walk, _) = Walk::along(code, address, memory)?;
-    let mut info = InstructionInfoFactory::new();
+    // Nothing among whose bytes other instructions that were reached begin or end.
+    let alone = |at: u64| {
+        let inside = |(from, i): (&u64, &Instruction)| from + i.len() as u64 > at;
+        walk.reached.contains_key(&at) && !walk.reached.range(at.saturating_sub(LONGEST)..at).any(inside)
+    };
     // The stack pointer is above it once it was taken.
-    let mut above = Above { frame: false, bytes: -8 };
+    let taken = Above { frame: false, bytes: -8 };
+    let (at, above, emulated) = match cheap(&walk, first) {
+        Some((at, moved)) if alone(at) => (at, Above { bytes: taken.bytes.checked_sub(moved)?, ..taken }, true),
+        _ => (first, taken, false),
+    };
+    alone(at).then_some(Place { offset: at, emulated, above, ..Place::default() })
+}
+
+/// The first instruction from here on that the kernel runs itself, and by how much the stack pointer is moved up to it; nothing if another comes first
+/// from which the control flow may go elsewhere.
+fn cheap(walk: &Walk<'_>, mut at: u64) -> Option<(u64, i32)> {
+    let mut info = InstructionInfoFactory::new();
+    let mut moved = 0i32;
     for _ in 0..NEAR {
         let i = walk.reached.get(&at)?;
-        if emulated(&code[at as usize..]) {
-            // Not where other instructions that were reached have it among their bytes.
-            let inside = |(from, i): (&u64, &Instruction)| from + i.len() as u64 > at;
-            if walk.reached.range(at.saturating_sub(LONGEST)..at).any(inside) {
-                return None;
-            }
-            return Some(Place { offset: at, emulated: true, above, ..Place::default() });
+        if emulated(&walk.code[at as usize..]) {
+            return Some((at, moved));
         }
         if i.flow_control() != FlowControl::Next || i.has_rep_prefix() || i.has_repne_prefix() {
             return None;
         }
-        let moved = ahead_of(&mut info, i, Above::default()).filter(|moved| !moved.frame)?;
-        above.bytes = above.bytes.checked_sub(moved.bytes)?;
+        let by = ahead_of(&mut info, i, Above::default()).filter(|by| !by.frame)?;
+        moved = moved.checked_add(by.bytes)?;
         at += i.len() as u64;
     }
     None
@@ -52,7 +63,8 @@ mod tests {
         let code = [before, &[0xe8, 0, 0x10, 0, 0], rest].concat();
         let back = before.len() as u64 + 5;
         let place = behind(&code, 0x1000, 0x1000 + back, &|_, _| Vec::new())?;
-        assert!(place.emulated && !place.above.frame && place.exit.is_none(), "{place:?}");
+        assert!(!place.above.frame && place.exit.is_none(), "{place:?}");
+        assert_eq!(place.emulated, emulated(&code[place.offset as usize..]), "{place:?}");
         Some((place.offset - back, place.above.bytes))
     }
 
@@ -64,9 +76,11 @@ mod tests {
         assert_eq!(behind_call(&[0x55], &[0x48, 0x83, 0xc4, 0x18, 0x5d, 0xe9, 0, 0x10, 0, 0]), Some((5, -40)));
         assert_eq!(behind_call(&[0x55], &[0x50, 0xc3]), Some((0, -8)));
         assert_eq!(behind_call(&[0x55], &[0x89, 0xc7, 0xe8, 0, 0x20, 0, 0, 0xc3]), Some((2, -8)));
-        // A return comes first, an indirect call, a system call, a copy of unknown length, the stack pointer from elsewhere, or too much.
-        for first in [&[0xc3][..], &[0xff, 0xd0], &[0x0f, 0x05], &[0xf3, 0xa4], &[0x48, 0x89, 0xcc], &[0x89; 80]] {
-            assert_eq!(behind_call(&[0x55], &[first, &[0x90, 0xc3]].concat()), None, "{first:x?}");
+        // A return comes first, an indirect call, a system call, a copy of unknown length, the stack pointer from elsewhere, or too much: stepped.
+        for first in
+            [&[0xc3][..], &[0xff, 0xd0], &[0x0f, 0x05], &[0xf3, 0xa4], &[0x48, 0x89, 0xcc], &[0x89, 0xc7].repeat(40)]
+        {
+            assert_eq!(behind_call(&[0x55], &[first, &[0x90, 0xc3]].concat()), Some((0, -8)), "{first:x?}");
         }
     }
 
@@ -78,9 +92,9 @@ mod tests {
         let at = |back| behind(&code, 0x1000, back, &|_, _| Vec::new()).map(|p| p.offset);
         // In the middle of an instruction, outside, at the very end.
         assert_eq!((at(0x1005), at(0x1002), at(0xfff), at(0x1007)), (Some(5), None, None, None));
-        // A jump ahead reads the no-op behind the call and `mov edi, eax` as a part of another instruction; or begins at it.
-        let rest = [&[0x89, 0xc7][..], &[0x90; 10], &[0xc3]].concat();
-        assert_eq!((behind_call(&[0x74, 6], &rest), behind_call(&[0x74, 7], &rest)), (None, Some((2, -8))));
+        // A jump ahead reads the no-op behind the call and `mov eax, eax` as a part of another instruction; or begins at it.
+        let rest = [&[0x89, 0xc0][..], &[0x90; 10], &[0xc3]].concat();
+        assert_eq!((behind_call(&[0x74, 6], &rest), behind_call(&[0x74, 7], &rest)), (Some((0, -8)), Some((2, -8))));
         // Whoever is called last does not return.
         assert_eq!(behind_call(&[0x55], &[]), None);
     }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Steps along the control flow, for all exits of a function together: what takes more is not looked for.
 const STEPS: usize = 1 << 20;
 /// Posts of an exit.
-const MOST: usize = 8;
+const MOST: usize = 64;
 
 /// Where an activation's return address lies, seen from a place in the function: so many bytes above the stack pointer, or the frame pointer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -18,7 +18,7 @@ pub struct Program {
     pub file: PathBuf,
     pub start: u64,
     pub address: u64,
-    pub code: Vec<u8>,
+    functions: Vec<(u64, u64, Vec<u8>)>,
 }
 
 impl Drop for Program {
@@ -32,16 +32,20 @@ impl Drop for Program {
 impl Program {
     /// Builds and starts a program of `tests/c`.
     pub fn start(name: &str, source: &str) -> Program {
+        Program::built(name, source, &["-O1"])
+    }
+
+    /// The same with these flags for the compiler.
+    pub fn built(name: &str, source: &str, flags: &[&str]) -> Program {
         let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
-        let built = Command::new("cc").args(["-O1", "-o"]).arg(&file).arg(source).status().expect("cc");
+        let built = Command::new("cc").args(flags).arg("-o").arg(&file).arg(source).status().expect("cc");
         assert!(built.success());
         let mut child = Command::new(&file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");
         let to = child.stdin.take().expect("a pipe");
         let mut from = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut line = String::new();
         from.read_line(&mut line).expect("an address");
-        let hex = |text: &str| u64::from_str_radix(text.trim().trim_start_matches("0x"), 16).expect("a number");
         let address = hex(&line);
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.id())).expect("maps");
         let start = maps
@@ -52,13 +56,30 @@ impl Program {
                 (hex(low)..hex(high)).contains(&address).then(|| address - hex(low) + hex(f[2]))
             })
             .expect("its mapping");
+        let bytes = std::fs::read(&file).expect("the program");
         let nm = Command::new("nm").arg("-S").arg(&file).output().expect("nm").stdout;
         let nm = String::from_utf8(nm).expect("text");
-        let size = nm.lines().find(|l| l.ends_with(" counted")).and_then(|l| l.split(' ').nth(1)).map(hex);
-        let size = size.expect("its size") as usize;
-        let bytes = std::fs::read(&file).expect("the program");
-        let code = bytes[start as usize..start as usize + size].to_vec();
-        Program { child, to, from, file, start, address, code }
+        // Address as linked, size, kind, name.
+        let symbols: Vec<[&str; 4]> =
+            nm.lines().filter_map(|l| l.split(' ').collect::<Vec<_>>().try_into().ok()).collect();
+        let linked = symbols.iter().find(|s| s[3] == "counted").map(|s| hex(s[0])).expect("its symbol");
+        let functions = symbols
+            .iter()
+            .filter(|s| matches!(s[2], "t" | "T"))
+            .map(|s| {
+                // All are of one segment.
+                let offset = start.wrapping_add(hex(s[0])).wrapping_sub(linked);
+                let code = bytes.get(offset as usize..(offset + hex(s[1])) as usize).unwrap_or_default().to_vec();
+                (offset, address.wrapping_add(hex(s[0])).wrapping_sub(linked), code)
+            })
+            .collect();
+        Program { child, to, from, file, start, address, functions }
+    }
+
+    /// The function that holds this address: its offset in the file, its address, its code.
+    pub fn function_at(&self, at: u64) -> Option<(u64, u64, Vec<u8>)> {
+        let holds = |f: &&(u64, u64, Vec<u8>)| (f.1..f.1 + f.2.len() as u64).contains(&at);
+        self.functions.iter().find(holds).cloned()
     }
 
     pub fn pid(&self) -> i32 {
@@ -66,9 +87,24 @@ impl Program {
     }
 
     pub fn target(&self) -> Target {
-        // Neither program has a `switch`.
-        let shape = shape(&self.code, true, self.address, &|_, _| Vec::new());
+        let (_, address, code) = self.function_at(self.address).expect("its own function");
+        let shape = shape(&code, true, address, &|at, len| self.memory(at, len));
         Target { pid: self.pid(), file: self.file.clone(), start: self.start, shape, callers: false }
+    }
+
+    /// The code of the function that is counted, as in the file.
+    pub fn code(&self) -> Vec<u8> {
+        self.function_at(self.address).expect("its own function").2
+    }
+
+    /// What lies in its memory.
+    fn memory(&self, at: u64, len: usize) -> Vec<u8> {
+        use std::os::unix::fs::FileExt;
+        let mut bytes = vec![0; len];
+        let file = std::fs::File::open(format!("/proc/{}/mem", self.pid())).expect("its memory");
+        let got = file.read_at(&mut bytes, at).unwrap_or(0);
+        bytes.truncate(got);
+        bytes
     }
 
     /// Has it call the function so often in this way, and waits until it has.
@@ -78,6 +114,10 @@ impl Program {
         self.from.read_line(&mut line).expect("an answer");
         assert_eq!(line, "done\n");
     }
+}
+
+fn hex(text: &str) -> u64 {
+    u64::from_str_radix(text.trim().trim_start_matches("0x"), 16).expect("a number")
 }
 
 /// Probes at work; nothing, with a line that says so, where they cannot be had.

@@ -1,0 +1,88 @@
+// Calls a function that is left in many ways as often as the lines on its input say, and answers each line when that is done. First it
+// prints the function's address.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+volatile long sink;
+
+__attribute__((noinline)) long callee(long x) {
+    sink += x;
+    return sink & 1;
+}
+
+__attribute__((noinline)) void fill(char *room, long n) {
+    memset(room, (int)n, 16);
+    sink += room[3];
+}
+
+__attribute__((noinline)) long counted(long how) {
+    char room[24];
+    if (how == 0)
+        return 7;
+    fill(room, how);
+    if (how == 1)
+        return callee(room[0]) + 1;
+    if (how == 2)
+        return callee(5);
+    for (long i = 0; i < how; i++) {
+        if (room[i & 15] == 77)
+            return i;
+        sink += i;
+    }
+    switch (how) {
+    case 3:
+        callee(room[1]);
+        break;
+    case 4:
+        sink = 4;
+        return callee(room[2]) ? 12 : callee(9) + 3;
+    case 5:
+        fill(room + 4, 5);
+        return room[5];
+    case 6:
+        return how;
+    case 7:
+        while (callee(1) && callee(2) < 3 && sink % 5)
+            sink++;
+        return 1;
+    case 8:
+        return room[8] > 3 && callee(room[9]) ? -1 : 1;
+    }
+    return sink + room[7];
+}
+
+// Calls it from elsewhere, and goes on in another way.
+__attribute__((noinline)) long twice(long how) {
+    long a = counted(how);
+    if (a == 123456)
+        sink = a;
+    long b = counted(how);
+    if (b == 123457)
+        sink = b;
+    return a + b;
+}
+
+// Calls it, and then returns without any jump.
+__attribute__((noinline)) long straight(long how) {
+    return counted(how) + 1;
+}
+
+int main(void) {
+    printf("%p\n", (void *)counted);
+    fflush(stdout);
+    char line[64];
+    while (fgets(line, sizeof line, stdin)) {
+        long how = atol(line), times = atol(strchr(line, ' '));
+        for (long i = 0; i < times; i++) {
+            if (how < 100)
+                sink += counted(how);
+            else if (how < 200)
+                sink += twice(how - 100);
+            else
+                sink += straight(how - 200);
+        }
+        printf("done\n");
+        fflush(stdout);
+    }
+}

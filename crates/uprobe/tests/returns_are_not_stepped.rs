@@ -1,0 +1,106 @@
+//! However a compiler lets a function be left, each execution is seen to end, once, and the kernel steps no instruction for it.
+
+mod common;
+use common::{PATIENCE, Program, duty, until};
+use orbit_uprobe::code::{Place, behind};
+use orbit_uprobe::{Behind, Duty};
+use std::time::Instant;
+
+/// Ways to leave it, beside those from another caller.
+const WAYS: u32 = 10;
+const EACH: u64 = 50;
+
+#[test]
+fn by_whatever_compilers_make_of_it() {
+    let protected = ["-O2", "-fstack-protector-all"];
+    let framed = ["-O2", "-fno-omit-frame-pointer", "-fno-stack-protector"];
+    let plain = ["-O2", "-fno-stack-protector", "-fcf-protection=none"];
+    let ways: [&[&str]; 8] = [&["-O0"], &["-O1"], &["-Og"], &["-Os"], &["-O3"], &protected, &framed, &plain];
+    let mut behind_calls = 0;
+    for flags in ways {
+        let Some(mut duty) = duty(None) else { return };
+        let mut program = Program::built("ways-out", "ways_out.c", flags);
+        let target = orbit_uprobe::Target { callers: true, ..program.target() };
+        assert!(target.shape.whole, "{flags:?}: {:?}", target.shape);
+        let stepped = target.shape.stepped();
+        behind_calls += u32::from(stepped);
+        let id = duty.watch(target);
+        until("no probes", || duty.tally(id).is_some_and(|t| t.attached));
+        // Its callers are seen, and then where it returns to them.
+        program.run(3, 1);
+        program.run(103, 1);
+        if stepped {
+            tell_callers(&mut duty, id, &program, 3);
+        }
+        let before = duty.record(id, program.pid()).expect("a record");
+        let calls_before = before.entries;
+        let ended_before: u64 = before.exits.iter().sum();
+        for how in (0..WAYS).chain(100..100 + WAYS) {
+            program.run(how, EACH);
+            let record = duty.record(id, program.pid()).expect("a record");
+            assert_eq!(record.sp, 0, "{flags:?}, way {how}: it is not seen to end: {record:?}");
+        }
+        let record = duty.record(id, program.pid()).expect("a record");
+        let (calls, ended) = (record.entries - calls_before, record.exits.iter().sum::<u64>() - ended_before);
+        let all = u64::from(WAYS) * EACH * 3;
+        assert_eq!((calls, ended), (all, all), "{flags:?}: {record:?}");
+        until("hits are not shown", || duty.tally(id).is_some_and(|t| t.hits.entries == all + 3));
+        let hits = duty.tally(id).expect("an account").hits;
+        assert_eq!(hits.stepped, 0, "{flags:?}: {hits:?}");
+        println!("{flags:?}: returns behind calls: {stepped}, {hits:?}");
+        // Where a caller goes on by nothing cheap only that one's executions cost more.
+        if stepped {
+            program.run(203, 1);
+            tell_callers(&mut duty, id, &program, 1);
+            program.run(203, EACH);
+            program.run(3, EACH);
+            until("one caller is not stepped", || duty.tally(id).is_some_and(|t| t.hits.stepped == EACH));
+            let after = duty.record(id, program.pid()).expect("a record");
+            assert_eq!((after.entries - record.entries, after.sp), (2 * EACH + 1, 0), "{flags:?}: {after:?}");
+        }
+    }
+    assert!(behind_calls > 0, "no compiler's way leaves it by a return behind a call");
+}
+
+#[test]
+fn a_caller_that_cannot_be_probed_has_it_stepped() {
+    let Some(mut duty) = duty(None) else { return };
+    let mut program = Program::built("ways-out-stepped", "ways_out.c", &["-O1"]);
+    let target = orbit_uprobe::Target { callers: true, ..program.target() };
+    assert!(target.shape.stepped(), "{:?}", target.shape);
+    let id = duty.watch(target);
+    until("no probes", || duty.tally(id).is_some_and(|t| t.attached));
+    program.run(3, 1);
+    until("no caller is seen", || duty.tally(id).is_some_and(|t| !t.callers.is_empty()));
+    for back in duty.tally(id).expect("an account").callers {
+        duty.returned(id, back, None);
+    }
+    until("it is not stepped", || {
+        program.run(3, 1);
+        duty.tally(id).is_some_and(|t| t.hits.stepped > 0)
+    });
+    assert!(duty.tally(id).is_some_and(|t| t.callers.is_empty()), "callers are asked for all the same");
+    let before = duty.record(id, program.pid()).expect("a record");
+    program.run(3, 100);
+    let after = duty.record(id, program.pid()).expect("a record");
+    assert_eq!(after.entries - before.entries, 100);
+    assert_eq!(after.exits.iter().sum::<u64>() - before.exits.iter().sum::<u64>(), 100);
+}
+
+/// Says of so many callers where they go on.
+fn tell_callers(duty: &mut Duty, id: u64, program: &Program, callers: usize) {
+    let start = Instant::now();
+    let mut told = 0;
+    while told < callers {
+        assert!(start.elapsed() < PATIENCE, "{told} of {callers} callers are seen");
+        for back in duty.tally(id).expect("an account").callers {
+            let (offset, address, code) = program.function_at(back - 1).expect("a function");
+            let place = behind(&code, address, back, &|_, _| Vec::new()).expect("a place behind the call");
+            let place = Place { offset: offset + place.offset, ..place };
+            duty.returned(id, back, Some(Behind { file: program.file.clone(), place }));
+            told += 1;
+            until("the answer is not heard", || duty.tally(id).is_some_and(|t| !t.callers.contains(&back)));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
