@@ -275,6 +275,15 @@ fn watching() -> Vec<Row> {
             needed: false,
         }
         .row(tries::uprobe(), ""),
+        About {
+            group: WATCHING,
+            name: "uprobes, many at a time",
+            used_for: "taking a section's probes out of the program at once, when they have cost enough",
+            instead: "one by one; some kernels then leave each in the program for a tenth of a second, uncounted: --section costs a hot function more than it says",
+            to_do: "Linux 6.13 or later; then as for uprobes",
+            needed: false,
+        }
+        .row(orbit_linux::uprobes::probe(), ""),
         ptrace(),
         About {
             group: WATCHING,
