@@ -7,7 +7,7 @@
 use crate::{Support, check};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -85,12 +85,22 @@ fn load_as(attach_type: u32, instructions: &[Instruction]) -> io::Result<OwnedFd
 /// Attaches a program to places of a file, each given by its offset in bytes and its cookie, wherever this process has mapped it. The probes go when what
 /// is returned is closed: out of the process at once, while the call takes some tenths of a second.
 pub fn attach(program: BorrowedFd<'_>, file: &Path, places: &[(u64, u64)], pid: i32) -> io::Result<OwnedFd> {
+    attach_as(BPF_TRACE_UPROBE_MULTI, program, file, places, pid)
+}
+
+fn attach_as(
+    attach_type: u32,
+    program: BorrowedFd<'_>,
+    file: &Path,
+    places: &[(u64, u64)],
+    pid: i32,
+) -> io::Result<OwnedFd> {
     let path = CString::new(file.as_os_str().as_bytes())?;
     let (offsets, cookies): (Vec<u64>, Vec<u64>) = places.iter().copied().unzip();
     let attr = Attach {
         program: program.as_raw_fd() as u32,
         target: 0,
-        attach_type: BPF_TRACE_UPROBE_MULTI,
+        attach_type,
         flags: 0,
         path: path.as_ptr() as u64,
         offsets: offsets.as_ptr() as u64,
@@ -105,15 +115,22 @@ pub fn attach(program: BorrowedFd<'_>, file: &Path, places: &[(u64, u64)], pid: 
     unsafe { bpf(BPF_LINK_CREATE, &attr) }
 }
 
-/// Whether programs can be loaded for that by this process, and for a process mean all its threads.
+/// Whether programs can be attached so by this process, and for a process mean all its threads.
 pub fn probe() -> Support {
     // r0 = 0; exit
     let nothing: [Instruction; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
-    match load_as(BPF_TRACE_UPROBE_SESSION, &nothing) {
-        Ok(_) => Support::Yes,
-        Err(e) => {
-            Support::No(format!("uprobes, many at a time: {e}; from Linux 6.13 on, with CAP_BPF and CAP_PERFMON"))
-        }
+    let no = |e: io::Error| {
+        Support::No(format!("uprobes, many at a time: {e}; from Linux 6.13 on, with CAP_BPF and CAP_PERFMON"))
+    };
+    let program = match load_as(BPF_TRACE_UPROBE_SESSION, &nothing) {
+        Ok(program) => program,
+        Err(e) => return no(e),
+    };
+    // Older kernels load it all the same; only those that know it come to look for the file, and there is none.
+    let nowhere = Path::new("/dev/null/none");
+    match attach_as(BPF_TRACE_UPROBE_SESSION, program.as_fd(), nowhere, &[(0, 0)], std::process::id() as i32) {
+        Err(e) if e.raw_os_error() != Some(libc::ENOTDIR) => no(e),
+        _ => Support::Yes,
     }
 }
 
@@ -129,7 +146,6 @@ unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn a_place_of_this_program_is_probed() {
