@@ -3,6 +3,7 @@
 
 mod common;
 use common::{Program, duty, until};
+use orbit_linux::{Support, uprobes};
 use orbit_uprobe::State;
 use std::time::Instant;
 
@@ -50,6 +51,10 @@ fn windows_of_a_hot_function() {
 /// What nobody counts would not be in the account: breakpoints that are there before or after they are.
 #[test]
 fn the_program_is_no_slower_than_that() {
+    if let Support::No(why) = uprobes::probe() {
+        println!("SKIP: needs {why}");
+        return;
+    }
     let Some(mut duty) = duty(Some(BOUND)) else { return };
     let (mut probed, mut plain) = (Program::start("probed", "counted.c"), Program::start("plain", "counted.c"));
     let id = duty.watch(probed.target());
