@@ -128,8 +128,8 @@ impl Marks {
         }
         self.searches = self.searches.saturating_add(1);
         let file = format!("/memfd:{NAME}");
-        let Ok(maps) = Maps::of(pid) else { return };
-        for m in maps.iter().filter(|m| m.path.starts_with(&file) && m.offset == 0) {
+        let Ok(maps) = Maps::of_file(pid, &file) else { return };
+        for m in maps.iter().filter(|m| m.offset == 0) {
             if self.records.len() < RECORDS && !self.records.iter().any(|r| r.base == m.start) {
                 self.records.push(Record { base: m.start, sections: Vec::new() });
             }

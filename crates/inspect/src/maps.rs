@@ -46,14 +46,15 @@ pub struct Maps {
 impl Maps {
     /// Reads the mappings of a process. Costs about 1 us a mapping.
     pub fn of(pid: i32) -> Result<Maps, Error> {
-        let err = |e| Error::of(pid, "reading the memory map", e);
-        let mut text = Vec::new();
-        std::fs::File::open(format!("/proc/{}/maps", procfs::living(pid)))
-            .map_err(err)?
-            .take(MAX_BYTES)
-            .read_to_end(&mut text)
-            .map_err(err)?;
-        Ok(Maps::parse(&String::from_utf8_lossy(&text)))
+        Ok(Maps::parse(&text(pid)?))
+    }
+
+    /// Those mappings of a process whose path begins so. Where there are none this costs half of what [`Maps::of`] does.
+    pub fn of_file(pid: i32, path: &str) -> Result<Maps, Error> {
+        let text = text(pid)?;
+        let mut maps = if text.contains(path) { Maps::parse(&text) } else { Maps::default() };
+        maps.list.retain(|m| m.path.starts_with(path));
+        Ok(maps)
     }
 
     /// Mappings from the text of a maps file; lines that are not understood are left out.
@@ -73,6 +74,15 @@ impl Maps {
     pub fn iter(&self) -> std::slice::Iter<'_, Mapping> {
         self.list.iter()
     }
+}
+
+fn text(pid: i32) -> Result<String, Error> {
+    let err = |e| Error::of(pid, "reading the memory map", e);
+    // Room for that of most programs, which is not read in ever larger pieces then.
+    let mut bytes = Vec::with_capacity(16 << 10);
+    let file = std::fs::File::open(format!("/proc/{}/maps", procfs::living(pid))).map_err(err)?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(err)?;
+    Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 
 fn line(l: &str) -> Option<Mapping> {

@@ -13,7 +13,8 @@ pub(crate) fn reread<'a>(file: &File, buf: &'a mut [u8]) -> io::Result<&'a [u8]>
 /// A small file as text, at most `limit` bytes of it.
 pub(crate) fn text(path: &str, limit: u64) -> io::Result<String> {
     use io::Read;
-    let mut v = Vec::new();
+    // Room for nearly all of these files, which are read by one call then, and not in ever larger pieces.
+    let mut v = Vec::with_capacity(4 << 10);
     File::open(path)?.take(limit).read_to_end(&mut v)?;
     Ok(String::from_utf8_lossy(&v).into_owned())
 }
