@@ -50,11 +50,13 @@ pub(crate) struct Verdict {
 }
 
 impl Ahd {
-    /// Scans for rings if a thread went to sleep on a futex.
+    /// Whether there may be a ring: a thread went to sleep on a futex.
+    pub(crate) fn rings_due(&self, now: Instant) -> bool {
+        self.ring_due && now >= self.next_scan
+    }
+
+    /// Scans for rings.
     pub(crate) fn look_for_rings(&mut self, now: Instant, hand: &mut dyn FnMut(Event)) {
-        if !self.ring_due || now < self.next_scan {
-            return;
-        }
         let cpu = cpu_time();
         if self.rings.is_none() {
             self.rings = RingWatch::new(&self.pids()).ok();

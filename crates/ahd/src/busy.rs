@@ -52,10 +52,10 @@ impl Ahd {
         if p.marks.told(tid) {
             return;
         }
-        let Some(status) = p.dir.status(tid) else {
+        let Some(t) = p.threads.get_mut(&tid) else {
             return;
         };
-        let Some(t) = p.threads.get_mut(&tid) else {
+        let Some(status) = p.dir.status_again(tid, &mut t.status) else {
             return;
         };
         let limit = self.config.limit;

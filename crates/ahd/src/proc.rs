@@ -1,14 +1,21 @@
 //! The small files of a watched process, and no more of them than needed.
 //!
-//! Owns: descriptors of `schedstat`, one a thread, kept open. Promises: all paths go through a descriptor of the process'
+//! Owns: descriptors of files that are read again and again, kept open. Promises: all paths go through a descriptor of the process'
 //! own directory, so a process id that is given to another process reads as "gone". Refuses: any judgement.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ThreadId;
+
+/// Bytes of a small file that are read at most.
+const MOST: usize = 16 << 10;
+/// Of nearly all of them no more are there: they are read by one call then.
+const USUAL: usize = 4 << 10;
 
 /// What the scheduler has counted for a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,32 +52,50 @@ impl Dir {
         Ok(Dir { dir: File::open(format!("/proc/{pid}"))? })
     }
 
-    fn path(&self, rest: std::fmt::Arguments<'_>) -> String {
-        format!("/proc/self/fd/{}/{rest}", self.dir.as_raw_fd())
+    fn path(rest: std::fmt::Arguments<'_>) -> io::Result<CString> {
+        CString::new(rest.to_string()).map_err(|_| io::ErrorKind::InvalidInput.into())
     }
 
     pub(crate) fn file(&self, rest: std::fmt::Arguments<'_>) -> io::Result<File> {
-        File::open(self.path(rest))
+        let path = Dir::path(rest)?;
+        // From the directory on: by `/proc/self/fd` each file would cost the way there too.
+        // SAFETY: the path outlives the call.
+        let fd = unsafe { libc::openat(self.dir.as_raw_fd(), path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        Ok(unsafe { File::from_raw_fd(fd) })
     }
 
-    /// A small file's text, at most 16 KiB.
+    /// A small file's text, at most [`MOST`] bytes of it.
     pub(crate) fn text(&self, rest: std::fmt::Arguments<'_>) -> io::Result<String> {
-        use io::Read;
-        // Room for nearly all of these files, which are read by one call then, and not in ever larger pieces.
-        let mut v = Vec::with_capacity(4 << 10);
-        self.file(rest)?.take(16 << 10).read_to_end(&mut v)?;
-        Ok(String::from_utf8_lossy(&v).into_owned())
+        text(&self.file(rest)?)
+    }
+
+    /// Where a link leads.
+    fn link(&self, rest: std::fmt::Arguments<'_>) -> Option<OsString> {
+        let path = Dir::path(rest).ok()?;
+        // No link of `/proc` is longer.
+        let mut to = [0u8; libc::PATH_MAX as usize];
+        // SAFETY: path and buffer outlive the call, and the buffer is as long as said.
+        let n = unsafe { libc::readlinkat(self.dir.as_raw_fd(), path.as_ptr(), to.as_mut_ptr().cast(), to.len()) };
+        Some(OsStr::from_bytes(&to[..usize::try_from(n).ok()?]).to_owned())
     }
 
     /// Number of threads; nothing once the process is gone.
     pub(crate) fn count(&self) -> Option<usize> {
-        let links = std::fs::metadata(self.path(format_args!("task"))).ok()?.nlink();
+        // SAFETY: all-zero bytes are a valid stat.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: path and `stat` outlive the call.
+        let done = unsafe { libc::fstatat(self.dir.as_raw_fd(), c"task".as_ptr(), &raw mut stat, 0) };
+        let links = (done == 0).then_some(stat.st_nlink)?;
         usize::try_from(links).ok()?.checked_sub(2)
     }
 
     /// Thread ids, sorted.
     pub(crate) fn tids(&self) -> io::Result<Vec<i32>> {
-        let dir = std::fs::read_dir(self.path(format_args!("task")))?;
+        let dir = std::fs::read_dir(format!("/proc/self/fd/{}/task", self.dir.as_raw_fd()))?;
         let mut v: Vec<i32> = dir.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
         v.sort_unstable();
         Ok(v)
@@ -83,15 +108,20 @@ impl Dir {
 
     /// What the process runs; changes with exec, not when the file is removed.
     pub(crate) fn exe(&self) -> Option<std::path::PathBuf> {
-        let link = std::fs::read_link(self.path(format_args!("exe"))).ok()?;
-        Some(match link.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
+        let link = self.link(format_args!("exe"))?;
+        Some(match link.as_bytes().strip_suffix(b" (deleted)") {
             Some(name) => OsStr::from_bytes(name).into(),
-            None => link,
+            None => link.into(),
         })
     }
 
     pub(crate) fn status(&self, tid: i32) -> Option<Status> {
-        status(&self.text(format_args!("task/{tid}/status")).ok()?)
+        self.status_again(tid, &mut Kept::default())
+    }
+
+    /// The same through a descriptor that may be kept.
+    pub(crate) fn status_again(&self, tid: i32, kept: &mut Kept) -> Option<Status> {
+        status(&kept.text(self, format_args!("task/{tid}/status")).ok()?)
     }
 
     /// Page faults of one thread so far; 0 if it is gone.
@@ -103,15 +133,15 @@ impl Dir {
 
     /// Where the code and the first stack begin: exec puts them elsewhere, also where the file stays the same. Nothing if they may
     /// not be seen.
-    pub(crate) fn image(&self, pid: i32) -> Option<(u64, u64)> {
+    pub(crate) fn image(&self, pid: i32, kept: &mut Kept) -> Option<(u64, u64)> {
         // The first thread's file: the process' own would be summed up over all threads.
-        let text = self.text(format_args!("task/{pid}/stat")).ok()?;
+        let text = kept.text(self, format_args!("task/{pid}/stat")).ok()?;
         Some((stat(&text, 23), stat(&text, 25))).filter(|&(_, stack)| stack != 0)
     }
 
     /// Children of one thread, where the kernel lists them.
-    pub(crate) fn children(&self, tid: i32) -> Vec<i32> {
-        let text = self.text(format_args!("task/{tid}/children")).unwrap_or_default();
+    pub(crate) fn children(&self, tid: i32, kept: &mut Kept) -> Vec<i32> {
+        let text = kept.text(self, format_args!("task/{tid}/children")).unwrap_or_default();
         text.split_whitespace().filter_map(|p| p.parse().ok()).collect()
     }
 
@@ -123,8 +153,63 @@ impl Dir {
 
     /// What a descriptor of the process is a link to.
     pub(crate) fn fd(&self, fd: u64) -> Option<String> {
-        Some(std::fs::read_link(self.path(format_args!("fd/{fd}"))).ok()?.to_string_lossy().into_owned())
+        Some(self.link(format_args!("fd/{fd}"))?.to_string_lossy().into_owned())
     }
+}
+
+/// A place for the descriptor of one small file that is read again and again, which spares the way to it. While more than [`KEPT`] are kept it
+/// stays empty, and the file is opened each time.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(Option<File>);
+
+/// Descriptors kept by all [`Kept`] together, at most: no more than programs of some dozens of threads need.
+const KEPT: usize = 128;
+static ALL_KEPT: AtomicUsize = AtomicUsize::new(0);
+
+impl Kept {
+    /// The file's text now. `rest` names the same file each time.
+    fn text(&mut self, dir: &Dir, rest: std::fmt::Arguments<'_>) -> io::Result<String> {
+        if let Some(file) = &self.0 {
+            return text(file);
+        }
+        let file = dir.file(rest)?;
+        let read = text(&file)?;
+        if ALL_KEPT.fetch_add(1, Ordering::Relaxed) < KEPT {
+            self.0 = Some(file);
+        } else {
+            ALL_KEPT.fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(read)
+    }
+
+    /// Closes it until it is read again.
+    pub(crate) fn let_go(&mut self) {
+        if self.0.take().is_some() {
+            ALL_KEPT.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+/// A small file from its start, at most [`MOST`] bytes.
+fn text(file: &File) -> io::Result<String> {
+    let mut buf = [0u8; USUAL];
+    let mut all = Vec::new();
+    loop {
+        let n = file.read_at(&mut buf, all.len() as u64)?;
+        all.extend_from_slice(&buf[..n]);
+        // The kernel stops short of the end only where the next line does not fit into its page.
+        if n < USUAL / 2 || all.len() >= MOST {
+            break;
+        }
+    }
+    all.truncate(MOST);
+    Ok(String::from_utf8(all).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 
 /// A system call that a thread sleeps in.
@@ -146,6 +231,21 @@ impl Call {
     /// last one may hold anything, another thing where a signal came in between.
     pub(crate) fn same(&self, other: &Call) -> bool {
         self.args[..3] == other.args[..3] && (self.is(other.nr, other.pc) || other.is(self.nr, self.pc))
+    }
+}
+
+/// The counters of the thread that reads them.
+#[derive(Debug, Default)]
+pub(crate) struct Own(Option<(ThreadId, File)>);
+
+impl Own {
+    /// They are kept open for the thread that read them last.
+    pub(crate) fn sched(&mut self) -> Option<Sched> {
+        let this = std::thread::current().id();
+        if self.0.as_ref().is_none_or(|(of, _)| *of != this) {
+            self.0 = Some((this, File::open("/proc/thread-self/schedstat").ok()?));
+        }
+        sched(&self.0.as_ref()?.1)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::Config;
 use crate::history::History;
 use crate::learn::Points;
 use crate::passes::Passes;
-use crate::proc::{self, Call, Dir, Sched};
+use crate::proc::{self, Call, Dir, Kept, Sched};
 use crate::progress::{Counted, Meter};
 use crate::queues::Queues;
 use crate::report::Kind;
@@ -34,6 +34,9 @@ pub(crate) struct Burst {
 pub(crate) struct Thread {
     pub(crate) tid: i32,
     file: Option<File>,
+    /// Its `status` while it is a suspect, and the list of its children.
+    pub(crate) status: Kept,
+    pub(crate) children: Kept,
     pub(crate) sched: Sched,
     /// The call it was found asleep in, if in one, and what it had run at the look of that: as long as this is the same so is the call.
     asleep: Option<((u64, u64), Option<Call>)>,
@@ -88,6 +91,8 @@ impl Thread {
         Some(Thread {
             tid,
             file: keep.then_some(file),
+            status: Kept::default(),
+            children: Kept::default(),
             sched,
             asleep: None,
             ran: 0,
@@ -187,8 +192,9 @@ pub(crate) struct Process {
     /// Ids of its threads in a pid namespace of its own, and ours of them; nothing where they are the same.
     pub(crate) inner: Option<BTreeMap<i32, i32>>,
     pub(crate) exe: Option<PathBuf>,
-    /// Where its code and its first stack begin, as far as that was seen.
+    /// Where its code and its first stack begin, as far as that was seen, and where that is read.
     image: Option<(u64, u64)>,
+    stat: Kept,
     /// Sections marked in its source.
     pub(crate) marks: Marks,
     /// For looking at waits; made when first needed.
@@ -207,10 +213,11 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// `room` descriptors may be kept.
-    pub(crate) fn new(pid: i32, config: &Config, room: usize) -> std::io::Result<Process> {
+    /// Threads of other processes keep so many descriptors.
+    pub(crate) fn new(pid: i32, config: &Config, others: usize) -> std::io::Result<Process> {
         let dir = Dir::open(pid)?;
-        let (exe, image) = (dir.exe(), dir.image(pid));
+        let mut stat = Kept::default();
+        let (exe, image) = (dir.exe(), dir.image(pid, &mut stat));
         let mut p = Process {
             pid,
             dir,
@@ -218,6 +225,7 @@ impl Process {
             inner: inner_id(pid).is_some_and(|id| id != pid).then(BTreeMap::new),
             exe,
             image,
+            stat,
             marks: Marks::default(),
             watched: None,
             queues: Queues::default(),
@@ -227,15 +235,15 @@ impl Process {
             ask_others_from: Instant::now(),
             stale: true,
         };
-        p.keep_up(config.window, room);
+        p.keep_up(config.window, others);
         if p.threads.is_empty() {
             return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
         }
         Ok(p)
     }
 
-    /// Brings the list of threads up to date; `room` descriptors may be kept. `false` once the process is gone.
-    pub(crate) fn keep_up(&mut self, window: usize, room: usize) -> bool {
+    /// Brings the list of threads up to date; threads of other processes keep so many descriptors. `false` once the process is gone.
+    pub(crate) fn keep_up(&mut self, window: usize, others: usize) -> bool {
         let Some(count) = self.dir.count() else {
             return false;
         };
@@ -250,6 +258,7 @@ impl Process {
         if let Some(inner) = &mut self.inner {
             inner.retain(|_, t| tids.binary_search(t).is_ok());
         }
+        let room = room().saturating_sub(others);
         for tid in tids {
             let keep = self.threads.len() < room;
             if let std::collections::btree_map::Entry::Vacant(v) = self.threads.entry(tid)
@@ -298,8 +307,17 @@ impl Process {
         let Some(now) = self.dir.exe() else {
             return false;
         };
-        let anew = self.dir.image(self.pid).is_some_and(|i| self.image.replace(i).is_some_and(|was| was != i));
+        let anew =
+            self.dir.image(self.pid, &mut self.stat).is_some_and(|i| self.image.replace(i).is_some_and(|was| was != i));
         let was = self.exe.replace(now);
         anew || (was.is_some() && was != self.exe)
     }
+}
+
+/// Descriptors that may be kept for counters: a third of what this process may open.
+fn room() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the answer.
+    let ok = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    if ok { usize::try_from(limit.rlim_cur / 3).unwrap_or(usize::MAX) } else { 0 }
 }

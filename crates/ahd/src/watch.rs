@@ -9,7 +9,7 @@ mod budget;
 use crate::Config;
 use crate::describe::Stacks;
 use crate::named::Sections;
-use crate::proc::{Call, gone, sched};
+use crate::proc::{Call, Own, gone};
 use crate::progress::Source;
 use crate::report::{Event, Hang, Kind};
 use crate::shares::Shares;
@@ -64,6 +64,8 @@ pub struct Ahd {
     /// CPU time that holders got while others waited for them.
     pub(crate) shares: Shares,
     last: Option<Instant>,
+    /// The watcher's own counters.
+    own: Own,
     /// When the time for suspects in this look is over, and at what CPU time.
     until: (Instant, Duration),
     /// It was over before all had their turn.
@@ -116,6 +118,7 @@ impl Ahd {
             next_scan: Instant::now(),
             shares: Shares::default(),
             last: None,
+            own: Own::default(),
             until: (Instant::now(), Duration::ZERO),
             unfinished: Cell::new(false),
             took: Duration::ZERO,
@@ -150,7 +153,7 @@ impl Ahd {
             return Ok(());
         }
         let kept: usize = self.processes.values().map(|p| p.threads.len()).sum();
-        let process = Process::new(pid, &self.config, room().saturating_sub(kept))?;
+        let process = Process::new(pid, &self.config, kept)?;
         let comm = process.dir.comm(pid);
         self.troubled &= !self.processes.is_empty();
         self.processes.insert(pid, process);
@@ -208,7 +211,7 @@ impl Ahd {
     /// most, and the time it takes to examine the last of them (at most 1 s): the rest has its turn in the next look.
     pub fn look(&mut self, hand: &mut dyn FnMut(Event)) {
         let now = Instant::now();
-        let (cpu, delayed) = (cpu_time(), delay());
+        let (cpu, delayed) = (cpu_time(), self.delay());
         let passed = self.last.map_or(Duration::ZERO, |l| now - l);
         self.last = Some(now);
         self.soon = None;
@@ -223,13 +226,12 @@ impl Ahd {
                 self.renew(pid);
             }
         }
-        let room = room();
         let window = self.config.window;
         let mut ended = Vec::new();
         let mut kept = 0;
         let mut fared: Vec<(i32, i32, Since)> = Vec::new();
         for (&pid, p) in &mut self.processes {
-            if !p.keep_up(window, room.saturating_sub(kept)) {
+            if !p.keep_up(window, kept) {
                 ended.push(pid);
                 continue;
             }
@@ -261,18 +263,22 @@ impl Ahd {
         }
         self.break_rings(now);
         self.look_from = looks.passed_over.unwrap_or(self.look_from);
-        let noted = cpu_time();
-        if self.config.blocked {
-            self.look_for_rings(now, hand);
-        }
-        let rings = cpu_time();
-        let found = self.look_at_sections(counted, gap, now);
-        let read = cpu_time();
-        self.judge_sections(found, now, hand);
-        let judged = cpu_time();
-        self.look_at_named(now, hand);
         // What is found costs what it costs: looks are spaced out by what those cost that find nothing.
-        let spent = (noted - cpu) + (read - rings) + cpu_time().saturating_sub(judged);
+        let mut apart = Duration::ZERO;
+        if self.config.blocked && self.rings_due(now) {
+            let before = cpu_time();
+            self.look_for_rings(now, hand);
+            apart += cpu_time().saturating_sub(before);
+        }
+        let found = self.look_at_sections(counted, gap, now);
+        self.hand_over(hand);
+        if !found.is_empty() {
+            let before = cpu_time();
+            self.judge_sections(found, now, hand);
+            apart += cpu_time().saturating_sub(before);
+        }
+        self.look_at_named(now, hand);
+        let spent = cpu_time().saturating_sub(cpu + apart);
         self.price = (self.price * 7 + spent) / 8;
         // Before the examinations, which are waited for.
         if self.config.blocked {
@@ -290,7 +296,7 @@ impl Ahd {
         }
         self.hand_over(hand);
         self.took = now.elapsed();
-        let waited = delayed.zip(delay()).map_or(self.took, |(before, after)| after.saturating_sub(before));
+        let waited = delayed.zip(self.delay()).map_or(self.took, |(before, after)| after.saturating_sub(before));
         self.attended = self.took.saturating_sub(waited).min(ATTENDED).max(cpu_time().saturating_sub(cpu));
     }
 
@@ -384,6 +390,7 @@ impl Ahd {
         t.waits = None;
         t.meter = None;
         t.passes.let_go();
+        t.status.let_go();
         false
     }
 
@@ -416,12 +423,17 @@ impl Ahd {
         }
     }
 
+    /// Time for which the calling thread has waited for a CPU, where the kernel counts it.
+    fn delay(&mut self) -> Option<Duration> {
+        Some(Duration::from_nanos(self.own.sched()?.wait))
+    }
+
     /// Watches the children of watched processes too.
     fn adopt(&mut self) {
         let mut found = Vec::new();
-        for p in self.processes.values() {
-            for &tid in p.threads.keys().take(PARENTS) {
-                found.extend(p.dir.children(tid));
+        for p in self.processes.values_mut() {
+            for t in p.threads.values_mut().take(PARENTS) {
+                found.extend(p.dir.children(t.tid, &mut t.children));
             }
         }
         for pid in found {
@@ -438,18 +450,4 @@ pub(crate) fn cpu_time() -> Duration {
     // SAFETY: `t` is a valid place for the answer.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) };
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
-}
-
-/// Time for which the calling thread has waited for a CPU, where the kernel counts it.
-fn delay() -> Option<Duration> {
-    let file = std::fs::File::open("/proc/thread-self/schedstat").ok()?;
-    Some(Duration::from_nanos(sched(&file)?.wait))
-}
-
-/// Descriptors that may be kept for counters: a third of what this process may open.
-fn room() -> usize {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place for the answer.
-    let ok = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
-    if ok { usize::try_from(limit.rlim_cur / 3).unwrap_or(usize::MAX) } else { 0 }
 }
