@@ -457,6 +457,12 @@ mod tests {
             assert!(f.holds(f.address + f.size - 1) && !f.holds(f.address + f.size));
             let again = find(pid, &maps, &format!("libc.so.6:{:#x}", linked(&maps, f) + 1).parse().unwrap()).unwrap();
             assert_eq!(again.address, f.address, "by an address inside it");
+            let held = at(pid, &maps, f.address + 1).expect("the C library has unwind tables");
+            assert_eq!(
+                (held.address, held.size, held.offset, held.code),
+                (f.address, f.size, f.offset, f.code.clone())
+            );
+            assert!(at(pid, &maps, 1).is_none());
         }
         let none = find(pid, &maps, &"libc.so.6:mallok".parse().unwrap()).unwrap_err();
         assert!(none.searched.is_empty() == malloc.is_err(), "{none}");

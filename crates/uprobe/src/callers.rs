@@ -2,9 +2,10 @@
 //!
 //! Owns: what is known of the callers of one function in one process. The kernel half notes return addresses; whoever watches says where to
 //! probe behind each ([`crate::code::behind`]); until then executions from there are not seen to end. If there is nowhere for one of them, or
-//! there are too many, the function's own returns are stepped instead.
+//! there are too many, the function's own returns are stepped instead. Places where others come by too are tried, until hits show that these are many.
 
-use crate::code::{Place, Shape};
+use crate::code::{Place, Return, Shape};
+use crate::table::Hits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -16,8 +17,8 @@ const MOST: usize = 64;
 pub struct Behind {
     /// A name of the caller's file that this process can open.
     pub file: PathBuf,
-    /// The place, by its offset in that file.
-    pub place: Place,
+    /// The places, by their offsets in that file.
+    pub places: Return,
 }
 
 /// The callers of a function.
@@ -26,7 +27,13 @@ pub(crate) struct Callers {
     /// By return address; nothing where it cannot be seen.
     known: BTreeMap<u64, Option<Behind>>,
     unknown: bool,
+    /// No places are probed where others come by too.
+    alone: bool,
 }
+
+/// As many hits for one entry, and some, are too many.
+const TOO_MANY: u64 = 8;
+const SOME: u64 = 1000;
 
 impl Callers {
     /// Whether the function's own returns have to be stepped.
@@ -56,15 +63,27 @@ impl Callers {
         let mut files: BTreeMap<&Path, Vec<Place>> = BTreeMap::new();
         let mut there = BTreeSet::new();
         for behind in self.known.values().flatten() {
-            if there.insert((&behind.file, behind.place.offset)) {
-                files.entry(&behind.file).or_default().push(numbered(behind.place, shape));
+            let place = self.place(behind, shape);
+            if there.insert((&behind.file, place.offset)) {
+                files.entry(&behind.file).or_default().push(place);
             }
         }
         files.into_iter().collect()
     }
-}
 
-/// A caller's place for the exits that are not seen in the function itself. Which of these it was cannot be told there: they are one.
-pub(crate) fn numbered(place: Place, shape: &Shape) -> Place {
-    Place { exit: shape.ends.iter().find(|e| !e.emulated).and_then(|e| e.exit), ..place }
+    /// Where to probe behind a call, for the exits that are not seen in the function itself. Which of these it was cannot be told there: they are one.
+    pub(crate) fn place(&self, behind: &Behind, shape: &Shape) -> Place {
+        let Return { own, shared } = behind.places;
+        let place = shared.filter(|_| !self.alone).unwrap_or(own);
+        Place { exit: shape.ends.iter().find(|e| !e.emulated).and_then(|e| e.exit), ..place }
+    }
+
+    /// Whether these hits of one window show, for the first time, that too many others come by where the function returns.
+    pub(crate) fn crowded(&mut self, hits: Hits) -> bool {
+        let shared = |b: &Behind| b.places.shared.is_some();
+        let many = hits.exits > hits.entries.saturating_mul(TOO_MANY).saturating_add(SOME);
+        let now = !self.alone && many && self.known.values().flatten().any(shared);
+        self.alone |= now;
+        now
+    }
 }

@@ -11,7 +11,7 @@ mod behind;
 mod posts;
 
 use crate::EXITS;
-pub use behind::behind;
+pub use behind::{Return, behind};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 pub use posts::Above;
 use posts::Exits;

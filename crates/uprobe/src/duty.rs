@@ -7,7 +7,7 @@
 //! the caller but [`Duty::settle`], for as long as it is told. The bound holds for the time since the start, but for what is spent in advance
 //! ([`ADVANCE`]) and what a delay of this thread costs, which is paid back before the next window.
 
-use crate::callers::{Behind, Callers, numbered};
+use crate::callers::{Behind, Callers};
 use crate::code::Shape;
 use crate::prober::{Prober, Probes, Reader, Slot};
 use crate::{Costs, Error, Hits, Record};
@@ -202,6 +202,8 @@ struct Account {
     /// What it cost while it was probed last, ns of CPU a ns.
     rate: f64,
     began: Instant,
+    /// When probes were put in place last: what those cost is looked at soon.
+    paced: Instant,
     swept: Instant,
     /// When its callers were listed last.
     listed: Instant,
@@ -241,6 +243,7 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
                     before: Hits::default(),
                     rate: 0.0,
                     began: now,
+                    paced: now,
                     swept: now,
                     listed: now,
                     failed: false,
@@ -313,9 +316,12 @@ impl Account {
         }
         let Some(probes) = self.probes.as_mut().filter(|_| !self.steps) else { return };
         let t = &self.target;
-        let more = behind
-            .filter(|_| !self.callers.step())
-            .is_some_and(|b| prober.attach_behind(probes, t, &b.file, &[numbered(b.place, &t.shape)]).is_ok());
+        let more = behind.filter(|_| !self.callers.step()).is_some_and(|b| {
+            let place = self.callers.place(&b, &t.shape);
+            prober.attach_behind(probes, t, &b.file, &[place]).is_ok()
+        });
+        // Who knows how often it is passed.
+        self.paced = Instant::now();
         if !more {
             self.callers.fail();
             // Where that fails too, these executions are not seen to end.
@@ -355,7 +361,12 @@ impl Account {
         tally.spent = costs.of(&self.target.shape, tally.hits);
         let credit = bound.map_or(f64::MAX, |b| ADVANCE + tally.cpu as f64 * b - tally.spent);
         let price = self.rate.max(1e-9);
-        if credit < 0.0
+        let crowded = self.probes.is_some() && !self.steps && self.callers.crowded(hits);
+        if crowded {
+            // Without them it costs less.
+            self.rate = 0.0;
+        }
+        if (credit < 0.0 || crowded)
             && let Some(probes) = self.probes.take()
         {
             tally.attached = false;
@@ -377,6 +388,7 @@ impl Account {
                     tally.slot = Some(p.slot.clone());
                     self.probes = Some(p);
                     self.began = Instant::now();
+                    self.paced = self.began;
                 }
                 Err(e) => {
                     // One that ends meanwhile lacks nothing.
@@ -391,7 +403,7 @@ impl Account {
         }
         // Half the time in which the credit would be used up; of a window just begun little is known.
         let left = Duration::from_nanos((credit / price / 2.0).min(1e9) as u64);
-        left.min((now - self.began).max(LOOKS.0)).clamp(LOOKS.0, LOOKS.1)
+        left.min((now - self.paced).max(LOOKS.0)).clamp(LOOKS.0, LOOKS.1)
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod common;
 use common::{PATIENCE, Program, duty, until};
-use orbit_uprobe::code::{Place, behind};
+use orbit_uprobe::code::{Place, Return, behind};
 use orbit_uprobe::{Behind, Duty};
 use std::time::Instant;
 
@@ -87,20 +87,51 @@ fn a_caller_that_cannot_be_probed_has_it_stepped() {
     assert_eq!(after.exits.iter().sum::<u64>() - before.exits.iter().sum::<u64>(), 100);
 }
 
-/// Says of so many callers where they go on.
-fn tell_callers(duty: &mut Duty, id: u64, program: &Program, callers: usize) {
+/// Where it is called now and then, in a hot loop, the cheap place behind the call would cost more than the stepped one.
+#[test]
+fn a_place_where_many_come_by_is_let_go() {
+    let Some(mut duty) = duty(Some(0.02)) else { return };
+    let mut program = Program::built("ways-out-crowded", "ways_out.c", &["-O1", "-fno-stack-protector"]);
+    let target = orbit_uprobe::Target { callers: true, ..program.target() };
+    assert!(target.shape.stepped(), "{:?}", target.shape);
+    let id = duty.watch(target);
+    until("no probes", || duty.tally(id).is_some_and(|t| t.attached));
+    program.run(303, 1);
+    assert_eq!(tell_callers(&mut duty, id, &program, 1), 1, "nobody else comes by behind the call");
+    let mut entries = 0;
+    let mut cpu = 0;
+    until("it is never probed for long", || {
+        program.run(303, 1);
+        // About what that takes, ns.
+        cpu += 2_000_000;
+        duty.used(id, cpu);
+        let tally = duty.tally(id).expect("an account");
+        entries = duty.record(id, program.pid()).map_or(0, |r| r.entries);
+        tally.windows == 2 && entries >= 20
+    });
+    let record = duty.record(id, program.pid()).expect("a record");
+    assert_eq!((record.sp, record.exits.iter().sum::<u64>()), (0, entries), "{record:?}");
+    let tally = duty.tally(id).expect("an account");
+    println!("{:?}", tally.hits);
+    assert!(tally.hits.all() < 100_000, "{:?}", tally.hits);
+}
+
+/// Says of so many callers where they go on; of how many others come by there too.
+fn tell_callers(duty: &mut Duty, id: u64, program: &Program, callers: usize) -> usize {
     let start = Instant::now();
-    let mut told = 0;
+    let (mut told, mut shared) = (0, 0);
     while told < callers {
         assert!(start.elapsed() < PATIENCE, "{told} of {callers} callers are seen");
         for back in duty.tally(id).expect("an account").callers {
             let (offset, address, code) = program.function_at(back - 1).expect("a function");
-            let place = behind(&code, address, back, &|_, _| Vec::new()).expect("a place behind the call");
-            let place = Place { offset: offset + place.offset, ..place };
-            duty.returned(id, back, Some(Behind { file: program.file.clone(), place }));
-            told += 1;
+            let found = behind(&code, address, back, &|_, _| Vec::new()).expect("a place behind the call");
+            let in_file = |place: Place| Place { offset: offset + place.offset, ..place };
+            let places = Return { own: in_file(found.own), shared: found.shared.map(in_file) };
+            duty.returned(id, back, Some(Behind { file: program.file.clone(), places }));
+            (told, shared) = (told + 1, shared + usize::from(found.shared.is_some()));
             until("the answer is not heard", || duty.tally(id).is_some_and(|t| !t.callers.contains(&back)));
         }
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
+    shared
 }

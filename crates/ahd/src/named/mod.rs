@@ -21,7 +21,7 @@ use orbit_inspect::functions::{self, Function, Missing, Wanted};
 use orbit_inspect::stacks::Frame;
 use orbit_inspect::waits::Ends;
 use orbit_inspect::{Maps, Memory};
-use orbit_uprobe::code::{self, Place, shape};
+use orbit_uprobe::code::{self, Place, Return, shape};
 use orbit_uprobe::{Behind, Duty, Error, State, Target};
 use spot::Spot;
 use std::collections::BTreeMap;
@@ -44,8 +44,10 @@ fn behind(pid: i32, back: u64) -> Option<Behind> {
     // The call lies before it, and may be the last instruction of a function.
     let caller = functions::at(pid, &Maps::of(pid).ok()?, back.checked_sub(1)?).filter(|f| f.size != 0)?;
     let memory = Memory::of(pid);
-    let place = code::behind(&caller.code, caller.address, back, &|at, len| memory.vec(at, len))?;
-    Some(Behind { file: caller.file, place: Place { offset: caller.offset + place.offset, ..place } })
+    let found = code::behind(&caller.code, caller.address, back, &|at, len| memory.vec(at, len))?;
+    let in_file = |place: Place| Place { offset: caller.offset + place.offset, ..place };
+    let places = Return { own: in_file(found.own), shared: found.shared.map(in_file) };
+    Some(Behind { file: caller.file, places })
 }
 
 /// A section by name.

@@ -68,6 +68,14 @@ __attribute__((noinline)) long straight(long how) {
     return counted(how) + 1;
 }
 
+// Calls it now and then, in a loop that goes on at the place behind the call most of the time without it: twice in 3 million turns.
+long rarely(long how);
+__asm__(".text\n.globl rarely\n.type rarely, @function\nrarely:\n"
+        "push %rbx\npush %rbp\npush %r12\nmov %rdi, %rbp\nmov $3000000, %ebx\nmov $1500000, %r12d\n"
+        "1: dec %r12\njne 2f\nmov $1500000, %r12d\nmov %rbp, %rdi\ncall counted\nmov %rax, %rdi\n"
+        "2: dec %rbx\njne 1b\n"
+        "pop %r12\npop %rbp\npop %rbx\nret\n.size rarely, . - rarely\n");
+
 int main(void) {
     printf("%p\n", (void *)counted);
     fflush(stdout);
@@ -79,8 +87,10 @@ int main(void) {
                 sink += counted(how);
             else if (how < 200)
                 sink += twice(how - 100);
-            else
+            else if (how < 300)
                 sink += straight(how - 200);
+            else
+                sink += rarely(how - 300);
         }
         printf("done\n");
         fflush(stdout);
