@@ -107,11 +107,14 @@ impl Ahd {
         let call = p.dir.call(tid).ok().flatten()?;
         let single = p.threads.len() == 1;
         let usual = p.threads.get(&tid)?.points.usual(&call);
-        if usual && !(single && turns::may_be_of_pipe(call.nr)) {
-            return self.standstill(pid, tid);
-        }
         let status = p.dir.status(tid)?;
-        if status.tracer != 0 || status.state != b'S' || frozen(p, tid) {
+        let held = status.tracer != 0 || status.state != b'S' || frozen(p, tid);
+        if usual && !(single && turns::may_be_of_pipe(call.nr)) {
+            // Where all wait for each other it is no matter that each usually does.
+            let all = !held && call.nr == libc::SYS_futex;
+            return self.standstill(pid, tid).or_else(|| if all { self.all_wait(pid, tid) } else { None });
+        }
+        if held {
             return None;
         }
         let caught = handlers(pid, &status, true);

@@ -239,7 +239,7 @@ impl Ahd {
             None if inside => {
                 why += "; nearly all of it lately inside the kernel, in one long call or one after the other"
             }
-            Some(0) => why += "; it makes no system calls",
+            Some(0) => why += "; it made no system call while it was looked at",
             Some(_) if counted_passes => {
                 why += "; it makes system calls, but by a breakpoint there it has not come back to the one its events come in by"
             }

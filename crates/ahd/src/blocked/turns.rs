@@ -98,12 +98,15 @@ impl Ahd {
                 t.judge = t.judge.min(t.still + hopeless);
             }
             let single = p.threads.len() == 1;
+            let all_rest = p.threads.values().all(|t| t.still >= hopeless);
             for t in p.threads.values_mut() {
                 t.involved = t.involved.filter(|by| told.contains(by));
                 if t.told.is_some() || t.involved.is_some() || t.still < hopeless || t.still < t.judge {
                     continue;
                 }
-                let wont = |call: &Call| t.points.usual(call) && !(single && may_be_of_pipe(call.nr));
+                // Where all wait for each other it is no matter that each usually does.
+                let for_all = |call: &Call| all_rest && call.nr == libc::SYS_futex && call.args[3] == 0;
+                let wont = |c: &Call| t.points.usual(c) && !(single && may_be_of_pipe(c.nr)) && !for_all(c);
                 let no_hang = |call: Call| (wont(&call) || !may_hang(call.nr)) && !waits_for_process(call.nr);
                 if t.known_call().flatten().is_some_and(no_hang) {
                     t.judge = again(t.still, limit);
