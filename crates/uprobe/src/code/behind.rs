@@ -71,15 +71,18 @@ fn cheap(walk: &Walk<'_>, mut at: u64) -> Option<(u64, i32)> {
 mod tests {
     use super::*;
 
-    /// What is probed behind the call of a function with `before` ahead of it: offset from there on, and where the return address lies.
-    fn behind_call(before: &[u8], rest: &[u8]) -> Option<(u64, i32)> {
+    /// Offset from behind the call on, and where the return address lies.
+    type At = (u64, i32);
+
+    /// What is probed behind the call of a function with `before` ahead of it.
+    fn behind_call(before: &[u8], rest: &[u8]) -> Option<At> {
         let (own, shared) = all_behind_call(before, rest)?;
         assert_eq!(shared, None);
         Some(own)
     }
 
     /// The same, and where others come by too.
-    fn all_behind_call(before: &[u8], rest: &[u8]) -> Option<((u64, i32), Option<(u64, i32)>)> {
+    fn all_behind_call(before: &[u8], rest: &[u8]) -> Option<(At, Option<At>)> {
         let code = [before, &[0xe8, 0, 0x10, 0, 0], rest].concat();
         let back = before.len() as u64 + 5;
         let told = |place: Place| {
