@@ -6,9 +6,11 @@
 
 use crate::{Support, check};
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 // From <linux/bpf.h>.
@@ -17,6 +19,9 @@ const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_PROG_TYPE_KPROBE: u32 = 2;
 const BPF_TRACE_UPROBE_MULTI: u32 = 48;
 const BPF_TRACE_UPROBE_SESSION: u32 = 57;
+
+/// Bytes of an instruction, at most.
+const LONGEST: usize = 16;
 
 /// An instruction of a BPF program, as the kernel has it.
 pub type Instruction = [u8; 8];
@@ -85,6 +90,13 @@ fn load_as(attach_type: u32, instructions: &[Instruction]) -> io::Result<OwnedFd
 /// Attaches a program to places of a file, each given by its offset in bytes and its cookie, wherever this process has mapped it. The probes go when what
 /// is returned is closed: out of the process at once, while the call takes some tenths of a second.
 pub fn attach(program: BorrowedFd<'_>, file: &Path, places: &[(u64, u64)], pid: i32) -> io::Result<OwnedFd> {
+    // What the kernel does not find in its cache it reads under a lock of its own, of which some file systems complain (ext4 on 6.18, once). A file
+    // that cannot be read here is for the kernel to refuse.
+    if let Ok(read) = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file) {
+        for (offset, _) in places {
+            let _ = read.read_at(&mut [0; LONGEST], *offset);
+        }
+    }
     attach_as(BPF_TRACE_UPROBE_MULTI, program, file, places, pid)
 }
 

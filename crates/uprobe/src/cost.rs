@@ -92,7 +92,7 @@ pub(crate) fn measure(prober: &mut Prober) -> Result<Costs, Error> {
         let plain = subject.least(n)?;
         let target = Target { pid: subject.pid, file, start: offset, shape, callers: false };
         let slot = prober.slot()?;
-        all.push(prober.attach(slot, &target, &[], true)?);
+        all.push(prober.attach(slot, &target, &[], true)?.0);
         Ok::<f64, Error>((subject.least(n)? - plain).max(1.0))
     };
     let begin = Place { emulated: true, ..Place::default() };

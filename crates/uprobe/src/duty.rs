@@ -378,11 +378,15 @@ impl Account {
         {
             self.before = tally.hits;
             let t = &self.target;
-            self.steps = !t.callers || self.callers.step();
-            let places = if self.steps { Vec::new() } else { self.callers.places(&t.shape) };
+            let steps = !t.callers || self.callers.step();
+            let places = if steps { Vec::new() } else { self.callers.places(&t.shape) };
             let slot = tally.slot.clone().map_or_else(|| prober.slot(), Ok);
-            match slot.and_then(|slot| prober.attach(slot, t, &places, self.steps)) {
-                Ok(p) => {
+            match slot.and_then(|slot| prober.attach(slot, t, &places, steps)) {
+                Ok((p, stepped)) => {
+                    if stepped && !steps {
+                        self.callers.fail();
+                    }
+                    self.steps = stepped;
                     tally.attached = true;
                     tally.windows += 1;
                     tally.slot = Some(p.slot.clone());

@@ -118,14 +118,14 @@ impl Prober {
     }
 
     /// Probes a function of a process. Counts and records of the slot, which has no probes, begin anew. Callers' places are probed too, by the file; where
-    /// `step` says so, also those that the kernel steps.
+    /// `step` says so, or one of these cannot be (its file may have gone), also those that the kernel steps: whether they are is answered.
     pub(crate) fn attach(
         &mut self,
         slot: Arc<Slot>,
         target: &Target,
         callers: &[(&Path, Vec<Place>)],
-        step: bool,
-    ) -> Result<Probes, Error> {
+        mut step: bool,
+    ) -> Result<(Probes, bool), Error> {
         self.reader.clear(slot.number)?;
         slot.probed.store(true, Ordering::Relaxed);
         let probed = self.reader.probed.clone();
@@ -133,8 +133,10 @@ impl Prober {
         let mut probes = Probes { slot, links: Vec::new(), probed };
         // Ends first: an entry that is seen must not miss its exit.
         self.attach_ends(&mut probes, target, |end| step || end.emulated)?;
-        for (file, places) in callers {
-            self.attach_behind(&mut probes, target, file, places)?;
+        let behind = |(file, places): &(&Path, Vec<Place>)| self.attach_behind(&mut probes, target, file, places);
+        if !callers.iter().map(behind).all(|done| done.is_ok()) {
+            step = true;
+            self.attach_ends(&mut probes, target, |end| !end.emulated)?;
         }
         let shape = &target.shape;
         let kind = u64::from(shape.loops && shape.whole) << 63
@@ -142,7 +144,7 @@ impl Prober {
             | u64::from(target.callers && !step && shape.stepped()) << 23;
         let entry = [at(&probes, target.start, &shape.entry, cookie(&shape.entry) | kind)];
         self.link(&mut probes, target, Program::Entered, &target.file, &entry)?;
-        Ok(probes)
+        Ok((probes, step))
     }
 
     /// Probes more ends of a function.

@@ -87,6 +87,29 @@ fn a_caller_that_cannot_be_probed_has_it_stepped() {
     assert_eq!(after.exits.iter().sum::<u64>() - before.exits.iter().sum::<u64>(), 100);
 }
 
+/// One of whose callers the file has gone, as that of a library that was replaced.
+#[test]
+fn a_caller_whose_file_has_gone_has_it_stepped() {
+    let Some(mut duty) = duty(Some(0.02)) else { return };
+    let mut program = Program::built("ways-out-gone", "ways_out.c", &["-O1"]);
+    let target = orbit_uprobe::Target { callers: true, ..program.target() };
+    let id = duty.watch(target);
+    until("no probes", || duty.tally(id).is_some_and(|t| t.attached));
+    program.run(3, 20_000);
+    // Its window is over; with credit for another one the file is missed.
+    until("the window does not end", || duty.tally(id).is_some_and(|t| !t.attached && !t.callers.is_empty()));
+    let own = Place { emulated: true, ..Place::default() };
+    for back in duty.tally(id).expect("an account").callers {
+        let places = Return { own, shared: None };
+        duty.returned(id, back, Some(Behind { file: "/nowhere".into(), places }));
+    }
+    duty.used(id, 100_000_000_000);
+    until("it is not probed again", || duty.tally(id).is_some_and(|t| t.windows == 2 && t.attached));
+    program.run(3, 100);
+    let record = duty.record(id, program.pid()).expect("a record");
+    assert_eq!((record.entries, record.sp, record.exits.iter().sum::<u64>()), (100, 0, 100), "{record:?}");
+}
+
 /// Where it is called now and then, in a hot loop, the cheap place behind the call would cost more than the stepped one.
 #[test]
 fn a_place_where_many_come_by_is_let_go() {
