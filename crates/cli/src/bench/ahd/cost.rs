@@ -7,7 +7,7 @@
 //! server's, and shown apart. When it goes on it looks at once at a server it has not seen for a while: it examines it rather too often
 //! than too seldom.
 
-mod load;
+pub(super) mod load;
 
 use self::load::Clients;
 use super::Lines;

@@ -6,6 +6,7 @@ mod alarms;
 mod cost;
 mod guarded;
 mod hangs;
+mod marked;
 mod order;
 mod places;
 mod scratch;
@@ -29,7 +30,7 @@ use std::time::Duration;
 /// hangs: threads of Redis, nginx and --program are made to hang, in eight ways at some thirty places; beside a heartbeat watchdog as
 /// systemd has it. alarms: healthy servers under changing load, and stress-ng. cost: CPU a request with and without the
 /// guard. rings: looks at a healthy program that fights over its locks. stops: how long a hung program is stopped for its
-/// stacks. sections: a mark in source. Needs cc; and redis-server, nginx, stress-ng, gdb for what is done with them.
+/// stacks. sections: a mark in source, and functions of a saturated Redis by name. Needs cc; and redis-server, nginx, stress-ng, gdb for what is done with them.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -80,6 +81,8 @@ enum Row {
     Rings(victim::RingRow),
     Stops(victim::StopRow),
     Sections(victim::SectionRow),
+    /// A function that is a section by name.
+    Marked(marked::Row),
 }
 
 /// What the parts found.
@@ -141,6 +144,10 @@ impl Lines {
         self.rows.push(Row::Sections(row));
     }
 
+    fn marked(&mut self, row: marked::Row) {
+        self.rows.push(Row::Marked(row));
+    }
+
     fn hang_rows(&self) -> Vec<&hangs::Row> {
         self.rows.iter().filter_map(|row| if let Row::Hangs(row) = row { Some(row) } else { None }).collect()
     }
@@ -182,6 +189,7 @@ fn parts(args: &Args, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failur
     }
     if wanted(Part::Sections) {
         victim::sections(if quick { 200_000 } else { 5_000_000 }, lines)?;
+        marked::run(Duration::from_secs(if quick { 2 } else { 20 }), scratch, lines)?;
     }
     if wanted(Part::Hangs) {
         let wanted = hangs::Wanted {
@@ -275,6 +283,14 @@ fn cells(row: &Row) -> Cells {
             let [median, least, most] = row.pair_ns;
             let result = format!("{median} ns a pair ({least} to {most})");
             Cells { part: "sections", what: row.mark.to_owned(), n: row.pairs, result, good, times: "-".to_owned() }
+        }
+        Row::Marked(row) => {
+            let result = format!(
+                "{:.0} ns a hit, {:.2} % of its program's CPU time, {} windows",
+                row.ns_per_hit, row.share_percent, row.windows
+            );
+            let n = usize::try_from(row.hits).unwrap_or(usize::MAX);
+            Cells { part: "marked", what: row.function.clone(), n, result, good, times: "-".to_owned() }
         }
     }
 }
