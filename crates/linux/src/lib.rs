@@ -21,6 +21,7 @@
 //! | [`uffd`], [`pagemap`] | which pages were written | before Linux 6.7, under Docker's seccomp profile |
 //! | [`cgroup`] | limits of a group of processes | ordinary users without delegation, most containers |
 //! | [`perf`] | counters and hardware breakpoints | counters on most virtual machines; all under Docker's profile |
+//! | [`bpf`] | programs that the kernel runs | ordinary users, under Docker's profile |
 //! | [`uprobes`] | probes of programs, many at a time | before Linux 6.13, ordinary users, under Docker's profile |
 //! | [`signals`] | a thread without signals for a while | never |
 //! | [`sched`], [`rlimit`] | processor, priority, per-process limits | never |
@@ -30,6 +31,7 @@
 
 use std::io;
 
+pub mod bpf;
 pub mod cgroup;
 pub mod eventfd;
 pub mod futex;

@@ -4,17 +4,17 @@
 //! the probed program pays for hits that nobody counts. These go in one. Kernels have them since 6.6; before 6.10 those for a process saw its
 //! first thread only, which nothing but a try in a program with threads would show: so what is asked for here is what came later, in 6.13.
 
-use crate::{Support, check};
+use crate::Support;
+use crate::bpf::{self, Instruction};
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 // From <linux/bpf.h>.
-const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_PROG_TYPE_KPROBE: u32 = 2;
 const BPF_TRACE_UPROBE_MULTI: u32 = 48;
@@ -22,27 +22,6 @@ const BPF_TRACE_UPROBE_SESSION: u32 = 57;
 
 /// Bytes of an instruction, at most.
 const LONGEST: usize = 16;
-
-/// An instruction of a BPF program, as the kernel has it.
-pub type Instruction = [u8; 8];
-
-/// A part of `union bpf_attr`: to load a program.
-#[repr(C)]
-struct Load {
-    kind: u32,
-    count: u32,
-    instructions: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log: u64,
-    kernel_version: u32,
-    flags: u32,
-    name: [u8; 16],
-    interface: u32,
-    attach_type: u32,
-}
-const _: () = assert!(size_of::<Load>() == 72);
 
 /// A part of `union bpf_attr`: to attach it.
 #[repr(C)]
@@ -62,29 +41,9 @@ struct Attach {
 }
 const _: () = assert!(size_of::<Attach>() == 64);
 
-/// Loads a program, under GPL, for [`attach`]. What it names by descriptors has to be open. An error of kind `PermissionDenied` is also how the kernel refuses
-/// a program that it cannot follow.
+/// Loads a program for [`attach`]; see [`bpf::load`].
 pub fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
-    load_as(BPF_TRACE_UPROBE_MULTI, instructions)
-}
-
-fn load_as(attach_type: u32, instructions: &[Instruction]) -> io::Result<OwnedFd> {
-    let attr = Load {
-        kind: BPF_PROG_TYPE_KPROBE,
-        count: u32::try_from(instructions.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
-        instructions: instructions.as_ptr() as u64,
-        license: c"GPL".as_ptr() as u64,
-        log_level: 0,
-        log_size: 0,
-        log: 0,
-        kernel_version: 0,
-        flags: 0,
-        name: [0; 16],
-        interface: 0,
-        attach_type,
-    };
-    // SAFETY: the structure is as long as said; what it points to outlives the call and is only read.
-    unsafe { bpf(BPF_PROG_LOAD, &attr) }
+    bpf::load(BPF_PROG_TYPE_KPROBE, BPF_TRACE_UPROBE_MULTI, instructions)
 }
 
 /// Attaches a program to places of a file, each given by its offset in bytes and its cookie, wherever this process has mapped it. The probes go when what
@@ -124,17 +83,15 @@ fn attach_as(
         padding: 0,
     };
     // SAFETY: as above; both lists are as long as said.
-    unsafe { bpf(BPF_LINK_CREATE, &attr) }
+    unsafe { bpf::call(BPF_LINK_CREATE, &attr) }
 }
 
 /// Whether programs can be attached so by this process, and for a process mean all its threads.
 pub fn probe() -> Support {
-    // r0 = 0; exit
-    let nothing: [Instruction; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
     let no = |e: io::Error| {
         Support::No(format!("uprobes, many at a time: {e}; from Linux 6.13 on, with CAP_BPF and CAP_PERFMON"))
     };
-    let program = match load_as(BPF_TRACE_UPROBE_SESSION, &nothing) {
+    let program = match bpf::load(BPF_PROG_TYPE_KPROBE, BPF_TRACE_UPROBE_SESSION, &bpf::NOTHING) {
         Ok(program) => program,
         Err(e) => return no(e),
     };
@@ -144,15 +101,6 @@ pub fn probe() -> Support {
         Err(e) if e.raw_os_error() != Some(libc::ENOTDIR) => no(e),
         _ => Support::Yes,
     }
-}
-
-/// # Safety
-/// `T` is laid out as the command has it, and what it points to outlives the call.
-unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads as many bytes as said.
-    let fd = check(unsafe { libc::syscall(libc::SYS_bpf, command, attr as *const T, size_of::<T>()) })?;
-    // SAFETY: a new descriptor, nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 #[cfg(test)]
@@ -165,7 +113,7 @@ mod tests {
             println!("SKIP: needs {why}");
             return;
         }
-        let program = load(&[[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]]).expect("a program");
+        let program = load(&bpf::NOTHING).expect("a program");
         let me = std::process::id() as i32;
         // Of a file that nobody has mapped.
         let file = std::env::temp_dir().join(format!("orbit-uprobes-{me}"));

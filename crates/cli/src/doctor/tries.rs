@@ -1,8 +1,8 @@
 //! Facilities tried by system calls that no other part of the house makes: looking into another process, loading BPF,
 //! protection keys. Each try undoes what it did.
 
-use orbit_linux::Support;
 use orbit_linux::process::{self, RawChild};
+use orbit_linux::{Support, bpf};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
@@ -81,14 +81,14 @@ pub fn process_vm_readv() -> Support {
 /// Loads a program of two instructions for tracepoints.
 pub fn bpf() -> Support {
     const TYPE_TRACEPOINT: u32 = 5;
-    answer("loading a program", load(TYPE_TRACEPOINT))
+    answer("loading a program", bpf::load(TYPE_TRACEPOINT, 0, &bpf::NOTHING))
 }
 
 /// Attaches a program of two instructions to the tracepoint of context switches, and takes it away.
 pub fn tracepoint() -> Support {
     const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
     const TYPE_RAW_TRACEPOINT: u32 = 17;
-    let program = match load(TYPE_RAW_TRACEPOINT) {
+    let program = match bpf::load(TYPE_RAW_TRACEPOINT, 0, &bpf::NOTHING) {
         Ok(program) => program,
         Err(error) => return answer::<()>("loading a program", Err(error)),
     };
@@ -144,40 +144,6 @@ fn made(fd: libc::c_long) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-/// Loads a program that returns 0.
-fn load(kind: u32) -> io::Result<OwnedFd> {
-    const PROG_LOAD: libc::c_long = 5;
-    /// The first fields of `union bpf_attr` for BPF_PROG_LOAD; the kernel takes any size and zeros for the rest.
-    #[repr(C)]
-    struct Load {
-        kind: u32,
-        instructions: u32,
-        code: u64,
-        license: u64,
-        log_level: u32,
-        log_size: u32,
-        log: u64,
-        kernel_version: u32,
-        flags: u32,
-    }
-    // r0 = 0; exit
-    let code: [u64; 2] = [0x0000_0000_0000_00b7, 0x0000_0000_0000_0095];
-    let license = c"GPL";
-    let load = Load {
-        kind,
-        instructions: code.len() as u32,
-        code: code.as_ptr() as u64,
-        license: license.as_ptr() as u64,
-        log_level: 0,
-        log_size: 0,
-        log: 0,
-        kernel_version: 0,
-        flags: 0,
-    };
-    // SAFETY: the kernel reads `load` and what it points to, which all live until the call returns.
-    made(unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const load, size_of::<Load>()) })
 }
 
 /// Takes a protection key and gives it back.
