@@ -6,6 +6,7 @@
 //! copies (they are no functions any more), indirect functions (their symbol is that of the code that chooses).
 
 use crate::stacks::elf::{Elf, Room, text_at, u32_at, u64_at};
+use crate::stacks::go::GoTable;
 use crate::stacks::module::{Module, open_elf, split_off};
 use crate::stacks::readable;
 use crate::stacks::symbols::{DYNSYM, SYMTAB, entries, tables};
@@ -174,7 +175,8 @@ pub fn find(pid: i32, maps: &Maps, wanted: &Wanted) -> Result<Function, Missing>
     Err(missing)
 }
 
-/// The function that holds an address of a process, by its unwind tables; nothing if they do not say. Takes some milliseconds for a large program.
+/// The function that holds an address of a process, by its file's unwind tables, Go's own table, or symbols that have a size; nothing
+/// if none of these says. Takes some milliseconds for a large program.
 pub fn at(pid: i32, maps: &Maps, address: u64) -> Option<Function> {
     let m = maps.at(address).filter(|m| m.exec && m.ino != 0)?;
     let room = Room::of(MAX_TABLE);
@@ -241,8 +243,13 @@ fn by_name(pid: i32, m: &Mapping, room: &Room, wanted: &str, missing: &mut Missi
 
 const FUNCTION: u8 = 2;
 
-/// Calls `f` with name, address and size of each function that the file defines.
+/// Calls `f` with name, address and size of each function that the file defines; of a stripped program of Go's by the table that it keeps itself.
 fn each(elf: &Elf, mut f: impl FnMut(&[u8], u64, u64)) {
+    if !elf.sections.iter().any(|s| s.kind == SYMTAB)
+        && let Some(table) = GoTable::of(elf)
+    {
+        table.all().for_each(|(name, addr, size)| f(name, addr, size));
+    }
     for (_, table, strings) in tables(elf, [SYMTAB, DYNSYM]) {
         for s in entries(&table) {
             let name = u32_at(s, 0).and_then(|n| text_at(&strings, n as usize)).unwrap_or_default();

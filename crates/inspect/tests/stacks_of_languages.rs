@@ -1,8 +1,9 @@
-//! Functions have the names their language gives them: C++, Rust and Go, Go also when stripped.
+//! Functions have the names their language gives them: C++, Rust and Go, Go also when stripped; by these they are found.
 
 mod common;
 use common::{Dir, Running, have, until};
 use orbit_inspect::stacks::{ThreadStack, Unwinder};
+use orbit_inspect::{Maps, functions};
 use std::process::Command;
 
 fn stack_with(pid: i32, name: &str) -> ThreadStack {
@@ -88,5 +89,12 @@ fn go() {
         let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/names.go")).unwrap();
         assert!(text.lines().nth(f.line.unwrap() as usize - 1).unwrap().contains("k.hold(fds) + 1"), "{f}");
         println!("go {flags:?}: {:#?}", names(&s));
+        let maps = Maps::of(p.pid()).unwrap();
+        let found = functions::find(p.pid(), &maps, &"main.middle".parse().unwrap()).unwrap();
+        assert!(found.go && found.holds(f.address) && found.code.len() as u64 == found.size, "{flags:?}: {found:?}");
+        let held = functions::at(p.pid(), &maps, f.address).unwrap();
+        assert_eq!((held.address, held.offset), (found.address, found.offset), "{flags:?}");
+        let none = functions::find(p.pid(), &maps, &"main.midle".parse().unwrap()).unwrap_err();
+        assert!(none.near.iter().any(|n| n == "main.middle"), "{flags:?}: {none}");
     }
 }

@@ -118,6 +118,8 @@ fn beginning(code: &[u8], targets: &BTreeSet<u64>) -> Option<Place> {
         match at.mnemonic() {
             Mnemonic::Sub if stack => pushed = pushed.checked_add(u32::try_from(at.try_immediate(1).ok()?).ok()?)?,
             Mnemonic::Push => pushed = pushed.checked_add(8)?,
+            // Go compares it with the stack's end first.
+            Mnemonic::Cmp => {}
             _ if stack || at.is_stack_instruction() || at.flow_control() != FlowControl::Next => return None,
             _ => {}
         }
@@ -464,6 +466,10 @@ mod tests {
         assert_eq!(plain(&code, true).entry, Place { exit: Some(0), ..emulated_at(6, 0x18) });
         // mov eax,edi; ret
         assert_eq!(plain(&[0x89, 0xf8, 0xc3], true).entry, Place::default());
+        // cmp rsp,[r14+0x10]; jbe to the jump back; push rbp; pop rbp; ret; call more stack; jmp back to the start: Go's
+        let code = [0x49, 0x3b, 0x66, 0x10, 0x76, 3, 0x55, 0x5d, 0xc3, 0xe8, 0, 1, 0, 0, 0xeb, 0xf0];
+        let s = plain(&code, true);
+        assert!(s.entry == emulated_at(4, 0) && s.loops && s.whole, "{s:?}");
         // and rsp,-32; je +0; ret: how much is on the stack depends
         let code = [0x48, 0x83, 0xe4, 0xe0, 0x74, 0x00, 0xc3];
         assert_eq!(plain(&code, true).entry.offset, 0);

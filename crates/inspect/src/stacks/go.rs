@@ -59,24 +59,53 @@ impl GoTable {
         })
     }
 
-    /// The function at an address as linked.
-    pub(crate) fn at(&self, addr: u64) -> Option<GoFunction> {
-        let pc = u32::try_from(addr.checked_sub(self.text)?).ok()?;
-        let entry = |i: usize| u32_at(&self.bytes, self.functions.checked_add(i.checked_mul(8)?)?);
+    /// Where the i-th function begins, counted from the code's start.
+    fn entry(&self, i: usize) -> Option<u32> {
+        u32_at(&self.bytes, self.functions.checked_add(i.checked_mul(8)?)?)
+    }
+
+    /// Which function holds this place, counted from the code's start.
+    fn index(&self, pc: u32) -> Option<usize> {
         let (mut low, mut high) = (0usize, self.count.min(self.bytes.len() / 8));
         while low < high {
             let mid = low.midpoint(high);
-            if entry(mid)? <= pc { low = mid + 1 } else { high = mid }
+            if self.entry(mid)? <= pc { low = mid + 1 } else { high = mid }
         }
-        let i = low.checked_sub(1)?;
-        if pc >= entry(i + 1)? {
-            return None;
-        }
-        let start = entry(i)?;
-        let offset = u32_at(&self.bytes, self.functions.checked_add(8 * i + 4)?)? as usize;
-        let f = self.functions.checked_add(offset)?;
-        let field = |n: usize| u32_at(&self.bytes, f.checked_add(4 * n)?);
-        let name = text_at(&self.bytes, self.names.checked_add(field(1)? as usize)?)?;
+        low.checked_sub(1).filter(|&i| self.entry(i + 1).is_some_and(|end| pc < end))
+    }
+
+    /// Start and length, up to the next one, of the function that holds an address as linked.
+    pub(crate) fn covers(&self, addr: u64) -> Option<(u64, u64)> {
+        let i = self.index(u32::try_from(addr.checked_sub(self.text)?).ok()?)?;
+        let (start, end) = (self.entry(i)?, self.entry(i + 1)?);
+        Some((self.text.checked_add(start.into())?, u64::from(end.checked_sub(start)?)))
+    }
+
+    /// The n-th number of what is said of the i-th function.
+    fn field(&self, i: usize, n: usize) -> Option<u32> {
+        let offset = u32_at(&self.bytes, self.functions.checked_add(i.checked_mul(8)?.checked_add(4)?)?)?;
+        u32_at(&self.bytes, self.functions.checked_add(offset as usize)?.checked_add(4 * n)?)
+    }
+
+    fn name(&self, i: usize) -> Option<&[u8]> {
+        text_at(&self.bytes, self.names.checked_add(self.field(i, 1)? as usize)?)
+    }
+
+    /// Name, address as linked and length, up to the next one, of each function.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&[u8], u64, u64)> {
+        (0..self.count.min(self.bytes.len() / 8)).filter_map(|i| {
+            let (start, end) = (self.entry(i)?, self.entry(i + 1)?);
+            Some((self.name(i)?, self.text.checked_add(start.into())?, end.checked_sub(start)?.into()))
+        })
+    }
+
+    /// The function at an address as linked.
+    pub(crate) fn at(&self, addr: u64) -> Option<GoFunction> {
+        let pc = u32::try_from(addr.checked_sub(self.text)?).ok()?;
+        let i = self.index(pc)?;
+        let start = self.entry(i)?;
+        let field = |n: usize| self.field(i, n);
+        let name = self.name(i)?;
         let line = (|| {
             let file = self.value(field(5)?, start, pc)?;
             let line = self.value(field(6)?, start, pc)?;

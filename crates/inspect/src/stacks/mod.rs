@@ -13,7 +13,7 @@
 //! `.debug_frame` (else by frame pointer, and say so), and name by Go's table, symbols and DWARF.
 
 pub(crate) mod elf;
-mod go;
+pub(crate) mod go;
 mod lines;
 pub(crate) mod module;
 mod place;

@@ -98,9 +98,10 @@ impl Module {
         self.debug.get_or_insert_with(|| debug_file(elf, room, roots)).as_ref()
     }
 
-    /// Start and length of the function that holds an address as linked, by the unwind tables.
+    /// Start and length of the function that holds an address as linked, by the unwind tables, Go's own table or the symbols.
     pub(crate) fn function(&self, addr: u64) -> Option<(u64, u64)> {
-        self.tables.covers(addr)
+        let go = || self.go.as_ref()?.covers(addr);
+        self.tables.covers(addr).or_else(go).or_else(|| self.symbols.covers(addr))
     }
 
     /// Address as linked of an address in the process, where `m` is the mapping that holds it.

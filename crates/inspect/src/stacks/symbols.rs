@@ -18,6 +18,8 @@ struct Symbol {
     size: u64,
     name: u32,
     dynamic: bool,
+    /// It is a function, no label of assembly.
+    function: bool,
 }
 
 /// The functions of one file, by address as linked.
@@ -67,13 +69,22 @@ impl Symbols {
         self.list.is_empty()
     }
 
+    /// The last symbols that begin at an address or before: a function may hold smaller ones (entry points in assembly).
+    fn before(&self, addr: u64) -> impl Iterator<Item = &Symbol> {
+        let i = self.list.partition_point(|s| s.addr <= addr);
+        self.list[..i].iter().rev().take(8)
+    }
+
     /// The function that holds an address: its mangled name, the distance from its start, how sure.
     pub(crate) fn at(&self, addr: u64) -> Option<(&[u8], u64, Sure)> {
-        let i = self.list.partition_point(|s| s.addr <= addr);
-        // A function may hold smaller ones (entry points in assembly), so look back a little.
-        let s = self.list[..i].iter().rev().take(8).find(|s| addr - s.addr < s.size || s.size == 0)?;
+        let s = self.before(addr).find(|s| addr - s.addr < s.size || s.size == 0)?;
         let sure = if s.size == 0 { Sure::Likely } else { Sure::Certain };
         Some((self.name(s)?, addr - s.addr, sure))
+    }
+
+    /// Start and length of the function that holds an address.
+    pub(crate) fn covers(&self, addr: u64) -> Option<(u64, u64)> {
+        self.before(addr).find(|s| s.function && addr - s.addr < s.size).map(|s| (s.addr, s.size))
     }
 
     fn name(&self, s: &Symbol) -> Option<&[u8]> {
@@ -92,6 +103,7 @@ fn function(s: &[u8], dynamic: bool) -> Option<Symbol> {
         size: u64_at(s, 16)?,
         name: u32_at(s, 0)?,
         dynamic,
+        function: kind != 0,
     })
 }
 
