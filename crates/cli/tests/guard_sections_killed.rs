@@ -1,9 +1,7 @@
-//! A guard that is killed with -9 while probes of a hot function come and go leaves none in the program, but for a few that the kernel fails to take away
-//! from whoever is killed in that very moment (2 of 100; where probes go one by one nearly always). The program goes on.
+//! A guard that is killed with -9 while probes of a hot function come and go leaves none in the program, which goes on, and no process of its own.
 
 mod guard_common;
 use guard_common::{Dir, Owned, build, signal, skipped, until};
-use orbit_linux::Support;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,8 +25,9 @@ fn while_probes_come_and_go() {
     if skipped() {
         return;
     }
-    if let Support::No(why) = orbit_linux::uprobes::probe() {
-        println!("SKIP: needs {why}");
+    // SAFETY: always succeeds.
+    if unsafe { libc::geteuid() } != 0 || orbit_linux::uprobes::kind().is_err() {
+        println!("SKIP: needs root and uprobes");
         return;
     }
     let dir = Dir::new("sections-killed");
@@ -57,6 +56,5 @@ fn while_probes_come_and_go() {
         before = code(pid);
     }
     assert!(hot.0.try_wait().expect("wait").is_none(), "the program has ended");
-    println!("{left} of {KILLS} left a breakpoint");
-    assert!(left <= 2, "{left} of {KILLS} left a breakpoint");
+    assert_eq!(left, 0, "of {KILLS} that left a breakpoint");
 }

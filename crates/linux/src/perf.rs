@@ -10,6 +10,7 @@
 
 use crate::map::{Mapping, page_size};
 use crate::{Support, check, check_int};
+use std::ffi::CStr;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -305,6 +306,14 @@ fn open_attr(attr: &Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     let r = unsafe { libc::syscall(libc::SYS_perf_event_open, attr, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC) };
     // SAFETY: the kernel just made this descriptor for us.
     check(r).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// A uprobe at an offset of a file, in one process, by the number that [`crate::uprobes::kind`] says. Async-signal-safe.
+pub(crate) fn open_uprobe(kind: u32, file: &CStr, offset: u64, pid: i32) -> io::Result<OwnedFd> {
+    // The two fields of breakpoints are the file's name and the offset of such probes.
+    let (bp_addr, bp_len) = (file.as_ptr() as u64, offset);
+    let attr = Attr { kind, size: size_of::<Attr>() as u32, bp_addr, bp_len, ..Attr::default() };
+    open_attr(&attr, pid, -1)
 }
 
 /// Takes records out of a ring until `read` makes something of one. It gets the first word, the record's header, and a way to the others.

@@ -14,6 +14,7 @@ use std::fmt::Write;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use orbit_linux::cgroup::{self, Group, Owner};
 use orbit_linux::rlimit::{self, Resource};
@@ -29,6 +30,8 @@ pub const MIN_MEMORY: u64 = 1 << 20;
 const GROUP_PREFIX: &str = "orbit";
 /// How many names that others have are passed over for a group.
 const NAME_TRIES: u32 = 100;
+/// Time in which what an orbit's task left running may end by itself.
+pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
 /// Of the [`Owner`] of this program's groups, the namespace. A template has it from main, of whom nothing could be read any more.
 static NAMESPACE: AtomicU64 = AtomicU64::new(0);
@@ -501,16 +504,19 @@ pub(crate) fn remove_groups_of(main: i32) {
     remove_dirs(&cgroup::groups_of(GROUP_PREFIX, &owner(main)));
 }
 
-/// Removes directories of control groups. What an orbit's task started and left running in one is killed, by number.
-/// Waits up to a second for it to be gone.
+/// Removes directories of control groups. What an orbit's task started and left running in one may end by itself for [`GRACE`], then it is killed, by
+/// number. Waits up to a second more for it to be gone.
 fn remove_dirs(dirs: &[PathBuf]) {
+    let began = Instant::now();
     for dir in dirs {
-        for _ in 0..100 {
-            match std::fs::remove_dir(dir) {
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => kill_members(dir),
-                _ => break,
+        while let Err(error) = std::fs::remove_dir(dir)
+            && error.raw_os_error() == Some(libc::EBUSY)
+            && began.elapsed() < GRACE + Duration::from_secs(1)
+        {
+            if began.elapsed() > GRACE {
+                kill_members(dir);
             }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 }

@@ -44,6 +44,8 @@ const LET_GO: u8 = 6;
 /// Longest message in bytes.
 const MESSAGE: usize = 4096;
 
+/// Between two looks whether what an orbit left behind has ended.
+const A_MOMENT: Duration = Duration::from_millis(5);
 /// Bytes of its own that main may hold for its page tables to be copied twice: some milliseconds.
 const COPIED_TWICE: u64 = 32 << 20;
 
@@ -432,13 +434,19 @@ fn live(life: Life) -> ! {
     let (socket, main) = unsafe { (BorrowedFd::borrow_raw(life.socket), BorrowedFd::borrow_raw(life.main)) };
     let mut children: Vec<(i32, OwnedFd)> = Vec::new();
     let mut let_go = false;
+    // When what orbits left behind is to be ended.
+    let mut strays: Option<Instant> = None;
     // The next orbit's socket: made while nobody waits for it.
     let mut next = socket::pair().ok();
     loop {
         let mut fds = vec![poll_in(socket.as_raw_fd()), poll_in(main.as_raw_fd())];
         fds.extend(children.iter().map(|(_, fd)| poll_in(fd.as_raw_fd())));
-        if poll::poll(&mut fds, None).is_err() {
+        if poll::poll(&mut fds, strays.map(|due| due.saturating_duration_since(Instant::now()))).is_err() {
             break;
+        }
+        if strays.is_some_and(|due| due <= Instant::now()) {
+            end_strays(&children, Duration::ZERO);
+            strays = None;
         }
         if fds[1].revents != 0 {
             break;
@@ -449,7 +457,7 @@ fn live(life: Life) -> ! {
             }
             let (pid, fd) = children.swap_remove(at);
             let ended = pidfd::wait(fd.as_fd(), false).ok().flatten();
-            end_strays(&children);
+            strays = strays.or_else(|| (!list_strays(&children).is_empty()).then(|| Instant::now() + limits::GRACE));
             let (code, status) = ended.map_or((libc::CLD_KILLED, libc::SIGKILL), |e| (e.code, e.status));
             let mut message = vec![ENDED];
             for word in [pid, code, status] {
@@ -490,30 +498,40 @@ fn live(life: Life) -> ! {
     for (_, fd) in &children {
         let _ = pidfd::wait(fd.as_fd(), false);
     }
-    end_strays(&[]);
+    end_strays(&[], limits::GRACE);
     if !let_go {
         limits::remove_groups_of(life.main_pid);
     }
     process::end(0)
 }
 
-/// Kills and reaps processes that orbits made and left behind: they have become children of the template.
-fn end_strays(children: &[(i32, OwnedFd)]) {
+/// Processes that orbits made and left behind: they have become children of the template.
+fn list_strays(children: &[(i32, OwnedFd)]) -> Vec<i32> {
+    let Ok(list) = std::fs::read_to_string("/proc/thread-self/children") else { return Vec::new() };
+    let all = list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+    all.filter(|pid| !children.iter().any(|(child, _)| child == pid)).collect()
+}
+
+/// Reaps them: for so long as they end by themselves, then kills them.
+fn end_strays(children: &[(i32, OwnedFd)], grace: Duration) {
+    let began = Instant::now();
     for _ in 0..64 {
-        let Ok(list) = std::fs::read_to_string("/proc/thread-self/children") else { return };
-        let strays: Vec<i32> = list
-            .split_ascii_whitespace()
-            .filter_map(|pid| pid.parse().ok())
-            .filter(|pid| !children.iter().any(|(child, _)| child == pid))
-            .collect();
+        let strays = list_strays(children);
         if strays.is_empty() {
             return;
         }
         for pid in strays {
-            // SAFETY: a child of this process that nobody else reaps, so the number is its own until the wait below.
+            // SAFETY: a child of this process that nobody else reaps, so the number is its own until it is waited for.
             unsafe {
-                libc::kill(pid, libc::SIGKILL);
-                libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
+                while libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) == 0 {
+                    if began.elapsed() < grace {
+                        std::thread::sleep(A_MOMENT);
+                    } else {
+                        libc::kill(pid, libc::SIGKILL);
+                        libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
+                        break;
+                    }
+                }
             }
         }
     }

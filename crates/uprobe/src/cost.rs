@@ -6,7 +6,7 @@
 //! whoever takes it away is being killed: it then keeps the probe for good and says so in its log.
 
 use crate::code::{Place, Shape};
-use crate::prober::{Prober, Probes};
+use crate::prober::Prober;
 use crate::table::Hits;
 use crate::{Error, Target};
 use orbit_linux::process::{self, RawChild};
@@ -100,9 +100,9 @@ pub(crate) fn measure(prober: &mut Prober) -> Result<Costs, Error> {
     let stepped = one(1, Place::default(), Vec::new())?;
     let end = Place { offset: 1, returns: true, ..Place::default() };
     let both = one(2, begin, vec![end])?;
-    // Its memory goes first: then there is nothing left to restore. Taking probes away takes long; nobody need wait for it.
+    // Its memory goes first: then there is nothing left to restore.
     drop(subject);
-    all.into_iter().for_each(Probes::away);
+    drop(all);
     Ok(Costs { emulated, stepped, returned: (both - emulated).max(1.0) })
 }
 

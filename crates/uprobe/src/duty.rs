@@ -251,9 +251,7 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
                 accounts.insert(id, account);
             }
             Ok(Job::Leave(id)) => {
-                if let Some(p) = accounts.remove(&id).and_then(|a| a.probes) {
-                    p.away();
-                }
+                accounts.remove(&id);
             }
             Ok(Job::Returned(id, back, behind)) => {
                 if let Some(a) = accounts.get_mut(&id) {
@@ -279,9 +277,7 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
             if let Some(t) = lock(shared).tallies.get_mut(&id) {
                 *t = Tally { cpu: t.cpu, ..tally };
             }
-            if let Some(p) = a.leaving.take() {
-                p.away();
-            }
+            a.leaving = None;
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod code;
 mod cost;
 mod duty;
 mod error;
+mod keeper;
 mod prober;
 mod programs;
 mod table;

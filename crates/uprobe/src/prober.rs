@@ -3,22 +3,22 @@
 //! Owns: which slots are taken. Promises: a slot is given out anew only once its last probe is gone and nobody reads it any more ([`Slot`]).
 
 use crate::code::Place;
-use crate::programs::{LOADING, Link, Program, Programs};
+use crate::keeper::{Keeper, Link, Links, Token};
+use crate::programs::{LOADING, Program, Programs};
 use crate::table::{Caller, Hits, Key, Record, SLOTS};
 use crate::{Costs, Error, Target, cost};
 use aya::maps::{HashMap, MapData, PerCpuArray};
 use orbit_linux::procfs;
-use std::num::NonZeroU32;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Attaches probes.
 pub(crate) struct Prober {
     programs: Programs,
     reader: Arc<Reader>,
-    /// Which are taken.
-    slots: Vec<Arc<AtomicBool>>,
+    slots: Vec<Arc<Slot>>,
+    /// Let go of last: it takes away what is left.
+    keeper: Keeper,
 }
 
 /// Reads what probes counted; may be shared.
@@ -26,60 +26,34 @@ pub(crate) struct Reader {
     records: Mutex<HashMap<MapData, Key, Record>>,
     hits: Mutex<PerCpuArray<MapData, Hits>>,
     callers: Mutex<HashMap<MapData, Caller, u32>>,
-    /// How many [`Probes`] there are.
-    probed: Arc<AtomicUsize>,
+    links: Arc<Links>,
 }
 
 /// Where the probes of one function in one process count; what they counted stays until all who hold it let go.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) number: u32,
-    taken: Arc<AtomicBool>,
-    /// There are probes yet.
-    probed: AtomicBool,
+    links: Arc<Links>,
+    /// Of its last probes, which may be there yet.
+    last: Mutex<Vec<Token>>,
 }
 
 impl Slot {
     /// Whether what it counts may change yet.
     pub(crate) fn probed(&self) -> bool {
-        self.probed.load(Ordering::Acquire)
+        self.last().iter().any(|token| self.links.there(*token))
+    }
+
+    fn last(&self) -> MutexGuard<'_, Vec<Token>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.taken.store(false, Ordering::Release);
-    }
-}
-
-/// The probes of one function in one process. Dropping it takes them out of the program at once, and blocks for some tenths of a second: the
+/// The probes of one function in one process. When it is dropped they are out of the program at once, and gone some tenths of a second later: the
 /// kernel waits until nobody is in them.
 pub(crate) struct Probes {
     pub(crate) slot: Arc<Slot>,
     links: Vec<Link>,
-    probed: Arc<AtomicUsize>,
-}
-
-impl Probes {
-    /// Takes them away in a thread of its own; in this one, which waits then, if there can be no more.
-    pub(crate) fn away(self) {
-        // Where there is none, what it was to drop is dropped here.
-        let _ = std::thread::Builder::new().name("unprobe".into()).spawn(move || drop(self));
-    }
-}
-
-impl Drop for Probes {
-    fn drop(&mut self) {
-        // Each waits after it is out of the program: one after the other, the last would be in it for that much longer.
-        std::thread::scope(|scope| {
-            for link in self.links.drain(1.min(self.links.len())..) {
-                let _ = std::thread::Builder::new().name("unprobe".into()).spawn_scoped(scope, move || drop(link));
-            }
-            self.links.clear();
-        });
-        self.slot.probed.store(false, Ordering::Release);
-        self.probed.fetch_sub(1, Ordering::Release);
-    }
 }
 
 impl Prober {
@@ -87,19 +61,23 @@ impl Prober {
         if !Path::new("/sys/bus/event_source/devices/uprobe").exists() {
             return Err(Error::Unsupported("there are no uprobes".into()));
         }
+        // First, while this process is small.
+        let keeper = Keeper::begin().map_err(|e| Error::of("making a process that sets probes", &e))?;
         let (dev, ino) = namespace();
         let mut programs = Programs::load(&[("ns_dev", dev), ("ns_ino", ino)])?;
         let records = HashMap::try_from(programs.map("records")?).map_err(|e| Error::of(LOADING, &e))?;
         let hits = PerCpuArray::try_from(programs.map("hits")?).map_err(|e| Error::of(LOADING, &e))?;
         let callers = HashMap::try_from(programs.map("callers")?).map_err(|e| Error::of(LOADING, &e))?;
-        let slots: Vec<Arc<AtomicBool>> = (0..SLOTS).map(|_| Arc::default()).collect();
+        let links = keeper.links();
+        let slot = |number| Slot { number, links: links.clone(), last: Mutex::default() };
+        let slots = (0..SLOTS as u32).map(|number| Arc::new(slot(number))).collect();
         let reader = Arc::new(Reader {
             records: Mutex::new(records),
             hits: Mutex::new(hits),
             callers: Mutex::new(callers),
-            probed: Arc::default(),
+            links,
         });
-        let mut prober = Prober { programs, reader, slots };
+        let mut prober = Prober { programs, reader, slots, keeper };
         let costs = cost::measure(&mut prober)?;
         Ok((prober, costs))
     }
@@ -110,11 +88,10 @@ impl Prober {
 
     /// A slot that is nobody's.
     pub(crate) fn slot(&mut self) -> Result<Arc<Slot>, Error> {
-        let free = self.slots.iter().position(|s| !s.load(Ordering::Acquire)).ok_or(Error::Full)?;
-        self.slots[free].store(true, Ordering::Release);
-        let taken = self.slots[free].clone();
-        self.reader.forget_callers(free as u32);
-        Ok(Arc::new(Slot { number: free as u32, taken, probed: AtomicBool::new(false) }))
+        let free = |s: &&Arc<Slot>| Arc::strong_count(s) == 1 && !s.probed();
+        let slot = self.slots.iter().find(free).ok_or(Error::Full)?.clone();
+        self.reader.forget_callers(slot.number);
+        Ok(slot)
     }
 
     /// Probes a function of a process. Counts and records of the slot, which has no probes, begin anew. Callers' places are probed too, by the file; where
@@ -127,10 +104,8 @@ impl Prober {
         mut step: bool,
     ) -> Result<(Probes, bool), Error> {
         self.reader.clear(slot.number)?;
-        slot.probed.store(true, Ordering::Relaxed);
-        let probed = self.reader.probed.clone();
-        probed.fetch_add(1, Ordering::Relaxed);
-        let mut probes = Probes { slot, links: Vec::new(), probed };
+        slot.last().clear();
+        let mut probes = Probes { slot, links: Vec::new() };
         // Ends first: an entry that is seen must not miss its exit.
         self.attach_ends(&mut probes, target, |end| step || end.emulated)?;
         let behind = |(file, places): &(&Path, Vec<Place>)| self.attach_behind(&mut probes, target, file, places);
@@ -187,13 +162,12 @@ impl Prober {
         file: &Path,
         places: &[(u64, u64)],
     ) -> Result<(), Error> {
-        if places.is_empty() {
-            return Ok(());
-        }
         let pid = target.pid;
-        let process = u32::try_from(pid).ok().and_then(NonZeroU32::new);
-        let process = process.ok_or_else(|| Error::Failed(format!("there is no process {pid}")))?;
-        let links = self.programs.attach(program, process, file, places).map_err(|e| match e {
+        if pid <= 0 {
+            return Err(Error::Failed(format!("there is no process {pid}")));
+        }
+        let note = |token| probes.slot.last().push(token);
+        let links = self.programs.attach(&mut self.keeper, program, pid, file, places, &note).map_err(|e| match e {
             // Its files may have gone first.
             Error::Failed(_) if !Path::new(&format!("/proc/{pid}/root")).exists() => Error::Ended,
             e => e,
@@ -206,7 +180,7 @@ impl Prober {
 impl Reader {
     /// Whether a probe is there, or not quite gone.
     pub(crate) fn probed(&self) -> bool {
-        self.probed.load(Ordering::Acquire) > 0
+        self.links.any()
     }
 
     /// Hits of a slot so far, of all threads.

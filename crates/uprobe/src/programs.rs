@@ -1,18 +1,17 @@
 //! The kernel half's programs, and the two ways of attaching them.
 //!
 //! Owns: loading. Where the kernel has probes that come and go many at a time ([`orbit_linux::uprobes`]) those are used, since they are out of the program
-//! before anybody waits for anything; else one by one, by aya.
+//! before anybody waits for anything; else one by one.
 
 use crate::Error;
-use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope};
-use aya::programs::{ProgramError, UProbe};
+use crate::keeper::{How, Keeper, Link, Token};
+use aya::programs::UProbe;
 use aya::{Ebpf, EbpfLoader};
 use aya_obj::Object;
 use aya_obj::btf::Btf;
 use orbit_linux::bpf::Instruction;
 use orbit_linux::uprobes;
 use std::collections::{HashMap, HashSet};
-use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
@@ -42,19 +41,14 @@ impl Program {
     }
 }
 
-/// Probes at one or more places of a file; they go when it is dropped.
-#[derive(Debug)]
-pub(crate) enum Link {
-    Many(#[expect(dead_code, reason = "is closed")] OwnedFd),
-    One(#[expect(dead_code, reason = "is dropped")] UProbeLink),
-}
-
 /// The programs.
 pub(crate) struct Programs {
     /// Those by aya, and all maps.
     ebpf: Ebpf,
     /// Those for many places at a time, if there can be such, by number.
     many: Option<[Option<OwnedFd>; 3]>,
+    /// How they are attached.
+    how: How,
     /// A probe may carry out a return.
     pub(crate) returns: bool,
 }
@@ -77,7 +71,9 @@ impl Programs {
                 one(&mut ebpf, Program::Returned)?.load().is_ok()
             }
         };
-        Ok(Programs { ebpf, many, returns })
+        let one = || uprobes::kind().map(How::One).map_err(|e| Error::of("looking for uprobes", &e));
+        let how = if many.is_some() { How::Many } else { one()? };
+        Ok(Programs { ebpf, many, how, returns })
     }
 
     /// A map of theirs.
@@ -85,34 +81,26 @@ impl Programs {
         self.ebpf.take_map(name).ok_or_else(|| Error::Failed(format!("the kernel half lacks map \"{name}\"")))
     }
 
-    /// Probes places of a file in a process, each given by its offset in bytes and its cookie.
+    /// Probes places of a file in a process, each given by its offset in bytes and its cookie; see [`Keeper::attach`].
     pub(crate) fn attach(
         &mut self,
+        keeper: &mut Keeper,
         program: Program,
-        pid: NonZeroU32,
+        pid: i32,
         file: &Path,
         places: &[(u64, u64)],
+        note: &dyn Fn(Token),
     ) -> Result<Vec<Link>, Error> {
-        let probing = || format!("probing {}", file.display());
-        if let Some(many) = &self.many {
-            let (Some(program), false) = (&many[program as usize], places.is_empty()) else { return Ok(Vec::new()) };
-            return match uprobes::attach(program.as_fd(), file, places, pid.get() as i32) {
-                Ok(link) => Ok(vec![Link::Many(link)]),
-                Err(e) => Err(Error::of(&probing(), &e)),
-            };
-        }
-        let program = one(&mut self.ebpf, program)?;
-        let mut links = Vec::new();
-        for &(offset, cookie) in places {
-            let location = UProbeAttachLocation::AbsoluteOffset(offset);
-            let point = UProbeAttachPoint { location, cookie: Some(cookie) };
-            let link = program
-                .attach(point, file, UProbeScope::OneProcess(pid))
-                .and_then(|id| program.take_link(id))
-                .map_err(|e: ProgramError| Error::of(&probing(), &e))?;
-            links.push(Link::One(link));
-        }
-        Ok(links)
+        let program = match &self.many {
+            Some(many) => {
+                let Some(program) = &many[program as usize] else { return Ok(Vec::new()) };
+                program.as_fd()
+            }
+            None => one(&mut self.ebpf, program)?.fd().map_err(|e| Error::of(LOADING, &e))?.as_fd(),
+        };
+        keeper
+            .attach((program, self.how), pid, file, places, note)
+            .map_err(|e| Error::of(&format!("probing {}", file.display()), &e))
     }
 }
 

@@ -1,22 +1,26 @@
 //! Where no thread can be made, probes are taken away all the same, and new ones set.
 
 mod common;
-use common::{Program, duty, until};
+use common::{PATIENCE, Program, duty, until};
 
 /// One instruction of a filter for system calls.
 const fn op(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// From now on no thread of this process can make another one, as in a control group that is full.
+/// From now on no thread of this process or of one that it makes can have another one made by plain `clone`, as the one that closes probes does; libc's own
+/// threads, which have memory of their own (`CLONE_SETTLS`), can.
 fn no_more_threads() {
     let refused = libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32;
+    let flags = std::mem::offset_of!(libc::seccomp_data, args) as u32;
     let mut filter = [
         op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 2, 0, libc::SYS_clone as u32),
-        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0, libc::SYS_clone3 as u32),
-        op(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 4, libc::SYS_clone as u32),
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, flags),
+        op(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, (libc::CLONE_THREAD | libc::CLONE_SETTLS) as u32),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::CLONE_THREAD as u32),
         op(libc::BPF_RET | libc::BPF_K, 0, 0, refused),
+        op(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: plain calls; `program` and its filter live until they return.
@@ -30,18 +34,21 @@ fn no_more_threads() {
         )
     };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-    let refused = std::thread::Builder::new().spawn(|| ()).map(drop);
-    assert!(refused.is_err());
+    std::thread::spawn(|| ()).join().expect("libc's threads are not refused");
+    // SAFETY: refused before the kernel looks at anything but the flags.
+    let thread = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_THREAD, 0, 0, 0, 0) };
+    assert_eq!((thread, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EAGAIN)));
 }
 
 #[test]
 fn probes_come_and_go() {
+    no_more_threads();
     let Some(mut duty) = duty(None) else { return };
     let mut program = Program::start("no-more-threads", "counted.c");
     let first = duty.watch(program.target());
     until("no probes", || duty.tally(first).is_some_and(|t| t.attached));
-    no_more_threads();
     duty.leave(first);
+    assert!(duty.settle(PATIENCE), "probes are left");
     let next = duty.watch(program.target());
     until("no probes any more", || duty.tally(next).is_some_and(|t| t.attached));
     program.run(0, 10);
