@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 
 /// A suspected lost wake-up must stay so for this long more.
 const STAYS: Duration = Duration::from_millis(60);
+/// A thread that has not run for so long though it does not sleep is held up.
+const HELD_UP: Duration = Duration::from_millis(300);
 /// Scans for rings take at most this part of the time.
 const SCAN_SHARE: u32 = 300;
 /// Scans are never further apart than this.
@@ -105,13 +107,13 @@ impl Ahd {
     fn verdict(&mut self, pid: i32, tid: i32, late: bool) -> Option<Verdict> {
         let p = self.processes.get_mut(&pid)?;
         let call = p.dir.call(tid).ok().flatten()?;
-        let single = p.threads.len() == 1;
+        let single = p.threads.len() == 1 && p.dir.count() == Some(1);
         let usual = p.threads.get(&tid)?.points.usual(&call);
         let status = p.dir.status(tid)?;
         let held = status.tracer != 0 || status.state != b'S' || frozen(p, tid);
         if usual && !(single && turns::may_be_of_pipe(call.nr)) {
             // Where all wait for each other it is no matter that each usually does.
-            let all = !held && call.nr == libc::SYS_futex;
+            let all = !held && (call.nr == libc::SYS_futex || turns::may_be_of_pipe(call.nr));
             return self.standstill(pid, tid).or_else(|| if all { self.all_wait(pid, tid) } else { None });
         }
         if held {
@@ -128,6 +130,17 @@ impl Ahd {
         if usual && !matches!(&wait, Wait::Pipe { peers, named: false, .. } if *peers == [pid]) {
             return self.standstill(pid, tid);
         }
+        let unsaid = matches!(
+            &wait,
+            Wait::Futex(FutexWait {
+                kind: FutexKind::Mutex { owner: Owner::Unknown } | FutexKind::RwLock { writer: Owner::Unknown },
+                ..
+            })
+        );
+        // Whom it waits for is not known: it may be one that the machine holds up.
+        if late && (unsaid || astray || strange) && self.another_held_up(pid, tid) {
+            return None;
+        }
         let allowed = if late { self.config.limit } else { self.config.hopeless() };
         let only = |sure, why: String| {
             Some(Verdict { why, of: tid, sure, others: Vec::new(), cycle: Vec::new(), allowed, joint: false })
@@ -142,10 +155,6 @@ impl Ahd {
                         | FutexKind::Condvar
                         | FutexKind::Semaphore
                         | FutexKind::GivenUp
-                );
-                let unsaid = matches!(
-                    f.kind,
-                    FutexKind::Mutex { owner: Owner::Unknown } | FutexKind::RwLock { writer: Owner::Unknown }
                 );
                 let stands = unsaid && self.queue_stands(pid, tid, f);
                 let p = self.processes.get_mut(&pid)?;
@@ -208,7 +217,9 @@ impl Ahd {
             }
             // Threads hand each other work by pipes: only one that usually waits elsewhere is lost here, or all are.
             Wait::Pipe { peers, named: false, .. } if *peers == [pid] && strange => {
-                let sure = if self.deserted(pid, tid, &wait) == Sight::Doubtful { Sure::Guess } else { Sure::Likely };
+                let sight = self.deserted(pid, tid, &wait);
+                let guess = sight == Sight::Doubtful || caught == Handlers::MayWake;
+                let sure = if guess { Sure::Guess } else { Sure::Likely };
                 only(sure, format!("thread {tid} {}: no other process is at the other end", words(&wait)))
             }
             Wait::Pipe { peers, named: false, .. } if *peers == [pid] && !single => self.all_wait(pid, tid),
@@ -220,6 +231,13 @@ impl Ahd {
             Wait::Pipe { .. } | Wait::Socket { .. } | Wait::Child { .. } => self.standstill(pid, tid),
             _ => None,
         }
+    }
+
+    /// Whether another thread of the process has not run for a while and is kept from it by the machine, a stop or a tracer.
+    fn another_held_up(&self, pid: i32, tid: i32) -> bool {
+        let Some(p) = self.processes.get(&pid) else { return false };
+        let still = p.threads.values().filter(|t| t.tid != tid && t.still >= HELD_UP);
+        still.into_iter().any(|t| p.dir.status(t.tid).is_some_and(|s| matches!(s.state, b'D' | b'R' | b'T' | b't')))
     }
 
     /// Whether nobody before this thread was woken for half the limit at a lock that keeps no owner. Else it goes from hand to hand, and whoever
@@ -294,6 +312,12 @@ impl Ahd {
         }
         // One may have woken another, and gone to sleep, between the looks at both.
         if asleep.iter().any(|&t| self.rests(pid, t).is_none()) {
+            return None;
+        }
+        // Or have made another, and ended: one that takes the place of one is not noticed before the next look.
+        let p = self.processes.get(&pid)?;
+        let lives = |t: i32| p.dir.status(t).is_some_and(|s| s.state != b'Z');
+        if p.dir.tids().ok()?.into_iter().any(|t| tids.binary_search(&t).is_err() && lives(t)) {
             return None;
         }
         if let Some((t, wait)) = &at_a_pipe

@@ -8,7 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 // Two threads hand a turn to each other; after two seconds one forgets to. "alone": the main thread gets its turns from one that ends then.
-// "sleeps": a third thread sleeps for three seconds and wakes them.
+// "pipes": they do it by pipes. "sleeps": a third thread sleeps for three seconds and wakes them. "chain": the main thread waits for one that
+// each time is a new one, made by the last.
 const SOURCE: &str = r#"
 #include <pthread.h>
 #include <string.h>
@@ -43,9 +44,47 @@ static void *sleeps(void *x) {
     return x;
 }
 
+static int to[2], back[2];
+
+static void *answers(void *x) {
+    char byte;
+    while (read(to[0], &byte, 1) == 1) {
+        usleep(5000);
+        if (++turns != 350)
+            write(back[1], &byte, 1);
+    }
+    return x;
+}
+
+static void *next(void *x) {
+    usleep(500000);
+    pthread_t t;
+    pthread_attr_t detached;
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    pthread_create(&t, &detached, next, x);
+    return x;
+}
+
 int main(int argc, char **argv) {
     pthread_t t;
     way = argc > 1 ? argv[1] : "";
+    if (strcmp(way, "pipes") == 0) {
+        char byte = 0;
+        if (pipe(to) || pipe(back))
+            return 1;
+        pthread_create(&t, NULL, answers, NULL);
+        do
+            write(to[1], &byte, 1);
+        while (read(back[0], &byte, 1) == 1);
+        return 0;
+    }
+    if (strcmp(way, "chain") == 0) {
+        next(NULL);
+        pthread_mutex_lock(&lock);
+        for (;;)
+            pthread_cond_wait(&here, &lock);
+    }
     pthread_create(&t, NULL, gives, NULL);
     if (strcmp(way, "sleeps") == 0)
         pthread_create(&t, NULL, sleeps, NULL);
@@ -63,7 +102,7 @@ int main(int argc, char **argv) {
 fn and_nobody_is_left_to_wake_any() {
     // Long after a second: that it is told at all shows that it was not left for the limit.
     let config = Config { limit: Duration::from_secs(600), ..Config::default() };
-    for (way, threads) in [("", 2), ("alone", 1)] {
+    for (way, threads) in [("", 2), ("alone", 1), ("pipes", 2)] {
         let dir = Dir::new("usual-waits");
         let Some(path) = dir.build("turns", SOURCE) else { return };
         let program = Program::start(Command::new(path).arg(way));
@@ -76,12 +115,14 @@ fn and_nobody_is_left_to_wake_any() {
 
 #[test]
 fn one_that_wakes_up_by_itself_may_wake_the_others() {
-    let dir = Dir::new("usual-waits-woken");
-    let Some(path) = dir.build("turns", SOURCE) else { return };
-    let program = Program::start(Command::new(path).arg("sleeps"));
-    // Shorter than it rests between.
-    let config = Config { limit: Duration::from_secs(600), ..Config::default() };
-    let mut watcher = Watcher::of(program.pid(), config);
-    watcher.run(Duration::from_secs(9));
-    watcher.quiet();
+    for way in ["sleeps", "chain"] {
+        let dir = Dir::new("usual-waits-woken");
+        let Some(path) = dir.build("turns", SOURCE) else { return };
+        let program = Program::start(Command::new(path).arg(way));
+        // Shorter than it rests between.
+        let config = Config { limit: Duration::from_secs(600), ..Config::default() };
+        let mut watcher = Watcher::of(program.pid(), config);
+        watcher.run(Duration::from_secs(9));
+        watcher.quiet();
+    }
 }

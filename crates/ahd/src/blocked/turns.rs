@@ -188,10 +188,7 @@ fn may_hang(nr: i64) -> bool {
 
 /// Whether this call waits for a pipe if its first argument is one.
 pub(super) fn may_be_of_pipe(nr: i64) -> bool {
-    matches!(
-        nr,
-        libc::SYS_read | libc::SYS_readv | libc::SYS_write | libc::SYS_writev | libc::SYS_splice | libc::SYS_sendfile
-    )
+    matches!(nr, libc::SYS_read | libc::SYS_readv | libc::SYS_write | libc::SYS_writev | libc::SYS_sendfile)
 }
 
 /// Whether the call waits for a socket or a child: that may last for any time, and to ask who holds the other side is dear. Only a set of

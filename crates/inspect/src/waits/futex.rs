@@ -216,7 +216,9 @@ fn low_level(around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
 
 /// FUTEX_WAIT_BITSET on the wall clock: what glibc uses for all but mutexes.
 fn wall_clock(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
+    // The zeros behind a condition variable look like a rwlock's end.
     if (w.expected == 2 || w.expected == 3)
+        && !condvar_241(around, in_condvar_241(w))
         && let Some(held) = rwlock(around, -(in_rwlock(w) as isize), live)
     {
         return (Shape::RwLock(held), Sure::Certain);
@@ -234,7 +236,7 @@ fn wall_clock(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shap
     if even && w.expected == 0 && (1..1 << 20).contains(&waiters) && matches!(scope, 0 | 128) {
         return (Shape::Semaphore, Sure::Certain);
     }
-    if condvar_241(around, if even { -32 } else { -36 }) {
+    if condvar_241(around, in_condvar_241(w)) {
         return (Shape::Condvar, Sure::Likely);
     }
     (Shape::Unknown, Sure::Certain)
@@ -277,6 +279,11 @@ fn condvar(a: &Around, base: isize, refs: isize) -> bool {
         Some(seq >> 1 >= group_start >> 1 && seq > 0 && waiters < 1 << 20 && (1..=waiters).contains(&in_group))
     })()
     .unwrap_or(false)
+}
+
+/// How far in front of the word a condition variable of glibc 2.41 begins, if it is of one.
+fn in_condvar_241(w: &Waiting) -> isize {
+    if w.addr & 7 == 0 { -32 } else { -36 }
 }
 
 /// A condition variable of glibc 2.41 and later, which dropped the groups' reference counts.
@@ -326,8 +333,12 @@ pub(crate) fn free(w: &Waiting, shape: Shape, around: &Around) -> bool {
         Shape::RwLock(_) if w.op & REALTIME != 0 => (word ^ w.expected) & 1 != 0,
         // Rust's: of a writer's wait the lock is known by its state, which is held.
         Shape::RwLock(_) => reads_state(w) && word & COUNT == 0,
-        // Whoever was moved to the mutex by a broadcast is asleep at that by now.
-        Shape::Condvar => w.op & 127 != 11 && word != w.expected,
+        // Whoever was moved to the mutex by a broadcast is asleep at that by now. In glibc 2.41 the word counts signals from where its group began: when groups
+        // change places it becomes that number, above what those sleep for who are there.
+        Shape::Condvar => {
+            let begun = around.u32(in_condvar_241(w) + 8).filter(|_| condvar_241(around, in_condvar_241(w)));
+            w.op & 127 != 11 && word != w.expected && begun.is_none_or(|begun| word.wrapping_sub(begun) as i32 > 0)
+        }
         Shape::Semaphore => word != w.expected,
         Shape::Join(_) | Shape::Parked | Shape::Unknown => false,
     }
@@ -365,6 +376,29 @@ mod tests {
         assert_eq!(wall_clock(&w, &around, &|_| false), (Shape::Semaphore, Sure::Certain));
         let (w, around) = at(0x1004, &[(-44, 9), (-24, 7), (-8, 0x21), (4, 1)]);
         assert_eq!(wall_clock(&w, &around, &|_| false), (Shape::Condvar, Sure::Certain));
+    }
+
+    #[test]
+    fn waiters_of_a_condition_variable_whose_groups_changed_places() {
+        // glibc 2.41: three wait, of whom each was woken once and waits again, in the group that began as the third came; its word was 0 then.
+        let (seq, begun, refs) = (14, 3, 3 << 3);
+        let words = |addr: u64, signals| {
+            let base = in_condvar_241(&at(addr, &[]).0);
+            at(addr, &[(base, seq), (base + 8, begun), (base + 28, refs), (0, signals)])
+        };
+        for addr in [0x1020, 0x1024] {
+            // None to take; one to take that nobody was woken for.
+            for (signals, lost) in [(begun, false), (begun + 1, true), (0, false)] {
+                let (w, around) = words(addr, signals);
+                assert_eq!(wall_clock(&w, &around, &|_| false), (Shape::Condvar, Sure::Likely));
+                assert_eq!(free(&w, Shape::Condvar, &around), lost, "{addr:x}, {signals}");
+            }
+            // Those who came to the second group while its word was 2, with nothing but zeros behind it.
+            let (w, around) = words(addr, 3);
+            let w = Waiting { expected: 2, ..w };
+            assert_eq!(wall_clock(&w, &around, &|_| false).0, Shape::Condvar);
+            assert!(!free(&w, Shape::Condvar, &around));
+        }
     }
 
     #[test]

@@ -8,8 +8,9 @@ use super::call::{Call, name};
 use super::socket;
 use crate::{Memory, procfs};
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 /// Which way the waiting side of a pipe goes.
@@ -80,7 +81,8 @@ fn all_held() -> HashMap<String, Vec<(i32, u32)>> {
     held
 }
 
-/// The wait behind a call whose first argument is a descriptor; nothing if it is none, or one of no known kind.
+/// The wait behind a call whose first argument is a descriptor; nothing if it is none, or one of no known kind. Not of `splice`, which may wait for
+/// either of two.
 pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call, ends: &mut Ends) -> Option<Wait> {
     let called = name(call.nr)?;
     let direction = match call.nr {
@@ -90,8 +92,7 @@ pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call, ends: &mut Ends) ->
         | libc::SYS_recvmsg
         | libc::SYS_recvmmsg
         | libc::SYS_accept
-        | libc::SYS_accept4
-        | libc::SYS_splice => Direction::Read,
+        | libc::SYS_accept4 => Direction::Read,
         libc::SYS_write
         | libc::SYS_writev
         | libc::SYS_sendto
@@ -113,13 +114,26 @@ pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call, ends: &mut Ends) ->
     let (ino, named) = match inside(&link, "pipe:[") {
         Some(ino) => (ino, false),
         None => {
-            let meta = fs::metadata(format!("/proc/{pid}/task/{tid}/fd/{fd}")).ok()?;
+            let file = known(&format!("/proc/{pid}/task/{tid}/fd/{fd}"))?;
             // One that has lost its name nobody can open any more.
-            meta.file_type().is_fifo().then(|| (meta.ino(), meta.nlink() > 0))?
+            let fifo = u32::from(file.stx_mode) & libc::S_IFMT == libc::S_IFIFO;
+            fifo.then_some((file.stx_ino, file.stx_nlink > 0))?
         }
     };
     let peers = ends.holders(&link, Some(direction == Direction::Read));
     Some(Wait::Pipe { fd, ino, direction, peers, named })
+}
+
+/// What is known of a file without asking whoever keeps it: a server that is gone (NFS, FUSE) would not answer.
+fn known(path: &str) -> Option<libc::statx> {
+    let path = CString::new(path).ok()?;
+    let wanted = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_NLINK;
+    // SAFETY: all-zero bytes are a valid statx; path and answer outlive the call.
+    unsafe {
+        let mut file: libc::statx = std::mem::zeroed();
+        let done = libc::statx(libc::AT_FDCWD, path.as_ptr(), libc::AT_STATX_DONT_SYNC, wanted, &raw mut file);
+        (done == 0).then_some(file)
+    }
 }
 
 /// What a descriptor of a thread is a link to.
@@ -172,7 +186,7 @@ fn descriptors(pid: i32) -> impl Iterator<Item = fs::DirEntry> {
 /// must be seen to have it still; else it is whoever has it, and where several do, the one the others inherited it from.
 fn lock_owner(pid: i32, tid: i32, fd: i32, path: &str) -> Option<i32> {
     let text = procfs::text("/proc/locks", 16 << 20).ok()?;
-    let ino = fs::metadata(format!("/proc/{pid}/task/{tid}/fd/{fd}")).ok()?.ino();
+    let ino = known(&format!("/proc/{pid}/task/{tid}/fd/{fd}"))?.stx_ino;
     let lock = lock_in(&text, pid, ino)?;
     if lock.taker <= 0 {
         return None;
