@@ -10,7 +10,7 @@ help:
 	@echo 'make demo       see it work, in about a minute'
 	@echo 'make build      the library, the C library and the orbit command, into target/release'
 	@echo 'make test       every test; the last line is: N passed, N failed, N skipped'
-	@echo 'make test-full  the same with longer random tests and fuzzing'
+	@echo 'make test-full  the same with longer campaigns and fuzzing; SPECIFICATION.md says which are commands of their own'
 	@echo 'make lint       formatting, clippy, rustdoc, C examples, shell scripts'
 	@echo 'make bench      measurements (minutes; leave the machine alone meanwhile)'
 	@echo 'make lab        in a virtual machine with the 6.1 kernel of Debian 12: the tests of the library, and CPUs made to hang'

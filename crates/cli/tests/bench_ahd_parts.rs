@@ -41,6 +41,7 @@ fn rings_stops_sections() {
     for row in of("marked") {
         assert!(row["function"].is_string() && row["share_percent"].as_f64() >= Some(0.0), "{row}");
         assert_eq!(row["hits"].as_u64() > Some(0), row["ns_per_hit"].as_f64() > Some(0.0), "{row}");
+        assert!(["many at a time", "one by one"].iter().any(|way| row["attached"] == *way), "{row}");
     }
 }
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 const RESULT: &str = r#"
+{"started":{"counter":false,"cpus":2}}
 {"run":"preempt","cpu":0,"told_ms":200,"wrong":0}
 {"run":"irq","cpu":1,"told_ms":null,"wrong":0}
 {"run":"preempt","cpu":1,"told_ms":240,"wrong":0}
@@ -41,6 +42,7 @@ fn rows_hold_what_the_laboratory_said() {
     let row = |kind: &str| report["rows"].as_array().expect("rows").iter().find(|row| row["kind"] == kind).expect(kind);
     assert_eq!((&row("preempt")["runs"], &row("preempt")["found"]), (&2.into(), &2.into()));
     assert_eq!(row("preempt")["shd_max_ms"], 240.0);
+    assert_eq!(row("preempt")["counter"], "ticks of the neighbours (no PMU)");
     assert_eq!(row("preempt")["rivals"]["soft_lockup_s"], 22.5);
     assert!(row("preempt")["rivals"]["rcu_stall_s"].is_null());
     assert_eq!((&row("irq")["runs"], &row("irq")["found"]), (&1.into(), &0.into()));

@@ -1,5 +1,5 @@
 //! A healthy program whose threads fight over their locks never shows a ring, however often one looks.
-//! `ORBIT_SCANS` sets the number of looks: 3000 unless told; 100000 is the full form.
+//! 3,000 looks; `ORBIT_TEST_FULL=1` makes 100,000, `ORBIT_SCANS` any number.
 
 mod common;
 use common::{Dir, Running};
@@ -7,7 +7,8 @@ use orbit_inspect::rings::RingWatch;
 
 #[test]
 fn healthy_program_has_no_ring() {
-    let scans: u64 = std::env::var("ORBIT_SCANS").ok().and_then(|s| s.parse().ok()).unwrap_or(3000);
+    let usual = if std::env::var_os("ORBIT_TEST_FULL").is_some() { 100_000 } else { 3_000 };
+    let scans: u64 = std::env::var("ORBIT_SCANS").ok().and_then(|s| s.parse().ok()).unwrap_or(usual);
     let dir = Dir::new("healthy");
     let program = dir.build("locks.c", &["-O2"]);
     let p = Running::program(&program, &["healthy"]);

@@ -2,8 +2,10 @@
 
 use orbit_section::layout::{Header, MAGIC, SLOTS_AT, Slot};
 use orbit_section::{Section, enter, enter_number, leave_number, register, section};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Barrier;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 static A: Section = section!("a");
 static B: Section = section!("b");
@@ -75,20 +77,118 @@ fn marks_of_threads() {
     assert_eq!(slot().cells[a].seq.load(Relaxed), before, "the child's marks are its own");
 }
 
+const PAIRS: u32 = 2_000_000;
+/// Far more than a pair takes, ns, and less than one would with a system call.
+const BOUND: f64 = 50.0;
+/// The same where threads that run at once mark, and for a lock that they want.
+const TOGETHER: f64 = 15.0;
+
+/// CPU time of the calling thread, ns: what other programs do meanwhile does not count.
+fn cpu_ns() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid place for the answer.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+/// CPU time of a pair of enter and leave, ns.
+fn pair() -> f64 {
+    let start = cpu_ns();
+    for _ in 0..PAIRS {
+        let inside = enter(std::hint::black_box(&B));
+        drop(std::hint::black_box(inside));
+    }
+    (cpu_ns() - start) / f64::from(PAIRS)
+}
+
+/// Prints median, least and most; the least must be below the bound, but for what no compiler has made fast and in an emulated machine.
+fn judge(what: &str, bound: f64, mut ns: Vec<f64>) {
+    ns.sort_by(f64::total_cmp);
+    let (median, least, most) = (ns[ns.len() / 2], ns[0], ns[ns.len() - 1]);
+    println!("{what}: {median:.2} ns a pair of enter and leave ({least:.2} to {most:.2}; n={})", ns.len());
+    if !cfg!(debug_assertions) && std::env::var_os("ORBIT_VM").is_none() {
+        assert!(least < bound, "{what}: {least:.2} ns a pair: a lock or a system call?");
+    }
+}
+
 #[test]
 fn cost_of_a_pair() {
-    const PAIRS: u32 = 2_000_000;
-    let best = (0..5)
-        .map(|_| {
-            let start = Instant::now();
-            for _ in 0..PAIRS {
-                let inside = enter(std::hint::black_box(&B));
-                drop(std::hint::black_box(inside));
-            }
-            start.elapsed().as_nanos() as f64 / f64::from(PAIRS)
+    judge("Rust", BOUND, (0..5).map(|_| pair()).collect());
+}
+
+#[test]
+fn cost_of_a_pair_beside_other_threads() {
+    const THREADS: usize = 4;
+    let round = || {
+        let together = Barrier::new(THREADS);
+        let one = || {
+            drop(enter(&B));
+            together.wait();
+            pair()
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(one)).collect();
+            threads.into_iter().map(|t| t.join().expect("marks")).sum::<f64>() / THREADS as f64
         })
-        .fold(f64::MAX, f64::min);
-    println!("{best:.2} ns a pair of enter and leave");
+    };
+    judge("Rust, four threads at once", TOGETHER, (0..5).map(|_| round()).collect());
+}
+
+const IN_C: &str = r#"
+#include <rmk.h>
+#include <stdio.h>
+#include <time.h>
+static double ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
+int main(void)
+{
+    int section = rmk_section("cost"), pairs = 2000000;
+    rmk_section_enter(section);
+    rmk_section_leave(section, 0);
+    for (int run = 0; run < 5; run++) {
+        double start = ns();
+        for (int i = 0; i < pairs; i++) {
+            rmk_section_enter(section);
+            rmk_section_leave(section, 0);
+        }
+        printf("%f\n", (ns() - start) / pairs);
+    }
+    return section < 0;
+}
+"#;
+
+#[test]
+fn cost_of_a_pair_in_c() {
+    let folder = std::env::current_exe().expect("the test");
+    let folder = folder.parent().expect("its folder");
+    let library = folder.join("librmk_section.so");
+    if !library.exists() || Command::new("cc").arg("--version").output().is_err() {
+        println!("SKIP: needs cc, and {}", library.display());
+        return;
+    }
+    let scratch = std::env::temp_dir().join(format!("orbit-section-cost-{}", std::process::id()));
+    std::fs::create_dir(&scratch).expect("a directory");
+    let (source, program) = (scratch.join("cost.c"), scratch.join("cost"));
+    std::fs::write(&source, IN_C).expect("a file");
+    // Its soname, by which the program asks for it.
+    std::os::unix::fs::symlink(&library, scratch.join("librmk_section.so.0")).expect("a link");
+    let built = Command::new("cc")
+        .args(["-O2", "-I"])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"))
+        .args([&source, &library])
+        .arg("-o")
+        .arg(&program)
+        .status();
+    assert!(built.expect("cc").success());
+    let output = Command::new(&program).env("LD_LIBRARY_PATH", &scratch).output().expect("the program");
+    let _ = std::fs::remove_dir_all(&scratch);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    judge("C", BOUND, text.lines().map(|line| line.parse().expect("a number")).collect());
 }
 
 /// Ends a forked child: 0 if all of these hold, else 1 plus the number of the first that does not.

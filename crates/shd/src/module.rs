@@ -3,7 +3,7 @@
 //! Owns: what the module is told ([`Orders`]) and how it tells. The watchers run as ever, pinned one to each CPU, in the
 //! module's process: an event is logged, acted on and left to a writer on the same CPU straight from there. That needs neither the
 //! module's own loop, nor the core, nor any other process: those may be scheduled on the CPU that hangs. Only then the line goes
-//! to the core as a report too, at the latest with the next period once the loop runs again; a report that finds `ROOM`
+//! to the core as a report too, at the latest with the next period once the loop runs again; a report that finds 256
 //! others waiting is not made. Its memory is locked. It uses no pin: its kernel half is its own, so nothing it needs is loaded,
 //! shared or unloaded by others.
 
@@ -13,11 +13,8 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
-
-/// Reports that may wait for the module's loop.
-const ROOM: usize = 256;
 
 /// Where events go straight from the watchers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,10 +101,8 @@ impl Orders {
                 Some(file.map_err(|e| format!("cannot write events to {}: {e}", path.display()))?)
             }
         };
-        // Made beforehand and bounded: sending neither allocates nor waits.
-        let (lines, told) = sync_channel(ROOM);
-        let then = move |line| drop(lines.try_send(line));
-        let shd = watch::begin(&self.options, self.action, to, then).map_err(|e| e.to_string())?;
+        let (lines, told) = watch::again();
+        let shd = watch::begin(&self.options, self.action, to, lines).map_err(|e| e.to_string())?;
         Ok((shd, told))
     }
 

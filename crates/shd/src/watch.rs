@@ -1,19 +1,39 @@
 //! System hang detection as a command: watches until it is told to stop, writes events as JSON lines, acts on a hang.
 
 use crate::{Action, Error, Event, Options, Shd, Sysrq, online, output::Output};
-use std::{fs::File, io, os::fd::AsFd};
+use std::{
+    fs::File,
+    io,
+    os::fd::AsFd,
+    sync::mpsc::{Receiver, sync_channel},
+};
+
+/// Lines that may wait for whoever wants each event a second time.
+const ROOM: usize = 256;
 
 /// Watches the system until `until` returns, writing a JSON line an event to `to`.
 ///
 /// A hang is also told to the kernel's log and, if `action` says so, ends the kernel. Locks the memory of the whole process,
 /// which must not have to wait for pages once a CPU hangs. Output that blocks holds nobody up: what finds no room is counted by a line
-/// `events-dropped` once it goes on. `until` is called once, with the detection running; it blocks this
-/// thread only.
-pub fn watch(options: &Options, action: Action, to: impl AsFd, until: impl FnOnce(&Shd)) -> Result<(), Error> {
+/// `events-dropped` once it goes on. `until` is called once, with the detection running, and gets each line once again, but for those
+/// that find 256 others waiting; it blocks this thread only.
+pub fn watch(
+    options: &Options,
+    action: Action,
+    to: impl AsFd,
+    until: impl FnOnce(&Shd, &Receiver<String>),
+) -> Result<(), Error> {
     let to = to.as_fd().try_clone_to_owned().map_err(|e| Error::of("duplicating the output", &e))?;
-    let shd = begin(options, action, Some(File::from(to)), |_| ())?;
-    until(&shd);
+    let (lines, told) = again();
+    let shd = begin(options, action, Some(File::from(to)), lines)?;
+    until(&shd, &told);
     Ok(())
+}
+
+/// What gets each line once more, and where it is read. Made beforehand and bounded: to leave one neither allocates nor waits.
+pub(crate) fn again() -> (impl Fn(String) + Send + Sync + 'static, Receiver<String>) {
+    let (lines, told) = sync_channel(ROOM);
+    (move |line| drop(lines.try_send(line)), told)
 }
 
 /// Begins to watch, as [`watch`] does. `to` is where each event's line goes; `then` gets it last of all, under the same rules

@@ -32,7 +32,8 @@ use std::process::ExitCode;
 /// Measures what orbits cost on this machine, against threads, pipes and fork.
 ///
 /// Leave the machine alone meanwhile: the load of others is recorded with the result, not taken out of it. Some seconds
-/// each with --quick, up to some minutes without.
+/// each with --quick, up to some minutes without; but ahd takes 50 to 70 minutes for its hangs and as long again for the rest, shd most
+/// of an hour (two minutes with --quick).
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]

@@ -105,8 +105,8 @@ fn processes() -> Vec<Row> {
         About {
             group: PROCESSES,
             name: "protection keys",
-            used_for: "opening a sandbox of trusted handlers while one runs, and closing it after",
-            instead: "mprotect: the same protection, some microseconds a call",
+            used_for: "nothing yet",
+            instead: "nothing is needed",
             to_do: "a processor with protection keys (Intel servers since 2017, AMD since Zen 3) that the hypervisor shows",
             needed: false,
         }
@@ -214,8 +214,8 @@ fn watching() -> Vec<Row> {
         About {
             group: WATCHING,
             name: "perf: task clock",
-            used_for: "measuring progress in CPU time, not wall time (pin P_PMC)",
-            instead: "schedstat of /proc, polled",
+            used_for: "measuring progress in CPU time (pin P_PMC); seeing where a suspected thread runs (orbit guard)",
+            instead: "orbit guard: the times that /proc counts, which takes longer; P_PMC is missing",
             to_do: paranoid,
             needed: false,
         }
@@ -233,7 +233,7 @@ fn watching() -> Vec<Row> {
             group: WATCHING,
             name: "perf: breakpoints",
             used_for: "watching a word or an instruction (pin P_DBR)",
-            instead: "write tracking by pages (pin P_MEM)",
+            instead: "nothing: P_DBR is missing, and orbit guard finds fewer busy hangs in sections by name and of Python",
             to_do: paranoid,
             needed: false,
         }
@@ -241,8 +241,8 @@ fn watching() -> Vec<Row> {
         About {
             group: WATCHING,
             name: "BPF programs",
-            used_for: "counting events in the kernel (pins P_SCHL, P_SYSC, P_SIG, P_NET, P_INTR)",
-            instead: "/proc, polled, where it has the figure; else the module says that it lacks the pin",
+            used_for: "counting events in the kernel (pins P_SCHL, P_SYSC, P_SIG, P_NET, P_INTR, P_APIC, P_FILE, P_IPC), orbit guard --system",
+            instead: "P_SCHL: run times of /proc, polled; the other pins: operations, few or no events (orbit pins); --system: nothing",
             to_do: "run as root, or give CAP_BPF and CAP_PERFMON (setcap cap_bpf,cap_perfmon+ep PROGRAM)",
             needed: false,
         }
@@ -251,8 +251,8 @@ fn watching() -> Vec<Row> {
         About {
             group: WATCHING,
             name: "tracepoints by BPF",
-            used_for: "seeing switches, system calls, signals and interrupts as they happen (pins P_SCHL, P_SYSC, P_SIG, P_INTR)",
-            instead: "/proc, polled, where it has the figure; else the module says that it lacks the pin",
+            used_for: "seeing switches, system calls, signals and interrupts as they happen (pins P_SCHL, P_SYSC, P_SIG, P_NET, P_INTR, P_FILE, P_IPC)",
+            instead: "as for BPF programs",
             to_do: "as for BPF programs; a kernel with CONFIG_TRACEPOINTS",
             needed: false,
         }
@@ -289,7 +289,7 @@ fn watching() -> Vec<Row> {
             group: WATCHING,
             name: "process_vm_readv",
             used_for: "reading stacks and locks of a watched program (pin P_MEM)",
-            instead: "/proc/PID/mem where it may be opened; else nothing",
+            instead: "nothing: rings of locks and marked sections are not seen, nor stacks",
             to_do: "as for ptrace",
             needed: false,
         }
@@ -304,7 +304,7 @@ fn types_for_bpf() -> Row {
         group: WATCHING,
         name: "BPF type information",
         used_for: "BPF programs that fit this kernel's structures",
-        instead: "programs that need no kernel structures: tracepoints with fixed fields",
+        instead: "nothing: without it no BPF program is loaded here, so as for these; and no uprobes",
         to_do: "a kernel with CONFIG_DEBUG_INFO_BTF, and /sys mounted",
         needed: false,
     }
@@ -387,8 +387,8 @@ fn surroundings() -> Vec<Row> {
         About {
             group: HOST,
             name: "seccomp filters",
-            used_for: "notification of system calls (pin P_SYSC), tests as in a container",
-            instead: "ptrace",
+            used_for: "tests as in a container (orbit-contained); no pin uses them",
+            instead: "nothing: those tests are left out",
             to_do: "a kernel with CONFIG_SECCOMP_FILTER",
             needed: false,
         }

@@ -80,7 +80,9 @@ pub struct Args {
     /// Joins a running process instead of starting one.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = settings::process, conflicts_with = "program")]
     pid: Option<i32>,
-    /// Watches the kernel instead: tells when a CPU no longer schedules. ACTION: report, crash or reboot (by sysrq, at once).
+    /// Watches the kernel instead: tells when a CPU no longer schedules. ACTION: report, crash or reboot (by sysrq, at once). Needs root (to
+    /// report, CAP_BPF, CAP_PERFMON, CAP_SYS_NICE and CAP_IPC_LOCK will do) and a kernel with BTF. Events go to --events, else to stdout;
+    /// a sentence of each to stderr; hangs to the kernel's log too.
     #[arg(
         long,
         value_name = "ACTION",

@@ -54,6 +54,8 @@ pub struct Row {
     pub share_percent: f64,
     /// Times its probes were put in place.
     pub windows: u64,
+    /// How they are attached here: `many at a time`, or `one by one` where the kernel has no other way.
+    pub attached: &'static str,
 }
 
 /// Loads a Redis for so long.
@@ -144,5 +146,6 @@ fn row(section: &Value) -> Row {
         ns_per_hit: number("ns_per_hit"),
         share_percent: number("share_percent"),
         windows: section["windows"].as_u64().unwrap_or(0),
+        attached: if orbit_linux::uprobes::probe().is_yes() { "many at a time" } else { "one by one" },
     }
 }
