@@ -73,11 +73,15 @@ impl RingWatch {
         let mut pids = pids.to_vec();
         pids.sort_unstable();
         pids.dedup();
-        let mut watched = Vec::new();
+        let (mut watched, mut threads) = (Vec::new(), 0);
         for pid in pids {
-            match Watched::new(pid) {
+            match Watched::beside(pid, threads) {
                 Err(Error::Gone { .. }) => {}
-                of_one => watched.push(of_one?),
+                of_one => {
+                    let of_one = of_one?;
+                    threads += of_one.tids().len();
+                    watched.push(of_one);
+                }
             }
         }
         Ok(RingWatch { watched, suspected: 0 })

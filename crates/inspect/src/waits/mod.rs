@@ -142,7 +142,12 @@ pub struct Watched {
 impl Watched {
     /// Begins to look at a process. Fails if there is none.
     pub fn new(pid: i32) -> Result<Watched, Error> {
-        let mut w = Watched::empty(pid, files::room());
+        Watched::beside(pid, 0)
+    }
+
+    /// The same where the descriptors of so many threads of other processes are kept open too.
+    pub(crate) fn beside(pid: i32, others: usize) -> Result<Watched, Error> {
+        let mut w = Watched::empty(pid, files::room().saturating_sub(others));
         w.refresh()?;
         Ok(w)
     }
