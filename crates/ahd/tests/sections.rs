@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 static OUTER: Section = section!("outer");
 static WORK: Section = section!("work");
 static WAKE: Section = section!("wake-up");
+static LEFT: Section = section!("left");
+static RIGHT: Section = section!("right");
 
 const WAY: &str = "ORBIT_AHD_TEST_WAY";
 
@@ -19,6 +21,19 @@ fn work(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
         std::hint::spin_loop();
+    }
+}
+
+/// Two sections of which the second is entered in the first and left after it, a few hundred times.
+fn overlapping() {
+    for _ in 0..300 {
+        let left = enter(&LEFT);
+        work(Duration::from_millis(1));
+        let right = enter(&RIGHT);
+        work(Duration::from_millis(1));
+        left.leave(0);
+        work(Duration::from_millis(1));
+        right.leave(0);
     }
 }
 
@@ -36,6 +51,18 @@ fn program(way: &str) -> ! {
         inside.leave(i % 3);
     }
     match way {
+        "overlapping" => {
+            let hangs = std::thread::spawn(|| {
+                overlapping();
+                let left = enter(&LEFT);
+                let _right = enter(&RIGHT);
+                left.leave(0);
+                work(Duration::from_secs(3600));
+            });
+            let others: Vec<_> = (0..2).map(|_| std::thread::spawn(overlapping)).collect();
+            others.into_iter().for_each(|t| t.join().expect("a healthy one"));
+            hangs.join().expect("it hangs");
+        }
         "spin" => {
             let _inside = enter(&WORK);
             work(Duration::from_secs(3600));
@@ -116,6 +143,13 @@ fn a_spin_inside_a_section() {
 fn a_spin_in_the_first_execution_of_the_inner_section() {
     let hang = hang("first").expect("a hang");
     assert_eq!((hang.kind, hang.section.as_deref()), (Kind::Busy, Some("work")), "the inner one: {hang:?}");
+}
+
+#[test]
+fn a_spin_after_one_of_two_that_overlap_was_left() {
+    let hang = hang("overlapping").expect("a hang");
+    assert_eq!((hang.kind, hang.section.as_deref()), (Kind::Busy, Some("right")), "the one that is open: {hang:?}");
+    assert!(hang.progress >= hang.check_value, "{hang:?}");
 }
 
 #[test]
