@@ -24,10 +24,12 @@ use crate::out::{self, BAD, Done, FAINT, Failure, GOOD, HEAD, PLAIN, Table};
 use plot::Chart;
 use reach::Reach;
 use serde::Serialize;
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 /// Measures what orbits cost on this machine, against threads, pipes and fork.
 ///
@@ -224,29 +226,37 @@ impl Bench {
     }
 }
 
-/// How far a bench has come: one line on stderr, rewritten, if that is a terminal.
+/// How far a bench has come, on stderr: one line, rewritten, on a terminal; else, in a log, a line a minute.
 pub struct Progress {
     of: usize,
-    shown: bool,
+    terminal: bool,
+    logged: Cell<Instant>,
 }
+
+/// Time between two lines of a log.
+const A_LINE: Duration = Duration::from_secs(60);
 
 impl Progress {
     /// A bench of so many parts.
     pub fn new(of: usize) -> Progress {
-        Progress { of, shown: std::io::stderr().is_terminal() }
+        Progress { of, terminal: std::io::stderr().is_terminal(), logged: Cell::new(Instant::now()) }
     }
 
     /// Part `nth`, from 0 on, begins.
     pub fn at(&self, nth: usize, what: &str) {
-        if self.shown {
-            // A terminal that is gone is no reason to stop measuring.
-            let _ = write!(std::io::stderr(), "\r\x1b[K{}/{} {what}", nth + 1, self.of);
+        let nth = nth + 1;
+        // A terminal that is gone is no reason to stop measuring.
+        if self.terminal {
+            let _ = write!(std::io::stderr(), "\r\x1b[K{nth}/{} {what}", self.of);
+        } else if self.logged.get().elapsed() >= A_LINE {
+            self.logged.set(Instant::now());
+            let _ = writeln!(std::io::stderr(), "{nth}/{} {what}", self.of);
         }
     }
 
     /// Clears the line.
     pub fn finish(&self) {
-        if self.shown {
+        if self.terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
