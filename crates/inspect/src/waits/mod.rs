@@ -29,7 +29,7 @@ pub(crate) use call::Seen;
 use files::Kept;
 pub(crate) use futex::GLIBC_TID;
 use futex::{Around, Held, Shape, WINDOW};
-use owner::InParent;
+use owner::Elsewhere;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a thread waits for.
@@ -347,13 +347,13 @@ impl Watched {
         let bytes = memory.many::<WINDOW>(&at);
         let shared = waits.iter().any(|(_, w)| !w.private());
         let maps = shared.then(|| Maps::of(self.pid).unwrap_or_default());
-        let in_parent = InParent::default();
+        let elsewhere = Elsewhere::of(self.pid);
         waits
             .iter()
             .zip(bytes.chunks_exact(2))
             .map(|(&(tid, w), b)| {
                 let around = Around { before: b[0], after: b[1], id_of_thread: self.id_of_thread(&w, memory) };
-                self.futex(tid, w, around, (memory, maps.as_ref()), &in_parent)
+                self.futex(tid, w, around, (memory, maps.as_ref()), &elsewhere)
             })
             .collect()
     }
@@ -364,7 +364,7 @@ impl Watched {
         call: Waiting,
         mut around: Around,
         (memory, maps): (Memory, Option<&Maps>),
-        in_parent: &InParent,
+        elsewhere: &Elsewhere,
     ) -> FutexWait {
         if around.after.is_none() {
             // The word may stand at the very end of what is mapped.
@@ -377,7 +377,14 @@ impl Watched {
         }
         // A private lock is held by a thread of this process, or was by one of the process it was forked from.
         let holder = |id: i32, private: bool| {
-            self.owner(id, private).or_else(|| if private { in_parent.holder(id, self.pid) } else { None })
+            let other = || {
+                if private {
+                    return elsewhere.holder(id);
+                }
+                let tid = if self.foreign.is_some() { elsewhere.ours(id)? } else { id };
+                crate::procfs::process_of_living(tid).map(|pid| Owner::Thread { pid, tid })
+            };
+            self.owner(id).or_else(other)
         };
         let live = |id: i32| holder(id, call.private()).is_some();
         let (shape, sure) = futex::shape(&call, &around, &live);
@@ -397,7 +404,7 @@ impl Watched {
             Shape::Parked => FutexKind::Parked,
             Shape::Unknown => FutexKind::Unknown,
             // Only threads of one's own process can be joined.
-            Shape::Join(id) => FutexKind::Join(self.owner(id, true).unwrap_or(Owner::Gone { tid: id })),
+            Shape::Join(id) => FutexKind::Join(self.owner(id).unwrap_or(Owner::Gone { tid: id })),
         };
         let free = futex::free(&call, shape, &around);
         let lock = futex::begins(&call, shape);
@@ -424,26 +431,13 @@ impl Watched {
         !call.private()
             && memory.u64(block) == Some(block)
             && memory.u64(block.wrapping_add(16)) == Some(block)
-            && i32::try_from(call.expected).is_ok_and(|id| self.owner(id, true).is_some())
+            && i32::try_from(call.expected).is_ok_and(|id| self.owner(id).is_some())
     }
 
-    /// A live thread by its id in the program's own pid namespace. If `private`, one of this process.
-    fn owner(&self, id: i32, private: bool) -> Option<Owner> {
-        let tid = match &self.foreign {
-            None => id,
-            Some(map) => match map.get(&id) {
-                Some(&t) => t,
-                None if private => return None,
-                None => owner::ours(id, self.pid)?,
-            },
-        };
-        if self.threads.contains_key(&tid) {
-            return Some(Owner::Thread { pid: self.pid, tid });
-        }
-        if private {
-            return None;
-        }
-        crate::procfs::process_of_living(tid).map(|pid| Owner::Thread { pid, tid })
+    /// A live thread of this process by its id in its own pid namespace.
+    fn owner(&self, id: i32) -> Option<Owner> {
+        let tid = self.foreign.as_ref().map_or(Some(id), |map| map.get(&id).copied())?;
+        self.threads.contains_key(&tid).then_some(Owner::Thread { pid: self.pid, tid })
     }
 
     /// Whether glibc gave up on a priority-inheriting mutex here.

@@ -4,7 +4,7 @@ use super::call::Seen;
 use super::peers;
 use crate::procfs;
 use orbit_linux::process;
-use std::cell::RefCell;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 /// The holder of a lock.
@@ -53,33 +53,45 @@ pub fn inner_id(tid: i32) -> Option<i32> {
     procfs::field(&status, "NSpid")?.split_whitespace().last()?.parse().ok()
 }
 
-/// Holders in the parent of a process, each looked for once in a look at many locks.
-#[derive(Debug, Default)]
-pub(crate) struct InParent(RefCell<BTreeMap<i32, Option<Owner>>>);
+/// Threads of other processes by the ids that a process knows them by, each list read once in a look at many locks.
+#[derive(Debug)]
+pub(crate) struct Elsewhere {
+    pid: i32,
+    parent: OnceCell<(i32, BTreeMap<i32, i32>)>,
+    all: OnceCell<BTreeMap<i32, i32>>,
+}
 
-impl InParent {
-    /// See [`of_parent`].
-    pub(crate) fn holder(&self, id: i32, pid: i32) -> Option<Owner> {
-        *self.0.borrow_mut().entry(id).or_insert_with(|| of_parent(id, pid))
+impl Elsewhere {
+    pub(crate) fn of(pid: i32) -> Elsewhere {
+        Elsewhere { pid, parent: OnceCell::new(), all: OnceCell::new() }
+    }
+
+    /// Our id of a thread of any process in the pid namespace of this one, which is not ours.
+    pub(crate) fn ours(&self, id: i32) -> Option<i32> {
+        self.all.get_or_init(|| in_namespace_of(self.pid)).get(&id).copied()
+    }
+
+    /// Who holds a lock of the process' own that names a thread with `id` in its pid namespace, where that is a thread of its parent.
+    ///
+    /// A child of `vfork` works on the memory of whoever made it, and the C library takes it for that thread: what either of them holds is held by
+    /// the child, for the other one waits for its end. Other children have a copy of the memory as it was.
+    pub(crate) fn holder(&self, id: i32) -> Option<Owner> {
+        let (parent, threads) = self.parent.get_or_init(|| of_parent(self.pid).unwrap_or_default());
+        let &tid = threads.get(&id)?;
+        if made_by_vfork(self.pid, tid) {
+            return Some(Owner::Thread { pid: self.pid, tid: self.pid });
+        }
+        Some(Owner::Forked { parent: *parent, tid })
     }
 }
 
-/// Who holds a lock of a process' own that names a thread with `id` in the pid namespace of that process, where that is a thread of its parent.
-///
-/// A child of `vfork` works on the memory of whoever made it, and the C library takes it for that thread: what either of them holds is held by
-/// the child, for the other one waits for its end. Other children have a copy of the memory as it was.
-fn of_parent(id: i32, pid: i32) -> Option<Owner> {
+/// The parent of a process, and its threads: their ids in the pid namespace of the process, and ours of them.
+fn of_parent(pid: i32) -> Option<(i32, BTreeMap<i32, i32>)> {
     let parent = peers::parent(pid)?;
     let tids = procfs::ids(&format!("/proc/{parent}/task")).ok()?;
-    let tid = if inner_id(pid)? == pid {
-        tids.binary_search(&id).ok().map(|_| id)?
-    } else {
-        tids.into_iter().find(|&t| inner_id(t) == Some(id))?
-    };
-    if made_by_vfork(pid, tid) {
-        return Some(Owner::Thread { pid, tid: pid });
-    }
-    Some(Owner::Forked { parent, tid })
+    let ours = inner_id(pid)? == pid;
+    let id = |t: i32| if ours { Some(t) } else { inner_id(t) };
+    Some((parent, tids.into_iter().filter_map(|t| Some((id(t)?, t))).collect()))
 }
 
 /// Whether a thread waits for a process it made by `vfork` to end or to become another program, and that is this one, as far as the kernel tells.
@@ -91,14 +103,15 @@ fn made_by_vfork(pid: i32, maker: i32) -> bool {
     waits && process::same_memory(pid, maker).unwrap_or(true)
 }
 
-/// Our id of a thread that has `id` in the pid namespace of `pid`, looked for among all processes.
-pub(crate) fn ours(id: i32, pid: i32) -> Option<i32> {
+/// Ids of all threads in the pid namespace of a process, and ours of them.
+fn in_namespace_of(pid: i32) -> BTreeMap<i32, i32> {
     let space = |p: i32| std::fs::read_link(format!("/proc/{p}/ns/pid")).ok();
-    let want = space(pid)?;
+    let Some(want) = space(pid) else { return BTreeMap::new() };
     procfs::ids("/proc")
-        .ok()?
+        .unwrap_or_default()
         .into_iter()
         .filter(|&p| space(p).as_ref() == Some(&want))
         .flat_map(|p| procfs::ids(&format!("/proc/{p}/task")).unwrap_or_default())
-        .find(|&t| inner_id(t) == Some(id))
+        .filter_map(|t| Some((inner_id(t)?, t)))
+        .collect()
 }
