@@ -73,6 +73,21 @@ fn modules_are_listed_unloaded_and_loaded() {
     let again = core(pid).expect("the core");
     assert_eq!(names(&again), ["switches", "silence"]);
 
+    let other = Owned(Command::new("sh").args(["-c", script]).spawn().expect("sh"));
+    let (both, one) = ([guarded.0.id(), other.0.id()], other.0.id().to_string());
+    let (done, _, said) = orbit(&["modules", "guard", &one, "--core", &number]);
+    assert!(done, "{said}");
+    let mut sorted = both;
+    sorted.sort_unstable();
+    assert_eq!(core(pid).expect("the core")["guarded"], serde_json::json!(sorted));
+    let (done, _, said) = orbit(&["modules", "unguard", &one, "--core", &number]);
+    assert!(done, "{said}");
+    assert_eq!(core(pid).expect("the core")["guarded"], serde_json::json!([guarded.0.id()]));
+    let (done, _, said) = orbit(&["modules", "unguard", &one, "--core", &number]);
+    assert!(!done && said.contains(&one), "{said}");
+    let (done, _, said) = orbit(&["modules", "guard", "4194304", "--core", &number]);
+    assert!(!done && said.contains("4194304"), "{said}");
+
     let (_, text, _) = orbit(&["pins", "--json"]);
     let pins: Value = serde_json::from_str(&text).expect("JSON");
     let schl = pins["pins"].as_array().and_then(|rows| rows.iter().find(|row| row["pin"] == "P_SCHL")).expect("P_SCHL");

@@ -24,6 +24,10 @@ pub enum Ask {
     Load { name: String, pids: Vec<u32> },
     /// To remove it.
     Unload(String),
+    /// To guard these programs for all modules.
+    Guard(Vec<u32>),
+    /// To guard them no more.
+    Unguard(Vec<u32>),
 }
 
 /// What it answers.

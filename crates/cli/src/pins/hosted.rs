@@ -84,6 +84,17 @@ impl Hosted {
         Ok(())
     }
 
+    fn unguard(&self, pids: &[u32]) -> Result<(), String> {
+        let guarded = self.core.guarded();
+        for pid in pids {
+            if !guarded.contains(pid) {
+                return Err(format!("process {pid} is not guarded for all modules; guarded: {guarded:?}"));
+            }
+            self.core.unguard(*pid);
+        }
+        Ok(())
+    }
+
     /// Whether a module of this name is loaded.
     pub fn has(&self, name: &str) -> bool {
         self.lock().iter().any(|entry| entry.name == name)
@@ -132,6 +143,10 @@ impl Hosted {
             Ask::List => {}
             Ask::Load { name, pids } => self.load(&name, &pids)?,
             Ask::Unload(name) => self.unload(&name)?,
+            Ask::Guard(pids) => {
+                pids.iter().try_for_each(|&pid| self.core.guard(pid)).map_err(|error| error.to_string())?
+            }
+            Ask::Unguard(pids) => self.unguard(&pids)?,
         }
         Ok(self.state())
     }

@@ -35,6 +35,20 @@ enum What {
     },
     /// Unloads a module; its process ends, pins that nobody else uses are unloaded.
     Unload(Change),
+    /// Guards programs for all modules of a running core, with the processes that they make.
+    Guard(Programs),
+    /// Guards programs no more. Processes that they made stay guarded until they end.
+    Unguard(Programs),
+}
+
+#[derive(clap::Args)]
+struct Programs {
+    /// Process numbers.
+    #[arg(required = true, value_name = "PID")]
+    pids: Vec<u32>,
+    /// Process number of the core, as `orbit modules` shows it; may be left out if there is one core only.
+    #[arg(long, value_name = "PID")]
+    core: Option<i32>,
 }
 
 #[derive(clap::Args)]
@@ -60,20 +74,24 @@ pub fn run(args: &Args) -> Done {
     match &args.what {
         None => list(args.json),
         Some(What::Run(args)) => host::run(args),
-        Some(What::Load { change, pid }) => ask(change, Ask::Load { name: change.name.clone(), pids: pid.clone() }),
-        Some(What::Unload(change)) => ask(change, Ask::Unload(change.name.clone())),
+        Some(What::Load { change, pid }) => {
+            ask(change.core, &Ask::Load { name: change.name.clone(), pids: pid.clone() })
+        }
+        Some(What::Unload(change)) => ask(change.core, &Ask::Unload(change.name.clone())),
+        Some(What::Guard(programs)) => ask(programs.core, &Ask::Guard(programs.pids.clone())),
+        Some(What::Unguard(programs)) => ask(programs.core, &Ask::Unguard(programs.pids.clone())),
     }
 }
 
-fn ask(change: &Change, what: Ask) -> Done {
-    let pid = match (change.core, &control::cores()[..]) {
+fn ask(core: Option<i32>, what: &Ask) -> Done {
+    let pid = match (core, &control::cores()[..]) {
         (Some(pid), _) => pid,
         (None, [pid]) => *pid,
         (None, all) => {
             return Err(out::Failure::text(format!("{} cores run: name one by --core PID", all.len())));
         }
     };
-    control::ask(pid, &what)?;
+    control::ask(pid, what)?;
     Ok(ExitCode::SUCCESS)
 }
 
