@@ -15,7 +15,8 @@ use orbit_linux::{pidfd, socket};
 use std::arch::global_asm;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 // Functions that do nothing, one for each way in which the probed instruction is run.
 global_asm!(
@@ -199,8 +200,13 @@ fn place(address: u64) -> Option<(PathBuf, u64)> {
         let number = |hex| u64::from_str_radix(hex, 16).ok();
         let (start, end) = (number(start)?, number(end)?);
         let offset = number(fields.nth(1)?)?;
-        // By the mapping, not by name: the file may have been replaced since.
-        let link = format!("/proc/self/map_files/{start:x}-{end:x}");
-        (start..end).contains(&address).then(|| (Path::new(&link).to_owned(), address - start + offset))
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let identity = (libc::makedev(number(major)? as u32, number(minor)? as u32), fields.next()?.parse().ok()?);
+        // By the mapping, not by name: the file may have been replaced since. Such a link may be followed by few users (CAP_CHECKPOINT_RESTORE), that to the
+        // program by all; in a library, or through `ld.so`, this code is of another file.
+        let program = "/proc/self/exe".to_owned();
+        let is_program = std::fs::metadata(&program).is_ok_and(|m| (m.dev(), m.ino()) == identity);
+        let link = if is_program { program } else { format!("/proc/self/map_files/{start:x}-{end:x}") };
+        (start..end).contains(&address).then(|| (link.into(), address - start + offset))
     })
 }

@@ -41,6 +41,11 @@ impl Program {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
         let built = Command::new("cc").args(flags).arg("-o").arg(&file).arg(source).status().expect("cc");
         assert!(built.success());
+        Program::of(file)
+    }
+
+    /// Starts one that was built.
+    pub fn of(file: PathBuf) -> Program {
         let mut child = Command::new(&file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");
         let to = child.stdin.take().expect("a pipe");
         let mut from = BufReader::new(child.stdout.take().expect("a pipe"));
