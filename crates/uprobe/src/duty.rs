@@ -9,6 +9,7 @@
 
 use crate::callers::{Behind, Callers};
 use crate::code::Shape;
+use crate::copies::Copies;
 use crate::prober::{Prober, Probes, Reader, Slot};
 use crate::{Costs, Error, Hits, Record};
 use std::collections::BTreeMap;
@@ -207,6 +208,7 @@ struct Account {
     swept: Instant,
     /// When its callers were listed last.
     listed: Instant,
+    copies: Copies,
     failed: bool,
 }
 
@@ -235,6 +237,7 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
             Ok(Job::Watch(id, target)) => {
                 let now = Instant::now();
                 let account = Account {
+                    copies: Copies::of(target.pid),
                     target,
                     probes: None,
                     callers: Callers::default(),
@@ -348,6 +351,9 @@ impl Account {
                 let pid = self.target.pid;
                 let lives = |tid| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
                 reader.retain(p.slot.number, lives);
+            }
+            if self.copies.more() {
+                prober.free_copies(p, self.target.pid);
             }
             if self.listed.elapsed() > LOOKS.1 {
                 tally.callers = self.list(reader, p.slot.number);

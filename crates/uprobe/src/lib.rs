@@ -14,6 +14,7 @@ compile_error!("orbit-uprobe knows the instructions of x86_64 only");
 
 mod callers;
 pub mod code;
+mod copies;
 mod cost;
 mod duty;
 mod error;

@@ -9,7 +9,8 @@ use crate::table::{Caller, Hits, Key, Record, SLOTS};
 use crate::{Costs, Error, Target, cost};
 use aya::maps::{HashMap, MapData, PerCpuArray};
 use orbit_linux::procfs;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Attaches probes.
@@ -54,6 +55,8 @@ impl Slot {
 pub(crate) struct Probes {
     pub(crate) slot: Arc<Slot>,
     links: Vec<Link>,
+    /// Offsets of what is probed, by the file.
+    places: BTreeMap<PathBuf, Vec<u64>>,
 }
 
 impl Prober {
@@ -105,7 +108,7 @@ impl Prober {
     ) -> Result<(Probes, bool), Error> {
         self.reader.clear(slot.number)?;
         slot.last().clear();
-        let mut probes = Probes { slot, links: Vec::new() };
+        let mut probes = Probes { slot, links: Vec::new(), places: BTreeMap::new() };
         // Ends first: an entry that is seen must not miss its exit.
         self.attach_ends(&mut probes, target, |end| step || end.emulated)?;
         let behind = |(file, places): &(&Path, Vec<Place>)| self.attach_behind(&mut probes, target, file, places);
@@ -173,7 +176,16 @@ impl Prober {
             e => e,
         })?;
         probes.links.extend(links);
+        probes.places.entry(file.to_owned()).or_default().extend(places.iter().map(|p| p.0));
         Ok(())
+    }
+
+    /// Frees copies of the process, which were made since these probes are there, of their breakpoints.
+    pub(crate) fn free_copies(&mut self, probes: &Probes, pid: i32) {
+        for (file, offsets) in &probes.places {
+            // What fails now is done when the probes go.
+            let _ = self.programs.free_copies(&mut self.keeper, pid, file, offsets);
+        }
     }
 }
 

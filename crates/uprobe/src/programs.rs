@@ -9,9 +9,10 @@ use aya::programs::UProbe;
 use aya::{Ebpf, EbpfLoader};
 use aya_obj::Object;
 use aya_obj::btf::Btf;
-use orbit_linux::bpf::Instruction;
+use orbit_linux::bpf::{self, Instruction};
 use orbit_linux::uprobes;
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
@@ -47,6 +48,8 @@ pub(crate) struct Programs {
     ebpf: Ebpf,
     /// Those for many places at a time, if there can be such, by number.
     many: Option<[Option<OwnedFd>; 3]>,
+    /// One for many places that does nothing, where there are such.
+    nothing: Option<OwnedFd>,
     /// How they are attached.
     how: How,
     /// A probe may carry out a return.
@@ -62,6 +65,8 @@ impl Programs {
         }
         let mut ebpf = loader.load(&OBJECT.0).map_err(|e| Error::of(LOADING, &e))?;
         let many = uprobes::probe().is_yes().then(|| load_many(&ebpf, globals)).transpose()?;
+        let load_nothing = || uprobes::load(&bpf::NOTHING).map_err(|e| Error::of(LOADING, &e));
+        let nothing = many.is_some().then(load_nothing).transpose()?;
         let returns = match &many {
             Some(programs) => programs[Program::Returned as usize].is_some(),
             None => {
@@ -73,7 +78,7 @@ impl Programs {
         };
         let one = || uprobes::kind().map(How::One).map_err(|e| Error::of("looking for uprobes", &e));
         let how = if many.is_some() { How::Many } else { one()? };
-        Ok(Programs { ebpf, many, how, returns })
+        Ok(Programs { ebpf, many, nothing, how, returns })
     }
 
     /// A map of theirs.
@@ -101,6 +106,15 @@ impl Programs {
         keeper
             .attach((program, self.how), pid, file, places, note)
             .map_err(|e| Error::of(&format!("probing {}", file.display()), &e))
+    }
+
+    /// Has the kernel take breakpoints at these places of a file, which are probed in a process, away from its copies: when any probe goes, it asks the others at
+    /// each place whom they are for. One by one each is taken away from a copy that hits it.
+    pub(crate) fn free_copies(&self, keeper: &mut Keeper, pid: i32, file: &Path, offsets: &[u64]) -> io::Result<()> {
+        let Some(nothing) = &self.nothing else { return Ok(()) };
+        let places: Vec<(u64, u64)> = offsets.iter().map(|offset| (*offset, 0)).collect();
+        // For the process itself, so that nobody is probed for it who was not.
+        keeper.attach((nothing.as_fd(), self.how), pid, file, &places, &|_| ()).map(drop)
     }
 }
 

@@ -114,10 +114,15 @@ impl Program {
 
     /// Has it call the function so often in this way, and waits until it has.
     pub fn run(&mut self, how: u32, times: u64) {
-        writeln!(self.to, "{how} {times}").expect("a reader");
+        assert_eq!(self.ask(&format!("{how} {times}")), "done");
+    }
+
+    /// Its answer to a line.
+    pub fn ask(&mut self, line: &str) -> String {
+        writeln!(self.to, "{line}").expect("a reader");
         let mut line = String::new();
         self.from.read_line(&mut line).expect("an answer");
-        assert_eq!(line, "done\n");
+        line.trim_end().to_owned()
     }
 }
 
