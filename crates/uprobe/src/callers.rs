@@ -43,7 +43,7 @@ impl Callers {
 
     /// Notes one; whether it was not known.
     pub(crate) fn add(&mut self, back: u64, behind: Option<Behind>) -> bool {
-        self.unknown |= behind.is_none();
+        self.unknown |= behind.as_ref().is_none_or(|b| self.alone && b.places.own.is_none());
         self.known.insert(back, behind).is_none()
     }
 
@@ -63,7 +63,7 @@ impl Callers {
         let mut files: BTreeMap<&Path, Vec<Place>> = BTreeMap::new();
         let mut there = BTreeSet::new();
         for behind in self.known.values().flatten() {
-            let place = self.place(behind, shape);
+            let Some(place) = self.place(behind, shape) else { continue };
             if there.insert((&behind.file, place.offset)) {
                 files.entry(&behind.file).or_default().push(place);
             }
@@ -71,19 +71,24 @@ impl Callers {
         files.into_iter().collect()
     }
 
-    /// Where to probe behind a call, for the exits that are not seen in the function itself. Which of these it was cannot be told there: they are one.
-    pub(crate) fn place(&self, behind: &Behind, shape: &Shape) -> Place {
+    /// Where to probe behind a call, if anywhere, for the exits that are not seen in the function itself. Which of these it was cannot be told there: they are one.
+    pub(crate) fn place(&self, behind: &Behind, shape: &Shape) -> Option<Place> {
         let Return { own, shared } = behind.places;
-        let place = shared.filter(|_| !self.alone).unwrap_or(own);
-        Place { exit: shape.ends.iter().find(|e| !e.emulated).and_then(|e| e.exit), ..place }
+        let place = shared.filter(|_| !self.alone).or(own)?;
+        Some(Place { exit: shape.ends.iter().find(|e| !e.emulated).and_then(|e| e.exit), ..place })
     }
 
-    /// Whether these hits of one window show, for the first time, that too many others come by where the function returns.
+    /// Whether these hits of one window show that too many others come by where the function returns, so that it is to be probed elsewhere from now on: where nobody else does, if that is
+    /// known of each caller that shares its place, else in the function itself.
     pub(crate) fn crowded(&mut self, hits: Hits) -> bool {
-        let shared = |b: &Behind| b.places.shared.is_some();
         let many = hits.exits > hits.entries.saturating_mul(TOO_MANY).saturating_add(SOME);
-        let now = !self.alone && many && self.known.values().flatten().any(shared);
-        self.alone |= now;
-        now
+        if !many || self.unknown {
+            return false;
+        }
+        let places = || self.known.values().flatten().map(|b| b.places);
+        let elsewhere = !self.alone && places().any(|p| p.shared.is_some()) && places().all(|p| p.own.is_some());
+        self.alone |= elsewhere;
+        self.unknown |= !elsewhere;
+        true
     }
 }

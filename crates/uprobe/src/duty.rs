@@ -317,7 +317,7 @@ impl Account {
         let t = &self.target;
         let more = behind.filter(|_| !self.callers.step()).is_some_and(|b| {
             let place = self.callers.place(&b, &t.shape);
-            prober.attach_behind(probes, t, &b.file, &[place]).is_ok()
+            place.is_some_and(|place| prober.attach_behind(probes, t, &b.file, &[place]).is_ok())
         });
         // Who knows how often it is passed.
         self.paced = Instant::now();

@@ -46,7 +46,7 @@ fn behind(pid: i32, back: u64) -> Option<Behind> {
     let memory = Memory::of(pid);
     let found = code::behind(&caller.code, caller.address, back, &|at, len| memory.vec(at, len))?;
     let in_file = |place: Place| Place { offset: caller.offset + place.offset, ..place };
-    let places = Return { own: in_file(found.own), shared: found.shared.map(in_file) };
+    let places = Return { own: found.own.map(in_file), shared: found.shared.map(in_file) };
     Some(Behind { file: caller.file, places })
 }
 
