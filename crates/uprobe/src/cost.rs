@@ -8,15 +8,14 @@
 use crate::code::{Place, Shape};
 use crate::prober::Prober;
 use crate::table::Hits;
-use crate::{Error, Target};
+use crate::{CodeFile, Error, Target};
 use orbit_linux::process::{self, RawChild};
 use orbit_linux::signals::Blocked;
 use orbit_linux::{pidfd, socket};
 use std::arch::global_asm;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::sync::Arc;
 
 // Functions that do nothing, one for each way in which the probed instruction is run.
 global_asm!(
@@ -191,7 +190,7 @@ fn cpu() -> u64 {
 }
 
 /// The file that holds an address of this process, and the offset in it.
-fn place(address: u64) -> Option<(PathBuf, u64)> {
+fn place(address: u64) -> Option<(Arc<CodeFile>, u64)> {
     let maps = std::fs::read("/proc/self/maps").ok()?;
     // Files may have any bytes for names.
     String::from_utf8_lossy(&maps).lines().find_map(|line| {
@@ -202,11 +201,11 @@ fn place(address: u64) -> Option<(PathBuf, u64)> {
         let offset = number(fields.nth(1)?)?;
         let (major, minor) = fields.next()?.split_once(':')?;
         let identity = (libc::makedev(number(major)? as u32, number(minor)? as u32), fields.next()?.parse().ok()?);
-        // By the mapping, not by name: the file may have been replaced since. Such a link may be followed by few users (CAP_CHECKPOINT_RESTORE), that to the
-        // program by all; in a library, or through `ld.so`, this code is of another file.
-        let program = "/proc/self/exe".to_owned();
-        let is_program = std::fs::metadata(&program).is_ok_and(|m| (m.dev(), m.ino()) == identity);
-        let link = if is_program { program } else { format!("/proc/self/map_files/{start:x}-{end:x}") };
-        (start..end).contains(&address).then(|| (link.into(), address - start + offset))
+        let name = line.split_ascii_whitespace().nth(5).unwrap_or_default();
+        // By the mapping where there is no other way: such a link may be followed by few users (CAP_CHECKPOINT_RESTORE).
+        let mapping = format!("/proc/self/map_files/{start:x}-{end:x}");
+        let names = [name, "/proc/self/exe", &mapping];
+        let file = || names.iter().find_map(|name| CodeFile::open(name.as_ref(), identity).ok());
+        if (start..end).contains(&address) { Some((file()?.into(), address - start + offset)) } else { None }
     })
 }

@@ -11,9 +11,8 @@ use crate::callers::{Behind, Callers};
 use crate::code::Shape;
 use crate::copies::Copies;
 use crate::prober::{Prober, Probes, Reader, Slot};
-use crate::{Costs, Error, Hits, Record};
+use crate::{CodeFile, Costs, Error, Hits, Record};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,8 +33,8 @@ const SWEEP: Duration = Duration::from_secs(5);
 pub struct Target {
     /// The process.
     pub pid: i32,
-    /// A name of the file that this process can open.
-    pub file: PathBuf,
+    /// The file that holds it.
+    pub file: Arc<CodeFile>,
     /// Offset of the function in the file, bytes.
     pub start: u64,
     /// Where to probe.
@@ -416,12 +415,14 @@ impl Account {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn without_probes_nothing_blocks_and_the_state_says_why() {
         let mut duty = Duty::start(Some(0.02));
-        let id =
-            duty.watch(Target { pid: -1, file: "/none".into(), start: 0, shape: Shape::default(), callers: false });
+        let is = std::fs::metadata("/proc/self/exe").expect("this program");
+        let file = CodeFile::open("/proc/self/exe".as_ref(), (is.dev(), is.ino())).expect("this program");
+        let id = duty.watch(Target { pid: -1, file: file.into(), start: 0, shape: Shape::default(), callers: false });
         let start = Instant::now();
         loop {
             match (duty.state(), duty.tally(id).and_then(|t| t.error)) {

@@ -3,8 +3,8 @@
 //! Owns: loading. Where the kernel has probes that come and go many at a time ([`orbit_linux::uprobes`]) those are used, since they are out of the program
 //! before anybody waits for anything; else one by one.
 
-use crate::Error;
 use crate::keeper::{How, Keeper, Link, Token};
+use crate::{CodeFile, Error};
 use aya::programs::UProbe;
 use aya::{Ebpf, EbpfLoader};
 use aya_obj::Object;
@@ -14,7 +14,6 @@ use orbit_linux::uprobes;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::path::Path;
 
 #[repr(C, align(8))]
 struct Aligned<T: ?Sized>(T);
@@ -92,7 +91,7 @@ impl Programs {
         keeper: &mut Keeper,
         program: Program,
         pid: i32,
-        file: &Path,
+        file: &CodeFile,
         places: &[(u64, u64)],
         note: &dyn Fn(Token),
     ) -> Result<Vec<Link>, Error> {
@@ -105,12 +104,18 @@ impl Programs {
         };
         keeper
             .attach((program, self.how), pid, file, places, note)
-            .map_err(|e| Error::of(&format!("probing {}", file.display()), &e))
+            .map_err(|e| Error::of(&format!("probing {}", file.name().display()), &e))
     }
 
     /// Has the kernel take breakpoints at these places of a file, which are probed in a process, away from its copies: when any probe goes, it asks the others at
     /// each place whom they are for. One by one each is taken away from a copy that hits it.
-    pub(crate) fn free_copies(&self, keeper: &mut Keeper, pid: i32, file: &Path, offsets: &[u64]) -> io::Result<()> {
+    pub(crate) fn free_copies(
+        &self,
+        keeper: &mut Keeper,
+        pid: i32,
+        file: &CodeFile,
+        offsets: &[u64],
+    ) -> io::Result<()> {
         let Some(nothing) = &self.nothing else { return Ok(()) };
         let places: Vec<(u64, u64)> = offsets.iter().map(|offset| (*offset, 0)).collect();
         // For the process itself, so that nobody is probed for it who was not.

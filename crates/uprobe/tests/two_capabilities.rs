@@ -1,7 +1,7 @@
 //! An ordinary user with CAP_BPF and CAP_PERFMON, and no other capability, counts what a function of a program of its own does.
 
 mod common;
-use common::{Program, until};
+use common::{Program, code_file, until};
 use orbit_uprobe::{Duty, Error, State, Target};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -64,7 +64,7 @@ fn counts(mut program: Program) {
     }
     // By the name that a watcher has for it, whose way leads through the program.
     let file = format!("/proc/{}/root{}", program.pid(), program.file.display());
-    let id = duty.watch(Target { file: file.into(), ..program.target() });
+    let id = duty.watch(Target { file: code_file(file.as_ref()), ..program.target() });
     until("it is not probed", || duty.tally(id).is_some_and(|t| t.attached || t.error.is_some()));
     assert_eq!(duty.tally(id).and_then(|t| t.error), None);
     program.run(0, 10);

@@ -2,10 +2,12 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use orbit_uprobe::code::shape;
-use orbit_uprobe::{Duty, State, Target};
+use orbit_uprobe::{CodeFile, Duty, State, Target};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest wait for anything.
@@ -94,7 +96,12 @@ impl Program {
     pub fn target(&self) -> Target {
         let (_, address, code) = self.function_at(self.address).expect("its own function");
         let shape = shape(&code, true, address, &|at, len| self.memory(at, len));
-        Target { pid: self.pid(), file: self.file.clone(), start: self.start, shape, callers: false }
+        Target { pid: self.pid(), file: self.code_file(), start: self.start, shape, callers: false }
+    }
+
+    /// The file that it runs.
+    pub fn code_file(&self) -> Arc<CodeFile> {
+        code_file(&self.file)
     }
 
     /// The code of the function that is counted, as in the file.
@@ -124,6 +131,12 @@ impl Program {
         self.from.read_line(&mut line).expect("an answer");
         line.trim_end().to_owned()
     }
+}
+
+/// A file as it is now.
+pub fn code_file(name: &Path) -> Arc<CodeFile> {
+    let is = std::fs::metadata(name).expect("it is there");
+    Arc::new(CodeFile::open(name, (is.dev(), is.ino())).expect("a file"))
 }
 
 fn hex(text: &str) -> u64 {
