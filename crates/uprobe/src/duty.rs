@@ -25,6 +25,8 @@ const WINDOW: Duration = Duration::from_millis(10);
 const LEAST: f64 = 0.5e6;
 /// Time between two looks at an account, at least and at most.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// Time after which it is tried again to probe what could not be.
+const AGAIN: Duration = Duration::from_secs(5);
 /// Records of threads that have ended are looked for so often.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -67,7 +69,7 @@ pub struct Tally {
     pub windows: u64,
     /// Return addresses of which nobody has said yet where it is seen that it returned there.
     pub callers: Vec<u64>,
-    /// Why it cannot be probed, if so.
+    /// Why it could not be probed when that was tried last. What may pass is tried again after some seconds.
     pub error: Option<Error>,
     /// Where this or the last window counts.
     slot: Option<Arc<Slot>>,
@@ -208,7 +210,10 @@ struct Account {
     /// When its callers were listed last.
     listed: Instant,
     copies: Copies,
+    /// There is no use in trying to probe it.
     failed: bool,
+    /// It is not tried before.
+    again: Instant,
 }
 
 fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
@@ -249,6 +254,7 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
                     swept: now,
                     listed: now,
                     failed: false,
+                    again: now,
                 };
                 accounts.insert(id, account);
             }
@@ -336,10 +342,10 @@ impl Account {
         bound: Option<f64>,
         tally: &mut Tally,
     ) -> Duration {
-        if self.failed {
+        let now = Instant::now();
+        if self.failed || now < self.again {
             return LOOKS.1;
         }
-        let now = Instant::now();
         // The last window's probes count until they are gone.
         let hits = tally.slot.as_ref().map_or_else(Hits::default, |slot| reader.hits(slot.number));
         if let Some(p) = &self.probes {
@@ -389,6 +395,7 @@ impl Account {
                     }
                     self.steps = stepped;
                     tally.attached = true;
+                    tally.error = None;
                     tally.windows += 1;
                     tally.slot = Some(p.slot.clone());
                     self.probes = Some(p);
@@ -396,9 +403,10 @@ impl Account {
                     self.paced = self.began;
                 }
                 Err(e) => {
+                    self.failed = matches!(e, Error::Ended | Error::NotPermitted(_) | Error::Unsupported(_));
+                    self.again = now + AGAIN;
                     // One that ends meanwhile lacks nothing.
                     tally.error = Some(e).filter(|e| *e != Error::Ended);
-                    self.failed = true;
                 }
             }
             return LOOKS.0;
