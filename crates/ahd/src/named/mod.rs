@@ -82,6 +82,16 @@ pub struct Named {
     pub function: Wanted,
 }
 
+/// What is lost by an error of the prober's.
+fn unprobed(e: &Error, what: &str) -> String {
+    match e {
+        Error::NotPermitted(_) => format!(
+            "{e}; without it {what} found by stacks and breakpoints only, and what executions usually use is not learnt"
+        ),
+        _ => format!("{e}; {what} found by stacks and breakpoints only"),
+    }
+}
+
 /// All sections by name.
 #[derive(Debug, Default)]
 pub(crate) struct Sections {
@@ -175,12 +185,26 @@ impl Sections {
         let shape = shape(&function.code, function.size != 0, function.address, &read);
         let start = function.offset;
         let target = |file| Target { pid: key.0, file, start, shape: shape.clone(), callers: true };
-        let duty = match (&mut self.duty, self.files.open(&function)) {
-            (Some(duty), Ok(file)) => Some(duty.watch(target(file))),
-            _ => None,
+        let (duty, lacks) = match (&mut self.duty, self.files.open(&function)) {
+            (Some(duty), Ok(file)) => (Some(duty.watch(target(file))), None),
+            // It has ended, most likely.
+            (_, Err(e)) if e.kind() == std::io::ErrorKind::NotFound => (None, None),
+            (_, Err(e)) => (None, Some(Error::Failed(format!("opening {}: {e}", function.file.display())))),
+            (None, Ok(_)) => (None, None),
         };
         let history = History::new(window);
-        self.spots.insert(key, Spot { function, shape, duty, cpu: 0, history, executions: 0, seen: BTreeMap::new() });
+        let spot = Spot {
+            function,
+            shape,
+            duty,
+            lacks,
+            told_lacking: false,
+            cpu: 0,
+            history,
+            executions: 0,
+            seen: BTreeMap::new(),
+        };
+        self.spots.insert(key, spot);
     }
 }
 
@@ -310,27 +334,26 @@ impl Ahd {
                 self.events.push(Event::Trouble { pid, text });
             }
         }
-        if self.named.told_state {
-            return;
-        }
-        let failed = match self.named.duty.as_ref().map(Duty::state) {
-            Some(State::Failed(e)) => Some(e),
-            Some(State::Ready(_)) => {
-                let ids: Vec<u64> = self.named.spots.values().filter_map(|s| s.duty).collect();
-                let error = |id| self.named.duty.as_ref()?.tally(id)?.error;
-                ids.into_iter().find_map(error)
+        match self.named.duty.as_ref().map(Duty::state) {
+            Some(State::Failed(e)) if !self.named.told_state => {
+                self.named.told_state = true;
+                self.events.push(Event::Trouble { pid, text: unprobed(&e, "sections by name are") });
             }
-            _ => None,
-        };
-        if let Some(e) = failed {
-            self.named.told_state = true;
-            let text = match e {
-                e @ Error::NotPermitted(_) => format!(
-                    "{e}; without it sections by name are found by stacks and breakpoints only, and what they usually use is not learnt"
-                ),
-                e => format!("{e}; sections by name are found by stacks and breakpoints only"),
-            };
-            self.events.push(Event::Trouble { pid, text });
+            Some(State::Ready(_)) => self.tell_what_is_not_probed(),
+            _ => {}
+        }
+    }
+
+    /// Says which function of which process cannot be probed, and why.
+    fn tell_what_is_not_probed(&mut self) {
+        for ((pid, n), spot) in self.named.spots.iter_mut().filter(|(_, s)| !s.told_lacking) {
+            let error = || self.named.duty.as_ref()?.tally(spot.duty?)?.error;
+            let Some(e) = spot.lacks.clone().or_else(error) else { continue };
+            spot.told_lacking = true;
+            let (name, function) = (&self.config.sections[*n].name, &spot.function.name);
+            let what = unprobed(&e, "it is");
+            let text = format!("function {function} of section {name} in process {pid} is not probed: {what}");
+            self.events.push(Event::Trouble { pid: *pid, text });
         }
     }
 
