@@ -9,6 +9,7 @@
 
 mod blocked;
 mod busy;
+mod callers;
 mod probes;
 mod spot;
 
@@ -17,16 +18,15 @@ use crate::history::History;
 use crate::report::{Event, Hang, Involved, SectionUse};
 use crate::sections::allowed;
 use busy::Suspect;
+use callers::Callers;
 use orbit_inspect::functions::{self, Function, Missing, Wanted};
 use orbit_inspect::stacks::Frame;
 use orbit_inspect::waits::Ends;
 use orbit_inspect::{Maps, Memory};
-use orbit_uprobe::code::{self, Place, Return, shape};
-use orbit_uprobe::{Behind, CodeFile, Duty, Error, State, Target};
+use orbit_uprobe::code::shape;
+use orbit_uprobe::{Duty, Error, State, Target};
 use spot::Spot;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Threads that are tasted in one tick.
@@ -36,42 +36,8 @@ const SEARCH_EVERY: Duration = Duration::from_millis(600);
 /// A function that is in no process after this time, and so many searches, is told to be missing: looks may be far apart at first.
 const MISSING: Duration = Duration::from_secs(2);
 const SEARCHES: u32 = 4;
-/// Callers of a function that are looked at in one tick.
-const CALLERS_A_TICK: usize = 4;
 /// Stacks of waiting threads taken in one tick.
 const WAITING_A_TICK: usize = 16;
-
-/// Where a function of a process is seen to have returned to this address; nothing if it cannot be.
-fn behind(pid: i32, back: u64, files: &mut Files) -> Option<Behind> {
-    // The call lies before it, and may be the last instruction of a function.
-    let caller = functions::at(pid, &Maps::of(pid).ok()?, back.checked_sub(1)?).filter(|f| f.size != 0)?;
-    let memory = Memory::of(pid);
-    let found = code::behind(&caller.code, caller.address, back, &|at, len| memory.vec(at, len))?;
-    let in_file = |place: Place| Place { offset: caller.offset + place.offset, ..place };
-    let places = Return { own: found.own.map(in_file), shared: found.shared.map(in_file) };
-    Some(Behind { file: files.open(&caller).ok()?, places })
-}
-
-/// The files whose functions are probed, open as long as any is: one descriptor for each.
-#[derive(Debug, Default)]
-struct Files(BTreeMap<(PathBuf, (u64, u64)), Weak<CodeFile>>);
-
-impl Files {
-    /// The file that holds a function.
-    fn open(&mut self, function: &Function) -> std::io::Result<Arc<CodeFile>> {
-        let key = (function.file.clone(), function.identity);
-        if let Some(file) = self.0.get(&key).and_then(Weak::upgrade) {
-            return Ok(file);
-        }
-        let (dev, ino) = function.identity;
-        // In two halves there.
-        let dev = libc::makedev((dev >> 32) as u32, dev as u32);
-        let file = Arc::new(CodeFile::open(&function.file, (dev, ino))?);
-        self.0.retain(|_, file| file.strong_count() > 0);
-        self.0.insert(key, Arc::downgrade(&file));
-        Ok(file)
-    }
-}
 
 /// A section by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +65,7 @@ pub(crate) struct Sections {
     /// Files mapped at the last search, by process.
     mapped: BTreeMap<i32, Vec<(u64, u64)>>,
     spots: BTreeMap<(i32, usize), Spot>,
-    files: Files,
+    callers: Callers,
     suspects: BTreeMap<(i32, i32), Suspect>,
     missing: BTreeMap<usize, Missing>,
     began: Option<Instant>,
@@ -185,7 +151,7 @@ impl Sections {
         let shape = shape(&function.code, function.size != 0, function.address, &read);
         let start = function.offset;
         let target = |file| Target { pid: key.0, file, start, shape: shape.clone(), callers: true };
-        let (duty, lacks) = match (&mut self.duty, self.files.open(&function)) {
+        let (duty, lacks) = match (&mut self.duty, self.callers.open(&function)) {
             (Some(duty), Ok(file)) => (Some(duty.watch(target(file))), None),
             // It has ended, most likely.
             (_, Err(e)) if e.kind() == std::io::ErrorKind::NotFound => (None, None),
@@ -362,6 +328,7 @@ impl Ahd {
         let Some(duty) = &self.named.duty else {
             return;
         };
+        self.named.callers.begin_tick();
         for ((pid, _), spot) in &mut self.named.spots {
             let Some(p) = self.processes.get(pid) else {
                 continue;
@@ -380,9 +347,8 @@ impl Ahd {
                 }
             }
             spot.seen.retain(|tid, _| p.threads.contains_key(tid));
-            // Some of many a look: a large file takes milliseconds.
-            for back in tally.callers.into_iter().take(CALLERS_A_TICK) {
-                duty.returned(id, back, behind(*pid, back, &mut self.named.files));
+            for (back, behind) in self.named.callers.of(*pid, &tally.callers) {
+                duty.returned(id, back, behind);
             }
         }
     }
