@@ -1,7 +1,7 @@
 //! The files that hold sections by name, and where those return to in them.
 //!
 //! Owns: the open files, one descriptor for each, and which places behind calls are known: of one file they are looked for once, however many processes run it. Promises: in a tick so many
-//! callers are looked at, of all sections together, for a large file takes milliseconds.
+//! callers are looked at, of all sections together, for a large file takes milliseconds. Refuses: code that is not as in the file.
 
 use orbit_inspect::functions::{self, Function};
 use orbit_inspect::{Maps, Memory};
@@ -19,6 +19,28 @@ const PLACES: usize = 4096;
 
 /// Device and inode.
 type Identity = (u64, u64);
+
+/// A breakpoint.
+const INT3: u8 = 0xcc;
+/// What the kernel may put a call of its own in place of, where it is probed (6.18).
+const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
+
+/// Whether a function's code in memory is that of the file, as far as it can be read, but for what probes of others put there.
+pub(super) fn as_in_file(memory: &Memory, function: &Function) -> bool {
+    same(&memory.vec(function.address, function.code.len()), &function.code)
+}
+
+fn same(now: &[u8], file: &[u8]) -> bool {
+    let mut at = 0;
+    while at < now.len().min(file.len()) {
+        at += match file[at..].starts_with(&NOP5) {
+            true => NOP5.len(),
+            false if now[at] == file[at] || now[at] == INT3 => 1,
+            false => return false,
+        };
+    }
+    true
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Callers {
@@ -86,6 +108,9 @@ impl Callers {
         // The call lies before it, and may be the last instruction of a function.
         let caller = functions::at(pid, maps, back.checked_sub(1)?).filter(|f| f.size != 0)?;
         let memory = Memory::of(pid);
+        if !as_in_file(&memory, &caller) {
+            return None;
+        }
         let found = code::behind(&caller.code, caller.address, back, &|at, len| memory.vec(at, len))?;
         let in_file = |place: Place| Place { offset: caller.offset + place.offset, ..place };
         let places = Return { own: found.own.map(in_file), shared: found.shared.map(in_file) };
@@ -122,6 +147,15 @@ mod tests {
     /// Where its calls return to: behind a push of one byte each takes five, and a no-op follows.
     fn backs() -> Vec<u64> {
         (0..8).map(|n| orbit_named_callers as *const () as u64 + 1 + n * 6 + 5).collect()
+    }
+
+    #[test]
+    fn breakpoints_are_no_change_of_the_code() {
+        let file = [&[0x55][..], &NOP5, &[0x5d, 0xc3]].concat();
+        assert!(same(&file, &file) && same(&file[..3], &file) && same(&[], &file));
+        assert!(same(&[0xcc, 0x0f, 0x1f, 0x44, 0, 0, 0xcc, 0xcc], &file));
+        assert!(same(&[0x55, 0xe8, 1, 2, 3, 4, 0x5d, 0xc3], &file));
+        assert!(!same(&[0x55, 0x0f, 0x1f, 0x44, 0, 0, 0x5d, 0x90], &file));
     }
 
     #[test]

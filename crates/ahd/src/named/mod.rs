@@ -18,7 +18,7 @@ use crate::history::History;
 use crate::report::{Event, Hang, Involved, SectionUse};
 use crate::sections::allowed;
 use busy::Suspect;
-use callers::Callers;
+use callers::{Callers, as_in_file};
 use orbit_inspect::functions::{self, Function, Missing, Wanted};
 use orbit_inspect::stacks::Frame;
 use orbit_inspect::waits::Ends;
@@ -151,7 +151,10 @@ impl Sections {
         let shape = shape(&function.code, function.size != 0, function.address, &read);
         let start = function.offset;
         let target = |file| Target { pid: key.0, file, start, shape: shape.clone(), callers: true };
+        let changed = || "its code in memory is not that of its file".to_owned();
         let (duty, lacks) = match (&mut self.duty, self.callers.open(&function)) {
+            // A probe would have the kernel run the file's instruction there.
+            (Some(_), Ok(_)) if !as_in_file(&memory, &function) => (None, Some(Error::Failed(changed()))),
             (Some(duty), Ok(file)) => (Some(duty.watch(target(file))), None),
             // It has ended, most likely.
             (_, Err(e)) if e.kind() == std::io::ErrorKind::NotFound => (None, None),
