@@ -4,22 +4,26 @@
 //! probe behind each ([`crate::code::behind`]); until then executions from there are not seen to end. If there is nowhere for one of them, or
 //! there are too many, the function's own returns are stepped instead. Places where others come by too are tried, until hits show that these are many.
 
+use crate::CodeFile;
 use crate::code::{Place, Return, Shape};
 use crate::table::Hits;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Callers of a function whose places are probed: with more it is cheaper to step.
 const MOST: usize = 64;
 
 /// Where it is seen that a function has returned to a caller.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Behind {
-    /// A name of the caller's file that this process can open.
-    pub file: PathBuf,
+    /// The caller's file.
+    pub file: Arc<CodeFile>,
     /// The places, by their offsets in that file.
     pub places: Return,
 }
+
+/// Places of a file, by their offsets in it.
+pub(crate) type InFile<'a> = (&'a Arc<CodeFile>, Vec<Place>);
 
 /// The callers of a function.
 #[derive(Debug, Default)]
@@ -43,7 +47,7 @@ impl Callers {
 
     /// Notes one; whether it was not known.
     pub(crate) fn add(&mut self, back: u64, behind: Option<Behind>) -> bool {
-        self.unknown |= behind.is_none();
+        self.unknown |= behind.as_ref().is_none_or(|b| self.alone && b.places.own.is_none());
         self.known.insert(back, behind).is_none()
     }
 
@@ -59,31 +63,37 @@ impl Callers {
     }
 
     /// Where to probe, by the file: once where several callers go on at one place.
-    pub(crate) fn places(&self, shape: &Shape) -> Vec<(&Path, Vec<Place>)> {
-        let mut files: BTreeMap<&Path, Vec<Place>> = BTreeMap::new();
+    pub(crate) fn places(&self, shape: &Shape) -> Vec<InFile<'_>> {
+        let mut files: BTreeMap<(u64, u64), InFile<'_>> = BTreeMap::new();
         let mut there = BTreeSet::new();
         for behind in self.known.values().flatten() {
-            let place = self.place(behind, shape);
-            if there.insert((&behind.file, place.offset)) {
-                files.entry(&behind.file).or_default().push(place);
+            let Some(place) = self.place(behind, shape) else { continue };
+            let file = behind.file.identity();
+            if there.insert((file, place.offset)) {
+                files.entry(file).or_insert_with(|| (&behind.file, Vec::new())).1.push(place);
             }
         }
-        files.into_iter().collect()
+        files.into_values().collect()
     }
 
-    /// Where to probe behind a call, for the exits that are not seen in the function itself. Which of these it was cannot be told there: they are one.
-    pub(crate) fn place(&self, behind: &Behind, shape: &Shape) -> Place {
+    /// Where to probe behind a call, if anywhere, for the exits that are not seen in the function itself. Which of these it was cannot be told there: they are one.
+    pub(crate) fn place(&self, behind: &Behind, shape: &Shape) -> Option<Place> {
         let Return { own, shared } = behind.places;
-        let place = shared.filter(|_| !self.alone).unwrap_or(own);
-        Place { exit: shape.ends.iter().find(|e| !e.emulated).and_then(|e| e.exit), ..place }
+        let place = shared.filter(|_| !self.alone).or(own)?;
+        Some(Place { exit: shape.ends.iter().find(|e| !e.emulated).and_then(|e| e.exit), ..place })
     }
 
-    /// Whether these hits of one window show, for the first time, that too many others come by where the function returns.
+    /// Whether these hits of one window show that too many others come by where the function returns, so that it is to be probed elsewhere from now on: where nobody else does, if that is
+    /// known of each caller that shares its place, else in the function itself.
     pub(crate) fn crowded(&mut self, hits: Hits) -> bool {
-        let shared = |b: &Behind| b.places.shared.is_some();
         let many = hits.exits > hits.entries.saturating_mul(TOO_MANY).saturating_add(SOME);
-        let now = !self.alone && many && self.known.values().flatten().any(shared);
-        self.alone |= now;
-        now
+        if !many || self.unknown {
+            return false;
+        }
+        let places = || self.known.values().flatten().map(|b| b.places);
+        let elsewhere = !self.alone && places().any(|p| p.shared.is_some()) && places().all(|p| p.own.is_some());
+        self.alone |= elsewhere;
+        self.unknown |= !elsewhere;
+        true
     }
 }

@@ -8,14 +8,14 @@
 use crate::code::{Place, Shape};
 use crate::prober::Prober;
 use crate::table::Hits;
-use crate::{Error, Target};
+use crate::{CodeFile, Error, Target};
 use orbit_linux::process::{self, RawChild};
 use orbit_linux::signals::Blocked;
 use orbit_linux::{pidfd, socket};
 use std::arch::global_asm;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 // Functions that do nothing, one for each way in which the probed instruction is run.
 global_asm!(
@@ -190,7 +190,7 @@ fn cpu() -> u64 {
 }
 
 /// The file that holds an address of this process, and the offset in it.
-fn place(address: u64) -> Option<(PathBuf, u64)> {
+fn place(address: u64) -> Option<(Arc<CodeFile>, u64)> {
     let maps = std::fs::read("/proc/self/maps").ok()?;
     // Files may have any bytes for names.
     String::from_utf8_lossy(&maps).lines().find_map(|line| {
@@ -199,8 +199,13 @@ fn place(address: u64) -> Option<(PathBuf, u64)> {
         let number = |hex| u64::from_str_radix(hex, 16).ok();
         let (start, end) = (number(start)?, number(end)?);
         let offset = number(fields.nth(1)?)?;
-        // By the mapping, not by name: the file may have been replaced since.
-        let link = format!("/proc/self/map_files/{start:x}-{end:x}");
-        (start..end).contains(&address).then(|| (Path::new(&link).to_owned(), address - start + offset))
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let identity = (libc::makedev(number(major)? as u32, number(minor)? as u32), fields.next()?.parse().ok()?);
+        let name = line.split_ascii_whitespace().nth(5).unwrap_or_default();
+        // By the mapping where there is no other way: such a link may be followed by few users (CAP_CHECKPOINT_RESTORE).
+        let mapping = format!("/proc/self/map_files/{start:x}-{end:x}");
+        let names = [name, "/proc/self/exe", &mapping];
+        let file = || names.iter().find_map(|name| CodeFile::open(name.as_ref(), identity).ok());
+        if (start..end).contains(&address) { Some((file()?.into(), address - start + offset)) } else { None }
     })
 }

@@ -9,10 +9,10 @@
 
 use crate::callers::{Behind, Callers};
 use crate::code::Shape;
+use crate::copies::Copies;
 use crate::prober::{Prober, Probes, Reader, Slot};
-use crate::{Costs, Error, Hits, Record};
+use crate::{CodeFile, Costs, Error, Hits, Record};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,6 +25,8 @@ const WINDOW: Duration = Duration::from_millis(10);
 const LEAST: f64 = 0.5e6;
 /// Time between two looks at an account, at least and at most.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// Time after which it is tried again to probe what could not be.
+const AGAIN: Duration = Duration::from_secs(5);
 /// Records of threads that have ended are looked for so often.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -33,8 +35,8 @@ const SWEEP: Duration = Duration::from_secs(5);
 pub struct Target {
     /// The process.
     pub pid: i32,
-    /// A name of the file that this process can open.
-    pub file: PathBuf,
+    /// The file that holds it.
+    pub file: Arc<CodeFile>,
     /// Offset of the function in the file, bytes.
     pub start: u64,
     /// Where to probe.
@@ -67,7 +69,7 @@ pub struct Tally {
     pub windows: u64,
     /// Return addresses of which nobody has said yet where it is seen that it returned there.
     pub callers: Vec<u64>,
-    /// Why it cannot be probed, if so.
+    /// Why it could not be probed when that was tried last. What may pass is tried again after some seconds.
     pub error: Option<Error>,
     /// Where this or the last window counts.
     slot: Option<Arc<Slot>>,
@@ -207,7 +209,11 @@ struct Account {
     swept: Instant,
     /// When its callers were listed last.
     listed: Instant,
+    copies: Copies,
+    /// There is no use in trying to probe it.
     failed: bool,
+    /// It is not tried before.
+    again: Instant,
 }
 
 fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
@@ -235,6 +241,7 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
             Ok(Job::Watch(id, target)) => {
                 let now = Instant::now();
                 let account = Account {
+                    copies: Copies::of(target.pid),
                     target,
                     probes: None,
                     callers: Callers::default(),
@@ -247,6 +254,7 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
                     swept: now,
                     listed: now,
                     failed: false,
+                    again: now,
                 };
                 accounts.insert(id, account);
             }
@@ -314,7 +322,7 @@ impl Account {
         let t = &self.target;
         let more = behind.filter(|_| !self.callers.step()).is_some_and(|b| {
             let place = self.callers.place(&b, &t.shape);
-            prober.attach_behind(probes, t, &b.file, &[place]).is_ok()
+            place.is_some_and(|place| prober.attach_behind(probes, t, &b.file, &[place]).is_ok())
         });
         // Who knows how often it is passed.
         self.paced = Instant::now();
@@ -334,10 +342,10 @@ impl Account {
         bound: Option<f64>,
         tally: &mut Tally,
     ) -> Duration {
-        if self.failed {
+        let now = Instant::now();
+        if self.failed || now < self.again {
             return LOOKS.1;
         }
-        let now = Instant::now();
         // The last window's probes count until they are gone.
         let hits = tally.slot.as_ref().map_or_else(Hits::default, |slot| reader.hits(slot.number));
         if let Some(p) = &self.probes {
@@ -348,6 +356,9 @@ impl Account {
                 let pid = self.target.pid;
                 let lives = |tid| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
                 reader.retain(p.slot.number, lives);
+            }
+            if self.copies.more() {
+                prober.free_copies(p, self.target.pid);
             }
             if self.listed.elapsed() > LOOKS.1 {
                 tally.callers = self.list(reader, p.slot.number);
@@ -384,6 +395,7 @@ impl Account {
                     }
                     self.steps = stepped;
                     tally.attached = true;
+                    tally.error = None;
                     tally.windows += 1;
                     tally.slot = Some(p.slot.clone());
                     self.probes = Some(p);
@@ -391,9 +403,10 @@ impl Account {
                     self.paced = self.began;
                 }
                 Err(e) => {
+                    self.failed = matches!(e, Error::Ended | Error::NotPermitted(_) | Error::Unsupported(_));
+                    self.again = now + AGAIN;
                     // One that ends meanwhile lacks nothing.
                     tally.error = Some(e).filter(|e| *e != Error::Ended);
-                    self.failed = true;
                 }
             }
             return LOOKS.0;
@@ -410,12 +423,14 @@ impl Account {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn without_probes_nothing_blocks_and_the_state_says_why() {
         let mut duty = Duty::start(Some(0.02));
-        let id =
-            duty.watch(Target { pid: -1, file: "/none".into(), start: 0, shape: Shape::default(), callers: false });
+        let is = std::fs::metadata("/proc/self/exe").expect("this program");
+        let file = CodeFile::open("/proc/self/exe".as_ref(), (is.dev(), is.ino())).expect("this program");
+        let id = duty.watch(Target { pid: -1, file: file.into(), start: 0, shape: Shape::default(), callers: false });
         let start = Instant::now();
         loop {
             match (duty.state(), duty.tally(id).and_then(|t| t.error)) {

@@ -5,15 +5,14 @@
 //! which are taken. Promises: what was begun is done to its end however the parent ends; then all probes go, and the child too. Taking away holds up
 //! nobody: each link is closed by a thread of its own, as far as there can be one. Refuses: to say why a child that somebody kills with its parent left something.
 
+use crate::CodeFile;
 use orbit_linux::map::Mapping;
 use orbit_linux::process::{self, RawChild};
 use orbit_linux::signals::Blocked;
 use orbit_linux::{memfd, pidfd, poll, socket, uprobes};
-use std::ffi::{CStr, CString};
-use std::io;
+use std::ffi::CStr;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -27,8 +26,10 @@ const PLACES: usize = 512;
 const CLOSERS: usize = 64;
 /// Bytes of stack of each thread that closes one.
 const STACK: usize = 16 << 10;
-/// Bytes of a message: what is asked, offsets, cookies, and a path.
-const MESSAGE: usize = ASK + PLACES * 16 + libc::PATH_MAX as usize;
+/// Bytes of a message: what is asked, offsets and cookies. The program and the file come with it.
+const MESSAGE: usize = ASK + PLACES * 16;
+/// Bytes of a name in `/proc/self/fd`, at most.
+const NAME: usize = 32;
 /// Bytes of what is asked: link, process, kind, places.
 const ASK: usize = 16;
 /// Kind of a link of many places; others are those of single events.
@@ -119,7 +120,7 @@ impl Keeper {
         let parent = pidfd::open(std::process::id() as i32)?;
         let mut room = Room {
             bytes: vec![0; MESSAGE],
-            programs: Vec::with_capacity(socket::MAX_FDS),
+            passed: Vec::with_capacity(socket::MAX_FDS),
             held: vec![-1; LINKS],
             stacks: Mapping::anonymous(CLOSERS * STACK, false)?,
             busy: [const { AtomicI32::new(0) }; CLOSERS],
@@ -146,12 +147,11 @@ impl Keeper {
         &mut self,
         (program, how): (BorrowedFd<'_>, How),
         pid: i32,
-        file: &Path,
+        file: &CodeFile,
         places: &[(u64, u64)],
         note: &dyn Fn(Token),
     ) -> io::Result<Vec<Link>> {
-        let path = CString::new(file.as_os_str().as_bytes())?;
-        uprobes::read_ahead(file, places.iter().map(|p| p.0));
+        uprobes::read_ahead(&file.here(), places.iter().map(|p| p.0));
         let (kind, most) = match how {
             How::Many => (MANY, PLACES),
             How::One(kind) => (kind, 1),
@@ -162,7 +162,7 @@ impl Keeper {
             note(token);
             // From here on the child is told when it is dropped.
             let link = Link { token, asks: self.asks.clone() };
-            self.link(&link, program, (kind, pid), &path, some)?;
+            self.link(&link, &[program, file.as_fd()], (kind, pid), some)?;
             links.push(link);
         }
         Ok(links)
@@ -171,9 +171,8 @@ impl Keeper {
     fn link(
         &self,
         link: &Link,
-        program: BorrowedFd<'_>,
+        passed: &[BorrowedFd<'_>; 2],
         (kind, pid): (u32, i32),
-        file: &CStr,
         places: &[(u64, u64)],
     ) -> io::Result<()> {
         let mut ask = Vec::with_capacity(MESSAGE);
@@ -182,12 +181,8 @@ impl Keeper {
         }
         ask.extend(places.iter().flat_map(|p| p.0.to_ne_bytes()));
         ask.extend(places.iter().flat_map(|p| p.1.to_ne_bytes()));
-        ask.extend(file.to_bytes_with_nul());
-        if ask.len() > MESSAGE {
-            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
-        }
         let gone = |_| io::Error::other("the process that sets probes has ended");
-        socket::send(self.asks.as_fd(), &ask, &[program]).map_err(gone)?;
+        socket::send(self.asks.as_fd(), &ask, passed).map_err(gone)?;
         let mut errno = [0; 4];
         let got = socket::receive(self.asks.as_fd(), &mut errno, &mut Vec::new(), false).map_err(gone)?;
         match (got, i32::from_ne_bytes(errno)) {
@@ -225,7 +220,8 @@ impl Drop for Keeper {
 /// What the child works with, had before it was made: it may ask for no memory.
 struct Room {
     bytes: Vec<u8>,
-    programs: Vec<OwnedFd>,
+    /// The program and the file of a message.
+    passed: Vec<OwnedFd>,
     held: Vec<RawFd>,
     stacks: Mapping,
     /// Which of the stacks are in use: the thread's id, which the kernel clears when it has ended.
@@ -239,14 +235,14 @@ fn keep(asks: RawFd, parent: RawFd, turns: &[AtomicU32], room: &mut Room) -> ! {
     // SAFETY: open, and stays so: nobody else closes descriptors here.
     let from = unsafe { BorrowedFd::borrow_raw(asks) };
     while asked(asks, parent) {
-        let answer = match socket::receive(from, &mut room.bytes, &mut room.programs, false) {
+        let answer = match socket::receive(from, &mut room.bytes, &mut room.passed, false) {
             Ok(0) => break,
             Ok(len) => room.answer(len, turns),
-            // No descriptor can be had for the program.
+            // No descriptors can be had for the program and the file.
             Err(e) if e.raw_os_error() == Some(libc::EMFILE) => Some(libc::EMFILE),
             Err(_) => break,
         };
-        room.programs.clear();
+        room.passed.clear();
         if answer.is_some_and(|errno| socket::send(from, &errno.to_ne_bytes(), &[]).is_err()) {
             break;
         }
@@ -295,12 +291,16 @@ impl Room {
         let (mut offsets, mut cookies) = ([0; PLACES], [0; PLACES]);
         let bad = || io::Error::from_raw_os_error(libc::EINVAL);
         let lists = self.bytes.get(ASK..len).filter(|_| count <= PLACES).ok_or_else(bad)?;
-        let (lists, path) = lists.split_at_checked(count * 16).ok_or_else(bad)?;
+        let lists = lists.get(..count * 16).ok_or_else(bad)?;
         for (to, from) in offsets[..count].iter_mut().chain(&mut cookies[..count]).zip(lists.as_chunks().0) {
             *to = u64::from_ne_bytes(*from);
         }
-        let path = CStr::from_bytes_until_nul(path).map_err(|_| bad())?;
-        let program = self.programs.first().ok_or_else(bad)?.as_fd();
+        let [program, file] = &self.passed[..] else { return Err(bad()) };
+        let program = program.as_fd();
+        // By the descriptor, which leads to the file that was found, whatever has its name by now.
+        let mut path = [0u8; NAME];
+        write!(&mut path[..], "/proc/self/fd/{}", file.as_raw_fd())?;
+        let path = CStr::from_bytes_until_nul(&path).map_err(|_| bad())?;
         let held = self.held.get_mut(number).filter(|fd| **fd < 0).ok_or_else(bad)?;
         let link = match kind {
             MANY => uprobes::attach(program, path, &offsets[..count], &cookies[..count], pid)?,
@@ -373,6 +373,7 @@ extern "C" fn close(closer: *mut libc::c_void) -> libc::c_int {
 mod tests {
     use super::*;
     use orbit_linux::bpf;
+    use std::os::unix::fs::MetadataExt;
     use std::time::Instant;
 
     const KPROBE: u32 = 2;
@@ -403,6 +404,8 @@ mod tests {
         // Of a file that nobody has mapped.
         let file = std::env::temp_dir().join(format!("orbit-keeper-{me}"));
         std::fs::write(&file, [0x90u8; PLACES + 1]).expect("a file");
+        let is = std::fs::metadata(&file).expect("it is there");
+        let code = CodeFile::open(&file, (is.dev(), is.ino())).expect("a file");
         let places: Vec<(u64, u64)> = (0..PLACES as u64 + 1).map(|at| (at, 1)).collect();
         for (program, how) in &ways {
             let mut keeper = Keeper::begin().expect("a child");
@@ -410,7 +413,7 @@ mod tests {
             let tokens = std::cell::RefCell::new(Vec::new());
             let note = |token| tokens.borrow_mut().push(token);
             let way = (program.as_fd(), *how);
-            let held = keeper.attach(way, me, &file, &places[..3], &note).expect("links");
+            let held = keeper.attach(way, me, &code, &places[..3], &note).expect("links");
             assert_eq!(held.len(), if *how == How::Many { 1 } else { 3 });
             assert_eq!(tokens.borrow().len(), held.len());
             assert!(tokens.borrow().iter().all(|t| links.there(*t)));
@@ -418,11 +421,11 @@ mod tests {
             until("links stay", || !links.any());
             assert!(!tokens.borrow().iter().any(|t| links.there(*t)));
             // What cannot be attached leaves none.
-            let none = keeper.attach(way, me, Path::new("/none"), &places[..1], &note);
-            assert_eq!(none.expect_err("no file").kind(), io::ErrorKind::NotFound);
+            let none = keeper.attach(way, me, &code, &[(1 << 40, 1)], &note);
+            assert_eq!(none.expect_err("behind its end").kind(), io::ErrorKind::InvalidInput);
             until("a link that failed stays", || !links.any());
             if *how == How::Many {
-                let more = keeper.attach(way, me, &file, &places, &note).expect("links");
+                let more = keeper.attach(way, me, &code, &places, &note).expect("links");
                 assert_eq!(more.len(), 2, "more than fit one message");
                 // What is held is let go with the keeper, which waits for it.
                 std::mem::forget(more);

@@ -14,9 +14,11 @@ compile_error!("orbit-uprobe knows the instructions of x86_64 only");
 
 mod callers;
 pub mod code;
+mod copies;
 mod cost;
 mod duty;
 mod error;
+mod file;
 mod keeper;
 mod prober;
 mod programs;
@@ -26,4 +28,5 @@ pub use callers::Behind;
 pub use cost::Costs;
 pub use duty::{Duty, State, Tally, Target};
 pub use error::Error;
+pub use file::CodeFile;
 pub use table::{EXITS, Hits, Record, SLOTS, THREADS};

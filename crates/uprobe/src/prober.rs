@@ -2,11 +2,12 @@
 //!
 //! Owns: which slots are taken. Promises: a slot is given out anew only once its last probe is gone and nobody reads it any more ([`Slot`]).
 
+use crate::callers::InFile;
 use crate::code::Place;
 use crate::keeper::{Keeper, Link, Links, Token};
 use crate::programs::{LOADING, Program, Programs};
 use crate::table::{Caller, Hits, Key, Record, SLOTS};
-use crate::{Costs, Error, Target, cost};
+use crate::{CodeFile, Costs, Error, Target, cost};
 use aya::maps::{HashMap, MapData, PerCpuArray};
 use orbit_linux::procfs;
 use std::path::Path;
@@ -54,6 +55,8 @@ impl Slot {
 pub(crate) struct Probes {
     pub(crate) slot: Arc<Slot>,
     links: Vec<Link>,
+    /// What is probed: files and offsets in them.
+    places: Vec<(Arc<CodeFile>, Vec<u64>)>,
 }
 
 impl Prober {
@@ -100,15 +103,15 @@ impl Prober {
         &mut self,
         slot: Arc<Slot>,
         target: &Target,
-        callers: &[(&Path, Vec<Place>)],
+        callers: &[InFile<'_>],
         mut step: bool,
     ) -> Result<(Probes, bool), Error> {
         self.reader.clear(slot.number)?;
         slot.last().clear();
-        let mut probes = Probes { slot, links: Vec::new() };
+        let mut probes = Probes { slot, links: Vec::new(), places: Vec::new() };
         // Ends first: an entry that is seen must not miss its exit.
         self.attach_ends(&mut probes, target, |end| step || end.emulated)?;
-        let behind = |(file, places): &(&Path, Vec<Place>)| self.attach_behind(&mut probes, target, file, places);
+        let behind = |(file, places): &InFile<'_>| self.attach_behind(&mut probes, target, file, places);
         if !callers.iter().map(behind).all(|done| done.is_ok()) {
             step = true;
             self.attach_ends(&mut probes, target, |end| !end.emulated)?;
@@ -147,7 +150,7 @@ impl Prober {
         &mut self,
         probes: &mut Probes,
         target: &Target,
-        file: &Path,
+        file: &Arc<CodeFile>,
         places: &[Place],
     ) -> Result<(), Error> {
         let places: Vec<(u64, u64)> = places.iter().map(|p| at(probes, 0, p, cookie(p))).collect();
@@ -159,7 +162,7 @@ impl Prober {
         probes: &mut Probes,
         target: &Target,
         program: Program,
-        file: &Path,
+        file: &Arc<CodeFile>,
         places: &[(u64, u64)],
     ) -> Result<(), Error> {
         let pid = target.pid;
@@ -167,13 +170,22 @@ impl Prober {
             return Err(Error::Failed(format!("there is no process {pid}")));
         }
         let note = |token| probes.slot.last().push(token);
-        let links = self.programs.attach(&mut self.keeper, program, pid, file, places, &note).map_err(|e| match e {
-            // Its files may have gone first.
-            Error::Failed(_) if !Path::new(&format!("/proc/{pid}/root")).exists() => Error::Ended,
-            e => e,
-        })?;
+        let links = self.programs.attach(&mut self.keeper, program, pid, file, places, &note)?;
         probes.links.extend(links);
+        let offsets = places.iter().map(|p| p.0);
+        match probes.places.iter_mut().find(|(known, _)| known.identity() == file.identity()) {
+            Some((_, all)) => all.extend(offsets),
+            None => probes.places.push((file.clone(), offsets.collect())),
+        }
         Ok(())
+    }
+
+    /// Frees copies of the process, which were made since these probes are there, of their breakpoints.
+    pub(crate) fn free_copies(&mut self, probes: &Probes, pid: i32) {
+        for (file, offsets) in &probes.places {
+            // What fails now is done when the probes go.
+            let _ = self.programs.free_copies(&mut self.keeper, pid, file, offsets);
+        }
     }
 }
 

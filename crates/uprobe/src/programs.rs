@@ -3,17 +3,17 @@
 //! Owns: loading. Where the kernel has probes that come and go many at a time ([`orbit_linux::uprobes`]) those are used, since they are out of the program
 //! before anybody waits for anything; else one by one.
 
-use crate::Error;
 use crate::keeper::{How, Keeper, Link, Token};
+use crate::{CodeFile, Error};
 use aya::programs::UProbe;
 use aya::{Ebpf, EbpfLoader};
 use aya_obj::Object;
 use aya_obj::btf::Btf;
-use orbit_linux::bpf::Instruction;
+use orbit_linux::bpf::{self, Instruction};
 use orbit_linux::uprobes;
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::path::Path;
 
 #[repr(C, align(8))]
 struct Aligned<T: ?Sized>(T);
@@ -47,6 +47,8 @@ pub(crate) struct Programs {
     ebpf: Ebpf,
     /// Those for many places at a time, if there can be such, by number.
     many: Option<[Option<OwnedFd>; 3]>,
+    /// One for many places that does nothing, where there are such.
+    nothing: Option<OwnedFd>,
     /// How they are attached.
     how: How,
     /// A probe may carry out a return.
@@ -62,6 +64,8 @@ impl Programs {
         }
         let mut ebpf = loader.load(&OBJECT.0).map_err(|e| Error::of(LOADING, &e))?;
         let many = uprobes::probe().is_yes().then(|| load_many(&ebpf, globals)).transpose()?;
+        let load_nothing = || uprobes::load(&bpf::NOTHING).map_err(|e| Error::of(LOADING, &e));
+        let nothing = many.is_some().then(load_nothing).transpose()?;
         let returns = match &many {
             Some(programs) => programs[Program::Returned as usize].is_some(),
             None => {
@@ -73,7 +77,7 @@ impl Programs {
         };
         let one = || uprobes::kind().map(How::One).map_err(|e| Error::of("looking for uprobes", &e));
         let how = if many.is_some() { How::Many } else { one()? };
-        Ok(Programs { ebpf, many, how, returns })
+        Ok(Programs { ebpf, many, nothing, how, returns })
     }
 
     /// A map of theirs.
@@ -87,7 +91,7 @@ impl Programs {
         keeper: &mut Keeper,
         program: Program,
         pid: i32,
-        file: &Path,
+        file: &CodeFile,
         places: &[(u64, u64)],
         note: &dyn Fn(Token),
     ) -> Result<Vec<Link>, Error> {
@@ -100,7 +104,22 @@ impl Programs {
         };
         keeper
             .attach((program, self.how), pid, file, places, note)
-            .map_err(|e| Error::of(&format!("probing {}", file.display()), &e))
+            .map_err(|e| Error::of(&format!("probing {}", file.name().display()), &e))
+    }
+
+    /// Has the kernel take breakpoints at these places of a file, which are probed in a process, away from its copies: when any probe goes, it asks the others at
+    /// each place whom they are for. One by one each is taken away from a copy that hits it.
+    pub(crate) fn free_copies(
+        &self,
+        keeper: &mut Keeper,
+        pid: i32,
+        file: &CodeFile,
+        offsets: &[u64],
+    ) -> io::Result<()> {
+        let Some(nothing) = &self.nothing else { return Ok(()) };
+        let places: Vec<(u64, u64)> = offsets.iter().map(|offset| (*offset, 0)).collect();
+        // For the process itself, so that nobody is probed for it who was not.
+        keeper.attach((nothing.as_fd(), self.how), pid, file, &places, &|_| ()).map(drop)
     }
 }
 

@@ -87,21 +87,21 @@ fn a_caller_that_cannot_be_probed_has_it_stepped() {
     assert_eq!(after.exits.iter().sum::<u64>() - before.exits.iter().sum::<u64>(), 100);
 }
 
-/// One of whose callers the file has gone, as that of a library that was replaced.
+/// Where the kernel refuses the place behind the call, once there is a next window.
 #[test]
-fn a_caller_whose_file_has_gone_has_it_stepped() {
+fn a_caller_that_is_refused_has_it_stepped() {
     let Some(mut duty) = duty(Some(0.02)) else { return };
-    let mut program = Program::built("ways-out-gone", "ways_out.c", &["-O1"]);
+    let mut program = Program::built("ways-out-refused", "ways_out.c", &["-O1"]);
     let target = orbit_uprobe::Target { callers: true, ..program.target() };
     let id = duty.watch(target);
     until("no probes", || duty.tally(id).is_some_and(|t| t.attached));
     program.run(3, 20_000);
-    // Its window is over; with credit for another one the file is missed.
+    // Its window is over; with credit for another one the place is missed.
     until("the window does not end", || duty.tally(id).is_some_and(|t| !t.attached && !t.callers.is_empty()));
-    let own = Place { emulated: true, ..Place::default() };
+    let own = Place { offset: 1 << 40, emulated: true, ..Place::default() };
     for back in duty.tally(id).expect("an account").callers {
-        let places = Return { own, shared: None };
-        duty.returned(id, back, Some(Behind { file: "/nowhere".into(), places }));
+        let places = Return { own: Some(own), shared: None };
+        duty.returned(id, back, Some(Behind { file: program.code_file(), places }));
     }
     duty.used(id, 100_000_000_000);
     until("it is not probed again", || duty.tally(id).is_some_and(|t| t.windows == 2 && t.attached));
@@ -113,18 +113,27 @@ fn a_caller_whose_file_has_gone_has_it_stepped() {
 /// Where it is called now and then, in a hot loop, the cheap place behind the call would cost more than the stepped one.
 #[test]
 fn a_place_where_many_come_by_is_let_go() {
+    crowded("ways-out-crowded", 303);
+}
+
+/// Nor is the very first instruction behind the call of use where the loop goes on there without it.
+#[test]
+fn so_it_is_right_behind_the_call() {
+    crowded("ways-out-at-once", 403);
+}
+
+fn crowded(name: &str, how: u32) {
     let Some(mut duty) = duty(Some(0.02)) else { return };
-    let mut program = Program::built("ways-out-crowded", "ways_out.c", &["-O1", "-fno-stack-protector"]);
+    let mut program = Program::built(name, "ways_out.c", &["-O1", "-fno-stack-protector"]);
     let target = orbit_uprobe::Target { callers: true, ..program.target() };
     assert!(target.shape.stepped(), "{:?}", target.shape);
     let id = duty.watch(target);
     until("no probes", || duty.tally(id).is_some_and(|t| t.attached));
-    program.run(303, 1);
+    program.run(how, 1);
     assert_eq!(tell_callers(&mut duty, id, &program, 1), 1, "nobody else comes by behind the call");
-    let mut entries = 0;
-    let mut cpu = 0;
+    let (mut entries, mut cpu) = (0, 0);
     until("it is never probed for long", || {
-        program.run(303, 1);
+        program.run(how, 1);
         // About what that takes, ns.
         cpu += 2_000_000;
         duty.used(id, cpu);
@@ -149,8 +158,8 @@ fn tell_callers(duty: &mut Duty, id: u64, program: &Program, callers: usize) -> 
             let (offset, address, code) = program.function_at(back - 1).expect("a function");
             let found = behind(&code, address, back, &|_, _| Vec::new()).expect("a place behind the call");
             let in_file = |place: Place| Place { offset: offset + place.offset, ..place };
-            let places = Return { own: in_file(found.own), shared: found.shared.map(in_file) };
-            duty.returned(id, back, Some(Behind { file: program.file.clone(), places }));
+            let places = Return { own: found.own.map(in_file), shared: found.shared.map(in_file) };
+            duty.returned(id, back, Some(Behind { file: program.code_file(), places }));
             (told, shared) = (told + 1, shared + usize::from(found.shared.is_some()));
             until("the answer is not heard", || duty.tally(id).is_some_and(|t| !t.callers.contains(&back)));
         }

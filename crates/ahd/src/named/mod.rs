@@ -9,6 +9,7 @@
 
 mod blocked;
 mod busy;
+mod callers;
 mod probes;
 mod spot;
 
@@ -17,12 +18,13 @@ use crate::history::History;
 use crate::report::{Event, Hang, Involved, SectionUse};
 use crate::sections::allowed;
 use busy::Suspect;
+use callers::{Callers, as_in_file};
 use orbit_inspect::functions::{self, Function, Missing, Wanted};
 use orbit_inspect::stacks::Frame;
 use orbit_inspect::waits::Ends;
 use orbit_inspect::{Maps, Memory};
-use orbit_uprobe::code::{self, Place, Return, shape};
-use orbit_uprobe::{Behind, Duty, Error, State, Target};
+use orbit_uprobe::code::shape;
+use orbit_uprobe::{Duty, Error, State, Target};
 use spot::Spot;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -34,21 +36,8 @@ const SEARCH_EVERY: Duration = Duration::from_millis(600);
 /// A function that is in no process after this time, and so many searches, is told to be missing: looks may be far apart at first.
 const MISSING: Duration = Duration::from_secs(2);
 const SEARCHES: u32 = 4;
-/// Callers of a function that are looked at in one tick.
-const CALLERS_A_TICK: usize = 4;
 /// Stacks of waiting threads taken in one tick.
 const WAITING_A_TICK: usize = 16;
-
-/// Where a function of a process is seen to have returned to this address; nothing if it cannot be.
-fn behind(pid: i32, back: u64) -> Option<Behind> {
-    // The call lies before it, and may be the last instruction of a function.
-    let caller = functions::at(pid, &Maps::of(pid).ok()?, back.checked_sub(1)?).filter(|f| f.size != 0)?;
-    let memory = Memory::of(pid);
-    let found = code::behind(&caller.code, caller.address, back, &|at, len| memory.vec(at, len))?;
-    let in_file = |place: Place| Place { offset: caller.offset + place.offset, ..place };
-    let places = Return { own: in_file(found.own), shared: found.shared.map(in_file) };
-    Some(Behind { file: caller.file, places })
-}
 
 /// A section by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +48,16 @@ pub struct Named {
     pub function: Wanted,
 }
 
+/// What is lost by an error of the prober's.
+fn unprobed(e: &Error, what: &str) -> String {
+    match e {
+        Error::NotPermitted(_) => format!(
+            "{e}; without it {what} found by stacks and breakpoints only, and what executions usually use is not learnt"
+        ),
+        _ => format!("{e}; {what} found by stacks and breakpoints only"),
+    }
+}
+
 /// All sections by name.
 #[derive(Debug, Default)]
 pub(crate) struct Sections {
@@ -66,6 +65,7 @@ pub(crate) struct Sections {
     /// Files mapped at the last search, by process.
     mapped: BTreeMap<i32, Vec<(u64, u64)>>,
     spots: BTreeMap<(i32, usize), Spot>,
+    callers: Callers,
     suspects: BTreeMap<(i32, i32), Suspect>,
     missing: BTreeMap<usize, Missing>,
     began: Option<Instant>,
@@ -149,11 +149,31 @@ impl Sections {
         let memory = Memory::of(key.0);
         let read = |at: u64, len: usize| memory.vec(at, len);
         let shape = shape(&function.code, function.size != 0, function.address, &read);
-        let (file, start) = (function.file.clone(), function.offset);
-        let target = Target { pid: key.0, file, start, shape: shape.clone(), callers: true };
-        let duty = self.duty.as_mut().map(|d| d.watch(target));
+        let start = function.offset;
+        let target = |file| Target { pid: key.0, file, start, shape: shape.clone(), callers: true };
+        let changed = || "its code in memory is not that of its file".to_owned();
+        let (duty, lacks) = match (&mut self.duty, self.callers.open(&function)) {
+            // A probe would have the kernel run the file's instruction there.
+            (Some(_), Ok(_)) if !as_in_file(&memory, &function) => (None, Some(Error::Failed(changed()))),
+            (Some(duty), Ok(file)) => (Some(duty.watch(target(file))), None),
+            // It has ended, most likely.
+            (_, Err(e)) if e.kind() == std::io::ErrorKind::NotFound => (None, None),
+            (_, Err(e)) => (None, Some(Error::Failed(format!("opening {}: {e}", function.file.display())))),
+            (None, Ok(_)) => (None, None),
+        };
         let history = History::new(window);
-        self.spots.insert(key, Spot { function, shape, duty, cpu: 0, history, executions: 0, seen: BTreeMap::new() });
+        let spot = Spot {
+            function,
+            shape,
+            duty,
+            lacks,
+            told_lacking: false,
+            cpu: 0,
+            history,
+            executions: 0,
+            seen: BTreeMap::new(),
+        };
+        self.spots.insert(key, spot);
     }
 }
 
@@ -283,27 +303,26 @@ impl Ahd {
                 self.events.push(Event::Trouble { pid, text });
             }
         }
-        if self.named.told_state {
-            return;
-        }
-        let failed = match self.named.duty.as_ref().map(Duty::state) {
-            Some(State::Failed(e)) => Some(e),
-            Some(State::Ready(_)) => {
-                let ids: Vec<u64> = self.named.spots.values().filter_map(|s| s.duty).collect();
-                let error = |id| self.named.duty.as_ref()?.tally(id)?.error;
-                ids.into_iter().find_map(error)
+        match self.named.duty.as_ref().map(Duty::state) {
+            Some(State::Failed(e)) if !self.named.told_state => {
+                self.named.told_state = true;
+                self.events.push(Event::Trouble { pid, text: unprobed(&e, "sections by name are") });
             }
-            _ => None,
-        };
-        if let Some(e) = failed {
-            self.named.told_state = true;
-            let text = match e {
-                e @ Error::NotPermitted(_) => format!(
-                    "{e}; without it sections by name are found by stacks and breakpoints only, and what they usually use is not learnt"
-                ),
-                e => format!("{e}; sections by name are found by stacks and breakpoints only"),
-            };
-            self.events.push(Event::Trouble { pid, text });
+            Some(State::Ready(_)) => self.tell_what_is_not_probed(),
+            _ => {}
+        }
+    }
+
+    /// Says which function of which process cannot be probed, and why.
+    fn tell_what_is_not_probed(&mut self) {
+        for ((pid, n), spot) in self.named.spots.iter_mut().filter(|(_, s)| !s.told_lacking) {
+            let error = || self.named.duty.as_ref()?.tally(spot.duty?)?.error;
+            let Some(e) = spot.lacks.clone().or_else(error) else { continue };
+            spot.told_lacking = true;
+            let (name, function) = (&self.config.sections[*n].name, &spot.function.name);
+            let what = unprobed(&e, "it is");
+            let text = format!("function {function} of section {name} in process {pid} is not probed: {what}");
+            self.events.push(Event::Trouble { pid: *pid, text });
         }
     }
 
@@ -312,6 +331,7 @@ impl Ahd {
         let Some(duty) = &self.named.duty else {
             return;
         };
+        self.named.callers.begin_tick();
         for ((pid, _), spot) in &mut self.named.spots {
             let Some(p) = self.processes.get(pid) else {
                 continue;
@@ -330,9 +350,8 @@ impl Ahd {
                 }
             }
             spot.seen.retain(|tid, _| p.threads.contains_key(tid));
-            // Some of many a look: a large file takes milliseconds.
-            for back in tally.callers.into_iter().take(CALLERS_A_TICK) {
-                duty.returned(id, back, behind(*pid, back));
+            for (back, behind) in self.named.callers.of(*pid, &tally.callers) {
+                duty.returned(id, back, behind);
             }
         }
     }

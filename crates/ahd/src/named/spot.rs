@@ -8,7 +8,7 @@ use orbit_inspect::functions::Function;
 use orbit_inspect::stacks::Frame;
 use orbit_linux::perf::{self, Access, Counter};
 use orbit_uprobe::code::Shape;
-use orbit_uprobe::{EXITS, Record, Tally};
+use orbit_uprobe::{EXITS, Error, Record, Tally};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -30,6 +30,10 @@ pub(super) struct Spot {
     pub(super) shape: Shape,
     /// Its number with the prober.
     pub(super) duty: Option<u64>,
+    /// Why the prober was not asked, if so.
+    pub(super) lacks: Option<Error>,
+    /// It was told why it is not probed.
+    pub(super) told_lacking: bool,
     /// CPU time that the process used since.
     pub(super) cpu: u64,
     pub(super) history: History,

@@ -1,7 +1,7 @@
 //! Where it is seen that a function has returned, in whoever called it.
 //!
 //! Of an exit that has no posts ([`super::posts`]), since a call or a loop leads up to it, the first instruction that the kernel runs itself *behind* the
-//! call is probed, if nobody comes there but from the call; else the very first, which is stepped. Where others come by too, as behind a call that is made now and then, the
+//! call is probed, if nobody comes there but from the call; else the very first, which is stepped, if nobody else comes there. Where others come by too, as behind a call that is made now and then, the
 //! cheap one is named beside: how often they do only a try shows. Promises: the control flow of the caller leads there from its first byte, past the call,
 //! and comes from the call through no jump or call. Refuses: callers whose flow does not lead to the return address.
 
@@ -15,11 +15,11 @@ const NEAR: usize = 32;
 /// Bytes of an instruction.
 const LONGEST: u64 = 15;
 
-/// Where to probe to see that a call has returned. Where the return address lay is told of the function that was called.
+/// Where to probe to see that a call has returned; at least one of both. Where the return address lay is told of the function that was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Return {
     /// Passed once for each return, and at no other time.
-    pub own: Place,
+    pub own: Option<Place>,
     /// Passed for each return too, and by others: but the kernel need not step it, as it must the other.
     pub shared: Option<Place>,
 }
@@ -41,10 +41,13 @@ pub fn behind(code: &[u8], address: u64, back: u64, memory: Read<'_>) -> Option<
         Some(place(at, above, true))
     });
     let met = |p: &Place| walk.targets.range(first..=p.offset).next().is_some();
-    match cheap {
-        Some(cheap) if !met(&cheap) => Some(Return { own: cheap, shared: None }),
-        shared => alone(first).then_some(Return { own: place(first, taken, false), shared }),
-    }
+    let stepped = place(first, taken, false);
+    let found = match cheap {
+        Some(cheap) if !met(&cheap) => Return { own: Some(cheap), shared: None },
+        // What comes next after a call that is made now and then may begin right behind it: others come by at its very first instruction.
+        shared => Return { own: Some(stepped).filter(|p| alone(first) && !met(p)), shared },
+    };
+    (found.own.is_some() || found.shared.is_some()).then_some(found)
 }
 
 /// The first instruction from here on that the kernel runs itself, and by how much the stack pointer is moved up to it; nothing if another comes first
@@ -78,11 +81,11 @@ mod tests {
     fn behind_call(before: &[u8], rest: &[u8]) -> Option<At> {
         let (own, shared) = all_behind_call(before, rest)?;
         assert_eq!(shared, None);
-        Some(own)
+        own
     }
 
     /// The same, and where others come by too.
-    fn all_behind_call(before: &[u8], rest: &[u8]) -> Option<(At, Option<At>)> {
+    fn all_behind_call(before: &[u8], rest: &[u8]) -> Option<(Option<At>, Option<At>)> {
         let code = [before, &[0xe8, 0, 0x10, 0, 0], rest].concat();
         let back = before.len() as u64 + 5;
         let told = |place: Place| {
@@ -91,18 +94,20 @@ mod tests {
             (place.offset - back, place.above.bytes)
         };
         let found = behind(&code, 0x1000, 0x1000 + back, &|_, _| Vec::new())?;
-        Some((told(found.own), found.shared.map(told)))
+        Some((found.own.map(told), found.shared.map(told)))
     }
 
     #[test]
     fn where_others_come_by_it_is_said() {
         // je over the call; the call; add ebx,eax; (from the jump:) test ebx,ebx; jne +0; ret
         let rest = [0x01, 0xc3, 0x85, 0xdb, 0x75, 0, 0xc3];
-        assert_eq!(all_behind_call(&[0x74, 7], &rest), Some(((0, -8), Some((4, -8)))));
-        // Into the add: the call's own return is met.
-        assert_eq!(all_behind_call(&[0x74, 5], &rest), Some(((0, -8), Some((4, -8)))));
+        assert_eq!(all_behind_call(&[0x74, 7], &rest), Some((Some((0, -8)), Some((4, -8)))));
+        // To the add: the call's own return is met.
+        assert_eq!(all_behind_call(&[0x74, 5], &rest), Some((None, Some((4, -8)))));
+        // So it is, and nothing cheap follows.
+        assert_eq!(all_behind_call(&[0x74, 5], &[0x01, 0xc3, 0xc3]), None);
         // Behind the jump: by nobody else.
-        assert_eq!(all_behind_call(&[0x74, 11], &rest), Some(((4, -8), None)));
+        assert_eq!(all_behind_call(&[0x74, 11], &rest), Some((Some((4, -8)), None)));
     }
 
     #[test]
@@ -126,13 +131,13 @@ mod tests {
         // jmp over the call: nobody comes by there.
         assert_eq!(behind_call(&[0xeb, 6], &[0x90, 0xc3]), None);
         let code = [0xe8, 0, 0x10, 0, 0, 0x90, 0xc3];
-        let at = |back| behind(&code, 0x1000, back, &|_, _| Vec::new()).map(|r| r.own.offset);
+        let at = |back| behind(&code, 0x1000, back, &|_, _| Vec::new()).and_then(|r| Some(r.own?.offset));
         // In the middle of an instruction, outside, at the very end.
         assert_eq!((at(0x1005), at(0x1002), at(0xfff), at(0x1007)), (Some(5), None, None, None));
         // A jump ahead reads the no-op behind the call and `mov eax, eax` as a part of another instruction; or begins at it.
         let rest = [&[0x89, 0xc0][..], &[0x90; 10], &[0xc3]].concat();
         assert_eq!(behind_call(&[0x74, 6], &rest), Some((0, -8)));
-        assert_eq!(all_behind_call(&[0x74, 7], &rest), Some(((0, -8), Some((2, -8)))));
+        assert_eq!(all_behind_call(&[0x74, 7], &rest), Some((Some((0, -8)), Some((2, -8)))));
         // Whoever is called last does not return.
         assert_eq!(behind_call(&[0x55], &[]), None);
     }

@@ -76,6 +76,14 @@ __asm__(".text\n.globl rarely\n.type rarely, @function\nrarely:\n"
         "2: dec %rbx\njne 1b\n"
         "pop %r12\npop %rbp\npop %rbx\nret\n.size rarely, . - rarely\n");
 
+// The same, but what comes next begins right behind the call.
+long at_once(long how);
+__asm__(".text\n.globl at_once\n.type at_once, @function\nat_once:\n"
+        "push %rbx\npush %rbp\npush %r12\nmov %rdi, %rbp\nmov $3000000, %ebx\nmov $1500000, %r12d\n"
+        "1: dec %r12\njne 2f\nmov $1500000, %r12d\nmov %rbp, %rdi\ncall counted\n"
+        "2: dec %rbx\njne 1b\n"
+        "pop %r12\npop %rbp\npop %rbx\nret\n.size at_once, . - at_once\n");
+
 int main(void) {
     printf("%p\n", (void *)counted);
     fflush(stdout);
@@ -89,8 +97,10 @@ int main(void) {
                 sink += twice(how - 100);
             else if (how < 300)
                 sink += straight(how - 200);
-            else
+            else if (how < 400)
                 sink += rarely(how - 300);
+            else
+                sink += at_once(how - 400);
         }
         printf("done\n");
         fflush(stdout);

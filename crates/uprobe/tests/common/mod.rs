@@ -2,10 +2,12 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use orbit_uprobe::code::shape;
-use orbit_uprobe::{Duty, State, Target};
+use orbit_uprobe::{CodeFile, Duty, State, Target};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest wait for anything.
@@ -41,6 +43,11 @@ impl Program {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
         let built = Command::new("cc").args(flags).arg("-o").arg(&file).arg(source).status().expect("cc");
         assert!(built.success());
+        Program::of(file)
+    }
+
+    /// Starts one that was built.
+    pub fn of(file: PathBuf) -> Program {
         let mut child = Command::new(&file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");
         let to = child.stdin.take().expect("a pipe");
         let mut from = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -89,7 +96,12 @@ impl Program {
     pub fn target(&self) -> Target {
         let (_, address, code) = self.function_at(self.address).expect("its own function");
         let shape = shape(&code, true, address, &|at, len| self.memory(at, len));
-        Target { pid: self.pid(), file: self.file.clone(), start: self.start, shape, callers: false }
+        Target { pid: self.pid(), file: self.code_file(), start: self.start, shape, callers: false }
+    }
+
+    /// The file that it runs.
+    pub fn code_file(&self) -> Arc<CodeFile> {
+        code_file(&self.file)
     }
 
     /// The code of the function that is counted, as in the file.
@@ -109,11 +121,22 @@ impl Program {
 
     /// Has it call the function so often in this way, and waits until it has.
     pub fn run(&mut self, how: u32, times: u64) {
-        writeln!(self.to, "{how} {times}").expect("a reader");
+        assert_eq!(self.ask(&format!("{how} {times}")), "done");
+    }
+
+    /// Its answer to a line.
+    pub fn ask(&mut self, line: &str) -> String {
+        writeln!(self.to, "{line}").expect("a reader");
         let mut line = String::new();
         self.from.read_line(&mut line).expect("an answer");
-        assert_eq!(line, "done\n");
+        line.trim_end().to_owned()
     }
+}
+
+/// A file as it is now.
+pub fn code_file(name: &Path) -> Arc<CodeFile> {
+    let is = std::fs::metadata(name).expect("it is there");
+    Arc::new(CodeFile::open(name, (is.dev(), is.ino())).expect("a file"))
 }
 
 fn hex(text: &str) -> u64 {

@@ -1,0 +1,41 @@
+//! A function that a program has changed in memory is not probed; of each process that is said once.
+
+mod common;
+use common::{Dir, Program, Watcher};
+use orbit_ahd::{Config, Event, Named};
+use std::process::Command;
+use std::time::Duration;
+
+#[test]
+fn told_of_each_process_once() {
+    let dir = Dir::new("patched");
+    let Some(program) = dir.build("patched", include_str!("c/patched.c")) else { return };
+    let programs = [(); 2].map(|()| Program::start(&mut Command::new(&program)));
+    // Both have changed it by then.
+    std::thread::sleep(Duration::from_millis(200));
+    let section = Named { name: "requests".into(), function: "request".parse().expect("a function") };
+    let mut watcher = Watcher::of(programs[0].pid(), Config { sections: vec![section], ..Config::default() });
+    watcher.ahd.add(programs[1].pid()).expect("the program");
+    let troubles = |events: &[Event]| -> Vec<String> {
+        let text = |e: &Event| match e {
+            Event::Trouble { text, .. } => Some(text.clone()),
+            _ => None,
+        };
+        events.iter().filter_map(text).collect()
+    };
+    watcher.until("a word on each", |all| {
+        troubles(all).len() >= 2 || troubles(all).iter().any(|t| t.contains("sections by name are"))
+    });
+    watcher.run(Duration::from_secs(1));
+    let told = troubles(&watcher.events);
+    if told.iter().any(|t| t.contains("sections by name are")) {
+        println!("SKIP: needs uprobes ({told:?})");
+        return;
+    }
+    assert_eq!(told.len(), 2, "{told:#?}");
+    for program in &programs {
+        let of = format!("function request of section requests in process {} is not probed", program.pid());
+        let one = told.iter().filter(|t| t.contains(&of) && t.contains("not that of its file")).count();
+        assert_eq!(one, 1, "{told:#?}");
+    }
+}

@@ -1,0 +1,59 @@
+//! Copies of a probed process, made by `fork`.
+//!
+//! A copy has the breakpoints that were there when it was made. Where probes are attached many at a time the kernel takes them away from it only once a probe at the same place goes, and what
+//! they cost it is in nobody's account. Owns: when the kernel is to be asked to look, which is once for each child that may have some. Promises: looks are a second apart, and
+//! further where they take long. Refuses: children of those that have ended by then, and those that run another program already: these have none.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+/// Time between two looks, at least.
+const EVERY: Duration = Duration::from_secs(1);
+/// And in lengths of the last one.
+const TIMES: u32 = 200;
+
+#[derive(Debug)]
+pub(crate) struct Copies {
+    pid: i32,
+    known: BTreeSet<i32>,
+    next: Instant,
+}
+
+impl Copies {
+    pub(crate) fn of(pid: i32) -> Copies {
+        Copies { pid, known: BTreeSet::new(), next: Instant::now() + EVERY }
+    }
+
+    /// Whether there are some that were not there at the last look; never between looks.
+    pub(crate) fn more(&mut self) -> bool {
+        let now = Instant::now();
+        if now < self.next {
+            return false;
+        }
+        let children = children(self.pid);
+        let own = program(self.pid).ok();
+        let copy = |child: &i32| match program(*child) {
+            Ok(other) => own.is_none_or(|own| own == other),
+            // A child that may not be looked at may be one; one that has ended is none.
+            Err(e) => e.kind() != io::ErrorKind::NotFound,
+        };
+        let more = children.difference(&self.known).any(copy);
+        self.known = children;
+        self.next = now + EVERY.max(now.elapsed() * TIMES);
+        more
+    }
+}
+
+/// The children of all its threads; none where the kernel does not tell (`CONFIG_PROC_CHILDREN`).
+fn children(pid: i32) -> BTreeSet<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let lists = threads.into_iter().flatten().flatten().map(|t| std::fs::read_to_string(t.path().join("children")));
+    lists.flatten().flat_map(|list| list.split_ascii_whitespace().flat_map(str::parse).collect::<Vec<i32>>()).collect()
+}
+
+/// Device and inode of the program that a process runs.
+fn program(pid: i32) -> io::Result<(u64, u64)> {
+    std::fs::metadata(format!("/proc/{pid}/exe")).map(|m| (m.dev(), m.ino()))
+}
