@@ -26,8 +26,8 @@ impl CodeFile {
         // Nothing happens to what is opened so, be it a device.
         let file = File::options().read(true).custom_flags(libc::O_PATH).open(name)?;
         let is = file.metadata()?;
-        // File systems that have no device of their own (btrfs, overlayfs) may say one here and another in maps.
-        let same = is.ino() == ino && (is.dev() == dev || libc::major(is.dev()) == 0 && libc::major(dev) == 0);
+        // File systems that have no device of their own (btrfs, overlayfs) may say one here and another in maps, where it may be that of the file system below.
+        let same = is.ino() == ino && (is.dev() == dev || libc::major(is.dev()) == 0 || libc::major(dev) == 0);
         if !is.is_file() || !same && !is_mapping(name) {
             let why = format!("{} is no longer the file that is mapped", name.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
