@@ -10,6 +10,7 @@
 //        22        the kernel does not run this instruction itself
 //        23        of an entry: return addresses are to be noted
 //        24 to 55  how many bytes above that pointer the return address lies, signed
+//        60        it is behind a call, at most a red zone above the return address, which is there yet if the function has returned
 //        62        of an entry: not all exits are known, so that an activation is open says nothing, and each entry begins a new one
 //        63        of an entry: the function jumps back to its first instruction, so passing the entry at an open activation's depth is none
 // A return that is carried out here has the low bits of its address from bit 24 on.
@@ -115,6 +116,7 @@ static __always_inline u32 thread(void)
 #define LEADS_OUT (1UL << 21)
 #define STEPPED (1UL << 22)
 #define NOTE_CALLERS (1UL << 23)
+#define BEHIND (1UL << 60)
 #define UNKNOWN_EXITS (1UL << 62)
 #define LOOPS (1UL << 63)
 
@@ -164,6 +166,10 @@ static __always_inline void leave(struct record *r, u64 sp, u64 cookie)
 	u64 entry = r->sp;
 	r->sp = 0;
 	if (sp != entry)
+		return;
+	u64 back;
+	// Whoever comes by after it ended by no exit has called others meanwhile.
+	if (cookie & BEHIND && r->back && !bpf_probe_read_user(&back, sizeof(back), (void *)sp) && back != r->back)
 		return;
 	struct task_struct *me = bpf_get_current_task_btf();
 	u64 used = me->se.sum_exec_runtime - r->run;

@@ -13,6 +13,9 @@ use orbit_linux::procfs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Bytes below the stack pointer that nobody but the function itself writes to.
+const RED_ZONE: i32 = 128;
+
 /// Attaches probes.
 pub(crate) struct Prober {
     programs: Programs,
@@ -153,7 +156,9 @@ impl Prober {
         file: &Arc<CodeFile>,
         places: &[Place],
     ) -> Result<(), Error> {
-        let places: Vec<(u64, u64)> = places.iter().map(|p| at(probes, 0, p, cookie(p))).collect();
+        // Where signals, or what the caller has put there since, spare it.
+        let kept = |p: &Place| u64::from((-RED_ZONE..0).contains(&p.above.bytes)) << 60;
+        let places: Vec<(u64, u64)> = places.iter().map(|p| at(probes, 0, p, cookie(p) | kept(p))).collect();
         self.link(probes, target, Program::Left, file, &places)
     }
 

@@ -1,10 +1,9 @@
 //! However a compiler lets a function be left, each execution is seen to end, once, and the kernel steps no instruction for it.
 
 mod common;
-use common::{PATIENCE, Program, duty, until};
-use orbit_uprobe::code::{Place, Return, behind};
-use orbit_uprobe::{Behind, Duty};
-use std::time::Instant;
+use common::{Program, duty, tell_callers, until};
+use orbit_uprobe::Behind;
+use orbit_uprobe::code::{Place, Return};
 
 /// Ways to leave it, beside those from another caller.
 const WAYS: u32 = 10;
@@ -146,24 +145,4 @@ fn crowded(name: &str, how: u32) {
     let tally = duty.tally(id).expect("an account");
     println!("{:?}", tally.hits);
     assert!(tally.hits.all() < 100_000, "{:?}", tally.hits);
-}
-
-/// Says of so many callers where they go on; of how many others come by there too.
-fn tell_callers(duty: &mut Duty, id: u64, program: &Program, callers: usize) -> usize {
-    let start = Instant::now();
-    let (mut told, mut shared) = (0, 0);
-    while told < callers {
-        assert!(start.elapsed() < PATIENCE, "{told} of {callers} callers are seen");
-        for back in duty.tally(id).expect("an account").callers {
-            let (offset, address, code) = program.function_at(back - 1).expect("a function");
-            let found = behind(&code, address, back, &|_, _| Vec::new()).expect("a place behind the call");
-            let in_file = |place: Place| Place { offset: offset + place.offset, ..place };
-            let places = Return { own: found.own.map(in_file), shared: found.shared.map(in_file) };
-            duty.returned(id, back, Some(Behind { file: program.code_file(), places }));
-            (told, shared) = (told + 1, shared + usize::from(found.shared.is_some()));
-            until("the answer is not heard", || duty.tally(id).is_some_and(|t| !t.callers.contains(&back)));
-        }
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-    shared
 }

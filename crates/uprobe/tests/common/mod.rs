@@ -1,8 +1,8 @@
 //! The program whose function is counted, and waiting for probes.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use orbit_uprobe::code::shape;
-use orbit_uprobe::{CodeFile, Duty, State, Target};
+use orbit_uprobe::code::{Place, Return, behind, shape};
+use orbit_uprobe::{Behind, CodeFile, Duty, State, Target};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -166,4 +166,24 @@ pub fn until(what: &str, mut true_now: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "{what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Says of so many callers where they go on; of how many others come by there too.
+pub fn tell_callers(duty: &mut Duty, id: u64, program: &Program, callers: usize) -> usize {
+    let start = Instant::now();
+    let (mut told, mut shared) = (0, 0);
+    while told < callers {
+        assert!(start.elapsed() < PATIENCE, "{told} of {callers} callers are seen");
+        for back in duty.tally(id).expect("an account").callers {
+            let (offset, address, code) = program.function_at(back - 1).expect("a function");
+            let found = behind(&code, address, back, &|_, _| Vec::new()).expect("a place behind the call");
+            let in_file = |place: Place| Place { offset: offset + place.offset, ..place };
+            let places = Return { own: found.own.map(in_file), shared: found.shared.map(in_file) };
+            duty.returned(id, back, Some(Behind { file: program.code_file(), places }));
+            (told, shared) = (told + 1, shared + usize::from(found.shared.is_some()));
+            until("the answer is not heard", || duty.tally(id).is_some_and(|t| !t.callers.contains(&back)));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    shared
 }
