@@ -170,6 +170,9 @@ impl Prober {
         file: &Arc<CodeFile>,
         places: &[(u64, u64)],
     ) -> Result<(), Error> {
+        if places.is_empty() {
+            return Ok(());
+        }
         let pid = target.pid;
         if pid <= 0 {
             return Err(Error::Failed(format!("there is no process {pid}")));

@@ -133,12 +133,12 @@ fn crowded(name: &str, how: u32) {
     let (mut entries, mut cpu) = (0, 0);
     until("it is never probed for long", || {
         program.run(how, 1);
-        // About what that takes, ns.
-        cpu += 2_000_000;
+        // More than that takes, ns: what closes a window is that many come by, not that nothing is left to pay with.
+        cpu += 20_000_000;
         duty.used(id, cpu);
         let tally = duty.tally(id).expect("an account");
         entries = duty.record(id, program.pid()).map_or(0, |r| r.entries);
-        tally.windows == 2 && entries >= 20
+        tally.windows >= 2 && entries >= 20
     });
     let record = duty.record(id, program.pid()).expect("a record");
     assert_eq!((record.sp, record.exits.iter().sum::<u64>()), (0, entries), "{record:?}");
