@@ -130,6 +130,9 @@ impl Ahd {
         if usual && !matches!(&wait, Wait::Pipe { peers, named: false, .. } if *peers == [pid]) {
             return self.standstill(pid, tid);
         }
+        if !late {
+            self.changed_hands(pid, tid, &wait);
+        }
         let unsaid = matches!(
             &wait,
             Wait::Futex(FutexWait {

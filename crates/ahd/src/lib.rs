@@ -18,6 +18,7 @@ mod describe;
 mod exam;
 mod executions;
 mod history;
+mod holders;
 pub mod json;
 mod learn;
 pub mod module;

@@ -2,6 +2,7 @@
 
 use crate::Config;
 use crate::history::History;
+use crate::holders::Holders;
 use crate::learn::Points;
 use crate::passes::Passes;
 use crate::proc::{self, Call, Dir, Kept, Sched};
@@ -200,6 +201,7 @@ pub(crate) struct Process {
     /// For looking at waits; made when first needed.
     pub(crate) watched: Option<Watched>,
     pub(crate) queues: Queues,
+    pub(crate) holders: Holders,
     /// Threads it had when waits were last judged.
     pub(crate) had: usize,
     /// A thread that may have been able to wake all others when that was asked last.
@@ -229,6 +231,7 @@ impl Process {
             marks: Marks::default(),
             watched: None,
             queues: Queues::default(),
+            holders: Holders::default(),
             had: 0,
             waker: None,
             ask_all_from: Instant::now(),

@@ -1,17 +1,19 @@
 //! From a thread that waits for a lock, over its holder and whomever that one waits for, to the last: who holds them all up.
 //!
 //! Owns: the way along the holders, and when one is excused. Promises: a ring is found whatever it goes through; a chain is as sure as its least sure
-//! wait. Refuses: to tell of a last holder that the machine, a tracer or a stop holds up, or that has not had its share of CPU.
+//! wait. Refuses: to tell of a last holder that the machine, a tracer or a stop holds up, or that has not had its share of CPU, and of locks that go from hand to hand.
 
 use super::Verdict;
 use crate::Ahd;
 use crate::describe::words;
+use crate::holders::Lock;
 use crate::learn::takes_work;
 use crate::proc;
 use crate::report::Edge;
 use crate::sections::HeldUp;
 use orbit_inspect::Sure;
 use orbit_inspect::waits::{FutexKind, Owner, Wait};
+use std::time::Instant;
 
 /// Threads followed from a waiter to the last holder.
 const MAX_CHAIN: usize = 64;
@@ -58,6 +60,7 @@ impl Ahd {
         // A lock on a file is a process': which of its threads would give it back is known only where there is one.
         let alone = |pid: i32| proc::Dir::open(pid).and_then(|d| d.tids()).is_ok_and(|t| t.len() == 1);
         let mut known = !matches!(wait, Wait::FileLock { .. }) || alone(op);
+        let mut moves = self.changed_hands(pid, tid, wait);
         // Who waits for the last holder.
         let mut behind = (pid, tid);
         let last = loop {
@@ -73,6 +76,7 @@ impl Ahd {
             let Some(held) = self.wait_of(hp, ht) else {
                 break None;
             };
+            moves |= self.changed_hands(hp, ht, &held);
             why += &format!("; thread {ht} {}", words(&held));
             let sure = certainty(&held);
             least = least.min(sure);
@@ -96,7 +100,7 @@ impl Ahd {
                 _ => break Some(held),
             }
         };
-        if told == Told::Rings {
+        if told == Told::Rings || told == Told::AtTheLimit && moves && last != Some(Wait::Ended) {
             return None;
         }
         let for_work = last.as_ref().is_some_and(waits_for_work) || self.serves(hp, ht);
@@ -118,6 +122,23 @@ impl Ahd {
         };
         let allowed = self.config.limit;
         (!excused).then_some(Verdict { why, of: tid, sure, others, cycle: Vec::new(), allowed, joint: false })
+    }
+
+    /// Notes who holds the lock that a thread of a watched process waits for; whether it was seen to change hands in that wait, and not for the limit since.
+    pub(super) fn changed_hands(&mut self, pid: i32, tid: i32, wait: &Wait) -> bool {
+        let (lock, holder) = match wait {
+            Wait::Futex(f) => match f.kind {
+                FutexKind::Mutex { owner: Owner::Thread { pid, tid } }
+                | FutexKind::RwLock { writer: Owner::Thread { pid, tid } } => (Lock::Word(f.call.addr), (pid, tid)),
+                _ => return false,
+            },
+            Wait::FileLock { owner: Some(owner), path } => (Lock::File(path.clone()), (*owner, *owner)),
+            _ => return false,
+        };
+        let limit = self.config.limit;
+        let Some(p) = self.processes.get_mut(&pid) else { return false };
+        let Some(still) = p.threads.get(&tid).map(|t| t.still) else { return false };
+        p.holders.held(lock, holder, still, Instant::now()) < still.min(limit)
     }
 
     /// Whether this thread has a main loop and waits where it hardly ever does: it is held up, whatever the lock is usually held for.
