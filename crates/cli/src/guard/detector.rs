@@ -11,6 +11,7 @@ use orbit_ahd::{Ahd, Config, Event, json};
 use orbit_linux::procfs;
 use orbit_rmk::{Module, Report};
 use std::collections::BTreeSet;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -318,6 +319,19 @@ pub fn lacks_proc() -> Option<String> {
         }
         Err(e) => Some(format!("/proc is needed ({e}): `mount -t proc proc /proc`")),
     }
+}
+
+/// Whether this user may see what the threads of a process wait for: without it hardly anything can be found.
+pub fn may_see(pid: i32) -> io::Result<()> {
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        match std::fs::read(thread.path().join("syscall")) {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(e),
+            Ok(_) => return Ok(()),
+            // One that has just ended, or a kernel that does not tell.
+            Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Why a process beside the guard may not look into the program, if so. Yama's exception (PR_SET_PTRACER) would not do: it holds

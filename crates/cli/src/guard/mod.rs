@@ -223,6 +223,17 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         )));
     }
     if child.is_none()
+        && let Err(e) = detector::may_see(pid)
+    {
+        return Err(cannot(
+            &format!(
+                "cannot see what the threads of process {pid} wait for (it takes the same user, or CAP_SYS_PTRACE; where kernel.yama.ptrace_scope \
+                 is 1, an ordinary user has to start it by `orbit guard -- PROGRAM`)"
+            ),
+            e,
+        ));
+    }
+    if child.is_none()
         && let Err(e) = Ahd::new(settings.config.clone()).add(pid)
     {
         return Err(cannot(&format!("cannot look into process {pid} (the same user, or CAP_SYS_PTRACE)"), e));

@@ -17,6 +17,9 @@ use std::time::Duration;
 /// Frames of a stack that people are shown; machines get all.
 const SHOWN: usize = 12;
 
+/// CPU time of a process from which on people are told of sections that nobody entered, ns.
+const WORTH_A_LINE: u64 = 100_000_000;
+
 /// Text that others chose, on one line and without characters that a terminal obeys or does not show.
 pub struct Harmless<T>(pub T);
 
@@ -95,17 +98,22 @@ pub fn text(to: &mut impl Write, event: &Event) -> io::Result<()> {
         }
         Event::Sections { pid, list } => {
             for s in list {
-                writeln!(
-                    to,
-                    "{FAINT}orbit guard: section {} ({}) of process {pid}: {} hits of {:.1} us each, {:.2} % of the {:.1} s of CPU \
-                     it used{FAINT:#}",
-                    Harmless(&s.section),
-                    Harmless(&s.function),
-                    s.hits,
-                    s.ns_per_hit / 1e3,
-                    s.share * 100.0,
-                    s.cpu_ns as f64 / 1e9
-                )?;
+                let (section, function) = (Harmless(&s.section), Harmless(&s.function));
+                let begin = format!("{FAINT}orbit guard: section {section} ({function}) of process {pid}:");
+                match (s.hits, s.windows) {
+                    // Children that live for a moment would fill a log.
+                    (0, _) if s.cpu_ns < WORTH_A_LINE => {}
+                    (0, 0) => writeln!(to, "{begin} was not probed{FAINT:#}")?,
+                    (0, _) => writeln!(to, "{begin} no hits{FAINT:#}")?,
+                    _ => writeln!(
+                        to,
+                        "{begin} {} hits of {:.1} us each, {:.2} % of the {:.1} s of CPU it used{FAINT:#}",
+                        s.hits,
+                        s.ns_per_hit / 1e3,
+                        s.share * 100.0,
+                        s.cpu_ns as f64 / 1e9
+                    )?,
+                }
             }
             Ok(())
         }
