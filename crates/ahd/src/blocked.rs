@@ -239,8 +239,8 @@ impl Ahd {
     /// Whether another thread of the process has not run for a while and is kept from it by the machine, a stop or a tracer.
     fn another_held_up(&self, pid: i32, tid: i32) -> bool {
         let Some(p) = self.processes.get(&pid) else { return false };
-        let still = p.threads.values().filter(|t| t.tid != tid && t.still >= HELD_UP);
-        still.into_iter().any(|t| p.dir.status(t.tid).is_some_and(|s| matches!(s.state, b'D' | b'R' | b'T' | b't')))
+        let mut still = p.threads.values().filter(|t| t.tid != tid && t.still >= HELD_UP);
+        still.any(|t| p.dir.status(t.tid).is_some_and(|s| matches!(s.state, b'D' | b'R' | b'T' | b't')))
     }
 
     /// Whether nobody before this thread was woken for half the limit at a lock that keeps no owner. Else it goes from hand to hand, and whoever

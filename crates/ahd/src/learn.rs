@@ -147,23 +147,27 @@ fn same(a: i64, b: i64) -> bool {
     a == b || TWINS.iter().any(|t| t.contains(&a) && t.contains(&b))
 }
 
-/// Whether work comes in by this call, wherever it is made: from whoever connects, or by a signal.
-pub(crate) fn takes_work(nr: i64) -> bool {
+/// Whether a server waits in this call for whoever comes: no answer to something it asked for is waited for so.
+pub(crate) fn takes_strangers(nr: i64) -> bool {
     matches!(
         nr,
-        libc::SYS_accept
-            | libc::SYS_accept4
-            | libc::SYS_epoll_wait
-            | libc::SYS_epoll_pwait
-            | libc::SYS_epoll_pwait2
-            | libc::SYS_poll
-            | libc::SYS_ppoll
-            | libc::SYS_select
-            | libc::SYS_pselect6
-            | libc::SYS_pause
-            | libc::SYS_rt_sigsuspend
-            | libc::SYS_rt_sigtimedwait
+        libc::SYS_accept | libc::SYS_accept4 | libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2
     )
+}
+
+/// Whether work comes in by this call, wherever it is made: from whoever connects, or by a signal.
+pub(crate) fn takes_work(nr: i64) -> bool {
+    takes_strangers(nr)
+        || matches!(
+            nr,
+            libc::SYS_poll
+                | libc::SYS_ppoll
+                | libc::SYS_select
+                | libc::SYS_pselect6
+                | libc::SYS_pause
+                | libc::SYS_rt_sigsuspend
+                | libc::SYS_rt_sigtimedwait
+        )
 }
 
 fn habit(call: &Call, dir: &Dir) -> Habit {

@@ -4,7 +4,7 @@
 //! they cost it is in nobody's account. Owns: when the kernel is to be asked to look, which is once for each child that may have some. Promises: looks are a second apart, and
 //! further where they take long. Refuses: children of those that have ended by then, and those that run another program already: these have none.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -14,33 +14,41 @@ const EVERY: Duration = Duration::from_secs(1);
 /// And in lengths of the last one.
 const TIMES: u32 = 200;
 
+/// Of all probed processes.
 #[derive(Debug)]
 pub(crate) struct Copies {
-    pid: i32,
-    known: BTreeSet<i32>,
+    /// The children that each had at the last look.
+    known: BTreeMap<i32, BTreeSet<i32>>,
     next: Instant,
 }
 
 impl Copies {
-    pub(crate) fn of(pid: i32) -> Copies {
-        Copies { pid, known: BTreeSet::new(), next: Instant::now() + EVERY }
+    pub(crate) fn new() -> Copies {
+        Copies { known: BTreeMap::new(), next: Instant::now() + EVERY }
     }
 
-    /// Whether there are some that were not there at the last look; never between looks.
-    pub(crate) fn more(&mut self) -> bool {
+    /// Those of these processes that have copies which were not there at the last look; none between looks.
+    pub(crate) fn more(&mut self, probed: impl Fn() -> BTreeSet<i32>) -> Vec<i32> {
         let now = Instant::now();
         if now < self.next {
-            return false;
+            return Vec::new();
         }
-        let children = children(self.pid);
-        let own = program(self.pid).ok();
-        let copy = |child: &i32| match program(*child) {
-            Ok(other) => own.is_none_or(|own| own == other),
-            // A child that may not be looked at may be one; one that has ended is none.
-            Err(e) => e.kind() != io::ErrorKind::NotFound,
-        };
-        let more = children.difference(&self.known).any(copy);
-        self.known = children;
+        let before = std::mem::take(&mut self.known);
+        let (mut more, none) = (Vec::new(), BTreeSet::new());
+        for pid in probed() {
+            let children = children(pid);
+            let new: Vec<&i32> = children.difference(before.get(&pid).unwrap_or(&none)).collect();
+            let own = if new.is_empty() { None } else { program(pid).ok() };
+            let copy = |child: &i32| match program(*child) {
+                Ok(other) => own.is_none_or(|own| own == other),
+                // A child that may not be looked at may be one; one that has ended is none.
+                Err(e) => e.kind() != io::ErrorKind::NotFound,
+            };
+            if new.into_iter().any(copy) {
+                more.push(pid);
+            }
+            self.known.insert(pid, children);
+        }
         self.next = now + EVERY.max(now.elapsed() * TIMES);
         more
     }

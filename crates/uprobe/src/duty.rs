@@ -152,7 +152,8 @@ impl Duty {
     }
 
     /// Waits until there are no probes, this long at most; whether that is so. While the state is [`State::Starting`] there may be some, of a child,
-    /// that measure what a hit costs. A process that is killed while it takes probes away, or ends with some, may leave them in place for good.
+    /// that measure what a hit costs. Where nobody waits, or this process is killed, they go a little later all the same, unless the one that sets and takes
+    /// them away is killed too.
     pub fn settle(&self, most: Duration) -> bool {
         let until = Instant::now() + most;
         let (done, told) = mpsc::channel();
@@ -209,7 +210,6 @@ struct Account {
     swept: Instant,
     /// When its callers were listed last.
     listed: Instant,
-    copies: Copies,
     /// There is no use in trying to probe it.
     failed: bool,
     /// It is not tried before.
@@ -235,13 +235,13 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
         s.state = State::Ready(costs);
     }
     let mut accounts: BTreeMap<u64, Account> = BTreeMap::new();
+    let mut copies = Copies::new();
     let mut pause = LOOKS.1;
     loop {
         match from.recv_timeout(pause) {
             Ok(Job::Watch(id, target)) => {
                 let now = Instant::now();
                 let account = Account {
-                    copies: Copies::of(target.pid),
                     target,
                     probes: None,
                     callers: Callers::default(),
@@ -286,6 +286,11 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
                 *t = Tally { cpu: t.cpu, ..tally };
             }
             a.leaving = None;
+        }
+        let probed = || accounts.values().filter(|a| a.probes.is_some()).map(|a| a.target.pid).collect();
+        for pid in copies.more(probed) {
+            let probes = accounts.values().filter(|a| a.target.pid == pid).filter_map(|a| a.probes.as_ref());
+            probes.for_each(|p| prober.free_copies(p, pid));
         }
     }
 }
@@ -356,9 +361,6 @@ impl Account {
                 let pid = self.target.pid;
                 let lives = |tid| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
                 reader.retain(p.slot.number, lives);
-            }
-            if self.copies.more() {
-                prober.free_copies(p, self.target.pid);
             }
             if self.listed.elapsed() > LOOKS.1 {
                 tally.callers = self.list(reader, p.slot.number);

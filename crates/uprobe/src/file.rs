@@ -89,6 +89,6 @@ mod tests {
             assert!(CodeFile::open(Path::new(name), (is.dev(), is.ino())).is_err(), "{name}");
         }
         assert!(is_mapping(Path::new("/proc/1/map_files/1000-2000")));
-        assert!(!is_mapping(Path::new("/proc/1/root/map_files/1000-2000")));
+        assert!(!is_mapping(Path::new("/proc/1/cwd/map_files/1000-2000")));
     }
 }

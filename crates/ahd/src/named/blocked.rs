@@ -1,6 +1,7 @@
 //! Waits inside sections by name.
 
 use crate::Ahd;
+use crate::learn::takes_strangers;
 use crate::report::{Hang, Kind};
 use std::time::Instant;
 
@@ -17,7 +18,7 @@ impl Ahd {
         let call = p.dir.call(tid).ok().flatten();
         if p.dir.status(tid).is_none_or(|s| s.tracer != 0 || s.state != b'S')
             // A server that was never busy is not known by its main loop.
-            || call.is_some_and(|c| t.points.usual(&c) || serves(c.nr) && !t.points.away(&c))
+            || call.is_some_and(|c| t.points.usual(&c) || takes_strangers(c.nr) && !t.points.away(&c))
         {
             return;
         }
@@ -50,12 +51,4 @@ impl Ahd {
         hang.waited(rest);
         self.report(hang);
     }
-}
-
-/// Whether a server waits in this call for whoever comes.
-fn serves(nr: i64) -> bool {
-    matches!(
-        nr,
-        libc::SYS_accept | libc::SYS_accept4 | libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2
-    )
 }

@@ -46,15 +46,20 @@ struct Programs {
     /// Process numbers.
     #[arg(required = true, value_name = "PID")]
     pids: Vec<u32>,
-    /// Process number of the core, as `orbit modules` shows it; may be left out if there is one core only.
-    #[arg(long, value_name = "PID")]
-    core: Option<i32>,
+    #[command(flatten)]
+    at: At,
 }
 
 #[derive(clap::Args)]
 struct Change {
     /// The module.
     name: String,
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(clap::Args)]
+struct At {
     /// Process number of the core, as `orbit modules` shows it; may be left out if there is one core only.
     #[arg(long, value_name = "PID")]
     core: Option<i32>,
@@ -75,16 +80,16 @@ pub fn run(args: &Args) -> Done {
         None => list(args.json),
         Some(What::Run(args)) => host::run(args),
         Some(What::Load { change, pid }) => {
-            ask(change.core, &Ask::Load { name: change.name.clone(), pids: pid.clone() })
+            ask(&change.at, &Ask::Load { name: change.name.clone(), pids: pid.clone() })
         }
-        Some(What::Unload(change)) => ask(change.core, &Ask::Unload(change.name.clone())),
-        Some(What::Guard(programs)) => ask(programs.core, &Ask::Guard(programs.pids.clone())),
-        Some(What::Unguard(programs)) => ask(programs.core, &Ask::Unguard(programs.pids.clone())),
+        Some(What::Unload(change)) => ask(&change.at, &Ask::Unload(change.name.clone())),
+        Some(What::Guard(programs)) => ask(&programs.at, &Ask::Guard(programs.pids.clone())),
+        Some(What::Unguard(programs)) => ask(&programs.at, &Ask::Unguard(programs.pids.clone())),
     }
 }
 
-fn ask(core: Option<i32>, what: &Ask) -> Done {
-    let pid = match (core, &control::cores()[..]) {
+fn ask(at: &At, what: &Ask) -> Done {
+    let pid = match (at.core, &control::cores()[..]) {
         (Some(pid), _) => pid,
         (None, [pid]) => *pid,
         (None, all) => {
