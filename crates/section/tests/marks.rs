@@ -170,7 +170,7 @@ fn cost_of_a_pair_in_c() {
         println!("SKIP: needs cc, and {}", library.display());
         return;
     }
-    let scratch = std::env::temp_dir().join(format!("orbit-section-cost-{}", std::process::id()));
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("section-cost-{}", std::process::id()));
     std::fs::create_dir(&scratch).expect("a directory");
     let (source, program) = (scratch.join("cost.c"), scratch.join("cost"));
     std::fs::write(&source, IN_C).expect("a file");
