@@ -42,8 +42,10 @@ unsafe extern "C" fn leaves(_: *mut c_void, args: *mut c_void) -> c_long {
             libc::_exit(0);
         }
         let stays = libc::fork();
-        while stays == 0 {
-            libc::pause();
+        if stays == 0 {
+            loop {
+                libc::pause();
+            }
         }
         c_long::from(stays)
     }
