@@ -61,7 +61,7 @@ fn until(what: &str, done: impl Fn() -> bool) {
 
 #[test]
 fn what_is_left_running_may_end_by_itself_for_a_moment() {
-    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("left-running-{}", std::process::id()));
+    let file = std::env::temp_dir().join(format!("orbit-left-running-{}", std::process::id()));
     let name = CString::new(file.to_str().expect("text")).expect("no zeros");
     let orbit = Orbit::new("leaving", leaves).expect("orbit");
     let Outcome::Returned(stays) = orbit.call(&[], name.as_bytes_with_nul()).expect("call") else {
