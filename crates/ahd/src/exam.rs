@@ -8,7 +8,8 @@
 //! status is for whoever started it. Refuses: threads that another program traces.
 
 use crate::proc;
-use orbit_inspect::stacks::{Place, begin_again, place};
+use orbit_inspect::stacks::{Place, place};
+use orbit_linux::ptrace;
 use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
@@ -48,14 +49,6 @@ pub(crate) fn look(tid: i32, sched: &File, patience: Duration, usual: &(dyn Fn(i
     })
 }
 
-fn trace(request: libc::c_uint, tid: i32, data: usize) -> io::Result<()> {
-    // SAFETY: these requests take numbers only.
-    if unsafe { libc::ptrace(request, tid, 0usize, data) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
 /// Stops of the thread that have not been looked at: the signal number with the event above it.
 fn stop(tid: i32) -> io::Result<Option<i32>> {
     // SAFETY: all-zero bytes are a valid siginfo.
@@ -80,10 +73,10 @@ fn follow(tid: i32, sched: &File, patience: Duration, usual: &dyn Fn(i64) -> boo
         Place::Kernel => return Look::Kernel,
         Place::Asleep | Place::Unknown => return Look::Starved,
     }
-    if let Err(e) = trace(libc::PTRACE_SEIZE, tid, libc::PTRACE_O_TRACESYSGOOD as usize) {
+    if let Err(e) = ptrace::seize(tid, ptrace::CALLS_MARKED) {
         return if e.raw_os_error() == Some(libc::ESRCH) { Look::Left } else { Look::Refused(e) };
     }
-    if trace(libc::PTRACE_INTERRUPT, tid, 0).is_err() {
+    if ptrace::interrupt(tid).is_err() {
         return Look::Left;
     }
     drop(clock);
@@ -96,30 +89,30 @@ fn follow(tid: i32, sched: &File, patience: Duration, usual: &dyn Fn(i64) -> boo
             Ok(Some(status)) => {
                 let signal = status & 0xff;
                 let mut deliver = 0;
-                if signal == libc::SIGTRAP | 0x80 {
+                if signal == ptrace::CALL {
                     // Entry and exit alternate; a thread interrupted inside a call shows that call's exit first.
-                    if let Some((nr, args)) = entry(tid) {
-                        if usual(nr) && waits(nr, args[1]) {
-                            let _ = trace(libc::PTRACE_DETACH, tid, 0);
+                    if let Some(call) = ptrace::call(tid) {
+                        if usual(call.number) && waits(call.number, call.arguments[1]) {
+                            let _ = ptrace::detach(tid, 0);
                             return Look::Waits;
                         }
                         calls += 1;
                         if calls >= CALLS {
-                            let _ = trace(libc::PTRACE_DETACH, tid, 0);
+                            let _ = ptrace::detach(tid, 0);
                             return Look::Spins { calls };
                         }
                     }
                 } else if status >> 8 != 0 {
                     if signal != libc::SIGTRAP {
                         // A group stop: somebody stopped the program.
-                        let _ = trace(libc::PTRACE_DETACH, tid, 0);
+                        let _ = ptrace::detach(tid, 0);
                         return Look::Left;
                     }
-                    begin_again(tid);
+                    ptrace::begin_again(tid);
                 } else {
-                    deliver = signal as usize;
+                    deliver = signal;
                 }
-                if trace(libc::PTRACE_SYSCALL, tid, deliver).is_err() {
+                if ptrace::go_to_call(tid, deliver).is_err() {
                     return Look::Left;
                 }
                 quiet = Instant::now();
@@ -151,16 +144,4 @@ fn waits(nr: i64, second: u64) -> bool {
     const WAKES: [libc::c_int; 5] =
         [libc::FUTEX_WAKE, libc::FUTEX_REQUEUE, libc::FUTEX_CMP_REQUEUE, libc::FUTEX_WAKE_OP, libc::FUTEX_WAKE_BITSET];
     nr != libc::SYS_futex || !WAKES.contains(&(second as libc::c_int & 0x7f))
-}
-
-/// The call a thread is about to make, and its arguments; nothing at the end of one.
-fn entry(tid: i32) -> Option<(i64, [u64; 6])> {
-    const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
-    const ENTRY: u8 = 1;
-    let mut info = [0u64; 11];
-    // SAFETY: the buffer is as long as said; the kernel fills no more than that.
-    let n = unsafe { libc::ptrace(GET_SYSCALL_INFO, tid, size_of_val(&info), info.as_mut_ptr()) };
-    // The first byte is the kind of stop; the number of the call stands behind kind, architecture, pc and sp.
-    let args = [info[4], info[5], info[6], info[7], info[8], info[9]];
-    (n >= 80 && info[0].to_ne_bytes()[0] == ENTRY).then_some((info[3] as i64, args))
 }

@@ -17,6 +17,7 @@
 //! | [`futex`] | sleeping on a shared word | never |
 //! | [`process`], [`pidfd`] | raw fork, process handles | before Linux 5.4 |
 //! | [`procfs`] | files of `/proc`, whatever bytes they hold | where `/proc` is not mounted |
+//! | [`mod@ptrace`] | stopping threads, their calls and registers | programs of other users, where Yama forbids it; registers: other than x86-64 |
 //! | [`socket`], [`eventfd`], [`mod@poll`] | messages, descriptors, waiting | never |
 //! | [`uffd`], [`pagemap`] | which pages were written | before Linux 6.7, under Docker's seccomp profile |
 //! | [`cgroup`] | limits of a group of processes | ordinary users without delegation, most containers |
@@ -43,6 +44,7 @@ pub mod pidfd;
 pub mod poll;
 pub mod process;
 pub mod procfs;
+pub mod ptrace;
 pub mod rlimit;
 pub mod sched;
 pub mod seccomp;

@@ -321,7 +321,7 @@ fn ptrace() -> Row {
         (Some(1), false) => (false, "yama/ptrace_scope is 1: only programs that were started from here"),
         (Some(_), false) => (false, "yama/ptrace_scope is 2: only with CAP_SYS_PTRACE"),
     };
-    let support = match tries::ptrace() {
+    let support = match orbit_linux::ptrace::probe() {
         Support::Yes if !may => Support::No(found.to_owned()),
         tried => tried,
     };

@@ -47,19 +47,6 @@ fn answer<T>(what: &str, result: io::Result<T>) -> Support {
     }
 }
 
-/// Attaches to a child, stops it, lets it go.
-pub fn ptrace() -> Support {
-    let tried = Sleeper::start().and_then(|child| {
-        let none = std::ptr::null_mut::<libc::c_void>();
-        // SAFETY: asks the kernel about a process; no address is passed.
-        if unsafe { libc::ptrace(libc::PTRACE_SEIZE, child.pid, none, none) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
-    });
-    answer("ptrace", tried)
-}
-
 /// Reads a word of a child's memory.
 pub fn process_vm_readv() -> Support {
     let word = 0x1234_5678_u64;

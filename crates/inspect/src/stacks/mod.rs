@@ -5,7 +5,7 @@
 //! stacks are unwound afterwards, from the copies. How long each was stopped is told. What the threads did when stopped they go on
 //! with: a stop would end some calls early (`epoll_wait`), or after a part (`write` to a pipe, `read` of `/dev/urandom`). So only those are stopped that
 //! sleep in a call known to be harmless, or run in their own code ([`place()`]); where one goes to sleep in that very moment the call is made
-//! again ([`begin_again`]).
+//! again ([`orbit_linux::ptrace::begin_again`]).
 //! Refuses: goroutines that are on no thread; code generated at run time has no names, and is passed by frame pointer.
 //!
 //! What happens in [`Unwinder::capture`]: read the map; parse files not yet known; in a thread of its own, for each thread
@@ -23,7 +23,7 @@ mod unwind;
 
 pub use module::of_c_library;
 pub use place::{Clock, Place, place};
-pub use stop::{MAX_STACK, PATIENCE, begin_again};
+pub use stop::{MAX_STACK, PATIENCE};
 pub use symbols::MAX_NAME;
 pub(crate) use symbols::{object, readable};
 

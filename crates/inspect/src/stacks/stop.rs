@@ -3,12 +3,13 @@
 //! Owns: ptrace. Promises: a thread is let go before the next one is stopped; one that does not stop in time is given up;
 //! all are let go at the latest when the thread that stops them ends, for the kernel ties a tracer's hold to that thread,
 //! and each capture runs in one of its own. No call of the thread ends early for it: whoever stops one asks first what it [`does`], and one that falls asleep just
-//! then is helped by [`begin_again`]. A signal that comes in between is handed on. The exit status of a thread that ends
+//! then is helped by [`ptrace::begin_again`]. A signal that comes in between is handed on. The exit status of a thread that ends
 //! meanwhile is never collected: it may be a child of this process, and others wait for it.
 
 use super::unwind::Regs;
 use crate::waits::Seen;
 use crate::{Error, Maps, Memory, procfs};
+use orbit_linux::ptrace;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -49,8 +50,8 @@ struct Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // SAFETY: plain call with numbers; of a thread that is gone or not stopped it fails, which changes nothing.
-        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid, 0usize, self.signal as usize) };
+        // Of a thread that is gone or not stopped it fails, which changes nothing.
+        let _ = ptrace::detach(self.tid, self.signal);
     }
 }
 
@@ -67,44 +68,6 @@ fn failed(tid: i32, what: &'static str, e: io::Error) -> Error {
         Error::Gone { id: tid }
     } else {
         Error::of(tid, what, e)
-    }
-}
-
-/// Calls that give up with EINTR when a thread is stopped though no signal has come, as far as it changes nothing to make them once more.
-const GIVE_UP: [i64; 18] = [
-    libc::SYS_epoll_wait,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_semop,
-    libc::SYS_semtimedop,
-    libc::SYS_rt_sigtimedwait,
-    libc::SYS_io_getevents,
-    libc::SYS_read,
-    libc::SYS_readv,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_recvmmsg,
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_write,
-    libc::SYS_writev,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-];
-
-/// To be called while a thread is stopped by `PTRACE_INTERRUPT`: if the stop has ended a call of its early, that call is made again when
-/// the thread goes on, unless the handler of a signal runs first. A time limit of the call begins anew.
-pub fn begin_again(tid: i32) {
-    const EINTR: i64 = -(libc::EINTR as i64);
-    // What a call answers inside the kernel so that it is made again if no handler runs.
-    const ERESTARTNOHAND: i64 = -514;
-    let Ok(mut r) = registers(tid) else {
-        return;
-    };
-    if GIVE_UP.contains(&(r.orig_rax as i64)) && r.rax as i64 == EINTR {
-        r.rax = ERESTARTNOHAND as u64;
-        // SAFETY: `r` is as large as SETREGS reads; only the answer of the thread's call is another than it was.
-        unsafe { libc::ptrace(libc::PTRACE_SETREGS, tid, 0usize, &raw mut r) };
     }
 }
 
@@ -147,32 +110,15 @@ pub(crate) fn does(pid: i32, tid: i32) -> Does {
 const FUTEX_WAITS: [libc::c_int; 4] = [libc::FUTEX_WAIT, libc::FUTEX_WAIT_BITSET, libc::FUTEX_LOCK_PI, FUTEX_LOCK_PI2];
 const FUTEX_LOCK_PI2: libc::c_int = 13;
 
-/// The registers of a stopped thread.
-fn registers(tid: i32) -> Result<libc::user_regs_struct, Error> {
-    // SAFETY: all-zero bytes are a valid value of this struct of integers.
-    let mut r: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-    // SAFETY: `r` is as large as the kernel's answer to GETREGS.
-    if unsafe { libc::ptrace(libc::PTRACE_GETREGS, tid, 0usize, &raw mut r) } != 0 {
-        return Err(failed(tid, "reading registers", io::Error::last_os_error()));
-    }
-    Ok(r)
-}
-
 /// Stops a thread, copies, lets it go. `vectors`: those registers too. To be called in a thread that ends soon afterwards.
 pub(crate) fn stopped(pid: i32, tid: i32, maps: &Maps, vectors: bool) -> Result<Copied, Error> {
-    // SAFETY: plain call with numbers.
-    if unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0usize, 0usize) } != 0 {
-        return Err(failed(tid, "tracing", io::Error::last_os_error()));
-    }
+    ptrace::seize(tid, 0).map_err(|e| failed(tid, "tracing", e))?;
     let mut hold = Hold { tid, signal: 0 };
     let since = Instant::now();
-    // SAFETY: plain call with numbers.
-    if unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, tid, 0usize, 0usize) } != 0 {
-        return Err(failed(tid, "interrupting", io::Error::last_os_error()));
-    }
+    ptrace::interrupt(tid).map_err(|e| failed(tid, "interrupting", e))?;
     hold.signal = wait(tid, since)?;
-    begin_again(tid);
-    let r = registers(tid)?;
+    ptrace::begin_again(tid);
+    let r = ptrace::registers(tid).map_err(|e| failed(tid, "reading registers", e))?;
     let (base, stack) = copy(pid, r.rsp, maps);
     let vectors = if vectors { vector_registers(tid) } else { None };
     drop(hold);

@@ -5,6 +5,8 @@
 
 use super::proc;
 use crate::error::PinError;
+#[cfg(target_arch = "x86_64")]
+use orbit_linux::ptrace;
 use std::io;
 
 /// Sets the protection of a range of the process.
@@ -40,14 +42,14 @@ fn call(pid: u32, number: i64, arguments: [u64; 3]) -> io::Result<i64> {
     let at = code.windows(2).position(|bytes| bytes == [0x0f, 0x05]);
     let at = at.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no system call instruction in [vdso]"))?;
     let stopped = Stopped::new(pid as i32)?;
-    let saved = stopped.registers()?;
+    let saved = ptrace::registers(stopped.tid)?;
     let mut set = saved;
     (set.rip, set.rax, set.orig_rax) = (vdso.start + at as u64, number as u64, u64::MAX);
     [set.rdi, set.rsi, set.rdx] = arguments;
-    stopped.set_registers(&set)?;
-    let stepped = stopped.step().and_then(|()| stopped.registers());
+    ptrace::set_registers(stopped.tid, &set)?;
+    let stepped = stopped.step().and_then(|()| ptrace::registers(stopped.tid));
     // Whatever became of the step, the thread must go on where it was.
-    stopped.set_registers(&saved)?;
+    ptrace::set_registers(stopped.tid, &saved)?;
     Ok(stepped?.rax as i64)
 }
 
@@ -62,9 +64,9 @@ struct Stopped {
 #[cfg(target_arch = "x86_64")]
 impl Stopped {
     fn new(tid: i32) -> io::Result<Stopped> {
-        ask(libc::PTRACE_SEIZE, tid, 0)?;
+        ptrace::seize(tid, 0)?;
         let stopped = Stopped { tid, signals: Vec::new().into() };
-        ask(libc::PTRACE_INTERRUPT, tid, 0)?;
+        ptrace::interrupt(tid)?;
         stopped.wait(|status| status >> 16 == libc::PTRACE_EVENT_STOP)?;
         Ok(stopped)
     }
@@ -86,25 +88,14 @@ impl Stopped {
             if status >> 16 == 0 {
                 self.signals.borrow_mut().push(libc::WSTOPSIG(status));
             }
-            ask(libc::PTRACE_CONT, self.tid, 0)?;
+            ptrace::go_on(self.tid, 0)?;
         }
-    }
-
-    fn registers(&self) -> io::Result<libc::user_regs_struct> {
-        // SAFETY: all-zero registers are a value; the kernel fills them.
-        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-        ask(libc::PTRACE_GETREGS, self.tid, (&raw mut registers) as usize)?;
-        Ok(registers)
-    }
-
-    fn set_registers(&self, registers: &libc::user_regs_struct) -> io::Result<()> {
-        ask(libc::PTRACE_SETREGS, self.tid, (&raw const *registers) as usize)
     }
 
     /// Runs one instruction. A signal that comes first is kept, and the step tried again.
     fn step(&self) -> io::Result<()> {
         loop {
-            ask(libc::PTRACE_SINGLESTEP, self.tid, 0)?;
+            ptrace::step(self.tid)?;
             let mut status = 0;
             // SAFETY: as in `wait`.
             if unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL) } < 0 {
@@ -127,19 +118,10 @@ impl Drop for Stopped {
     fn drop(&mut self) {
         // A thread that is gone needs nothing more; the first kept signal goes with the detaching, the others are sent again.
         let signals = self.signals.take();
-        let _ = ask(libc::PTRACE_DETACH, self.tid, signals.first().map_or(0, |signal| *signal as usize));
+        let _ = ptrace::detach(self.tid, signals.first().copied().unwrap_or(0));
         for signal in signals.iter().skip(1) {
             // SAFETY: no pointers are passed.
             unsafe { libc::syscall(libc::SYS_tgkill, self.tid, self.tid, *signal) };
         }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn ask(request: libc::c_uint, tid: i32, data: usize) -> io::Result<()> {
-    // SAFETY: the requests used here pass a number, or the address of registers that the caller keeps alive for the call.
-    match unsafe { libc::ptrace(request, tid, 0usize, data) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
     }
 }
