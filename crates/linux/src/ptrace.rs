@@ -269,7 +269,9 @@ mod tests {
             println!("SKIP: needs {why}");
             return;
         }
-        let page = crate::memfd::create(c"answer", 4096).and_then(|fd| crate::map::Mapping::shared(fd.as_fd(), 4096, true, false)).expect("a page");
+        let page = crate::memfd::create(c"answer", 4096)
+            .and_then(|fd| crate::map::Mapping::shared(fd.as_fd(), 4096, true, false))
+            .expect("a page");
         // SAFETY: a page of zeros that both have, a word of which the child writes.
         let answer = unsafe { &*page.as_ptr().cast::<std::sync::atomic::AtomicI64>() };
         let guest = Guest::new(|| {

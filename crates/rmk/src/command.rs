@@ -98,6 +98,21 @@ wire_enum! {
 }
 
 wire_enum! {
+    /// What is done with an intercepted system call.
+    CallVerdict {
+        /// Made, and reported.
+        0 Pass {}
+        /// Not made: it fails with this error. x86-64 only.
+        1 Refuse {
+            /// The error's number, 1 to 511.
+            errno: u32,
+        }
+        /// Held back with the thread stopped until [`Command::CallDecide`].
+        2 Hold {}
+    }
+}
+
+wire_enum! {
     /// What the system is told about a range of memory, or sets for it.
     PageProperty {
         /// Not needed soon: first to be reclaimed.
@@ -344,6 +359,28 @@ wire_enum! {
             fd: u32,
             /// What to write.
             bytes: Vec<u8>,
+        }
+        /// P_SYSC, P_FILE, P_NET, P_IPC: from now on these calls of the process are intercepted, before they are made; in place of those that the
+        /// module named to this pin before. The process must have no debugger, and has one meanwhile.
+        34 CallIntercept {
+            /// The process.
+            pid: u32,
+            /// Their numbers; empty: all that belong to the pin.
+            calls: Vec<u32>,
+            /// What is done with them.
+            verdict: CallVerdict,
+        }
+        /// The same pins: decides about a call held back, by the ticket of its [`crate::Kind::CallIntercepted`] event.
+        35 CallDecide {
+            /// The ticket.
+            ticket: u64,
+            /// `Hold` is refused.
+            verdict: CallVerdict,
+        }
+        /// The same pins: this one intercepts nothing there any more; what is held is made.
+        36 CallRelease {
+            /// The process.
+            pid: u32,
         }
     }
 }

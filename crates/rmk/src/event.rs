@@ -57,11 +57,14 @@ pub enum Kind {
     PagesWritten = 36,
     /// P_PERI: an interval passed. Values: intervals so far, intervals since the last event (more than 1: the reader was late).
     Period = 37,
+    /// P_SYSC, P_FILE, P_NET, P_IPC: a call of a process whose calls are intercepted is about to be made. Values: ticket to decide with (0: decided
+    /// already), number, first two arguments.
+    CallIntercepted = 38,
 }
 
 impl Kind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [Kind; 20] = [
+    pub const ALL: [Kind; 21] = [
         Kind::ContextSwitch,
         Kind::Started,
         Kind::Executed,
@@ -82,6 +85,7 @@ impl Kind {
         Kind::SignalIntercepted,
         Kind::PagesWritten,
         Kind::Period,
+        Kind::CallIntercepted,
     ];
 
     /// The kind with this number.

@@ -38,8 +38,8 @@ pub use crate::core::{
     Registration, Report, Source, Subscription,
 };
 pub use command::{
-    Access, CallNow, Channel, Command, CpuState, Delivery, InterruptCount, Measure, OpenFile, PageProperty, Range,
-    Region, Reply, Socket, Target, ThreadTime, Unit, Verdict,
+    Access, CallNow, CallVerdict, Channel, Command, CpuState, Delivery, InterruptCount, Measure, OpenFile,
+    PageProperty, Range, Region, Reply, Socket, Target, ThreadTime, Unit, Verdict,
 };
 pub use error::{Error, PinError, Result};
 pub use event::{Event, Kind, now};

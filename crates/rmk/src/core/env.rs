@@ -16,6 +16,7 @@ use std::{
 pub struct Env {
     dispatcher: Arc<Dispatcher>,
     kernel: Arc<Mutex<Weak<Kernel>>>,
+    tracer: Arc<Mutex<Weak<pins::Tracer>>>,
     own: Arc<Mutex<BTreeSet<u32>>>,
     allow_kernel: bool,
 }
@@ -23,7 +24,7 @@ pub struct Env {
 impl Env {
     pub(crate) fn new(dispatcher: Arc<Dispatcher>, allow_kernel: bool) -> Env {
         let own = BTreeSet::from([std::process::id()]);
-        Env { dispatcher, kernel: Arc::default(), own: Arc::new(Mutex::new(own)), allow_kernel }
+        Env { dispatcher, kernel: Arc::default(), tracer: Arc::default(), own: Arc::new(Mutex::new(own)), allow_kernel }
     }
 
     /// Where sources of events add themselves.
@@ -50,6 +51,17 @@ impl Env {
         let kernel = Kernel::load(&self.dispatcher, &pins::call_classes(), &own)?;
         *slot = Arc::downgrade(&kernel);
         Ok(kernel)
+    }
+
+    /// The core's tracer, started now if no pin has it yet: a program has one tracer at a time.
+    pub(crate) fn tracer(&self) -> Result<Arc<pins::Tracer>, PinError> {
+        let mut slot = lock(&self.tracer);
+        if let Some(tracer) = slot.upgrade() {
+            return Ok(tracer);
+        }
+        let tracer = pins::Tracer::start().map_err(|error| PinError::of("starting the tracer's thread", error))?;
+        *slot = Arc::downgrade(&tracer);
+        Ok(tracer)
     }
 
     /// Names of the kernel programs that are attached now.

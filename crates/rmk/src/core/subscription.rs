@@ -137,23 +137,24 @@ impl Subscription {
         lock(&self.pids).iter().copied().collect()
     }
 
-    /// Offers an event that was made here, not in the kernel: filters by process, counts, and queues it or counts it as lost.
-    pub fn offer(&self, mut event: Event) {
+    /// Offers an event that was made here, not in the kernel: filters by process, counts, and queues it or counts it as lost. True: it is queued.
+    pub fn offer(&self, mut event: Event) -> bool {
         if event.pid != 0 && self.filter.who != Who::Everyone && !lock(&self.pids).contains(&event.pid) {
-            return;
+            return false;
         }
         let count = self.passed.fetch_add(1, Relaxed) + 1;
         if self.filter.every == 0 || !count.is_multiple_of(self.filter.every) {
-            return;
+            return false;
         }
         self.due.fetch_add(1, Relaxed);
         if self.sent.load(Relaxed).wrapping_sub(self.taken.load(Relaxed)) >= u64::from(self.filter.queue) {
             self.lost.fetch_add(1, Relaxed);
-            return;
+            return false;
         }
         self.sent.fetch_add(1, Relaxed);
         event.subscription = self.id;
         self.queue.push(&[event]);
+        true
     }
 
     /// Queues events that the kernel program sent to this subscription and counted.

@@ -2,85 +2,125 @@
 //! calls they see and in their operations. Which class a call belongs to is decided in the kernel program: by its number, or,
 //! for calls like read(2), by what its descriptor is.
 //!
-//! Fallback without kernel programs: the operations only, which read /proc and reach the program's own descriptors.
+//! Interception: calls of one process are passed, refused, or held back until a module decides, by ptrace. A filter (seccomp) would cost calls
+//! that are not intercepted less, but nothing takes one away from a process again.
+//!
+//! Fallback without kernel programs: the operations and interception only.
 
 use super::{
     descriptors, proc,
     traced::{self, Traced},
+    tracer::{Decision, Of, Tracer, What},
 };
 use crate::{
-    command::{Command, Reply},
+    command::{CallVerdict, Command, Reply},
     core::{Env, Subscription},
     error::PinError,
     event::Kind,
-    pin::{Pin, PinKind},
+    pin::{Pin, PinKind, Probe},
 };
 use std::sync::Arc;
 
-const EVENTS: &[Kind] = &[Kind::CallBegun, Kind::CallCompleted];
+const EVENTS: &[Kind] = &[Kind::CallBegun, Kind::CallCompleted, Kind::CallIntercepted];
 // As in bpf/rmk.h.
-const FILE: u32 = 1;
-const NET: u32 = 2;
-const IPC: u32 = 4;
-const BY_DESCRIPTOR: u32 = 8;
+pub(super) const FILE: u32 = 1;
+pub(super) const NET: u32 = 2;
+pub(super) const IPC: u32 = 4;
+pub(super) const BY_DESCRIPTOR: u32 = 8;
 
 pub(super) const SYSC: PinKind = PinKind {
     name: "P_SYSC",
     about: "system calls: events when they begin and complete, and the call each thread is in",
     events: EVENTS,
-    probe: traced::probe,
-    load: |env| load(env, 0),
+    probe,
+    load: |env| load(env, "P_SYSC", 0),
 };
 pub(super) const FILE_PIN: PinKind = PinKind {
     name: "P_FILE",
     about: "files: events of calls on them; list, read, write and seek a program's open files",
     events: EVENTS,
-    probe: traced::probe,
-    load: |env| load(env, FILE),
+    probe,
+    load: |env| load(env, "P_FILE", FILE),
 };
 pub(super) const NET_PIN: PinKind = PinKind {
     name: "P_NET",
     about: "network: events of sending, arrival and connections; list a program's sockets with what waits in them",
     events: EVENTS,
-    probe: traced::probe,
-    load: |env| load(env, NET),
+    probe,
+    load: |env| load(env, "P_NET", NET),
 };
 pub(super) const IPC_PIN: PinKind = PinKind {
     name: "P_IPC",
     about: "pipes, UNIX sockets, queues, semaphores, shared memory: events of calls on them, and what waits in them",
     events: EVENTS,
-    probe: traced::probe,
-    load: |env| load(env, IPC),
+    probe,
+    load: |env| load(env, "P_IPC", IPC),
 };
 
-fn load(env: &Env, class: u32) -> Result<Box<dyn Pin>, PinError> {
-    Ok(Box::new(Calls { class, traced: Traced::new(env) }))
+fn load(env: &Env, pin: &'static str, class: u32) -> Result<Box<dyn Pin>, PinError> {
+    Ok(Box::new(Calls { pin, class, traced: Traced::new(env), env: env.clone(), tracer: None }))
+}
+
+fn probe(env: &Env) -> Probe {
+    match traced::probe(env) {
+        Probe::Fallback(_) => Probe::Fallback(format!(
+            "its operations, and interception with its events only: {}",
+            env.kernel_support().err().unwrap_or_default()
+        )),
+        other => other,
+    }
 }
 
 struct Calls {
+    pin: &'static str,
     class: u32,
     traced: Traced,
+    env: Env,
+    /// While the pin is loaded, once it was needed.
+    tracer: Option<Arc<Tracer>>,
 }
 
 impl Pin for Calls {
-    fn command(&mut self, _user: u64, command: &Command) -> Result<Reply, PinError> {
+    fn command(&mut self, user: u64, command: &Command) -> Result<Reply, PinError> {
         match (self.class, command) {
-            (0, Command::CallsNow { pid }) => Ok(Reply::Calls { calls: proc::calls_now(*pid)? }),
-            (FILE, Command::OpenFiles { pid }) => Ok(Reply::Files { files: descriptors::files(*pid)? }),
-            (FILE, Command::FileRead { pid, fd, offset, length }) => descriptors::read(*pid, *fd, *offset, *length),
-            (FILE, Command::FileWrite { pid, fd, offset, bytes }) => descriptors::write(*pid, *fd, *offset, bytes),
-            (FILE, Command::FileSeek { pid, fd, offset }) => descriptors::seek(*pid, *fd, *offset),
-            (NET, Command::Sockets { pid }) => Ok(Reply::Sockets { sockets: descriptors::sockets(*pid)? }),
-            (IPC, Command::Channels { pid }) => Ok(Reply::Channels { channels: descriptors::channels(*pid)? }),
-            (IPC, Command::ChannelWrite { pid, fd, bytes }) => descriptors::channel_write(*pid, *fd, bytes),
-            _ => Err(PinError::NotMine),
+            (0, Command::CallsNow { pid }) => return Ok(Reply::Calls { calls: proc::calls_now(*pid)? }),
+            (FILE, Command::OpenFiles { pid }) => return Ok(Reply::Files { files: descriptors::files(*pid)? }),
+            (FILE, Command::FileRead { pid, fd, offset, length }) => {
+                return descriptors::read(*pid, *fd, *offset, *length);
+            }
+            (FILE, Command::FileWrite { pid, fd, offset, bytes }) => {
+                return descriptors::write(*pid, *fd, *offset, bytes);
+            }
+            (FILE, Command::FileSeek { pid, fd, offset }) => return descriptors::seek(*pid, *fd, *offset),
+            (NET, Command::Sockets { pid }) => return Ok(Reply::Sockets { sockets: descriptors::sockets(*pid)? }),
+            (IPC, Command::Channels { pid }) => return Ok(Reply::Channels { channels: descriptors::channels(*pid)? }),
+            (IPC, Command::ChannelWrite { pid, fd, bytes }) => return descriptors::channel_write(*pid, *fd, bytes),
+            (class, Command::CallIntercept { pid, calls, verdict }) => {
+                possible(verdict)?;
+                let what = What::Calls { class, numbers: calls.clone(), verdict: verdict.clone() };
+                self.tracer()?.intercept(self.of(user), *pid, what)?;
+            }
+            (_, Command::CallDecide { verdict: CallVerdict::Hold {}, .. }) => {
+                return Err(PinError::Refused("a held call is held already: decide Pass or Refuse".into()));
+            }
+            (_, Command::CallDecide { ticket, verdict }) => {
+                possible(verdict)?;
+                self.tracer()?.decide(self.of(user), *ticket, Decision::Call(verdict.clone()))?;
+            }
+            (_, Command::CallRelease { pid }) => self.tracer()?.release(self.of(user), Some(*pid))?,
+            _ => return Err(PinError::NotMine),
         }
+        Ok(Reply::Done {})
     }
 
     fn subscribe(&mut self, subscription: &Arc<Subscription>) -> Result<(), PinError> {
         let programs: &[&str] = match subscription.kind {
             Kind::CallBegun => &["call_begun"],
             Kind::CallCompleted => &["call_begun", "call_completed"],
+            Kind::CallIntercepted => {
+                self.tracer()?.subscribe(self.pin, subscription);
+                return Ok(());
+            }
             _ => return Err(PinError::NotMine),
         };
         self.traced.subscribe(subscription, programs, u64::from(self.class))
@@ -88,9 +128,45 @@ impl Pin for Calls {
 
     fn unsubscribe(&mut self, subscription: &Subscription) {
         self.traced.unsubscribe(subscription);
+        if let Some(tracer) = &self.tracer {
+            tracer.unsubscribe(subscription);
+        }
     }
 
-    fn forget(&mut self, _user: u64) {}
+    fn forget(&mut self, user: u64) {
+        if let Some(tracer) = &self.tracer {
+            // Without rules of this user there is nothing to release, which is what is wanted.
+            let _ = tracer.release(self.of(user), None);
+        }
+    }
+}
+
+impl Calls {
+    fn of(&self, user: u64) -> Of {
+        Of { pin: self.pin, user }
+    }
+
+    fn tracer(&mut self) -> Result<Arc<Tracer>, PinError> {
+        if let Some(tracer) = &self.tracer {
+            return Ok(tracer.clone());
+        }
+        let tracer = self.env.tracer()?;
+        self.tracer = Some(tracer.clone());
+        Ok(tracer)
+    }
+}
+
+/// Whether calls can be refused here, and with this error: the kernel has other numbers for its own use.
+fn possible(verdict: &CallVerdict) -> Result<(), PinError> {
+    match verdict {
+        CallVerdict::Refuse { .. } if !cfg!(target_arch = "x86_64") => {
+            Err(PinError::Refused("calls are refused on x86-64 only".into()))
+        }
+        CallVerdict::Refuse { errno } if !(1..512).contains(errno) => {
+            Err(PinError::Refused(format!("{errno} is no error of a call: 1 to 511")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The class of each system call that has one.

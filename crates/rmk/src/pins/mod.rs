@@ -18,6 +18,9 @@ mod tracer;
 
 use crate::pin::PinKind;
 
+/// What holds programs' signals and calls back, one for all pins of a core.
+pub(crate) use tracer::Tracer;
+
 /// The system calls that belong to P_FILE, P_NET and P_IPC, for the kernel programs.
 pub(crate) use calls::classes as call_classes;
 
@@ -60,10 +63,22 @@ pub(crate) fn described(pin: &str) -> (&'static str, &'static [&'static str]) {
         ),
         "P_SCHL" => ("kernel programs at the scheduler's tracepoints", &["CpuStates", "ThreadTimes"]),
         "P_PERI" => ("timerfd; a thread of real-time priority on each CPU", &["HeartbeatStart", "HeartbeatStop"]),
-        "P_NET" => ("kernel programs at system calls on sockets", &["Sockets"]),
-        "P_SYSC" => ("kernel programs at system calls", &["CallsNow"]),
-        "P_FILE" => ("kernel programs at system calls on files", &["OpenFiles", "FileRead", "FileWrite", "FileSeek"]),
-        "P_IPC" => ("kernel programs at system calls on channels", &["Channels", "ChannelWrite"]),
+        "P_NET" => (
+            "kernel programs at system calls on sockets; interception by ptrace",
+            &["Sockets", "CallIntercept", "CallDecide", "CallRelease"],
+        ),
+        "P_SYSC" => (
+            "kernel programs at system calls; interception by ptrace",
+            &["CallsNow", "CallIntercept", "CallDecide", "CallRelease"],
+        ),
+        "P_FILE" => (
+            "kernel programs at system calls on files; interception by ptrace",
+            &["OpenFiles", "FileRead", "FileWrite", "FileSeek", "CallIntercept", "CallDecide", "CallRelease"],
+        ),
+        "P_IPC" => (
+            "kernel programs at system calls on channels; interception by ptrace",
+            &["Channels", "ChannelWrite", "CallIntercept", "CallDecide", "CallRelease"],
+        ),
         _ => ("", &[]),
     }
 }

@@ -7,19 +7,21 @@
 use super::{
     overflow,
     traced::{self, Traced},
-    tracer::Tracer,
+    tracer::{Decision, Of, Tracer, What},
 };
 use crate::{
     command::{Command, Reply, Verdict},
-    core::{Subscription, lock},
+    core::{Env, Subscription},
     error::PinError,
     event::Kind,
     pin::{Pin, PinKind, Probe},
 };
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+const NAME: &str = "P_SIG";
 
 pub(super) const KIND: PinKind = PinKind {
-    name: "P_SIG",
+    name: NAME,
     about: "signals raised and delivered; interception: pass, drop, replace, hold",
     events: &[Kind::SignalRaised, Kind::SignalDelivered, Kind::SignalIntercepted],
     probe: |env| match traced::probe(env) {
@@ -29,15 +31,14 @@ pub(super) const KIND: PinKind = PinKind {
         )),
         other => other,
     },
-    load: |env| Ok(Box::new(Sig { traced: Traced::new(env), listeners: Arc::default(), tracer: None })),
+    load: |env| Ok(Box::new(Sig { traced: Traced::new(env), env: env.clone(), tracer: None })),
 };
-
-pub(super) type Listeners = Arc<Mutex<Vec<Arc<Subscription>>>>;
 
 struct Sig {
     traced: Traced,
-    listeners: Listeners,
-    tracer: Option<Tracer>,
+    env: Env,
+    /// While the pin is loaded, once it was needed.
+    tracer: Option<Arc<Tracer>>,
 }
 
 impl Pin for Sig {
@@ -46,26 +47,18 @@ impl Pin for Sig {
             Command::SignalIntercept { pid, signals, verdict } => {
                 signals.iter().try_for_each(|signal| exists(*signal))?;
                 possible(verdict)?;
-                if self.tracer.is_none() {
-                    let started = Tracer::start(self.listeners.clone());
-                    self.tracer = Some(started.map_err(|error| PinError::of("starting the tracer's thread", error))?);
-                }
                 let mask = signals.iter().fold(0u64, |mask, signal| mask | 1 << (signal - 1));
-                self.tracer()?.intercept(
-                    user,
-                    *pid,
-                    if signals.is_empty() { u64::MAX } else { mask },
-                    verdict.clone(),
-                )?;
+                let mask = if signals.is_empty() { u64::MAX } else { mask };
+                self.tracer()?.intercept(of(user), *pid, What::Signals { mask, verdict: verdict.clone() })?;
             }
             Command::SignalDecide { verdict: Verdict::Hold {}, .. } => {
                 return Err(PinError::Refused("a held signal is held already: decide Pass, Drop or Replace".into()));
             }
             Command::SignalDecide { ticket, verdict } => {
                 possible(verdict)?;
-                self.tracer()?.decide(user, *ticket, verdict.clone())?;
+                self.tracer()?.decide(of(user), *ticket, Decision::Signal(verdict.clone()))?;
             }
-            Command::SignalRelease { pid } => self.tracer()?.release(user, Some(*pid))?,
+            Command::SignalRelease { pid } => self.tracer()?.release(of(user), Some(*pid))?,
             Command::SignalSend { pid, signal } => overflow::send_signal(*pid, *signal)?,
             _ => return Err(PinError::NotMine),
         }
@@ -77,7 +70,7 @@ impl Pin for Sig {
             Kind::SignalRaised => self.traced.subscribe(subscription, &["signal_generate"], 0),
             Kind::SignalDelivered => self.traced.subscribe(subscription, &["signal_deliver"], 0),
             _ => {
-                lock(&self.listeners).push(subscription.clone());
+                self.tracer()?.subscribe(NAME, subscription);
                 Ok(())
             }
         }
@@ -85,13 +78,15 @@ impl Pin for Sig {
 
     fn unsubscribe(&mut self, subscription: &Subscription) {
         self.traced.unsubscribe(subscription);
-        lock(&self.listeners).retain(|sub| sub.id != subscription.id);
+        if let Some(tracer) = &self.tracer {
+            tracer.unsubscribe(subscription);
+        }
     }
 
     fn forget(&mut self, user: u64) {
         if let Some(tracer) = &self.tracer {
             // Without rules of this user there is nothing to release, which is what is wanted.
-            let _ = tracer.release(user, None);
+            let _ = tracer.release(of(user), None);
         }
     }
 }
@@ -108,8 +103,17 @@ fn possible(verdict: &Verdict) -> Result<(), PinError> {
     if let Verdict::Replace { signal } = verdict { exists(*signal) } else { Ok(()) }
 }
 
+fn of(user: u64) -> Of {
+    Of { pin: NAME, user }
+}
+
 impl Sig {
-    fn tracer(&self) -> Result<&Tracer, PinError> {
-        self.tracer.as_ref().ok_or_else(|| PinError::Refused("no signal is intercepted: SignalIntercept first".into()))
+    fn tracer(&mut self) -> Result<Arc<Tracer>, PinError> {
+        if let Some(tracer) = &self.tracer {
+            return Ok(tracer.clone());
+        }
+        let tracer = self.env.tracer()?;
+        self.tracer = Some(tracer.clone());
+        Ok(tracer)
     }
 }
