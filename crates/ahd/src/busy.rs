@@ -6,7 +6,7 @@
 
 use crate::Ahd;
 use crate::describe::place;
-use crate::exam::{self, Look};
+use crate::exam::{self, Look, Usual};
 use crate::learn::Habit;
 use crate::passes::Waits;
 use crate::proc::Call;
@@ -149,7 +149,12 @@ impl Ahd {
         };
         let points = t.points.clone();
         let counted_passes = t.passes.counted();
-        let usual = |nr| if counted_passes { points.takes_events(nr) } else { points.waits_in(nr) };
+        let calls = |nr| if counted_passes { points.takes_events(nr) } else { points.waits_in(nr) };
+        let places = match points.events().filter(|_| counted_passes) {
+            Some((_, place)) => vec![place],
+            None => points.places(),
+        };
+        let usual = Usual { calls: &calls, places: &places };
         let faults = p.dir.faults(tid);
         let told = t.told.is_some();
         let mut look = exam::look(tid, &file, if told { BACK } else { exam::PATIENCE }, &usual);

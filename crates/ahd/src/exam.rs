@@ -1,7 +1,7 @@
 //! Examining a thread that is suspected to spin: does it get back to its main loop?
 //!
 //! Owns: following one thread's system calls by ptrace for a short while. Promises: a thread that is inside the kernel is not stopped, for
-//! that could end its call early ([`place()`]): of one that was nowhere else for [`CPU`] that is said. Ends at the first call the thread
+//! that could end its call early ([`place()`]): of one that was nowhere else for [`CPU`], and came by no place where its main loop waits, that is said. Ends at the first call the thread
 //! usually waits in (of a healthy server that is after microseconds), else once the thread got [`CPU`] of CPU time, and
 //! at the latest after the time given; signals that come in between are handed on; the thread is let go whatever happens,
 //! because the kernel ties the hold to the examining thread, and that one ends with the examination. Never collects an ended child: its
@@ -9,6 +9,7 @@
 
 use crate::proc;
 use orbit_inspect::stacks::{Place, place};
+use orbit_linux::perf::{Access, Counter, Kind};
 use orbit_linux::ptrace;
 use std::fs::File;
 use std::io;
@@ -20,6 +21,8 @@ const CPU: Duration = Duration::from_millis(30);
 pub(crate) const PATIENCE: Duration = Duration::from_millis(400);
 /// Other calls that stand for that CPU time: following them takes longer than making them.
 const CALLS: u32 = 1000;
+/// A thread has four; others may want some.
+const BREAKPOINTS: usize = 2;
 /// As long as calls come, the next one is waited for without sleeping.
 const EAGER: Duration = Duration::from_millis(2);
 
@@ -40,9 +43,17 @@ pub(crate) enum Look {
     Refused(io::Error),
 }
 
-/// Follows a thread, for so long at most. `usual` says which calls are its main loop's. Blocks for [`PATIENCE`] more where it is not
-/// seen in its own code.
-pub(crate) fn look(tid: i32, sched: &File, patience: Duration, usual: &(dyn Fn(i64) -> bool + Sync)) -> Look {
+/// How a thread gets back to its main loop.
+pub(crate) struct Usual<'a> {
+    /// Whether a call is its main loop's.
+    pub(crate) calls: &'a (dyn Fn(i64) -> bool + Sync),
+    /// Where it goes on after these.
+    pub(crate) places: &'a [u64],
+}
+
+/// Follows a thread, for so long at most. Blocks for [`PATIENCE`] more where it is not seen in its own code, and as long again where it is
+/// inside the kernel.
+pub(crate) fn look(tid: i32, sched: &File, patience: Duration, usual: &Usual) -> Look {
     std::thread::scope(|s| {
         let examiner = s.spawn(|| follow(tid, sched, patience, usual));
         examiner.join().unwrap_or(Look::Left)
@@ -63,14 +74,14 @@ fn stop(tid: i32) -> io::Result<Option<i32>> {
     Ok((pid != 0).then_some(status))
 }
 
-fn follow(tid: i32, sched: &File, patience: Duration, usual: &dyn Fn(i64) -> bool) -> Look {
+fn follow(tid: i32, sched: &File, patience: Duration, usual: &Usual) -> Look {
     let Some(before) = proc::sched(sched) else {
         return Look::Left;
     };
     let (place, clock) = place(tid, CPU);
     match place {
         Place::Own => {}
-        Place::Kernel => return Look::Kernel,
+        Place::Kernel => return inside(tid, sched, patience, usual.places),
         Place::Asleep | Place::Unknown => return Look::Starved,
     }
     if let Err(e) = ptrace::seize(tid, ptrace::CALLS_MARKED) {
@@ -92,7 +103,7 @@ fn follow(tid: i32, sched: &File, patience: Duration, usual: &dyn Fn(i64) -> boo
                 if signal == ptrace::CALL {
                     // Entry and exit alternate; a thread interrupted inside a call shows that call's exit first.
                     if let Some(call) = ptrace::call(tid) {
-                        if usual(call.number) && waits(call.number, call.arguments[1]) {
+                        if (usual.calls)(call.number) && waits(call.number, call.arguments[1]) {
                             let _ = ptrace::detach(tid, 0);
                             return Look::Waits;
                         }
@@ -137,6 +148,33 @@ fn follow(tid: i32, sched: &File, patience: Duration, usual: &dyn Fn(i64) -> boo
             return if u128::from(ran) >= CPU.as_nanos() { Look::Spins { calls } } else { Look::Starved };
         }
     }
+}
+
+/// What one does that is inside the kernel and not to be stopped: breakpoints say whether it gets back to its main loop between calls that take
+/// nearly all its time. Where there are none to be had, it is inside the kernel.
+fn inside(tid: i32, sched: &File, patience: Duration, places: &[u64]) -> Look {
+    let at = |place: &u64| {
+        let kind = Kind::Breakpoint { addr: *place as usize, len: 1, access: Access::Execute };
+        Counter::open_thread(tid, kind).ok()
+    };
+    let passes: Vec<Counter> = places.iter().take(BREAKPOINTS).filter_map(at).collect();
+    let Some(before) = proc::sched(sched).filter(|_| !passes.is_empty()) else {
+        return Look::Kernel;
+    };
+    let start = Instant::now();
+    while start.elapsed() < patience {
+        if passes.iter().any(|p| p.read() > 0) {
+            return Look::Waits;
+        }
+        let Some(now) = proc::sched(sched) else {
+            return Look::Left;
+        };
+        if u128::from(now.run.saturating_sub(before.run)) >= CPU.as_nanos() {
+            return Look::Kernel;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Look::Starved
 }
 
 /// Whether the call may be a wait at all: `futex` also wakes others, which a runtime such as Go's does from a signal handler.

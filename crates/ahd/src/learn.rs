@@ -113,6 +113,13 @@ impl Points {
         self.points.iter().find(usual).map(|p| (p.nr, p.pc))
     }
 
+    /// Where it goes on after the calls it usually waits in, the most frequent first.
+    pub(crate) fn places(&self) -> Vec<u64> {
+        let mut usual: Vec<&Point> = self.points.iter().filter(|p| p.habit != Habit::Other).collect();
+        usual.sort_by_key(|p| std::cmp::Reverse(p.looks));
+        usual.into_iter().map(|p| p.pc).collect()
+    }
+
     /// Whether this call is the one its events come in by (from wherever it is made).
     pub(crate) fn takes_events(&self, nr: i64) -> bool {
         self.events().is_some_and(|(own, _)| same(own, nr))

@@ -37,3 +37,46 @@ fn a_call_that_takes_seconds() {
         }
     }
 }
+
+/// Its loop is saturated, and between two times round it is inside the kernel for milliseconds, in two calls one after the other.
+const COPIES: &str = r#"
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+#define MANY (64 << 20)
+static volatile sig_atomic_t saturated;
+static void begin(int signal) { (void)signal; saturated = 1; }
+int main(void)
+{
+    int zero = open("/dev/zero", O_RDONLY), ends[2];
+    char *copy = malloc(MANY), one = 1;
+    signal(SIGUSR1, begin);
+    if (pipe(ends) || read(zero, copy, MANY) != MANY)
+        return 1;
+    for (;;) {
+        struct pollfd in = { ends[0], POLLIN, 0 };
+        if (poll(&in, 1, saturated ? -1 : 20) == 1)
+            (void)!read(ends[0], &one, 1);
+        if (!saturated)
+            continue;
+        for (int i = 0; i < 4; i++)
+            (void)!read(zero, copy, MANY / 4);
+        (void)!write(ends[1], &one, 1);
+    }
+}
+"#;
+
+#[test]
+fn a_saturated_loop_that_is_nearly_always_inside_the_kernel_is_no_hang() {
+    let dir = Dir::new("copies");
+    let Some(copies) = dir.build("copies", COPIES) else { return };
+    let mut p = Program::start(&mut Command::new(copies));
+    let mut w = Watcher::of(p.pid(), Config::default());
+    w.run(Duration::from_secs(3));
+    p.signal(libc::SIGUSR1);
+    w.run(Duration::from_secs(6));
+    assert!(p.0.try_wait().expect("the program").is_none(), "it goes on");
+    w.quiet();
+}
