@@ -6,6 +6,7 @@
 //! such a wait, waits at a thread's usual place (but for [`crate::standstill`], and a pipe that only its process holds), and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
 
 mod chain;
+mod family;
 mod tell;
 mod turns;
 use chain::{Told, in_a_ring, timed};
@@ -24,7 +25,7 @@ use crate::thread::Thread;
 use crate::watch::cpu_time;
 use orbit_inspect::Sure;
 use orbit_inspect::rings::{Member, Ring, RingWatch};
-use orbit_inspect::waits::{Ends, FutexKind, FutexWait, Owner, Wait, Watched, stays_lost};
+use orbit_inspect::waits::{Ends, FutexKind, FutexWait, Key, Owner, Wait, Watched, stays_lost};
 use std::time::{Duration, Instant};
 
 /// A suspected lost wake-up must stay so for this long more.
@@ -201,10 +202,14 @@ impl Ahd {
                         AtLock::Unknown => only(Sure::Guess, format!("thread {tid} {}", words(&wait))),
                         AtLock::No => self.all_wait(pid, tid),
                     },
-                    FutexKind::Condvar | FutexKind::Semaphore if astray => only(
-                        Sure::Guess,
-                        format!("thread {tid} {} and does not get back to its main loop", words(&wait)),
-                    ),
+                    FutexKind::Condvar | FutexKind::Semaphore
+                        if astray && matches!(f.key, Key::Private { .. }) && !self.another_will_wake(pid, tid) =>
+                    {
+                        only(
+                            Sure::Guess,
+                            format!("thread {tid} {} and does not get back to its main loop", words(&wait)),
+                        )
+                    }
                     _ => self.all_wait(pid, tid),
                 }
             }
@@ -302,7 +307,7 @@ impl Ahd {
         for &t in &tids {
             asleep.push(t);
             match p.waits()?.wait_of_by(t, &mut ends) {
-                Wait::Futex(f) if !f.call.timed && matches!(f.key, orbit_inspect::waits::Key::Private { .. }) => {}
+                Wait::Futex(f) if !f.call.timed && matches!(f.key, Key::Private { .. }) => {}
                 wait @ Wait::Pipe { named: false, .. } if matches!(&wait, Wait::Pipe { peers, .. } if *peers == [pid]) =>
                 {
                     at_a_pipe = Some((t, wait));

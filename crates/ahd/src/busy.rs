@@ -158,14 +158,14 @@ impl Ahd {
         let faults = p.dir.faults(tid);
         let told = t.told.is_some();
         let mut look = exam::look(tid, &file, if told { BACK } else { exam::PATIENCE }, &usual);
-        if let (Look::Spins { .. } | Look::Kernel, false) = (&look, told) {
+        if let (Look::Spins { .. } | Look::Kernel | Look::Away, false) = (&look, told) {
             look = self.stacks.foresee((pid, tid), || exam::look(tid, &file, exam::PATIENCE, &usual));
         }
         let Some(burst) = t.burst.as_mut() else {
             return;
         };
         let progress = t.sched.run.saturating_sub(burst.run);
-        let inside = matches!(look, Look::Kernel);
+        let (inside, away) = (matches!(look, Look::Kernel), matches!(look, Look::Away));
         let (calls, sure) = match look {
             Look::Waits => {
                 t.ease = (t.ease * 2).min(MOST_EASE);
@@ -174,8 +174,8 @@ impl Ahd {
             }
             Look::Starved | Look::Left => return,
             Look::Spins { calls } => (Some(calls), Sure::Likely),
-            // It comes to an end, in all likelihood, but not soon.
-            Look::Kernel => (None, Sure::Guess),
+            // It comes to an end, in all likelihood, but not soon; or it may wait elsewhere by now.
+            Look::Kernel | Look::Away => (None, Sure::Guess),
             Look::Refused(e) => {
                 if !self.troubled {
                     self.troubled = true;
@@ -192,7 +192,7 @@ impl Ahd {
         };
         // One long job makes calls, or takes new memory: more patience before it is said to hang.
         let grows = p.dir.faults(tid).saturating_sub(faults) >= FAULTS;
-        let patience = match (grows, inside || calls.is_some_and(|n| n > 0)) {
+        let patience = match (grows, inside || away || calls.is_some_and(|n| n > 0)) {
             (true, _) => (check * WORKS).max(self.config.limit.as_nanos() as u64),
             (false, true) => check * WORKS,
             (false, false) => 0,
@@ -243,6 +243,10 @@ impl Ahd {
             None if inside && !in_call => why += "; nearly all of it lately inside the kernel",
             None if inside => {
                 why += "; nearly all of it lately inside the kernel, in one long call or one after the other"
+            }
+            None if away => {
+                why +=
+                    "; by breakpoints it has not come back there lately, and it had too little of a CPU to be followed"
             }
             Some(0) => why += "; it made no system call while it was looked at",
             Some(_) if counted_passes => {

@@ -35,6 +35,8 @@ pub(crate) enum Look {
     Spins { calls: u32 },
     /// It ran inside the kernel all the time: in one long call, or in one after the other.
     Kernel,
+    /// It ran, came by no place where it usually waits, and could not be followed.
+    Away,
     /// It ran too little to tell, or waits.
     Starved,
     /// It has ended, or was stopped by somebody else.
@@ -54,10 +56,19 @@ pub(crate) struct Usual<'a> {
 /// Follows a thread, for so long at most. Blocks for [`PATIENCE`] more where it is not seen in its own code, and as long again where it is
 /// inside the kernel.
 pub(crate) fn look(tid: i32, sched: &File, patience: Duration, usual: &Usual) -> Look {
-    std::thread::scope(|s| {
+    let look = std::thread::scope(|s| {
         let examiner = s.spawn(|| follow(tid, sched, patience, usual));
         examiner.join().unwrap_or(Look::Left)
-    })
+    });
+    if !matches!(look, Look::Starved) {
+        return look;
+    }
+    // To meet it in its own code, and to follow its calls, takes a CPU for the one who looks just when the thread has one.
+    match comes_by(tid, sched, patience, usual.places) {
+        Some(Comes::By) => Look::Waits,
+        Some(Comes::Not) => Look::Away,
+        _ => look,
+    }
 }
 
 /// Stops of the thread that have not been looked at: the signal number with the event above it.
@@ -75,9 +86,6 @@ fn stop(tid: i32) -> io::Result<Option<i32>> {
 }
 
 fn follow(tid: i32, sched: &File, patience: Duration, usual: &Usual) -> Look {
-    let Some(before) = proc::sched(sched) else {
-        return Look::Left;
-    };
     let (place, clock) = place(tid, CPU);
     match place {
         Place::Own => {}
@@ -91,6 +99,10 @@ fn follow(tid: i32, sched: &File, patience: Duration, usual: &Usual) -> Look {
         return Look::Left;
     }
     drop(clock);
+    // Before, its calls were not seen.
+    let Some(before) = proc::sched(sched) else {
+        return Look::Left;
+    };
     let start = Instant::now();
     let mut quiet = start;
     let mut calls = 0;
@@ -150,31 +162,47 @@ fn follow(tid: i32, sched: &File, patience: Duration, usual: &Usual) -> Look {
     }
 }
 
-/// What one does that is inside the kernel and not to be stopped: breakpoints say whether it gets back to its main loop between calls that take
-/// nearly all its time. Where there are none to be had, it is inside the kernel.
+/// What one does that is inside the kernel and not to be stopped. Where there are no breakpoints to be had, it is inside the kernel.
 fn inside(tid: i32, sched: &File, patience: Duration, places: &[u64]) -> Look {
+    match comes_by(tid, sched, patience, places) {
+        Some(Comes::By) => Look::Waits,
+        Some(Comes::Not) | None => Look::Kernel,
+        Some(Comes::Unknown) => Look::Starved,
+    }
+}
+
+/// Whether a thread comes by a place.
+enum Comes {
+    By,
+    /// Not in [`CPU`].
+    Not,
+    /// It ran too little, or has ended.
+    Unknown,
+}
+
+/// Whether a thread gets back to its main loop, by breakpoints where it goes on from there: it is not stopped for that. Nothing where there are none to be had.
+fn comes_by(tid: i32, sched: &File, patience: Duration, places: &[u64]) -> Option<Comes> {
     let at = |place: &u64| {
         let kind = Kind::Breakpoint { addr: *place as usize, len: 1, access: Access::Execute };
         Counter::open_thread(tid, kind).ok()
     };
     let passes: Vec<Counter> = places.iter().take(BREAKPOINTS).filter_map(at).collect();
-    let Some(before) = proc::sched(sched).filter(|_| !passes.is_empty()) else {
-        return Look::Kernel;
-    };
+    if passes.is_empty() {
+        return None;
+    }
+    let before = proc::sched(sched)?.run;
     let start = Instant::now();
     while start.elapsed() < patience {
         if passes.iter().any(|p| p.read() > 0) {
-            return Look::Waits;
+            return Some(Comes::By);
         }
-        let Some(now) = proc::sched(sched) else {
-            return Look::Left;
-        };
-        if u128::from(now.run.saturating_sub(before.run)) >= CPU.as_nanos() {
-            return Look::Kernel;
+        let Some(now) = proc::sched(sched) else { break };
+        if u128::from(now.run.saturating_sub(before)) >= CPU.as_nanos() {
+            return Some(Comes::Not);
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    Look::Starved
+    Some(Comes::Unknown)
 }
 
 /// Whether the call may be a wait at all: `futex` also wakes others, which a runtime such as Go's does from a signal handler.

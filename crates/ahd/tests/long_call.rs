@@ -38,7 +38,8 @@ fn a_call_that_takes_seconds() {
     }
 }
 
-/// Its loop is saturated, and between two times round it is inside the kernel for milliseconds, in two calls one after the other.
+/// Its loop is saturated, and between two times round it is inside the kernel for milliseconds, in one call after the other. With an argument it does not come
+/// round again: it makes short calls for ever.
 const COPIES: &str = r#"
 #include <fcntl.h>
 #include <poll.h>
@@ -48,8 +49,9 @@ const COPIES: &str = r#"
 #define MANY (64 << 20)
 static volatile sig_atomic_t saturated;
 static void begin(int signal) { (void)signal; saturated = 1; }
-int main(void)
+int main(int argc, char **argv)
 {
+    (void)argv;
     int zero = open("/dev/zero", O_RDONLY), ends[2];
     char *copy = malloc(MANY), one = 1;
     signal(SIGUSR1, begin);
@@ -61,6 +63,9 @@ int main(void)
             (void)!read(ends[0], &one, 1);
         if (!saturated)
             continue;
+        if (argc > 1 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0)
+            for (;;)
+                (void)!read(ends[0], &one, 1);
         for (int i = 0; i < 4; i++)
             (void)!read(zero, copy, MANY / 4);
         (void)!write(ends[1], &one, 1);
@@ -79,4 +84,20 @@ fn a_saturated_loop_that_is_nearly_always_inside_the_kernel_is_no_hang() {
     w.run(Duration::from_secs(6));
     assert!(p.0.try_wait().expect("the program").is_none(), "it goes on");
     w.quiet();
+}
+
+/// Beside so much that neither the thread nor who looks at it has a CPU when it wants one.
+#[test]
+fn calls_for_ever_are_seen_to_be_made_on_a_crowded_machine() {
+    let dir = Dir::new("calls");
+    let Some(copies) = dir.build("copies", COPIES) else { return };
+    let crowd = || Program::start(Command::new("sh").args(["-c", "while :; do /bin/true; done"]));
+    let p = Program::start(Command::new(copies).arg("for ever"));
+    let mut w = Watcher::of(p.pid(), Config::default());
+    w.run(Duration::from_secs(2));
+    let _crowd: Vec<Program> = (0..8).map(|_| crowd()).collect();
+    p.signal(libc::SIGUSR1);
+    let hang = w.hang();
+    assert_eq!(hang.kind, Kind::Busy, "{hang:#?}");
+    assert!(!hang.why.contains("it made no system call"), "{hang:#?}");
 }

@@ -59,12 +59,13 @@ impl Ahd {
         let mut least = if timed(wait) { sure.min(Sure::Likely) } else { sure };
         // A lock on a file is a process': which of its threads would give it back is known only where there is one.
         let alone = |pid: i32| proc::Dir::open(pid).and_then(|d| d.tids()).is_ok_and(|t| t.len() == 1);
-        let mut known = !matches!(wait, Wait::FileLock { .. }) || alone(op);
+        let mut shared: Vec<i32> =
+            if matches!(wait, Wait::FileLock { .. }) && !alone(op) { vec![op] } else { Vec::new() };
         let mut moves = self.changed_hands(pid, tid, wait);
         // Who waits for the last holder.
         let mut behind = (pid, tid);
         let last = loop {
-            if (hp, ht) == (pid, tid) && known && !timed(wait) {
+            if (hp, ht) == (pid, tid) && shared.is_empty() && !timed(wait) {
                 let allowed = self.config.hopeless();
                 why = in_a_ring(cycle.len(), tid, &why);
                 return Some(Verdict { why, of: tid, sure: least, others, cycle, allowed, joint: true });
@@ -93,7 +94,9 @@ impl Ahd {
                 },
                 Wait::FileLock { owner: Some(o), .. } => {
                     cycle.push(edge(hp, ht, &held, *o, sure));
-                    known &= alone(*o);
+                    if !alone(*o) {
+                        shared.push(*o);
+                    }
                     behind = (hp, ht);
                     (hp, ht) = (*o, *o);
                 }
@@ -107,14 +110,20 @@ impl Ahd {
         if told == Told::AtTheLimit && for_work && !self.is_away(pid, tid) {
             return None;
         }
+        // Any thread of theirs may be who has the lock.
+        if told == Told::AtTheLimit && shared.iter().any(|&holder| self.gets_on(&[holder])) {
+            return None;
+        }
         // One that lives may give it back yet.
-        let sure = if last == Some(Wait::Ended) && known { least } else { least.min(Sure::Likely) };
+        let sure = if last == Some(Wait::Ended) && shared.is_empty() { least } else { least.min(Sure::Likely) };
         let excused = match last {
             Some(Wait::Stopped | Wait::Traced { .. } | Wait::Disk { .. } | Wait::Fault { .. } | Wait::Hidden(_)) => {
                 true
             }
             // It runs: a hang only once it had the limit's worth of CPU meanwhile.
             Some(Wait::Running) => !self.had_its_share(behind, (hp, ht)),
+            // How long a job takes that another process was made for is not for this one to know.
+            Some(Wait::Child { pids }) if told == Told::AtTheLimit => self.gets_on(&pids),
             Some(Wait::Child { pids: peers } | Wait::Pipe { peers, .. } | Wait::Socket { peers, .. }) => {
                 self.at_work((hp, ht), &peers)
             }
@@ -224,7 +233,7 @@ fn certainty(wait: &Wait) -> Sure {
 
 /// Whether work is waited for: connections, events or signals, which may stay away for any time. A poll of nothing with a time limit is a
 /// sleep.
-fn waits_for_work(wait: &Wait) -> bool {
+pub(super) fn waits_for_work(wait: &Wait) -> bool {
     match wait {
         Wait::Epoll { .. } | Wait::Signal => true,
         Wait::Poll { fds, timed } => *fds > 0 || !timed,
