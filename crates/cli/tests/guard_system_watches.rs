@@ -90,7 +90,7 @@ fn an_ordinary_user_is_told_what_is_lacking() {
     };
     let output = guard.wait_with_output().expect("its output");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(125), "{said}");
     assert!(said.contains("CAP_BPF") && said.contains("root"), "{said}");
 }
 

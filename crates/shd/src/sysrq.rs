@@ -1,7 +1,11 @@
 //! What can still be done when a CPU hangs: the kernel's sysrq commands, ready before they are needed.
 
 use crate::Error;
-use std::{fs::File, io::Write, str::FromStr};
+use std::{
+    fs::File,
+    io::{self, Write},
+    str::FromStr,
+};
 
 /// What to do about a hang.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,9 +56,13 @@ impl Sysrq {
         let open = |path: &str| File::options().write(true).open(path);
         let trigger = match action {
             Action::Report => None,
-            _ => Some(
-                open("/proc/sysrq-trigger").map_err(|e| Error::of("opening /proc/sysrq-trigger (needs root)", &e))?,
-            ),
+            _ => Some(open("/proc/sysrq-trigger").map_err(|e| match e.kind() {
+                io::ErrorKind::NotFound => Error::of(
+                    "opening /proc/sysrq-trigger (this kernel has no sysrq, CONFIG_MAGIC_SYSRQ: hangs can be reported only, --system=report)",
+                    &e,
+                ),
+                _ => Error::of("opening /proc/sysrq-trigger (needs root)", &e),
+            })?),
         };
         Ok(Sysrq { action, trigger, log: open("/dev/kmsg").ok() })
     }

@@ -114,14 +114,14 @@ const BLIND: Duration = Duration::from_millis(50);
 const WAVE: Duration = Duration::from_secs(5);
 
 pub fn run(args: &Args) -> Done {
-    if let Some(action) = args.system {
-        return system::run(action, system::options(args.check_least), args.events.as_deref(), args.in_process);
-    }
-    let done = begin(args).and_then(|mut guard| {
-        let code = guard.watch()?;
-        guard.teller.finish(&mut guard.signals);
-        Ok(code)
-    });
+    let done = match args.system {
+        Some(action) => system::run(action, system::options(args.check_least), args.events.as_deref(), args.in_process),
+        None => begin(args).and_then(|mut guard| {
+            let code = guard.watch()?;
+            guard.teller.finish(&mut guard.signals);
+            Ok(code)
+        }),
+    };
     done.or_else(|why| {
         // Nobody is left to tell if stderr is closed.
         let _ = writeln!(anstream::stderr(), "orbit guard: {why}");

@@ -2,7 +2,7 @@
 //!
 //! Owns: where the events go, and until when. The detection is `orbit-shd`'s, in a module of a core of the guard's own, so that it
 //! is loaded again if it fails; where that cannot be, in the guard itself. Either way the events are written beside its watchers:
-//! what is done here may wait for a CPU that hangs, so people are told, in a sentence on stderr, last of all. Ends with status 0 at SIGINT or SIGTERM, with 1 if it could not begin.
+//! what is done here may wait for a CPU that hangs, so people are told, in a sentence on stderr, last of all. Ends with status 0 at SIGINT or SIGTERM.
 
 use super::detector::About;
 use super::{readable, show};

@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 const NOBODY: u32 = 65534;
+const USAGE: &str = "usage: orbit-contained [--user UID | --without NAME[,NAME]...] COMMAND [ARGUMENT]...";
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1).peekable();
@@ -30,8 +31,14 @@ fn main() -> ExitCode {
             return fail("--without takes names of system calls");
         }
     }
+    if args.peek().is_some_and(|a| a == "--help" || a == "-h") {
+        println!(
+            "{USAGE}\n\nRuns a command as an ordinary user ({NOBODY} if root does not say which) under a model of Docker's seccomp profile;\nwith --without as it is, but with these system calls missing."
+        );
+        return ExitCode::SUCCESS;
+    }
     let Some(program) = args.next() else {
-        return fail("usage: orbit-contained [--user UID | --without NAME[,NAME]...] COMMAND [ARGUMENT]...");
+        return fail(USAGE);
     };
     let filtered = match missing {
         Some(names) => {
