@@ -10,7 +10,7 @@
 use super::{
     descriptors, proc,
     traced::{self, Traced},
-    tracer::{Decision, Of, Tracer, What},
+    tracer::{Decision, Interception, What},
 };
 use crate::{
     command::{CallVerdict, Command, Reply},
@@ -58,7 +58,7 @@ pub(super) const IPC_PIN: PinKind = PinKind {
 };
 
 fn load(env: &Env, pin: &'static str, class: u32) -> Result<Box<dyn Pin>, PinError> {
-    Ok(Box::new(Calls { pin, class, traced: Traced::new(env), env: env.clone(), tracer: None }))
+    Ok(Box::new(Calls { class, traced: Traced::new(env), interception: Interception::new(env, pin) }))
 }
 
 fn probe(env: &Env) -> Probe {
@@ -72,12 +72,9 @@ fn probe(env: &Env) -> Probe {
 }
 
 struct Calls {
-    pin: &'static str,
     class: u32,
     traced: Traced,
-    env: Env,
-    /// While the pin is loaded, once it was needed.
-    tracer: Option<Arc<Tracer>>,
+    interception: Interception,
 }
 
 impl Pin for Calls {
@@ -98,16 +95,16 @@ impl Pin for Calls {
             (class, Command::CallIntercept { pid, calls, verdict }) => {
                 possible(verdict)?;
                 let what = What::Calls { class, numbers: calls.clone(), verdict: verdict.clone() };
-                self.tracer()?.intercept(self.of(user), *pid, what)?;
+                self.interception.intercept(user, *pid, what)?;
             }
             (_, Command::CallDecide { verdict: CallVerdict::Hold {}, .. }) => {
                 return Err(PinError::Refused("a held call is held already: decide Pass or Refuse".into()));
             }
             (_, Command::CallDecide { ticket, verdict }) => {
                 possible(verdict)?;
-                self.tracer()?.decide(self.of(user), *ticket, Decision::Call(verdict.clone()))?;
+                self.interception.decide(user, *ticket, Decision::Call(verdict.clone()))?;
             }
-            (_, Command::CallRelease { pid }) => self.tracer()?.release(self.of(user), Some(*pid))?,
+            (_, Command::CallRelease { pid }) => self.interception.release(user, *pid)?,
             _ => return Err(PinError::NotMine),
         }
         Ok(Reply::Done {})
@@ -117,10 +114,7 @@ impl Pin for Calls {
         let programs: &[&str] = match subscription.kind {
             Kind::CallBegun => &["call_begun"],
             Kind::CallCompleted => &["call_begun", "call_completed"],
-            Kind::CallIntercepted => {
-                self.tracer()?.subscribe(self.pin, subscription);
-                return Ok(());
-            }
+            Kind::CallIntercepted => return self.interception.subscribe(subscription),
             _ => return Err(PinError::NotMine),
         };
         self.traced.subscribe(subscription, programs, u64::from(self.class))
@@ -128,31 +122,11 @@ impl Pin for Calls {
 
     fn unsubscribe(&mut self, subscription: &Subscription) {
         self.traced.unsubscribe(subscription);
-        if let Some(tracer) = &self.tracer {
-            tracer.unsubscribe(subscription);
-        }
+        self.interception.unsubscribe(subscription);
     }
 
     fn forget(&mut self, user: u64) {
-        if let Some(tracer) = &self.tracer {
-            // Without rules of this user there is nothing to release, which is what is wanted.
-            let _ = tracer.release(self.of(user), None);
-        }
-    }
-}
-
-impl Calls {
-    fn of(&self, user: u64) -> Of {
-        Of { pin: self.pin, user }
-    }
-
-    fn tracer(&mut self) -> Result<Arc<Tracer>, PinError> {
-        if let Some(tracer) = &self.tracer {
-            return Ok(tracer.clone());
-        }
-        let tracer = self.env.tracer()?;
-        self.tracer = Some(tracer.clone());
-        Ok(tracer)
+        self.interception.forget(user);
     }
 }
 

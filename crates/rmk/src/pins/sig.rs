@@ -7,11 +7,11 @@
 use super::{
     overflow,
     traced::{self, Traced},
-    tracer::{Decision, Of, Tracer, What},
+    tracer::{Decision, Interception, What},
 };
 use crate::{
     command::{Command, Reply, Verdict},
-    core::{Env, Subscription},
+    core::Subscription,
     error::PinError,
     event::Kind,
     pin::{Pin, PinKind, Probe},
@@ -31,14 +31,12 @@ pub(super) const KIND: PinKind = PinKind {
         )),
         other => other,
     },
-    load: |env| Ok(Box::new(Sig { traced: Traced::new(env), env: env.clone(), tracer: None })),
+    load: |env| Ok(Box::new(Sig { traced: Traced::new(env), interception: Interception::new(env, NAME) })),
 };
 
 struct Sig {
     traced: Traced,
-    env: Env,
-    /// While the pin is loaded, once it was needed.
-    tracer: Option<Arc<Tracer>>,
+    interception: Interception,
 }
 
 impl Pin for Sig {
@@ -49,16 +47,16 @@ impl Pin for Sig {
                 possible(verdict)?;
                 let mask = signals.iter().fold(0u64, |mask, signal| mask | 1 << (signal - 1));
                 let mask = if signals.is_empty() { u64::MAX } else { mask };
-                self.tracer()?.intercept(of(user), *pid, What::Signals { mask, verdict: verdict.clone() })?;
+                self.interception.intercept(user, *pid, What::Signals { mask, verdict: verdict.clone() })?;
             }
             Command::SignalDecide { verdict: Verdict::Hold {}, .. } => {
                 return Err(PinError::Refused("a held signal is held already: decide Pass, Drop or Replace".into()));
             }
             Command::SignalDecide { ticket, verdict } => {
                 possible(verdict)?;
-                self.tracer()?.decide(of(user), *ticket, Decision::Signal(verdict.clone()))?;
+                self.interception.decide(user, *ticket, Decision::Signal(verdict.clone()))?;
             }
-            Command::SignalRelease { pid } => self.tracer()?.release(of(user), Some(*pid))?,
+            Command::SignalRelease { pid } => self.interception.release(user, *pid)?,
             Command::SignalSend { pid, signal } => overflow::send_signal(*pid, *signal)?,
             _ => return Err(PinError::NotMine),
         }
@@ -69,25 +67,17 @@ impl Pin for Sig {
         match subscription.kind {
             Kind::SignalRaised => self.traced.subscribe(subscription, &["signal_generate"], 0),
             Kind::SignalDelivered => self.traced.subscribe(subscription, &["signal_deliver"], 0),
-            _ => {
-                self.tracer()?.subscribe(NAME, subscription);
-                Ok(())
-            }
+            _ => self.interception.subscribe(subscription),
         }
     }
 
     fn unsubscribe(&mut self, subscription: &Subscription) {
         self.traced.unsubscribe(subscription);
-        if let Some(tracer) = &self.tracer {
-            tracer.unsubscribe(subscription);
-        }
+        self.interception.unsubscribe(subscription);
     }
 
     fn forget(&mut self, user: u64) {
-        if let Some(tracer) = &self.tracer {
-            // Without rules of this user there is nothing to release, which is what is wanted.
-            let _ = tracer.release(of(user), None);
-        }
+        self.interception.forget(user);
     }
 }
 
@@ -101,19 +91,4 @@ fn exists(signal: u32) -> Result<(), PinError> {
 /// A thread cannot go on with a signal that does not exist.
 fn possible(verdict: &Verdict) -> Result<(), PinError> {
     if let Verdict::Replace { signal } = verdict { exists(*signal) } else { Ok(()) }
-}
-
-fn of(user: u64) -> Of {
-    Of { pin: NAME, user }
-}
-
-impl Sig {
-    fn tracer(&mut self) -> Result<Arc<Tracer>, PinError> {
-        if let Some(tracer) = &self.tracer {
-            return Ok(tracer.clone());
-        }
-        let tracer = self.env.tracer()?;
-        self.tracer = Some(tracer.clone());
-        Ok(tracer)
-    }
 }

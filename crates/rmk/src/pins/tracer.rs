@@ -10,9 +10,11 @@
 //! Only a stopped thread can be let go before, and one that waits in the kernel may not stop for as long as it likes: it is asked to,
 //! and let go when it does. An order waits for that for [`PATIENCE`] at most.
 
+mod interception;
 mod rules;
 
-pub(super) use rules::{Of, What};
+pub(super) use interception::Interception;
+pub(super) use rules::What;
 
 use super::{calls, proc};
 use crate::{
@@ -22,7 +24,7 @@ use crate::{
     event::{Event, Kind, now},
 };
 use orbit_linux::ptrace;
-use rules::{Concerned, Rule};
+use rules::{Concerned, Of, Rule};
 use std::{
     collections::HashMap,
     io,
@@ -48,7 +50,7 @@ enum Order {
 }
 
 /// What becomes of something held.
-pub(super) enum Decision {
+pub(crate) enum Decision {
     Signal(Verdict),
     Call(CallVerdict),
 }
@@ -88,24 +90,24 @@ impl Tracer {
     }
 
     /// From now on, in place of what the same pin and user wanted there before.
-    pub(super) fn intercept(&self, of: Of, pid: u32, what: What) -> Answer {
+    fn intercept(&self, of: Of, pid: u32, what: What) -> Answer {
         self.order(Order::Intercept { of, pid, what })
     }
 
-    pub(super) fn decide(&self, of: Of, ticket: u64, decision: Decision) -> Answer {
+    fn decide(&self, of: Of, ticket: u64, decision: Decision) -> Answer {
         self.order(Order::Decide { of, ticket, decision })
     }
 
     /// In this process, or in all.
-    pub(super) fn release(&self, of: Of, pid: Option<u32>) -> Answer {
+    fn release(&self, of: Of, pid: Option<u32>) -> Answer {
         self.order(Order::Release { of, pid })
     }
 
-    pub(super) fn subscribe(&self, pin: &'static str, subscription: &Arc<Subscription>) {
+    fn subscribe(&self, pin: &'static str, subscription: &Arc<Subscription>) {
         lock(&self.listeners).push((pin, subscription.clone()));
     }
 
-    pub(super) fn unsubscribe(&self, subscription: &Subscription) {
+    fn unsubscribe(&self, subscription: &Subscription) {
         lock(&self.listeners).retain(|(_, sub)| sub.id != subscription.id);
     }
 }
