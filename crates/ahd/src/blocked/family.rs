@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// Threads of a family looked at; a larger one is said to get on.
 const MOST: usize = 256;
+/// The thread by which jemalloc gives memory back, after seconds of sleep: it wakes nobody.
+const ALLOCATOR: &str = "jemalloc_bg_thd";
 /// Two threads that come to rest within this time do so at the same moment, as far as looks show.
 const TOGETHER: Duration = Duration::from_secs(1);
 
@@ -58,7 +60,8 @@ impl Ahd {
         let Some(p) = self.processes.get(&pid) else { return false };
         let Some(still) = p.threads.get(&tid).map(|t| t.still) else { return false };
         let rests = p.threads.values().filter(|t| t.tid != tid && t.still + TOGETHER >= still).take(MOST);
-        let rests: Vec<i32> = rests.map(|t| t.tid).collect();
+        let wakes = |t: &i32| p.dir.text(format_args!("task/{t}/comm")).is_ok_and(|comm| comm.trim_end() != ALLOCATOR);
+        let rests: Vec<i32> = rests.map(|t| t.tid).filter(wakes).collect();
         rests.into_iter().any(|t| self.wait_of(pid, t).is_some_and(|wait| ends_by_itself(&wait)))
     }
 }

@@ -299,8 +299,12 @@ impl Ahd {
             if let Some(missing) = self.named.missing.get(&n) {
                 self.named.told_missing.push(n);
                 let Named { name, function } = &self.config.sections[n];
-                let again =
-                    "; it is looked for again in each program that is run from here, and in libraries that are loaded";
+                let again = match missing.several.is_empty() {
+                    true => {
+                        "; it is looked for again in each program that is run from here, and in libraries that are loaded"
+                    }
+                    false => "",
+                };
                 let text = format!("function {function} of section {name} {missing}{again}");
                 self.events.push(Event::Trouble { pid, text });
             }
