@@ -37,9 +37,9 @@ pub(crate) enum Look {
     Kernel,
     /// It ran, came by no place where it usually waits, and could not be followed.
     Away,
-    /// It ran too little to tell, or waits.
+    /// It ran too little to tell.
     Starved,
-    /// It has ended, or was stopped by somebody else.
+    /// It waits somewhere, has ended, or was stopped by somebody else.
     Left,
     /// It may not be traced.
     Refused(io::Error),
@@ -90,7 +90,8 @@ fn follow(tid: i32, sched: &File, patience: Duration, usual: &Usual) -> Look {
     match place {
         Place::Own => {}
         Place::Kernel => return inside(tid, sched, patience, usual.places),
-        Place::Asleep | Place::Unknown => return Look::Starved,
+        Place::Asleep => return Look::Left,
+        Place::Unknown => return Look::Starved,
     }
     if let Err(e) = ptrace::seize(tid, ptrace::CALLS_MARKED) {
         return if e.raw_os_error() == Some(libc::ESRCH) { Look::Left } else { Look::Refused(e) };
