@@ -205,7 +205,11 @@ impl Ahd {
         if t.told.is_some() {
             return;
         }
-        let does = if inside { "is inside the kernel" } else { "spins" };
+        let does = match (inside, away) {
+            (true, _) => "is inside the kernel",
+            (false, true) => "is busy",
+            (false, false) => "spins",
+        };
         let threads = self.stacks.involve(vec![(pid, tid, does.into())], false);
         let stack = threads.first().map_or(&[][..], |t| &t.stack);
         let leaves = on_its_way_out(stack);
@@ -230,7 +234,7 @@ impl Ahd {
                 place(stack)
             ),
             None if inside => "is inside the kernel".into(),
-            None => format!("spins in {}", place(stack)),
+            None => format!("{does} in {}", place(stack)),
         };
         let mut why =
             format!("thread {tid} {doing}: {:.0} ms of CPU without getting back to its main loop", ms(progress));
