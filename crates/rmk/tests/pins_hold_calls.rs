@@ -1,9 +1,10 @@
 //! P_SYSC, P_FILE, P_NET and P_IPC hold calls of a program back, refuse them, or let them pass and tell of it; and let the program go as it was.
 
 mod common;
-use common::{Forked, event, take_all, until};
+use common::{Forked, Guest, event, take_all, until};
 use orbit_rmk::{CallVerdict, Client, Command, Core, Event, Filter, Kind, Verdict};
 use std::{
+    io::Write,
     sync::atomic::{AtomicI64, Ordering::SeqCst},
     time::Duration,
 };
@@ -241,6 +242,25 @@ fn a_wait_is_not_cut_short_by_the_beginning_nor_by_the_end() {
     }
     until("it waits still", asleep);
     assert_eq!(shared.word(0).load(SeqCst), 0, "no wait has ended: {}", shared.word(1).load(SeqCst));
+}
+
+#[test]
+fn it_holds_over_exec_and_not_for_processes_made_meanwhile() {
+    let core = Core::builder().kernel_programs(false).build().expect("a core");
+    let module = client(&core, "execs", "P_SYSC");
+    // The shell waits for a line; then it makes a process that ends at once, and becomes another program.
+    let mut guest = Guest::shell("read line; (cd /); exec sh -c 'cd /usr; exec cat'");
+    if !intercepts(&module, "P_SYSC", guest.pid(), &[libc::SYS_chdir], CallVerdict::Pass {}) {
+        return;
+    }
+    guest.0.stdin.as_mut().expect("a pipe").write_all(b"go\n").expect("written");
+    let told = event(&module, "a call of the second program", |_| true);
+    assert_eq!((told.pid, told.values[1]), (guest.pid(), libc::SYS_chdir as u64), "of itself, not of its child");
+    until("it is the third program", || {
+        std::fs::read_to_string(format!("/proc/{}/comm", guest.pid())).is_ok_and(|comm| comm == "cat\n")
+    });
+    assert!(take_all(&module).is_empty(), "one call was asked for");
+    assert!(is_traced(guest.pid()));
 }
 
 #[test]

@@ -122,10 +122,14 @@ pub fn run(args: &Args) -> Done {
             Ok(code)
         }),
     };
-    done.or_else(|why| {
-        // Nobody is left to tell if stderr is closed.
-        let _ = writeln!(anstream::stderr(), "orbit guard: {why}");
-        Ok(ExitCode::from(NOT_BEGUN))
+    done.or_else(|why| match why {
+        // Whoever read the events has left.
+        Failure::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::Io(error)),
+        why => {
+            // Nobody is left to tell if stderr is closed.
+            let _ = writeln!(anstream::stderr(), "orbit guard: {why}");
+            Ok(ExitCode::from(NOT_BEGUN))
+        }
     })
 }
 

@@ -92,6 +92,8 @@ fn native(call: &ptrace::Call) -> bool {
     const MACHINE: u32 = 0xc000_003e;
     #[cfg(target_arch = "aarch64")]
     const MACHINE: u32 = 0xc000_00b7;
+    #[cfg(target_arch = "riscv64")]
+    const MACHINE: u32 = 0xc000_00f3;
     call.machine == MACHINE && call.number != libc::SYS_rt_sigreturn
 }
 
