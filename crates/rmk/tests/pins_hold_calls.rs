@@ -195,7 +195,6 @@ fn a_pin_holds_back_what_belongs_to_it_and_the_strictest_verdict_counts() {
     // Two modules on one pin: each is told, the strictest verdict holds, and its end is not the other's.
     let strict = client(&core, "strict", "P_IPC");
     assert!(intercepts(&strict, "P_IPC", guest.pid(), &writes, CallVerdict::Hold {}));
-    take_all(&channels);
     let held = event(&strict, "held", |event| event.values[0] != 0);
     event(&channels, "told too", |event| event.values[0] == held.values[0]);
     assert!(!shared.goes_on());
