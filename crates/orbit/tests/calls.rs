@@ -1,8 +1,11 @@
 //! A call sees the state of its own moment, at the same addresses, and its answer comes back.
 
+mod common;
+
 use std::ffi::{c_long, c_void};
 use std::time::Duration;
 
+use common::{Gate, begun_then_held};
 use orbit::{Area, CallOptions, Coalesce, Engine, Kind, Orbit, Outcome};
 
 /// `args` holds the address of an `i64` in an area.
@@ -12,7 +15,6 @@ unsafe extern "C" fn read_number(_: *mut c_void, args: *mut c_void) -> c_long {
 }
 
 unsafe extern "C" fn read_slowly(store: *mut c_void, args: *mut c_void) -> c_long {
-    orbit::push(orbit::Update::new().data(b"begun")).expect("push");
     std::thread::sleep(Duration::from_millis(20));
     // SAFETY: as above.
     unsafe { read_number(store, args) }
@@ -127,7 +129,10 @@ fn waiting_calls_can_be_cancelled_skipped_and_replaced() {
     let area = Area::new(4096).expect("area");
     let number = area.place(1i64).expect("room").as_ptr();
     let orbit = Orbit::new("slow", read_slowly).expect("orbit");
-    let running = orbit.call_async(&[&area], &address(number)).expect("call");
+    // However long this thread is held up meanwhile, the first call runs until the last one waits.
+    let gate = Gate::closed("calls");
+    let held = CallOptions::new().function(begun_then_held);
+    let running = orbit.call_async_with(&[], &gate.args(), &held).expect("call");
     let begun = running.pull().expect("pull").expect("an update");
     assert_eq!(begun.first_data(), Some(&b"begun"[..]));
     assert!(!running.cancel(), "it runs");
@@ -139,6 +144,7 @@ fn waiting_calls_can_be_cancelled_skipped_and_replaced() {
     let third = orbit.call_async(&[&area], &address(number)).expect("call");
     let replacing = CallOptions::new().coalesce(Coalesce::Replace);
     let fourth = orbit.call_async_with(&[&area], &address(number), &replacing).expect("call");
+    gate.open();
     assert_eq!(third.wait().expect("wait"), Outcome::Cancelled);
     assert_eq!(fourth.wait().expect("wait"), Outcome::Returned(1));
     assert_eq!(running.wait().expect("wait"), Outcome::Returned(1));

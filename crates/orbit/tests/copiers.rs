@@ -39,7 +39,19 @@ fn area(pages: usize) -> (Area, *mut u64) {
     (area, base)
 }
 
+/// What two looks in a row agree on: one that meets a child being reaped may leave a younger one out.
 fn children() -> Vec<i32> {
+    let mut last = children_seen();
+    loop {
+        let seen = children_seen();
+        if seen == last {
+            return seen;
+        }
+        last = seen;
+    }
+}
+
+fn children_seen() -> Vec<i32> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("tasks").flatten();
     let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
     tasks.flat_map(|task| of(task).split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
@@ -50,8 +62,12 @@ fn held(orbit: &Orbit, area: &Area, base: *mut u64) -> (Future, i32) {
     drop(orbit.call_async_with(&[], &[], &CallOptions::default().function(sleeps)).expect("a call"));
     let before = children();
     let future = orbit.call_async(&[area], &(base as usize).to_ne_bytes()).expect("a call");
-    let copier = children().into_iter().find(|pid| !before.contains(pid)).expect("a copier");
-    (future, copier)
+    let mut copier = None;
+    assert!(common::eventually(|| {
+        copier = children().into_iter().find(|pid| !before.contains(pid));
+        copier.is_some()
+    }));
+    (future, copier.expect("a copier"))
 }
 
 #[test]

@@ -153,17 +153,27 @@ fn main_survives_crashes_of_every_kind_at_every_step() {
     for round in 0..8 {
         well(round);
     }
-    let (mut restarts, mut before) = (Vec::new(), None);
+    let (mut restarts, mut before, mut again) = (Vec::new(), None, 0);
     for round in 0..total {
         // Every kind with every step, then again.
         let (kind, step) = ((round % HARMS.len()) as u32, (round / HARMS.len()) as u32 % STEPS);
         let order = Order { harm: kind, step, object: object as usize };
-        let options =
-            if kind == 7 { CallOptions::new().deadline(Duration::from_millis(60)) } else { CallOptions::new() };
-        let future = orbit.call_async_with(&[&area], bytes(&order), &options).expect("call");
-        let outcome = future.wait().expect("wait");
-        assert!(is_right(kind, &outcome), "{} at step {step}: {outcome:?}", HARMS[kind as usize]);
-        let pushed = future.pull().expect("pull").is_some();
+        let fail = |time: Duration| {
+            let options = if kind == 7 { CallOptions::new().deadline(time) } else { CallOptions::new() };
+            let future = orbit.call_async_with(&[&area], bytes(&order), &options).expect("call");
+            let outcome = future.wait().expect("wait");
+            assert!(is_right(kind, &outcome), "{} at step {step}: {outcome:?}", HARMS[kind as usize]);
+            future.pull().expect("pull").is_some()
+        };
+        // A loop behind the push needs the time to come so far, which a busy machine may not give it: then once more, with plenty.
+        let behind = kind == 7 && step >= 4;
+        let mut pushed = fail(Duration::from_millis(if behind { 600 } else { 60 }));
+        if behind && !pushed {
+            println!("round {round}: no push within 600 ms, once more with 10 s");
+            again += 1;
+            well(round as i64);
+            pushed = fail(Duration::from_secs(10));
+        }
         assert_eq!(
             pushed,
             step >= 4,
@@ -175,7 +185,7 @@ fn main_survives_crashes_of_every_kind_at_every_step() {
             before = Some(holdings());
         }
     }
-    assert_eq!(orbit.stats().crashes, total as u64);
+    assert_eq!(orbit.stats().crashes, total as u64 + again);
     let before = before.expect("more than 60 rounds");
     let mut after = holdings();
     assert!(

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use common::{Gate, begun_then_held};
 use orbit::{CallOptions, Kind, Orbit, Outcome, Restart};
 
 unsafe extern "C" fn sleep_ms(_: *mut c_void, args: *mut c_void) -> c_long {
@@ -26,15 +27,17 @@ fn ms(n: u64) -> [u8; 8] {
 
 #[test]
 fn a_timed_wait_ends_in_time_and_the_call_goes_on() {
-    let orbit = Orbit::new("sleeper", sleep_ms).expect("orbit");
-    let future = orbit.call_async(&[], &ms(300)).expect("call");
+    let orbit = Orbit::new("held", begun_then_held).expect("orbit");
+    let gate = Gate::closed("futures");
+    let future = orbit.call_async(&[], &gate.args()).expect("call");
     let began = Instant::now();
     let error = future.wait_timeout(Duration::from_millis(20)).expect_err("too early");
     assert_eq!(error.kind(), Kind::TimedOut);
     assert!(began.elapsed() >= Duration::from_millis(20));
     assert_eq!(future.poll(), None);
-    assert_eq!(future.wait().expect("wait"), Outcome::Returned(300));
-    assert_eq!(future.poll(), Some(Outcome::Returned(300)), "the outcome stays");
+    gate.open();
+    assert_eq!(future.wait().expect("wait"), Outcome::Returned(1));
+    assert_eq!(future.poll(), Some(Outcome::Returned(1)), "the outcome stays");
 }
 
 #[test]
@@ -110,14 +113,16 @@ fn a_future_keeps_the_last_waker_only() {
 #[test]
 fn deadlines_end_what_runs_and_skip_what_waits() {
     let orbit = Orbit::builder("sleeper").entry(sleep_ms).restart(Restart::Always).build().expect("orbit");
-    let long = orbit
-        .call_async_with(&[], &ms(60_000), &CallOptions::new().deadline(Duration::from_millis(400)))
-        .expect("call");
+    let time = Duration::from_millis(400);
+    let began = Instant::now();
+    let long = orbit.call_async_with(&[], &ms(60_000), &CallOptions::new().deadline(time)).expect("call");
     let behind =
         orbit.call_async_with(&[], &ms(0), &CallOptions::new().deadline(Duration::from_millis(50))).expect("call");
     assert_eq!(behind.wait().expect("wait"), Outcome::TimedOut);
-    assert_eq!(long.poll(), None, "the running call has time left");
+    let running = long.poll();
+    assert!(running.is_none() || began.elapsed() >= time, "the running call has time left: {running:?}");
     assert_eq!(long.wait().expect("wait"), Outcome::TimedOut);
+    assert!(began.elapsed() >= time, "after {:?}", began.elapsed());
     assert!(common::eventually(|| orbit.call(&[], &ms(1)).ok() == Some(Outcome::Returned(1))), "it is back");
     assert_eq!(orbit.stats().crashes, 1);
 }

@@ -19,12 +19,15 @@ unsafe extern "C" fn abort_on_zero(_: *mut c_void, args: *mut c_void) -> c_long 
     }
 }
 
-/// Makes the orbit fail, and waits until it takes calls again, or never will; returns how long that took.
+/// Makes the orbit fail, and waits until it takes calls again, or never will; returns how long that took, from
+/// the call that fails.
 fn fail_once(orbit: &Orbit) -> (Duration, bool) {
-    assert!(common::eventually(|| orbit
-        .call_async(&[], &[0; 8])
-        .is_ok_and(|f| f.wait().is_ok_and(|o| o.is_failure()))));
-    let since = Instant::now();
+    // Before the call: the pause may have begun long before this thread hears of the failure.
+    let mut since = Instant::now();
+    assert!(common::eventually(|| {
+        since = Instant::now();
+        orbit.call_async(&[], &[0; 8]).is_ok_and(|f| f.wait().is_ok_and(|o| o.is_failure()))
+    }));
     let mut gone = false;
     assert!(common::eventually(|| {
         gone = orbit.wait_ready(Duration::ZERO).is_err_and(|e| e.kind() == Kind::Gone);
@@ -81,8 +84,7 @@ fn waiting_calls_are_kept_or_failed_as_asked() {
         // While the first process is held up by a signal, calls pile up behind the one that will fail.
         orbit.wait_ready(Duration::from_secs(20)).expect("up");
         let pid = orbit.pid();
-        // SAFETY: the orbit's own process, which lives until it is continued.
-        unsafe { libc::kill(pid, libc::SIGSTOP) };
+        common::hold_up(pid);
         let bad = orbit.call_async(&[], &[0; 8]).expect("call");
         let behind: Vec<_> = (1..=5i64)
             .map(|n| {
@@ -91,7 +93,7 @@ fn waiting_calls_are_kept_or_failed_as_asked() {
                 orbit.call_async(&[&area], &(number as usize).to_ne_bytes()).expect("call")
             })
             .collect();
-        // SAFETY: as above.
+        // SAFETY: the orbit's own process, which lives until it is continued.
         unsafe { libc::kill(pid, libc::SIGCONT) };
         assert!(matches!(bad.wait().expect("wait"), Outcome::Crashed(_)));
         for (n, future) in (1..).zip(&behind) {

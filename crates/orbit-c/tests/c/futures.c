@@ -7,7 +7,7 @@
 static long wait_then_echo(void *store, void *args)
 {
     struct { int value, milliseconds; } *wanted = args;
-    struct timespec pause = {0, wanted->milliseconds * 1000000L};
+    struct timespec pause = {wanted->milliseconds / 1000, wanted->milliseconds % 1000 * 1000000L};
     (void)store;
     nanosleep(&pause, NULL);
     return wanted->value;
@@ -15,6 +15,9 @@ static long wait_then_echo(void *store, void *args)
 static long forever(void *store, void *args)
 {
     (void)store, (void)args;
+    struct orbit_update *begun = orbit_update_create();
+    GIVES(orbit_push(begun), 0);
+    GIVES(orbit_update_free(begun), 0);
     while (pause() != 0)
         continue;
     return 0;
@@ -69,11 +72,14 @@ int main(void)
     /* Timed waits, and cancelling. */
     struct orbit_future *busy = orbit_call_async(orbit, 0, 0, NULL, forever, NULL, 0);
     CHECK(busy);
+    /* That it runs is what the others wait for, and why it cannot be cancelled. */
+    struct orbit_update *update;
+    GIVES(pull_orbit(busy, &update), 1);
+    GIVES(orbit_update_free(update), 0);
     struct orbit_future *waiting = begin(0, 1, 0), *alike = begin(0, 1, 0), *other = begin(0, 2, 0);
     GIVES(orbit_future_wait_timeout(busy, 20000, &end), -ETIMEDOUT);
     CHECK(end.kind == ORBIT_PENDING);
     GIVES(orbit_future_poll(waiting, &end), -EINPROGRESS);
-    struct orbit_update *update;
     GIVES(orbit_try_pull(waiting, &update), -EINPROGRESS);
     GIVES(orbit_future_cancel(other), 0);
     GIVES(orbit_future_wait(other, &end), -ECANCELED);

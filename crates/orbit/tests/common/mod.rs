@@ -1,8 +1,9 @@
 //! What the campaigns share: sizes, random numbers, and a count of what a process holds.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::ffi::{c_char, c_int, c_void};
-use std::path::PathBuf;
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_long, c_void};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The short form's number, or the full form's with `ORBIT_TEST_FULL=1`, or what `ORBIT_CAMPAIGN_N` says.
@@ -92,6 +93,39 @@ pub fn groups_of(pid: u32) -> Vec<PathBuf> {
         depth += 1;
     }
     found
+}
+
+/// A file that is not there until main makes it: calls of [`begun_then_held`] with its arguments run until then.
+pub struct Gate(PathBuf);
+
+impl Gate {
+    pub fn closed(name: &str) -> Gate {
+        let gate = Gate(std::env::temp_dir().join(format!("orbit-gate-{name}-{}", std::process::id())));
+        let _ = std::fs::remove_file(&gate.0);
+        gate
+    }
+
+    pub fn args(&self) -> Vec<u8> {
+        CString::new(self.0.clone().into_os_string().into_vec()).expect("no zeros").into_bytes_with_nul()
+    }
+
+    pub fn open(&self) {
+        std::fs::write(&self.0, "").expect("a file");
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Pushes "begun", then runs until its [`Gate`] is open; gives 1, or 0 if that never is.
+pub unsafe extern "C" fn begun_then_held(_: *mut c_void, args: *mut c_void) -> c_long {
+    orbit::push(orbit::Update::new().data(b"begun")).expect("push");
+    // SAFETY: main passes a gate's arguments, a name that ends with a zero.
+    let gate = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(args.cast()) }.to_bytes()));
+    c_long::from(eventually(|| gate.exists()))
 }
 
 /// Waits until a condition holds; false if it does not within 30 s.
