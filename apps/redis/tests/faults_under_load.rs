@@ -43,13 +43,24 @@ fn clients_see_no_error() {
                     ("oom", "memory"),
                     ("leak", "leaking"),
                 ] {
-                    let crashes = count(&mut c, "orbit_crashes");
-                    let answer = text(&run(&mut c, &format!("ORBIT.FAULT {fault}")));
+                    let (mut crashes, mut answer) = (0, String::new());
+                    // A hand-over has 300 ms. If a busy machine gives it less, its end takes the fault behind it along, which never ran.
+                    for _ in 0..5 {
+                        crashes = count(&mut c, "orbit_crashes");
+                        answer = text(&run(&mut c, &format!("ORBIT.FAULT {fault}")));
+                        if !answer.contains("cancelled before it ran") {
+                            break;
+                        }
+                    }
                     assert!(answer.contains(said), "round {round}, {fault}: {answer}");
                     let until = Instant::now() + PATIENCE;
                     while count(&mut c, "orbit_crashes") == crashes {
-                        // A leak ends the orbit some calls later; the answer comes from the next process.
+                        // A leak ends the orbit some calls later; the answer comes from the next process. A hang that waited for
+                        // a new process for all its time never ran.
                         number(&run(&mut c, "ORBIT.SLOWLOG LEN"));
+                        if fault == "hang" && count(&mut c, "orbit_crashes") == crashes {
+                            run(&mut c, "ORBIT.FAULT hang");
+                        }
                         assert!(Instant::now() < until, "{fault} ended nothing");
                     }
                 }
