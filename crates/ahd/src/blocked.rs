@@ -30,6 +30,9 @@ use std::time::{Duration, Instant};
 
 /// A suspected lost wake-up must stay so for this long more.
 const STAYS: Duration = Duration::from_millis(60);
+/// Nobody may be woken for so long at a lock that is free, nor a holder be seen of one on a file: whoever was to be, or to wake, may have lost
+/// its CPU without the kernel's knowledge.
+const SETTLES: Duration = Duration::from_millis(300);
 /// A thread that has not run for so long though it does not sleep is held up.
 const HELD_UP: Duration = Duration::from_millis(300);
 /// Scans for rings take at most this part of the time.
@@ -160,7 +163,8 @@ impl Ahd {
                         | FutexKind::Semaphore
                         | FutexKind::GivenUp
                 );
-                let stands = unsaid && self.queue_stands(pid, tid, f);
+                let stood = if unsaid || f.free { self.queue_stood(pid, tid, f) } else { Duration::ZERO };
+                let stands = stood >= self.config.limit / 2;
                 let p = self.processes.get_mut(&pid)?;
                 // The first thread of a child is the copy of the one that made it, which may be who held the lock.
                 let forked = matches!(
@@ -175,7 +179,12 @@ impl Ahd {
                 {
                     return self.chain(pid, tid, &wait, (pid, pid), Sure::Guess, Told::InSection).filter(|_| late);
                 }
-                if lock && f.lost() && stays_lost(p.waits()?, tid, STAYS) {
+                let settled = !f.free || stood >= SETTLES;
+                if lock && f.lost() && !settled {
+                    let t = p.threads.get_mut(&tid)?;
+                    t.judge_soon = Some(t.still + SETTLES);
+                }
+                if lock && f.lost() && settled && stays_lost(p.waits()?, tid, STAYS) {
                     return only(f.sure.min(Sure::Likely), format!("thread {tid} {}", words(&wait)));
                 }
                 match f.kind {
@@ -235,7 +244,10 @@ impl Ahd {
                 let told = if late { Told::AtTheLimit } else { Told::Rings };
                 self.chain(pid, tid, &wait, (*o, *o), Sure::Certain, told)
             }
-            Wait::FileLock { owner: None, .. } if late => only(Sure::Likely, format!("thread {tid} {}", words(&wait))),
+            // Between two holders it has none, for a moment.
+            Wait::FileLock { owner: None, path } if late && self.stays_unknown(pid, tid, path) => {
+                only(Sure::Likely, format!("thread {tid} {}", words(&wait)))
+            }
             Wait::Pipe { .. } | Wait::Socket { .. } | Wait::Child { .. } => self.standstill(pid, tid),
             _ => None,
         }
@@ -248,13 +260,12 @@ impl Ahd {
         still.any(|t| p.dir.status(t.tid).is_some_and(|s| matches!(s.state, b'D' | b'R' | b'T' | b't')))
     }
 
-    /// Whether nobody before this thread was woken for half the limit at a lock that keeps no owner. Else it goes from hand to hand, and whoever
+    /// For how long nobody before this thread was woken at a lock that keeps no owner. If not for long, it goes from hand to hand, and whoever
     /// waits for long lacks luck or a CPU.
-    fn queue_stands(&mut self, pid: i32, tid: i32, wait: &FutexWait) -> bool {
-        let wanted = self.config.limit / 2;
-        let Some(p) = self.processes.get_mut(&pid) else { return false };
+    fn queue_stood(&mut self, pid: i32, tid: i32, wait: &FutexWait) -> Duration {
+        let Some(p) = self.processes.get_mut(&pid) else { return Duration::ZERO };
         let waiters = p.asleep_at(wait);
-        p.queues.stands(wait.call.addr, tid, &waiters, Instant::now()) >= wanted
+        p.queues.stands(wait.call.addr, tid, &waiters, Instant::now())
     }
 
     /// The other threads of this process that sleep at this lock as long as what is hopeless, and were not told.

@@ -222,6 +222,7 @@ impl Ahd {
             return;
         }
         t.told = Some((Kind::Busy, Instant::now()));
+        t.passes.begin_anew((pid, tid), &t.points);
         let began = burst.began;
         let counted = t.counted(&p.dir, progress, check, usual);
         let ms = |ns: u64| ns as f64 / 1e6;

@@ -50,6 +50,11 @@ impl Holders {
         let had = now.saturating_duration_since(seen.since);
         if seen.changed && had < still { had } else { still }
     }
+
+    /// For how long the lock was seen to have the holder it had at the last look.
+    pub(crate) fn seen(&self, lock: &Lock, now: Instant) -> Duration {
+        self.0.get(lock).map_or(Duration::ZERO, |s| now.saturating_duration_since(s.since))
+    }
 }
 
 #[cfg(test)]

@@ -40,6 +40,16 @@ struct Counting {
     seen: u64,
 }
 
+impl Counting {
+    /// Counts from now on, if the call is known and there is a breakpoint to be had.
+    fn of(tid: i32, points: &Points) -> Option<Counting> {
+        let (nr, pc) = points.events()?;
+        let kind = Kind::Breakpoint { addr: pc as usize, len: 1, access: Access::Execute };
+        let counter = Counter::open_thread(tid, kind).ok()?;
+        Some(Counting { counter, nr, pc, seen: 0 })
+    }
+}
+
 /// What a thread's waits since the last look say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
@@ -81,11 +91,9 @@ impl Passes {
             }
             None if self.rest > 0 => self.rest -= 1,
             None if ran >= BUSY => {
-                if let Some((nr, pc)) = points.events() {
+                if points.events().is_some() {
                     self.unsure = has_python(pid);
-                    let kind = Kind::Breakpoint { addr: pc as usize, len: 1, access: Access::Execute };
-                    let counter = self.unsure.then(|| Counter::open_thread(tid, kind).ok()).flatten();
-                    self.counter = counter.map(|counter| Counting { counter, nr, pc, seen: 0 });
+                    self.counter = self.unsure.then(|| Counting::of(tid, points)).flatten();
                     self.rest = match (&self.counter, self.unsure) {
                         (Some(_), _) => 0,
                         (None, true) => REST,
@@ -96,6 +104,15 @@ impl Passes {
             None => {}
         }
         if self.unsure { Waits::Unsure } else { Waits::Back }
+    }
+
+    /// It is told to spin: what it came out of before says nothing of whether it gets back. Another thread may not have asked for the interpreter's
+    /// lock so far, and do so from now on.
+    pub(crate) fn begin_anew(&mut self, (pid, tid): (i32, i32), points: &Points) {
+        match &mut self.counter {
+            Some(c) => c.seen = c.counter.read(),
+            none => *none = has_python(pid).then(|| Counting::of(tid, points)).flatten(),
+        }
     }
 
     /// It is no suspect any more.

@@ -65,6 +65,8 @@ pub(crate) struct Thread {
     pub(crate) ease: u64,
     /// When its wait is judged next.
     pub(crate) judge: Duration,
+    /// When it is judged again in place of the usual time: its wait looks like a hang, and might for a moment only.
+    pub(crate) judge_soon: Option<Duration>,
     /// It was told to hang.
     pub(crate) told: Option<(Kind, Instant)>,
     /// It was told as a member of a ring.
@@ -109,6 +111,7 @@ impl Thread {
             waits: None,
             ease: 1,
             judge: Duration::ZERO,
+            judge_soon: None,
             told: None,
             in_ring: false,
             involved: None,

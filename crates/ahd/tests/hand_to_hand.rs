@@ -6,7 +6,7 @@ use orbit_ahd::{Config, Kind};
 use std::process::Command;
 use std::time::Duration;
 
-// Twelve workers hold the lock for 0.4 s each, asleep. "keep": after four seconds one of them keeps it. "flock", "priority": another kind of lock.
+// Twelve workers hold the lock for 0.4 s each, asleep. "keep": after four seconds one of them keeps it. "flock", "file" (of an open file), "priority": another kind of lock.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -36,7 +36,8 @@ static void *works(void *x) {
 
 int main(int argc, char **argv) {
     keep = !strcmp(argv[1], "keep");
-    if (!strcmp(argv[1], "flock")) {
+    if (!strcmp(argv[1], "flock") || !strcmp(argv[1], "file")) {
+        struct flock take = {.l_type = F_WRLCK}, give = {.l_type = F_UNLCK};
         for (int i = 0; i < WORKERS - 1; i++)
             if (fork() == 0) {
                 prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -44,9 +45,15 @@ int main(int argc, char **argv) {
             }
         int file = open(argv[2], O_RDWR | O_CREAT | O_CLOEXEC, 0600);
         for (;;) {
-            flock(file, LOCK_EX);
+            if (argv[1][1] == 'l')
+                flock(file, LOCK_EX);
+            else
+                fcntl(file, F_OFD_SETLKW, &take);
             usleep(400000);
-            flock(file, LOCK_UN);
+            if (argv[1][1] == 'l')
+                flock(file, LOCK_UN);
+            else
+                fcntl(file, F_OFD_SETLK, &give);
             usleep(20000);
         }
     }
@@ -68,7 +75,7 @@ fn config() -> Config {
 
 #[test]
 fn each_of_many_waits_long_and_gets_it() {
-    for way in ["mutex", "priority", "flock"] {
+    for way in ["mutex", "priority", "flock", "file"] {
         let dir = Dir::new("hand-to-hand");
         let Some(path) = dir.build("hands", SOURCE) else { return };
         let program = Program::start(Command::new(path).arg(way).arg(dir.0.join("lock")));

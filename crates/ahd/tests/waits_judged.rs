@@ -63,7 +63,7 @@ fn a_latch_that_looks_like_a_lock() {
 
 #[test]
 fn a_lock_that_many_get_in_turns() {
-    for word in ["held", "free"] {
+    for word in ["held", "free", "stutters"] {
         quiet("judged-queue", "queue", word, Duration::from_secs(2), Duration::from_secs(6));
     }
 }
@@ -152,13 +152,14 @@ fn the_only_thread_of_a_process_whose_memory_another_one_shares() {
 }
 
 #[test]
-fn a_lock_of_a_descriptor() {
-    let Some((_dir, _program, mut watcher)) = start("judged-ofd", "of-descriptor", "DIR/lock", Duration::from_secs(2))
-    else {
+fn a_lock_that_nobody_has() {
+    let limit = Duration::from_secs(2);
+    let Some((_dir, _program, mut watcher)) = start("judged-sent-lock", "lock-on-its-way", "DIR/lock", limit) else {
         return;
     };
     let hang = watcher.hang();
     assert_eq!((hang.kind, hang.sure), (Kind::Blocked, Sure::Likely), "{hang:#?}");
+    assert!(hang.why.ends_with("lock"), "nobody is said to hold it: {}", hang.why);
     assert!(
         hang.progress >= 2_000_000_000 && hang.check_value == 2_000_000_000,
         "what is told is the limit: {hang:#?}"
@@ -167,14 +168,15 @@ fn a_lock_of_a_descriptor() {
 
 #[test]
 fn two_descriptors_of_one_thread() {
-    let Some((_dir, program, mut watcher)) = start("judged-two", "locks-twice", "DIR/lock", Duration::from_secs(600))
-    else {
-        return;
-    };
-    let hang = watcher.hang();
-    assert_eq!((hang.tid, hang.cycle.len(), hang.sure), (program.pid(), 1, Sure::Certain), "{hang:#?}");
-    let itself = format!("thread {} waits for itself: ", program.pid());
-    assert!(hang.why.starts_with(&itself), "{}", hang.why);
+    for way in ["locks-twice", "of-descriptor"] {
+        let Some((_dir, program, mut watcher)) = start("judged-two", way, "DIR/lock", Duration::from_secs(600)) else {
+            return;
+        };
+        let hang = watcher.hang();
+        assert_eq!((hang.tid, hang.cycle.len(), hang.sure), (program.pid(), 1, Sure::Certain), "{hang:#?}");
+        let itself = format!("thread {} waits for itself: ", program.pid());
+        assert!(hang.why.starts_with(&itself), "{}", hang.why);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Owns: the way along the holders, and when one is excused. Promises: a ring is found whatever it goes through; a chain is as sure as its least sure
 //! wait. Refuses: to tell of a last holder that the machine, a tracer or a stop holds up, or that has not had its share of CPU, and of locks that go from hand to hand.
 
-use super::Verdict;
+use super::{SETTLES, Verdict};
 use crate::Ahd;
 use crate::describe::words;
 use crate::holders::Lock;
@@ -17,6 +17,8 @@ use std::time::Instant;
 
 /// Threads followed from a waiter to the last holder.
 const MAX_CHAIN: usize = 64;
+/// In the place of a holder that is not to be seen.
+const UNKNOWN: (i32, i32) = (0, 0);
 
 /// Which chains of holders are told.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -141,13 +143,28 @@ impl Ahd {
                 | FutexKind::RwLock { writer: Owner::Thread { pid, tid } } => (Lock::Word(f.call.addr), (pid, tid)),
                 _ => return false,
             },
-            Wait::FileLock { owner: Some(owner), path } => (Lock::File(path.clone()), (*owner, *owner)),
+            Wait::FileLock { owner, path } => (Lock::File(path.clone()), owner.map_or(UNKNOWN, |o| (o, o))),
             _ => return false,
         };
         let limit = self.config.limit;
         let Some(p) = self.processes.get_mut(&pid) else { return false };
         let Some(still) = p.threads.get(&tid).map(|t| t.still) else { return false };
         p.holders.held(lock, holder, still, Instant::now()) < still.min(limit)
+    }
+
+    /// Whether it was not to be seen either, in looks so far before this one, who holds the lock that a thread waits for.
+    pub(super) fn stays_unknown(&mut self, pid: i32, tid: i32, path: &str) -> bool {
+        let (lock, now) = (Lock::File(path.to_owned()), Instant::now());
+        let Some((p, limit)) = self.processes.get_mut(&pid).map(|p| (p, self.config.limit)) else { return false };
+        let Some(t) = p.threads.get_mut(&tid) else { return false };
+        if p.holders.held(lock.clone(), UNKNOWN, t.still, now) < t.still.min(limit) {
+            return false;
+        }
+        let settled = p.holders.seen(&lock, now) >= SETTLES;
+        if !settled {
+            t.judge_soon = Some(t.still + SETTLES);
+        }
+        settled
     }
 
     /// Whether this thread has a main loop and waits where it hardly ever does: it is held up, whatever the lock is usually held for.

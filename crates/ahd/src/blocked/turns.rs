@@ -78,7 +78,7 @@ impl Ahd {
             vain += cpu_time().saturating_sub(cpu);
             let limit = self.config.limit;
             if let Some(t) = self.thread_mut(pid, tid) {
-                t.judge = again(still, limit);
+                t.judge = t.judge_soon.take().unwrap_or(again(still, limit));
             }
         }
         self.tell_all(cases, hand);

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -253,6 +254,21 @@ static int locked(const char *path) {
     return fd;
 }
 
+// Sends a descriptor to nobody, and closes it.
+static void sent_away(int fd) {
+    int sockets[2];
+    char byte = 0, room[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec one = {&byte, 1};
+    struct msghdr m = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    if (socketpair(AF_UNIX, SOCK_DGRAM, 0, sockets) != 0) exit(3);
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &fd, sizeof(int));
+    if (sendmsg(sockets[0], &m, 0) != 1 || close(fd) != 0) exit(3);
+}
+
 // Holds a lock on a file while a child of its computes; another child waits for the lock.
 static void locked_while_it_works(const char *path) {
     locked(path);
@@ -370,6 +386,7 @@ static void takes_from_child(double seconds, int shared) {
 }
 
 static pthread_mutex_t *crossed;
+static atomic_int *arrived;
 
 // One of two, threads or processes, that hold a lock each and want the other's. The second one gives up after some 1000 s.
 KEEP void *in_a_timed_ring(void *a) {
@@ -378,7 +395,10 @@ KEEP void *in_a_timed_ring(void *a) {
     clock_gettime(CLOCK_REALTIME, &t);
     t.tv_sec += 1000;
     pthread_mutex_lock(&crossed[mine]);
-    poll(NULL, 0, 300);
+    // Both have one before either wants the other's.
+    atomic_fetch_add(arrived, 1);
+    while (atomic_load(arrived) < 2) poll(NULL, 0, 1);
+    poll(NULL, 0, 100);
     if (mine == 0) pthread_mutex_lock(&crossed[1]);
     else pthread_mutex_timedlock(&crossed[0], &t);
     for (;;) pause();
@@ -389,6 +409,7 @@ static void crosses(int processes) {
     pthread_t t;
     crossed = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (crossed == MAP_FAILED) exit(3);
+    arrived = (atomic_int *)(crossed + 2);
     pthread_mutexattr_init(&at);
     if (processes) pthread_mutexattr_setpshared(&at, PTHREAD_PROCESS_SHARED);
     for (int i = 0; i < 2; i++) pthread_mutex_init(&crossed[i], &at);
@@ -445,7 +466,7 @@ int main(int argc, char **argv) {
         still_here();
     } else if (!strcmp(way, "private")) {
         // As after a change of credentials: its memory is nobody's business now.
-        event_loop(0.5, 0.3);
+        event_loop(2.5, 0.3);
         if (getuid() == 0 && setresuid(65534, 65534, 65534) != 0) return 3;
         prctl(PR_SET_DUMPABLE, 0);
         event_loop(1e9, 0.3);
@@ -495,6 +516,10 @@ int main(int argc, char **argv) {
         pthread_t t;
         pthread_create(&t, NULL, upgrades_here, NULL);
         event_loop(1e9, 0.3);
+    } else if (!strcmp(way, "lock-on-its-way")) {
+        // Nobody has the file open any more in the way that has the lock: it is in a socket.
+        sent_away(locked(argv[2]));
+        locked(argv[2]);
     } else if (!strcmp(way, "of-descriptor")) {
         // Locks of two descriptors of one process are in each other's way too.
         struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -512,13 +537,15 @@ int main(int argc, char **argv) {
         pthread_attr_init(&small);
         pthread_attr_setstacksize(&small, 64 << 10);
         pthread_t t;
-        for (int i = 0; i < 1500; i++)
+        int stutters = !strcmp(argv[2], "stutters");
+        for (int i = 0; i < (stutters ? 300 : 1500); i++)
             if (pthread_create(&t, &small, takes_lock, NULL)) return 4;
         poll(NULL, 0, 300);
-        word = !strcmp(argv[2], "free") ? 0 : 2;
-        for (;;) {
+        word = !strcmp(argv[2], "held") ? 2 : 0;
+        for (int i = 0;; i++) {
             syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-            poll(NULL, 0, 10);
+            // As if whoever wakes them had lost its CPU.
+            poll(NULL, 0, stutters && i % 5 == 0 ? 200 : 10);
         }
     } else if (!strcmp(way, "queue-and-ticks")) {
         // A lock that nobody gives back: one waits for it, and so does main, which signals wake now and then.

@@ -101,8 +101,12 @@ pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call, ends: &mut Ends) ->
         | libc::SYS_sendfile
         | libc::SYS_connect => Direction::Write,
         libc::SYS_flock | libc::SYS_fcntl => {
-            let path = link(pid, tid, call.args[0] as i32)?;
-            return Some(Wait::FileLock { owner: lock_owner(pid, tid, call.args[0] as i32, &path), path });
+            let fd = call.args[0] as i32;
+            let path = link(pid, tid, fd)?;
+            // The kernel keeps no process' name for a lock that is an open file's.
+            let of_file = call.nr == libc::SYS_fcntl && call.args[1] as i32 == libc::F_OFD_SETLKW;
+            let waiter = if of_file { OPEN_FILE } else { pid };
+            return Some(Wait::FileLock { owner: lock_owner(pid, tid, fd, waiter, &path), path });
         }
         _ => return None,
     };
@@ -181,17 +185,19 @@ fn descriptors(pid: i32) -> impl Iterator<Item = fs::DirEntry> {
 
 /// A process that holds the lock in the way of a thread that waits for one on a file.
 ///
-/// The kernel gives a lock of `flock` back once nobody has the file open that way any more: it may outlast the process that took
-/// it (as `flock 9` in a shell's script does), and another process may have that one's number by now. So the one that took it
-/// must be seen to have it still; else it is whoever has it, and where several do, the one the others inherited it from.
-fn lock_owner(pid: i32, tid: i32, fd: i32, path: &str) -> Option<i32> {
+/// The kernel gives a lock of `flock`, or of an open file (`F_OFD_SETLK`), back once nobody has the file open that way any more: it may outlast the
+/// process that took it (as `flock 9` in a shell's script does), and another process may have that one's number by now; of an open file's it
+/// is not said who took it. So the one that took it must be seen to have it still; else it is whoever has it, and where several do, the one the others
+/// inherited it from. `waiter`: as whom the kernel knows the one that waits.
+fn lock_owner(pid: i32, tid: i32, fd: i32, waiter: i32, path: &str) -> Option<i32> {
     let text = procfs::text("/proc/locks", 16 << 20).ok()?;
     let ino = known(&format!("/proc/{pid}/task/{tid}/fd/{fd}"))?.stx_ino;
-    let lock = lock_in(&text, pid, ino)?;
-    if lock.taker <= 0 {
+    let lock = lock_in(&text, waiter, ino)?;
+    let inherited = matches!(lock.line[0], "FLOCK" | "OFDLCK");
+    if !inherited && lock.taker <= 0 {
         return None;
     }
-    if lock.line[0] != "FLOCK" || lock.held_by(lock.taker).unwrap_or(true) {
+    if !inherited || lock.taker > 0 && lock.held_by(lock.taker).unwrap_or(true) {
         return Some(lock.taker);
     }
     let mut all = holders(path, None);
@@ -200,9 +206,12 @@ fn lock_owner(pid: i32, tid: i32, fd: i32, path: &str) -> Option<i32> {
     first.next().filter(|_| first.next().is_none()).copied()
 }
 
+/// The process of a lock that belongs to an open file.
+const OPEN_FILE: i32 = -1;
+
 /// A lock on a file.
 struct Lock<'a> {
-    /// The process that took it; of a lock that belongs to an open file, -1.
+    /// The process that took it, or [`OPEN_FILE`].
     taker: i32,
     /// Its line from the kind on, in words.
     line: Vec<&'a str>,
@@ -225,9 +234,11 @@ impl Lock<'_> {
     }
 }
 
-/// The lock that one waits for: in the text of `/proc/locks` waiters follow it, with its number and an arrow.
+/// The lock that one waits for: in the text of `/proc/locks` waiters follow it, with its number and an arrow. Of those that wait for a lock of an open file
+/// it is not said who they are: where they wait for several of one file, it may be any.
 fn lock_in(locks: &str, waiter: i32, ino: u64) -> Option<Lock<'_>> {
     let mut held: Option<(&str, Lock)> = None;
+    let mut found: Option<(&str, Lock)> = None;
     for l in locks.lines() {
         let mut f: Vec<&str> = l.split_whitespace().collect();
         let blocked = f.get(1) == Some(&"->");
@@ -240,10 +251,18 @@ fn lock_in(locks: &str, waiter: i32, ino: u64) -> Option<Lock<'_>> {
         if !blocked {
             held = Some((id, Lock { taker: pid, line: f.split_off(1) }));
         } else if pid == waiter && file.rsplit(':').next().and_then(|i| i.parse().ok()) == Some(ino) {
-            return held.filter(|h| h.0 == id).map(|h| h.1);
+            if found.as_ref().is_some_and(|f| f.0 != id) {
+                return None;
+            }
+            if let Some(lock) = held.take_if(|h| h.0 == id) {
+                found = Some(lock);
+            }
+            if waiter != OPEN_FILE {
+                break;
+            }
         }
     }
-    None
+    found.map(|f| f.1)
 }
 
 /// The parent of a process.
@@ -300,19 +319,28 @@ pub(super) fn watched(pid: i32, tid: i32, fd: i32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Lock, lock_in};
+    use super::{Lock, OPEN_FILE, lock_in};
 
     #[test]
     fn holder_is_the_lock_above_the_waiter() {
         let text = "1: FLOCK  ADVISORY  WRITE 10 08:01:77 0 EOF\n\
                     1: -> FLOCK  ADVISORY  WRITE 11 08:01:77 0 EOF\n\
-                    2: POSIX  ADVISORY  WRITE -1 08:01:78 0 EOF\n\
+                    2: OFDLCK  ADVISORY  WRITE -1 08:01:78 0 EOF\n\
                     2: -> POSIX  ADVISORY  WRITE 12 08:01:78 0 EOF\n\
+                    3: OFDLCK  ADVISORY  WRITE -1 08:01:79 0 9\n\
+                    3: -> OFDLCK  ADVISORY  WRITE -1 08:01:79 0 9\n\
+                    3: -> OFDLCK  ADVISORY  WRITE -1 08:01:79 0 EOF\n\
+                    4: OFDLCK  ADVISORY  WRITE -1 08:01:80 0 9\n\
+                    4: -> OFDLCK  ADVISORY  WRITE -1 08:01:80 0 9\n\
+                    5: POSIX  ADVISORY  WRITE 12 08:01:80 10 19\n\
+                    5: -> OFDLCK  ADVISORY  WRITE -1 08:01:80 10 19\n\
                     rubbish\n";
         let taker = |waiter, ino| lock_in(text, waiter, ino).map(|l| l.taker);
         assert_eq!(taker(11, 77), Some(10));
-        assert_eq!(taker(12, 78), Some(-1), "an open-file lock has no process");
+        assert_eq!(taker(12, 78), Some(OPEN_FILE), "an open-file lock has no process");
         assert_eq!(taker(13, 77), None);
+        assert_eq!(taker(OPEN_FILE, 79), Some(OPEN_FILE), "whoever waits, it is for this one");
+        assert_eq!(taker(OPEN_FILE, 80), None, "it may wait for either");
     }
 
     #[test]
