@@ -24,7 +24,8 @@ fn root() -> bool {
 fn watch(program: &mut Command) -> Watcher {
     let p = Program::start(program);
     let mut w = Watcher::of(p.pid(), Config::default());
-    w.run(Duration::from_secs(2));
+    // It changes after 2.5 s: its habits are known by then, if it has had its CPU.
+    w.run(Duration::from_secs(4));
     p.signal(libc::SIGUSR1);
     w.hang();
     w

@@ -3,16 +3,21 @@
 mod common;
 use common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Event, Named};
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 #[test]
 fn told_of_each_process_once() {
     let dir = Dir::new("patched");
     let Some(program) = dir.build("patched", include_str!("c/patched.c")) else { return };
-    let programs = [(); 2].map(|()| Program::start(&mut Command::new(&program)));
-    // Both have changed it by then.
-    std::thread::sleep(Duration::from_millis(200));
+    let programs = [(); 2].map(|()| {
+        let mut child =
+            Command::new(&program).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the program");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("that it was changed");
+        Program(child)
+    });
     let section = Named { name: "requests".into(), function: "request".parse().expect("a function") };
     let mut watcher = Watcher::of(programs[0].pid(), Config { sections: vec![section], ..Config::default() });
     watcher.ahd.add(programs[1].pid()).expect("the program");

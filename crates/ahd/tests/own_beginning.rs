@@ -8,10 +8,11 @@ use std::process::Command;
 
 const THREADS: usize = 7;
 
-/// Threads with a job each millisecond, and one longer job that makes them suspects; one after the other spins for a while, and ends.
+/// Threads with a job each millisecond, and one longer job that makes them suspects; one after the other spins until a signal says that it was told, and ends.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
@@ -24,6 +25,10 @@ static double now(void) {
     return t.tv_sec + t.tv_nsec / 1e9;
 }
 static double begin;
+static __thread volatile sig_atomic_t told;
+static void is_told(int signal) {
+    told = signal;
+}
 static void *loop(void *nth) {
     struct itimerspec each = {{0, 1000000}, {0, 1000000}};
     struct epoll_event event = {.events = EPOLLIN};
@@ -44,11 +49,13 @@ static void *loop(void *nth) {
         }
         while (now() < until) { }
     }
-    while (now() < hang + 0.9) { }
+    while (!told) { }
     return 0;
 }
 int main(void) {
     pthread_t threads[THREADS];
+    struct sigaction act = {.sa_handler = is_told};
+    sigaction(SIGUSR1, &act, 0);
     begin = now();
     for (intptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, loop, (void *)i);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
@@ -66,7 +73,11 @@ fn a_hang_does_not_raise_its_own_check_value() {
     let config = Config::default();
     let floor = config.floor.as_nanos() as u64;
     let mut watcher = Watcher::of(program.pid(), config);
-    watcher.until("a hang of each thread", |all| all.iter().filter(|e| matches!(e, Event::Hang(_))).count() >= THREADS);
+    for told in 0..THREADS {
+        watcher.until("a hang of each thread", |all| all.iter().filter(|e| matches!(e, Event::Hang(_))).count() > told);
+        // SAFETY: plain call with numbers, for a thread of the child started above, which handles the signal.
+        unsafe { libc::syscall(libc::SYS_tgkill, program.pid(), watcher.hangs()[told].tid, libc::SIGUSR1) };
+    }
     let mut checks: Vec<u64> = watcher.hangs().iter().filter(|h| h.kind == Kind::Busy).map(|h| h.check_value).collect();
     checks.sort_unstable();
     // The look may come right at the beginning of one; of the most it does not.

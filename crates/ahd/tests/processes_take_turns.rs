@@ -13,9 +13,11 @@ const SOURCE: &str = r#"
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 static const char *path;
@@ -55,6 +57,7 @@ int main(int argc, char **argv) {
         pthread_t t;
         if (fork() != 0)
             continue;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (!strcmp(argv[1], "semaphore"))
             takes_turns();
         pthread_create(&t, NULL, listens, NULL);

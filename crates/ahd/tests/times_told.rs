@@ -40,7 +40,11 @@ fn a_ring_that_was_there_before() {
     let dir = Dir::new("times-old");
     let Some(fares) = dir.program() else { return };
     let program = Program::start(Command::new(fares).args(["behind", "0", "ring"]));
-    std::thread::sleep(Duration::from_millis(500));
+    // Its handler is there before its threads are.
+    let threads = || std::fs::read_dir(format!("/proc/{}/task", program.pid())).map_or(0, Iterator::count);
+    while threads() < 3 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     program.signal(libc::SIGUSR1);
     std::thread::sleep(Duration::from_secs(1));
     let joined = Instant::now();

@@ -172,9 +172,12 @@ fn hang(way: &str) {
 
 #[test]
 fn who_could_end_it() {
-    std::thread::scope(|s| {
-        for way in WAYS {
-            s.spawn(move || hang(way));
-        }
-    });
+    // Few at a time: each watcher reads the program's debug information, and stops threads that must have a CPU to stop.
+    for some in WAYS.chunks(2) {
+        std::thread::scope(|s| {
+            for way in some {
+                s.spawn(move || hang(way));
+            }
+        });
+    }
 }

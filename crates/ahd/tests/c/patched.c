@@ -19,6 +19,8 @@ int main(void) {
         return 1;
     // Another no-op of three bytes, in two instructions.
     memcpy(code + 1, "\x66\x90\x90", 3);
+    puts("changed");
+    fflush(stdout);
     for (;;) {
         request();
         usleep(1000);
