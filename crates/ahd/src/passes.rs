@@ -90,16 +90,14 @@ impl Passes {
                 return Waits::Back;
             }
             None if self.rest > 0 => self.rest -= 1,
-            None if ran >= BUSY => {
-                if points.events().is_some() {
-                    self.unsure = has_python(pid);
-                    self.counter = self.unsure.then(|| Counting::of(tid, points)).flatten();
-                    self.rest = match (&self.counter, self.unsure) {
-                        (Some(_), _) => 0,
-                        (None, true) => REST,
-                        (None, false) => NATIVE,
-                    };
-                }
+            None if ran >= BUSY && points.events().is_some() => {
+                self.unsure = has_python(pid);
+                self.counter = self.unsure.then(|| Counting::of(tid, points)).flatten();
+                self.rest = match (&self.counter, self.unsure) {
+                    (Some(_), _) => 0,
+                    (None, true) => REST,
+                    (None, false) => NATIVE,
+                };
             }
             None => {}
         }
