@@ -62,7 +62,9 @@ pub struct Heard {
 impl Heard {
     /// Begins a time in which no CPU is hung: alarms of each CPU until now.
     fn quiet(&self) -> [usize; 2] {
-        [0, 1].map(|cpu| self.lives.longest_ms(cpu));
+        for cpu in [0, 1] {
+            self.lives.longest_ms(cpu);
+        }
         sleep_ms(SETTLE_MS);
         [0, 1].map(|cpu| self.of[cpu].alarms.load(Relaxed))
     }
