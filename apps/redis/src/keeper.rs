@@ -95,6 +95,8 @@ impl Keeper {
                     .deadline(options.deadline)
                     .pending(Pending::Keep)
                     .when_full(WhenFull::Fail)
+                    // A whole ring may be new while a hand-over of half of it is under way.
+                    .log((2 * capacity).clamp(1 << 20, 1 << 30))
                     .restart(Restart::OnFailure {
                         first_pause: Duration::from_millis(1),
                         longest_pause: Duration::from_secs(1),
