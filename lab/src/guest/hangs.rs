@@ -7,7 +7,7 @@
 use super::{
     Failed, line,
     lives::Lives,
-    machine::{KINDS, hang, let_go, now_ns, pin, sleep_ms, state},
+    machine::{KINDS, hang, let_go, now_ns, pin, run_on, sleep_ms, state},
 };
 use orbit_shd::{Event, How, Options, Shd};
 use serde_json::{Value, json};
@@ -212,6 +212,8 @@ fn report(kind: &str, cpu: usize, run: &Run, void: bool) {
 
 /// Busy threads of several sorts, more than there are CPUs, until told to stop: computing, system calls, files, forks.
 fn load(seconds: u64) {
+    // What hung a CPU last stayed on the other one, and so would all that is made here.
+    run_on(&[0, 1]);
     let stop = Arc::new(AtomicBool::new(false));
     let mut threads = Vec::new();
     for sort in 0..6 {

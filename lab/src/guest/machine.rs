@@ -17,10 +17,15 @@ pub fn now_ns() -> u64 {
 
 /// Pins the calling thread.
 pub fn pin(cpu: usize) {
+    run_on(&[cpu]);
+}
+
+/// Lets the calling thread run on these CPUs only.
+pub fn run_on(cpus: &[usize]) {
     // SAFETY: all zeros is an empty set; the call reads it and affects the calling thread only.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
+        cpus.iter().for_each(|&cpu| libc::CPU_SET(cpu, &mut set));
         libc::sched_setaffinity(0, size_of_val(&set), &set);
     }
 }
