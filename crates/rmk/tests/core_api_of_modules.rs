@@ -69,7 +69,8 @@ fn pins_commands_and_subscriptions() {
         return;
     }
     let settings = std::process::id().to_string().into_bytes();
-    let module = core.install::<Changes>(ModuleOptions { settings, ..ModuleOptions::default() }).expect("a module");
+    let options = ModuleOptions { settings, deadline: LIMIT, ..ModuleOptions::default() };
+    let module = core.install::<Changes>(options).expect("a module");
     let (start, mut said) = (Instant::now(), Vec::new());
     while said.len() < 2 {
         assert!(start.elapsed() < LIMIT, "{said:?}, {:?}", module.status());

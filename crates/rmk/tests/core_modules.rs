@@ -80,7 +80,8 @@ fn wait_for(module: &orbit_rmk::Installed, what: &str, wanted: impl Fn(&Report) 
 
 fn goes_wrong(how: &str, said: &[&str]) {
     let core = Core::new().expect("a core");
-    let well = core.install::<Well>(ModuleOptions::default()).expect("well");
+    let options = ModuleOptions { deadline: LIMIT, ..ModuleOptions::default() };
+    let well = core.install::<Well>(options).expect("well");
     let options = ModuleOptions {
         settings: how.as_bytes().to_vec(),
         deadline: Duration::from_secs(3),

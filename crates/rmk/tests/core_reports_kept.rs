@@ -36,20 +36,16 @@ impl Module for Talks {
     }
 }
 
-fn installed(core: &Core, settings: &str) -> orbit_rmk::Installed {
-    let options = ModuleOptions {
-        settings: settings.into(),
-        deadline: Duration::from_secs(2),
-        give_up: 1,
-        ..ModuleOptions::default()
-    };
+fn installed(core: &Core, settings: &str, deadline: Duration) -> orbit_rmk::Installed {
+    let options = ModuleOptions { settings: settings.into(), deadline, give_up: 1, ..ModuleOptions::default() };
     core.install::<Talks>(options).expect("the module")
 }
 
 #[test]
 fn what_was_handed_over_is_not_lost_by_a_deadline() {
     let core = Core::new().expect("a core");
-    let module = installed(&core, "3 fails");
+    // Long enough to hand its reports over on a busy machine.
+    let module = installed(&core, "3 fails", Duration::from_secs(5));
     let mut all = Vec::new();
     let start = Instant::now();
     while !all.contains(&Report::GaveUp) {
@@ -66,7 +62,7 @@ fn dropped_reports_are_counted_where_they_were() {
     const MADE: u64 = 3000;
     const KEPT: u64 = 1024;
     let core = Core::new().expect("a core");
-    let module = installed(&core, &format!("{MADE} lives"));
+    let module = installed(&core, &format!("{MADE} lives"), LIMIT);
     common::until("all to be made", || module.status().unread == MADE - KEPT);
     assert_eq!(module.report(Duration::ZERO), Some(Report::Dropped(MADE - KEPT)));
     for n in MADE - KEPT..MADE {

@@ -67,10 +67,13 @@ fn threads_regions_sockets_and_channels_are_seen() {
         }
         other => panic!("{other:?}"),
     }
-    match ask("P_SCHL", Command::ThreadTimes { pid }) {
+    module.use_pin("P_SCHL").expect("the pin");
+    // It has its mapping a little before it sleeps.
+    until("it to sleep", || match module.issue_cmd("P_SCHL", &Command::ThreadTimes { pid }).expect("an answer") {
         Reply::Threads { threads } => {
-            assert!(threads.len() == 1 && threads[0].tid == pid && threads[0].state == b'S', "{threads:?}");
+            assert!(threads.len() == 1 && threads[0].tid == pid, "{threads:?}");
+            threads[0].state == b'S'
         }
         other => panic!("{other:?}"),
-    }
+    });
 }
