@@ -55,7 +55,21 @@ fn the_program_is_no_slower_than_that() {
         println!("SKIP: needs {why}");
         return;
     }
-    let Some(mut duty) = duty(Some(BOUND)) else { return };
+    // Other load only adds to a difference that is there: the least of three is nearest to it.
+    let mut least = f64::MAX;
+    for _ in 0..3 {
+        let Some(more) = more_time() else { return };
+        least = least.min(more);
+        if least < BOUND + NOISE {
+            return;
+        }
+    }
+    panic!("{:.1} % more CPU time", least * 100.0);
+}
+
+/// By what part more CPU time a program takes that is probed than one that is not.
+fn more_time() -> Option<f64> {
+    let mut duty = duty(Some(BOUND))?;
     let (mut probed, mut plain) = (Program::start("probed", "counted.c"), Program::start("plain", "counted.c"));
     let id = duty.watch(probed.target());
     let (mut with, mut without) = (0, 0);
@@ -71,7 +85,7 @@ fn the_program_is_no_slower_than_that() {
     });
     let more = with as f64 / without as f64 - 1.0;
     println!("{:.2} % more CPU time, of {:.1} s", more * 100.0, without as f64 / 1e9);
-    assert!(more < BOUND + NOISE, "{:.1} % more CPU time", more * 100.0);
+    Some(more)
 }
 
 /// CPU time of a process' first thread, ns.

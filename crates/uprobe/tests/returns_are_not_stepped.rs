@@ -132,10 +132,11 @@ fn crowded(name: &str, how: u32) {
     assert_eq!(tell_callers(&mut duty, id, &program, 1), 1, "nobody else comes by behind the call");
     let (mut entries, mut cpu) = (0, 0);
     until("it is never probed for long", || {
-        program.run(how, 1);
-        // More than that takes, ns: what closes a window is that many come by, not that nothing is left to pay with.
-        cpu += 20_000_000;
+        // Of it the bound would pay for a hit at each turn of the loop, ns: what closes a window is that many come by, not that nothing is left to
+        // pay with.
+        cpu += 200_000_000_000;
         duty.used(id, cpu);
+        program.run(how, 1);
         let tally = duty.tally(id).expect("an account");
         entries = duty.record(id, program.pid()).map_or(0, |r| r.entries);
         tally.windows >= 2 && entries >= 20
@@ -144,5 +145,6 @@ fn crowded(name: &str, how: u32) {
     assert_eq!((record.sp, record.exits.iter().sum::<u64>()), (0, entries), "{record:?}");
     let tally = duty.tally(id).expect("an account");
     println!("{:?}", tally.hits);
-    assert!(tally.hits.all() < 100_000, "{:?}", tally.hits);
+    // Half of what comes by in one run, of ten or more: what lets go may be held up for some time.
+    assert!(tally.hits.all() < 1_500_000, "{:?}", tally.hits);
 }
