@@ -3,6 +3,7 @@
 
 mod common;
 use common::{Dir, Running, until};
+use orbit_inspect::Error;
 use orbit_inspect::stacks::{End, How, Unwinder};
 use std::time::Duration;
 
@@ -51,17 +52,19 @@ fn threads_that_end_meanwhile() {
     let program = dir.build("deep.c", &["-O2"]);
     let p = Running::program(&program, &["4", "churn"]);
     let mut u = Unwinder::new(p.pid()).unwrap();
-    let mut gone = 0;
+    let (mut gone, mut held_up) = (0, 0);
     for _ in 0..200 {
         for s in u.capture(&[]) {
             match s.error {
-                Some(orbit_inspect::Error::Gone { .. }) => gone += 1,
+                Some(Error::Gone { .. }) => gone += 1,
+                // One that has no CPU for so long, on a busy machine.
+                Some(Error::NotStopped { .. } | Error::InKernel { .. } | Error::Restless { .. }) => held_up += 1,
                 Some(e) if s.frames.is_empty() => panic!("{e}"),
                 _ => {}
             }
         }
     }
-    println!("{gone} threads ended before they could be stopped");
+    println!("{gone} threads ended before they could be stopped, {held_up} could not be stopped in time");
     // It goes on as before, no thread is left stopped.
     let mut w = orbit_inspect::waits::Watched::new(p.pid()).unwrap();
     let used = |w: &mut orbit_inspect::waits::Watched| w.scan().iter().map(|t| t.switches).sum::<u64>();

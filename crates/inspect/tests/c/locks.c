@@ -47,9 +47,11 @@ static void *ring(void *a)
     pause();
     return NULL;
 }
+static _Atomic int waiter;
 static void *self(void *a)
 {
     (void)a;
+    waiter = gettid();
     meet();
     pthread_mutex_lock(&m[0]);
     pthread_mutex_lock(&m[0]);
@@ -182,6 +184,19 @@ static void *one_of_each(void *a)
     pause();
     return NULL;
 }
+/* Until a thread sleeps at this word. */
+static void asleep(int tid, const void *at)
+{
+    char path[64], want[64], is[256];
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", tid);
+    snprintf(want, sizeof want, "%d %p ", SYS_futex, at);
+    for (;; usleep(1000)) {
+        int fd = open(path, O_RDONLY);
+        ssize_t n = read(fd, is, sizeof is - 1);
+        close(fd);
+        if (n > 0 && !strncmp(is, want, strlen(want))) return;
+    }
+}
 /* Wants the second of two mutexes in a shared file, holding the first, or the other way round. */
 static void shared(const char *file, int i)
 {
@@ -244,11 +259,9 @@ int main(int argc, char **argv)
         /* A free mutex, and a sleeper that nobody will wake. */
         ready();
         *(int *)&m[0] = 2;
-        pthread_t t;
-        (void)t;
         start(1, self);
         meet();
-        usleep(200000);
+        asleep(waiter, &m[0]);
         *(volatile int *)&m[0] = 0;
         forever();
     } else if (!strcmp(mode, "each")) {
