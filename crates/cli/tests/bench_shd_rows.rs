@@ -21,14 +21,19 @@ const RESULT: &str = r#"
 
 fn bench(name: &str, script: &str) -> Output {
     let path: PathBuf = std::env::temp_dir().join(format!("orbit-lab-{name}-{}", std::process::id()));
-    fs::write(&path, script).expect("a temporary file");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+    let text = path.with_extension("text");
+    fs::write(&text, script).expect("a temporary file");
+    fs::set_permissions(&text, fs::Permissions::from_mode(0o755)).expect("its mode");
+    // By a process of its own: a file that this one writes is no program as long as a child of another test has it too.
+    assert!(Command::new("cp").args([&text, &path]).status().expect("cp").success());
     let output = Command::new(env!("CARGO_BIN_EXE_orbit"))
         .args(["bench", "shd", "--json", "-", "--lab"])
         .arg(&path)
         .output()
         .expect("orbit runs");
-    let _ = fs::remove_file(&path);
+    for file in [&text, &path] {
+        let _ = fs::remove_file(file);
+    }
     output
 }
 

@@ -103,8 +103,11 @@ fn a_thread_that_gets_on_is_told_too() {
     }
     let dir = Dir::new("recovers");
     let program = build(&dir, "hangs.c");
-    let mut guard = Guard::start(&dir, &[], &[program.to_str().expect("a path"), "recovers"]);
+    let told = dir.0.join("told");
+    let paths = [&program, &told].map(|path| path.to_str().expect("a path"));
+    let mut guard = Guard::start(&dir, &[], &[paths[0], "recovers", paths[1]]);
     let hang = guard.next("hang");
+    dir.file("told", "");
     let recovered = guard.next("recovered");
     assert_eq!((&recovered["tid"], &recovered["kind"]), (&hang["tid"], &hang["kind"]));
     assert_eq!(guard.finish().status.code(), Some(0));

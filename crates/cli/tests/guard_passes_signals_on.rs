@@ -3,9 +3,11 @@
 
 mod guard_common;
 use guard_common::{Dir, Owned, PATIENCE};
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -83,6 +85,22 @@ fn the_status_is_known_where_sigchld_is_ignored() {
     assert_eq!(run(ODD, ORBIT, &["guard", "--", "sh", "-c", "exit 42"]).status.code(), Some(42));
 }
 
+/// Both sides of a new terminal. `openpty` would leave them open in the children of other tests, for which it then would not end.
+fn terminal() -> (File, File) {
+    let open = |path: &str| File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open(path);
+    let master = open("/dev/ptmx").expect("a terminal");
+    let mut name = [0; 64];
+    // SAFETY: a descriptor that lives, and a place for the name, as long as said.
+    unsafe {
+        assert_eq!(libc::unlockpt(master.as_raw_fd()), 0);
+        assert_eq!(libc::ptsname_r(master.as_raw_fd(), name.as_mut_ptr(), name.len()), 0);
+    }
+    // SAFETY: the call has ended the name.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    let slave = open(name.to_str().expect("a path")).expect("its other side");
+    (master, slave)
+}
+
 /// A command in a session of its own with a terminal, whose other side is the answer.
 fn on_terminal(args: &[&str]) -> (Owned, File) {
     let mut orbit = Command::new(ORBIT);
@@ -91,22 +109,19 @@ fn on_terminal(args: &[&str]) -> (Owned, File) {
 }
 
 fn leads_a_session(mut command: Command) -> (Owned, File) {
-    let (mut master, mut slave) = (-1, -1);
-    let none = std::ptr::null_mut();
-    // SAFETY: both places are valid; no name, settings or size are given.
-    assert_eq!(unsafe { libc::openpty(&raw mut master, &raw mut slave, none, none.cast(), none.cast()) }, 0);
-    // SAFETY: just made for us.
-    let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
-    let (fd, other) = (slave.as_raw_fd(), master.as_raw_fd());
+    let (master, slave) = terminal();
+    let fd = slave.as_raw_fd();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
-    // SAFETY: only async-signal-safe calls, on descriptors that live until then.
+    // SAFETY: only async-signal-safe calls, on a descriptor that lives until then.
     unsafe {
         command.pre_exec(move || {
-            libc::close(other);
+            // What starts the test may ignore them.
+            for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
             if libc::setsid() < 0 || libc::ioctl(fd, libc::TIOCSCTTY, 0) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            libc::close(fd);
             Ok(())
         });
     }

@@ -9,8 +9,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Pauses double from 0.1 s: the last of so many is one of 3.2 s.
-const RESTARTS: usize = 6;
+/// Pauses double from 0.1 s: the last of so many is one of 6.4 s.
+const RESTARTS: usize = 7;
 
 #[test]
 fn in_the_pause() {

@@ -1,7 +1,7 @@
 //! A guard that is killed with -9 while probes of a hot function come and go leaves none in the program, which goes on, and no process of its own.
 
 mod guard_common;
-use guard_common::{Dir, Owned, build, signal, skipped, until};
+use guard_common::{Dir, Owned, PATIENCE, build, signal, skipped, until};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ fn while_probes_come_and_go() {
         signal(guard.0.id() as i32, libc::SIGKILL);
         guard.0.wait().expect("the guard");
         let killed = Instant::now();
-        while code(pid) != before && killed.elapsed() < Duration::from_secs(4) {
+        while code(pid) != before && killed.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(20));
         }
         left += u32::from(code(pid) != before);

@@ -21,7 +21,8 @@ fn a_hang_and_what_it_cost() {
     let program = build(&dir);
     let config = dir.file("guard.toml", "blocked_ms = 1000\nsection = \"inner=inner\"\nsection_cost = 1.5\n");
     let options = ["--config", config.to_str().expect("a path"), "--section", "request=request", "--on-hang", "kill"];
-    let mut guard = Guard::start(&dir, &options, &[program.to_str().expect("a path"), "spin", "10"]);
+    // Healthy for 4 s from its start: time enough to be joined on a busy machine.
+    let mut guard = Guard::start(&dir, &options, &[program.to_str().expect("a path"), "spin", "40"]);
     let hang = guard.next("hang");
     assert_eq!((&hang["kind"], &hang["section"]), (&"busy".into(), &"request".into()), "{hang:#}");
     let last = guard.next("sections");

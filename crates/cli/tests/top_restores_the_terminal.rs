@@ -1,9 +1,11 @@
 //! `orbit top` leaves the terminal as it found it, however it ends: by a key, by SIGHUP, SIGINT, SIGQUIT or SIGTERM. A signal
 //! ends it as it ends any program.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -32,23 +34,38 @@ fn modes(terminal: &File) -> Modes {
     }
 }
 
+/// Both sides of a new terminal. `openpty` would leave them open in the children of other tests.
+fn terminal() -> (File, File) {
+    let open = |path: &str| File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open(path);
+    let master = open("/dev/ptmx").expect("a terminal");
+    let mut name = [0; 64];
+    let size = libc::winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: a descriptor that lives, a size that outlives the call, and a place for the name, as long as said.
+    unsafe {
+        assert_eq!(libc::unlockpt(master.as_raw_fd()), 0);
+        assert_eq!(libc::ptsname_r(master.as_raw_fd(), name.as_mut_ptr(), name.len()), 0);
+        assert_eq!(libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size), 0);
+    }
+    // SAFETY: the call has ended the name.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    let slave = open(name.to_str().expect("a path")).expect("its other side");
+    (master, slave)
+}
+
 impl Pty {
     fn top() -> Pty {
-        let (mut master, mut slave) = (0, 0);
-        let size = libc::winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: two descriptors are written to live locals; they belong to the files from here on.
-        let (master, slave) = unsafe {
-            let none = std::ptr::null_mut();
-            assert_eq!(libc::openpty(&mut master, &mut slave, none, std::ptr::null_mut(), &raw const size), 0);
-            (File::from_raw_fd(master), File::from_raw_fd(slave))
-        };
+        let (master, slave) = terminal();
         let before = modes(&slave);
         let end = || Stdio::from(slave.try_clone().expect("a descriptor"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_orbit"));
         command.args(["top", "--interval", "50"]).stdin(end()).stdout(end()).stderr(end());
-        // SAFETY: the three system calls may be made between fork and exec.
+        // SAFETY: the system calls may be made between fork and exec.
         unsafe {
             command.pre_exec(|| {
+                // What starts the test may ignore them.
+                for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+                    libc::signal(signal, libc::SIG_DFL);
+                }
                 // SIGQUIT leaves no core file.
                 libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
                 libc::setsid();

@@ -226,8 +226,6 @@ fn note(guard: i32, who: u32, to: RawFd, arguments: Option<&Arguments>) -> ! {
     if process::set_parent_death_signal(libc::SIGKILL).map_or(true, ended) {
         process::end(1);
     }
-    // Without its name it does its work.
-    let _ = process::set_name(c"guard-witness");
     if let Some(arguments) = arguments {
         arguments.overwrite(who == FAR);
     }
@@ -240,6 +238,8 @@ fn note(guard: i32, who: u32, to: RawFd, arguments: Option<&Arguments>) -> ! {
         }
         libc::signalfd(-1, &raw const set, 0)
     };
+    // Last, so who has the name is ready. Without it it does its work.
+    let _ = process::set_name(c"guard-witness");
     loop {
         // Asked for again after a stop.
         let Some(got) = next(signals) else {

@@ -185,12 +185,14 @@ static void long_hold(void) {
     pthread_mutex_lock(&mutex);
 }
 
-// Spins for a while, then goes on.
-static void recovers(void) {
+// Spins until a file is there, then goes on.
+static void recovers(const char *file) {
     event_loop(200);
     say("hangs now");
-    work(1500);
-    event_loop(100);
+    while (access(file, F_OK) != 0) {
+        work(50);
+    }
+    event_loop(500);
 }
 
 // Never waits.
@@ -264,7 +266,7 @@ int main(int argc, char **argv) {
     } else if (strcmp(how, "hold") == 0) {
         long_hold();
     } else if (strcmp(how, "recovers") == 0) {
-        recovers();
+        recovers(argc > 2 ? argv[2] : "/");
     } else if (strcmp(how, "healthy") == 0) {
         healthy(argc > 2 ? atof(argv[2]) : 2);
     } else if (strcmp(how, "loop") == 0) {
