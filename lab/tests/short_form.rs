@@ -32,8 +32,13 @@ fn each_kind_of_hang_is_found() {
         if let Some(kind) = line["again"].as_str() {
             println!("{kind} was not found at first, and was made again");
         }
-        if let Some(void @ 1..) = line["hangs"]["load_void"].as_u64() {
-            println!("the host did not run a CPU in {void} loads of this machine: they say nothing of false alarms");
+        // Five times in a row: none of them counted.
+        match line["hangs"]["load_void"].as_u64() {
+            Some(5..) => {
+                println!("SKIP: needs a host that runs both CPUs of its machine: the load says nothing of false alarms")
+            }
+            Some(void @ 1..) => println!("the host did not run a CPU in {void} loads of this machine, made again"),
+            _ => {}
         }
     }
     let sum = lines.iter().position(|line| line["hangs"].is_object()).expect("a sum");
