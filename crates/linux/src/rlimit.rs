@@ -72,3 +72,11 @@ pub fn probe() -> Support {
     let tried = get(0, Resource::Core).and_then(|(soft, hard)| set(0, Resource::Core, soft, hard));
     Support::from_result("prlimit", tried, |_| String::new())
 }
+
+/// The limit of address space (`ulimit -v`) and what of it is in use, bytes; none where there is no limit.
+pub fn address_space() -> Option<(u64, u64)> {
+    let (limit, _) = get(0, Resource::AddressSpace).ok().filter(|(soft, _)| *soft != INFINITE)?;
+    let statm = crate::procfs::own_text("statm").unwrap_or_default();
+    let pages: u64 = statm.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    Some((limit, pages * crate::map::page_size() as u64))
+}

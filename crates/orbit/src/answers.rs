@@ -7,8 +7,8 @@ use orbit_linux::futex;
 
 use crate::channel::{Down, ENDED_NO_IMAGE, ENDED_RETURNED, ENDED_SKIPPED, PUSH_BYTES, SLOTS, Up};
 use crate::error::Result;
-use crate::task::{PUSH_HEADER, PUSH_PIECE};
 use crate::update::{self, Update};
+use crate::wire::{PUSH_HEADER, PUSH_PIECE};
 
 /// How a call ended, as the orbit says, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,14 +8,11 @@ use std::time::{Duration, Instant};
 use orbit_linux::socket;
 
 use crate::area::{Area, fault};
+use crate::core::{Core, Inner};
 use crate::error::{Error, Kind, Result};
-use crate::orbit::{Core, Inner};
-use crate::queue::Obstacle;
+use crate::pending::Obstacle;
 use crate::replica::Replica;
-use crate::task::bytes_of;
-
-/// Most replicas in one message.
-pub(crate) const BATCH: usize = socket::MAX_FDS;
+use crate::wire::{BATCH, bytes_of};
 
 /// How long an orbit that is just starting may take to read replicas for which its socket has no room.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@
 
 use std::ffi::{c_long, c_void};
 
-use crate::task::{Entry, Init};
+use crate::side::{Entry, Init};
 
 /// Calls the entry function.
 ///

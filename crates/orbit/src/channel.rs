@@ -21,7 +21,7 @@ use orbit_linux::{eventfd, futex, memfd};
 use crate::blackbox::BlackBox;
 use crate::error::{Error, Result};
 use crate::shared::Shared;
-use crate::task::{Identity, bytes_of};
+use crate::wire::{Identity, bytes_of};
 
 /// Calls that may wait in one orbit's queue, the running one included.
 pub(crate) const SLOTS: u32 = 256;

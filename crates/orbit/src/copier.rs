@@ -15,8 +15,8 @@ use orbit_linux::{futex, pidfd, process};
 use crate::area::fault;
 use crate::channel::{COPIER_DONE, COPIER_GONE, COPIER_WAITED_FOR, Slot, Up};
 use crate::error::{Error, Result};
-use crate::log::PAGE;
 use crate::own::{File, file_of};
+use crate::page::PAGE;
 
 /// Pages to copy: `pages` from `from` to `to`, which is `at` bytes into the replica.
 pub(crate) struct Part {

@@ -8,8 +8,6 @@ use std::fmt;
 use orbit_linux::map::{Mapping, page_size};
 use orbit_linux::rlimit::{self, Resource};
 
-use crate::area::window;
-
 /// A result of this library.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -159,7 +157,7 @@ fn file_size() -> String {
 }
 
 fn memory() -> String {
-    let address_space = window::address_space().map(|(limit, used)| {
+    let address_space = rlimit::address_space().map(|(limit, used)| {
         format!("{} KiB of address space are allowed (ulimit -v), {} in use", limit >> 10, used >> 10)
     });
     let data = rlimit::get(0, Resource::Data).ok().filter(|(soft, _)| *soft != rlimit::INFINITE);

@@ -1,7 +1,7 @@
 //! The life of an orbit's process: how it is started, how its end is understood, what follows.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,48 +13,16 @@ use crate::attach;
 use crate::blackbox::{self, Crash};
 use crate::call::{Call, Outcome};
 use crate::channel::{MOVED, SLOTS, UpSide};
+use crate::clock::A_CENTURY;
+use crate::core::{Core, EndedBy, Inner, Options, Pending, Process, Restart, State};
 use crate::error::{Error, Kind, Result};
 use crate::limits::{Applied, Limits};
-use crate::orbit::{Core, Inner, Options, Pending, Restart};
-use crate::queue::Waiting;
+use crate::pending::Waiting;
 use crate::replica::Replica;
 use crate::runtime::{Coming, Runtime, Spare};
 use crate::status;
-use crate::task::{A_CENTURY, Identity};
 use crate::template::{self, Ended, Template};
-
-/// Where an orbit stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// It has a process.
-    Running,
-    /// It has none just now and will get one.
-    Down,
-    /// It has none and gets none: its restart policy says so.
-    Ended,
-    /// Main destroyed it.
-    Destroyed,
-}
-
-/// By whom a process comes to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EndedBy {
-    Itself,
-    /// The supervisor, for a call past its deadline.
-    Deadline,
-    /// Main, because what the process wrote makes no sense.
-    Nonsense,
-}
-
-/// An orbit's process as main holds it.
-pub(crate) struct Process {
-    pub template: Arc<Template>,
-    pub pid: i32,
-    pub pidfd: OwnedFd,
-    pub socket: OwnedFd,
-    pub up: Arc<UpSide>,
-    pub ended_by: EndedBy,
-}
+use crate::wire::Identity;
 
 /// When the orbit is to be started again; kept by the supervisor.
 pub(crate) enum Next {
@@ -552,4 +520,16 @@ fn is_crash(signal: i32) -> bool {
         signal,
         libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGABRT | libc::SIGSYS | libc::SIGTRAP
     )
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A forked child's copy names its parent's processes.
+        if self.runtime.check_process().is_ok() {
+            let _ = self.destroy();
+        } else {
+            let core = self.core.get_mut().unwrap_or_else(|e| e.into_inner());
+            std::mem::forget((core.process.take(), core.origin.take()));
+        }
+    }
 }

@@ -9,8 +9,8 @@
 //! ```
 
 use crate::channel::{DownSide, DownView};
+use crate::page::PAGE;
 
-pub(crate) const PAGE: usize = 4096;
 const HEADER: usize = 16;
 
 const PAGES: u32 = 1;

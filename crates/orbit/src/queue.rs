@@ -10,7 +10,6 @@
 //! A call that is cancelled keeps its slot and its part of the log until the orbit comes to it, for calls behind it build on
 //! its pages; with none behind it, it is taken back (`take_back.rs`).
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,75 +17,26 @@ use std::time::{Duration, Instant};
 use orbit_linux::futex;
 use std::os::fd::AsRawFd;
 
-use crate::answers::{Nonsense, Reader};
-use crate::area::{Area, Engine, PageRuns};
+use crate::answers::Nonsense;
+use crate::area::{Area, Engine};
 use crate::call::{Call, CallOptions, Coalesce, MOST_WAITING_BYTES, Outcome};
 use crate::channel::{
     ASKED, CANCELLED, COPIER_DONE, COPIER_GONE, COPIER_NONE, COPIER_WAITED_FOR, INLINE_ARGS, READY, SLOTS, UpSide,
 };
-use crate::copier::{self, Copier, Part};
+use crate::clock::{A_CENTURY, now_ns};
+use crate::copier::{self, Part};
+use crate::core::{Core, EndedBy, Inner, Locked, State, WhenFull};
 use crate::costs;
 use crate::error::{Error, Kind, Result};
-use crate::life::{EndedBy, State};
-use crate::log::{LogWriter, PAGE};
-use crate::orbit::{Core, Inner, Locked, WhenFull};
-use crate::task::{A_CENTURY, now_ns};
+use crate::log::LogWriter;
+use crate::page::PAGE;
+use crate::pending::{Obstacle, Waiting};
 
 /// Most bytes of arguments a call takes.
 pub const MAX_ARGS: usize = 64 * 1024;
 
 /// Areas up to this many pages in use are never given to a copier.
 const COPIER_FROM_PAGES: usize = 512;
-
-/// A call main has submitted.
-pub(crate) struct Waiting {
-    pub call: Arc<Call>,
-    /// The log up to here is free when the call is completed.
-    pub log_end: u64,
-    pub args_len: usize,
-    pub copier: Option<Copier>,
-    /// Areas whose pages the copier holds: owed again if it dies.
-    pub held: Vec<u32>,
-    pub cancelled: bool,
-}
-
-/// An orbit's queue as main counts it.
-pub(crate) struct Queue {
-    pub submitted: u32,
-    pub pending: VecDeque<Waiting>,
-    pub log: LogWriter,
-    /// Main's place in the orbit's answers; counts the completed calls.
-    pub answers: Reader,
-    /// Replicas sent to the orbit and not yet counted in a slot.
-    pub attached: u32,
-    /// Calls before this one may name an area that main has let go of since.
-    pub let_go_at: u32,
-    runs: PageRuns,
-}
-
-impl Queue {
-    pub fn new() -> Queue {
-        Queue {
-            submitted: 0,
-            pending: VecDeque::new(),
-            log: LogWriter::new(),
-            answers: Reader::new(),
-            attached: 0,
-            let_go_at: 0,
-            runs: PageRuns::default(),
-        }
-    }
-
-    /// Bytes of the updates that calls brought which have not ended, and that nobody pulled yet.
-    fn waiting_bytes(&self) -> usize {
-        self.pending.iter().map(|waiting| waiting.call.waiting_bytes()).sum()
-    }
-
-    /// Calls that main has seen completed.
-    pub fn completed(&self) -> u32 {
-        self.answers.completed
-    }
-}
 
 /// A snapshot on its way.
 #[derive(Default)]
@@ -96,21 +46,6 @@ struct Gathered {
     /// The areas those lie in.
     held: Vec<u32>,
     pages: usize,
-}
-
-/// Why a snapshot cannot be taken now.
-pub(crate) enum Obstacle {
-    /// No room until the orbit has come further.
-    NoRoom(String),
-    /// No copier was to be had; main is to copy the pages.
-    NoCopier,
-    Failed(Error),
-}
-
-impl From<Error> for Obstacle {
-    fn from(e: Error) -> Obstacle {
-        Obstacle::Failed(e)
-    }
 }
 
 impl Inner {
@@ -207,7 +142,7 @@ impl Inner {
             State::Running => Ok(()),
             State::Destroyed => Err(self.destroyed()),
             State::Ended => Err(self.ended()),
-            State::Down if self.options.pending == crate::orbit::Pending::Keep => Ok(()),
+            State::Down if self.options.pending == crate::core::Pending::Keep => Ok(()),
             State::Down => Err(Error::new(
                 Kind::Down,
                 format!("orbit \"{}\" is down just now and will be started again", self.options.name),

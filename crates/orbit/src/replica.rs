@@ -9,11 +9,11 @@ use orbit_linux::memfd;
 
 use crate::area::{Area, OwedSet, PageRuns, fault};
 use crate::error::{Error, Result};
-use crate::log::PAGE;
 use crate::own::{File, file_of};
+use crate::page::PAGE;
 use crate::shared::Shared;
 use crate::stream;
-use crate::task::Attach;
+use crate::wire::Attach;
 
 /// A replica: memory that main writes through `alias` while the orbit is idle, and that the orbit maps privately at the
 /// area's own address.

@@ -9,16 +9,18 @@ use std::thread::JoinHandle;
 use orbit_linux::rlimit::{self, Resource};
 use orbit_linux::{eventfd, pidfd, socket};
 
-use crate::area::{self, Inherit, Own};
+use crate::area;
 use crate::channel::{self, Channel, DownSide, UpSide};
 use crate::copier::Copier;
+use crate::core::Inner;
 use crate::error::{Error, Kind, Result};
-use crate::orbit::Inner;
+use crate::generation::generation;
+use crate::per_process::{Inherit, Own};
 use crate::shared::Shared;
 use crate::status::StatusPage;
-use crate::task::Lines;
 use crate::template::{self, Template};
-use crate::{limits, supervisor, task};
+use crate::wire::Lines;
+use crate::{limits, side, supervisor, wire};
 
 /// How the library is set up. The default suits most programs.
 #[derive(Clone, Debug)]
@@ -106,11 +108,6 @@ pub fn init() -> Result<()> {
     runtime().map(|_| ())
 }
 
-/// Whether the library is set up in this process: there is a template.
-pub(crate) fn is_set_up() -> bool {
-    RUNTIME.lock().read().unwrap_or_else(|e| e.into_inner()).is_some()
-}
-
 /// The same with a configuration of one's own. An error if the library is set up already.
 pub fn init_with(config: Config) -> Result<()> {
     let mut slot = RUNTIME.lock().write().unwrap_or_else(|e| e.into_inner());
@@ -121,6 +118,7 @@ pub fn init_with(config: Config) -> Result<()> {
         ));
     }
     *slot = Some(Runtime::start(config)?);
+    side::set_up(true);
     Ok(())
 }
 
@@ -134,10 +132,11 @@ pub fn init_with(config: Config) -> Result<()> {
 /// # Errors
 /// [`Kind::WrongSide`] in an orbit.
 pub fn shutdown() -> Result<()> {
-    if task::is_own_side() {
+    if side::is_own_side() {
         return Err(Error::new(Kind::WrongSide, "an orbit cannot shut the library down: do it in main"));
     }
     let runtime = RUNTIME.lock().write().unwrap_or_else(|e| e.into_inner()).take();
+    side::set_up(false);
     if let Some(runtime) = runtime {
         runtime.end();
     }
@@ -146,7 +145,7 @@ pub fn shutdown() -> Result<()> {
 
 /// The runtime of this process, set up if need be.
 pub(crate) fn runtime() -> Result<Arc<Runtime>> {
-    if task::is_own_side() {
+    if side::is_own_side() {
         return Err(Error::new(Kind::WrongSide, "an orbit cannot make orbits or calls of its own: do it in main"));
     }
     let own = RUNTIME.lock();
@@ -162,6 +161,7 @@ pub(crate) fn runtime() -> Result<Arc<Runtime>> {
     }
     let fresh = Runtime::start(Config::default())?;
     *slot = Some(fresh.clone());
+    side::set_up(true);
     Ok(fresh)
 }
 
@@ -193,7 +193,7 @@ impl Spare {
     /// Sends it a channel, with what is written there.
     pub fn send_channel(&self, down: &DownSide, up: &UpSide, event: BorrowedFd<'_>) -> Result<()> {
         let lines = Lines { log_bytes: down.log_bytes() };
-        let sent = socket::send(self.process()?.socket.as_fd(), task::bytes_of(&lines), &[down.fd(), up.fd(), event]);
+        let sent = socket::send(self.process()?.socket.as_fd(), wire::bytes_of(&lines), &[down.fd(), up.fd(), event]);
         sent.map(drop).map_err(|e| Error::system("handing a process its channel", e))
     }
 
@@ -243,7 +243,7 @@ impl Runtime {
         let template = Arc::new(Template::make(window)?);
         let runtime = Arc::new(Runtime {
             config,
-            generation: area::generation(),
+            generation: generation(),
             template: Mutex::new(Some(template)),
             spares: Mutex::new(Vec::new()),
             becoming: AtomicU32::new(0),
@@ -299,7 +299,7 @@ impl Runtime {
 
     /// An error if this process is a fork of the one that set the library up.
     pub fn check_process(&self) -> Result<()> {
-        if self.generation == area::generation() {
+        if self.generation == generation() {
             return Ok(());
         }
         Err(Error::new(

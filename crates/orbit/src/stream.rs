@@ -5,7 +5,7 @@
 //! copied hides that it lies elsewhere: 340 to 450 ns a page against 460 to 570 by plain copying (64 pages and more of
 //! 64 MiB). A small delta is better off plain: the orbit then finds it in a cache.
 
-use crate::log::PAGE;
+use crate::page::PAGE;
 
 /// From so many pages on (256 KiB) streaming pays.
 pub(crate) const WORTH_IT: usize = 64;

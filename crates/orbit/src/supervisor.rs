@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use orbit_linux::signals::Blocked;
 use orbit_linux::{eventfd, poll};
 
+use crate::clock::now_ns;
+use crate::core::Inner;
 use crate::error::{Error, Result};
 use crate::life::Next;
-use crate::orbit::Inner;
 use crate::runtime::Runtime;
-use crate::task::now_ns;
 
 /// Starts the thread. It ends when the runtime is dropped or shut down.
 pub(crate) fn start(runtime: &Arc<Runtime>) -> Result<JoinHandle<()>> {

@@ -8,9 +8,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use crate::channel::SLOTS;
-use crate::log::{PAGE, Record};
-use crate::orbit::{Core, Inner};
-use crate::queue::Waiting;
+use crate::core::{Core, Inner};
+use crate::log::Record;
+use crate::page::PAGE;
+use crate::pending::Waiting;
 
 /// Calls taken back from the end of the queue.
 #[derive(Default)]

@@ -6,7 +6,7 @@
 use std::ffi::{c_long, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -14,92 +14,23 @@ use orbit_linux::pagemap::Pagemap;
 use orbit_linux::{eventfd, futex, map, process, socket};
 
 use crate::area::born;
-use crate::attach::BATCH;
 use crate::channel::{
     ASKED, CANCELLED, COPIER_DONE, COPIER_NONE, COPIER_WAITED_FOR, DownView, ENDED_NO_IMAGE, ENDED_RETURNED,
     ENDED_SKIPPED, INLINE_ARGS, PUSH_BYTES, SLOTS, Slot, UpSide,
 };
+use crate::clock::now_ns;
 use crate::error::{Error, Kind, Result};
+use crate::generation::generation;
 use crate::limits::LimitsWire;
-use crate::log::{self, PAGE, Record};
+use crate::log::{self, Record};
 use crate::own::Own;
-use crate::{area, blackbox, border, limits};
+use crate::page::PAGE;
+use crate::side::{Entry, Init};
+use crate::wire::{Attach, BATCH, Lines, PUSH_HEADER, PUSH_PIECE};
+use crate::{blackbox, border, limits, side};
 
-/// What an orbit runs: `long entry(void *store, void *args)`. `store` is what the init function returned, `args` a copy
-/// of the caller's arguments that the function may write to.
-///
-/// It may lock its memory (`mlock`, `mlockall`); that of areas is unlocked again between calls.
-///
-/// To end the orbit use `libc::_exit`, not [`std::process::exit`]: its process is a copy of main, and the latter runs main's
-/// `atexit` handlers in it and writes once more what stood in main's C stdio buffers when the library was set up.
-pub type Entry = unsafe extern "C" fn(store: *mut c_void, args: *mut c_void) -> c_long;
-
-/// What an orbit runs once, when it starts and after each restart; makes its store.
-pub type Init = unsafe extern "C" fn() -> *mut c_void;
-
-const MAIN: u8 = 0;
-const TEMPLATE: u8 = 1;
-const ORBIT: u8 = 2;
-
-static SIDE: AtomicU8 = AtomicU8::new(MAIN);
 /// The orbit of this process, once it is one.
 static SELF: OnceLock<&'static Shared> = OnceLock::new();
-
-/// Whether this process is an orbit.
-pub fn is_orbit() -> bool {
-    SIDE.load(Ordering::Relaxed) == ORBIT
-}
-
-/// Whether this process is a template or an orbit, not main.
-pub(crate) fn is_own_side() -> bool {
-    SIDE.load(Ordering::Relaxed) != MAIN
-}
-
-/// Called first thing in a template.
-pub(crate) fn enter_own_side() {
-    SIDE.store(TEMPLATE, Ordering::Relaxed);
-}
-
-/// The first message on a process' socket: the channel by which it is told who it is and gets its calls. With it come the
-/// descriptors of *down*, *up* and the eventfd.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Lines {
-    pub log_bytes: usize,
-}
-
-/// Who a process is. Plain integers.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Identity {
-    pub entry: usize,
-    /// 0: none.
-    pub init: usize,
-    /// The number of the first call this process takes.
-    pub start_at: u32,
-    /// [`Attach`] records that follow at once.
-    pub attachments: u32,
-    pub limits: LimitsWire,
-    pub name: [u8; 16],
-}
-
-/// What gives the orbit a replica. A message has one or more of them, up to [`crate::attach::BATCH`]; with it come the replicas'
-/// descriptors.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Attach {
-    pub base: usize,
-    pub len: usize,
-    pub area: u32,
-    /// The replica's own number: an area let go of and named again has another one.
-    pub number: u32,
-}
-
-/// The bytes of a message.
-pub(crate) fn bytes_of<T: Copy>(message: &T) -> &[u8] {
-    // SAFETY: the messages are repr(C) without padding bytes that matter; both ends are the same program.
-    unsafe { std::slice::from_raw_parts((message as *const T).cast(), size_of::<T>()) }
-}
 
 struct Replica {
     area: u32,
@@ -135,7 +66,7 @@ struct Task {
 
 /// The life of an orbit from the moment it is cloned.
 pub(crate) fn live(socket: OwnedFd) -> ! {
-    SIDE.store(ORBIT, Ordering::Relaxed);
+    side::enter_orbit();
     let _ = process::set_parent_death_signal(libc::SIGKILL);
     process::close_all_but(&[0, 1, 2, socket.as_raw_fd()]);
     let _ = process::set_name(c"orbit-spare");
@@ -326,10 +257,10 @@ impl Task {
             0 => self.entry,
             once => once,
         };
-        let process = area::generation();
+        let process = generation();
         // SAFETY: main checked that the function's code is in this process; what the function does is its own affair.
         let value = unsafe { border::call(std::mem::transmute::<usize, Entry>(function), self.store, args.cast()) };
-        if area::generation() != process {
+        if generation() != process {
             // A child that the task forked came back out of it: it is no orbit, and would serve the orbit's calls a second time.
             process::end(0);
         }
@@ -521,11 +452,6 @@ impl Shared {
     }
 }
 
-/// Header of a piece of an update, two words: its bytes and its call; whether more pieces follow.
-pub(crate) const PUSH_HEADER: usize = 16;
-/// Longest piece.
-pub(crate) const PUSH_PIECE: usize = 64 * 1024;
-
 /// Whether main has cancelled the call; to be asked once it is begun.
 fn is_cancelled(slot: &Slot) -> bool {
     loop {
@@ -556,17 +482,6 @@ fn write_all_at(fd: BorrowedFd<'_>, mut bytes: &[u8], mut offset: u64) -> std::i
         offset += n as u64;
     }
     Ok(())
-}
-
-/// What stands for any longer time: further off, a clock may not be able to say when.
-pub(crate) const A_CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
-
-/// CLOCK_MONOTONIC, nanoseconds.
-pub(crate) fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the time into a local.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Hands encoded bytes of an update to main, from the task that runs now.

@@ -27,7 +27,7 @@ use orbit_linux::{map, pidfd, poll, process, procfs, socket};
 
 use crate::area::born;
 use crate::error::{Error, Kind, Result};
-use crate::{limits, shared, task};
+use crate::{limits, shared, side, task};
 
 use code::Code;
 pub(crate) use code::is_loaded;
@@ -405,7 +405,7 @@ fn fork_twice(life: Life, ours: &OwnedFd, fork: impl Fn() -> std::io::Result<i32
 
 /// The template's life. One thread; ends with main.
 fn live(life: Life) -> ! {
-    task::enter_own_side();
+    side::enter_template();
     // SAFETY: a copy of main's calling thread alone, and it returns to nothing of main's.
     if unsafe { shared::shut_out() }.is_err() {
         // No template rather than one whose orbits could write other orbits' memory.

@@ -1,7 +1,7 @@
 //! Whether existing memory can become an area: whole pages, private, writable, ordinary.
 
 use crate::error::{Error, Kind, Result};
-use crate::runtime;
+use crate::side;
 use orbit_linux::map::page_size;
 use orbit_linux::procfs;
 
@@ -55,7 +55,7 @@ pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<()> {
                 format!("{at:#x} is made of hugetlb pages, which cannot be tracked page by page"),
             );
         }
-        if path == "[heap]" && runtime::is_set_up() {
+        if path == "[heap]" && side::is_set_up() {
             return refuse(
                 Kind::Invalid,
                 format!(

@@ -5,7 +5,6 @@
 //! free, and its orbits get others. What collides all the same is found when the area is attached, and not overwritten.
 
 use super::adopt::parse;
-use super::window::address_space;
 use orbit_linux::map::{self, Mapping};
 use orbit_linux::procfs;
 use std::io;
@@ -23,7 +22,7 @@ static PLACES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 /// Called in a template, once, before it is asked for orbits.
 pub(crate) fn note_places() {
-    if address_space().is_none()
+    if orbit_linux::rlimit::address_space().is_none()
         && let Ok(kept) = Mapping::reserve(KEPT_FREE)
     {
         fill_gaps_above(kept.leak().0);

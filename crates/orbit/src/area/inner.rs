@@ -4,7 +4,6 @@
 //! never waits for a harvest; a harvest takes `track` and never waits for an allocation, except the instant it reads the
 //! high-water mark, which is an atomic.
 
-use super::forked::generation;
 use super::heap::{Bad, Heap, Object, PAGE, Run};
 use super::owed::OwedSet;
 use super::pages::PageRuns;
@@ -13,7 +12,8 @@ use super::track::Tracker;
 use super::window::{Window, window};
 use super::{Engine, human, registry};
 use crate::error::{Error, Kind, Result};
-use crate::task::is_own_side;
+use crate::generation::generation;
+use crate::side::is_own_side;
 use orbit_linux::map;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

@@ -29,11 +29,9 @@ pub(crate) mod born;
 mod engine;
 #[doc(hidden)]
 pub mod fault;
-mod forked;
 mod heap;
 mod inner;
 mod owed;
-mod own;
 mod pages;
 mod registry;
 mod touched;
@@ -42,15 +40,14 @@ pub mod track;
 pub(crate) mod window;
 
 use crate::error::{Error, Kind, Result};
-pub use engine::Engine;
 #[doc(hidden)]
-pub use forked::generation;
+pub use crate::generation::generation;
+pub use engine::Engine;
 use inner::AreaInner;
 pub(crate) use inner::{Hold, Stay};
 use orbit_linux::map::page_size;
 #[doc(hidden)]
 pub use owed::OwedSet;
-pub(crate) use own::{Inherit, Own};
 #[doc(hidden)]
 pub use pages::PageRuns;
 use std::fmt;

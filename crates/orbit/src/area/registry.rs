@@ -4,8 +4,8 @@
 //! dropping an area takes the lock alone.
 
 use super::inner::AreaInner;
-use super::own::{Inherit, Own};
 use crate::error::{Error, Kind, Result};
+use crate::per_process::{Inherit, Own};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, Weak};
 

@@ -4,11 +4,10 @@
 //! Reserved space is `PROT_NONE` and costs no memory. Ranges go out page aligned, from 2 MiB on aligned to 2 MiB, with at
 //! least one unmapped page between two, and come back when an area goes away.
 
-use super::own::{Inherit, Own};
 use crate::error::{Error, Kind, Result};
+use crate::per_process::{Inherit, Own};
 use orbit_linux::map::{self, Mapping};
-use orbit_linux::procfs;
-use orbit_linux::rlimit::{self, Resource};
+use orbit_linux::rlimit;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -68,7 +67,7 @@ pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
         return Ok(window);
     }
     let mut len = bytes.max(LEAST_BYTES).next_multiple_of(HUGE);
-    if let Some((limit, used)) = address_space() {
+    if let Some((limit, used)) = rlimit::address_space() {
         let share = (limit.saturating_sub(used) / SHARE) as usize;
         if share < LEAST_BYTES {
             let needed = (used + SHARE * LEAST_BYTES as u64) >> 10;
@@ -98,14 +97,6 @@ pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
             }
         }
     }
-}
-
-/// The limit of address space (`ulimit -v`) and what of it is in use, bytes; none where there is no limit.
-pub(crate) fn address_space() -> Option<(u64, u64)> {
-    let (limit, _) = rlimit::get(0, Resource::AddressSpace).ok().filter(|(soft, _)| *soft != rlimit::INFINITE)?;
-    let statm = procfs::own_text("statm").unwrap_or_default();
-    let pages: u64 = statm.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    Some((limit, pages * map::page_size() as u64))
 }
 
 impl Window {
@@ -156,7 +147,7 @@ impl Window {
                     super::human(bytes),
                     super::human(self.len),
                     super::human(left),
-                    if address_space().is_some() { " (ulimit -v bounds it)" } else { "" }
+                    if rlimit::address_space().is_some() { " (ulimit -v bounds it)" } else { "" }
                 ),
             ));
         };

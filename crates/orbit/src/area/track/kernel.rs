@@ -4,8 +4,8 @@
 //! `setuid`; it, and the userfaultfd, would also go on acting on main's memory in a forked child, so they carry the
 //! generation they were opened in.
 
-use super::super::forked::generation;
-use super::super::own::{Inherit, Own};
+use crate::generation::generation;
+use crate::per_process::{Inherit, Own};
 use orbit_linux::pagemap::Pagemap;
 use orbit_linux::uffd::Uffd;
 use std::io;

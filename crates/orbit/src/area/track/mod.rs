@@ -17,9 +17,9 @@ mod protect;
 mod written;
 
 use super::Engine;
-use super::forked::generation;
 pub use super::pages::PageRuns;
 use crate::error::{Error, Kind, Result};
+use crate::generation::generation;
 use compare::Compare;
 use kernel::Kernel;
 use protect::Protect;

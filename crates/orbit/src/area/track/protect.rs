@@ -9,9 +9,9 @@
 //! have it as held for ever: there the handler makes its parent's pages writable without it, and notes nothing.
 
 use super::super::fault;
-use super::super::generation;
-use super::super::own::{Inherit, Own};
 use super::super::pages::PageRuns;
+use crate::generation::generation;
+use crate::per_process::{Inherit, Own};
 use orbit_linux::signals::Blocked;
 use std::io;
 use std::ptr;

@@ -4,7 +4,7 @@
 //! generation of process ([`super::generation`]): a child begins with a lock of its own. What the parent's lock guarded comes
 //! along as far as [`Inherit`] says, and only if nobody was changing it: then the copy is whole.
 
-use super::generation;
+use crate::generation::generation;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
