@@ -4,12 +4,7 @@
 //! for it ends as its program does.
 #![deny(unsafe_op_in_unsafe_fn)]
 
-mod bench;
 mod doctor;
-mod events;
-mod given;
-mod guard;
-mod out;
 mod pins;
 mod ps;
 mod terminal;
@@ -17,6 +12,9 @@ mod top;
 mod view;
 
 use clap::{Parser, Subcommand};
+use orbit_bench as bench;
+use orbit_console::out;
+use orbit_watch as guard;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\

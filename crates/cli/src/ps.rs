@@ -1,8 +1,8 @@
 //! `orbit ps`: the orbits of running programs, once.
 
-use crate::out::{self, Align, Done, FAINT, PLAIN, Table};
 use crate::view::{Look, OrbitView, ProgramView};
 use anstyle::Style;
+use orbit_console::out::{self, Align, Done, FAINT, PLAIN, Table};
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;

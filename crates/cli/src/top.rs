@@ -2,13 +2,13 @@
 //!
 //! The terminal is put back as it was however this ends: by a key, an error, a panic, or a signal; see `terminal`.
 
-use crate::out::{Done, FAINT, Failure, HEAD};
 use crate::ps;
 use crate::terminal::Taken;
 use crate::view::{Look, OrbitView, ProgramView};
 use anstyle::Style;
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::{cursor, queue, style, terminal};
+use orbit_console::out::{Done, FAINT, Failure, HEAD};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -25,6 +25,7 @@
 //! | [`bpf`] | programs that the kernel runs | ordinary users, under Docker's profile |
 //! | [`uprobes`] | probes of programs, many at a time | before Linux 6.13, ordinary users, under Docker's profile |
 //! | [`signals`] | a thread without signals for a while | never |
+//! | [`host`] | what the host says about itself in files | where `/proc` is not mounted |
 //! | [`sched`], [`rlimit`] | processor, priority, per-process limits | never |
 //! | [`seccomp`] | a model of Docker's profile, for tests | kernels without seccomp filters |
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -36,6 +37,7 @@ pub mod bpf;
 pub mod cgroup;
 pub mod eventfd;
 pub mod futex;
+pub mod host;
 pub mod map;
 pub mod memfd;
 pub mod pagemap;

@@ -1,12 +1,11 @@
 //! `orbit doctor`: each facility of the kernel that orbits use, whether it is there, what is used in its place, and what
 //! to do to get it. Everything is tried, nothing is guessed from version numbers; what is tried is undone.
 
-pub mod host;
 mod rows;
 mod trial;
 mod tries;
 
-use crate::out::{self, BAD, Done, FAINT, GOOD, HEAD, WARN};
+use orbit_console::out::{self, BAD, Done, FAINT, GOOD, HEAD, WARN};
 use serde::Serialize;
 use std::io::Write;
 use std::process::ExitCode;
@@ -59,7 +58,7 @@ pub fn run(args: &Args) -> Done {
     let mut report = Report {
         kernel: kernel.release,
         architecture: std::env::consts::ARCH.to_owned(),
-        user: host::user(),
+        user: orbit_linux::host::user(),
         // First, while this program has one thread.
         orbit: trial::run(),
         facilities: rows::all(),

@@ -1,6 +1,7 @@
 //! The rows: every facility with what it is for, what stands in for it, and the way to get it.
 
-use super::{Row, host, tries};
+use super::{Row, tries};
+use orbit_linux::host;
 use orbit_linux::{Support, cgroup, eventfd, futex, map, memfd, pagemap, perf, pidfd, poll, process, rlimit, sched};
 use orbit_linux::{seccomp, socket, uffd};
 

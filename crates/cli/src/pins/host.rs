@@ -3,11 +3,12 @@
 //! Needs no handler for signals: when this process ends, however it does, its modules' processes, its kernel programs and its
 //! socket end with it, and the guarded program goes on.
 
-use super::hosted::{self, Hosted};
-use crate::events::Events;
-use crate::out::{self, Done, Failure};
-use crate::{given, guard};
+use orbit_console::events::Events;
+use orbit_console::given;
+use orbit_console::out::{self, Done, Failure};
+use orbit_modules::hosted::{self, Hosted};
 use orbit_rmk::Core;
+use orbit_watch as guard;
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::Write;

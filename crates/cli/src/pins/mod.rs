@@ -2,13 +2,11 @@
 //!
 //! Only looks: no pin is loaded, no kernel program is attached, nothing is left behind.
 
-mod builtin;
-mod control;
 mod host;
-pub mod hosted;
+
 pub mod modules;
 
-use crate::out::{self, BAD, Done, FAINT, Failure, GOOD, HEAD, WARN};
+use orbit_console::out::{self, BAD, Done, FAINT, Failure, GOOD, HEAD, WARN};
 use orbit_rmk::{Core, PinStatus, Probe};
 use serde::Serialize;
 use serde_json::Value;

@@ -1,8 +1,9 @@
 //! `orbit modules`: what runs in the cores of this user, and loading and unloading there.
 
-use super::{builtin, control, host};
-use crate::out::{self, Align, BAD, Done, FAINT, GOOD, PLAIN, Table, WARN};
+use super::host;
 use control::Ask;
+use orbit_console::out::{self, Align, BAD, Done, FAINT, GOOD, PLAIN, Table, WARN};
+use orbit_modules::{builtin, control};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::Write;

@@ -1,0 +1,183 @@
+//! Charts as SVG: lines on two logarithmic axes, with a legend. One file, no scripts, no fonts of its own.
+
+use std::fmt::Write;
+
+/// A chart: x in bytes or pages (powers of two), y in microseconds or nanoseconds (powers of ten).
+pub struct Chart {
+    pub title: String,
+    pub x: String,
+    pub y: String,
+    pub series: Vec<Series>,
+}
+
+/// A line of a chart.
+pub struct Series {
+    name: String,
+    points: Vec<(f64, f64)>,
+}
+
+impl Series {
+    /// Points in any order; those that no logarithm is of are left out.
+    pub fn new(name: &str, mut points: Vec<(f64, f64)>) -> Series {
+        points.retain(|&(x, y)| x > 0.0 && y > 0.0);
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Series { name: name.to_owned(), points }
+    }
+}
+
+const WIDTH: f64 = 860.0;
+const HEIGHT: f64 = 520.0;
+const LEFT: f64 = 80.0;
+const RIGHT: f64 = 190.0;
+const TOP: f64 = 50.0;
+const BOTTOM: f64 = 60.0;
+/// Told apart also by those who see red and green alike.
+const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555"];
+
+/// An axis: from the exponent `low` to `high` of `base`, over `length` units from `start` on.
+struct Axis {
+    base: f64,
+    low: f64,
+    high: f64,
+    start: f64,
+    length: f64,
+}
+
+impl Axis {
+    fn over(values: impl Iterator<Item = f64>, base: f64, start: f64, length: f64) -> Axis {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for value in values {
+            low = low.min(value.log(base).floor());
+            high = high.max(value.log(base).ceil());
+        }
+        if !low.is_finite() {
+            (low, high) = (0.0, 1.0);
+        }
+        Axis { base, low, high: high.max(low + 1.0), start, length }
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        self.start + (value.log(self.base) - self.low) / (self.high - self.low) * self.length
+    }
+
+    /// Values for grid lines: no more than about a dozen.
+    fn ticks(&self) -> impl Iterator<Item = f64> {
+        let step = ((self.high - self.low) / 12.0).ceil().max(1.0);
+        let count = ((self.high - self.low) / step).floor() as usize;
+        (0..=count).map(move |nth| self.base.powf(self.low + nth as f64 * step))
+    }
+}
+
+impl Chart {
+    /// The chart as a document.
+    pub fn svg(&self) -> String {
+        let points = || self.series.iter().flat_map(|series| series.points.iter());
+        let x = Axis::over(points().map(|point| point.0), 2.0, LEFT, WIDTH - LEFT - RIGHT);
+        let y = Axis::over(points().map(|point| point.1), 10.0, HEIGHT - BOTTOM, -(HEIGHT - TOP - BOTTOM));
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
+             height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        );
+        let text = |svg: &mut String, x: f64, y: f64, more: &str, text: &str| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" {more}>{}</text>", escape(text));
+        };
+        let line = |svg: &mut String, from: (f64, f64), to: (f64, f64)| {
+            let ((x1, y1), (x2, y2)) = (from, to);
+            let _ =
+                writeln!(svg, "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"#ddd\"/>");
+        };
+        text(&mut svg, LEFT, TOP - 20.0, "font-size=\"16\" font-weight=\"bold\"", &self.title);
+        for value in x.ticks() {
+            line(&mut svg, (x.at(value), TOP), (x.at(value), HEIGHT - BOTTOM));
+            text(&mut svg, x.at(value), HEIGHT - BOTTOM + 18.0, "text-anchor=\"middle\"", &short(value, 1024.0));
+        }
+        for value in y.ticks() {
+            line(&mut svg, (LEFT, y.at(value)), (WIDTH - RIGHT, y.at(value)));
+            text(&mut svg, LEFT - 8.0, y.at(value) + 4.0, "text-anchor=\"end\"", &short(value, 1000.0));
+        }
+        let middle = (LEFT + WIDTH - RIGHT) / 2.0;
+        text(&mut svg, middle, HEIGHT - 16.0, "text-anchor=\"middle\"", &self.x);
+        let turned = format!("text-anchor=\"middle\" transform=\"rotate(-90 20 {:.1})\"", HEIGHT / 2.0);
+        text(&mut svg, 20.0, HEIGHT / 2.0, &turned, &self.y);
+        let drawn = self.series.iter().filter(|series| !series.points.is_empty());
+        for (nth, series) in drawn.enumerate() {
+            let colour = COLOURS[nth % COLOURS.len()];
+            let path: Vec<_> =
+                series.points.iter().map(|&(px, py)| format!("{:.1},{:.1}", x.at(px), y.at(py))).collect();
+            let _ = writeln!(
+                svg,
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+                path.join(" ")
+            );
+            for &(px, py) in &series.points {
+                let _ = writeln!(
+                    svg,
+                    "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"><title>{}: {}</title></circle>",
+                    x.at(px),
+                    y.at(py),
+                    escape(&series.name),
+                    orbit_console::out::figures(py)
+                );
+            }
+            let row = TOP + 16.0 + 20.0 * nth as f64;
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"14\" height=\"4\" fill=\"{colour}\"/>",
+                WIDTH - RIGHT + 16.0,
+                row - 6.0
+            );
+            text(&mut svg, WIDTH - RIGHT + 36.0, row, "", &series.name);
+        }
+        svg.push_str("</svg>\n");
+        svg
+    }
+}
+
+/// `64 Ki`, `1 Mi` for steps of 1024; `10`, `1 k`, `1 M` for steps of 1000; fractions as they are.
+fn short(value: f64, step: f64) -> String {
+    let units = if step == 1024.0 { ["", " Ki", " Mi", " Gi", " Ti"] } else { ["", " k", " M", " G", " T"] };
+    let mut rest = value;
+    let mut unit = 0;
+    while rest >= step * 0.999 && unit + 1 < units.len() {
+        rest /= step;
+        unit += 1;
+    }
+    let digits = if rest < 0.999 { format!("{rest}") } else { format!("{rest:.0}") };
+    format!("{digits}{}", units[unit])
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_name_round_numbers() {
+        assert_eq!(short(65536.0, 1024.0), "64 Ki");
+        assert_eq!(short(1048576.0, 1024.0), "1 Mi");
+        assert_eq!(short(10_000.0, 1000.0), "10 k");
+        assert_eq!(short(0.1, 1000.0), "0.1");
+    }
+
+    #[test]
+    fn every_point_is_drawn_and_text_is_escaped() {
+        let chart = Chart {
+            title: "a < b".to_owned(),
+            x: String::new(),
+            y: String::new(),
+            series: vec![
+                Series::new("one", vec![(4096.0, 1.0), (0.0, 1.0), (8192.0, 20.0)]),
+                Series::new("none", vec![]),
+            ],
+        };
+        let svg = chart.svg();
+        assert_eq!(svg.matches("<circle").count(), 2);
+        assert_eq!(svg.matches("<polyline").count(), 1);
+        assert!(svg.contains("a &lt; b") && svg.ends_with("</svg>\n"));
+    }
+}

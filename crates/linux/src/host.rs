@@ -1,0 +1,72 @@
+//! What the host tells about itself in files: user, rights, container, mounts, switches. Read, never written.
+
+use std::fs;
+
+/// The effective user.
+pub fn user() -> u32 {
+    // SAFETY: reads a number.
+    unsafe { libc::geteuid() }
+}
+
+/// A file's text without the line end; `None` if it cannot be read.
+pub fn text(path: &str) -> Option<String> {
+    crate::procfs::text(path).ok().map(|text| text.trim_end().to_owned())
+}
+
+/// A line `name: value` of `/proc/self/status`.
+fn status(name: &str) -> Option<String> {
+    let text = text("/proc/self/status")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().to_owned())
+}
+
+/// Whether this process has a capability, by its number in `linux/capability.h`.
+pub fn has_capability(number: u32) -> bool {
+    let set = status("CapEff").and_then(|hex| u64::from_str_radix(&hex, 16).ok()).unwrap_or(0);
+    set & (1 << number) != 0
+}
+
+/// Whether a seccomp filter holds this process.
+pub fn is_filtered() -> bool {
+    status("Seccomp").is_some_and(|mode| mode != "0")
+}
+
+/// The kind of container this process lives in, as far as it shows.
+pub fn container() -> Option<String> {
+    if fs::exists("/.dockerenv").unwrap_or(false) {
+        return Some("docker (/.dockerenv)".to_owned());
+    }
+    if fs::exists("/run/.containerenv").unwrap_or(false) {
+        return Some("podman (/run/.containerenv)".to_owned());
+    }
+    if let Some(kind) = text("/run/systemd/container").or_else(|| std::env::var("container").ok()) {
+        return Some(kind);
+    }
+    if let Some(groups) = text("/proc/1/cgroup")
+        && let Some(kind) = ["docker", "kubepods", "lxc", "containerd"].into_iter().find(|kind| groups.contains(kind))
+    {
+        return Some(format!("{kind} (/proc/1/cgroup)"));
+    }
+    let nested = status("NSpid").is_some_and(|numbers| numbers.split_whitespace().count() > 1);
+    nested.then(|| "a process namespace of its own".to_owned())
+}
+
+/// Options of the mount of `/proc` that hide processes from their neighbours; empty if all is open.
+pub fn proc_restrictions() -> Option<Vec<String>> {
+    let mounts = text("/proc/self/mountinfo")?;
+    // 36 35 98:0 /root /mount-point options ... - type source super-options; the last mount there is the one seen.
+    let line = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/proc"))?;
+    let options = line.rsplit(' ').next().unwrap_or("");
+    let hides = |option: &&str| {
+        (option.starts_with("hidepid=") && !["hidepid=0", "hidepid=off"].contains(option))
+            || option.starts_with("subset=")
+    };
+    Some(options.split(',').filter(hides).map(str::to_owned).collect())
+}
+
+/// The choice in brackets of a file as `always [madvise] never`.
+pub fn chosen(path: &str) -> Option<String> {
+    let text = text(path)?;
+    let choice = text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))?;
+    Some(choice.to_owned())
+}

@@ -1,0 +1,433 @@
+//! `orbit guard`: runs or joins a program and tells when, where and why it hangs.
+//!
+//! Owns: the loop that waits for signals, the program's end and news, what is shown, what is done about a hang. The detection is
+//! `orbit-ahd`'s, in a module of a core of the guard's own ([`detector`]); what is told is written by a thread ([`teller`]), so that
+//! nothing waits for a reader. Exit status: that of the program (128 and the signal's number if one ended it), 127 or 126 if it could not be found or run, 125 if the
+//! guard itself could not begin; with `--pid` 0 once the process has ended or the guard was asked to leave.
+
+mod action;
+mod arguments;
+mod detector;
+pub mod family;
+mod program;
+mod restart;
+mod settings;
+mod show;
+mod system;
+mod teller;
+mod witness;
+
+pub use show::Harmless;
+
+use action::{Commands, OnHang};
+use detector::{Detector, News};
+use orbit_ahd::{Ahd, Event, Hang};
+use orbit_console::events::Events;
+use orbit_console::out::{self, Done, Failure};
+use program::Signals;
+use settings::Settings;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, ExitCode};
+use std::time::{Duration, Instant};
+use teller::Teller;
+
+const EXAMPLES: &str = "\
+exec:CMD runs by /bin/sh with ORBIT_GUARD_PID, ORBIT_GUARD_TID (process and thread
+that hang), ORBIT_GUARD_KIND (busy or blocked), ORBIT_GUARD_WHY (a sentence), and the
+report as a line of JSON on stdin.
+
+Examples:
+  orbit guard -- redis-server --port 7000
+  orbit guard --events hangs.jsonl --on-hang kill -- ./server
+  orbit guard --on-hang 'exec:mail -s hang ops@example.org' --pid 4711
+  orbit guard --section request=handle_request --section query=libdb.so:Db::run -- ./server
+  orbit guard --system=reboot --events /var/log/cpu-hangs.jsonl
+
+Exit status: the program's own; 128 and the number of the signal that ended it;
+127 or 126 if it could not be found or run, 125 if the guard could not begin.";
+
+const USAGE: &str = "\
+orbit guard [OPTIONS] [--] PROGRAM [ARGUMENT]...
+       orbit guard [OPTIONS] --pid N
+       orbit guard [OPTIONS] --system[=ACTION]";
+
+/// Runs or joins a program and tells when it hangs: what hangs, where, and why.
+///
+/// A busy hang is a thread that uses CPU without getting back to its main loop; a blocked hang is a ring of locks, or a wait
+/// that nobody ends. A slow machine is no hang. Reports go to stderr.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, override_usage = USAGE)]
+pub struct Args {
+    /// Settings: lines of `key = value`, as `blocked_ms = 2000` (how long a thread may wait for a lock; 5000 if not given). An unknown key is
+    /// answered with all known ones; crates/ahd/README.md, Configuration, has each with range and default.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Appends events as JSON lines to this file; - for stdout.
+    #[arg(long, value_name = "FILE|-")]
+    events: Option<PathBuf>,
+    /// What to do: report, signal:SIG, kill (the hung process), restart (the program, with all processes it made), exec:CMD. For
+    /// restart the guard, in place of init, becomes the parent of processes whose own has ended.
+    #[arg(long, value_name = "ACTION")]
+    on_hang: Option<OnHang>,
+    /// A section: FUNCTION of the program or a library it uses. A thread that uses far more CPU in one execution of it than usual, or sits in
+    /// it without running, is reported with NAME. FUNCTION is [FILE:]SYMBOL or [FILE:]0xADDRESS; may be given several times.
+    #[arg(long, value_name = "NAME=FUNCTION", value_parser = settings::section)]
+    section: Vec<orbit_ahd::Named>,
+    /// Joins a running process instead of starting one.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = settings::process, conflicts_with = "program")]
+    pid: Option<i32>,
+    /// Watches the kernel instead: tells when a CPU no longer schedules. ACTION: report, crash or reboot (by sysrq, at once). Needs root (to
+    /// report, CAP_BPF, CAP_PERFMON, CAP_SYS_NICE and CAP_IPC_LOCK will do) and a kernel with BTF. Events go to --events, else to stdout;
+    /// a sentence of each to stderr; hangs to the kernel's log too.
+    #[arg(
+        long,
+        value_name = "ACTION",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "report",
+        conflicts_with_all = ["pid", "program", "on_hang", "config", "section"]
+    )]
+    system: Option<orbit_shd::Action>,
+    /// With --system: a CPU is not called hung sooner than after MS milliseconds without progress (60 to 3600000; 160 if not given). In a
+    /// virtual machine more than its host ever leaves a CPU waiting, at least 2000 with crash or reboot.
+    #[arg(long, value_name = "MS", requires = "system", conflicts_with_all = ["pid", "program"], value_parser = clap::value_parser!(u64).range(60..=3_600_000))]
+    check_least: Option<u64>,
+    /// Runs the detection in the guard itself: one process less, but a detector that fails takes the guard with it.
+    #[arg(long)]
+    in_process: bool,
+    /// The program and its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// The guard could not begin, or its arguments make no sense.
+pub const NOT_BEGUN: u8 = 125;
+
+/// Longest wait while it can wait for the program only.
+const BLIND: Duration = Duration::from_millis(50);
+
+/// A process whose reports come at shorter intervals is sent a signal once for all of them.
+const WAVE: Duration = Duration::from_secs(5);
+
+/// Runs the command until the program exits, or until it is asked to leave.
+pub fn run(args: &Args) -> Done {
+    let done = match args.system {
+        Some(action) => system::run(action, system::options(args.check_least), args.events.as_deref(), args.in_process),
+        None => begin(args).and_then(|mut guard| {
+            let code = guard.watch()?;
+            guard.teller.finish(&mut guard.signals);
+            Ok(code)
+        }),
+    };
+    done.or_else(|why| match why {
+        // Whoever read the events has left.
+        Failure::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::Io(error)),
+        why => {
+            // Nobody is left to tell if stderr is closed.
+            let _ = writeln!(anstream::stderr(), "orbit guard: {why}");
+            Ok(ExitCode::from(NOT_BEGUN))
+        }
+    })
+}
+
+struct Guard {
+    detector: Detector,
+    on_hang: OnHang,
+    /// Whether orphans of the program become the guard's children.
+    adopts: bool,
+    others: family::Others,
+    teller: Teller,
+    signals: Signals,
+    limit: libc::rlimit,
+    program: Vec<OsString>,
+    /// The program, if the guard started it.
+    child: Option<Child>,
+    pid: i32,
+    pidfd: OwnedFd,
+    /// Processes that were sent a signal for hanging that ends them, and have not left: that they get on is no news.
+    ended: BTreeSet<i32>,
+    /// Processes that a signal was sent for hanging, with the time of their last report.
+    waves: BTreeMap<i32, Instant>,
+    commands: Commands,
+    started: Instant,
+    pause: Duration,
+}
+
+fn begin(args: &Args) -> Result<Guard, Failure> {
+    // What is no option of the guard's would else be taken for the program, without a `--` before it.
+    if let Some(program) = args.program.first().filter(|p| p.as_encoded_bytes().starts_with(b"-")) {
+        let name = program.to_string_lossy();
+        return Err(Failure::Text(format!("no option {name}: see --help; a program of that name is ./{name}")));
+    }
+    if args.program.is_empty() && args.pid.is_none() {
+        let ways = "a program (`orbit guard -- PROGRAM`), a process that runs (`--pid N`) or the kernel (`--system`)";
+        return Err(Failure::Text(format!("nothing to watch is named: give {ways}; see --help")));
+    }
+    if !program::may_make_threads() {
+        let why = "its children are in another namespace of processes, so that it can make no thread";
+        return Err(Failure::Text(format!("{why}: use `unshare -pf --mount-proc` in place of `unshare -p`")));
+    }
+    let mut settings = match &args.config {
+        Some(path) => settings::read(path).map_err(Failure::Text)?,
+        None => Settings::default(),
+    };
+    settings.config.sections.extend(args.section.iter().cloned());
+    let on_hang = args.on_hang.clone().or_else(|| settings.on_hang.clone()).unwrap_or_default();
+    if args.pid.is_some() && on_hang == OnHang::Restart {
+        return Err(Failure::text("--on-hang restart needs a program that the guard started, not --pid"));
+    }
+    let events = match (&args.events, &settings.events) {
+        (Some(path), _) => Some(Events::open(path, "guard").map_err(Failure::Text)?),
+        (None, Some((path, at))) => {
+            Some(Events::open(path, "guard").map_err(|e| Failure::Text(format!("{at}: events: {e}")))?)
+        }
+        (None, None) => None,
+    };
+    let cannot = |what: &str, e: io::Error| Failure::Text(format!("{what}: {e}"));
+    let mut signals = Signals::catch().map_err(|e| cannot("cannot receive signals", e))?;
+    if args.pid.is_none() {
+        signals = signals.with_witnesses(&args.program);
+    }
+    let limit = program::raise_limit();
+    let adopts = on_hang == OnHang::Restart && family::adopt().is_ok();
+    let others = if adopts { family::Others::before_program() } else { family::Others::default() };
+    // Tried here, while nothing has begun: a filter may forbid it.
+    orbit_linux::pidfd::open(std::process::id() as i32).map_err(|e| cannot("cannot hold a process", e))?;
+    let (mut child, pid) = match args.pid {
+        Some(pid) => (None, pid),
+        None => match program::start(&args.program, &signals, limit, others.mark()) {
+            Ok(child) => {
+                let pid = child.id() as i32;
+                (Some(child), pid)
+            }
+            Err(e) => {
+                let name = args.program[0].to_string_lossy();
+                let _ = writeln!(anstream::stderr(), "orbit guard: cannot start {name}: {e}");
+                // No destructor runs at exit.
+                drop(signals);
+                std::process::exit(i32::from(program::not_started(&e)));
+            }
+        },
+    };
+    signals.before_program();
+    let pidfd = orbit_linux::pidfd::open(pid).inspect_err(|_| unmake(&mut child));
+    let pidfd = pidfd.map_err(|e| cannot(&format!("cannot join process {pid}"), e))?;
+    // Tried here, for the error; a program of our own may have ended already.
+    if child.is_none()
+        && let Some(why) = detector::lacks_proc()
+    {
+        return Err(Failure::Text(format!("cannot watch process {pid}: {why}")));
+    }
+    if child.is_none() && family::is_kernel_thread(pid) {
+        return Err(Failure::Text(format!(
+            "cannot watch process {pid}: it is a thread of the kernel and runs no program; --system watches the kernel"
+        )));
+    }
+    if child.is_none()
+        && let Err(e) = detector::may_see(pid)
+    {
+        return Err(cannot(
+            &format!(
+                "cannot see what the threads of process {pid} wait for (it takes the same user, or CAP_SYS_PTRACE; where kernel.yama.ptrace_scope \
+                 is 1, an ordinary user has to start it by `orbit guard -- PROGRAM`)"
+            ),
+            e,
+        ));
+    }
+    if child.is_none()
+        && let Err(e) = Ahd::new(settings.config.clone()).add(pid)
+    {
+        return Err(cannot(&format!("cannot look into process {pid} (the same user, or CAP_SYS_PTRACE)"), e));
+    }
+    let mut detector = Detector::new(&settings.config, settings.deadline, args.in_process);
+    detector.watch(pid);
+    let teller = Teller::start(events).inspect_err(|_| unmake(&mut child));
+    let teller = teller.map_err(|e| cannot("cannot make a thread", e))?;
+    Ok(Guard {
+        detector,
+        on_hang,
+        adopts,
+        others,
+        teller,
+        signals,
+        limit,
+        program: args.program.clone(),
+        child,
+        pid,
+        pidfd,
+        ended: BTreeSet::new(),
+        waves: BTreeMap::new(),
+        commands: Commands::default(),
+        started: Instant::now(),
+        pause: restart::PAUSE,
+    })
+}
+
+/// Ends a program that cannot be guarded: whoever is told that the guard could not begin may start it again.
+fn unmake(child: &mut Option<Child>) {
+    if let Some(child) = child {
+        // It may have ended in this very moment.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+impl Guard {
+    fn watch(&mut self) -> Done {
+        loop {
+            let reports = self.detector.descriptors();
+            let mut fds = vec![readable(self.pidfd.as_fd())];
+            fds.extend(self.signals.polled());
+            fds.extend(self.commands.descriptors().map(readable));
+            fds.extend(reports.iter().map(|fd| readable(fd.as_fd())));
+            let pause = self.detector.pause().min(self.signals.pause());
+            // Without room to wait for all it waits for the program, and looks for the rest now and then.
+            orbit_linux::poll::poll(&mut fds, Some(pause))
+                .or_else(|_| orbit_linux::poll::poll(&mut fds[..1], Some(pause.min(BLIND))))?;
+            for signal in self.signals.take(self.child.as_ref().map(|_| self.pid)) {
+                let leave = self.child.is_none() && signal != libc::SIGWINCH;
+                if leave {
+                    self.finish();
+                    return Ok(ExitCode::SUCCESS);
+                }
+                // It may have ended in this very moment.
+                let _ = orbit_linux::pidfd::send_signal(self.pidfd.as_fd(), signal);
+            }
+            if fds[0].revents != 0 {
+                return Ok(self.end());
+            }
+            if self.child.is_some() {
+                program::stop_with(self.pid);
+            }
+            let mut restart = None;
+            for news in self.detector.news() {
+                let Some(event) = self.event(news) else { continue };
+                let acted = match &event {
+                    Event::Hang(hang) => self.act(hang).map(|did| (did, hang.pid)),
+                    _ => None,
+                };
+                if let (Event::Hang(hang), OnHang::Restart) = (&event, &self.on_hang) {
+                    restart = restart.or(Some(hang.pid));
+                }
+                self.tell(event);
+                if let Some((did, pid)) = acted {
+                    self.teller.did(did, pid);
+                }
+            }
+            if let Some(pid) = restart
+                && let Some(code) = self.restart(pid)
+            {
+                return Ok(code);
+            }
+            if self.adopts {
+                family::reap(self.pid);
+            }
+            if let OnHang::Exec(command) = &self.on_hang {
+                for (did, pid) in self.commands.go_on(command, &self.signals, self.limit) {
+                    self.teller.did(did, pid);
+                }
+            }
+        }
+    }
+
+    /// Tells an event, unless it is no news.
+    fn tell(&mut self, event: Event) {
+        match event {
+            Event::Recovered { pid, .. } if self.ended.contains(&pid) => return,
+            Event::Left { pid } => {
+                self.ended.remove(&pid);
+                self.waves.remove(&pid);
+            }
+            _ => {}
+        }
+        self.teller.event(event);
+    }
+
+    /// The event that a piece of news is; else it is about a module, and told.
+    fn event(&self, news: News) -> Option<Event> {
+        match news {
+            News::Event(event) => Some(event),
+            News::Module(about) => {
+                self.teller.about(about);
+                None
+            }
+        }
+    }
+
+    /// Tells what is left to tell when nothing will be watched any more.
+    fn finish(&mut self) {
+        for (did, pid) in self.commands.finish() {
+            self.teller.did(did, pid);
+        }
+        for news in self.detector.finish() {
+            if let Some(event) = self.event(news) {
+                self.tell(event);
+            }
+        }
+    }
+
+    /// Does what was asked for, but for a restart, or has it done; answers what was done.
+    fn act(&mut self, hang: &Hang) -> Option<String> {
+        let signal = match &self.on_hang {
+            OnHang::Report | OnHang::Restart => return None,
+            OnHang::Signal(s) => *s,
+            OnHang::Kill => libc::SIGKILL,
+            OnHang::Exec(_) => {
+                self.commands.add(hang);
+                return None;
+            }
+        };
+        // Many threads that hang at once are one reason to act.
+        let now = Instant::now();
+        if self.waves.insert(hang.pid, now).is_some_and(|last| now - last < WAVE) {
+            return None;
+        }
+        let sent = orbit_linux::pidfd::open(hang.pid).and_then(|fd| {
+            // Looked at before: afterwards it may be gone.
+            let ends = action::ends(hang.pid, signal);
+            orbit_linux::pidfd::send_signal(fd.as_fd(), signal).map(|()| ends)
+        });
+        Some(match sent {
+            Ok(ends) => {
+                if ends {
+                    self.ended.insert(hang.pid);
+                }
+                format!("sent signal {signal} to process {}", hang.pid)
+            }
+            Err(e) => format!("could not send signal {signal} to process {}: {e}", hang.pid),
+        })
+    }
+
+    /// The program has ended.
+    fn end(&mut self) -> ExitCode {
+        let there = self.detector.pids().contains(&self.pid);
+        self.finish();
+        if there {
+            self.tell(Event::Left { pid: self.pid });
+        }
+        match self.child.as_mut().map(Child::wait) {
+            None => ExitCode::SUCCESS,
+            Some(Ok(status)) => ExitCode::from(program::status(status)),
+            Some(Err(e)) => {
+                self.teller.did(format!("how the program ended is not known: {e}"), self.pid);
+                ExitCode::from(NOT_BEGUN)
+            }
+        }
+    }
+}
+
+/// Shows on stderr what the module `name` said, if it is the detection; `false` if it is not.
+pub fn shown(name: &str, text: &str) -> bool {
+    let value = serde_json::from_str(text).ok();
+    let event = value.as_ref().and_then(orbit_ahd::json::event).filter(|_| name == "ahd");
+    // Nobody is left to tell if stderr is closed.
+    event.map(|event| out::say(|to| show::text(to, &event))).is_some()
+}
+
+fn readable(fd: BorrowedFd<'_>) -> libc::pollfd {
+    libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }
+}

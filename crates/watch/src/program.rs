@@ -1,0 +1,333 @@
+//! The guarded program: starting it, handing signals on, its end.
+//!
+//! Promises: the program gets the guard's own descriptors, signal mask, ignored signals and limits as they were given to the
+//! guard (but for the mark of [`super::family`], where it has one); a signal of [`forwarded`] sent to the guard goes on to the program, in order, one that was sent to both does not go twice; the end of the
+//! guard, however it comes, does not end the program. Where it cannot be told whether the program got a signal, it goes on.
+
+use super::action;
+use super::witness::{self, Note, To, Witnesses};
+use orbit_console::given;
+use orbit_linux::procfs;
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+/// Signals that are handed on, with the real-time ones. Not those that cannot be caught, that stop, that do nothing by default (but for the size
+/// of the terminal), and those by which the kernel tells the guard of its own faults, limits and readers.
+const FORWARDED: [i32; 14] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGABRT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGTERM,
+    libc::SIGSTKFLT,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGWINCH,
+    libc::SIGIO,
+    libc::SIGPWR,
+];
+
+/// The signals that are handed on. Async-signal-safe.
+pub fn forwarded() -> impl Iterator<Item = i32> {
+    FORWARDED.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
+
+/// How the kernel itself sends: for the terminal, to a group, and at the terminal's end to one process.
+pub const SI_KERNEL: i32 = 0x80;
+/// How long a signal may take from the guard to the witnesses, where a process sends it to one after the other.
+const WAIT: Duration = Duration::from_millis(50);
+/// Longest wait for a witness that got something and has yet to say what.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Pause between two looks at such a one.
+const LOOK: Duration = Duration::from_millis(5);
+/// A program that goes on for so long after SIGINT has taken it for something else than to end.
+const INTERRUPTED: Duration = Duration::from_secs(60);
+
+/// Signals that came for the guard, read from a descriptor.
+pub struct Signals {
+    fd: OwnedFd,
+    /// The mask the guard was started with.
+    before: libc::sigset_t,
+    witnesses: Option<Witnesses>,
+    /// What was read, and is not known yet to be for the program, in order.
+    came: VecDeque<Came>,
+    /// When the program got SIGTERM and SIGINT last, from the guard or by itself, unless it ignored them then.
+    asked: BTreeMap<i32, Note>,
+}
+
+/// A signal that the guard got.
+#[derive(Clone, Copy)]
+struct Came {
+    got: Note,
+    /// Whether the program was in the guard's process group.
+    near: bool,
+}
+
+impl Signals {
+    /// From now on signals wait here. To be called before there are other threads.
+    pub fn catch() -> io::Result<Signals> {
+        given::keep_statuses();
+        let set = witness::forwarded();
+        // SAFETY: both sets are valid for the calls; all-zero bytes are one.
+        let (fd, before) = unsafe {
+            let mut before = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+            (libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK), before)
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just made this descriptor for us.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Signals { fd, before, witnesses: None, came: VecDeque::new(), asked: BTreeMap::new() })
+    }
+
+    /// From now on it is asked who else got a signal: for a program that the guard is to start. To be called before there are other threads.
+    pub fn with_witnesses(self, program: &[OsString]) -> Signals {
+        // Without them all that came from processes goes on.
+        Signals { witnesses: Witnesses::new(program).ok(), ..self }
+    }
+
+    /// To wait for before [`Signals::take`].
+    pub fn polled(&self) -> [libc::pollfd; 2] {
+        let witnesses = self.witnesses.as_ref().map_or(-1, |w| w.as_fd().as_raw_fd());
+        [self.fd.as_raw_fd(), witnesses].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+    }
+
+    /// How long to wait at most before [`Signals::take`].
+    pub fn pause(&self) -> Duration {
+        match self.came.front() {
+            Some(first) => WAIT.saturating_sub(age(&first.got)).max(LOOK),
+            None if self.witnesses.as_ref().is_some_and(Witnesses::any) => WAIT,
+            None => Duration::MAX,
+        }
+    }
+
+    /// Signals that came, but for those that `program` got by itself; without a program, all. Does not wait.
+    pub fn take(&mut self, program: Option<i32>) -> Vec<i32> {
+        let since = orbit_rmk::now();
+        let near = program.is_some_and(in_own_group);
+        while let Some(got) = witness::next(self.fd.as_raw_fd()) {
+            self.came.push_back(Came { got, near });
+        }
+        if let Some(w) = &mut self.witnesses {
+            w.read();
+        }
+        let mut out = Vec::new();
+        while let Some(Came { got, near }) = self.came.front().copied()
+            && let Some(passed) = program.map_or(Some(true), |pid| self.goes_on(pid, &got, near))
+        {
+            self.came.pop_front();
+            let signal = got.signal as i32;
+            if let Some(pid) = program
+                && [libc::SIGTERM, libc::SIGINT].contains(&signal)
+                && !action::ignores(pid, signal)
+            {
+                self.asked.insert(signal, got);
+            }
+            if let Some(w) = &mut self.witnesses {
+                w.settle(&got);
+            }
+            if passed {
+                out.push(signal);
+            }
+        }
+        if let Some(w) = &mut self.witnesses {
+            w.forget(since.saturating_sub(WAIT.as_nanos() as u64), |note| self.came.iter().any(|c| c.got.same(note)));
+        }
+        out
+    }
+
+    /// What the program got last that asks for its end, and that it has not ended by: SIGTERM, and SIGINT within a minute.
+    pub fn asked_to_end(&self) -> Option<i32> {
+        let of = |signal| self.asked.get(&signal).map(age);
+        let interrupted = of(libc::SIGINT).filter(|age| *age < INTERRUPTED).map(|_| libc::SIGINT);
+        of(libc::SIGTERM).map(|_| libc::SIGTERM).or(interrupted)
+    }
+
+    /// To be called when a program was started: what came so far may have come before it was there, and goes on.
+    pub fn before_program(&mut self) {
+        self.asked.clear();
+        while let Some(got) = witness::next(self.fd.as_raw_fd()) {
+            self.came.push_back(Came { got, near: false });
+        }
+    }
+
+    /// Forgets what is not known yet to be for the program.
+    pub fn forget(&mut self) {
+        self.came.clear();
+    }
+
+    /// Whether a signal goes on to the program, once that is known.
+    fn goes_on(&mut self, program: i32, got: &Note, near: bool) -> Option<bool> {
+        // Others are sent to one process, if not to one thread.
+        if ![libc::SI_USER, SI_KERNEL].contains(&got.code) {
+            return Some(true);
+        }
+        let Some(w) = self.witnesses.as_mut().filter(|w| w.there()) else {
+            return Some(got.code != SI_KERNEL || !near || !to_a_group(got.signal as i32));
+        };
+        let waited = age(got);
+        if waited < WAIT || waited < LONGEST && w.busy(got.signal) {
+            return None;
+        }
+        w.read();
+        Some(match w.to(got) {
+            To::Guard => true,
+            To::Line => !w.in_line(program),
+            To::Group => !near,
+            To::Each => !by_systemd(got.pid) || !with_guard(program),
+        })
+    }
+}
+
+/// Time since it came.
+fn age(got: &Note) -> Duration {
+    Duration::from_nanos(orbit_rmk::now().saturating_sub(got.at))
+}
+
+/// Whether the kernel sends such a signal to a group: the terminal's but for its end, of which it tells the session's leader alone.
+fn to_a_group(signal: i32) -> bool {
+    // SAFETY: numbers only.
+    let leads = || unsafe { libc::getsid(0) == libc::getpid() };
+    match signal {
+        libc::SIGINT | libc::SIGQUIT | libc::SIGWINCH => true,
+        libc::SIGHUP => !leads(),
+        _ => false,
+    }
+}
+
+/// Whether the process is systemd, which sends a signal to each process of a service.
+fn by_systemd(pid: u32) -> bool {
+    procfs::text(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == "systemd")
+}
+
+/// Whether the process is in the guard's control group.
+fn with_guard(pid: i32) -> bool {
+    let groups = |pid: i32| procfs::text(format!("/proc/{pid}/cgroup"));
+    groups(pid).is_ok_and(|of| groups(std::process::id() as i32).is_ok_and(|own| own == of))
+}
+
+/// Whether the process, a child not reaped yet, is in the guard's own process group.
+pub fn in_own_group(pid: i32) -> bool {
+    // SAFETY: no pointers are passed.
+    unsafe { libc::getpgid(pid) == libc::getpgrp() }
+}
+
+/// Stops the guard where the program has stopped itself in the foreground of their terminal, as an editor does: else the shell that waits for
+/// the guard would not learn of it, and the terminal would be nobody's. Does nothing where no shell would let them go on.
+pub fn stop_with(program: i32) {
+    if !has_stopped(program, libc::WNOWAIT) || !in_own_group(program) || !in_foreground() {
+        return;
+    }
+    // A shell that lets a group go on sends to one process after the other, to the guard perhaps first.
+    std::thread::sleep(LOOK);
+    if has_stopped(program, 0) {
+        // SAFETY: numbers only. The kernel ignores it in a group without a shell above.
+        unsafe { libc::raise(libc::SIGTSTP) };
+    }
+}
+
+/// Whether it is stopped by a signal, and not known to be.
+fn has_stopped(program: i32, options: libc::c_int) -> bool {
+    // SAFETY: a siginfo is plain data; zeros tell that nothing happened.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WSTOPPED | libc::WNOHANG | options;
+    // SAFETY: the struct outlives the call, which fills the fields of a child's stop or leaves zeros.
+    unsafe { libc::waitid(libc::P_PID, program as libc::id_t, &raw mut info, options) == 0 && info.si_pid() == program }
+}
+
+/// Whether the guard's process group is in the foreground of its terminal.
+fn in_foreground() -> bool {
+    let terminal = std::fs::File::open("/dev/tty");
+    // SAFETY: a descriptor that lives, and numbers.
+    terminal.is_ok_and(|terminal| unsafe { libc::tcgetpgrp(terminal.as_raw_fd()) == libc::getpgrp() })
+}
+
+/// Raises the limit of open files, of which every watched thread takes one; answers what it was.
+pub fn raise_limit() -> libc::rlimit {
+    let mut was = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `was` is a valid place for the answer.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut was) } == 0 {
+        let more = libc::rlimit { rlim_cur: was.rlim_max, rlim_max: was.rlim_max };
+        // SAFETY: a limit that cannot be raised stays as it was: then fewer descriptors are kept open.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const more) };
+    }
+    was
+}
+
+/// Whether the process may make threads: not where its next child is to be the first of a namespace (`unshare -p` became the guard).
+pub fn may_make_threads() -> bool {
+    // There is none to read before its first process.
+    let namespace = |of| procfs::own(of, |path| std::fs::read_link(path)).ok();
+    namespace("ns/pid") == namespace("ns/pid_for_children")
+}
+
+/// Starts the program, marked if it is to be.
+pub fn start(
+    program: &[OsString],
+    signals: &Signals,
+    limit: libc::rlimit,
+    mark: Option<libc::rlimit>,
+) -> io::Result<Child> {
+    let (name, args) = program.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = Command::new(name);
+    given::pass_name_on(&mut command);
+    as_given(command.args(args), signals, limit);
+    if let Some(mark) = mark {
+        marked(&mut command, mark);
+    }
+    command.spawn()
+}
+
+/// Gives the command this limit of resident memory, as all that it makes will have it.
+pub fn marked(command: &mut Command, mark: libc::rlimit) {
+    // SAFETY: only an async-signal-safe call, on a value copied beforehand.
+    unsafe {
+        command.pre_exec(move || {
+            libc::setrlimit(libc::RLIMIT_RSS, &raw const mark);
+            Ok(())
+        });
+    }
+}
+
+/// Gives the command what the guard was given, in place of what the guard has made of it.
+pub fn as_given(command: &mut Command, signals: &Signals, limit: libc::rlimit) {
+    let mask = signals.before;
+    given::pass_on(command);
+    // SAFETY: only async-signal-safe calls, on values copied beforehand.
+    unsafe {
+        command.pre_exec(move || {
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());
+            Ok(())
+        });
+    }
+}
+
+/// The exit status a shell would give: the program's own, or 128 and the signal that ended it.
+pub fn status(of: std::process::ExitStatus) -> u8 {
+    match (of.code(), of.signal()) {
+        (Some(code), _) => code as u8,
+        (None, Some(signal)) => ended_by(signal),
+        (None, None) => 125,
+    }
+}
+
+/// The exit status a shell would give for a program that this signal ended.
+pub fn ended_by(signal: i32) -> u8 {
+    128u8.wrapping_add(signal as u8)
+}
+
+/// The exit status for a program that could not be started, as `env` has it.
+pub fn not_started(e: &io::Error) -> u8 {
+    if e.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+}

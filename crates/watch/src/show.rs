@@ -1,0 +1,195 @@
+//! Reports, for people and for machines.
+//!
+//! For people: clear text on stderr, in colour on a terminal. For machines: one JSON object a line; every line has
+//! `event` and `time_ms` (since the guard began).
+//!
+//! Names come from the watched program, which may choose any: for people what is no letter, line breaks and a terminal's orders
+//! among it, is shown as `\n` or `\u{1b}` ([`Harmless`]); JSON has escapes of its own.
+
+use super::detector::About;
+use orbit_ahd::{Event, Hang, Unit};
+use orbit_console::out::{BAD, FAINT, GOOD, HEAD, WARN};
+use serde_json::{Value, json};
+use std::fmt;
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// Frames of a stack that people are shown; machines get all.
+const SHOWN: usize = 12;
+
+/// CPU time of a process from which on people are told of sections that nobody entered, ns.
+const WORTH_A_LINE: u64 = 100_000_000;
+
+/// Text that others chose, on one line and without characters that a terminal obeys or does not show.
+pub struct Harmless<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for Harmless<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        write!(Escaping(f), "{}", self.0)
+    }
+}
+
+struct Escaping<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl fmt::Write for Escaping<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // Rust's escapes, but for those that only its own strings need.
+        const KEPT: [char; 3] = ['"', '\'', '\\'];
+        text.split_inclusive(KEPT).try_for_each(|part| {
+            let plain = part.trim_end_matches(KEPT);
+            write!(self.0, "{}{}", plain.escape_debug(), &part[plain.len()..])
+        })
+    }
+}
+
+fn ms(d: Duration) -> f64 {
+    d.as_micros() as f64 / 1e3
+}
+
+/// An event as one line of JSON; `at` is the time since the guard began.
+pub fn json(to: &mut impl Write, event: &Event, at: Duration) -> io::Result<()> {
+    line(to, orbit_ahd::json::value(event), at)
+}
+
+/// How a module stands, as one line of JSON.
+pub fn json_about(to: &mut impl Write, about: &About, at: Duration) -> io::Result<()> {
+    let About { module, state, text, pid } = about;
+    line(to, json!({"event": "module", "module": module, "state": state, "text": text, "pid": pid}), at)
+}
+
+/// The same for people; that all is as it should be is left out.
+pub fn text_about(to: &mut impl Write, about: &About) -> io::Result<()> {
+    let About { module, state, text, .. } = about;
+    let (quiet, text) = (text == "as asked", Harmless(text));
+    match *state {
+        "loaded" => Ok(()),
+        "in-process" if quiet => Ok(()),
+        "in-process" => writeln!(to, "{FAINT}orbit guard: the detection runs in the guard itself: {text}{FAINT:#}"),
+        "said" => writeln!(to, "orbit guard: module {module}: {text}"),
+        "reloaded" => writeln!(to, "{GOOD}orbit guard:{GOOD:#} module {module} was loaded again"),
+        _ => writeln!(to, "{WARN}orbit guard:{WARN:#} module {module} {state}: {text}"),
+    }
+}
+
+/// Something the guard itself did, as one line of JSON.
+pub fn json_did(to: &mut impl Write, did: &str, pid: i32, at: Duration) -> io::Result<()> {
+    line(to, json!({"event": "action", "did": did, "pid": pid}), at)
+}
+
+fn line(to: &mut impl Write, mut value: Value, at: Duration) -> io::Result<()> {
+    value["time_ms"] = json!(ms(at));
+    writeln!(to, "{value}")?;
+    to.flush()
+}
+
+/// An event for people; what only machines want to know is left out.
+pub fn text(to: &mut impl Write, event: &Event) -> io::Result<()> {
+    match event {
+        Event::Joined { .. } | Event::Left { .. } => Ok(()),
+        Event::Hang(h) => hang(to, h),
+        Event::Recovered { pid, tid, kind, after } => {
+            let kind = kind.word();
+            writeln!(
+                to,
+                "{GOOD}orbit guard:{GOOD:#} thread {tid} of process {pid} got on, {:.1} s after the report of a {kind} hang",
+                after.as_secs_f64()
+            )
+        }
+        Event::Sections { pid, list } => {
+            for s in list {
+                let (section, function) = (Harmless(&s.section), Harmless(&s.function));
+                let begin = format!("{FAINT}orbit guard: section {section} ({function}) of process {pid}:");
+                match (s.hits, s.windows) {
+                    // Children that live for a moment would fill a log.
+                    (0, _) if s.cpu_ns < WORTH_A_LINE => {}
+                    (0, 0) => writeln!(to, "{begin} was not probed{FAINT:#}")?,
+                    (0, _) => writeln!(to, "{begin} no hits{FAINT:#}")?,
+                    _ => writeln!(
+                        to,
+                        "{begin} {} hits of {:.1} us each, {:.2} % of the {:.1} s of CPU it used{FAINT:#}",
+                        s.hits,
+                        s.ns_per_hit / 1e3,
+                        s.share * 100.0,
+                        s.cpu_ns as f64 / 1e9
+                    )?,
+                }
+            }
+            Ok(())
+        }
+        Event::Trouble { text, .. } => writeln!(to, "{WARN}orbit guard:{WARN:#} {}", Harmless(text)),
+    }
+}
+
+fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
+    let kind = h.kind.word();
+    writeln!(
+        to,
+        "{BAD}orbit guard: {kind} hang{BAD:#} in process {} ({}), thread {} ({})",
+        h.pid,
+        Harmless(&h.comm),
+        h.tid,
+        h.sure
+    )?;
+    writeln!(to, "  {HEAD}{}{HEAD:#}", Harmless(&h.why))?;
+    if let Some(section) = &h.section {
+        writeln!(to, "  in section {}", Harmless(section))?;
+    }
+    writeln!(to, "  {FAINT}{}{FAINT:#}", figures(h))?;
+    for t in &h.threads {
+        let (comm, does) = (Harmless(&t.comm), Harmless(&t.does));
+        writeln!(to, "  {HEAD}thread {} ({comm}){HEAD:#} of process {} {does}", t.tid, t.pid)?;
+        for f in &t.python {
+            let line = f.line.map_or_else(String::new, |l| format!(":{l}"));
+            let (function, file) = (Harmless(&f.function), Harmless(&f.file));
+            writeln!(to, "      {function} at {file}{line} {FAINT}(Python){FAINT:#}")?;
+        }
+        for f in t.stack.iter().take(SHOWN) {
+            writeln!(to, "      {}", Harmless(f))?;
+        }
+        if t.stack.len() > SHOWN {
+            writeln!(to, "      {FAINT}and {} more frames{FAINT:#}", t.stack.len() - SHOWN)?;
+        }
+        if let Some(note) = &t.note {
+            writeln!(to, "      {FAINT}{}{FAINT:#}", Harmless(note))?;
+        }
+    }
+    to.flush()
+}
+
+/// How much it did or waited, against what is usual and allowed, and since when. Of a wait progress is the time since.
+fn figures(h: &Hang) -> String {
+    let (unit, what) = match h.unit {
+        Unit::CpuNs => ("ms", "of CPU"),
+        Unit::Instructions => ("million", "instructions"),
+        Unit::WaitNs => ("ms", "of waiting"),
+    };
+    let value = |n: u64| format!("{:.1} {unit}", n as f64 / 1e6);
+    let usual = h.usual.map_or_else(String::new, |u| format!(", usually {:.3} {unit}", u as f64 / 1e6));
+    // A ring is a hang from its first moment.
+    let allowed = if h.check_value == 0 { String::new() } else { format!(", allowed {}", value(h.check_value)) };
+    let since = if h.unit == Unit::WaitNs { String::new() } else { format!("since {:.0} ms, ", ms(h.since)) };
+    let told = format!("told {:.0} ms after it could be known", ms(h.latency));
+    format!("{} {what}{usual}{allowed}; {since}{told}", value(h.progress))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown() {
+        for (text, shown) in [
+            ("plain \"it's\" C:\\x", "plain \"it's\" C:\\x"),
+            ("a\nb\r\t", "a\\nb\\r\\t"),
+            ("'\u{1b}[31m\u{9b}0m\u{7f}", "'\\u{1b}[31m\\u{9b}0m\\u{7f}"),
+            ("\u{202e}turned\u{2028}", "\\u{202e}turned\\u{2028}"),
+            (
+                "\u{433}\u{43e}\u{440}\u{43e}\u{434} e\u{301} \u{65e5}\u{672c}",
+                "\u{433}\u{43e}\u{440}\u{43e}\u{434} e\u{301} \u{65e5}\u{672c}",
+            ),
+        ] {
+            assert_eq!(Harmless(text).to_string(), shown);
+        }
+    }
+}
