@@ -3,7 +3,7 @@
 
 use orbit_ahd::module::{Detector, options};
 use orbit_ahd::{Config, Event, Kind, json};
-use orbit_rmk::{Core, Installed, Report};
+use orbit_rmk::{Installed, Report};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ fn hangs_are_found_and_found_again() {
     let program = Command::new("sh").args(["-c", script]).arg(&fifo).stdin(Stdio::null()).spawn().expect("sh");
     let program = Owned(program);
     let pid = program.0.id();
-    let core = Core::new().expect("a core");
+    let core = orbit_pins::core().expect("a core");
     let config = Config { limit: Duration::from_millis(300), ..Config::default() };
     let module = core.install::<Detector>(options(&config)).expect("the module");
     core.guard(pid).expect("a program");
@@ -76,7 +76,7 @@ fn children_leave_with_the_last_program() {
     let program = Command::new("sh").args(["-c", "sleep 1000; :"]).spawn().expect("sh");
     let program = Owned(program);
     let pid = program.0.id();
-    let core = Core::new().expect("a core");
+    let core = orbit_pins::core().expect("a core");
     let module = core.install::<Detector>(options(&Config::default())).expect("the module");
     core.guard(pid).expect("a program");
     let child = next(&module, "its child", |report| match event(report) {

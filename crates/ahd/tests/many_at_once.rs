@@ -6,7 +6,7 @@ mod common;
 use common::{PATIENCE, Program};
 use orbit_ahd::module::{Detector, options};
 use orbit_ahd::{Config, Event, Hang, json};
-use orbit_rmk::{Core, Report};
+use orbit_rmk::Report;
 use orbit_section::{Section, enter, section};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
@@ -77,7 +77,7 @@ fn all_told(way: &str, threads: usize, seems_right: impl Fn(&Hang) -> bool) {
     let mut said = BufReader::new(program.0.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
     assert!(said.any(|line| line.contains("all hang")), "the program has ended");
 
-    let core = Core::new().expect("a core");
+    let core = orbit_pins::core().expect("a core");
     let mut options = options(&Config { limit: LIMIT, ..Config::default() });
     // A machine that gives it no CPU is not what is looked for.
     options.deadline = PATIENCE;

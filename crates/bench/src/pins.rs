@@ -8,7 +8,7 @@ use super::plot::{Chart, Series};
 use super::reach::Reach;
 use super::{Bench, Common, Progress};
 use orbit_console::out::{self, Align, BAD, Failure, GOOD, PLAIN, Table};
-use orbit_rmk::{Client, Core, Filter, Kind};
+use orbit_rmk::{Client, Filter, Kind};
 use serde::Serialize;
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> out::Done {
     let mut bench = Bench::start("pins", &args.common)?;
     // Before the core makes a thread.
     let mut child = Child::start()?;
-    let core = Core::new().map_err(text)?;
+    let core = orbit_pins::core().map_err(text)?;
     let module = core.client("bench");
     module.use_pin("P_SYSC").map_err(text)?;
     let flood = if quick { 200_000 } else { 2_000_000 };

@@ -30,7 +30,7 @@ impl Hosted {
     /// A core without modules. Makes the process from which modules' processes are made.
     pub fn new() -> Result<Arc<Hosted>, String> {
         orbit::init().map_err(|error| error.to_string())?;
-        let core = Core::new().map_err(|error| error.to_string())?;
+        let core = orbit_pins::core().map_err(|error| error.to_string())?;
         Ok(Arc::new(Hosted { core, modules: Mutex::default() }))
     }
 

@@ -118,12 +118,12 @@ pub enum PinError {
 
 impl PinError {
     /// The system's last error, for `what`.
-    pub(crate) fn last(what: impl Into<String>) -> PinError {
+    pub fn last(what: impl Into<String>) -> PinError {
         PinError::System { what: what.into(), source: io::Error::last_os_error() }
     }
 
     /// An error of the system, for `what`.
-    pub(crate) fn of(what: impl Into<String>, source: io::Error) -> PinError {
+    pub fn of(what: impl Into<String>, source: io::Error) -> PinError {
         PinError::System { what: what.into(), source }
     }
 }

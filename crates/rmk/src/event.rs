@@ -129,7 +129,7 @@ impl Event {
     pub const SAMPLED: u32 = 1 << 16;
 
     /// An event of a kind, with everything else 0.
-    pub(crate) fn new(kind: Kind, time: u64) -> Event {
+    pub fn new(kind: Kind, time: u64) -> Event {
         Event { time, subscription: 0, code: kind as u32, pid: 0, tid: 0, cpu: 0, values: [0; 4] }
     }
 

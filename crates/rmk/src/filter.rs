@@ -1,7 +1,6 @@
 //! What a subscription wants: [`Filter`]. It is evaluated where the event is made, in the kernel for most pins, and each
 //! subscription has its own, so that modules on one pin do not see each other's choices.
 
-use crate::core::{KEYS, LISTED, MAX_CPUS};
 use std::time::Duration;
 
 /// Whose events pass.
@@ -47,6 +46,13 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Processes that it may name.
+    pub const MAX_PIDS: usize = 16384;
+    /// CPUs that it may name, and number from which on a CPU cannot be named.
+    pub const MAX_CPUS: usize = 256;
+    /// Keys that it may name.
+    pub const MAX_KEYS: usize = 512;
+
     /// Events of the guarded programs and the processes they make.
     pub fn guarded() -> Filter {
         Filter {
@@ -116,12 +122,16 @@ impl Filter {
     pub(crate) fn too_long(&self) -> Option<String> {
         let pids = if let Who::Pids(pids) = &self.who { pids.len() } else { 0 };
         let count = |some: &Option<Vec<u32>>| some.as_ref().map_or(0, Vec::len);
-        [("processes", pids, LISTED), ("CPUs", count(&self.cpus), MAX_CPUS), ("keys", count(&self.keys), KEYS)]
-            .into_iter()
-            .find(|(_, n, most)| n > most)
-            .map(|(what, n, most)| {
-                format!("its filter names {n} {what}, {most} at most: name fewer, or all by naming none")
-            })
+        [
+            ("processes", pids, Filter::MAX_PIDS),
+            ("CPUs", count(&self.cpus), Filter::MAX_CPUS),
+            ("keys", count(&self.keys), Filter::MAX_KEYS),
+        ]
+        .into_iter()
+        .find(|(_, n, most)| n > most)
+        .map(|(what, n, most)| {
+            format!("its filter names {n} {what}, {most} at most: name fewer, or all by naming none")
+        })
     }
 
     /// Interval of [`crate::Kind::Period`], or between samples.

@@ -51,6 +51,10 @@ pub struct PinKind {
     pub name: &'static str,
     /// One sentence: what it gives.
     pub about: &'static str,
+    /// By what it works where it works entirely.
+    pub facility: &'static str,
+    /// Names of its operations ([`Command`]).
+    pub operations: &'static [&'static str],
     /// Events that it raises where it works entirely.
     pub events: &'static [Kind],
     /// Whether it can work here. Quick, without side effects.

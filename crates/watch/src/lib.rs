@@ -1,7 +1,7 @@
 //! `orbit guard`: runs or joins a program and tells when, where and why it hangs.
 //!
 //! Owns: the loop that waits for signals, the program's end and news, what is shown, what is done about a hang. The detection is
-//! `orbit-ahd`'s, in a module of a core of the guard's own ([`detector`]); what is told is written by a thread ([`teller`]), so that
+//! `orbit-ahd`'s, in a module of a core of the guard's own (`detector`); what is told is written by a thread (`teller`), so that
 //! nothing waits for a reader. Exit status: that of the program (128 and the signal's number if one ended it), 127 or 126 if it could not be found or run, 125 if the
 //! guard itself could not begin; with `--pid` 0 once the process has ended or the guard was asked to leave.
 

@@ -7,7 +7,7 @@ mod host;
 pub mod modules;
 
 use orbit_console::out::{self, BAD, Done, FAINT, Failure, GOOD, HEAD, WARN};
-use orbit_rmk::{Core, PinStatus, Probe};
+use orbit_rmk::{PinStatus, Probe};
 use serde::Serialize;
 use serde_json::Value;
 use std::io::Write;
@@ -75,7 +75,7 @@ impl Row {
 }
 
 pub fn run(args: &Args) -> Done {
-    let core = Core::new().map_err(|error| Failure::text(error.to_string()))?;
+    let core = orbit_pins::core().map_err(|error| Failure::text(error.to_string()))?;
     let cores = modules::look();
     let rows: Vec<Row> = core.pins().into_iter().map(|pin| Row::of(pin).used_by(&cores)).collect();
     let mut to = anstream::stdout().lock();

@@ -8,31 +8,22 @@
 mod client;
 mod dispatcher;
 mod env;
-mod flow;
 mod host;
 mod installed;
-mod kernel;
-mod layout;
 mod life;
 mod module;
 mod state;
 mod subscription;
 mod task;
-pub(crate) mod timer;
+pub mod timer;
 
 pub use client::Client;
 pub use dispatcher::{Dispatcher, Registration, Source};
-pub use env::Env;
+pub use env::{Env, Shared};
 pub use host::ModuleOptions;
 pub use installed::{Installed, ModuleStatus, Report};
 pub use module::{Context, Module};
-pub use subscription::Subscription;
-pub(crate) use {
-    flow::online_cpus,
-    kernel::{Attachment, Kernel},
-    layout::{KEYS, LISTED, MAX_CPUS},
-    subscription::lock,
-};
+pub use subscription::{Counted, KernelSide, Subscription, lock};
 
 use crate::{
     command::{Command, Reply},
@@ -40,7 +31,6 @@ use crate::{
     event::Kind,
     filter::{Counts, Filter},
     pin::{PinKind, Probe},
-    pins,
 };
 use state::{Loaded, Member, State};
 use std::{
@@ -73,6 +63,7 @@ pub(crate) struct Inner {
 /// How a core is made; see [`Core::builder`].
 pub struct CoreBuilder {
     kernel_programs: bool,
+    pins: Vec<PinKind>,
     without: Vec<&'static str>,
 }
 
@@ -80,6 +71,12 @@ impl CoreBuilder {
     /// False: use no kernel programs, only what needs no privilege. Pins then fall back or are missing, as on a system that forbids them.
     pub fn kernel_programs(self, allowed: bool) -> CoreBuilder {
         CoreBuilder { kernel_programs: allowed, ..self }
+    }
+
+    /// Adds pins that modules may use; of those of one name the last counts.
+    pub fn pins(mut self, pins: impl IntoIterator<Item = PinKind>) -> CoreBuilder {
+        self.pins.extend(pins);
+        self
     }
 
     /// Leaves a pin out, for a core that must not be able to do what it does.
@@ -90,8 +87,8 @@ impl CoreBuilder {
 
     /// Makes the core: one thread, asleep; no pin loaded.
     pub fn build(self) -> Result<Core> {
-        let env = Env::new(Dispatcher::start()?, self.kernel_programs);
-        let mut kinds: BTreeMap<_, _> = pins::all().into_iter().map(|kind| (kind.name, kind)).collect();
+        let env = Env::new(self.kernel_programs)?;
+        let mut kinds: BTreeMap<_, _> = self.pins.into_iter().map(|kind| (kind.name, kind)).collect();
         kinds.retain(|name, _| !self.without.contains(name));
         let state = State { kinds, ..State::default() };
         let (next, guards) = (AtomicU64::new(1), AtomicU64::new(1));
@@ -106,9 +103,9 @@ pub struct PinStatus {
     pub name: &'static str,
     /// One sentence: what it gives.
     pub about: &'static str,
-    /// By what it works where it works entirely; empty for a pin that is not of this crate.
+    /// By what it works where it works entirely.
     pub facility: &'static str,
-    /// Names of its operations ([`Command`]); none are known of a pin that is not of this crate.
+    /// Names of its operations ([`Command`]).
     pub operations: &'static [&'static str],
     /// Events that it raises where it works entirely.
     pub events: &'static [Kind],
@@ -129,14 +126,14 @@ pub struct Core {
 }
 
 impl Core {
-    /// A core with the twelve pins of the paper's Table 3.
+    /// A core without pins, until some are registered; the crate `orbit-pins` makes one with its twelve.
     pub fn new() -> Result<Core> {
         Core::builder().build()
     }
 
-    /// A core that is to differ from the usual one.
+    /// The choices of a core, without pins so far.
     pub fn builder() -> CoreBuilder {
-        CoreBuilder { kernel_programs: true, without: Vec::new() }
+        CoreBuilder { kernel_programs: true, pins: Vec::new(), without: Vec::new() }
     }
 
     /// Adds a pin, or replaces one that is not loaded; modules may use it from now on.
@@ -188,12 +185,11 @@ impl Core {
         let status = |kind: &PinKind| {
             let loaded = state.loaded.get(kind.name);
             let name_of = |user: &u64| state.members.get(user).map(|member| member.name.clone());
-            let (facility, operations) = pins::described(kind.name);
             PinStatus {
                 name: kind.name,
                 about: kind.about,
-                facility,
-                operations,
+                facility: kind.facility,
+                operations: kind.operations,
                 events: kind.events,
                 probe: (kind.probe)(&self.inner.env),
                 loaded: loaded.is_some(),

@@ -4,7 +4,6 @@
 //! pin here) compares `sent - taken` with it first and counts a loss instead; so neither the ring nor the queue of a slow
 //! module can grow, and no module can use up another's share.
 
-use super::flow::Flow;
 use crate::{
     error::PinError,
     event::{Event, Kind},
@@ -19,8 +18,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Locks a mutex; the data behind the locks here stays valid when a thread panicked while it held one.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex whose data stays valid when a thread panicked while it held it.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -72,6 +71,34 @@ impl Queue {
     }
 }
 
+/// What was counted for a subscription in the kernel; see [`Counts`] for the words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Events that met the filter's conditions.
+    pub passed: u64,
+    /// Those of them that were to be sent.
+    pub due: u64,
+    /// Those that were sent.
+    pub sent: u64,
+    /// Those that found the queue full.
+    pub lost: u64,
+    /// Processes that could not be listed in their turn.
+    pub unlisted: u64,
+}
+
+/// What filters and counts in the kernel for subscriptions that are bound to it ([`Subscription::bind`]), each in a slot. A slot
+/// is used again: `subscription` says for whom a process is listed, and a slot that is another's by now stays as it is.
+pub trait KernelSide: Send + Sync {
+    /// The module took so many events: their room is free again.
+    fn took(&self, slot: usize, events: u64);
+    /// What was counted in the slot.
+    fn counted(&self, slot: usize) -> Counted;
+    /// Lists a process for the subscription; `follow`: also those that it makes.
+    fn list(&self, pid: u32, subscription: u64, slot: usize, follow: bool) -> Result<(), PinError>;
+    /// Takes a process off the subscription's list.
+    fn unlist(&self, pid: u32, subscription: u64, slot: usize);
+}
+
 /// See the module's head.
 pub struct Subscription {
     /// Its number: never used twice.
@@ -90,7 +117,7 @@ pub struct Subscription {
     /// The one it took over from; 0: none.
     took_over: AtomicU64,
     pids: Mutex<BTreeSet<u32>>,
-    in_kernel: OnceLock<(Arc<Flow>, usize)>,
+    in_kernel: OnceLock<(Arc<dyn KernelSide>, usize)>,
     /// What passed and was due: here, and where the kernel counts, what another counted in its place.
     passed: AtomicU64,
     due: AtomicU64,
@@ -132,6 +159,12 @@ impl Subscription {
         }
     }
 
+    /// One of no core, for the tests of what binds subscriptions: of the client `client`, whose life before was that of `before`
+    /// (0: none). Nothing reads its events.
+    pub fn detached(id: u64, client: u64, before: u64, kind: Kind, filter: Filter) -> Subscription {
+        Subscription::new(id, (client, before), kind, filter, Arc::default(), &[])
+    }
+
     /// Processes it is bound to now; with `Who::Everyone` those count nothing.
     pub fn pids(&self) -> Vec<u32> {
         lock(&self.pids).iter().copied().collect()
@@ -158,15 +191,15 @@ impl Subscription {
     }
 
     /// Queues events that the kernel program sent to this subscription and counted.
-    pub(crate) fn queue_sent(&self, events: &[Event]) {
+    pub fn queue_sent(&self, events: &[Event]) {
         self.queue.push(events);
     }
 
     /// Notes that the module took `n` events: their room is free again.
     pub(crate) fn took(&self, n: u64) {
         self.taken.fetch_add(n, Relaxed);
-        if let Some((flow, slot)) = self.in_kernel.get() {
-            flow.took(*slot, n);
+        if let Some((side, slot)) = self.in_kernel.get() {
+            side.took(*slot, n);
         }
     }
 
@@ -176,9 +209,9 @@ impl Subscription {
         let [passed, due, sent, lost] =
             [&self.passed, &self.due, &self.sent, &self.lost].map(|count| count.load(Relaxed));
         let (passed, due, sent, lost, unlisted) = match self.in_kernel.get() {
-            Some((flow, slot)) => {
-                let (in_kernel, due_there, sent, lost, unlisted) = flow.counts(*slot);
-                (passed + in_kernel, due + due_there, sent, lost, unlisted)
+            Some((side, slot)) => {
+                let there = side.counted(*slot);
+                (passed + there.passed, due + there.due, there.sent, there.lost, there.unlisted)
             }
             None => (passed, due, sent, lost, 0),
         };
@@ -186,57 +219,57 @@ impl Subscription {
     }
 
     /// Whether it is what `other` was in the module's life before.
-    pub(crate) fn replaces(&self, other: &Subscription) -> bool {
+    pub fn replaces(&self, other: &Subscription) -> bool {
         other.client == self.before && other.kind == self.kind && other.filter == self.filter
     }
 
     /// Notes that it counts in the place of `other`.
-    pub(crate) fn take_over(&self, other: &Subscription) {
+    pub fn take_over(&self, other: &Subscription) {
         self.took_over.store(other.id, Relaxed);
     }
 
     /// The subscription in whose place it counts.
-    pub(crate) fn took_over(&self) -> Option<u64> {
+    pub fn took_over(&self) -> Option<u64> {
         Some(self.took_over.load(Relaxed)).filter(|id| *id != 0)
     }
 
     /// Adds what another counted in its place.
-    pub(crate) fn add(&self, passed: u64, due: u64) {
+    pub fn add(&self, passed: u64, due: u64) {
         self.passed.fetch_add(passed, Relaxed);
         self.due.fetch_add(due, Relaxed);
     }
 
     /// From now on the kernel filters and counts for it, in this slot.
-    pub(crate) fn bind(&self, flow: Arc<Flow>, slot: usize) {
-        let _ = self.in_kernel.set((flow, slot));
+    pub fn bind(&self, side: Arc<dyn KernelSide>, slot: usize) {
+        let _ = self.in_kernel.set((side, slot));
     }
 
     /// Lists a process; nothing where it is not bound to processes. One that is listed already is listed again: it may be another
     /// of that number, whose row in the kernel went with the one before.
-    pub(crate) fn list(&self, pid: u32) -> Result<(), PinError> {
+    pub fn list(&self, pid: u32) -> Result<(), PinError> {
         let mut pids = lock(&self.pids);
         pids.insert(pid);
         match self.in_kernel.get() {
-            Some((flow, slot)) => flow.list(pid, self.id, *slot, self.filter.follow),
+            Some((side, slot)) => side.list(pid, self.id, *slot, self.filter.follow),
             None => Ok(()),
         }
     }
 
     /// Lists a process no more.
-    pub(crate) fn unlist(&self, pid: u32) {
+    pub fn unlist(&self, pid: u32) {
         let mut pids = lock(&self.pids);
         if pids.remove(&pid)
-            && let Some((flow, slot)) = self.in_kernel.get()
+            && let Some((side, slot)) = self.in_kernel.get()
         {
-            flow.unlist(pid, self.id, *slot);
+            side.unlist(pid, self.id, *slot);
         }
     }
 
     /// Lists in the kernel what was listed here before the kernel filtered for it.
-    pub(crate) fn list_all(&self) -> Result<(), PinError> {
+    pub fn list_all(&self) -> Result<(), PinError> {
         let pids = lock(&self.pids);
-        let Some((flow, slot)) = self.in_kernel.get() else { return Ok(()) };
-        pids.iter().try_for_each(|pid| flow.list(*pid, self.id, *slot, self.filter.follow))
+        let Some((side, slot)) = self.in_kernel.get() else { return Ok(()) };
+        pids.iter().try_for_each(|pid| side.list(*pid, self.id, *slot, self.filter.follow))
     }
 
     /// Takes its waiting events back.

@@ -28,7 +28,7 @@ impl<F: FnMut(u64) + Send> Source for Timer<F> {
 }
 
 /// Calls `tick` on the dispatcher's thread every `interval_ns` (1 us to 1 year), until the registration is dropped. `tick` must not block.
-pub(crate) fn every(
+pub fn every(
     dispatcher: &Arc<Dispatcher>,
     interval_ns: u64,
     tick: impl FnMut(u64) + Send + 'static,
