@@ -4,8 +4,9 @@
 #
 #   scripts/bench.sh [--quick]          --quick: fewer sizes and samples, and Redis left out
 #
-# Results as JSON and as plots are kept in target/bench. One that cannot be measured here (bench pins wants root) does not
-# hold up the others; the exit status tells.
+# Results as JSON and as plots are kept in target/bench; copied into docs/measurements they make the page, by
+# `orbit bench page docs/measurements/*.json > docs/measurements.md`. One that cannot be measured here (bench pins needs root)
+# does not stop the others; the exit status is 1 then.
 set -eu
 cd "$(dirname "$0")/.."
 quick=
@@ -21,6 +22,8 @@ scripts/packages.sh build bench
 TARGET=${CARGO_TARGET_DIR:-target}
 cargo build --quiet --release -p orbit-cli
 results=$TARGET/bench
+ORBIT_COMMIT=$(git rev-parse --short HEAD 2>/dev/null || true)
+export ORBIT_COMMIT
 mkdir -p "$results"
 
 failed=

@@ -4,6 +4,7 @@
 use super::memory::{Ballast, Field, PAGE, settle};
 use super::plot::{Chart, Series};
 use super::reach::{Reach, ratio};
+use super::row::Measured;
 use super::rivals::{self, Echo, Hand, Piped, Places, Sleeper};
 use super::stats::{Samples, Shuffle, Summary, median};
 use super::{Bench, Common, Progress};
@@ -135,7 +136,9 @@ pub fn run(args: &Args) -> out::Done {
     for row in &rows {
         bench.reach(reaches(row));
     }
-    bench.finish(&args.common, &rows, &table(&rows), chart(&rows))
+    let (table, chart) = (table(&rows), chart(&rows));
+    let rows: Vec<_> = rows.into_iter().map(measured).collect();
+    bench.finish(&args.common, &rows, &table, chart)
 }
 
 fn cases(engines: &[Engine], quick: bool) -> Vec<Case> {
@@ -324,6 +327,20 @@ impl Run<'_> {
             copier_calls: self.orbit.stats().copiers - copiers_before,
         }
     }
+}
+
+/// The row in the form that all benches share.
+fn measured(row: Row) -> Measured<Row> {
+    let size = out::bytes(row.area_bytes as u64);
+    let what = format!("async call, {size} area, {} dirty, orbit {}, {}", row.dirty_pages, row.orbit, row.asked_engine);
+    let bounds = reaches(&row);
+    let (ours, thread, pipe, fork) = (row.async_us, row.thread_us, row.pipe_us, row.fork_us);
+    Measured::new(what, "us", row)
+        .ours(ours)
+        .rival("thread", thread)
+        .rival("pipe", pipe)
+        .rival("fork", fork)
+        .reach(&bounds)
 }
 
 /// What this row has to reach.

@@ -5,6 +5,7 @@ use super::memory::Ballast;
 use super::plot::{Chart, Series};
 use super::reach::{Reach, ratio};
 use super::rivals;
+use super::row::Measured;
 use super::stats::{Samples, Summary, median};
 use super::worker;
 use super::{Bench, Common, Progress};
@@ -96,7 +97,9 @@ pub fn run(args: &Args) -> out::Done {
         })
         .collect();
     bench.reach(reaches(&rows));
-    bench.finish(&args.common, &rows, &table(&rows), chart(&rows))
+    let (table, chart) = (table(&rows), chart(&rows));
+    let rows: Vec<_> = rows.into_iter().map(measured).collect();
+    bench.finish(&args.common, &rows, &table, chart)
 }
 
 /// In a program of its own: per size the times of making an orbit, of its first call, and of fork.
@@ -133,6 +136,13 @@ fn measure(sizes: &[u64], spares: bool, quick: bool) -> Result<Vec<[Vec<f64>; 3]
         results.push([made, first_call, fork].map(|samples| samples.figures().to_vec()));
     }
     Ok(results)
+}
+
+/// The row in the form that all benches share.
+fn measured(row: Row) -> Measured<Row> {
+    let what = format!("create an orbit, spare, program of {}", out::bytes(row.footprint_bytes));
+    let (ours, no_spare, fork) = (row.orbit_us, row.orbit_no_spare_us, row.fork_us);
+    Measured::new(what, "us", row).ours(ours).rival("no spare", no_spare).rival("fork", fork)
 }
 
 fn reaches(rows: &[Row]) -> Vec<Reach> {

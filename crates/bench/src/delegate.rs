@@ -4,6 +4,7 @@
 use super::memory::PAGE;
 use super::plot::{Chart, Series};
 use super::reach::ratio;
+use super::row::Measured;
 use super::stats::{Samples, Shuffle, Summary, median};
 use super::{Bench, Common, Progress};
 use orbit::{Area, Orbit};
@@ -169,7 +170,19 @@ pub fn run(args: &Args) -> out::Done {
             ratio(median(whole.query_us), median(delegate.query_us)),
         ));
     }
-    bench.finish(&args.common, &rows, &table(&rows), chart(&rows))
+    let (table, chart) = (table(&rows), chart(&rows));
+    let whole: Vec<_> = rows.iter().map(|row| (row.layout == "whole").then_some(row.query_us).flatten()).collect();
+    // A delegate's row has the whole structs of the row before it as its rival.
+    let rivals = std::iter::once(None).chain(whole);
+    let rows: Vec<_> = rows.into_iter().zip(rivals).map(|(row, rival)| measured(row, rival)).collect();
+    bench.finish(&args.common, &rows, &table, chart)
+}
+
+/// The row in the form that all benches share.
+fn measured(row: Row, whole: Option<Summary>) -> Measured<Row> {
+    let what = format!("query, {} transactions, {} in the area", row.transactions, row.layout);
+    let ours = row.query_us;
+    Measured::new(what, "us", row).ours(ours).rival("whole structs", whole)
 }
 
 /// Page faults of this process so far that needed no disk.

@@ -5,6 +5,7 @@ use super::memory::{Field, PAGE, settle};
 use super::plot::{Chart, Series};
 use super::reach::{Reach, ratio};
 use super::rivals;
+use super::row::Measured;
 use super::stats::{Samples, Summary, median};
 use super::{Bench, Common, Progress};
 use orbit::{Engine, Orbit};
@@ -63,7 +64,9 @@ pub fn run(args: &Args) -> out::Done {
     }
     progress.finish();
     bench.reach(rows.last().map(reaches).unwrap_or_default());
-    bench.finish(&args.common, &rows, &table(&rows), chart(&rows))
+    let (table, chart) = (table(&rows), chart(&rows));
+    let rows: Vec<_> = rows.into_iter().map(measured).collect();
+    bench.finish(&args.common, &rows, &table, chart)
 }
 
 fn measure(size: usize, samples: usize) -> Result<Row, Failure> {
@@ -145,6 +148,18 @@ impl Row {
     fn with_faults(&self) -> f64 {
         ratio(median(self.full_us), median(self.incremental_us) + median(self.write_faults_us))
     }
+}
+
+/// The row in the form that all benches share.
+fn measured(row: Row) -> Measured<Row> {
+    let [area, new] = [row.area_bytes, row.new_bytes].map(|bytes| out::bytes(bytes as u64));
+    let bounds = reaches(&row);
+    let (ours, full, fork) = (row.incremental_us, row.full_us, row.fork_us);
+    Measured::new(format!("incremental call, {area} area, {new} new"), "us", row)
+        .ours(ours)
+        .rival("full copy", full)
+        .rival("fork", fork)
+        .reach(&bounds)
 }
 
 fn reaches(row: &Row) -> Vec<Reach> {

@@ -9,6 +9,7 @@ mod memory;
 mod plot;
 mod reach;
 mod rivals;
+mod row;
 mod stats;
 mod worker;
 
@@ -53,6 +54,7 @@ benches! {
     pins Pins,
     ahd Ahd,
     shd Shd,
+    page Page,
 }
 
 /// Measures what orbits cost on this machine, against threads, pipes and fork.
@@ -121,6 +123,8 @@ pub struct Bench {
 struct Report<'a, R> {
     bench: &'static str,
     version: &'static str,
+    /// As ORBIT_COMMIT names it; `scripts/bench.sh` sets it.
+    commit: Option<String>,
     quick: bool,
     /// Of times, unless a field's name says otherwise.
     unit: &'static str,
@@ -159,6 +163,7 @@ impl Bench {
         let report = Report {
             bench: self.name,
             version: env!("CARGO_PKG_VERSION"),
+            commit: std::env::var("ORBIT_COMMIT").ok().filter(|commit| !commit.is_empty()),
             quick: common.quick,
             unit: "us",
             machine: self.watch.finish(),

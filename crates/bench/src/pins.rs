@@ -6,6 +6,8 @@
 
 use super::plot::{Chart, Series};
 use super::reach::Reach;
+use super::row::Measured;
+use super::stats::Summary;
 use super::{Bench, Common, Progress};
 use orbit_console::out::{self, Align, BAD, Failure, GOOD, PLAIN, Table};
 use orbit_rmk::{Client, Filter, Kind};
@@ -88,7 +90,20 @@ pub fn run(args: &Args) -> out::Done {
     if rows.iter().any(behind) {
         bench.note("the pace was not kept everywhere: the child was held up by other programs".to_owned());
     }
-    bench.finish(&args.common, &rows, &table(&rows), chart(&rows))
+    let (table, chart) = (table(&rows), chart(&rows));
+    let rows: Vec<_> = rows.into_iter().map(measured).collect();
+    bench.finish(&args.common, &rows, &table, chart)
+}
+
+/// The row in the form that all benches share.
+fn measured(row: Row) -> Measured<Row> {
+    let what = match row.target_per_s {
+        Some(pace) => format!("events received, {pace} calls a second asked for"),
+        None => "events received, as many calls as the child can make".to_owned(),
+    };
+    let figure = |per_s: f64| Summary { p50: round(per_s), p99: round(per_s), n: 1 };
+    let (ours, sent) = (row.received as f64 / row.seconds, row.sent_per_s);
+    Measured::new(what, "events/s", row).ours(Some(figure(ours))).rival("calls made", Some(figure(sent)))
 }
 
 /// The highest pace, as kept, of a step without loss; 0 if there was none.

@@ -5,6 +5,8 @@
 
 use super::plot::{Chart, Series};
 use super::reach::Reach;
+use super::row::Measured;
+use super::stats::{Samples, Summary};
 use super::{Bench, Common, Progress};
 use orbit_console::out::{Align, BAD, Done, Failure, GOOD, PLAIN, Table};
 use serde::Serialize;
@@ -58,6 +60,8 @@ struct Row {
     found: u64,
     shd_p50_ms: Option<f64>,
     shd_max_ms: Option<f64>,
+    #[serde(skip)]
+    shd_ms: Option<Summary>,
     /// With `kernel.watchdog_thresh` as it comes, 10.
     rivals: Option<Rivals>,
     /// With the least there is, 1.
@@ -112,7 +116,9 @@ pub fn run(args: &Args) -> Done {
             "in {dragged} runs the other CPU stopped too, waiting for the hung one, and was told of as well"
         ));
     }
-    bench.finish(&args.common, &rows, &table(&rows), chart(ms))
+    let table = table(&rows);
+    let rows: Vec<_> = rows.into_iter().map(measured).collect();
+    bench.finish(&args.common, &rows, &table, chart(ms))
 }
 
 /// The laboratory.
@@ -173,6 +179,21 @@ fn counter(started: &[&Value]) -> Option<&'static str> {
     Some(if has { "its own performance counter" } else { "ticks of the neighbours (no PMU)" })
 }
 
+/// The row in the form that all benches share.
+fn measured(row: Row) -> Measured<Row> {
+    let once = |seconds: Option<f64>| seconds.map(|s| Summary { p50: s * 1e3, p99: s * 1e3, n: 1 });
+    let rival = |pick: fn(&Rivals) -> Option<f64>| once(row.rivals.as_ref().and_then(pick));
+    let (soft, hard) = (rival(|r| r.soft_lockup_s), rival(|r| r.hard_lockup_s));
+    let (rcu, hung_task) = (rival(|r| r.rcu_stall_s), rival(|r| r.hung_task_s));
+    let ours = row.shd_ms;
+    Measured::new(format!("hang of a CPU to report, {}", row.kind), "ms", row)
+        .ours(ours)
+        .rival("soft lockup", soft)
+        .rival("hard lockup", hard)
+        .rival("RCU stall", rcu)
+        .rival("hung task", hung_task)
+}
+
 fn rows(runs: &[&Value], rivals: &[&Value], every: &[&Value], counter: Option<&'static str>) -> Vec<Row> {
     let mut kinds: Vec<&str> = Vec::new();
     for kind in runs.iter().filter_map(|line| line["run"].as_str()) {
@@ -199,7 +220,10 @@ fn rows(runs: &[&Value], rivals: &[&Value], every: &[&Value], counter: Option<&'
             let line = every.iter().find(|line| line["every_cpu"] == kind && line["threshold_s"] == threshold)?;
             Some(Every { heartbeat_s: line["heartbeat_s"].as_f64(), softlockup_panic_s: line["panic_s"].as_f64() })
         };
+        let mut samples = Samples::default();
+        samples.extend(&ms);
         Row {
+            shd_ms: samples.summary(),
             kind: kind.to_owned(),
             runs: own.len() as u64,
             found: ms.len() as u64,

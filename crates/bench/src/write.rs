@@ -4,6 +4,7 @@ use super::memory::{Field, PAGE, Twin, settle};
 use super::plot::{Chart, Series};
 use super::reach::{Reach, ratio};
 use super::rivals::Child;
+use super::row::Measured;
 use super::stats::{Samples, Shuffle, Summary, median};
 use super::{Bench, Common, Progress};
 use orbit::{Engine, Orbit};
@@ -61,12 +62,31 @@ pub fn run(args: &Args) -> out::Done {
         rows.push(measure(pattern, pages, if quick { 15 } else { 60 })?);
     }
     progress.finish();
-    for row in rows.iter().filter(|row| row.pattern == "sparse") {
-        let what =
-            format!("a page written and shipped to fork's copy-on-write, {} of {} pages", row.pages, AREA / PAGE);
-        bench.reach([Reach::at_most(what, ratio(median(row.orbit_ns), median(row.copy_on_write_ns)), 0.55, "times")]);
+    for row in &rows {
+        bench.reach(reaches(row));
     }
-    bench.finish(&args.common, &rows, &table(&rows), chart(&rows))
+    let (table, chart) = (table(&rows), chart(&rows));
+    let rows: Vec<_> = rows.into_iter().map(measured).collect();
+    bench.finish(&args.common, &rows, &table, chart)
+}
+
+/// What this row has to reach.
+fn reaches(row: &Row) -> Option<Reach> {
+    let what = format!("a page written and shipped to fork's copy-on-write, {} of {} pages", row.pages, AREA / PAGE);
+    let times = ratio(median(row.orbit_ns), median(row.copy_on_write_ns));
+    (row.pattern == "sparse").then(|| Reach::at_most(what, times, 0.55, "times"))
+}
+
+/// The row in the form that all benches share.
+fn measured(row: Row) -> Measured<Row> {
+    let what = format!("a page written and shipped, {} of {} pages, {}", row.pages, AREA / PAGE, row.pattern);
+    let bounds = reaches(&row);
+    let (ours, cow, with_fork) = (row.orbit_ns, row.copy_on_write_ns, row.with_fork_ns);
+    Measured::new(what, "ns", row)
+        .ours(ours)
+        .rival("copy-on-write", cow)
+        .rival("copy-on-write and fork", with_fork)
+        .reach(bounds.as_slice())
 }
 
 fn measure(pattern: &'static str, count: usize, samples: usize) -> Result<Row, Failure> {

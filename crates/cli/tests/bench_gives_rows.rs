@@ -35,6 +35,8 @@ fn check(report: &Value, counts: &[&str], times: &[&str]) {
     let rows = report["rows"].as_array().expect("rows");
     assert!(!rows.is_empty());
     for row in rows {
+        assert!(row["measure"].is_string() && row["unit"].is_string() && row["rivals"].is_object(), "{row}");
+        assert!(row["ours"]["p50"].is_f64() && row["ours"]["n"].is_u64(), "{row}");
         for count in counts {
             assert!(row[count].as_u64().is_some_and(|n| n > 0), "{count} of {row}");
         }
@@ -82,4 +84,25 @@ fn delegate() {
         let pages = |row: &Value| row["pages_per_call"].as_f64().expect("pages");
         assert!(pages(&pair[0]) > pages(&pair[1]), "whole structs dirty more pages: {pair:?}");
     }
+}
+
+#[test]
+fn results_make_a_page() {
+    let file = std::env::temp_dir().join(format!("orbit-page-{}.json", std::process::id()));
+    let orbit = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orbit"));
+        command.arg("bench").env("ORBIT_COMMIT", "0123abc");
+        command
+    };
+    let ran = orbit().args(["delegate", "--quick", "--json"]).arg(&file).output().expect("orbit runs");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let page = orbit().arg("page").arg(&file).output().expect("orbit runs");
+    let text = String::from_utf8(page.stdout).expect("UTF-8");
+    assert!(text.contains("## delegate") && text.contains("commit 0123abc"), "{text}");
+    assert!(text.contains("| query, 1000 transactions, delegate in the area |"), "{text}");
+    std::fs::write(&file, "{}").expect("a file");
+    let page = orbit().arg("page").arg(&file).output().expect("orbit runs");
+    let _ = std::fs::remove_file(&file);
+    assert_eq!(page.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&page.stderr).contains("it has no \"bench\""));
 }

@@ -17,6 +17,8 @@ mod watchdog;
 
 use super::plot::{Chart, Series};
 use super::reach::Reach;
+use super::row::Measured;
+use super::stats::Summary;
 use super::{Bench, Common};
 use orbit_console::out::{self, Align, BAD, Failure, GOOD, PLAIN, Table};
 use scratch::Scratch;
@@ -174,7 +176,9 @@ pub fn run(args: &Args) -> out::Done {
         ended?;
         return Ok(ExitCode::SUCCESS);
     }
-    let shown = lines.bench.finish(&args.common, &lines.rows, &table(&lines.rows), chart);
+    let table = table(&lines.rows);
+    let rows: Vec<_> = std::mem::take(&mut lines.rows).into_iter().map(measured).collect();
+    let shown = lines.bench.finish(&args.common, &rows, &table, chart);
     ended.and(shown)
 }
 
@@ -212,6 +216,26 @@ fn parts(args: &Args, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failur
         }
     }
     Ok(())
+}
+
+/// The row in the form that all benches share.
+fn measured(row: Row) -> Measured<Row> {
+    let cells = cells(&row);
+    let what = format!("{}: {}", cells.part, cells.what);
+    let latency = |of: Option<hangs::Latency>| of.map(|l| Summary { p50: l.p50, p99: l.p99, n: l.n });
+    let once = |figure: f64, n: usize| Some(Summary { p50: figure, p99: figure, n });
+    let (unit, ours, rival) = match &row {
+        Row::Hangs(row) | Row::Places(row) => ("ms", latency(row.latency_ms), None),
+        Row::Watchdog(row) => ("ms", latency(row.guard_latency_ms), latency(row.latency_ms)),
+        Row::Alarms(row) => ("reports", once(row.false_alarms as f64, row.rounds), None),
+        Row::Cost(row) => ("times", once(row.server_ratio[1], row.n), once(row.null_ratio[1], row.n)),
+        Row::Rings(row) => ("rings", once(row.told as f64, row.looks), None),
+        Row::Stops(row) => ("ms", latency(row.stopped_ms), None),
+        Row::Sections(row) => ("ns", once(row.pair_ns[0], row.pairs), None),
+        Row::Marked(row) => ("ns", once(row.ns_per_hit, cells.n), None),
+    };
+    let name = if matches!(row, Row::Cost(_)) { "no detector, twice" } else { "heartbeat" };
+    Measured::new(what, unit, row).ours(ours).rival(name, rival)
 }
 
 fn table(rows: &[Row]) -> Table {
