@@ -18,6 +18,7 @@
 //! | [`process`], [`pidfd`] | raw fork, process handles | before Linux 5.4 |
 //! | [`procfs`] | files of `/proc`, whatever bytes they hold | where `/proc` is not mounted |
 //! | [`mod@ptrace`] | stopping threads, their calls and registers | programs of other users, where Yama forbids it; registers: other than x86-64 |
+//! | [`remote`], [`maps`] | memory and mappings of another process | as [`mod@ptrace`] |
 //! | [`socket`], [`eventfd`], [`mod@poll`] | messages, descriptors, waiting | never |
 //! | [`uffd`], [`pagemap`] | which pages were written | before Linux 6.7, under Docker's seccomp profile |
 //! | [`cgroup`] | limits of a group of processes | ordinary users without delegation, most containers |
@@ -39,6 +40,7 @@ pub mod eventfd;
 pub mod futex;
 pub mod host;
 pub mod map;
+pub mod maps;
 pub mod memfd;
 pub mod pagemap;
 pub mod perf;
@@ -47,6 +49,7 @@ pub mod poll;
 pub mod process;
 pub mod procfs;
 pub mod ptrace;
+pub mod remote;
 pub mod rlimit;
 pub mod sched;
 pub mod seccomp;

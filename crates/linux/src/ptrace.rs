@@ -8,6 +8,9 @@ use std::io;
 
 use crate::{Support, process};
 
+#[cfg(target_arch = "x86_64")]
+pub mod state;
+
 /// The signal that a stop at a system call shows, where [`CALLS_MARKED`] was asked for.
 pub const CALL: i32 = libc::SIGTRAP | 0x80;
 /// For [`seize`]: stops at calls show [`CALL`].
@@ -163,7 +166,7 @@ pub fn refuse(tid: i32, errno: i32) -> io::Result<()> {
 
 /// Calls that give up with EINTR when a thread is stopped though no signal has come, as far as it changes nothing to make them once more.
 #[cfg(target_arch = "x86_64")]
-const GIVE_UP: [i64; 18] = [
+const GIVE_UP: [i64; 20] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
@@ -171,6 +174,8 @@ const GIVE_UP: [i64; 18] = [
     libc::SYS_semtimedop,
     libc::SYS_rt_sigtimedwait,
     libc::SYS_io_getevents,
+    SYS_IO_PGETEVENTS,
+    libc::SYS_io_uring_enter,
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_recvfrom,
@@ -184,19 +189,32 @@ const GIVE_UP: [i64; 18] = [
     libc::SYS_sendmsg,
 ];
 
+/// The `libc` crate lacks its number.
+#[cfg(target_arch = "x86_64")]
+const SYS_IO_PGETEVENTS: i64 = 333;
+
 /// To be called while a thread is stopped by [`interrupt`]: if the stop has ended a call of its early, that call is made again when
 /// the thread goes on, unless the handler of a signal runs first. A time limit of the call begins anew.
 #[cfg(target_arch = "x86_64")]
 pub fn begin_again(tid: i32) {
-    const EINTR: i64 = -(libc::EINTR as i64);
-    // What a call answers inside the kernel so that it is made again if no handler runs.
-    const ERESTARTNOHAND: i64 = -514;
     let Ok(mut registers) = registers(tid) else { return };
-    if GIVE_UP.contains(&(registers.orig_rax as i64)) && registers.rax as i64 == EINTR {
-        registers.rax = ERESTARTNOHAND as u64;
+    if have_begin_again(&mut registers) {
         // A thread that is gone needs no answer.
         let _ = set_registers(tid, &registers);
     }
+}
+
+/// The same on registers read already; true if they changed and are to be set.
+#[cfg(target_arch = "x86_64")]
+pub fn have_begin_again(registers: &mut libc::user_regs_struct) -> bool {
+    const EINTR: i64 = -(libc::EINTR as i64);
+    // What a call answers inside the kernel so that it is made again if no handler runs.
+    const ERESTARTNOHAND: i64 = -514;
+    let ended_early = GIVE_UP.contains(&(registers.orig_rax as i64)) && registers.rax as i64 == EINTR;
+    if ended_early {
+        registers.rax = ERESTARTNOHAND as u64;
+    }
+    ended_early
 }
 
 /// Becomes the tracer of a child that sleeps, and ends it.

@@ -1,0 +1,287 @@
+//! System calls in a stopped program.
+//!
+//! A thread goes *away* into the stub ([`crate::stub`]), makes calls there one after the other, and comes *home* afterwards. At each
+//! moment it stands where it could continue alone: the stub is written before its registers point there, the signal mask
+//! changes only while they do, and they are set back before the stub goes.
+//!
+//! While it is away its signals wait, blocked: all but `SIGKILL`, `SIGSTOP`, and `SIGTRAP` and `SIGSYS`, which the kernel may force: forcing
+//! a blocked signal would reset the program's handler.
+
+use crate::denial::{explain, field};
+use crate::restart::Restart;
+use crate::seize::{self, onward, pause};
+use crate::stopped::{Away, Stub};
+use crate::stub::{self, Undo};
+use crate::thread::CODE_64;
+use crate::{Error, Stopped};
+use orbit_linux::procfs;
+use orbit_linux::ptrace::{self, state, state::Stop};
+use std::time::{Duration, Instant};
+
+/// How long an injected call may take. Then it is interrupted.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// How long after that it may take to return.
+const INTERRUPT_LIMIT: Duration = Duration::from_secs(1);
+
+/// The signals that stay open while a thread is away.
+const OPEN: [i32; 2] = [libc::SIGTRAP, libc::SIGSYS];
+
+/// Calls that make or end a thread or process, or change what the stub stands on: they need more than an injected call.
+const UNSUITABLE: [i64; 9] = [
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_rt_sigreturn,
+];
+
+impl Stopped<'_> {
+    /// Runs a system call in the program and returns its result. Which thread makes it is not defined: the first one that can.
+    ///
+    /// It is meant for calls that return at once; one that takes ten seconds is interrupted.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the error of the call itself. [`Error::Unsuitable`] for calls that make or end a thread or process, and for a
+    /// program from which no call can be made (it has no vdso, or dispatches its calls to itself); [`Error::Filtered`];
+    /// [`Error::NotReturned`]; [`Error::Gone`], [`Error::Io`].
+    pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<u64, Error> {
+        let fit = |tid: &i32| self.threads.get(tid).is_some_and(|held| held.registers.cs == CODE_64);
+        let tid = match &self.away {
+            Some(away) => Some(away.tid),
+            None => [self.pid].iter().chain(self.threads.keys()).copied().find(fit),
+        };
+        let none = || Error::Unsuitable { id: self.pid, why: "none of its threads runs 64-bit code".into() };
+        let tid = tid.ok_or_else(none)?;
+        self.call_in(tid, number, arguments)
+    }
+
+    pub(crate) fn call_in(&mut self, tid: i32, number: i64, arguments: [u64; 6]) -> Result<u64, Error> {
+        if UNSUITABLE.contains(&number) {
+            let why = format!("call {number} makes or ends a thread or process, and cannot be injected as it is");
+            return Err(Error::Unsuitable { id: tid, why });
+        }
+        let entry = self.go_away(tid)?;
+        let held = self.threads.get(&tid).ok_or(Error::Gone { id: tid })?;
+        let mut registers = held.registers;
+        let [a, b, c, d, e, f] = arguments;
+        (registers.rip, registers.rax, registers.orig_rax) = (entry, number as u64, u64::MAX);
+        (registers.rdi, registers.rsi, registers.rdx) = (a, b, c);
+        (registers.r10, registers.r8, registers.r9) = (d, e, f);
+        ptrace::set_registers(tid, &registers).map_err(|e| self.lost(tid, "setting registers of", e))?;
+        let result = self.run(tid, number)?;
+        match result as i64 {
+            errno @ -4095..0 => Err(Error::Call { number, errno: -errno as i32 }),
+            _ => Ok(result),
+        }
+    }
+
+    /// Has a thread go away; returns where the stub begins.
+    fn go_away(&mut self, tid: i32) -> Result<u64, Error> {
+        if let (Some(away), Some(stub)) = (&self.away, &self.stub)
+            && away.tid == tid
+        {
+            return Ok(stub.address);
+        }
+        self.all_home()?;
+        self.check(tid)?;
+        let address = match &self.stub {
+            Some(stub) => stub.address,
+            None => {
+                let at: Vec<u64> = self.threads.values().map(|held| held.registers.rip).collect();
+                let address = stub::room(self.process, &self.mappings()?, &at)?;
+                let mut before = vec![0u8; stub::MAX_LEN];
+                self.read(address, &mut before)?;
+                // What a killed tracer left is not worth keeping.
+                if before[stub::CALL_LEN..].starts_with(&stub::MARK) {
+                    before.fill(0);
+                }
+                self.stub = Some(Stub { address, before });
+                address
+            }
+        };
+        let mask = self.mask_of(tid)?;
+        self.leave_sequence(tid)?;
+        let held = self.threads.get(&tid).ok_or(Error::Gone { id: tid })?;
+        self.write(address, &self.stub_code(held, mask))?;
+        let mut registers = held.registers;
+        // A harmless call, should this process be killed before the first one is prepared.
+        (registers.rip, registers.rax, registers.orig_rax) = (address, libc::SYS_getpid as u64, u64::MAX);
+        ptrace::set_registers(tid, &registers).map_err(|e| self.lost(tid, "setting registers of", e))?;
+        let open = OPEN.iter().fold(0u64, |open, signal| open | 1 << (signal - 1));
+        let blocked = state::set_signal_mask(tid, mask | !open);
+        self.away = Some(Away { tid, mask });
+        blocked.map_err(|e| self.lost(tid, "setting the signal mask of", e))?;
+        Ok(address)
+    }
+
+    /// Whether a call from the stub would be made at all, and not end the program.
+    fn check(&self, tid: i32) -> Result<(), Error> {
+        let held = self.threads.get(&tid).ok_or(Error::Gone { id: tid })?;
+        let unsuitable = |why: String| Err(Error::Unsuitable { id: tid, why });
+        if held.registers.cs != CODE_64 {
+            return unsuitable(format!("it runs 32-bit code (code segment {:#x})", held.registers.cs));
+        }
+        if state::dispatches_calls(tid) {
+            return unsuitable("its system calls are dispatched to itself (PR_SET_SYSCALL_USER_DISPATCH)".into());
+        }
+        let status = procfs::text(format!("/proc/{}/task/{tid}/status", self.pid)).unwrap_or_default();
+        if field(&status, "Seccomp").is_some_and(|mode| mode != "0") {
+            let options = ptrace::CALLS_MARKED | ptrace::CLONES | state::SUSPEND_SECCOMP;
+            state::set_options(tid, options).map_err(|e| Error::Filtered {
+                tid,
+                why: format!(
+                    "a seccomp filter judges its calls, and suspending it failed ({e}): needs CAP_SYS_ADMIN and a caller without a filter"
+                ),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// If the thread is in a restartable sequence: the kernel aborts that for every thread that lost its CPU, as this one did,
+    /// but could not see it from registers that point to the stub.
+    fn leave_sequence(&mut self, tid: i32) -> Result<(), Error> {
+        let Ok(Some(rseq)) = state::rseq(tid) else { return Ok(()) };
+        let word = |address: u64| {
+            let mut bytes = [0u8; 8];
+            self.read(address, &mut bytes).map(|()| u64::from_ne_bytes(bytes))
+        };
+        // `struct rseq` has the address of the sequence after two words of 32 bits; the sequence begins with two such words too.
+        let Ok(sequence) = word(rseq.address + 8) else { return Ok(()) };
+        if sequence == 0 {
+            return Ok(());
+        }
+        let (start, len, abort) = (word(sequence + 8)?, word(sequence + 16)?, word(sequence + 24)?);
+        let held = self.threads.get_mut(&tid).ok_or(Error::Gone { id: tid })?;
+        if held.registers.rip.wrapping_sub(start) < len {
+            (held.registers.rip, held.changed) = (abort, true);
+            ptrace::set_registers(tid, &held.registers)
+                .map_err(|e| explain(self.pid, tid, "setting registers of", e))?;
+        }
+        Ok(())
+    }
+
+    /// Runs the call that the thread stands before; returns what it left in `rax`.
+    fn run(&mut self, tid: i32, number: i64) -> Result<u64, Error> {
+        let since = Instant::now();
+        let mut entered = false;
+        let mut interrupted = false;
+        ptrace::go_to_call(tid, 0).map_err(|e| self.lost(tid, "running a call in", e))?;
+        loop {
+            let stop = state::next_stop(self.pid, tid).map_err(|e| self.lost(tid, "waiting for", e))?;
+            match stop {
+                Stop::None => {
+                    let waited = since.elapsed();
+                    if waited > CALL_LIMIT && !std::mem::replace(&mut interrupted, true) {
+                        // Fails only for a thread that was killed.
+                        let _ = ptrace::interrupt(tid);
+                    }
+                    if waited > CALL_LIMIT + INTERRUPT_LIMIT {
+                        self.forget(tid);
+                        return Err(Error::NotReturned { tid, number, waited });
+                    }
+                    pause(waited);
+                    continue;
+                }
+                Stop::Ended => {
+                    self.forget(tid);
+                    return Err(Error::Gone { id: tid });
+                }
+                Stop::Call if !std::mem::replace(&mut entered, true) => {}
+                Stop::Call => {
+                    let result = ptrace::registers(tid).map_err(|e| self.lost(tid, "reading registers of", e))?.rax;
+                    match Restart::of(result) {
+                        None => return Ok(result),
+                        Some(_) if interrupted => {
+                            return Err(Error::NotReturned { tid, number, waited: since.elapsed() });
+                        }
+                        // The kernel makes it again.
+                        Some(_) => entered = false,
+                    }
+                }
+                Stop::Signal(signal) => {
+                    let signal = self.signal_while_away(tid, signal);
+                    ptrace::go_to_call(tid, signal).map_err(|e| self.lost(tid, "running a call in", e))?;
+                    continue;
+                }
+                Stop::Trap(_) | Stop::Event(_) => {}
+            }
+            ptrace::go_to_call(tid, 0).map_err(|e| self.lost(tid, "running a call in", e))?;
+        }
+    }
+
+    /// A thread that is away is about to get a signal; returns the one to pass on. Stops take effect, others wait until it is home.
+    fn signal_while_away(&mut self, tid: i32, signal: i32) -> i32 {
+        if matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
+            return signal;
+        }
+        if let Some(held) = self.threads.get_mut(&tid) {
+            held.owed.push(signal);
+        }
+        0
+    }
+
+    /// Brings a thread home, if it is away.
+    pub(crate) fn come_home(&mut self, tid: i32) -> Result<(), Error> {
+        let Some(away) = self.away.take_if(|away| away.tid == tid) else { return Ok(()) };
+        // From the end of a call to where the kernel would decide about it, without running an instruction.
+        onward(tid, 0);
+        loop {
+            match seize::next(self.pid, tid)? {
+                Stop::Trap(_) => break,
+                Stop::Ended => {
+                    self.forget(tid);
+                    return Err(Error::Gone { id: tid });
+                }
+                Stop::Signal(signal) => onward(tid, self.signal_while_away(tid, signal)),
+                Stop::Call | Stop::Event(_) | Stop::None => onward(tid, 0),
+            }
+        }
+        let Some(held) = self.threads.get_mut(&tid) else { return Ok(()) };
+        held.changed = false;
+        let registers = held.registers;
+        state::set_signal_mask(tid, away.mask).map_err(|e| self.lost(tid, "setting the signal mask of", e))?;
+        ptrace::set_registers(tid, &registers).map_err(|e| self.lost(tid, "setting registers of", e))
+    }
+
+    /// The thread is not ours to release any more.
+    fn forget(&mut self, tid: i32) {
+        self.threads.remove(&tid);
+        self.away.take_if(|away| away.tid == tid);
+    }
+
+    /// The error of a request about a thread that was stopped: if the kernel knows of no such thread, it was killed.
+    fn lost(&mut self, tid: i32, what: &'static str, source: std::io::Error) -> Error {
+        let error = explain(self.pid, tid, what, source);
+        if let Error::Gone { .. } = error {
+            self.forget(tid);
+        }
+        error
+    }
+
+    /// Notes what is to be undone when the program is released.
+    pub(crate) fn note_undo(&mut self, undo: Undo) -> Result<(), Error> {
+        if self.undo.len() == stub::MAX_UNDO {
+            let why = format!("{} things are to be given back at the end, the most there can be", stub::MAX_UNDO);
+            return Err(Error::Unsuitable { id: self.pid, why });
+        }
+        self.undo.push(undo);
+        self.stub_anew()
+    }
+
+    /// What was noted is not to be undone any more.
+    pub(crate) fn strike_undo(&mut self, undo: Undo) -> Result<(), Error> {
+        self.undo.retain(|noted| *noted != undo);
+        self.stub_anew()
+    }
+
+    /// Writes the stub again if a thread is in it. What comes before the place where that thread stands stays the same.
+    fn stub_anew(&mut self) -> Result<(), Error> {
+        let (Some(away), Some(stub)) = (&self.away, &self.stub) else { return Ok(()) };
+        let held = self.threads.get(&away.tid).ok_or(Error::Gone { id: away.tid })?;
+        self.write(stub.address, &self.stub_code(held, away.mask))
+    }
+}

@@ -1,0 +1,137 @@
+//! A process that was found: what can be read and written without stopping it, and the way to stop it.
+
+use crate::denial::{explain, field};
+use crate::{Error, Stopped, seize};
+use orbit_linux::maps::{self, Entry};
+use orbit_linux::{pidfd, procfs, remote};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A process that may be entered. It stays named even if its number is given to another; dropping it changes nothing.
+#[derive(Debug)]
+pub struct Process {
+    pid: i32,
+    handle: OwnedFd,
+}
+
+impl Process {
+    /// Finds the process with this id. It is not touched yet; whether it may be traced shows when it is stopped.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Unsuitable`] for a 32-bit program, a kernel thread, a thread that leads no process, the caller's own
+    /// process, and one that has no memory any more.
+    pub fn find(pid: i32) -> Result<Process, Error> {
+        let unsuitable = |why: String| Err(Error::Unsuitable { id: pid, why });
+        if pid == std::process::id() as i32 {
+            return unsuitable("a process cannot trace itself: start a helper process".into());
+        }
+        let status =
+            procfs::text(format!("/proc/{pid}/status")).map_err(|e| Error::of(pid, "reading the status of", e))?;
+        if let Some(leader) = field(&status, "Tgid").and_then(|t| t.parse::<i32>().ok()).filter(|tgid| *tgid != pid) {
+            return unsuitable(format!("it is a thread of process {leader}: name that"));
+        }
+        if field(&status, "Kthread") == Some("1") {
+            return unsuitable("it is a thread of the kernel".into());
+        }
+        let handle = pidfd::open(pid).map_err(|e| Error::of(pid, "opening", e))?;
+        Ok(Process { pid, handle })
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// A pidfd of the process: readable once it has exited.
+    pub fn handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+
+    /// Whether it has exited, reaped or not.
+    pub fn has_exited(&self) -> bool {
+        pidfd::has_ended(self.handle())
+    }
+
+    /// Stops all threads, runs `work`, gives back what it did not leave, and lets the threads continue.
+    ///
+    /// `work` runs in a new thread, for the kernel ties a tracer to a thread: when that ends, even a thread that could not be stopped
+    /// in time is released. Blocks until then. A panic of `work` is passed on after the program was released.
+    ///
+    /// While it is stopped, signals to the program wait; a debugger cannot attach. Calls in progress continue afterwards; the
+    /// time limit of `epoll_wait`, `rt_sigtimedwait`, `semtimedop`, `io_getevents` and of sockets (`SO_RCVTIMEO`) begins anew.
+    ///
+    /// # Errors
+    /// Those of `work`. [`Error::Traced`], [`Error::NotPermitted`], [`Error::NotStopped`], [`Error::Gone`], before `work` runs;
+    /// [`Error::Gone`], [`Error::NotReturned`] and [`Error::Io`] where something could not be given back.
+    pub fn while_stopped<R, E>(&self, work: impl FnOnce(&mut Stopped<'_>) -> Result<R, E> + Send) -> Result<R, E>
+    where
+        R: Send,
+        E: From<Error> + Send,
+    {
+        let run = || {
+            let mut stopped = Stopped::new(self, seize::all(self)?);
+            let result = work(&mut stopped)?;
+            stopped.release()?;
+            Ok(result)
+        };
+        std::thread::scope(|scope| {
+            let tracer = std::thread::Builder::new().name("graft-tracer".into()).spawn_scoped(scope, run);
+            let tracer =
+                tracer.map_err(|source| Error::Io { id: self.pid, what: "making a thread to trace", source })?;
+            tracer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Returns its mappings, sorted by address.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::NotPermitted`], [`Error::Io`].
+    pub fn mappings(&self) -> Result<Vec<Entry>, Error> {
+        let what = "reading the mappings of";
+        let maps = maps::of(self.living_thread()).map_err(|e| explain(self.pid, self.pid, what, e))?;
+        if maps.is_empty() {
+            return Err(Error::Gone { id: self.pid });
+        }
+        Ok(maps)
+    }
+
+    /// A thread through which `/proc` shows memory: not a leader that has ended before the others.
+    pub(crate) fn living_thread(&self) -> i32 {
+        let ended = |tid: i32| {
+            procfs::text(format!("/proc/{}/task/{tid}/stat", self.pid))
+                .is_ok_and(|s| s.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])))
+        };
+        match ended(self.pid) {
+            false => self.pid,
+            true => seize::tasks(self.pid).into_iter().find(|tid| !ended(*tid)).unwrap_or(self.pid),
+        }
+    }
+
+    /// Reads memory at `address` into all of `buffer`. Torn while the program runs.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if a part is not mapped; [`Error::Gone`], [`Error::NotPermitted`].
+    pub fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        match remote::read(self.living_thread(), address, buffer) {
+            Ok(n) if n == buffer.len() => Ok(()),
+            Ok(_) => Err(self.memory("reading", address, buffer.len(), io::Error::from_raw_os_error(libc::EFAULT))),
+            Err(e) => Err(self.memory("reading", address, buffer.len(), e)),
+        }
+    }
+
+    /// Writes memory that the program itself may write.
+    ///
+    /// # Errors
+    /// As [`Process::read`]; a part may be written then.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        remote::write(self.living_thread(), address, bytes).map_err(|e| self.memory("writing", address, bytes.len(), e))
+    }
+
+    pub(crate) fn memory(&self, what: &'static str, address: u64, len: usize, source: io::Error) -> Error {
+        match source.raw_os_error() {
+            Some(libc::ESRCH) => Error::Gone { id: self.pid },
+            Some(libc::EPERM | libc::EACCES) => explain(self.pid, self.pid, "memory of", source),
+            _ => Error::Memory { what, address, len, source },
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A program whose threads are all stopped, and how it is released as it was.
+
+use crate::Error;
+use crate::denial::explain;
+use crate::process::Process;
+use crate::stub::{self, Undo};
+use crate::thread::{Held, Thread};
+use orbit_linux::maps::Entry;
+use orbit_linux::ptrace::{self, state};
+use orbit_linux::remote;
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+/// A program whose threads are all stopped. Dropping it gives back what was not left and lets the threads continue.
+///
+/// It belongs to the thread that traces the program, and cannot leave it.
+#[derive(Debug)]
+pub struct Stopped<'p> {
+    pub(crate) process: &'p Process,
+    pub(crate) pid: i32,
+    pub(crate) threads: BTreeMap<i32, Held>,
+    /// The thread that is in the stub.
+    pub(crate) away: Option<Away>,
+    /// Where the stub stands, once it was needed.
+    pub(crate) stub: Option<Stub>,
+    /// What is undone at the end, or by the stub if this process is killed.
+    pub(crate) undo: Vec<Undo>,
+    /// Memory in the program for arguments of calls.
+    pub(crate) scratch: Option<u64>,
+    since: Instant,
+    released: bool,
+    this_thread: PhantomData<*const ()>,
+}
+
+/// Where calls are made from.
+#[derive(Debug)]
+pub(crate) struct Stub {
+    pub(crate) address: u64,
+    /// What stood there.
+    pub(crate) before: Vec<u8>,
+}
+
+/// A thread in the stub.
+#[derive(Debug)]
+pub(crate) struct Away {
+    pub(crate) tid: i32,
+    /// Its own signal mask.
+    pub(crate) mask: u64,
+}
+
+impl<'p> Stopped<'p> {
+    pub(crate) fn new(process: &'p Process, threads: BTreeMap<i32, Held>) -> Stopped<'p> {
+        Stopped {
+            process,
+            pid: process.pid(),
+            threads,
+            away: None,
+            stub: None,
+            undo: Vec::new(),
+            scratch: None,
+            since: Instant::now(),
+            released: false,
+            this_thread: PhantomData,
+        }
+    }
+
+    /// The process.
+    pub fn process(&self) -> &'p Process {
+        self.process
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// How long all threads have been stopped.
+    pub fn stopped_for(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// The ids of the stopped threads, in order. A leader that ended before its threads is not among them.
+    pub fn tids(&self) -> Vec<i32> {
+        self.threads.keys().copied().collect()
+    }
+
+    /// One of the stopped threads.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if it is none of them.
+    pub fn thread(&mut self, tid: i32) -> Result<Thread<'_, 'p>, Error> {
+        match self.threads.contains_key(&tid) {
+            true => Ok(Thread { stopped: self, tid }),
+            false => Err(Error::Gone { id: tid }),
+        }
+    }
+
+    /// Returns the mappings of the program, sorted by address.
+    ///
+    /// # Errors
+    /// As [`Process::mappings`].
+    pub fn mappings(&self) -> Result<Vec<Entry>, Error> {
+        self.process.mappings()
+    }
+
+    /// Reads memory: see [`Process::read`]. Not torn, as far as no other process shares the memory.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        self.process.read(address, buffer)
+    }
+
+    /// Writes memory, also where the program itself may not write (code): pages of private mappings are copied first, so that no file
+    /// changes.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where nothing is mapped and where shared memory may not be written; [`Error::Gone`].
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        let Err(first) = remote::write_through_protection(self.process.living_thread(), address, bytes) else {
+            return Ok(());
+        };
+        // A kernel may deny that file and still let a tracer do it, word by word.
+        self.poke(address, bytes).map_err(|_| self.process.memory("writing", address, bytes.len(), first))
+    }
+
+    fn poke(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        let tid = *self.threads.keys().next().ok_or(Error::Gone { id: self.pid })?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = address + done as u64;
+            let (start, skip) = (at & !7, (at & 7) as usize);
+            let n = (8 - skip).min(bytes.len() - done);
+            let mut word = [0u8; 8];
+            self.read(start, &mut word)?;
+            word[skip..skip + n].copy_from_slice(&bytes[done..done + n]);
+            ptrace::state::poke(tid, start, u64::from_ne_bytes(word))
+                .map_err(|e| explain(self.pid, tid, "writing", e))?;
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Undoes what was not left and lets all threads continue. Tries everything; returns the first error.
+    pub(crate) fn release(mut self) -> Result<(), Error> {
+        self.give_back()
+    }
+
+    fn give_back(&mut self) -> Result<(), Error> {
+        if std::mem::replace(&mut self.released, true) {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        while let Some(undo) = self.undo.last().copied() {
+            let [a, b] = undo.arguments;
+            let done = self.call(undo.number, [a, b, 0, 0, 0, 0]);
+            // The stub knew of it until now, in case this process is killed during the call.
+            self.undo.pop();
+            result = result.and(done.map(drop));
+        }
+        result = result.and(self.all_home());
+        if let Some(stub) = self.stub.take() {
+            result = result.and(self.write(stub.address, &stub.before));
+        }
+        for (tid, held) in std::mem::take(&mut self.threads) {
+            if held.changed {
+                // Fails only for a thread that was killed.
+                let _ = ptrace::set_registers(tid, &held.registers);
+            }
+            for signal in held.owed {
+                // SAFETY: three integers; the thread is stopped, so its id is its own.
+                unsafe { libc::syscall(libc::SYS_tgkill, self.pid, tid, signal) };
+            }
+            // As above: a thread that was killed needs no release.
+            let _ = ptrace::detach(tid, 0);
+        }
+        match self.process.has_exited() {
+            true => Err(Error::Gone { id: self.pid }),
+            false => result,
+        }
+    }
+
+    pub(crate) fn all_home(&mut self) -> Result<(), Error> {
+        match self.away {
+            Some(Away { tid, .. }) => self.come_home(tid),
+            None => Ok(()),
+        }
+    }
+
+    /// The code of the stub for a thread that is away, or is about to be.
+    pub(crate) fn stub_code(&self, held: &Held, mask: u64) -> Vec<u8> {
+        let by_int80 = {
+            let mut bytes = [0u8; 2];
+            let made = held.registers.rip.wrapping_sub(2);
+            self.process.read(made, &mut bytes).is_ok() && bytes == [0xcd, 0x80]
+        };
+        stub::code(&crate::restart::settled(&held.registers, by_int80), mask, &self.undo)
+    }
+
+    /// The signal mask of a thread at home.
+    pub(crate) fn mask_of(&self, tid: i32) -> Result<u64, Error> {
+        state::signal_mask(tid).map_err(|e| explain(self.pid, tid, "reading the signal mask of", e))
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        // Nobody is left who could be told.
+        let _ = self.give_back();
+    }
+}

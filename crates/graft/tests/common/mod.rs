@@ -1,0 +1,190 @@
+//! Programs to enter: built from `tests/c` with the system's compiler, run, and killed at the end.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use graft::Process;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A directory of this test's own, removed at the end.
+pub struct Dir(pub PathBuf);
+
+impl Dir {
+    pub fn new(name: &str) -> Dir {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("graft-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).expect("a directory");
+        Dir(dir)
+    }
+
+    /// Builds `tests/c/FILE` with a compiler and more flags.
+    pub fn build(&self, compiler: &str, file: &str, flags: &[&str]) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(file);
+        let out = self.0.join(format!("{compiler}-{file}{}", flags.concat()).replace(['.', '/', '='], "_"));
+        let mut command = Command::new(compiler);
+        command.args(["-O2", "-pthread"]).args(flags).arg("-o").arg(&out).arg(&source);
+        assert!(command.status().expect("a compiler").success(), "building {file}");
+        out
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether a tool is there; else says so.
+pub fn have(tool: &str) -> bool {
+    let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|dir| dir.join(tool).exists());
+    if !found {
+        println!("SKIP: needs {tool}");
+    }
+    found
+}
+
+/// Whether this process may trace another, and how if not.
+pub fn may_trace() -> bool {
+    match orbit_linux::ptrace::probe() {
+        orbit_linux::Support::Yes => true,
+        orbit_linux::Support::No(why) => {
+            println!("SKIP: needs {why}");
+            false
+        }
+    }
+}
+
+/// Waits for a condition; fails after a minute.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < Duration::from_secs(60), "waited a minute until {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A program of `subject.c`, or one with the same state, that runs until the test ends.
+pub struct Subject {
+    pub child: Child,
+    pub input: ChildStdin,
+    pub process: Process,
+    state: u64,
+}
+
+/// What the program notes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    pub rounds: u64,
+    pub wrong: u64,
+    pub done: bool,
+    pub result: i64,
+    pub error: i64,
+    pub milliseconds: u64,
+    pub handled: u64,
+    pub threads: u64,
+}
+
+impl Subject {
+    pub fn start(command: &mut Command) -> Subject {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");
+        let input = child.stdin.take().expect("a pipe");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+        let address = line.trim().strip_suffix(" ready").unwrap_or_else(|| panic!("not ready: {line:?}"));
+        let state = u64::from_str_radix(address, 16).expect("an address");
+        let process = Process::find(child.id() as i32).expect("a process");
+        Subject { child, input, process, state }
+    }
+
+    pub fn program(path: &Path, arguments: &[&str]) -> Subject {
+        Subject::start(Command::new(path).args(arguments))
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub fn state(&self) -> State {
+        let mut bytes = [0u8; 64];
+        self.process.read(self.state, &mut bytes).expect("the program's state");
+        let w = |i: usize| u64::from_ne_bytes(bytes[i * 8..i * 8 + 8].try_into().expect("eight"));
+        State {
+            rounds: w(0),
+            wrong: w(1),
+            done: w(2) != 0,
+            result: w(3) as i64,
+            error: w(4) as i64,
+            milliseconds: w(5),
+            handled: w(6),
+            threads: w(7),
+        }
+    }
+
+    /// Has the call that it is in end.
+    pub fn end_the_call(&mut self) {
+        self.input.write_all(b"end\n").expect("a line");
+    }
+
+    /// The same, once it has ended and the program computes.
+    pub fn ended(mut self) -> Subject {
+        self.end_the_call();
+        until("the call ends", || self.state().done);
+        self
+    }
+
+    /// It computes on, and right.
+    pub fn is_unharmed(&self) {
+        let before = self.state().rounds;
+        until("it continues to compute", || self.state().rounds > before + 3);
+        assert_eq!(self.state().wrong, 0, "a computation went wrong");
+        let status = self.status();
+        assert_eq!(field(&status, "TracerPid"), "0");
+    }
+
+    pub fn status(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("a status")
+    }
+
+    /// What a graft may change: mappings, descriptors, masks and handlers of signals.
+    pub fn outside(&self) -> Outside {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("maps");
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid()))
+            .expect("descriptors")
+            .map(|entry| {
+                let path = entry.expect("a descriptor").path();
+                (path.clone(), std::fs::read_link(path).unwrap_or_default())
+            })
+            .collect();
+        let mut masks = BTreeSet::new();
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("threads") {
+            let Ok(status) = std::fs::read_to_string(task.expect("a thread").path().join("status")) else { continue };
+            masks.insert((field(&status, "Pid").to_owned(), field(&status, "SigBlk").to_owned()));
+        }
+        let status = self.status();
+        let handlers = ["SigIgn", "SigCgt"].map(|name| field(&status, name).to_owned());
+        Outside { maps, descriptors, masks, handlers }
+    }
+}
+
+/// See [`Subject::outside`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct Outside {
+    pub maps: String,
+    pub descriptors: BTreeSet<(PathBuf, PathBuf)>,
+    pub masks: BTreeSet<(String, String)>,
+    pub handlers: [String; 2],
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The value of a line of a `status` file.
+pub fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map_or("", str::trim)
+}

@@ -1,0 +1,71 @@
+//! Memory of another process: reading and writing it without stopping the process.
+//!
+//! What is read while the process runs may be torn. Nothing is opened or kept. Functions need the right to trace the process.
+
+use crate::{check, invalid};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Reads memory at `address` into `buffer`; returns how many bytes were mapped and read before the first gap.
+///
+/// # Errors
+/// `EFAULT` when not even the first byte is mapped, `EPERM`, `ESRCH`.
+pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        let rest = &mut buffer[done..];
+        let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+        let remote = part(address, done, rest.len())?;
+        // SAFETY: `local` describes live bytes of this process; the remote range is a pair of numbers to the kernel.
+        match check(unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) } as libc::c_long)
+        {
+            Ok(0) => break,
+            Ok(n) => done += n as usize,
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes all of `bytes` at `address`, where the process itself may write.
+///
+/// # Errors
+/// `EFAULT` where it is not mapped or not writable: a part may be written then. `EPERM`, `ESRCH`.
+pub fn write(pid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = &bytes[done..];
+        let local = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
+        let remote = part(address, done, rest.len())?;
+        // SAFETY: as in `read`; the local bytes are only read.
+        let n = check(
+            unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) } as libc::c_long
+        )?;
+        if n == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
+        done += n as usize;
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes` at `address`, also where the process itself may not write (code, read-only data): of a private mapping
+/// the pages are copied first, so no file changes.
+///
+/// # Errors
+/// `EIO`, `EFAULT` where nothing is mapped, where shared memory may not be written, and on kernels that forbid such writes
+/// (`proc_mem.force_override`); then [`crate::ptrace::state::poke`] is the way. `EACCES`, `ENOENT`.
+pub fn write_through_protection(pid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
+    let memory = OpenOptions::new().write(true).open(format!("/proc/{pid}/mem"))?;
+    memory.write_all_at(bytes, address)
+}
+
+fn part(address: u64, done: usize, len: usize) -> io::Result<libc::iovec> {
+    let start = address
+        .checked_add(done as u64)
+        .filter(|start| start.checked_add(len as u64).is_some())
+        .ok_or_else(|| invalid(format!("{len} bytes at {address:#x} go beyond the address space")))?;
+    Ok(libc::iovec { iov_base: start as *mut libc::c_void, iov_len: len })
+}
