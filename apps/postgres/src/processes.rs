@@ -1,0 +1,57 @@
+//! What `/proc` says of processes.
+
+use std::fs;
+use std::path::PathBuf;
+
+/// Children of this process, theirs, and so on.
+pub fn below(pid: i32) -> Vec<i32> {
+    let mut found = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        for child in children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
+            found.push(child);
+            found.extend(below(child));
+        }
+    }
+    found
+}
+
+/// The fields of `/proc/PID/stat` from the state on; empty if there is no such process.
+fn fields(pid: i32) -> Vec<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+/// Whether it runs: neither gone nor a zombie.
+pub fn lives(pid: i32) -> bool {
+    fields(pid).first().is_some_and(|state| state != "Z" && state != "X")
+}
+
+/// Whether it has ended and nobody has reaped it.
+pub fn is_zombie(pid: i32) -> bool {
+    fields(pid).first().is_some_and(|state| state == "Z")
+}
+
+/// The process that this one is below.
+pub fn parent(pid: i32) -> Option<i32> {
+    fields(pid).get(1)?.parse().ok()
+}
+
+/// When it started, in clock ticks since boot: with the pid it names a process for good.
+pub fn started(pid: i32) -> Option<u64> {
+    fields(pid).get(19)?.parse().ok()
+}
+
+/// What the descriptors of a process refer to, by number.
+pub fn descriptors(pid: i32) -> Vec<(i32, PathBuf)> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, fs::read_link(entry.path()).ok()?)))
+        .collect()
+}
+
+/// The mappings of a process that are shared and writable, as `/proc/PID/maps` lists them.
+pub fn shared_writable(pid: i32) -> Vec<String> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines().filter(|line| line.split_whitespace().nth(1) == Some("rw-s")).map(str::to_owned).collect()
+}
