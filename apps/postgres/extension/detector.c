@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <orbit.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,7 +12,6 @@
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "storage/ipc.h"
-#include "storage/pg_shmem.h"
 #include "utils/memutils.h"
 #include "utils/ps_status.h"
 
@@ -34,13 +34,39 @@ static struct orbit_limits limits(void)
     return limits;
 }
 
+/* Unmaps what this process shares with others, but for the library's own: the cluster's main segment, and those for dynamic
+ * shared memory of whatever type. False: it cannot be known what there is. */
+static bool drop_shared_memory(void)
+{
+    enum { MOST = 64 };
+    struct {
+        unsigned long start, end;
+    } found[MOST];
+    int count = 0;
+    char line[4096 + 128], access[8];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    if (!maps)
+        return false;
+    while (count < MOST && fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx %7s", &found[count].start, &found[count].end, access) == 3 && access[3] == 's' &&
+            !strstr(line, "/memfd:orbit"))
+            count++;
+    }
+    fclose(maps);
+    for (int i = 0; i < count; i++)
+        if (munmap((void *)found[i].start, found[i].end - found[i].start) != 0)
+            return false;
+    return count < MOST;
+}
+
 /* Runs in the orbit, before its first call. It has nothing to do with the cluster: no exit callbacks, which would release what
- * the worker holds, and no shared memory. */
+ * the worker holds, and no shared memory. An orbit that cannot be kept from it never runs the task. */
 static void *leave_the_cluster(void)
 {
     on_exit_reset();
-    PGSharedMemoryDetach();
     set_ps_display("task");
+    if (!drop_shared_memory())
+        _exit(1);
     return NULL;
 }
 
@@ -72,11 +98,41 @@ void detector_start(void)
         start_orbit();
 }
 
+/* Longest wait for processes that were killed to end, milliseconds. */
+#define REAP_MS 2000
+
+/* Reaps what this process has adopted. Where the postmaster is process 1 it would get what is left here, and take a child it
+ * does not know, and that was killed, for a crashed backend. */
+static void reap_all(void)
+{
+    for (int waited = 0; waited < REAP_MS; waited++) {
+        pid_t ended = waitpid(-1, NULL, WNOHANG | __WALL);
+        if (ended < 0 && errno == ECHILD)
+            return;
+        if (ended == 0)
+            pg_usleep(1000);
+    }
+}
+
 void detector_stop(void)
 {
-    if (setting_run_in == RUN_IN_ORBIT)
+    if (setting_run_in == RUN_IN_ORBIT) {
         orbit_shutdown();
+        reap_all();
+    }
     orbit = NULL;
+}
+
+/* The library reaps its template, at once. What is still a zombie when this is called again is an orphan. */
+void detector_reap_orphans(void)
+{
+    static pid_t seen;
+    siginfo_t ended = {0};
+    if (setting_run_in != RUN_IN_ORBIT || waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0)
+        return;
+    if (ended.si_pid != 0 && ended.si_pid == seen)
+        waitpid(seen, NULL, WNOHANG | __WALL);
+    seen = ended.si_pid;
 }
 
 void detector_reload(void)
@@ -142,13 +198,13 @@ static void take_findings(void)
     struct orbit_update *update;
     while (orbit_try_pull(future, &update) == 1) {
         const struct orbit_item *item = orbit_update_first(update);
-        if (item && item->kind == ORBIT_ITEM_DATA && item->size >= sizeof(struct found_cycle)) {
-            /* Not aligned where it is. */
-            struct found_cycle *cycle = palloc(item->size);
-            memcpy(cycle, item->data, item->size);
-            called_found(called_scan, cycle, item->size);
-            pfree(cycle);
-        }
+        size_t size = item && item->kind == ORBIT_ITEM_DATA ? item->size : 0;
+        /* A copy: it need not be aligned where it is. */
+        struct found_cycle *cycle = palloc0(Max(size, sizeof *cycle));
+        if (size > 0)
+            memcpy(cycle, item->data, size);
+        called_found(called_scan, cycle, size);
+        pfree(cycle);
         orbit_update_free(update);
     }
 }

@@ -127,6 +127,8 @@ enum call_end detector_poll(void);
 /* Readable when a pending call may have ended; -1: no descriptor. */
 int detector_fd(void);
 int detector_orbit_pid(void);
+/* To be called about once a second: reaps what the worker has adopted. */
+void detector_reap_orphans(void);
 
 /* ---- the worker: worker.c ---- */
 

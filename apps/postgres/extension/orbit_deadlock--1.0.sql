@@ -8,7 +8,7 @@ RETURNS record LANGUAGE C STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'orbit_dead
 
 CREATE VIEW orbit_deadlock AS SELECT * FROM orbit_deadlock_status();
 
--- Has the next calls of the detector do harm: segv, hang, memory, recursion, kill, assert. For tests; superusers only, with
+-- Has the next calls of the detector do harm: segv, hang, memory, recursion, kill, lie, assert. For tests; superusers only, with
 -- orbit_deadlock.faults = on.
 CREATE FUNCTION orbit_deadlock_fault(kind text, calls int DEFAULT 1)
 RETURNS text LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'orbit_deadlock_fault';

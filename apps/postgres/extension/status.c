@@ -105,12 +105,13 @@ static int32 fault_by_name(const char *name)
     } faults[] = {
         {"segv", FAULT_NULL_WRITE},   {"hang", FAULT_ENDLESS_LOOP}, {"memory", FAULT_MEMORY},
         {"recursion", FAULT_RECURSION}, {"kill", FAULT_KILL},         {"assert", FAULT_ASSERT_ON_CYCLE},
+        {"lie", FAULT_LIE},
     };
     for (size_t i = 0; i < lengthof(faults); i++)
         if (strcmp(name, faults[i].name) == 0)
             return faults[i].fault;
     ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("no fault is named \"%s\"", name),
-                    errhint("Faults: segv, hang, memory, recursion, kill, assert.")));
+                    errhint("Faults: segv, hang, memory, recursion, kill, lie, assert.")));
 }
 
 PGDLLEXPORT Datum orbit_deadlock_fault(PG_FUNCTION_ARGS);

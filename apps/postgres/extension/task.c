@@ -174,18 +174,35 @@ long find_deadlocks(const struct waits *waits, int64_t victim_window,
     return found;
 }
 
-static void push_cycle(void *what_for, const struct found_cycle *cycle)
+static void push(const void *bytes, size_t size)
 {
-    const struct search_args *args = what_for;
-    struct orbit_update *update;
-    if (args->fault == FAULT_ASSERT_ON_CYCLE)
-        abort();
-    update = orbit_update_create();
+    struct orbit_update *update = orbit_update_create();
     if (update) {
-        orbit_update_add_data(update, cycle, sizeof *cycle + (size_t)cycle->length * sizeof(int32_t));
+        orbit_update_add_data(update, bytes, size);
         orbit_push(update);
         orbit_update_free(update);
     }
+}
+
+static void push_cycle(void *what_for, const struct found_cycle *cycle)
+{
+    const struct search_args *args = what_for;
+    if (args->fault == FAULT_ASSERT_ON_CYCLE)
+        abort();
+    push(cycle, sizeof *cycle + (size_t)cycle->length * sizeof(int32_t));
+}
+
+/* FAULT_LIE: the first waits as a cycle, in both directions; cycles out of range, too long, of one, and of a wrong size. */
+static void push_lies(const struct waits *waits)
+{
+    int32_t n = waits->wait_count;
+    const int32_t lies[][4] = {
+        {2, 0, 0, 1}, {2, 1, 1, 0}, {2, 0, 0, n}, {2, 0, -1, 0}, {2, 2, 0, 1}, {2, -1, 0, 1}, {1, 0, 0, 0}, {INT32_MAX, 0, 0, 1},
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++)
+        push(lies[i], sizeof lies[i]);
+    push(lies, 5);
+    push(lies, sizeof lies);
 }
 
 long search_task(void *store, void *raw)
@@ -193,5 +210,7 @@ long search_task(void *store, void *raw)
     const struct search_args *args = raw;
     (void)store;
     do_fault(args->fault);
+    if (args->fault == FAULT_LIE)
+        push_lies(args->waits);
     return find_deadlocks(args->waits, args->victim_window, push_cycle, raw);
 }

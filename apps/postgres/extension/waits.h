@@ -75,6 +75,7 @@ enum detector_fault {
     FAULT_MEMORY,         /* allocates until there is no memory */
     FAULT_RECURSION,      /* recurses until the stack ends */
     FAULT_KILL,           /* kill -9 of its own process */
+    FAULT_LIE,            /* hands back cycles that are none */
     FAULT_ASSERT_ON_CYCLE /* aborts once it has found a deadlock: the mechanism of MySQL bug 28523042 */
 };
 
@@ -102,7 +103,7 @@ long find_deadlocks(const struct waits *waits, int64_t victim_window,
 /* The entry function of the orbit: args is struct search_args; each cycle is pushed as one update. */
 long search_task(void *store, void *args);
 
-/* Does the harm of this fault; returns for FAULT_NONE and FAULT_ASSERT_ON_CYCLE. */
+/* Does the harm of this fault, if it is one that needs no more than the process. */
 void do_fault(int32_t fault);
 
 #endif

@@ -171,6 +171,16 @@ static void handle_interrupts(void)
     }
 }
 
+static void once_a_second(void)
+{
+    static TimestampTz last;
+    TimestampTz now = GetCurrentTimestamp();
+    if (TimestampDifferenceExceeds(last, now, 1000)) {
+        last = now;
+        detector_reap_orphans();
+    }
+}
+
 void orbit_deadlock_worker(Datum argument)
 {
     long sleep_ms = 0;
@@ -190,6 +200,7 @@ void orbit_deadlock_worker(Datum argument)
         sleep_for(sleep_ms);
         handle_interrupts();
         publish_orbit_pid();
+        once_a_second();
         sleep_ms = is_pending ? go_on() : scan_and_call();
     }
 }

@@ -104,7 +104,8 @@ impl Cluster {
         }
         let mut conf = fs::OpenOptions::new();
         let conf = conf.append(true).open(directory.join("data/postgresql.conf"));
-        std::io::Write::write_all(&mut conf.expect("its settings"), (lines + settings + "\n").as_bytes()).expect("written");
+        std::io::Write::write_all(&mut conf.expect("its settings"), (lines + settings + "\n").as_bytes())
+            .expect("written");
         let log = fs::File::create(directory.join("log")).expect("a log");
         let mut command = as_user(&bin.join("postgres"), around.unwrap_or(&[]));
         command.arg("-D").arg(directory.join("data")).stdin(Stdio::null());

@@ -5,12 +5,13 @@
 
 mod build;
 mod cluster;
+pub mod deadlock;
 mod processes;
 mod session;
 
 pub use build::{Extension, build};
 pub use cluster::{Cluster, Stop, programs};
-pub use processes::{below, descriptors, is_zombie, lives, shared_writable, parent, started};
+pub use processes::{below, descriptors, is_zombie, lives, parent, shared_writable, started};
 pub use session::{Reply, Session};
 
 use std::time::{Duration, Instant};

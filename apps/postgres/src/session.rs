@@ -70,7 +70,8 @@ impl Session {
     /// # Panics
     /// After [`PATIENCE`].
     pub fn reply(&mut self) -> Reply {
-        self.reply_within(PATIENCE).unwrap_or_else(|| panic!("no answer to a statement within {} s", PATIENCE.as_secs()))
+        self.reply_within(PATIENCE)
+            .unwrap_or_else(|| panic!("no answer to a statement within {} s", PATIENCE.as_secs()))
     }
 
     /// The same; `None` if there is no answer in time.
