@@ -1,7 +1,7 @@
 #!/bin/sh
 # Sees to it that the system packages of the named groups are there.
 #
-#   scripts/packages.sh GROUP...        groups: build test demo lint fuzz lab bench
+#   scripts/packages.sh GROUP...        groups: build test demo lint fuzz lab bench ports
 #
 # Does nothing, quickly and without network, if all are there. Else names what is missing and installs it with apt-get, as
 # root or through sudo. No daemon that comes with a package is started or left enabled. Debian 12 and Ubuntu 24.04.
@@ -19,9 +19,11 @@ group() {
     bench) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx" ;;
     lint) echo "shellcheck=shellcheck" ;;
     fuzz) echo "clang=clang" ;;
+    ports) echo "postgresql-15=/usr/lib/postgresql/15/bin/pgbench
+        postgresql-server-dev-15=/usr/include/postgresql/15/server/postgres.h" ;;
     lab) echo "qemu-system-x86=qemu-system-x86_64 busybox-static=busybox cpio=cpio zstd=zstd" ;;
     *)
-        echo "packages.sh: no group $1: build test demo lint fuzz lab bench" >&2
+        echo "packages.sh: no group $1: build test demo lint fuzz lab bench ports" >&2
         exit 2
         ;;
     esac
@@ -76,9 +78,9 @@ install_as_root() {
         apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" >/dev/null
     fi
     # Nor at the next boot: only the programs are wanted.
-    for unit in nginx redis-server; do
+    for unit in nginx redis-server postgresql; do
         for package in "$@"; do
-            if [ "$package" = "$unit" ] && command -v systemctl >/dev/null 2>&1; then
+            if { [ "$package" = "$unit" ] || [ "${package%-[0-9]*}" = "$unit" ]; } && command -v systemctl >/dev/null 2>&1; then
                 systemctl --quiet disable "$unit" >/dev/null 2>&1 || true
             fi
         done

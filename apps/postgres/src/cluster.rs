@@ -14,7 +14,9 @@ use crate::{PATIENCE, wait_until};
 
 /// The directory of PostgreSQL 15's programs; `None` where it, or what building for it needs, is not installed.
 pub fn programs() -> Option<PathBuf> {
-    let config = Command::new("pg_config").args(["--version", "--bindir", "--includedir-server"]).output().ok()?;
+    let debians = Path::new("/usr/lib/postgresql/15/bin/pg_config");
+    let program = if debians.exists() { debians } else { Path::new("pg_config") };
+    let config = Command::new(program).args(["--version", "--bindir", "--includedir-server"]).output().ok()?;
     let text = String::from_utf8_lossy(&config.stdout);
     let mut lines = text.lines();
     let is_15 = lines.next().is_some_and(|version| version.starts_with("PostgreSQL 15"));
