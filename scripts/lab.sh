@@ -5,7 +5,7 @@
 #   scripts/lab.sh [--runs N] [--load SECONDS]     each kind of hang on one CPU in turn, then load: default 14 runs, 20 s
 #   scripts/lab.sh --rivals                        the same hangs, long enough for the kernel's own detectors; 10 minutes
 #   scripts/lab.sh --every ROUNDS                  every CPU hung: a heartbeat, panic settings; 10 minutes a round
-#   scripts/lab.sh --guard ACTION                  orbit guard --system=ACTION: report, crash or reboot
+#   scripts/lab.sh --guard ACTION                  orbit watch --system=ACTION: report, crash or reboot
 #   scripts/lab.sh --faults COUNT [--seed S] [--first N]   faults at random in a driver's code; --first N --faults 1: fault N again
 #   scripts/lab.sh --full                          154 runs, 600 s of load, and all of the above; two hours
 #   scripts/lab.sh --short                         7 runs, 2 s of load; a minute

@@ -3,7 +3,7 @@
 #
 #   scripts/lint.sh
 #
-# Formatting, clippy and rustdoc with warnings as errors, the C header against its source (if there is a check for it), all
+# Formatting, clippy and rustdoc with warnings as errors, floors (which crate may use which), the C header against its source (if there is a check for it), all
 # C and C++ examples with -Wall -Wextra -Werror, shell scripts with shellcheck.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -45,6 +45,7 @@ compile_c() {
 
 scripts_of_project() { find scripts .ci examples apps lab crates -path '*/target/*' -prune -o -type f \( -name '*.sh' -o -path '.ci/*' \) -print 2>/dev/null; }
 
+step "floors" python3 scripts/floors.py
 step "rustfmt" cargo fmt --all --check
 step "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
 step "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps

@@ -17,7 +17,7 @@ group() {
         python3=python3 stress-ng=stress-ng iproute2=ip|/sbin/ip|/usr/sbin/ip" ;;
     demo) echo "redis-server=redis-server redis-tools=redis-cli" ;;
     bench) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx" ;;
-    lint) echo "shellcheck=shellcheck" ;;
+    lint) echo "shellcheck=shellcheck python3=python3" ;;
     fuzz) echo "clang=clang" ;;
     ports) echo "postgresql-15=/usr/lib/postgresql/15/bin/pgbench
         postgresql-server-dev-15=/usr/include/postgresql/15/server/postgres.h" ;;

@@ -1,6 +1,6 @@
 //! The `orbit` command: one module a subcommand; this file only reads the arguments and hands over.
 //!
-//! Exit status: 0 all well, 1 something is missing or went wrong (said on stderr), 2 arguments that make no sense. `guard` has its own,
+//! Exit status: 0 all well, 1 something is missing or went wrong (said on stderr), 2 arguments that make no sense. `watch` has its own,
 //! for it ends as its program does.
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -14,7 +14,7 @@ mod view;
 use clap::{Parser, Subcommand};
 use orbit_bench as bench;
 use orbit_console::out;
-use orbit_watch as guard;
+use orbit_watch as watch;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -42,32 +42,37 @@ struct Args {
 enum Command {
     Bench(bench::Args),
     Doctor(doctor::Args),
-    Guard(guard::Args),
     Modules(pins::modules::Args),
     Pins(pins::Args),
     Ps(ps::Args),
     Top(top::Args),
+    // Its name until 0.1; services have guards of their own.
+    #[command(visible_alias = "guard")]
+    Watch(watch::Args),
 }
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         // A program may end with 2 itself.
-        Err(error) if error.use_stderr() && std::env::args_os().nth(1).is_some_and(|name| name == "guard") => {
+        Err(error)
+            if error.use_stderr()
+                && std::env::args_os().nth(1).is_some_and(|name| name == "watch" || name == "guard") =>
+        {
             // Nobody is left to tell if stderr is closed.
             let _ = error.print();
-            return ExitCode::from(guard::NOT_BEGUN);
+            return ExitCode::from(watch::NOT_BEGUN);
         }
         Err(error) => error.exit(),
     };
     let done = match args.command {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Guard(args) => guard::run(&args),
         Command::Modules(args) => pins::modules::run(&args),
         Command::Pins(args) => pins::run(&args),
         Command::Ps(args) => ps::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Watch(args) => watch::run(&args),
     };
     out::exit_code(done)
 }

@@ -35,6 +35,17 @@ fn bad_arguments_are_refused_with_a_way_out() {
 }
 
 #[test]
+fn watch_has_its_former_name_as_well() {
+    for name in ["watch", "guard"] {
+        assert_eq!(orbit(&[name, "--", "sh", "-c", "exit 42"]).status.code(), Some(42), "{name}");
+        assert_eq!(orbit(&[name, "--nonsense"]).status.code(), Some(125), "{name}");
+    }
+    let help = text(&orbit(&["--help"]).stdout);
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("watch Runs") && words.contains("[alias: guard]"), "{help}");
+}
+
+#[test]
 fn help_teaches() {
     for args in [&["--help"][..], &["doctor", "--help"], &["ps", "--help"], &["top", "--help"], &["bench", "--help"]] {
         let output = orbit(args);

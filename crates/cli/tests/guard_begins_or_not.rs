@@ -59,7 +59,7 @@ fn cannot_begin(name: &str, calls: &'static [(libc::c_long, i32)], why: &str) {
     let marker = dir.0.to_str().expect("a path");
     let mut command = Command::new(env!("CARGO_BIN_EXE_orbit"));
     // It makes no children: one would have its command line, and end by itself a little later.
-    command.args(["guard", "--in-process", "--", "sh", "-c", "while :; do :; done", marker]);
+    command.args(["watch", "--in-process", "--", "sh", "-c", "while :; do :; done", marker]);
     // SAFETY: only async-signal-safe calls.
     unsafe { command.pre_exec(|| forbid(calls)) };
     let said = dir.0.join("stderr");

@@ -5,7 +5,7 @@ use guard_common::Dir;
 use std::process::Command;
 
 fn refused(args: &[&str]) -> String {
-    let out = Command::new(env!("CARGO_BIN_EXE_orbit")).arg("guard").args(args).output().expect("orbit");
+    let out = Command::new(env!("CARGO_BIN_EXE_orbit")).arg("watch").args(args).output().expect("orbit");
     assert_eq!(out.status.code(), Some(125), "{out:?}");
     assert!(out.stdout.is_empty(), "the program ran: {out:?}");
     String::from_utf8(out.stderr).expect("text")

@@ -12,7 +12,7 @@ const ORBIT: &str = env!("CARGO_BIN_EXE_orbit");
 
 #[test]
 fn told_at_the_first_and_at_the_end() {
-    let out = Command::new(ORBIT).args(["guard", "--events", "/dev/full", "--", "sh", "-c", "exit 3"]).output();
+    let out = Command::new(ORBIT).args(["watch", "--events", "/dev/full", "--", "sh", "-c", "exit 3"]).output();
     let out = out.expect("orbit");
     let said = String::from_utf8(out.stderr).expect("text");
     assert_eq!(out.status.code(), Some(3), "{said}");
@@ -39,7 +39,7 @@ fn a_line_written_in_part_spoils_no_other() {
     // Children come and go, so there is always something to tell.
     let mut command = Command::new(ORBIT);
     command
-        .args(["guard", "--events", events.to_str().expect("a path"), "--"])
+        .args(["watch", "--events", events.to_str().expect("a path"), "--"])
         .args(["sh", "-c", "trap 'exit 4' TERM; while :; do sleep 0.4; done"])
         .stdout(Stdio::null())
         .stderr(File::create(&stderr).expect("a file"));

@@ -16,7 +16,7 @@ fn a_file_that_was_renamed_is_made_again() {
     let [events, old, stderr] = ["events", "events.1", "stderr"].map(|name| dir.0.join(name));
     // Children come and go, so there is always something to tell.
     let guard = Command::new(env!("CARGO_BIN_EXE_orbit"))
-        .args(["guard", "--events", events.to_str().expect("a path"), "--"])
+        .args(["watch", "--events", events.to_str().expect("a path"), "--"])
         .args(["sh", "-c", "trap 'exit 4' TERM; while :; do sleep 0.4; done"])
         .stdout(Stdio::null())
         .stderr(File::create(&stderr).expect("a file"))

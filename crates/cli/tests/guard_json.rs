@@ -36,7 +36,10 @@ fn a_command_gets_the_report() {
     let dir = Dir::new("exec");
     let program = build(&dir, "hangs.c");
     let to = dir.0.join("report.json");
-    let command = format!("exec:cat >{0}.part && mv {0}.part {0}; kill -9 $ORBIT_GUARD_PID", to.display());
+    let command = format!(
+        "exec:cat >{0}.part && mv {0}.part {0}; [ $ORBIT_WATCH_PID = $ORBIT_GUARD_PID ] && kill -9 $ORBIT_WATCH_PID",
+        to.display()
+    );
     let guard = Guard::start(&dir, &["--on-hang", &command], &[program.to_str().expect("a path"), "self"]);
     assert_eq!(guard.finish().status.code(), Some(137));
     let report: serde_json::Value =

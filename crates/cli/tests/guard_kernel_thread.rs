@@ -22,7 +22,7 @@ fn it_is_refused() {
         return;
     };
     let mut guard = Command::new(env!("CARGO_BIN_EXE_orbit"))
-        .args(["guard", "--pid", &pid.to_string()])
+        .args(["watch", "--pid", &pid.to_string()])
         .stderr(Stdio::piped())
         .spawn()
         .expect("orbit");

@@ -22,7 +22,7 @@ fn what_names_the_guard_names_the_program() {
     if skipped() {
         return;
     }
-    for command in [&["guard"][..], &["modules", "run", "ahd"]] {
+    for command in [&["watch"][..], &["modules", "run", "ahd"]] {
         let words = shown(GIVEN, command);
         let own = words[0].as_str();
         assert_eq!(words[1..6], [own, own, own, "none", "2"], "{command:?}");
@@ -35,6 +35,6 @@ fn what_names_another_stays() {
     if skipped() {
         return;
     }
-    let words = shown("export LISTEN_PID=1 WATCHDOG_PID= LISTEN_PIDFDID=7; exec \"$0\" \"$@\"", &["guard"]);
+    let words = shown("export LISTEN_PID=1 WATCHDOG_PID= LISTEN_PIDFDID=7; exec \"$0\" \"$@\"", &["watch"]);
     assert_eq!(words[1..3], ["1", "7"], "{words:?}");
 }

@@ -67,7 +67,7 @@ fn same_as_alone(options: &[&str]) {
 
 #[test]
 fn what_was_ignored_stays_ignored() {
-    same_as_alone(&["guard"]);
+    same_as_alone(&["watch"]);
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn so_it_does_under_modules_run() {
 
 #[test]
 fn the_status_is_known_where_sigchld_is_ignored() {
-    assert_eq!(run(ODD, ORBIT, &["guard", "--", "sh", "-c", "exit 42"]).status.code(), Some(42));
+    assert_eq!(run(ODD, ORBIT, &["watch", "--", "sh", "-c", "exit 42"]).status.code(), Some(42));
 }
 
 /// Both sides of a new terminal. `openpty` would leave them open in the children of other tests, for which it then would not end.
@@ -161,7 +161,7 @@ fn ctrl_c_ends_a_guard_that_joined() {
     let events = dir.0.join("events");
     let pid = program.0.id().to_string();
     let (mut guard, mut terminal) =
-        on_terminal(&["guard", "--events", events.to_str().expect("a path"), "--pid", &pid]);
+        on_terminal(&["watch", "--events", events.to_str().expect("a path"), "--pid", &pid]);
     until("the guard to join", || lines(&events) > 0);
     terminal.write_all(b"\x03").expect("Ctrl-C");
     assert_eq!(end(&mut guard), Some(0));
@@ -175,7 +175,7 @@ fn ctrl_c_reaches_a_program_in_another_session() {
     let script = COUNTS.replace("echo >>$1", "exit 9");
     let paths = [ready.to_str().expect("a path"), count.to_str().expect("a path")];
     let (mut guard, mut terminal) =
-        on_terminal(&[&["guard", "--", "setsid", "sh", "-c", &script][..], &paths].concat());
+        on_terminal(&[&["watch", "--", "setsid", "sh", "-c", &script][..], &paths].concat());
     until("the program", || ready.exists());
     terminal.write_all(b"\x03").expect("Ctrl-C");
     assert_eq!(end(&mut guard), Some(9));
@@ -187,7 +187,7 @@ fn ctrl_c_reaches_a_program_in_the_foreground_once() {
     let (ready, count) = (dir.0.join("ready"), dir.0.join("count"));
     let paths = [ready.to_str().expect("a path"), count.to_str().expect("a path")];
     let events = dir.0.join("events");
-    let options = ["guard", "--events", events.to_str().expect("a path"), "--", "sh", "-c", COUNTS];
+    let options = ["watch", "--events", events.to_str().expect("a path"), "--", "sh", "-c", COUNTS];
     let (mut guard, mut terminal) = on_terminal(&[&options[..], &paths].concat());
     // What comes while it is being started may have come before it was there, and goes on.
     until("the guard and the program", || ready.exists() && lines(&events) > 0);
@@ -212,7 +212,7 @@ fn the_end_of_the_terminal_reaches_it_through_the_guard_that_leads_the_session()
         let dir = Dir::new(&format!("terminal-ends-{witnesses}"));
         let (ready, count) = (dir.0.join("ready"), dir.0.join("count"));
         let paths = [ready.to_str().expect("a path"), count.to_str().expect("a path")];
-        let (mut guard, terminal) = on_terminal(&[&["guard", "--", "sh", "-c", &script][..], &paths].concat());
+        let (mut guard, terminal) = on_terminal(&[&["watch", "--", "sh", "-c", &script][..], &paths].concat());
         until("the program", || ready.exists());
         if !witnesses {
             for pid in named(guard.0.id(), "guard-witness") {

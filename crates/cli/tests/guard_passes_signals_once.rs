@@ -59,7 +59,7 @@ impl Guarded {
         let dir = Dir::new(name);
         let (counts, events) = (dir.0.join("counted"), dir.0.join("events"));
         let guard = Command::new(env!("CARGO_BIN_EXE_orbit"))
-            .args(["guard", "--events", events.to_str().expect("a path"), "--"])
+            .args(["watch", "--events", events.to_str().expect("a path"), "--"])
             .arg(build(&dir, "counts.c"))
             .arg(&counts)
             .args(program)
@@ -248,7 +248,7 @@ fn by_a_text_in_the_command_line_of_the_program() {
 
 #[test]
 fn by_a_text_in_the_command_line_of_the_guard_alone() {
-    for text in ["guard --events", "orbit guard", "--events"] {
+    for text in ["watch --events", "orbit watch", "--events"] {
         one_by_one("once-own-line", &[], "pkill", |guarded| {
             let hit = with(guarded, text);
             assert_eq!(hit, [guarded.id()], "{text}");

@@ -69,7 +69,7 @@ fn nothing_is_begun_where_it_can_make_no_thread() {
         println!("SKIP: needs unshare and the right to make namespaces of processes");
         return;
     }
-    let out = unshare(&[env!("CARGO_BIN_EXE_orbit"), "guard", "--", "echo", "begun"]).expect("unshare");
+    let out = unshare(&[env!("CARGO_BIN_EXE_orbit"), "watch", "--", "echo", "begun"]).expect("unshare");
     let said = String::from_utf8(out.stderr).expect("text");
     assert_eq!(out.status.code(), Some(125), "{said}");
     assert!(out.stdout.is_empty() && said.contains("use `unshare -pf --mount-proc`"), "{said}");

@@ -17,7 +17,7 @@ fn is_refused_with_what_it_takes() {
     }
     let other = Owned(Command::new("sleep").arg("60").spawn().expect("sleep"));
     let mut orbit = Command::new(env!("CARGO_BIN_EXE_orbit"));
-    orbit.args(["guard", "--pid", &other.0.id().to_string()]).uid(NOBODY).gid(NOBODY).current_dir("/");
+    orbit.args(["watch", "--pid", &other.0.id().to_string()]).uid(NOBODY).gid(NOBODY).current_dir("/");
     let out = match orbit.output() {
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {
             println!("SKIP: needs a build directory that everybody may read ({e})");

@@ -90,7 +90,7 @@ fn what_others_leave_in_a_container() {
     let dir = Dir::new("spares-container");
     let (stray, events) = (stray(&dir), dir.0.join("events"));
     let program = program(&dir, &stray);
-    let orbit = [env!("CARGO_BIN_EXE_orbit"), "guard", "--on-hang", "restart", "--events"];
+    let orbit = [env!("CARGO_BIN_EXE_orbit"), "watch", "--on-hang", "restart", "--events"];
     let guard = unshare(&orbit).arg(&events).args(["--", "sh", "-c", &program]).stdout(Stdio::null()).spawn();
     let guard = Owned(guard.expect("unshare"));
     until("the program's", || runs(&stray, 299));

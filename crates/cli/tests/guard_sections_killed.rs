@@ -41,7 +41,7 @@ fn while_probes_come_and_go() {
     let mut left = 0;
     for n in 0..KILLS {
         let mut orbit = Command::new(env!("CARGO_BIN_EXE_orbit"));
-        orbit.args(["guard", "--pid", &pid.to_string(), "--section", "work=work"]);
+        orbit.args(["watch", "--pid", &pid.to_string(), "--section", "work=work"]);
         let mut guard = Owned(orbit.stderr(Stdio::null()).spawn().expect("orbit"));
         until("probes", || (code(pid) != before).then_some(()));
         // At another moment each time: windows open and close some times a second.

@@ -68,7 +68,7 @@ fn an_ordinary_user() {
     let config = place.join("guard.toml");
     std::fs::write(&config, "blocked_ms = 1000\n").expect("a file");
     let mut guard = Command::new(&orbit);
-    guard.args(["guard", "--section", "request=request", "--config"]).arg(&config).arg("--events").arg(&file);
+    guard.args(["watch", "--section", "request=request", "--config"]).arg(&config).arg("--events").arg(&file);
     guard.arg("--").arg(&program).args(["spin", "10"]);
     guard.uid(NOBODY).gid(NOBODY).current_dir("/").stderr(Stdio::null());
     let running = Running(guard.spawn().expect("orbit"), file.clone());

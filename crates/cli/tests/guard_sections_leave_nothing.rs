@@ -26,7 +26,7 @@ fn leave(name: &str, options: &[&str]) {
     until("the program", || code(pid).filter(|_| sleeps(pid)));
     let before = code(pid);
     let mut orbit = Command::new(env!("CARGO_BIN_EXE_orbit"));
-    orbit.args(["guard", "--pid", &pid.to_string()]).args(sections).args(options);
+    orbit.args(["watch", "--pid", &pid.to_string()]).args(sections).args(options);
     let events = dir.0.join("events");
     let mut guard = Owned(orbit.arg("--events").arg(&events).stderr(Stdio::null()).spawn().expect("orbit"));
     let probed = until("probes", || {

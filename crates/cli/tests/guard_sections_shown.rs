@@ -42,7 +42,7 @@ fn a_hang_and_what_it_cost() {
 fn what_is_no_section_is_refused() {
     for (section, part) in [("request", "NAME=FUNCTION"), ("a=", "names no function"), ("a=0xq", "hexadecimal")] {
         let mut guard = Command::new(env!("CARGO_BIN_EXE_orbit"));
-        let out = guard.args(["guard", "--section", section, "--", "echo", "ran"]).output().expect("orbit");
+        let out = guard.args(["watch", "--section", section, "--", "echo", "ran"]).output().expect("orbit");
         let text = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(!out.status.success() && out.stdout.is_empty() && text.contains(part), "{section}: {text}");
     }

@@ -1,4 +1,4 @@
-//! `orbit guard --system` on this machine: it watches every CPU until SIGTERM and then ends with 0; an ordinary user is told what he lacks.
+//! `orbit watch --system` on this machine: it watches every CPU until SIGTERM and then ends with 0; an ordinary user is told what he lacks.
 
 use std::{
     fs, io,
@@ -43,7 +43,7 @@ fn end(child: &mut Child) -> Option<i32> {
 fn it_watches_every_cpu_until_it_is_told_to_leave() {
     let events = std::env::temp_dir().join(format!("orbit-guard-system-{}", std::process::id()));
     let mut guard = Command::new(env!("CARGO_BIN_EXE_orbit"))
-        .args(["guard", "--system", "--check-least", "2000", "--events"])
+        .args(["watch", "--system", "--check-least", "2000", "--events"])
         .arg(&events)
         .stderr(Stdio::piped())
         .spawn()
@@ -76,7 +76,7 @@ fn it_watches_every_cpu_until_it_is_told_to_leave() {
 #[test]
 fn an_ordinary_user_is_told_what_is_lacking() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orbit"));
-    command.args(["guard", "--system"]).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.args(["watch", "--system"]).stdout(Stdio::null()).stderr(Stdio::piped());
     // SAFETY: no pointers are passed.
     if unsafe { libc::geteuid() } == 0 {
         command.uid(65534).gid(65534);
@@ -97,7 +97,7 @@ fn an_ordinary_user_is_told_what_is_lacking() {
 #[test]
 fn a_check_value_that_makes_no_sense_is_refused() {
     for args in [&["--system", "--check-least", "10"][..], &["--check-least", "2000", "--", "true"]] {
-        let output = Command::new(env!("CARGO_BIN_EXE_orbit")).arg("guard").args(args).output().expect("orbit runs");
+        let output = Command::new(env!("CARGO_BIN_EXE_orbit")).arg("watch").args(args).output().expect("orbit runs");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains("--check-least"), "{args:?}: {said}");
     }

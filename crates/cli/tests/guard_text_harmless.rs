@@ -19,7 +19,7 @@ fn a_name_with_a_line_break() {
     let text = String::from_utf8(guard.finish().stderr).expect("text");
     assert!(text.contains(&format!("({SHOWN}), thread")), "{text}");
     for line in text.lines() {
-        assert!(line.starts_with("orbit guard: ") || line.starts_with("  "), "a line of its own: {line:?} in {text}");
+        assert!(line.starts_with("orbit watch: ") || line.starts_with("  "), "a line of its own: {line:?} in {text}");
     }
 }
 

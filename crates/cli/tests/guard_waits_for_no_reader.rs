@@ -39,7 +39,7 @@ fn killed<T>(name: &str, flags: i32, end: impl FnOnce(i32, PipeReader, PipeReade
     let script = format!("echo $$ >{0}.part; mv {0}.part {0}; exec {1} ring2", pid.display(), program.display());
     let ((events, stdout), (reader, stderr)) = (full(flags), full(flags));
     let mut guard = Command::new(ORBIT)
-        .args(["guard", "--on-hang", "kill", "--events", "-", "--", "sh", "-c", &script])
+        .args(["watch", "--on-hang", "kill", "--events", "-", "--", "sh", "-c", &script])
         .stdin(Stdio::null())
         .stdout(stdout)
         .stderr(stderr)
@@ -114,7 +114,7 @@ fn a_fifo_that_nobody_reads_is_an_error() {
     let dir = Dir::new("fifo");
     let path = dir.0.join("events");
     fifo(&path);
-    for (command, code) in [(&["guard"][..], 125), (&["modules", "run", "silence"], 1)] {
+    for (command, code) in [(&["watch"][..], 125), (&["modules", "run", "silence"], 1)] {
         let child = Command::new(ORBIT)
             .args(command)
             .arg("--events")

@@ -47,7 +47,7 @@ fn events(out: &Output) -> String {
 fn a_program_is_not_watched() {
     for (command, why) in [(without_proc(), "/proc is needed"), (with_foreign_proc(), "another namespace")] {
         let Some(mut command) = command else { continue };
-        command.args([env!("CARGO_BIN_EXE_orbit"), "guard", "--events", "-", "--"]);
+        command.args([env!("CARGO_BIN_EXE_orbit"), "watch", "--events", "-", "--"]);
         let out = soon(command.args(["sh", "-c", "sleep 2; exit 7"]));
         let said = events(&out);
         assert_eq!(out.status.code(), Some(7), "{out:?}");
@@ -61,7 +61,7 @@ fn a_program_is_not_watched() {
 fn a_process_is_not_joined() {
     for (command, why) in [(without_proc(), "/proc is needed"), (with_foreign_proc(), "another namespace")] {
         let Some(mut command) = command else { continue };
-        let out = soon(command.args([env!("CARGO_BIN_EXE_orbit"), "guard", "--pid", "1"]));
+        let out = soon(command.args([env!("CARGO_BIN_EXE_orbit"), "watch", "--pid", "1"]));
         let said = String::from_utf8_lossy(&out.stderr);
         assert!(out.status.code() == Some(125) && said.contains(why), "{out:?}");
     }

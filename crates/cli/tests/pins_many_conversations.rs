@@ -22,7 +22,7 @@ fn answering(pid: u32) -> usize {
 #[test]
 fn a_core_holds_sixty_four_conversations_and_no_more() {
     let guard = Command::new(env!("CARGO_BIN_EXE_orbit"))
-        .args(["guard", "--", "sleep", "60"])
+        .args(["watch", "--", "sleep", "60"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();

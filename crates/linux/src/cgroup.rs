@@ -12,6 +12,8 @@
 //! Enabling a controller for children (version 2) stays when the group goes. Nothing else does.
 
 use crate::process::{RawChild, raw_fork};
+use crate::stat::Stat;
+use crate::status::Status;
 use crate::{Support, invalid, procfs};
 use std::collections::HashSet;
 use std::fs;
@@ -312,16 +314,12 @@ fn own_pid_namespace() -> u64 {
 
 /// Whether the numbers in `/proc` are those of this process' PID namespace: it may show those of one further out.
 fn proc_is_own() -> bool {
-    let status = procfs::own_text("status").unwrap_or_default();
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    numbers.is_some_and(|numbers| numbers.split_whitespace().count() == 1)
+    Status::own().is_ok_and(|status| status.nested_pids().len() == 1)
 }
 
 /// When a process was started, in milliseconds since boot.
 fn start_of(pid: i32) -> Option<u64> {
-    let stat = procfs::text(format!("/proc/{pid}/stat")).ok()?;
-    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
-    Some(ticks * TICK_MS)
+    Some(Stat::of(pid).ok()?.started_ticks * TICK_MS)
 }
 
 /// The PID namespaces that have processes now. `None` where not all processes can be seen: that takes the first namespace, and the

@@ -1,5 +1,6 @@
 //! What the host tells about itself in files: user, rights, container, mounts, switches. Read, never written.
 
+use crate::status::Status;
 use std::fs;
 
 /// The effective user.
@@ -13,22 +14,14 @@ pub fn text(path: &str) -> Option<String> {
     crate::procfs::text(path).ok().map(|text| text.trim_end().to_owned())
 }
 
-/// A line `name: value` of `/proc/self/status`.
-fn status(name: &str) -> Option<String> {
-    let text = text("/proc/self/status")?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    Some(line.trim().to_owned())
-}
-
 /// Whether this process has a capability, by its number in `linux/capability.h`.
 pub fn has_capability(number: u32) -> bool {
-    let set = status("CapEff").and_then(|hex| u64::from_str_radix(&hex, 16).ok()).unwrap_or(0);
-    set & (1 << number) != 0
+    Status::own().is_ok_and(|status| status.has_capability(number))
 }
 
 /// Whether a seccomp filter holds this process.
 pub fn is_filtered() -> bool {
-    status("Seccomp").is_some_and(|mode| mode != "0")
+    Status::own().is_ok_and(|status| status.is_filtered())
 }
 
 /// The kind of container this process lives in, as far as it shows.
@@ -47,7 +40,7 @@ pub fn container() -> Option<String> {
     {
         return Some(format!("{kind} (/proc/1/cgroup)"));
     }
-    let nested = status("NSpid").is_some_and(|numbers| numbers.split_whitespace().count() > 1);
+    let nested = Status::own().is_ok_and(|status| status.nested_pids().len() > 1);
     nested.then(|| "a process namespace of its own".to_owned())
 }
 

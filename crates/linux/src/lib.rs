@@ -19,13 +19,15 @@
 //! | [`procfs`] | files of `/proc`, whatever bytes they hold | where `/proc` is not mounted |
 //! | [`mod@ptrace`] | stopping threads, their calls and registers | programs of other users, where Yama forbids it; registers: other than x86-64 |
 //! | [`remote`], [`maps`] | memory and mappings of another process | as [`mod@ptrace`] |
-//! | [`socket`], [`eventfd`], [`mod@poll`] | messages, descriptors, waiting | never |
+//! | [`socket`], [`eventfd`], [`timerfd`], [`mod@poll`], [`epoll`] | messages, descriptors, waiting | never |
+//! | [`clock`] | time, and CPU time | never |
+//! | [`stat`], [`status`] | what `/proc` says of a process or thread | where `/proc` is not mounted |
 //! | [`uffd`], [`pagemap`] | which pages were written | before Linux 6.7, under Docker's seccomp profile |
 //! | [`cgroup`] | limits of a group of processes | ordinary users without delegation, most containers |
 //! | [`perf`] | counters and hardware breakpoints | counters on most virtual machines; all under Docker's profile |
 //! | [`bpf`] | programs that the kernel runs | ordinary users, under Docker's profile |
 //! | [`uprobes`] | probes of programs, many at a time | before Linux 6.13, ordinary users, under Docker's profile |
-//! | [`signals`] | a thread without signals for a while | never |
+//! | [`signals`] | blocking, ignoring, sending, receiving signals | never |
 //! | [`host`] | what the host says about itself in files | where `/proc` is not mounted |
 //! | [`sched`], [`rlimit`] | processor, priority, per-process limits | never |
 //! | [`seccomp`] | a model of Docker's profile, for tests | kernels without seccomp filters |
@@ -36,6 +38,8 @@ use std::io;
 
 pub mod bpf;
 pub mod cgroup;
+pub mod clock;
+pub mod epoll;
 pub mod eventfd;
 pub mod futex;
 pub mod host;
@@ -55,6 +59,9 @@ pub mod sched;
 pub mod seccomp;
 pub mod signals;
 pub mod socket;
+pub mod stat;
+pub mod status;
+pub mod timerfd;
 pub mod uffd;
 pub mod uname;
 pub mod uprobes;

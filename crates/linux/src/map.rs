@@ -203,6 +203,15 @@ pub unsafe fn dont_need(addr: usize, len: usize) -> io::Result<()> {
     unsafe { advise(addr, len, libc::MADV_DONTNEED) }
 }
 
+/// Keeps all memory of the process in RAM, also what it maps from now on.
+///
+/// # Errors
+/// `EPERM` without `CAP_IPC_LOCK`, `ENOMEM` at the limit of locked memory.
+pub fn lock_all() -> io::Result<()> {
+    // SAFETY: no memory is given to the call.
+    check_int(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) }).map(|_| ())
+}
+
 /// Lets the kernel take the pages of a range back again that were locked (`munlock`). Not locked: nothing happens.
 ///
 /// # Errors

@@ -5,7 +5,8 @@
 //! SIGCHLD and a plain `waitpid(-1)` does not see it; it is reaped through its pidfd ([`crate::pidfd::wait`]).
 //! `CLONE_PARENT` is refused: it would hand the caller's own exit signal on.
 
-use crate::{Support, check, check_int, invalid, procfs};
+use crate::status::Status;
+use crate::{Support, check, check_int, invalid};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -79,11 +80,8 @@ pub fn end(status: i32) -> ! {
 /// # Errors
 /// Those of reading `/proc/self/status` (no `/proc` mounted); `InvalidData` if it has no such line.
 pub fn thread_count() -> io::Result<usize> {
-    let status = procfs::own_text("status")?;
-    status
-        .lines()
-        .find_map(|l| l.strip_prefix("Threads:"))
-        .and_then(|n| n.trim().parse().ok())
+    Status::own()?
+        .threads()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/status has no Threads line"))
 }
 

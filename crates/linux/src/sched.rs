@@ -76,6 +76,23 @@ pub fn set_idle(tid: i32) -> io::Result<()> {
     check_int(unsafe { libc::sched_setscheduler(tid, libc::SCHED_IDLE, &raw const param) }).map(|_| ())
 }
 
+/// Gives a thread (0: the calling thread) a real-time priority, 1 to 99: it runs before all ordinary threads (`SCHED_FIFO`).
+/// Async-signal-safe.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_NICE` or a limit (`RLIMIT_RTPRIO`), and in a group without real-time share; `EINVAL`, `ESRCH`.
+pub fn set_fifo(tid: i32, priority: i32) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: priority };
+    // SAFETY: the struct outlives the call.
+    check_int(unsafe { libc::sched_setscheduler(tid, libc::SCHED_FIFO, &raw const param) }).map(|_| ())
+}
+
+/// The processor that the calling thread runs on at this moment. Async-signal-safe.
+pub fn current_cpu() -> usize {
+    // SAFETY: takes no arguments.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+}
+
 /// How much a thread has run. A thread that runs on moves `run_ns` only when it is switched or ticked.
 ///
 /// # Errors

@@ -1,4 +1,118 @@
-//! Signals blocked for a while in one thread.
+//! Signals: blocking them for a while in one thread, ignoring them, sending them, raising their default action.
+//!
+//! Handlers are not this file's: whoever installs one owns what it may do.
+
+use crate::check_int;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Whether the process ignores a signal. Async-signal-safe.
+pub fn is_ignored(signal: i32) -> bool {
+    // SAFETY: all-zero bytes are a valid sigaction, which the call fills; nothing is changed. Numbers that libc keeps to itself
+    // are rejected and leave zeros, which is SIG_DFL.
+    let action = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut action);
+        action
+    };
+    action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Has the process ignore a signal. Nothing happens for one that cannot be ignored. Async-signal-safe.
+pub fn ignore(signal: i32) {
+    // SAFETY: no handler is given.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+/// Gives a signal its default action. Async-signal-safe.
+pub fn set_default(signal: i32) {
+    // SAFETY: no handler is given.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Sends a signal to a process by its number; 0 sends none and only checks that it could be sent. Async-signal-safe.
+///
+/// The number may be another process' by now: prefer [`crate::pidfd::send_signal`].
+///
+/// # Errors
+/// `ESRCH`, `EPERM`; `InvalidInput` for a number that names no single process (0 or below).
+pub fn send(pid: i32, signal: i32) -> io::Result<()> {
+    if pid <= 0 {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    // SAFETY: no pointers are passed.
+    check_int(unsafe { libc::kill(pid, signal) }).map(|_| ())
+}
+
+/// Sends the calling thread a signal. Returns once it has been handled, if it is not blocked. Async-signal-safe.
+pub fn raise(signal: i32) {
+    // SAFETY: no pointers are passed.
+    unsafe { libc::raise(signal) };
+}
+
+/// A set of signals.
+#[derive(Clone, Copy)]
+pub struct Set(libc::sigset_t);
+
+impl Set {
+    /// These; numbers that are no signals are left out. Async-signal-safe.
+    pub fn of(signals: impl IntoIterator<Item = i32>) -> Set {
+        // SAFETY: a set is plain bits, which the first call fills and the others change.
+        let set = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for signal in signals {
+                libc::sigaddset(&raw mut set, signal);
+            }
+            set
+        };
+        Set(set)
+    }
+
+    /// Blocks these in the calling thread, beside those that it blocks already; returns the former mask. Async-signal-safe.
+    pub fn block(&self) -> Set {
+        self.change(libc::SIG_BLOCK)
+    }
+
+    /// Makes this the calling thread's mask; returns the former one. Async-signal-safe.
+    pub fn set_mask(&self) -> Set {
+        self.change(libc::SIG_SETMASK)
+    }
+
+    fn change(&self, how: libc::c_int) -> Set {
+        let mut before = Set::of([]);
+        // SAFETY: both sets are live for the call.
+        unsafe { libc::pthread_sigmask(how, &raw const self.0, &raw mut before.0) };
+        before
+    }
+
+    /// Makes a descriptor that is readable while one of these waits for the process or the calling thread, non-blocking and
+    /// close-on-exec. They must be blocked, else their action comes first.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        // SAFETY: the set is live for the call.
+        let fd = check_int(unsafe { libc::signalfd(-1, &raw const self.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })?;
+        // SAFETY: the kernel just made this descriptor for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// The libc form.
+    pub fn as_raw(&self) -> &libc::sigset_t {
+        &self.0
+    }
+}
+
+/// Takes the next waiting signal from a [`Set::descriptor`]; `None` if there is none. Async-signal-safe.
+pub fn next(descriptor: BorrowedFd<'_>) -> Option<libc::signalfd_siginfo> {
+    // SAFETY: all-zero bytes are a valid value of this plain struct.
+    let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+    let size = size_of_val(&info);
+    // SAFETY: at most `size` bytes are written to a live local.
+    let n = unsafe { libc::read(descriptor.as_raw_fd(), (&raw mut info).cast(), size) };
+    usize::try_from(n).is_ok_and(|n| n == size).then_some(info)
+}
 
 /// All signals that can be blocked are, in the thread that made it, while it lives; then the thread has the mask it had.
 ///
@@ -34,7 +148,32 @@ impl Drop for Blocked {
 
 #[cfg(test)]
 mod tests {
-    use super::Blocked;
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_blocked_signal_comes_by_its_descriptor() {
+        let set = Set::of([libc::SIGUSR2, 0, 4711]);
+        let before = set.block();
+        let descriptor = set.descriptor().expect("a descriptor");
+        assert!(next(descriptor.as_fd()).is_none());
+        raise(libc::SIGUSR2);
+        assert_eq!(next(descriptor.as_fd()).map(|info| info.ssi_signo), Some(libc::SIGUSR2 as u32));
+        before.set_mask();
+        assert!(!blocked(libc::SIGUSR2));
+    }
+
+    #[test]
+    fn ignored_and_default() {
+        assert!(!is_ignored(libc::SIGWINCH));
+        ignore(libc::SIGWINCH);
+        assert!(is_ignored(libc::SIGWINCH));
+        set_default(libc::SIGWINCH);
+        assert!(!is_ignored(libc::SIGWINCH) && !is_ignored(libc::SIGKILL));
+        assert!(send(std::process::id() as i32, 0).is_ok());
+        assert_eq!(send(0, 0).map_err(|e| e.kind()), Err(io::ErrorKind::InvalidInput));
+        assert_eq!(send(i32::MAX, 0).map_err(|e| e.raw_os_error()), Err(Some(libc::ESRCH)));
+    }
 
     fn blocked(signal: i32) -> bool {
         // SAFETY: a set on the stack, which the call fills.

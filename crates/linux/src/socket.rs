@@ -151,6 +151,25 @@ pub fn receive(fd: BorrowedFd<'_>, buf: &mut [u8], fds: &mut Vec<OwnedFd>, nonbl
     Ok(n)
 }
 
+/// The process and the effective user at the other end of a connected UNIX socket, as they were when it was connected.
+///
+/// # Errors
+/// `ENOTCONN`, `ENOTSOCK`.
+pub fn peer(fd: BorrowedFd<'_>) -> io::Result<(i32, u32)> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    let to = (&raw mut credentials).cast();
+    // SAFETY: at most `length` bytes are written to `credentials`.
+    check_int(unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut length) })?;
+    Ok((credentials.pid, credentials.uid))
+}
+
+/// Ends a connection in both directions for everybody who has a descriptor of it. One that is closed already is no error.
+pub fn shut_down(fd: BorrowedFd<'_>) {
+    // SAFETY: no pointers are passed.
+    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
 /// Sends one byte and one descriptor through a pair.
 pub fn probe() -> Support {
     let tried = (|| {

@@ -19,12 +19,12 @@ pub struct Builtin {
 pub const ALL: [Builtin; 4] = [
     Builtin {
         name: Detector::NAME,
-        about: "tells when, where and why a guarded program hangs (`orbit guard` acts on it too)",
+        about: "tells when, where and why a guarded program hangs (`orbit watch` acts on it too)",
         install: |core| core.install::<Detector>(orbit_ahd::module::options(&orbit_ahd::Config::default())),
     },
     Builtin {
         name: Watch::NAME,
-        about: "tells when a CPU no longer schedules; needs root (`orbit guard --system` acts on it too)",
+        about: "tells when a CPU no longer schedules; needs root (`orbit watch --system` acts on it too)",
         install: |core| core.install::<Watch>(orbit_shd::module::options(&Orders::default())),
     },
     Builtin {

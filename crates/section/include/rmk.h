@@ -1,4 +1,4 @@
-/* Marks in source for application hang detection: `orbit guard` reads them from outside. Both the library (librmk_section, shared
+/* Marks in source for application hang detection: `orbit watch` reads them from outside. Both the library (librmk_section, shared
  * and static) and this file are installed by `make install`:
  *
  *     cc program.c $(pkg-config --cflags --libs rmk_section)

@@ -14,7 +14,7 @@
 //! handle(true);
 //! ```
 //!
-//! Owns: the record that `orbit guard` reads from outside (see [`layout`]). Promises: entering and leaving are a few plain
+//! Owns: the record that `orbit watch` reads from outside (see [`layout`]). Promises: entering and leaving are a few plain
 //! stores, below 10 ns a pair; no system call after a thread's first section and a section's first use; no clock is read; a forked child's
 //! marks are its own and begin outside all sections, also those that its parent was in, and it waits for no thread that it has not; with no guard about, nothing else happens. Any thread may use any section; sections may nest and overlap. Refuses: a section
 //! entered again before it was left (the inner mark does nothing), more than [`layout::SECTIONS`] sections or
@@ -23,7 +23,7 @@
 //! A thread that uses more CPU inside a section than ever usual, or sits in it without running, is reported; so waits
 //! without an end of their own (`accept`, `epoll_wait`) belong outside.
 //!
-//! Several copies of this library in one process (a plug-in may be linked with one of its own) have a record and sections each; `orbit guard` reads
+//! Several copies of this library in one process (a plug-in may be linked with one of its own) have a record and sections each; `orbit watch` reads
 //! 16 of them, and finds one that comes after another within ten seconds.
 #![deny(unsafe_op_in_unsafe_fn)]
 

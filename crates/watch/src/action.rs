@@ -261,14 +261,20 @@ fn exec(command: &str, report: &Report, signals: &Signals, limit: libc::rlimit) 
     file.rewind()?;
     let mut shell = Command::new("/bin/sh");
     program::as_given(&mut shell, signals, limit);
-    shell
-        .args(["-c", command])
-        .env("ORBIT_GUARD_PID", report.pid.to_string())
-        .env("ORBIT_GUARD_TID", report.tid.to_string())
-        .env("ORBIT_GUARD_KIND", report.kind)
-        .env("ORBIT_GUARD_WHY", &report.why)
-        .stdin(Stdio::from(file))
-        .spawn()
+    shell.args(["-c", command]).envs(environment(report)).stdin(Stdio::from(file)).spawn()
+}
+
+/// The main points of a report, each under its name and the one that it had while the command was `orbit guard`.
+fn environment(report: &Report) -> impl Iterator<Item = (String, String)> {
+    let points = [
+        ("PID", report.pid.to_string()),
+        ("TID", report.tid.to_string()),
+        ("KIND", report.kind.to_owned()),
+        ("WHY", report.why.clone()),
+    ];
+    points.into_iter().flat_map(|(point, value)| {
+        ["ORBIT_WATCH_", "ORBIT_GUARD_"].map(|prefix| (format!("{prefix}{point}"), value.clone()))
+    })
 }
 
 #[cfg(test)]

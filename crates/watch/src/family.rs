@@ -6,7 +6,7 @@
 //! of the guard that never ran another program, so their memory is laid out as the guard's, at places drawn by chance at its start;
 //! what the program made has run a program. When the guard ends, however it does, orphans go to init and nothing ends them.
 //!
-//! Not all below the guard is the program's: a shell that becomes the guard (`sidecar & exec orbit guard ..`) leaves it its children,
+//! Not all below the guard is the program's: a shell that becomes the guard (`sidecar & exec orbit watch ..`) leaves it its children,
 //! and where the guard is process 1 the orphans of all its namespace are its children (of `docker exec`). [`Others`] are those that were there
 //! first. Where there are any, or may be, an orphan's ancestors do not tell whose it is: there the program is marked, by what its
 //! children inherit and no kernel since 2.4 heeds, its limit of resident memory, and only marked orphans are taken for the program's.

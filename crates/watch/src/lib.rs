@@ -1,4 +1,4 @@
-//! `orbit guard`: runs or joins a program and tells when, where and why it hangs.
+//! `orbit watch`: runs or joins a program and tells when, where and why it hangs.
 //!
 //! Owns: the loop that waits for signals, the program's end and news, what is shown, what is done about a hang. The detection is
 //! `orbit-ahd`'s, in a module of a core of the guard's own (`detector`); what is told is written by a thread (`teller`), so that
@@ -36,24 +36,24 @@ use std::time::{Duration, Instant};
 use teller::Teller;
 
 const EXAMPLES: &str = "\
-exec:CMD runs by /bin/sh with ORBIT_GUARD_PID, ORBIT_GUARD_TID (process and thread
-that hang), ORBIT_GUARD_KIND (busy or blocked), ORBIT_GUARD_WHY (a sentence), and the
+exec:CMD runs by /bin/sh with ORBIT_WATCH_PID, ORBIT_WATCH_TID (process and thread
+that hang), ORBIT_WATCH_KIND (busy or blocked), ORBIT_WATCH_WHY (a sentence), and the
 report as a line of JSON on stdin.
 
 Examples:
-  orbit guard -- redis-server --port 7000
-  orbit guard --events hangs.jsonl --on-hang kill -- ./server
-  orbit guard --on-hang 'exec:mail -s hang ops@example.org' --pid 4711
-  orbit guard --section request=handle_request --section query=libdb.so:Db::run -- ./server
-  orbit guard --system=reboot --events /var/log/cpu-hangs.jsonl
+  orbit watch -- redis-server --port 7000
+  orbit watch --events hangs.jsonl --on-hang kill -- ./server
+  orbit watch --on-hang 'exec:mail -s hang ops@example.org' --pid 4711
+  orbit watch --section request=handle_request --section query=libdb.so:Db::run -- ./server
+  orbit watch --system=reboot --events /var/log/cpu-hangs.jsonl
 
 Exit status: the program's own; 128 and the number of the signal that ended it;
 127 or 126 if it could not be found or run, 125 if the guard could not begin.";
 
 const USAGE: &str = "\
-orbit guard [OPTIONS] [--] PROGRAM [ARGUMENT]...
-       orbit guard [OPTIONS] --pid N
-       orbit guard [OPTIONS] --system[=ACTION]";
+orbit watch [OPTIONS] [--] PROGRAM [ARGUMENT]...
+       orbit watch [OPTIONS] --pid N
+       orbit watch [OPTIONS] --system[=ACTION]";
 
 /// Runs or joins a program and tells when it hangs: what hangs, where, and why.
 ///
@@ -128,7 +128,7 @@ pub fn run(args: &Args) -> Done {
         Failure::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::Io(error)),
         why => {
             // Nobody is left to tell if stderr is closed.
-            let _ = writeln!(anstream::stderr(), "orbit guard: {why}");
+            let _ = writeln!(anstream::stderr(), "orbit watch: {why}");
             Ok(ExitCode::from(NOT_BEGUN))
         }
     })
@@ -164,7 +164,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         return Err(Failure::Text(format!("no option {name}: see --help; a program of that name is ./{name}")));
     }
     if args.program.is_empty() && args.pid.is_none() {
-        let ways = "a program (`orbit guard -- PROGRAM`), a process that runs (`--pid N`) or the kernel (`--system`)";
+        let ways = "a program (`orbit watch -- PROGRAM`), a process that runs (`--pid N`) or the kernel (`--system`)";
         return Err(Failure::Text(format!("nothing to watch is named: give {ways}; see --help")));
     }
     if !program::may_make_threads() {
@@ -181,9 +181,9 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         return Err(Failure::text("--on-hang restart needs a program that the guard started, not --pid"));
     }
     let events = match (&args.events, &settings.events) {
-        (Some(path), _) => Some(Events::open(path, "guard").map_err(Failure::Text)?),
+        (Some(path), _) => Some(Events::open(path, "watch").map_err(Failure::Text)?),
         (None, Some((path, at))) => {
-            Some(Events::open(path, "guard").map_err(|e| Failure::Text(format!("{at}: events: {e}")))?)
+            Some(Events::open(path, "watch").map_err(|e| Failure::Text(format!("{at}: events: {e}")))?)
         }
         (None, None) => None,
     };
@@ -206,7 +206,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
             }
             Err(e) => {
                 let name = args.program[0].to_string_lossy();
-                let _ = writeln!(anstream::stderr(), "orbit guard: cannot start {name}: {e}");
+                let _ = writeln!(anstream::stderr(), "orbit watch: cannot start {name}: {e}");
                 // No destructor runs at exit.
                 drop(signals);
                 std::process::exit(i32::from(program::not_started(&e)));
@@ -233,7 +233,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         return Err(cannot(
             &format!(
                 "cannot see what the threads of process {pid} wait for (it takes the same user, or CAP_SYS_PTRACE; where kernel.yama.ptrace_scope \
-                 is 1, an ordinary user has to start it by `orbit guard -- PROGRAM`)"
+                 is 1, an ordinary user has to start it by `orbit watch -- PROGRAM`)"
             ),
             e,
         ));

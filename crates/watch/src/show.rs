@@ -65,10 +65,10 @@ pub fn text_about(to: &mut impl Write, about: &About) -> io::Result<()> {
     match *state {
         "loaded" => Ok(()),
         "in-process" if quiet => Ok(()),
-        "in-process" => writeln!(to, "{FAINT}orbit guard: the detection runs in the guard itself: {text}{FAINT:#}"),
-        "said" => writeln!(to, "orbit guard: module {module}: {text}"),
-        "reloaded" => writeln!(to, "{GOOD}orbit guard:{GOOD:#} module {module} was loaded again"),
-        _ => writeln!(to, "{WARN}orbit guard:{WARN:#} module {module} {state}: {text}"),
+        "in-process" => writeln!(to, "{FAINT}orbit watch: the detection runs in the guard itself: {text}{FAINT:#}"),
+        "said" => writeln!(to, "orbit watch: module {module}: {text}"),
+        "reloaded" => writeln!(to, "{GOOD}orbit watch:{GOOD:#} module {module} was loaded again"),
+        _ => writeln!(to, "{WARN}orbit watch:{WARN:#} module {module} {state}: {text}"),
     }
 }
 
@@ -92,14 +92,14 @@ pub fn text(to: &mut impl Write, event: &Event) -> io::Result<()> {
             let kind = kind.word();
             writeln!(
                 to,
-                "{GOOD}orbit guard:{GOOD:#} thread {tid} of process {pid} got on, {:.1} s after the report of a {kind} hang",
+                "{GOOD}orbit watch:{GOOD:#} thread {tid} of process {pid} got on, {:.1} s after the report of a {kind} hang",
                 after.as_secs_f64()
             )
         }
         Event::Sections { pid, list } => {
             for s in list {
                 let (section, function) = (Harmless(&s.section), Harmless(&s.function));
-                let begin = format!("{FAINT}orbit guard: section {section} ({function}) of process {pid}:");
+                let begin = format!("{FAINT}orbit watch: section {section} ({function}) of process {pid}:");
                 match (s.hits, s.windows) {
                     // Children that live for a moment would fill a log.
                     (0, _) if s.cpu_ns < WORTH_A_LINE => {}
@@ -117,7 +117,7 @@ pub fn text(to: &mut impl Write, event: &Event) -> io::Result<()> {
             }
             Ok(())
         }
-        Event::Trouble { text, .. } => writeln!(to, "{WARN}orbit guard:{WARN:#} {}", Harmless(text)),
+        Event::Trouble { text, .. } => writeln!(to, "{WARN}orbit watch:{WARN:#} {}", Harmless(text)),
     }
 }
 
@@ -125,7 +125,7 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
     let kind = h.kind.word();
     writeln!(
         to,
-        "{BAD}orbit guard: {kind} hang{BAD:#} in process {} ({}), thread {} ({})",
+        "{BAD}orbit watch: {kind} hang{BAD:#} in process {} ({}), thread {} ({})",
         h.pid,
         Harmless(&h.comm),
         h.tid,

@@ -1,4 +1,4 @@
-//! `orbit guard --system`: watches the kernel instead of a program, and tells when a CPU hangs.
+//! `orbit watch --system`: watches the kernel instead of a program, and tells when a CPU hangs.
 //!
 //! Owns: where the events go, and until when. The detection is `orbit-shd`'s, in a module of a core of the guard's own, so that it
 //! is loaded again if it fails; where that cannot be, in the guard itself. Either way the events are written beside its watchers:
@@ -72,13 +72,13 @@ fn begun(options: &Options) -> String {
 
 /// If nobody reads, nobody is told.
 fn say(text: &str) {
-    let _ = writeln!(anstream::stderr(), "{FAINT}orbit guard: {text}{FAINT:#}");
+    let _ = writeln!(anstream::stderr(), "{FAINT}orbit watch: {text}{FAINT:#}");
 }
 
 /// An event for people. If nobody reads, nobody is told.
 fn tell(line: &str) {
     let Some((style, text)) = serde_json::from_str(line).ok().and_then(|event| sentence(&event)) else { return };
-    let _ = writeln!(anstream::stderr(), "{style}orbit guard:{style:#} {text}");
+    let _ = writeln!(anstream::stderr(), "{style}orbit watch:{style:#} {text}");
 }
 
 /// What an event says, and how good that is.

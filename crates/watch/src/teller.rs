@@ -136,7 +136,7 @@ fn write(events: &mut Option<Events>, said: &Said, at: Duration) {
     let _ = out::say(|to| match said {
         Said::Event(event) => show::text(to, event),
         Said::About(about) => show::text_about(to, about),
-        Said::Did(what, _) => writeln!(to, "{FAINT}orbit guard: {what}{FAINT:#}"),
+        Said::Did(what, _) => writeln!(to, "{FAINT}orbit watch: {what}{FAINT:#}"),
     });
     if let Some(events) = events {
         events.write(&json(said, at), |lost| left_out(lost, at));

@@ -1,4 +1,4 @@
-//! The command itself, `orbit guard --system=ACTION`, and a CPU hung under it. What it did is for the host to see.
+//! The command itself, `orbit watch --system=ACTION`, and a CPU hung under it. What it did is for the host to see.
 
 use super::{
     Failed, line,
@@ -21,9 +21,9 @@ pub fn run(action: &str, kind: &str) -> Result<bool, Failed> {
     // The host shall see that the machine goes on, if it does.
     Lives::start(2, u64::MAX, |_, _| {});
     let mut guard = Command::new("/bin/orbit")
-        .args(["guard", &format!("--system={action}"), "--events", EVENTS])
+        .args(["watch", &format!("--system={action}"), "--events", EVENTS])
         .spawn()
-        .map_err(|e| format!("starting orbit guard: {e}"))?;
+        .map_err(|e| format!("starting orbit watch: {e}"))?;
     for _ in 0..3000 {
         if watchers() == 2 {
             break;

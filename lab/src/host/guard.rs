@@ -1,4 +1,4 @@
-//! The command `orbit guard --system` with each of its actions, seen from outside: an alarm in its file, a panic on the console,
+//! The command `orbit watch --system` with each of its actions, seen from outside: an alarm in its file, a panic on the console,
 //! a second boot.
 //!
 //! Line `action`: seconds from the hang's announcement; null: not seen.
@@ -21,7 +21,7 @@ pub fn run(parts: &Parts, action: &str) -> Result<bool, Failed> {
         match vm.next(until) {
             Next::Said(at, Said::Line(line)) if line["guard"].is_string() => {
                 if line["watchers"] != 2 {
-                    return Err(format!("orbit guard --system did not begin: {line}\n{}", vm.tail()));
+                    return Err(format!("orbit watch --system did not begin: {line}\n{}", vm.tail()));
                 }
                 (begun, until) = (Some(at), at + LIMIT);
             }
@@ -49,7 +49,7 @@ pub fn run(parts: &Parts, action: &str) -> Result<bool, Failed> {
         }
     }
     if begun.is_none() {
-        return Err(format!("orbit guard --system did not begin\n{}", vm.tail()));
+        return Err(format!("orbit watch --system did not begin\n{}", vm.tail()));
     }
     let seconds = |time: Option<Duration>| time.map(|time| (time.as_secs_f64() * 10.0).round() / 10.0);
     let told = ended["events"].as_array().map_or(0, Vec::len);

@@ -1,4 +1,4 @@
-//! A program under `orbit guard`, and what the guard tells of it.
+//! A program under `orbit watch`, and what the guard tells of it.
 //!
 //! The guard is this very command, run as a user runs it; its events come through a pipe and are stamped when they arrive, so latencies
 //! are those a user sees. Programs are ended through descriptors taken when the guard named them.
@@ -284,7 +284,7 @@ impl Drop for Guarded {
 fn guard(config: Option<&Path>) -> Result<Command, Failure> {
     // Also while a build puts another file in its place.
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("orbit").args(["guard", "--events", "-"]);
+    command.arg0("orbit").args(["watch", "--events", "-"]);
     if let Some(config) = config {
         command.arg("--config").arg(config);
     }

@@ -215,8 +215,8 @@ fn watching() -> Vec<Row> {
         About {
             group: WATCHING,
             name: "perf: task clock",
-            used_for: "measuring progress in CPU time (pin P_PMC); seeing where a suspected thread runs (orbit guard)",
-            instead: "orbit guard: the times that /proc counts, which takes longer; P_PMC is missing",
+            used_for: "measuring progress in CPU time (pin P_PMC); seeing where a suspected thread runs (orbit watch)",
+            instead: "orbit watch: the times that /proc counts, which takes longer; P_PMC is missing",
             to_do: paranoid,
             needed: false,
         }
@@ -234,7 +234,7 @@ fn watching() -> Vec<Row> {
             group: WATCHING,
             name: "perf: breakpoints",
             used_for: "watching a word or an instruction (pin P_DBR)",
-            instead: "nothing: P_DBR is missing, and orbit guard finds fewer busy hangs in sections by name and of Python",
+            instead: "nothing: P_DBR is missing, and orbit watch finds fewer busy hangs in sections by name and of Python",
             to_do: paranoid,
             needed: false,
         }
@@ -242,7 +242,7 @@ fn watching() -> Vec<Row> {
         About {
             group: WATCHING,
             name: "BPF programs",
-            used_for: "counting events in the kernel (pins P_SCHL, P_SYSC, P_SIG, P_NET, P_INTR, P_APIC, P_FILE, P_IPC), orbit guard --system",
+            used_for: "counting events in the kernel (pins P_SCHL, P_SYSC, P_SIG, P_NET, P_INTR, P_APIC, P_FILE, P_IPC), orbit watch --system",
             instead: "P_SCHL: run times of /proc, polled; the other pins: operations, few or no events (orbit pins); --system: nothing",
             to_do: "run as root, or give CAP_BPF and CAP_PERFMON (setcap cap_bpf,cap_perfmon+ep PROGRAM)",
             needed: false,
@@ -270,7 +270,7 @@ fn watching() -> Vec<Row> {
         About {
             group: WATCHING,
             name: "uprobes",
-            used_for: "sections by name in unmodified programs (orbit guard --section)",
+            used_for: "sections by name in unmodified programs (orbit watch --section)",
             instead: "stacks of threads that are suspected, and breakpoints",
             to_do: "run as root, or give CAP_BPF and CAP_PERFMON; a kernel with CONFIG_UPROBE_EVENTS",
             needed: false,

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 /// Lists the modules in this user's running cores: state, pins, events, losses, faults.
 ///
-/// A core is made by `orbit modules run`, by `orbit guard` and by `orbit guard --system` (not with --in-process), and ends with everything it made. DELIVERED, MISSED (while
+/// A core is made by `orbit modules run`, by `orbit watch` and by `orbit watch --system` (not with --in-process), and ends with everything it made. DELIVERED, MISSED (while
 /// the module was down) and LOST (its queue was full) are events; FAULTS are crashes, endless loops and leaks.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, after_help = builtins())]

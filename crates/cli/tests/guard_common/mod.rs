@@ -85,7 +85,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts `orbit guard OPTIONS --events FILE -- PROGRAM`.
+    /// Starts `orbit watch OPTIONS --events FILE -- PROGRAM`.
     pub fn start(dir: &Dir, options: &[&str], program: &[&str]) -> Guard {
         Guard::start_saying(dir, options, program, Stdio::piped())
     }
@@ -101,7 +101,7 @@ impl Guard {
         let n = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let events = dir.0.join(format!("events-{n}.jsonl"));
         let child = orbit
-            .arg("guard")
+            .arg("watch")
             .args(options)
             .arg("--events")
             .arg(&events)

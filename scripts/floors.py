@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""The house has floors: a crate uses only crates that stand below it.
+
+    scripts/floors.py            checks; the last line says what was found
+    scripts/floors.py --print    shows the floors, top to bottom, with what each crate uses
+
+Reads `cargo metadata`. A crate that is not listed in FLOORS is an error: a new crate gets its place when it is made. What
+only tests use (dev-dependencies) may stand above.
+"""
+
+import json
+import subprocess
+import sys
+
+# From the ground up. Crates of one line do not use each other.
+FLOORS = [
+    ["orbit-linux"],
+    ["orbit-bpf", "orbit-derive", "orbit-section", "orbit-sandbox-lib"],
+    ["orbit", "orbit-inspect", "orbit-graft", "orbit-uprobe", "rmk-section"],
+    ["orbit-c", "orbit-rmk", "orbit-console", "orbit-hijack"],
+    ["orbit-pins", "orbit-analyse", "orbit-services"],
+    ["orbit-ahd", "orbit-shd", "orbit-keep", "orbit-services-wasm"],
+    ["orbit-modules"],
+    ["orbit-watch"],
+    ["orbit-bench"],
+    ["orbit-cli"],
+]
+
+# Programs of their own: each may use every floor, and nobody uses them.
+ROOF = ["/apps/", "/lab/", "/fuzz/"]
+
+# All that these may use from outside the project: a program that links them pays for nothing else.
+OUTSIDE = {
+    "orbit-linux": {"libc"},
+    "orbit-section": {"libc"},
+    "orbit": {"libc", "backtrace"},
+    "orbit-c": {"libc"},
+    "orbit-graft": {"libc"},
+}
+
+
+def used(package, kinds):
+    """Names of the packages that it uses in one of these ways, and whether each is of the project."""
+    return sorted({(d["name"], d.get("path") is not None) for d in package["dependencies"] if d["kind"] in kinds})
+
+
+def main():
+    metadata = json.loads(
+        subprocess.run(
+            ["cargo", "metadata", "--format-version", "1", "--no-deps"], check=True, capture_output=True
+        ).stdout
+    )
+    floor = {name: n for n, names in enumerate(FLOORS) for name in names}
+    packages = {p["name"]: p for p in metadata["packages"]}
+    root = metadata["workspace_root"]
+    wrong = []
+    for name, package in sorted(packages.items()):
+        inside_root = package["manifest_path"].removeprefix(root)
+        roof = any(inside_root.startswith(folder) for folder in ROOF)
+        if name not in floor and not roof:
+            wrong.append(f"{name} stands on no floor: give it its place in FLOORS of scripts/floors.py")
+            continue
+        own = len(FLOORS) if roof else floor[name]
+        for other, inside in used(package, [None, "build"]):
+            if not inside:
+                if other not in OUTSIDE.get(name, {other}) and (other, inside) in used(package, [None]):
+                    wrong.append(f"{name} uses {other}: it may use {', '.join(sorted(OUTSIDE[name]))} only")
+            elif floor.get(other, own) >= own:
+                wrong.append(f"{name} uses {other}, which does not stand below it: move what both need further down")
+    if "--print" in sys.argv[1:]:
+        for names in reversed(FLOORS):
+            for name in (n for n in names if n in packages):
+                below = ", ".join(other for other, inside in used(packages[name], [None]) if inside)
+                print(f"{name:20} {below}")
+            print("-" * 20)
+    for line in wrong:
+        print(line)
+    print(f"{len(packages)} crates on {len(FLOORS)} floors, {len(wrong)} out of place")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
