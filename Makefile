@@ -7,7 +7,7 @@ DESTDIR ?=
 .PHONY: help demo test test-full bench lint lab build install clean
 
 help:
-	@echo 'make demo       see it work, in about a minute'
+	@echo 'make demo       a tour: a crash contained, a deadlock explained; two minutes'
 	@echo 'make build      the library, the C library and the orbit command, into target/release'
 	@echo 'make test       every test; the last line is: N passed, N failed, N skipped'
 	@echo 'make test-full  the same with longer campaigns and fuzzing; SPECIFICATION.md says which are commands of their own'
