@@ -1,8 +1,9 @@
 //! System calls in a stopped program.
 //!
-//! A thread goes *away* into the stub ([`crate::stub`]), makes calls there one after the other, and comes *home* afterwards. At each
+//! A thread goes *away* into a stub ([`crate::stub`]), makes calls there one after the other, and comes *home* at the end. At each
 //! moment it stands where it could continue alone: the stub is written before its registers point there, the signal mask
-//! changes only while they do, and they are set back before the stub goes.
+//! changes only while they do, and they are set back before the stub goes. The first thread that goes away is the *anchor*: its
+//! stub undoes everything, so it stays away until all is undone. If another one is to make a call it has a second stub.
 //!
 //! While it is away its signals wait, blocked: all but `SIGKILL`, `SIGSTOP`, and `SIGTRAP` and `SIGSYS`, which the kernel may force: forcing
 //! a blocked signal would reset the program's handler.
@@ -10,8 +11,8 @@
 use crate::denial::{explain, field};
 use crate::restart::Restart;
 use crate::seize::{self, onward, pause};
-use crate::stopped::{Away, Stub};
-use crate::stub::{self, Undo};
+use crate::stopped::Away;
+use crate::stub::{self, Makes, Undo};
 use crate::thread::CODE_64;
 use crate::{Error, Stopped};
 use orbit_linux::procfs;
@@ -49,13 +50,7 @@ impl Stopped<'_> {
     /// program from which no call can be made (it has no vdso, or dispatches its calls to itself); [`Error::Filtered`];
     /// [`Error::NotReturned`]; [`Error::Gone`], [`Error::Io`].
     pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<u64, Error> {
-        let fit = |tid: &i32| self.threads.get(tid).is_some_and(|held| held.registers.cs == CODE_64);
-        let tid = match &self.away {
-            Some(away) => Some(away.tid),
-            None => [self.pid].iter().chain(self.threads.keys()).copied().find(fit),
-        };
-        let none = || Error::Unsuitable { id: self.pid, why: "none of its threads runs 64-bit code".into() };
-        let tid = tid.ok_or_else(none)?;
+        let tid = self.caller()?;
         self.call_in(tid, number, arguments)
     }
 
@@ -64,58 +59,104 @@ impl Stopped<'_> {
             let why = format!("call {number} makes or ends a thread or process, and cannot be injected as it is");
             return Err(Error::Unsuitable { id: tid, why });
         }
-        let entry = self.go_away(tid)?;
+        self.go_away(tid)?;
+        self.stand_before(tid, number, arguments)?;
+        self.run(tid, number)
+    }
+
+    /// A call that makes something, which is undone at the end unless it is struck off.
+    pub(crate) fn call_making(&mut self, number: i64, arguments: [u64; 6], makes: Makes) -> Result<u64, Error> {
+        let tid = self.caller()?;
+        self.go_away(tid)?;
+        self.has_room_for(1)?;
+        // The stub is to undo what the call makes: it must not take the result of an earlier one for that. So a call that fails comes first.
+        self.stand_before(tid, libc::SYS_close, [u64::MAX, 0, 0, 0, 0, 0])?;
+        self.write_stub(tid, makes)?;
+        self.stand_before(tid, number, arguments)?;
+        let result = self.run(tid, number);
+        if let Ok(result) = result {
+            match makes {
+                Makes::Nothing => {}
+                Makes::Mapping { len } => self.undo.push(Undo::Unmap { start: result, len }),
+                Makes::Descriptor => self.undo.push(Undo::Close { number: result as i32 }),
+            }
+        }
+        self.write_stub(tid, Makes::Nothing)?;
+        result
+    }
+
+    /// Undoes something now.
+    pub(crate) fn undo_now(&mut self, undo: Undo) -> Result<(), Error> {
+        let (number, arguments) = match undo {
+            Undo::Unmap { start, len } => (libc::SYS_munmap, [start, len, 0, 0, 0, 0]),
+            Undo::Close { number } => (libc::SYS_close, [number as u64, 0, 0, 0, 0, 0]),
+            Undo::CloseAt { address } => {
+                let mut number = [0u8; 4];
+                self.read(address, &mut number)?;
+                match i32::from_ne_bytes(number) {
+                    -1 => return self.strike(undo),
+                    number => (libc::SYS_close, [number as u64, 0, 0, 0, 0, 0]),
+                }
+            }
+        };
+        let tid = self.caller()?;
+        self.go_away(tid)?;
+        self.stand_before(tid, number, arguments)?;
+        // From here on the call is made, whatever happens to this process; so the stub has nothing more to do about it.
+        self.strike(undo)?;
+        self.run(tid, number).map(drop)
+    }
+
+    /// The thread that makes calls where it does not matter which.
+    fn caller(&self) -> Result<i32, Error> {
+        let fit = |tid: &i32| self.threads.get(tid).is_some_and(|held| held.registers.cs == CODE_64);
+        let tid = match self.away.first() {
+            Some(anchor) => Some(anchor.tid),
+            None => [self.pid].iter().chain(self.threads.keys()).copied().find(fit),
+        };
+        tid.ok_or_else(|| Error::Unsuitable { id: self.pid, why: "none of its threads runs 64-bit code".into() })
+    }
+
+    /// Sets the registers of the thread that is away, so that it makes this call next.
+    fn stand_before(&mut self, tid: i32, number: i64, arguments: [u64; 6]) -> Result<(), Error> {
         let held = self.threads.get(&tid).ok_or(Error::Gone { id: tid })?;
         let mut registers = held.registers;
         let [a, b, c, d, e, f] = arguments;
+        let entry = self.away.iter().find(|away| away.tid == tid).ok_or(Error::Gone { id: tid })?.stub;
         (registers.rip, registers.rax, registers.orig_rax) = (entry, number as u64, u64::MAX);
         (registers.rdi, registers.rsi, registers.rdx) = (a, b, c);
         (registers.r10, registers.r8, registers.r9) = (d, e, f);
-        ptrace::set_registers(tid, &registers).map_err(|e| self.lost(tid, "setting registers of", e))?;
-        let result = self.run(tid, number)?;
-        match result as i64 {
-            errno @ -4095..0 => Err(Error::Call { number, errno: -errno as i32 }),
-            _ => Ok(result),
-        }
+        ptrace::set_registers(tid, &registers).map_err(|e| self.lost(tid, "setting registers of", e))
     }
 
-    /// Has a thread go away; returns where the stub begins.
-    fn go_away(&mut self, tid: i32) -> Result<u64, Error> {
-        if let (Some(away), Some(stub)) = (&self.away, &self.stub)
-            && away.tid == tid
-        {
-            return Ok(stub.address);
+    /// Has a thread go away, if it is not away.
+    fn go_away(&mut self, tid: i32) -> Result<(), Error> {
+        if self.away.iter().any(|away| away.tid == tid) {
+            return Ok(());
         }
-        self.all_home()?;
+        if let Some(visitor) = self.away.get(1) {
+            self.come_home(visitor.tid)?;
+        }
         self.check(tid)?;
-        let address = match &self.stub {
-            Some(stub) => stub.address,
+        let room = match self.room {
+            Some(room) => room,
             None => {
                 let at: Vec<u64> = self.threads.values().map(|held| held.registers.rip).collect();
-                let address = stub::room(self.process, &self.mappings()?, &at)?;
-                let mut before = vec![0u8; stub::MAX_LEN];
-                self.read(address, &mut before)?;
-                // What a killed tracer left is not worth keeping.
-                if before[stub::CALL_LEN..].starts_with(&stub::MARK) {
-                    before.fill(0);
-                }
-                self.stub = Some(Stub { address, before });
-                address
+                *self.room.insert(stub::room(self.process, &self.mappings()?, &at)?)
             }
         };
+        let is_anchor = self.away.is_empty();
+        let stub = if is_anchor { room.anchor() } else { room.visitor() };
         let mask = self.mask_of(tid)?;
         self.leave_sequence(tid)?;
         let held = self.threads.get(&tid).ok_or(Error::Gone { id: tid })?;
-        self.write(address, &self.stub_code(held, mask))?;
-        let mut registers = held.registers;
-        // A harmless call, should this process be killed before the first one is prepared.
-        (registers.rip, registers.rax, registers.orig_rax) = (address, libc::SYS_getpid as u64, u64::MAX);
-        ptrace::set_registers(tid, &registers).map_err(|e| self.lost(tid, "setting registers of", e))?;
+        let undo = if is_anchor { &self.undo[..] } else { &[] };
+        self.write(stub, &self.stub_code(held, mask, Makes::Nothing, undo))?;
+        self.away.push(Away { tid, stub, mask });
+        // A call that does nothing, should this process be killed before the one that is meant is prepared.
+        self.stand_before(tid, libc::SYS_close, [u64::MAX, 0, 0, 0, 0, 0])?;
         let open = OPEN.iter().fold(0u64, |open, signal| open | 1 << (signal - 1));
-        let blocked = state::set_signal_mask(tid, mask | !open);
-        self.away = Some(Away { tid, mask });
-        blocked.map_err(|e| self.lost(tid, "setting the signal mask of", e))?;
-        Ok(address)
+        state::set_signal_mask(tid, mask | !open).map_err(|e| self.lost(tid, "setting the signal mask of", e))
     }
 
     /// Whether a call from the stub would be made at all, and not end the program.
@@ -164,8 +205,16 @@ impl Stopped<'_> {
         Ok(())
     }
 
-    /// Runs the call that the thread stands before; returns what it left in `rax`.
+    /// Runs the call that the thread stands before.
     fn run(&mut self, tid: i32, number: i64) -> Result<u64, Error> {
+        match self.run_to_end(tid, number)? as i64 {
+            errno @ -4095..0 => Err(Error::Call { number, errno: -errno as i32 }),
+            result => Ok(result as u64),
+        }
+    }
+
+    /// The same; returns what it left in `rax`.
+    fn run_to_end(&mut self, tid: i32, number: i64) -> Result<u64, Error> {
         let since = Instant::now();
         let mut entered = false;
         let mut interrupted = false;
@@ -226,7 +275,8 @@ impl Stopped<'_> {
 
     /// Brings a thread home, if it is away.
     pub(crate) fn come_home(&mut self, tid: i32) -> Result<(), Error> {
-        let Some(away) = self.away.take_if(|away| away.tid == tid) else { return Ok(()) };
+        let Some(at) = self.away.iter().position(|away| away.tid == tid) else { return Ok(()) };
+        let away = self.away.remove(at);
         // From the end of a call to where the kernel would decide about it, without running an instruction.
         onward(tid, 0);
         loop {
@@ -250,7 +300,7 @@ impl Stopped<'_> {
     /// The thread is not ours to release any more.
     fn forget(&mut self, tid: i32) {
         self.threads.remove(&tid);
-        self.away.take_if(|away| away.tid == tid);
+        self.away.retain(|away| away.tid != tid);
     }
 
     /// The error of a request about a thread that was stopped: if the kernel knows of no such thread, it was killed.
@@ -262,26 +312,39 @@ impl Stopped<'_> {
         error
     }
 
-    /// Notes what is to be undone when the program is released.
-    pub(crate) fn note_undo(&mut self, undo: Undo) -> Result<(), Error> {
-        if self.undo.len() == stub::MAX_UNDO {
-            let why = format!("{} things are to be given back at the end, the most there can be", stub::MAX_UNDO);
-            return Err(Error::Unsuitable { id: self.pid, why });
-        }
+    /// Notes what is to be undone when the program is released, or by the anchor's stub.
+    pub(crate) fn note(&mut self, undo: Undo) -> Result<(), Error> {
+        self.has_room_for(1)?;
         self.undo.push(undo);
-        self.stub_anew()
+        self.write_anchor()
     }
 
     /// What was noted is not to be undone any more.
-    pub(crate) fn strike_undo(&mut self, undo: Undo) -> Result<(), Error> {
+    pub(crate) fn strike(&mut self, undo: Undo) -> Result<(), Error> {
         self.undo.retain(|noted| *noted != undo);
-        self.stub_anew()
+        self.write_anchor()
     }
 
-    /// Writes the stub again if a thread is in it. What comes before the place where that thread stands stays the same.
-    fn stub_anew(&mut self) -> Result<(), Error> {
-        let (Some(away), Some(stub)) = (&self.away, &self.stub) else { return Ok(()) };
-        let held = self.threads.get(&away.tid).ok_or(Error::Gone { id: away.tid })?;
-        self.write(stub.address, &self.stub_code(held, away.mask))
+    /// Whether so many more things can be undone.
+    pub(crate) fn has_room_for(&self, more: usize) -> Result<(), Error> {
+        let most = self.room.map_or(stub::MIN_UNDO, stub::Room::undo);
+        if self.undo.len() + more <= most {
+            return Ok(());
+        }
+        let why = format!("at most {most} things can wait to be given back at the end: leave some, or give some back");
+        Err(Error::Unsuitable { id: self.pid, why })
+    }
+
+    fn write_anchor(&self) -> Result<(), Error> {
+        self.away.first().map_or(Ok(()), |anchor| self.write_stub(anchor.tid, Makes::Nothing))
+    }
+
+    /// Writes a thread's stub anew, if it is in one. It stands before or after the call, which stays where it is.
+    pub(crate) fn write_stub(&self, tid: i32, makes: Makes) -> Result<(), Error> {
+        let Some(at) = self.away.iter().position(|away| away.tid == tid) else { return Ok(()) };
+        let away = &self.away[at];
+        let held = self.threads.get(&tid).ok_or(Error::Gone { id: tid })?;
+        let undo = if at == 0 { &self.undo[..] } else { &[] };
+        self.write(away.stub, &self.stub_code(held, away.mask, makes, undo))
     }
 }

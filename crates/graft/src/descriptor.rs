@@ -5,7 +5,7 @@
 
 use crate::denial::explain;
 use crate::process::Process;
-use crate::stub::Undo;
+use crate::stub::{Makes, Undo};
 use crate::{Error, Stopped};
 use orbit_linux::{pidfd, socket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,18 +22,18 @@ impl Process {
     }
 }
 
-fn closing(number: i32) -> Undo {
-    Undo { number: libc::SYS_close, arguments: [number as u64, 0] }
-}
-
 /// Offsets in the scratch page: the ends of the pair, the message header, its one part, that part, the control message.
 const ENDS: u64 = 0;
 const HEADER: u64 = 64;
 const PART: u64 = 128;
 const BYTE: u64 = 160;
 const CONTROL: u64 = 192;
-/// Bytes of a control message with one descriptor.
+/// Bytes of a control message with one descriptor: length, level and type, the number, and padding.
 const CONTROL_LEN: u64 = 24;
+/// Where the number is.
+const NUMBER: u64 = CONTROL + 16;
+/// Where the flags of a received message are in its header.
+const FLAGS: u64 = HEADER + 48;
 
 impl Stopped<'_> {
     /// Runs a call that returns a descriptor in the program, and takes that over: it is ours then, close-on-exec, and closed there.
@@ -41,8 +41,7 @@ impl Stopped<'_> {
     /// # Errors
     /// Those of [`Stopped::call`] and [`Process::duplicate`].
     pub fn take_from(&mut self, number: i64, arguments: [u64; 6]) -> Result<OwnedFd, Error> {
-        let theirs = self.call(number, arguments)? as i32;
-        self.note_undo(closing(theirs))?;
+        let theirs = self.call_making(number, arguments, Makes::Descriptor)? as i32;
         let ours = self.process().duplicate(theirs);
         self.close(theirs)?;
         ours
@@ -56,20 +55,36 @@ impl Stopped<'_> {
     /// Those of [`Stopped::call`]: [`Error::Call`] with `EMFILE` when the program's limit of descriptors is reached.
     pub fn send(&mut self, file: BorrowedFd<'_>) -> Result<i32, Error> {
         let scratch = self.scratch()?;
-        let kind = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as u64;
-        self.call(libc::SYS_socketpair, [libc::AF_UNIX as u64, kind, 0, scratch + ENDS, 0, 0])?;
-        let ends: [u8; 8] = self.bytes(scratch + ENDS)?;
-        let [a, b] = [0, 4].map(|i| i32::from_ne_bytes([ends[i], ends[i + 1], ends[i + 2], ends[i + 3]]));
-        self.note_undo(closing(a))?;
-        self.note_undo(closing(b))?;
-        let received = self.receive(scratch, file, a, b);
-        self.close(a)?;
-        self.close(b)?;
-        received
+        self.has_room_for(3)?;
+        let places = [ENDS, ENDS + 4, NUMBER].map(|offset| Undo::CloseAt { address: scratch + offset });
+        for place in [ENDS, ENDS + 4, NUMBER] {
+            self.write(scratch + place, &(-1i32).to_ne_bytes())?;
+        }
+        for place in places {
+            self.note(place)?;
+        }
+        let received = self.receive(scratch, file);
+        let [a, b, number] = places;
+        self.undo_now(a)?;
+        self.undo_now(b)?;
+        let received = match received {
+            Ok(received) => received,
+            Err(error) => {
+                self.undo_now(number)?;
+                return Err(error);
+            }
+        };
+        // The page is used again: from here on the number is known by itself.
+        self.undo.push(Undo::Close { number: received });
+        self.strike(number)?;
+        Ok(received)
     }
 
-    /// Sends `file` into `a` from here, and receives it from `b` there.
-    fn receive(&mut self, scratch: u64, file: BorrowedFd<'_>, a: i32, b: i32) -> Result<i32, Error> {
+    /// Makes the pair in the program, sends `file` into one end from here, and receives it from the other there.
+    fn receive(&mut self, scratch: u64, file: BorrowedFd<'_>) -> Result<i32, Error> {
+        let kind = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as u64;
+        self.call(libc::SYS_socketpair, [libc::AF_UNIX as u64, kind, 0, scratch + ENDS, 0, 0])?;
+        let [a, b] = [self.bytes(scratch + ENDS)?, self.bytes(scratch + ENDS + 4)?].map(i32::from_ne_bytes);
         let ours = self.process().duplicate(a)?;
         socket::send_now(ours.as_fd(), b"f", &[file])
             .map_err(|e| Error::of(self.pid(), "sending a descriptor to", e))?;
@@ -78,15 +93,11 @@ impl Stopped<'_> {
         self.write(scratch + HEADER, &words([0, 0, scratch + PART, 1, scratch + CONTROL, CONTROL_LEN, 0]))?;
         let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;
         self.call(libc::SYS_recvmsg, [b as u64, scratch + HEADER, flags, 0, 0, 0])?;
-        // struct cmsghdr (its length, level and type), then the number.
-        let control: [u8; CONTROL_LEN as usize] = self.bytes(scratch + CONTROL)?;
-        let truncated = i32::from_ne_bytes(self.bytes(scratch + HEADER + 48)?) & libc::MSG_CTRUNC != 0;
-        if truncated || control[0] != 20 {
-            return Err(Error::Call { number: libc::SYS_recvmsg, errno: libc::EMFILE });
+        let truncated = i32::from_ne_bytes(self.bytes(scratch + FLAGS)?) & libc::MSG_CTRUNC != 0;
+        match i32::from_ne_bytes(self.bytes(scratch + NUMBER)?) {
+            number if number >= 0 && !truncated => Ok(number),
+            _ => Err(Error::Call { number: libc::SYS_recvmsg, errno: libc::EMFILE }),
         }
-        let number = i32::from_ne_bytes([control[16], control[17], control[18], control[19]]);
-        self.note_undo(closing(number))?;
-        Ok(number)
     }
 
     /// A descriptor that was sent stays open in the program.
@@ -94,7 +105,7 @@ impl Stopped<'_> {
     /// # Errors
     /// [`Error::Gone`].
     pub fn leave_descriptor(&mut self, number: i32) -> Result<(), Error> {
-        self.strike_undo(closing(number))
+        self.strike(Undo::Close { number })
     }
 
     /// Closes a descriptor of the program.
@@ -102,8 +113,7 @@ impl Stopped<'_> {
     /// # Errors
     /// Those of [`Stopped::call`].
     pub fn close(&mut self, number: i32) -> Result<(), Error> {
-        self.call(libc::SYS_close, [number as u64, 0, 0, 0, 0, 0])?;
-        self.strike_undo(closing(number))
+        self.undo_now(Undo::Close { number })
     }
 
     fn bytes<const N: usize>(&self, address: u64) -> Result<[u8; N], Error> {

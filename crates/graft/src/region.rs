@@ -1,7 +1,7 @@
 //! Memory of ours in a stopped program.
 
 use crate::process::Process;
-use crate::stub::Undo;
+use crate::stub::{Makes, Undo};
 use crate::{Error, Stopped};
 use orbit_linux::map::page_size;
 use orbit_linux::maps::{self, Entry};
@@ -53,7 +53,7 @@ pub struct Region {
 
 impl Region {
     fn undo(self) -> Undo {
-        Undo { number: libc::SYS_munmap, arguments: [self.start, self.len] }
+        Undo::Unmap { start: self.start, len: self.len }
     }
 }
 
@@ -109,7 +109,8 @@ impl Stopped<'_> {
         let number = file.map(|file| self.send(file)).transpose()?;
         let descriptor = number.map_or(u64::MAX, |number| number as u64);
         let wanted = address.unwrap_or(0);
-        let mapped = self.call(libc::SYS_mmap, [wanted, len, protection.0 as u64, flags as u64, descriptor, offset]);
+        let arguments = [wanted, len, protection.0 as u64, flags as u64, descriptor, offset];
+        let mapped = self.call_making(libc::SYS_mmap, arguments, Makes::Mapping { len });
         if let Some(number) = number {
             self.close(number)?;
         }
@@ -118,7 +119,6 @@ impl Stopped<'_> {
             mapped => mapped?,
         };
         let region = Region { start, len };
-        self.note_undo(region.undo())?;
         if let Source::Bytes(bytes) = source {
             self.write(start, bytes)?;
         }
@@ -140,7 +140,7 @@ impl Stopped<'_> {
     /// # Errors
     /// [`Error::Gone`].
     pub fn leave(&mut self, region: Region) -> Result<(), Error> {
-        self.strike_undo(region.undo())
+        self.strike(region.undo())
     }
 
     /// Unmaps a region, one that was left earlier included.
@@ -148,8 +148,7 @@ impl Stopped<'_> {
     /// # Errors
     /// Those of [`Stopped::call`].
     pub fn unmap(&mut self, region: Region) -> Result<(), Error> {
-        self.call(libc::SYS_munmap, [region.start, region.len, 0, 0, 0, 0])?;
-        self.strike_undo(region.undo())
+        self.undo_now(region.undo())
     }
 
     /// Memory for arguments: a page, unmapped at the end.

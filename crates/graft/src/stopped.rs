@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::denial::explain;
 use crate::process::Process;
-use crate::stub::{self, Undo};
+use crate::stub::{self, Makes, Room, Undo};
 use crate::thread::{Held, Thread};
 use orbit_linux::maps::Entry;
 use orbit_linux::ptrace::{self, state};
@@ -20,11 +20,11 @@ pub struct Stopped<'p> {
     pub(crate) process: &'p Process,
     pub(crate) pid: i32,
     pub(crate) threads: BTreeMap<i32, Held>,
-    /// The thread that is in the stub.
-    pub(crate) away: Option<Away>,
-    /// Where the stub stands, once it was needed.
-    pub(crate) stub: Option<Stub>,
-    /// What is undone at the end, or by the stub if this process is killed.
+    /// The threads in stubs: first the *anchor*, whose stub undoes everything, then perhaps another.
+    pub(crate) away: Vec<Away>,
+    /// Where the stubs stand, once one was needed.
+    pub(crate) room: Option<Room>,
+    /// What is undone at the end, or by the anchor's stub if this process is killed.
     pub(crate) undo: Vec<Undo>,
     /// Memory in the program for arguments of calls.
     pub(crate) scratch: Option<u64>,
@@ -33,18 +33,12 @@ pub struct Stopped<'p> {
     this_thread: PhantomData<*const ()>,
 }
 
-/// Where calls are made from.
-#[derive(Debug)]
-pub(crate) struct Stub {
-    pub(crate) address: u64,
-    /// What stood there.
-    pub(crate) before: Vec<u8>,
-}
-
 /// A thread in the stub.
 #[derive(Debug)]
 pub(crate) struct Away {
     pub(crate) tid: i32,
+    /// Where its stub stands.
+    pub(crate) stub: u64,
     /// Its own signal mask.
     pub(crate) mask: u64,
 }
@@ -55,8 +49,8 @@ impl<'p> Stopped<'p> {
             process,
             pid: process.pid(),
             threads,
-            away: None,
-            stub: None,
+            away: Vec::new(),
+            room: None,
             undo: Vec::new(),
             scratch: None,
             since: Instant::now(),
@@ -153,15 +147,13 @@ impl<'p> Stopped<'p> {
         }
         let mut result = Ok(());
         while let Some(undo) = self.undo.last().copied() {
-            let [a, b] = undo.arguments;
-            let done = self.call(undo.number, [a, b, 0, 0, 0, 0]);
-            // The stub knew of it until now, in case this process is killed during the call.
-            self.undo.pop();
-            result = result.and(done.map(drop));
+            result = result.and(self.undo_now(undo));
+            // Also where that failed: there is no other try.
+            self.undo.retain(|other| *other != undo);
         }
         result = result.and(self.all_home());
-        if let Some(stub) = self.stub.take() {
-            result = result.and(self.write(stub.address, &stub.before));
+        if let Some(room) = self.room.take() {
+            result = result.and(self.write(room.address, &vec![0; room.len]));
         }
         for (tid, held) in std::mem::take(&mut self.threads) {
             if held.changed {
@@ -181,21 +173,23 @@ impl<'p> Stopped<'p> {
         }
     }
 
-    pub(crate) fn all_home(&mut self) -> Result<(), Error> {
-        match self.away {
-            Some(Away { tid, .. }) => self.come_home(tid),
-            None => Ok(()),
+    /// The anchor goes last: until then its stub undoes what is to be undone.
+    fn all_home(&mut self) -> Result<(), Error> {
+        let mut result = Ok(());
+        while let Some(away) = self.away.last() {
+            result = result.and(self.come_home(away.tid));
         }
+        result
     }
 
     /// The code of the stub for a thread that is away, or is about to be.
-    pub(crate) fn stub_code(&self, held: &Held, mask: u64) -> Vec<u8> {
+    pub(crate) fn stub_code(&self, held: &Held, mask: u64, makes: Makes, undo: &[Undo]) -> Vec<u8> {
         let by_int80 = {
             let mut bytes = [0u8; 2];
             let made = held.registers.rip.wrapping_sub(2);
             self.process.read(made, &mut bytes).is_ok() && bytes == [0xcd, 0x80]
         };
-        stub::code(&crate::restart::settled(&held.registers, by_int80), mask, &self.undo)
+        stub::code(&crate::restart::settled(&held.registers, by_int80), mask, makes, undo)
     }
 
     /// The signal mask of a thread at home.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! entry:  syscall                     the injected call; the tracer stops the thread after it
+//!         …                           undoes what the call made, if it has succeeded
 //!         mov …; syscall              for each thing to undo, newest first
 //!         rt_sigprocmask(mask)
 //!         mov …                       the registers that calls change or take
@@ -9,7 +10,8 @@
 //! mask:   .quad
 //! where:  .quad
 //! ```
-//! It uses no stack, changes no flags and no vector registers. The first six bytes after `entry` are fixed, so that a stub which a
+//! Where a tracer stops the thread after the call, it resets it and the rest never runs.
+//! The stub uses no stack, changes no flags and no vector registers. The four bytes after the call are fixed, so that a stub which a
 //! killed tracer left is recognised. [`room`] finds where it can stand.
 
 use crate::Error;
@@ -17,46 +19,113 @@ use crate::process::Process;
 use libc::user_regs_struct;
 use orbit_linux::maps::Entry;
 
-/// A call that undoes something: its number and first two arguments.
+/// A thing in the program that is undone at the end, by an injected call or by the stub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Undo {
-    pub(crate) number: i64,
-    pub(crate) arguments: [u64; 2],
+pub(crate) enum Undo {
+    /// Unmaps memory.
+    Unmap { start: u64, len: u64 },
+    /// Closes a descriptor.
+    Close { number: i32 },
+    /// Closes the descriptor whose number is at this address, nothing if that is -1.
+    CloseAt { address: u64 },
 }
 
-/// Bytes of a `syscall` instruction.
-pub(crate) const CALL_LEN: usize = SYSCALL.len();
-/// How many things a stub can undo.
-pub(crate) const MAX_UNDO: usize = 16;
-/// Bytes of the largest stub.
-pub(crate) const MAX_LEN: usize = 2 + MARK.len() + MAX_UNDO * UNDO_LEN + 30 + 9 * 10 + 6 + 16;
+/// What the injected call makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Makes {
+    /// Nothing that the stub could undo.
+    Nothing,
+    /// A mapping of so many bytes.
+    Mapping { len: u64 },
+    /// A descriptor.
+    Descriptor,
+}
 
 /// `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// Bytes of a `syscall` instruction.
+pub(crate) const CALL_LEN: usize = SYSCALL.len();
 /// `xchg %ax,%ax` twice: does nothing, and follows the entry of every stub.
 pub(crate) const MARK: [u8; 4] = [0x66, 0x90, 0x66, 0x90];
-/// Three `mov` with 64 bits, and the call.
-const UNDO_LEN: usize = 32;
+/// Bytes that restore the mask and the registers, with the two words after them.
+const TAIL_LEN: usize = 30 + 9 * 10 + 6 + 16;
+/// Bytes that undo what the call made, at most.
+const MADE_LEN: usize = 34;
+/// Bytes that undo one thing, at most.
+const UNDO_LEN: usize = 27;
+/// How many things a stub must be able to undo.
+pub(crate) const MIN_UNDO: usize = 6;
+/// Bytes of a stub that undoes so many things.
+const fn len(undo: usize) -> usize {
+    CALL_LEN + MARK.len() + MADE_LEN + undo * UNDO_LEN + TAIL_LEN
+}
+
+/// Where stubs can stand: one for the thread that undoes everything, one for another that makes calls meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) address: u64,
+    pub(crate) len: usize,
+}
+
+/// Bytes for the second stub, which undoes nothing.
+const VISITOR_LEN: usize = len(0).next_multiple_of(16);
+/// Bytes of the smallest room.
+const MIN_LEN: usize = VISITOR_LEN + len(MIN_UNDO);
+
+impl Room {
+    /// Where the second stub stands.
+    pub(crate) fn visitor(self) -> u64 {
+        self.address
+    }
+
+    /// Where the first stub stands.
+    pub(crate) fn anchor(self) -> u64 {
+        self.address + VISITOR_LEN as u64
+    }
+
+    /// How many things the first stub can undo.
+    pub(crate) fn undo(self) -> usize {
+        (self.len - VISITOR_LEN - len(0)) / UNDO_LEN
+    }
+}
 
 /// The code of a stub that continues with `registers` (settled) and `mask`.
-pub(crate) fn code(registers: &user_regs_struct, mask: u64, undo: &[Undo]) -> Vec<u8> {
-    let mut code = Vec::with_capacity(MAX_LEN);
+pub(crate) fn code(registers: &user_regs_struct, mask: u64, makes: Makes, undo: &[Undo]) -> Vec<u8> {
+    let mut code = Vec::with_capacity(len(undo.len()));
     code.extend(SYSCALL);
     code.extend(MARK);
-    for undo in undo.iter().rev() {
-        mov(&mut code, RAX, undo.number as u64);
-        mov(&mut code, RDI, undo.arguments[0]);
-        mov(&mut code, RSI, undo.arguments[1]);
-        code.extend(SYSCALL);
+    match makes {
+        Makes::Nothing => {}
+        Makes::Mapping { len } => undo_made(&mut code, libc::SYS_munmap, len),
+        Makes::Descriptor => undo_made(&mut code, libc::SYS_close, 0),
     }
-    // What follows the mask's address is of known length.
+    for undo in undo.iter().rev() {
+        match *undo {
+            Undo::Unmap { start, len } => {
+                mov(&mut code, RDI, start);
+                mov(&mut code, RSI, len);
+                call(&mut code, libc::SYS_munmap);
+            }
+            Undo::Close { number } => {
+                mov(&mut code, RDI, number as u64);
+                call(&mut code, libc::SYS_close);
+            }
+            Undo::CloseAt { address } => {
+                // mov address, %eax; mov %eax, %edi
+                code.push(0xa1);
+                code.extend(address.to_le_bytes());
+                code.extend([0x89, 0xc7]);
+                call(&mut code, libc::SYS_close);
+            }
+        }
+    }
+    // What follows the mask's address is of known length: two mov, the call, nine mov, the jump.
     let after_lea = 5 + 6 + 2 + 9 * 10 + 6;
-    code.extend([0xb8, libc::SYS_rt_sigprocmask as u8, 0, 0, 0]);
     code.extend([0xbf, libc::SIG_SETMASK as u8, 0, 0, 0]);
-    code.extend([0x48, 0x8d, 0x35, after_lea, 0, 0, 0]);
+    code.extend([0x48, 0x8d, 0x35, after_lea + 5, 0, 0, 0]);
     code.extend([0xba, 0, 0, 0, 0]);
     code.extend([0x41, 0xba, 8, 0, 0, 0]);
-    code.extend(SYSCALL);
+    call(&mut code, libc::SYS_rt_sigprocmask);
     let r = registers;
     for (register, value) in [
         (RDI, r.rdi),
@@ -94,37 +163,91 @@ fn mov(code: &mut Vec<u8>, register: u8, value: u64) {
     code.extend(value.to_le_bytes());
 }
 
-/// Where a stub of [`MAX_LEN`] bytes can stand in a stopped program: bytes that are mapped executable, that nothing uses, and at
-/// which none of `at` (program counters) is.
+/// `mov $number, %eax; syscall`.
+fn call(code: &mut Vec<u8>, number: i64) {
+    code.push(0xb8);
+    code.extend((number as u32).to_le_bytes());
+    code.extend(SYSCALL);
+}
+
+/// A call with the result of the one before it and `second`, unless that one failed: then its highest byte is no zero.
+fn undo_made(code: &mut Vec<u8>, number: i64, second: u64) {
+    let mut undo = vec![0x48, 0x89, 0xc7]; // mov %rax, %rdi
+    mov(&mut undo, RSI, second);
+    call(&mut undo, number);
+    // mov %rax, %rcx; bswap %rcx; movzbl %cl, %ecx; jrcxz over the next; jmp over it all. None of these changes flags.
+    code.extend([0x48, 0x89, 0xc1, 0x48, 0x0f, 0xc9, 0x0f, 0xb6, 0xc9, 0xe3, 2, 0xeb, undo.len() as u8]);
+    code.extend(undo);
+}
+
+/// Where a stub can stand in a stopped program: bytes that are mapped executable, that nothing uses, and at which none of `at`
+/// (program counters) is.
 ///
-/// The kernel maps the vdso in whole pages, and what follows its image is zero.
-pub(crate) fn room(process: &Process, maps: &[Entry], at: &[u64]) -> Result<u64, Error> {
-    for entry in maps.iter().filter(|e| e.name == "[vdso]" && e.protection & libc::PROT_EXEC != 0) {
-        let start = entry.end - MAX_LEN as u64;
-        let mut bytes = [0u8; MAX_LEN];
-        process.read(start, &mut bytes)?;
-        let unused = bytes.iter().all(|b| *b == 0) || bytes[CALL_LEN..].starts_with(&MARK);
-        if entry.end - entry.start >= 2 * MAX_LEN as u64
-            && unused
-            && !at.iter().any(|pc| (start..entry.end).contains(pc))
-        {
-            return Ok(start);
+/// The kernel maps the vdso in whole pages, and what follows its image is zero. Where there is none, or no room: the end of a
+/// mapped file's code, which linkers fill with zeros up to the page; while all threads are stopped nobody reads there.
+pub(crate) fn room(process: &Process, maps: &[Entry], at: &[u64]) -> Result<Room, Error> {
+    let code = |e: &&Entry| e.protection & libc::PROT_EXEC != 0 && !e.shared;
+    let vdso = maps.iter().filter(code).filter(|e| e.name == "[vdso]");
+    let files = maps.iter().filter(code).filter(|e| e.inode != 0);
+    for entry in vdso.chain(files) {
+        // The last page that it has, and no more than half of it.
+        let mut bytes = vec![0u8; 2048];
+        if entry.end - entry.start < 4096 || process.read(entry.end - 2048, &mut bytes).is_err() {
+            continue;
+        }
+        let unused = unused_from(&bytes);
+        let room = Room { address: entry.end - (bytes.len() - unused) as u64, len: bytes.len() - unused };
+        let occupied = at.iter().any(|pc| (room.address..entry.end).contains(pc));
+        if room.len >= MIN_LEN && !occupied {
+            return Ok(room);
         }
     }
-    let why = "it has no vdso with unused bytes after its image, where calls could be made from".into();
+    let why = "none of its executable mappings ends with unused bytes from which calls could be made".into();
     Err(Error::Unsuitable { id: process.pid(), why })
+}
+
+/// Where the unused bytes at the end begin, in whole words: zeros, or a stub that was left there.
+fn unused_from(bytes: &[u8]) -> usize {
+    let start = [SYSCALL.as_slice(), &MARK].concat();
+    // A word of zeros before a stub: nothing of the mapping's own ends there.
+    let left = (8..bytes.len()).step_by(8).find(|at| bytes[*at..].starts_with(&start) && bytes[at - 8..*at] == [0; 8]);
+    let used = bytes[..left.unwrap_or(bytes.len())].iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
+    // One word of zeros stays between.
+    ((used + 15) & !7).min(bytes.len())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn zeros() -> user_regs_struct {
+        // SAFETY: all-zero bytes are a value of this struct of integers.
+        unsafe { std::mem::zeroed() }
+    }
+
     #[test]
     fn the_longest_stub_has_its_length() {
-        // SAFETY: all-zero bytes are a value of this struct of integers.
-        let registers: user_regs_struct = unsafe { std::mem::zeroed() };
-        let undo = [Undo { number: libc::SYS_close, arguments: [3, 0] }; MAX_UNDO];
-        assert_eq!(code(&registers, 0, &undo).len(), MAX_LEN);
-        assert_eq!(code(&registers, 0, &[])[..6], [0x0f, 0x05, 0x66, 0x90, 0x66, 0x90]);
+        let undo = [Undo::Unmap { start: 1, len: 2 }; MIN_UNDO];
+        let longest = code(&zeros(), 0, Makes::Mapping { len: 1 }, &undo);
+        assert!(longest.len() <= len(MIN_UNDO), "{} {}", longest.len(), len(MIN_UNDO));
+        let shortest = code(&zeros(), 0, Makes::Nothing, &[]);
+        assert_eq!(shortest.len(), CALL_LEN + MARK.len() + TAIL_LEN);
+        let room = Room { address: 0, len: VISITOR_LEN + len(9) };
+        assert_eq!((room.undo(), room.anchor()), (9, VISITOR_LEN as u64));
+        assert!(shortest.len() <= VISITOR_LEN);
+    }
+
+    #[test]
+    fn a_stub_that_was_left_is_unused_room() {
+        let mut page = [0u8; 512];
+        page[..100].fill(7);
+        let clean = unused_from(&page);
+        assert_eq!(clean, 112);
+        let stub = code(&zeros(), u64::MAX, Makes::Nothing, &[Undo::Close { number: 3 }]);
+        // The first stub of that room, as a killed tracer leaves it.
+        let at = clean + VISITOR_LEN;
+        page[at..at + stub.len()].copy_from_slice(&stub);
+        assert_eq!(unused_from(&page), clean);
+        assert_eq!(unused_from(&[1; 64]), 64);
     }
 }

@@ -1,10 +1,11 @@
 //! One stopped thread: its registers, and what it was interrupted in.
 //!
 //! A thread of a stopped program is *at home*: stopped where it was, in the kernel's signal handling, so that the kernel still decides
-//! about an interrupted call. Or it is *away*: in the stub, for an injected call. At most one thread is away.
+//! about an interrupted call. Or it is *away*: in a stub, for an injected call.
 
 use crate::denial::explain;
 use crate::restart::{self, Interrupted};
+use crate::stub::Makes;
 use crate::{Error, Stopped};
 use libc::user_regs_struct;
 use orbit_linux::ptrace::{self, state};
@@ -73,10 +74,9 @@ impl Thread<'_, '_> {
         if registers.cs != CODE_64 {
             return Err(Error::Unsuitable { id: tid, why: format!("code segment {:#x} is not 64-bit", registers.cs) });
         }
-        self.stopped.come_home(tid)?;
         let held = self.held()?;
         (held.registers, held.changed) = (*registers, true);
-        Ok(())
+        self.stopped.write_stub(tid, Makes::Nothing)
     }
 
     /// Returns all registers.
@@ -106,9 +106,9 @@ impl Thread<'_, '_> {
     /// # Errors
     /// [`Error::Gone`], [`Error::Io`].
     pub fn signal_mask(&mut self) -> Result<u64, Error> {
-        match self.stopped.away {
-            Some(ref away) if away.tid == self.tid => Ok(away.mask),
-            _ => state::signal_mask(self.tid).map_err(|e| self.failed("reading the signal mask of", e)),
+        match self.stopped.away.iter().find(|away| away.tid == self.tid) {
+            Some(away) => Ok(away.mask),
+            None => self.stopped.mask_of(self.tid),
         }
     }
 
@@ -117,7 +117,10 @@ impl Thread<'_, '_> {
     /// # Errors
     /// [`Error::Gone`], [`Error::Io`].
     pub fn set_signal_mask(&mut self, mask: u64) -> Result<(), Error> {
-        self.stopped.come_home(self.tid)?;
+        if let Some(away) = self.stopped.away.iter_mut().find(|away| away.tid == self.tid) {
+            away.mask = mask;
+            return self.stopped.write_stub(self.tid, Makes::Nothing);
+        }
         state::set_signal_mask(self.tid, mask).map_err(|e| self.failed("setting the signal mask of", e))
     }
 

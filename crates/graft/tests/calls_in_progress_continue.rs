@@ -8,11 +8,7 @@ use std::path::Path;
 
 /// Enters the program again and again during its call.
 fn enter(subject: &Subject, mode: &str, restart: Option<Restart>) {
-    let in_call = |subject: &Subject| {
-        let line = std::fs::read_to_string(format!("/proc/{}/syscall", subject.pid())).unwrap_or_default();
-        !line.starts_with("running") && !subject.state().done
-    };
-    until("it is in its call", || in_call(subject));
+    subject.is_in_its_call();
     for _ in 0..30 {
         let call = subject.process.while_stopped(|stopped| -> Result<_, Error> {
             let tid = subject.pid();

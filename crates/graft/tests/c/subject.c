@@ -28,7 +28,7 @@
 static struct {
 	volatile uint64_t rounds, wrong, done;
 	volatile int64_t result, error;
-	volatile uint64_t milliseconds, handled, threads;
+	volatile uint64_t milliseconds, handled, threads, started;
 } state;
 static int pipes[2], sockets[2], word, semaphores;
 static volatile int listens;
@@ -87,6 +87,7 @@ static long block(void)
 	struct sembuf down = {0, -1, 0};
 	int e = epoll_create1(EPOLL_CLOEXEC);
 	epoll_ctl(e, EPOLL_CTL_ADD, pipes[0], &event);
+	state.started = 1;
 	if (!strcmp(mode, "nanosleep")) return nanosleep(&second, 0);
 	if (!strcmp(mode, "clock_nanosleep")) {
 		clock_gettime(CLOCK_MONOTONIC, &second);

@@ -36,6 +36,11 @@ impl Drop for Dir {
     }
 }
 
+/// Whether the long tests run too.
+pub fn full() -> bool {
+    std::env::var_os("ORBIT_TEST_FULL").is_some_and(|full| full == "1")
+}
+
 /// Whether a tool is there; else says so.
 pub fn have(tool: &str) -> bool {
     let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|dir| dir.join(tool).exists());
@@ -84,6 +89,7 @@ pub struct State {
     pub milliseconds: u64,
     pub handled: u64,
     pub threads: u64,
+    pub started: bool,
 }
 
 impl Subject {
@@ -107,7 +113,7 @@ impl Subject {
     }
 
     pub fn state(&self) -> State {
-        let mut bytes = [0u8; 64];
+        let mut bytes = [0u8; 72];
         self.process.read(self.state, &mut bytes).expect("the program's state");
         let w = |i: usize| u64::from_ne_bytes(bytes[i * 8..i * 8 + 8].try_into().expect("eight"));
         State {
@@ -119,7 +125,16 @@ impl Subject {
             milliseconds: w(5),
             handled: w(6),
             threads: w(7),
+            started: w(8) != 0,
         }
+    }
+
+    /// Waits until its main thread sleeps in a call.
+    pub fn is_in_its_call(&self) {
+        until("it is in its call", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("a stat");
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S')) && self.state().started
+        });
     }
 
     /// Has the call that it is in end.
