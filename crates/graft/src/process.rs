@@ -4,7 +4,8 @@ use crate::denial::{explain, field};
 use crate::{Error, Stopped, seize};
 use orbit_linux::maps::{self, Entry};
 use orbit_linux::{pidfd, procfs, remote};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A process that may be entered. It stays named even if its number is given to another; dropping it changes nothing.
@@ -32,6 +33,9 @@ impl Process {
         }
         if field(&status, "Kthread") == Some("1") {
             return unsuitable("it is a thread of the kernel".into());
+        }
+        if is_32_bit(pid) {
+            return unsuitable("it is a 32-bit program: only 64-bit programs can be entered".into());
         }
         let handle = pidfd::open(pid).map_err(|e| Error::of(pid, "opening", e))?;
         Ok(Process { pid, handle })
@@ -134,4 +138,13 @@ impl Process {
             _ => Error::Memory { what, address, len, source },
         }
     }
+}
+
+/// Whether a process runs a 32-bit program, as far as its file may be read.
+fn is_32_bit(pid: i32) -> bool {
+    const CLASS: usize = 4;
+    const CLASS_32: u8 = 1;
+    let mut header = [0u8; CLASS + 1];
+    let read = File::open(format!("/proc/{pid}/exe")).and_then(|mut file| file.read_exact(&mut header));
+    read.is_ok() && header.starts_with(b"\x7fELF") && header[CLASS] == CLASS_32
 }

@@ -6,7 +6,7 @@
 use crate::Error;
 use crate::denial::explain;
 use crate::process::Process;
-use crate::thread::Held;
+use crate::thread::{CODE_64, Held};
 use orbit_linux::procfs;
 use orbit_linux::ptrace::{self, state, state::Stop};
 use std::collections::BTreeMap;
@@ -41,10 +41,14 @@ pub(crate) fn all(process: &Process) -> Result<BTreeMap<i32, Held>, Error> {
             seized.settle(tid)?;
         }
     }
-    match seized.stopped.is_empty() {
-        true => Err(Error::Gone { id: pid }),
-        false => Ok(seized.stopped),
+    if seized.stopped.is_empty() {
+        return Err(Error::Gone { id: pid });
     }
+    if seized.stopped.values().all(|held| held.registers.cs != CODE_64) {
+        let why = "it runs 32-bit code: only 64-bit programs can be entered".into();
+        return Err(Error::Unsuitable { id: pid, why });
+    }
+    Ok(seized.stopped)
 }
 
 struct Seized {

@@ -161,7 +161,10 @@ impl Held {
     pub(crate) fn read(pid: i32, tid: i32) -> Result<Held, Error> {
         let failed = |e| explain(pid, tid, "reading registers of", e);
         let mut registers = ptrace::registers(tid).map_err(failed)?;
-        let changed = ptrace::have_begin_again(&mut registers);
-        Ok(Held { registers, changed, owed: Vec::new() })
+        if ptrace::have_begin_again(&mut registers) {
+            // At once: until then the call would fail with EINTR, should this process be killed.
+            ptrace::set_registers(tid, &registers).map_err(failed)?;
+        }
+        Ok(Held { registers, changed: false, owed: Vec::new() })
     }
 }

@@ -34,6 +34,8 @@ fn continues(program: &Path, mode: &str, result: i64, restart: Option<Restart>) 
     until("the call ends", || subject.state().done);
     let state = subject.state();
     assert_eq!(state.result, result, "{mode}: {state:?}");
+    let signals = u64::from(["pause", "sigsuspend"].contains(&mode));
+    assert_eq!(state.handled, signals, "{mode} was interrupted: {state:?}");
     if mode.contains("sleep") || mode.contains("second") {
         assert!(state.milliseconds >= 1000, "{mode} was cut short: {state:?}");
     }

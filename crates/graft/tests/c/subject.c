@@ -102,7 +102,11 @@ static long block(void)
 		return recv(sockets[0], &byte, 1, 0);
 	}
 	if (!strcmp(mode, "epoll_wait")) return epoll_wait(e, &event, 1, -1);
-	if (!strcmp(mode, "epoll_timed")) return epoll_wait(e, &event, 1, 60000);
+	if (!strcmp(mode, "epoll_timed")) {
+		long found;
+		while ((found = epoll_wait(e, &event, 1, 60000)) < 0 && errno == EINTR) state.handled++;
+		return found;
+	}
 	if (!strcmp(mode, "poll")) return poll(&waits, 1, -1);
 	if (!strcmp(mode, "poll_timed")) return poll(&waits, 1, 60000);
 	if (!strcmp(mode, "poll_second")) return poll(0, 0, 1000);

@@ -73,7 +73,8 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
 /// A program of `subject.c`, or one with the same state, that runs until the test ends.
 pub struct Subject {
     pub child: Child,
-    pub input: ChildStdin,
+    /// `None`: closed.
+    pub input: Option<ChildStdin>,
     pub process: Process,
     state: u64,
 }
@@ -95,7 +96,7 @@ pub struct State {
 impl Subject {
     pub fn start(command: &mut Command) -> Subject {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");
-        let input = child.stdin.take().expect("a pipe");
+        let input = child.stdin.take();
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
         let address = line.trim().strip_suffix(" ready").unwrap_or_else(|| panic!("not ready: {line:?}"));
@@ -139,7 +140,7 @@ impl Subject {
 
     /// Has the call that it is in end.
     pub fn end_the_call(&mut self) {
-        self.input.write_all(b"end\n").expect("a line");
+        self.input.as_mut().expect("an open input").write_all(b"end\n").expect("a line");
     }
 
     /// The same, once it has ended and the program computes.
@@ -151,6 +152,10 @@ impl Subject {
 
     /// It computes on, and right.
     pub fn is_unharmed(&self) {
+        let gone = || panic!("the program has ended: {}", self.status());
+        if field(&self.status(), "State").starts_with(['Z', 'X']) {
+            gone();
+        }
         let before = self.state().rounds;
         until("it continues to compute", || self.state().rounds > before + 3);
         assert_eq!(self.state().wrong, 0, "a computation went wrong");
