@@ -55,7 +55,7 @@ fn threads_that_make_threads() {
     }
     let dir = Dir::new("chain");
     let subject = Subject::program(&dir.build("cc", "subject.c", &[]), &["chain"]);
-    stand_still(&subject, if common::full() { 1000 } else { 100 });
+    stand_still(&subject, if common::full() { 1000 } else { 40 });
 }
 
 #[test]
@@ -71,5 +71,5 @@ fn a_go_program() {
     build.env("GOCACHE", dir.0.join("cache"));
     assert!(build.status().expect("go").success());
     let subject = Subject::program(&program, &[]);
-    stand_still(&subject, if common::full() { 1000 } else { 100 });
+    stand_still(&subject, if common::full() { 1000 } else { 40 });
 }
