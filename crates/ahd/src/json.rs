@@ -3,7 +3,7 @@
 //! Promises: what [`value`] writes, [`event`] reads back, times to the microsecond. Refuses: to guess; what lacks a field or has
 //! one of another type is no event.
 
-use crate::report::{Edge, Event, Hang, Involved, Kind, SectionUse, Unit};
+use crate::event::{Edge, Event, Hang, Involved, Kind, SectionUse, Unit};
 use orbit_inspect::Sure;
 use orbit_inspect::python::PyFrame;
 use orbit_inspect::stacks::Frame;

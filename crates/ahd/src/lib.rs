@@ -9,36 +9,13 @@
 //! How it decides is told in this crate's README. The words (section, check value, exit) are those of RMK, section 5.
 #![deny(unsafe_op_in_unsafe_fn)]
 
-mod at_lock;
-mod blocked;
-mod busy;
-mod common_memory;
 mod config;
-mod describe;
-mod exam;
-mod executions;
-mod history;
-mod holders;
+mod event;
 pub mod json;
-mod learn;
 pub mod module;
-mod named;
-mod passes;
-mod proc;
-mod progress;
-mod queues;
-mod report;
-mod rests;
-mod sections;
-mod shares;
-mod sight;
-mod signals;
-mod standstill;
-mod stays;
-mod thread;
-mod watch;
+mod old;
 
 pub use config::Config;
-pub use named::Named;
-pub use report::{Edge, Event, Hang, Involved, Kind, SectionUse, Unit};
-pub use watch::Ahd;
+pub use event::{Edge, Event, Hang, Involved, Kind, SectionUse, Unit};
+pub use old::named::Named;
+pub use old::watch::Ahd;

@@ -5,8 +5,8 @@
 //! guarded has left, and is not looked at any more, and with the last one what they made; a report has at most `MOST` bytes. Knows nothing after it was loaded again: threads'
 //! habits are learnt anew, and a hang that goes on is told again.
 
-use crate::proc::gone;
-use crate::report::{Event, Hang};
+use crate::event::{Event, Hang};
+use crate::old::proc::gone;
 use crate::{Ahd, Config, Named, json};
 use orbit_rmk::{Context, Filter, Module, ModuleOptions};
 use serde_json::{Value, json};

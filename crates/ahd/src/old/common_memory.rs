@@ -5,7 +5,7 @@
 //! so it is for the last question before a verdict. Refuses: memory that is mapped shared; whoever waits for such a word is not judged
 //! by who is left.
 
-use crate::proc::Dir;
+use crate::old::proc::Dir;
 use orbit_linux::process::same_memory;
 use std::fs;
 

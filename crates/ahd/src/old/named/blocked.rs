@@ -1,8 +1,8 @@
 //! Waits inside sections by name.
 
 use crate::Ahd;
-use crate::learn::takes_strangers;
-use crate::report::{Hang, Kind};
+use crate::event::{Hang, Kind};
+use crate::old::learn::takes_strangers;
 use std::time::Instant;
 
 impl Ahd {

@@ -2,8 +2,8 @@
 //!
 //! Owns: what is known of handlers that every runtime has, without the program's doing. Refuses: to guess at one of the program's own.
 
-use crate::passes::has_python;
-use crate::proc::Status;
+use crate::old::passes::has_python;
+use crate::old::proc::Status;
 
 /// Signals whose handlers run for faults of the thread itself, and none of those waits.
 const FAULTS: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];

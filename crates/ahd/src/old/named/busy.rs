@@ -5,8 +5,8 @@
 
 use super::probes::when;
 use crate::Ahd;
-use crate::describe::place;
-use crate::report::{Event, Hang, Involved, Kind, Times, Unit};
+use crate::event::{Event, Hang, Involved, Kind, Times, Unit};
+use crate::old::describe::place;
 use orbit_inspect::Sure;
 use orbit_linux::perf::Counter;
 use orbit_uprobe::EXITS;

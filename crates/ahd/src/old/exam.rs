@@ -7,7 +7,7 @@
 //! because the kernel ties the hold to the examining thread, and that one ends with the examination. Never collects an ended child: its
 //! status is for whoever started it. Refuses: threads that another program traces.
 
-use crate::proc;
+use crate::old::proc;
 use orbit_inspect::stacks::{Place, place};
 use orbit_linux::perf::{Access, Counter, Kind};
 use orbit_linux::ptrace;

@@ -1,16 +1,16 @@
 //! What is remembered of a watched process and its threads between two looks.
 
 use crate::Config;
-use crate::history::History;
-use crate::holders::Holders;
-use crate::learn::Points;
-use crate::passes::Passes;
-use crate::proc::{self, Call, Dir, Kept, Sched};
-use crate::progress::{Counted, Meter};
-use crate::queues::Queues;
-use crate::report::Kind;
-use crate::sections::Marks;
-use crate::stays::Stay;
+use crate::event::Kind;
+use crate::old::history::History;
+use crate::old::holders::Holders;
+use crate::old::learn::Points;
+use crate::old::passes::Passes;
+use crate::old::proc::{self, Call, Dir, Kept, Sched};
+use crate::old::progress::{Counted, Meter};
+use crate::old::queues::Queues;
+use crate::old::sections::Marks;
+use crate::old::stays::Stay;
 use orbit_inspect::waits::{Watched, inner_id};
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -5,7 +5,7 @@
 //! a descriptor of the machine, so it is for the last question before a verdict. Refuses: to say which file is on its way; the kernel tells
 //! only how many are.
 
-use crate::proc::Dir;
+use crate::old::proc::Dir;
 use orbit_inspect::Family;
 use orbit_linux::procfs::in_first_pid_namespace;
 use std::collections::BTreeSet;

@@ -3,15 +3,15 @@
 //! Owns: reading the records of `orbit-section` from outside, one for each copy of it in the process, and judging by them (RMK, section 5). Promises: trusts nothing in a
 //! record; what one look reads is bounded. A section's history holds the CPU time of its executions by exit; one that
 //! exceeds the check value in two looks hangs, and so does one in which the thread has not run for the limit. The
-//! clock is read here, not in the program: what executions took is as good as [`crate::executions`] can tell.
+//! clock is read here, not in the program: what executions took is as good as [`crate::old::executions`] can tell.
 
 use crate::Ahd;
-use crate::blocked::{Case, TOLD_TOGETHER};
-use crate::describe::{place, words};
-use crate::executions::Executions;
-use crate::history::History;
-use crate::progress::{Counted, Meter};
-use crate::report::{Edge, Event, Hang, Kind, Times, Unit};
+use crate::event::{Edge, Event, Hang, Kind, Times, Unit};
+use crate::old::blocked::{Case, TOLD_TOGETHER};
+use crate::old::describe::{place, words};
+use crate::old::executions::Executions;
+use crate::old::history::History;
+use crate::old::progress::{Counted, Meter};
 use orbit_inspect::waits::{Ends, FutexKind, Owner, Wait};
 use orbit_inspect::{Maps, Memory, Sure};
 use orbit_section::layout::{EXITS, MAGIC, NAME, NAMES_AT, SECTIONS, SLOTS, SLOTS_AT, Slot};

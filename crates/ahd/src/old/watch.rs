@@ -2,18 +2,18 @@
 //!
 //! Owns: which processes are watched, the reading of counters and the clock. Promises: a tick that finds nothing
 //! suspicious reads `schedstat` of each thread and little else; looks are spaced out if they cost more than a hundredth
-//! of the time. What makes a hang is decided in [`crate::busy`] and [`crate::blocked`].
+//! of the time. What makes a hang is decided in [`crate::old::busy`] and [`crate::old::blocked`].
 
 mod budget;
 
 use crate::Config;
-use crate::describe::Stacks;
-use crate::named::Sections;
-use crate::proc::{Call, Own, gone};
-use crate::progress::Source;
-use crate::report::{Event, Hang, Kind};
-use crate::shares::Shares;
-use crate::thread::{Process, Since};
+use crate::event::{Event, Hang, Kind};
+use crate::old::describe::Stacks;
+use crate::old::named::Sections;
+use crate::old::proc::{Call, Own, gone};
+use crate::old::progress::Source;
+use crate::old::shares::Shares;
+use crate::old::thread::{Process, Since};
 use orbit_inspect::rings::RingWatch;
 use orbit_inspect::waits::Ends;
 use std::cell::Cell;

@@ -6,7 +6,7 @@
 //! switches), and instructions are counted in user space alone. The part of a burst before the counter was opened is
 //! taken at the rate of the part after. Where there is no counter, or it stands still, it is CPU time.
 
-use crate::report::Unit;
+use crate::event::Unit;
 use orbit_linux::perf::{Counter, Kind};
 
 /// Suspects with a counter at a time.
@@ -103,7 +103,7 @@ mod tests {
 
     fn spin(ns: u64) -> u64 {
         let file = std::fs::File::open("/proc/thread-self/schedstat").unwrap();
-        let run = || crate::proc::sched(&file).unwrap().run;
+        let run = || crate::old::proc::sched(&file).unwrap().run;
         let start = run();
         while run() - start < ns {}
         start

@@ -14,9 +14,9 @@ mod probes;
 mod spot;
 
 use crate::Ahd;
-use crate::history::History;
-use crate::report::{Event, Hang, Involved, SectionUse};
-use crate::sections::allowed;
+use crate::event::{Event, Hang, Involved, SectionUse};
+use crate::old::history::History;
+use crate::old::sections::allowed;
 use busy::Suspect;
 use callers::{Callers, as_in_file};
 use orbit_inspect::functions::{self, Function, Missing, Wanted};

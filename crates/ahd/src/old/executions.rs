@@ -11,7 +11,7 @@
 //! Promises: too much is at most what the thread used in two periods. Refuses: to judge by few executions, see
 //! [`Executions::allowed`].
 
-use crate::history::History;
+use crate::old::history::History;
 use orbit_section::layout::EXITS;
 use std::time::{Duration, Instant};
 

@@ -5,8 +5,8 @@
 
 use super::Verdict;
 use crate::Ahd;
-use crate::describe::words;
-use crate::report::{Event, Hang, Kind};
+use crate::event::{Event, Hang, Kind};
+use crate::old::describe::words;
 use std::time::{Duration, Instant};
 
 /// Hangs whose stacks are taken together, which costs little more than those of one.

@@ -1,7 +1,7 @@
 //! Waits in words, and stacks taken for a report.
 
-use crate::at_lock::{AtLock, at_lock};
-use crate::report::{Edge, Involved};
+use crate::event::{Edge, Involved};
+use crate::old::at_lock::{AtLock, at_lock};
 use orbit_inspect::rings::Ring;
 use orbit_inspect::stacks::{End, Frame, How, ThreadStack, Unwinder, of_c_library};
 use orbit_inspect::waits::{Direction, FutexKind, FutexWait, Owner, Wait, call_name};

@@ -5,12 +5,12 @@
 
 use super::{SETTLES, Verdict};
 use crate::Ahd;
-use crate::describe::words;
-use crate::holders::Lock;
-use crate::learn::takes_work;
-use crate::proc;
-use crate::report::Edge;
-use crate::sections::HeldUp;
+use crate::event::Edge;
+use crate::old::describe::words;
+use crate::old::holders::Lock;
+use crate::old::learn::takes_work;
+use crate::old::proc;
+use crate::old::sections::HeldUp;
 use orbit_inspect::Sure;
 use orbit_inspect::waits::{FutexKind, Owner, Wait};
 use std::time::Instant;

@@ -8,13 +8,13 @@
 //! wait with a time limit, memory it shares, a file system that is served through the pipe; sets where a hang was told already.
 
 use crate::Ahd;
-use crate::blocked::{Verdict, frozen, price_of};
-use crate::common_memory::shares_memory;
-use crate::describe::words;
-use crate::proc::{self, Dir, Sched};
-use crate::report::Edge;
-use crate::sight::{Sight, sight};
-use crate::signals::{Handlers, handlers};
+use crate::event::Edge;
+use crate::old::blocked::{Verdict, frozen, price_of};
+use crate::old::common_memory::shares_memory;
+use crate::old::describe::words;
+use crate::old::proc::{self, Dir, Sched};
+use crate::old::sight::{Sight, sight};
+use crate::old::signals::{Handlers, handlers};
 use orbit_inspect::Sure;
 use orbit_inspect::waits::{Direction, Ends, FutexKind, FutexWait, Key, Owner, Wait};
 use orbit_linux::{pidfd, poll};

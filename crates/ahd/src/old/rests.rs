@@ -5,7 +5,7 @@
 //! are read. Refuses: to say what the wait is.
 
 use crate::Ahd;
-use crate::proc::Call;
+use crate::old::proc::Call;
 
 impl Ahd {
     /// The call that a thread sleeps in, if it has been in it since the look began: it has not run, or was only stopped for its stack, in this call.

@@ -4,7 +4,7 @@
 //! called since from where: what the probes say holds only together with a stack ([`Spot::proves`](super::spot::Spot::proves)).
 
 use crate::Ahd;
-use crate::report::Involved;
+use crate::event::Involved;
 use orbit_uprobe::Record;
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,7 @@
 //! counts as having a main loop only after it was found asleep at one point in [`ENOUGH`] looks, having run in between, and
 //! in half of the looks at least. Refuses: waits that batch programs do before they compute (a file, a pipe, a child).
 
-use crate::proc::{Call, Dir, Sched};
+use crate::old::proc::{Call, Dir, Sched};
 
 /// Looks at one point that make it usual.
 pub(crate) const ENOUGH: u32 = 3;

@@ -3,7 +3,7 @@
 //! Owns: a book for each wait and holder, opened when it is first asked about. Promises: what a holder used before the wait began
 //! is never counted: a wait ends when the waiter is put on a CPU, which its count of slices shows. Refuses: to read anything.
 
-use crate::proc::Sched;
+use crate::old::proc::Sched;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug)]

@@ -6,12 +6,12 @@
 
 use super::Verdict;
 use crate::Ahd;
-use crate::proc::{self, Call, Dir};
-use crate::queues::Waiter;
-use crate::report::{Event, Kind};
-use crate::standstill::waits_for_process;
-use crate::thread::{Process, Thread};
-use crate::watch::cpu_time;
+use crate::event::{Event, Kind};
+use crate::old::proc::{self, Call, Dir};
+use crate::old::queues::Waiter;
+use crate::old::standstill::waits_for_process;
+use crate::old::thread::{Process, Thread};
+use crate::old::watch::cpu_time;
 use orbit_inspect::waits::{Ends, FutexWait};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};

@@ -8,10 +8,10 @@
 //! wander over many functions, as compilers and most batch jobs do; threads that somebody traces.
 
 use crate::Ahd;
-use crate::describe::place;
-use crate::progress::Meter;
-use crate::report::{Hang, Kind, Times};
-use crate::thread::Burst;
+use crate::event::{Hang, Kind, Times};
+use crate::old::describe::place;
+use crate::old::progress::Meter;
+use crate::old::thread::Burst;
 use orbit_inspect::Sure;
 use orbit_inspect::stacks::Frame;
 use std::collections::BTreeSet;

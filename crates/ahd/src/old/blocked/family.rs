@@ -2,7 +2,7 @@
 
 use super::chain::{timed, waits_for_work};
 use crate::Ahd;
-use crate::proc::Dir;
+use crate::old::proc::Dir;
 use orbit_inspect::waits::Wait;
 use std::time::Duration;
 

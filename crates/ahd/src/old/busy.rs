@@ -1,20 +1,20 @@
 //! Busy hangs: threads that use CPU without getting back to where they usually wait.
 //!
-//! Owns: the decision. A thread that has a main loop (see [`crate::learn`]) and used more CPU time without one voluntary wait than
-//! its check value is examined (see [`crate::exam`]), twice; only if it ran both times and made none of its usual
+//! Owns: the decision. A thread that has a main loop (see [`crate::old::learn`]) and used more CPU time without one voluntary wait than
+//! its check value is examined (see [`crate::old::exam`]), twice; only if it ran both times and made none of its usual
 //! calls it hangs. Refuses: threads without a main loop, threads that somebody traces.
 
 use crate::Ahd;
-use crate::describe::place;
-use crate::exam::{self, Look, Usual};
-use crate::learn::Habit;
-use crate::passes::Waits;
-use crate::proc::Call;
-use crate::progress::Meter;
-use crate::report::{Event, Hang, Kind, Times};
-use crate::sections::allowed_only;
-use crate::thread::{Burst, Since, Thread};
-use crate::watch::ONCE;
+use crate::event::{Event, Hang, Kind, Times};
+use crate::old::describe::place;
+use crate::old::exam::{self, Look, Usual};
+use crate::old::learn::Habit;
+use crate::old::passes::Waits;
+use crate::old::proc::Call;
+use crate::old::progress::Meter;
+use crate::old::sections::allowed_only;
+use crate::old::thread::{Burst, Since, Thread};
+use crate::old::watch::ONCE;
 use orbit_inspect::stacks::Frame;
 use orbit_inspect::{Memory, Sure};
 use std::time::{Duration, Instant};

@@ -6,8 +6,8 @@
 //! first look in which the thread used [`BUSY`] and waited, until it is no suspect any more. One that comes out of its call very often has
 //! it in one look of [`REST`] and some, for it is paid each time. Where there are no breakpoints to be had a wait ends a burst as for everybody else.
 
-use crate::learn::Points;
-use crate::proc::Call;
+use crate::old::learn::Points;
+use crate::old::proc::Call;
 use orbit_inspect::Maps;
 use orbit_linux::perf::{Access, Counter, Kind};
 

@@ -3,7 +3,7 @@
 //! Owns: the decision. Promises: a ring is told as soon as it stood still
 //! in two looks; a wait that nobody can end (a lost wake-up, a dead holder, a pipe with no one at the other end, a process in
 //! which every thread waits for another) after a second; a lock that is held too long after the limit. Refuses: waits with a time limit, rings through
-//! such a wait, waits at a thread's usual place (but for [`crate::standstill`], and a pipe that only its process holds), and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
+//! such a wait, waits at a thread's usual place (but for [`crate::old::standstill`], and a pipe that only its process holds), and holders that are stopped, traced, in an uninterruptible wait, short of CPU or, outside of sections, waiting for work.
 
 mod chain;
 mod family;
@@ -14,15 +14,15 @@ pub(crate) use tell::{Case, TOLD_TOGETHER};
 pub(crate) use turns::price_of;
 
 use crate::Ahd;
-use crate::at_lock::AtLock;
-use crate::common_memory::shares_memory;
-use crate::describe::{edges, words};
-use crate::proc;
-use crate::report::{Edge, Event};
-use crate::sight::{Sight, sight};
-use crate::signals::{Handlers, handlers};
-use crate::thread::Thread;
-use crate::watch::cpu_time;
+use crate::event::{Edge, Event};
+use crate::old::at_lock::AtLock;
+use crate::old::common_memory::shares_memory;
+use crate::old::describe::{edges, words};
+use crate::old::proc;
+use crate::old::sight::{Sight, sight};
+use crate::old::signals::{Handlers, handlers};
+use crate::old::thread::Thread;
+use crate::old::watch::cpu_time;
 use orbit_inspect::Sure;
 use orbit_inspect::rings::{Member, Ring, RingWatch};
 use orbit_inspect::waits::{Ends, FutexKind, FutexWait, Key, Owner, Wait, Watched, stays_lost};
@@ -389,7 +389,7 @@ fn also_waiting(others: usize) -> String {
 }
 
 /// Whether the only thread that takes the process' events waits in a call in which it was never seen before.
-fn astray(p: &crate::thread::Process, tid: i32, call: &proc::Call) -> bool {
+fn astray(p: &crate::old::thread::Process, tid: i32, call: &proc::Call) -> bool {
     let Some(t) = p.threads.get(&tid) else {
         return false;
     };
@@ -402,6 +402,6 @@ fn astray(p: &crate::thread::Process, tid: i32, call: &proc::Call) -> bool {
 }
 
 /// Whether a control group's freezer holds the thread.
-pub(crate) fn frozen(p: &crate::thread::Process, tid: i32) -> bool {
+pub(crate) fn frozen(p: &crate::old::thread::Process, tid: i32) -> bool {
     p.dir.text(format_args!("task/{tid}/wchan")).is_ok_and(|w| w.contains("freez"))
 }

@@ -5,7 +5,7 @@
 
 use super::cpu_time;
 use crate::Ahd;
-use crate::thread::Since;
+use crate::old::thread::Since;
 use std::time::Instant;
 
 impl Ahd {
