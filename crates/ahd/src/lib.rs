@@ -11,11 +11,18 @@
 
 mod config;
 mod event;
+pub mod facts;
+pub mod history;
 pub mod json;
+pub mod judge;
+mod limits;
 pub mod module;
 mod old;
+pub mod replay;
+pub mod wakers;
 
 pub use config::Config;
 pub use event::{Edge, Event, Hang, Involved, Kind, SectionUse, Unit};
+pub use limits::Limits;
 pub use old::named::Named;
 pub use old::watch::Ahd;

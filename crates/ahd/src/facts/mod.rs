@@ -1,0 +1,181 @@
+//! What is known of the watched processes at one moment: the latest of each record, nothing concluded.
+//!
+//! Owns: [`Facts`], which takes one [`Record`] after the other. Promises: pure; no I/O and no clock but the records' own. What is
+//! learnt over time is [`crate::history`]'s, which the same records feed.
+
+mod ends;
+mod record;
+
+pub use ends::{Access, Ends, Peer};
+pub use record::{Connection, Record, Sight, Unsure, WaitFacts};
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A thread of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id {
+    /// The process.
+    pub pid: i32,
+    /// The thread.
+    pub tid: i32,
+}
+
+/// A watched process.
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    /// Its parent.
+    pub parent: i32,
+    /// Signals it catches, bit n-1 for signal n.
+    pub caught: u64,
+    /// Its threads.
+    pub threads: BTreeSet<i32>,
+    /// Threads by their id in the process' own namespace, where that is another one.
+    pub inner: BTreeMap<i32, i32>,
+    /// Descriptors that have input waiting, and since when that is known, s.
+    pub ready: BTreeMap<i32, f64>,
+    /// Why it cannot be known who could end its waits.
+    pub unsure: Vec<Unsure>,
+}
+
+/// A thread.
+#[derive(Clone, Debug)]
+pub struct Thread {
+    /// Which one.
+    pub id: Id,
+    /// Its name.
+    pub comm: String,
+    /// How it was seen last.
+    pub sight: Sight,
+    /// What it waits for, if that was read since it came to rest.
+    pub wait: Option<WaitFacts>,
+    /// Since when it has not run, s.
+    pub since: f64,
+    /// The watcher stopped it since it was seen last.
+    pub stopped: bool,
+}
+
+impl Thread {
+    /// Whether it is asleep.
+    pub fn sleeps(&self) -> bool {
+        self.sight.st == 'S'
+    }
+
+    /// Whether it has been asleep in the same call for so long, and what it waits for is known.
+    pub fn idle_for(&self, now: f64, seconds: f64) -> bool {
+        self.sleeps() && self.wait.is_some() && now - self.since >= seconds
+    }
+}
+
+/// See the module's head.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The time of the last scan, s.
+    pub now: f64,
+    /// Watched processes.
+    pub processes: BTreeMap<i32, Process>,
+    /// Their threads.
+    pub threads: BTreeMap<Id, Thread>,
+    /// Who holds pipes and sockets, once that was read.
+    pub ends: Option<Ends>,
+}
+
+/// What a sight of a thread means beside what was known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// It was met for the first time.
+    New,
+    /// It runs another program: nothing that was learnt counts.
+    Exec,
+    /// It has run since it was seen last.
+    Ran,
+    /// It is in the same wait as before.
+    Same,
+}
+
+/// CPU time that a stop by the watcher may cost a thread, ns.
+const STIRS_NS: u64 = 10_000_000;
+
+impl Facts {
+    /// Takes a record. Of a sight it answers what it means, and how the thread was seen before.
+    pub fn take(&mut self, record: &Record) -> Option<(Seen, Option<Sight>)> {
+        match record {
+            Record::Process { p, pp, cgt, unsure, .. } | Record::Changed { p, pp, cgt, unsure } => {
+                let process = self.processes.entry(*p).or_default();
+                (process.parent, process.caught) = (*pp, *cgt);
+                process.unsure.clone_from(unsure);
+            }
+            Record::Thread(sight) => return Some(self.saw(sight)),
+            Record::Wait(wait) => {
+                if let Some(thread) = self.threads.get_mut(&Id { pid: wait.p, tid: wait.i }) {
+                    thread.wait = Some(wait.clone());
+                }
+            }
+            Record::Ends { .. } => self.ends = Ends::of(record),
+            Record::Ready { t, p, fds } => {
+                if let Some(process) = self.processes.get_mut(p) {
+                    let since = |fd: &i32| (*fd, process.ready.get(fd).copied().unwrap_or(*t));
+                    process.ready = fds.iter().map(since).collect();
+                }
+            }
+            Record::Gone { p, i, .. } => self.gone(Id { pid: *p, tid: *i }),
+            Record::Stopped { p, i, .. } => {
+                if let Some(thread) = self.threads.get_mut(&Id { pid: *p, tid: *i }) {
+                    thread.stopped = true;
+                }
+            }
+            Record::Tick { t, .. } => self.now = *t,
+            Record::Start { .. } | Record::Connections { .. } | Record::Mark { .. } | Record::End { .. } => {}
+        }
+        None
+    }
+
+    fn saw(&mut self, sight: &Sight) -> (Seen, Option<Sight>) {
+        let id = Id { pid: sight.p, tid: sight.i };
+        let process = self.processes.entry(id.pid).or_default();
+        process.threads.insert(id.tid);
+        if let Some(inner) = sight.ni {
+            process.inner.insert(inner, id.tid);
+        }
+        let Some(thread) = self.threads.get_mut(&id) else {
+            let comm = sight.comm.clone().unwrap_or_default();
+            let thread = Thread { id, comm, sight: sight.clone(), wait: None, since: sight.t, stopped: false };
+            self.threads.insert(id, thread);
+            return (Seen::New, None);
+        };
+        if let Some(comm) = &sight.comm {
+            thread.comm.clone_from(comm);
+        }
+        let old = std::mem::replace(&mut thread.sight, sight.clone());
+        let same_call = (old.nr, old.a0, old.pc) == (sight.nr, sight.a0, sight.pc) && old.st == 'S' && sight.st == 'S';
+        let stirred = thread.stopped && sight.run - old.run.min(sight.run) < STIRS_NS && old.sp == sight.sp;
+        if sight.exec == 0 && same_call && (old.v == sight.v || stirred) {
+            thread.stopped = false;
+            return (Seen::Same, Some(old));
+        }
+        // Between a stop and the sleep that continues it the thread is seen awake.
+        if stirred && sight.st != 'S' && sight.exec == 0 {
+            thread.sight = old.clone();
+            return (Seen::Same, Some(old));
+        }
+        (thread.wait, thread.since, thread.stopped) = (None, sight.t, false);
+        (if sight.exec != 0 { Seen::Exec } else { Seen::Ran }, Some(old))
+    }
+
+    fn gone(&mut self, id: Id) {
+        self.threads.remove(&id);
+        if let Some(process) = self.processes.get_mut(&id.pid) {
+            process.threads.remove(&id.tid);
+            process.inner.retain(|_, tid| *tid != id.tid);
+            if process.threads.is_empty() {
+                self.processes.remove(&id.pid);
+            }
+        }
+    }
+
+    /// The thread that a process means by an id in its own memory.
+    pub fn named_by(&self, pid: i32, tid: i32) -> Option<Id> {
+        let process = self.processes.get(&pid)?;
+        let tid = if process.inner.is_empty() { tid } else { *process.inner.get(&tid)? };
+        process.threads.contains(&tid).then_some(Id { pid, tid })
+    }
+}

@@ -1,0 +1,299 @@
+//! One line of a recording: something that was seen, with nothing concluded from it.
+//!
+//! Owns: [`Record`] and its JSON. Times are seconds since the start of the recording. Promises: what is written reads back equal;
+//! fields that a recording of another version lacks have a default. Refuses: any judgement.
+
+use serde::{Deserialize, Serialize};
+
+/// A line of a recording. All of one scan stand before its [`Record::Tick`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "k")]
+pub enum Record {
+    /// The first line.
+    #[serde(rename = "start")]
+    Start {
+        /// CLOCK_MONOTONIC at the start, seconds.
+        t0: f64,
+        /// First watched process.
+        root: i32,
+        /// Its command.
+        cmd: String,
+    },
+    /// A process was met.
+    #[serde(rename = "proc")]
+    Process {
+        /// When.
+        t: f64,
+        /// Process.
+        p: i32,
+        /// Its parent.
+        pp: i32,
+        /// Its executable.
+        exe: String,
+        /// Its arguments, at most 160 bytes.
+        #[serde(default)]
+        cmd: String,
+        /// Signals it catches, bit n-1 for signal n.
+        #[serde(with = "hex_number")]
+        cgt: u64,
+        /// Why waits of this process cannot be judged by who holds what.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        unsure: Vec<Unsure>,
+    },
+    /// What may have changed of a process.
+    #[serde(rename = "sig")]
+    Changed {
+        /// Process.
+        p: i32,
+        /// Signals it catches.
+        #[serde(with = "hex_number")]
+        cgt: u64,
+        /// Its parent.
+        pp: i32,
+        /// As in [`Record::Process`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        unsure: Vec<Unsure>,
+    },
+    /// A thread that ran since the last scan, or is met for the first time.
+    #[serde(rename = "s")]
+    Thread(Sight),
+    /// What a sleeping thread waits for.
+    #[serde(rename = "wait")]
+    Wait(WaitFacts),
+    /// Who holds which pipe and socket, of all processes that can be seen.
+    #[serde(rename = "fds")]
+    Ends {
+        /// When.
+        t: f64,
+        /// Process, descriptor, link such as `pipe:[17]`, access mode (0 read, 1 write, 2 both).
+        f: Vec<(i32, i32, String, u8)>,
+        /// Local and remote address as in `/proc/net/tcp`, state, inode (0 if nobody has it yet or any more).
+        tcp: Vec<(String, String, u32, u64)>,
+        /// Inodes of two connected unix sockets.
+        unix: Vec<(u64, u64)>,
+        /// Descriptors are on their way over a unix socket: whoever is about to hold them is not in the list.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        flying: bool,
+        /// Processes whose descriptors could not be read.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        hidden: Vec<i32>,
+    },
+    /// Descriptors of a process that have input waiting.
+    #[serde(rename = "ready")]
+    Ready {
+        /// When.
+        t: f64,
+        /// Process.
+        p: i32,
+        /// Descriptors.
+        fds: Vec<i32>,
+    },
+    /// TCP sockets of a process.
+    #[serde(rename = "conn")]
+    Connections {
+        /// When.
+        t: f64,
+        /// Process.
+        p: i32,
+        /// Each socket.
+        c: Vec<Connection>,
+    },
+    /// A thread has ended.
+    #[serde(rename = "gone")]
+    Gone {
+        /// When.
+        t: f64,
+        /// Process.
+        p: i32,
+        /// Thread.
+        i: i32,
+    },
+    /// The watcher itself stopped a thread to take its stack: that it runs for a moment is no progress.
+    #[serde(rename = "stop")]
+    Stopped {
+        /// When.
+        t: f64,
+        /// Process.
+        p: i32,
+        /// Thread.
+        i: i32,
+    },
+    /// The end of a scan, at which rules are applied.
+    #[serde(rename = "tick")]
+    Tick {
+        /// When.
+        t: f64,
+        /// Time the scan took, us.
+        #[serde(default)]
+        us: u64,
+    },
+    /// The moment a program says that it hangs; only in recordings made for tests.
+    #[serde(rename = "mark")]
+    Mark {
+        /// When.
+        t: f64,
+    },
+    /// The last line.
+    #[serde(rename = "end")]
+    End {
+        /// When.
+        t: f64,
+    },
+}
+
+/// A thread as one scan saw it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sight {
+    /// When.
+    pub t: f64,
+    /// Process.
+    pub p: i32,
+    /// Thread.
+    pub i: i32,
+    /// CPU time, ns.
+    pub run: u64,
+    /// Time it could have run but got no CPU, ns.
+    pub wt: u64,
+    /// Times it was put on a CPU.
+    pub sl: u64,
+    /// The scheduler's letter.
+    pub st: char,
+    /// System call it sleeps in; -1 if none.
+    pub nr: i64,
+    /// Its arguments.
+    pub a0: u64,
+    /// Second argument.
+    pub a1: u64,
+    /// Third argument.
+    pub a2: u64,
+    /// Fourth argument.
+    pub a3: u64,
+    /// Stack pointer.
+    #[serde(default)]
+    pub sp: u64,
+    /// Where the call was made from.
+    pub pc: u64,
+    /// Voluntary context switches.
+    pub v: u64,
+    /// Involuntary ones.
+    #[serde(default)]
+    pub nv: u64,
+    /// Bytes read and written by its calls.
+    pub io: (u64, u64, u64, u64),
+    /// It runs another program since the last sight.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub exec: u8,
+    /// Its name, if it is new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comm: Option<String>,
+    /// Its id in its own namespace of processes, if that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ni: Option<i32>,
+}
+
+/// What a sleeping thread waits for, as its arguments and memory have it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WaitFacts {
+    /// When.
+    pub t: f64,
+    /// Process.
+    pub p: i32,
+    /// Thread.
+    pub i: i32,
+    /// The call.
+    pub nr: i64,
+    /// Its arguments.
+    pub a: [u64; 6],
+    /// Memory from 16 bytes before a futex on, 72 bytes; empty if it would cross a page.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "hex_bytes")]
+    pub w: Option<Vec<u8>>,
+    /// Memory from the futex on, where `w` would cross a page.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "hex_bytes")]
+    pub w0: Option<Vec<u8>>,
+    /// The time limit in memory, if the call has one.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "hex_bytes")]
+    pub to: Option<Vec<u8>>,
+    /// Descriptors in an epoll set, and the events they are watched for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ep: Option<Vec<(i32, u32)>>,
+    /// The descriptors of a `poll`, as `struct pollfd`.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "hex_bytes")]
+    pub pf: Option<Vec<u8>>,
+    /// Processes that hold the lock on a file in the way of this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lk: Option<Vec<i32>>,
+    /// Whether the owner that a lock's memory names is a living thread of a process that is not watched.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alive: bool,
+}
+
+/// A TCP socket: descriptor, own port, peer's port, whether it listens, ms since data came in, ms since data went out, bytes in,
+/// bytes out that were acknowledged, bytes not read yet, state.
+pub type Connection = (i32, u16, u16, u8, u32, u32, u64, u64, i64, u8);
+
+/// Why it cannot be known who could end a wait of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unsure {
+    /// It has an `io_uring`: the kernel reads and writes for it.
+    IoUring,
+    /// Another process shares its memory.
+    SharedMemory,
+    /// It serves a file system: the kernel itself waits for it.
+    Fuse,
+}
+
+fn is_zero(n: &u8) -> bool {
+    *n == 0
+}
+
+mod hex_number {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(n: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&format!("{n:x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(from)?;
+        u64::from_str_radix(&text, 16).map_err(D::Error::custom)
+    }
+}
+
+mod hex_bytes {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &Option<Vec<u8>>, to: S) -> Result<S::Ok, S::Error> {
+        let text: String = bytes.iter().flatten().map(|b| format!("{b:02x}")).collect();
+        to.serialize_str(&text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<u8>>, D::Error> {
+        let text = String::deserialize(from)?;
+        let pair = |i| text.get(i..i + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
+        let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(pair).collect();
+        bytes.map(Some).ok_or_else(|| D::Error::custom(format!("no hexadecimal bytes: {text:.40}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let sight = Sight { t: 1.5, p: 7, i: 8, st: 'S', nr: 202, comm: Some("a\"b".into()), ..Sight::default() };
+        let wait = WaitFacts { w: Some(vec![0, 255]), w0: None, ep: Some(vec![(3, 1)]), ..WaitFacts::default() };
+        let all = [
+            Record::Thread(sight),
+            Record::Wait(wait),
+            Record::Changed { p: 7, cgt: 0x4002, pp: 1, unsure: vec![Unsure::IoUring] },
+            Record::Connections { t: 2.0, p: 7, c: vec![(4, 80, 9, 0, 1, 2, 3, 4, 5, 1)] },
+            Record::Tick { t: 2.0, us: 17 },
+        ];
+        for record in all {
+            let line = serde_json::to_string(&record).expect("JSON");
+            assert_eq!(serde_json::from_str::<Record>(&line).expect("a record"), record, "{line}");
+        }
+    }
+}

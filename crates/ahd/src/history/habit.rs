@@ -1,0 +1,167 @@
+//! What a thread does again and again: its homes, how often it is back, how long it was away.
+
+use super::home::{Home, home};
+use crate::facts::Sight;
+use crate::limits::Limits;
+use std::collections::BTreeMap;
+
+/// Homes remembered of a thread.
+const HOMES: usize = 16;
+/// Sights in a place, and their share of all, that make it a home.
+const SIGHTS: u32 = 3;
+const SHARE: f64 = 0.10;
+/// Sights of all threads at a place that make it a home of each of them.
+const SHARED_SIGHTS: u32 = 20;
+/// After so many sights old ones count half.
+const WINDOW: u32 = 256;
+
+/// A moment of a thread: the time, and how long it had waited for a CPU until then.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stamp {
+    /// Seconds.
+    pub t: f64,
+    /// Nanoseconds.
+    pub queue: u64,
+}
+
+impl Stamp {
+    fn of(sight: &Sight) -> Stamp {
+        Stamp { t: sight.t, queue: sight.wt }
+    }
+
+    /// Time since then, less that in the run queue.
+    fn until(self, now: f64, queue: u64) -> f64 {
+        now - self.t - queue.saturating_sub(self.queue) as f64 / 1e9
+    }
+}
+
+/// How often each place was met.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    met: BTreeMap<Home, u32>,
+    sights: u32,
+}
+
+impl Places {
+    fn add(&mut self, home: Home) -> u32 {
+        if !self.met.contains_key(&home)
+            && self.met.len() > HOMES
+            && let Some(least) = self.met.iter().min_by_key(|(_, n)| **n).map(|(home, _)| *home)
+        {
+            self.met.remove(&least);
+        }
+        let n = self.met.entry(home).or_default();
+        *n += 1;
+        *n
+    }
+
+    fn is_share(&self, n: u32) -> bool {
+        f64::from(n) >= SHARE * f64::from(self.sights)
+    }
+
+    fn age(&mut self) {
+        if self.sights >= WINDOW {
+            self.sights /= 2;
+            self.met.values_mut().for_each(|n| *n /= 2);
+            self.met.retain(|_, n| *n > 0);
+        }
+    }
+
+    /// One more sight of a thread of the process at a place that threads may share; whether it is a home of them all.
+    pub fn is_shared_home(&mut self, home: Home) -> bool {
+        self.sights += 1;
+        let n = self.add(home);
+        n >= SHARED_SIGHTS && self.is_share(n)
+    }
+}
+
+/// See the module's head.
+#[derive(Clone, Debug, Default)]
+pub struct Habit {
+    places: Places,
+    first: Option<f64>,
+    /// Sleeps between its returns to a home, all together.
+    pub returns: u64,
+    /// When it was last seen at a home, and its voluntary switches then.
+    pub last_home: Option<(Stamp, u64)>,
+    /// When it was last seen to have moved bytes.
+    moved: Stamp,
+    /// Longest time it was away, s.
+    pub longest: f64,
+    /// Whether its last sight was at a home.
+    pub at_home: bool,
+}
+
+impl Habit {
+    /// Takes a sight of it after it ran; `shared` are the homes of all threads of the process.
+    pub fn saw(&mut self, old: Option<&Sight>, new: &Sight, shared: &mut Places) {
+        self.at_home = false;
+        let moved_before = self.moved;
+        if old.is_some_and(|old| (old.io.0, old.io.1) != (new.io.0, new.io.1)) {
+            self.moved = Stamp::of(new);
+        }
+        if new.st != 'S' {
+            return;
+        }
+        self.places.sights += 1;
+        let Some(home) = home(new) else { return };
+        let n = self.places.add(home);
+        self.first.get_or_insert(new.t);
+        let common = home.is_shared() && shared.is_shared_home(home);
+        let before = n > SIGHTS && f64::from(n - 1) >= SHARE * f64::from(self.places.sights);
+        if common || before || n >= SIGHTS && self.places.is_share(n) {
+            if self.last_home.is_some() {
+                // Bytes moved on the way back are no progress of the absence that they end.
+                let moved = std::mem::replace(&mut self.moved, moved_before);
+                self.longest = self.longest.max(self.away(new.t, new.wt));
+                self.moved = moved;
+            }
+            if let Some((_, switches)) = self.last_home {
+                self.returns += new.v.saturating_sub(switches);
+            }
+            self.last_home = Some((Stamp::of(new), new.v));
+            self.at_home = true;
+        }
+        self.places.age();
+    }
+
+    /// Whether it was back in its loop often enough, and over a time long enough, to know how it behaves.
+    pub fn is_learnt(&self, limits: &Limits) -> bool {
+        let Some((last, _)) = self.last_home else { return false };
+        self.returns >= limits.returns && self.first.is_some_and(|first| last.t - first >= limits.learn)
+    }
+
+    /// Time since it was last in its loop or moved a byte, less what it waited for a CPU, s.
+    pub fn away(&self, now: f64, queue: u64) -> f64 {
+        let Some((last, _)) = self.last_home else { return 0.0 };
+        let away = last.until(now, queue);
+        if self.moved.t > last.t && self.moved.t < now { away.min(self.moved.until(now, queue)) } else { away }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(t: f64, v: u64, nr: i64) -> Sight {
+        Sight { t, v, nr, a0: 5, st: 'S', ..Sight::default() }
+    }
+
+    #[test]
+    fn a_loop_is_learnt_by_its_returns_and_the_queue_is_taken_off() {
+        let (mut habit, mut shared) = (Habit::default(), Places::default());
+        let limits = Limits::default();
+        let mut old = at(0.0, 0, libc::SYS_epoll_wait);
+        for i in 1..40u32 {
+            let new = at(f64::from(i) * 0.08, u64::from(i) * 3, libc::SYS_epoll_wait);
+            habit.saw(Some(&old), &new, &mut shared);
+            old = new;
+        }
+        assert!(habit.is_learnt(&limits) && habit.at_home, "{habit:?}");
+        let gone = Sight { st: 'R', nr: -1, ..at(4.0, 120, -1) };
+        habit.saw(Some(&old), &gone, &mut shared);
+        assert!(!habit.at_home);
+        assert!((habit.away(10.12, 0) - 7.0).abs() < 0.01, "{habit:?}");
+        assert!((habit.away(10.12, 2_000_000_000) - 5.0).abs() < 0.01);
+    }
+}

@@ -1,0 +1,178 @@
+//! Closed set: sleeping threads, each of which only others of them could wake. Nobody outside can end it, so it lasts for ever.
+//!
+//! Certain where all waits are for locks and the ends of threads, whose memory names the holder; a ring of these needs no time to
+//! be sure, only two scans between which nobody ran. Else likely, after [`Limits::still`] seconds: a signal's handler that the
+//! process has could still end waits for memory, children and its own events, so those count only where it catches none.
+
+use super::{Key, Verdict, Why};
+use crate::facts::{Facts, Id, Thread};
+use crate::history::History;
+use crate::limits::Limits;
+use crate::wakers::{How, Wakers, wakers};
+use orbit_inspect::Sure;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Signals that runtimes and C libraries catch for themselves: HUP, QUIT of no program's own use are not among them.
+const RUNTIME_SIGNALS: u64 = 0x7fff_ffff_0000_0000
+    | bit(libc::SIGPIPE)
+    | bit(libc::SIGCHLD)
+    | bit(libc::SIGSEGV)
+    | bit(libc::SIGBUS)
+    | bit(libc::SIGFPE)
+    | bit(libc::SIGILL)
+    | bit(libc::SIGTRAP)
+    | bit(libc::SIGINT);
+
+const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// A thread that sleeps, and who could wake it.
+struct Sleeper<'a> {
+    thread: &'a Thread,
+    threads: Vec<Id>,
+    processes: Vec<i32>,
+    how: How,
+}
+
+type Sleepers<'a> = BTreeMap<Id, Sleeper<'a>>;
+
+/// See the module's head.
+pub fn closed_set(facts: &Facts, _: &History, limits: &Limits) -> Vec<Verdict> {
+    let still = limits.still;
+    let of = |(id, thread): (&Id, _)| {
+        let thread: &Thread = thread;
+        if !thread.sleeps() || thread.wait.is_none() {
+            return None;
+        }
+        match wakers(facts, thread) {
+            Wakers::World => None,
+            Wakers::Only { threads, processes, how } => Some((*id, Sleeper { thread, threads, processes, how })),
+        }
+    };
+    let sleepers: Sleepers = facts.threads.iter().filter_map(of).collect();
+    let mut verdicts = Vec::new();
+    let mut done = BTreeSet::new();
+    let exact = |s: &Sleeper| s.how.is_exact();
+    let rested = |s: &Sleeper| s.thread.idle_for(facts.now, still);
+    let mut judge = |ids: BTreeSet<Id>, sure: Sure, at_once: bool| {
+        let closed = closure(facts, &sleepers, ids);
+        for component in components(facts, &sleepers, &closed) {
+            let is_new = component.is_disjoint(&done);
+            if !is_new || at_once && !is_ring_seen_twice(&sleepers, &component) {
+                continue;
+            }
+            verdicts.push(verdict(&sleepers, &component, sure, if at_once { 0.0 } else { still }));
+            done.extend(component);
+        }
+    };
+    judge(sleepers.iter().filter(|(_, s)| exact(s)).map(|(id, _)| *id).collect(), Sure::Certain, true);
+    judge(sleepers.iter().filter(|(_, s)| exact(s) && rested(s)).map(|(id, _)| *id).collect(), Sure::Certain, false);
+    judge(sleepers.iter().filter(|(_, s)| rested(s)).map(|(id, _)| *id).collect(), Sure::Likely, false);
+    verdicts
+}
+
+/// The largest part of `ids` in which each one's possible wakers are in it.
+fn closure(facts: &Facts, sleepers: &Sleepers, mut ids: BTreeSet<Id>) -> BTreeSet<Id> {
+    let mut in_process: BTreeMap<i32, usize> = BTreeMap::new();
+    for id in &ids {
+        *in_process.entry(id.pid).or_default() += 1;
+    }
+    loop {
+        let before = ids.len();
+        let mut out = Vec::new();
+        for id in &ids {
+            let sleeper = &sleepers[id];
+            let all_of = |pid: &i32| {
+                let others = usize::from(*pid == id.pid);
+                let count = facts.processes.get(pid).map_or(usize::MAX, |p| p.threads.len());
+                in_process.get(pid).copied().unwrap_or(0).saturating_sub(others) >= count.saturating_sub(others)
+            };
+            if !sleeper.threads.iter().all(|t| ids.contains(t)) || !sleeper.processes.iter().all(all_of) {
+                out.push(*id);
+            }
+        }
+        if out.is_empty() {
+            out = woken_by_handlers(facts, sleepers, &ids);
+        }
+        for id in &out {
+            ids.remove(id);
+            if let Some(n) = in_process.get_mut(&id.pid) {
+                *n -= 1;
+            }
+        }
+        if ids.len() == before {
+            return ids;
+        }
+    }
+}
+
+/// Threads of processes that catch signals, where all their threads in the set wait for what a handler could do.
+fn woken_by_handlers(facts: &Facts, sleepers: &Sleepers, ids: &BTreeSet<Id>) -> Vec<Id> {
+    let by_handler = |id: &Id| {
+        let s = &sleepers[id];
+        s.how.ends_by_own_handler()
+            || s.how == How::Events && s.threads.is_empty() && s.processes.iter().all(|p| *p == id.pid)
+    };
+    let pids: BTreeSet<i32> = ids.iter().map(|id| id.pid).collect();
+    let of = |pid: &i32| ids.range(Id { pid: *pid, tid: i32::MIN }..=Id { pid: *pid, tid: i32::MAX });
+    let catches = |pid: &i32| facts.processes.get(pid).is_some_and(|p| p.caught & !RUNTIME_SIGNALS != 0);
+    let woken = pids.iter().filter(|pid| catches(pid) && of(pid).all(by_handler));
+    woken.flat_map(|pid| of(pid).copied().collect::<Vec<_>>()).collect()
+}
+
+/// The parts of a closed set that have nothing to do with each other.
+fn components(facts: &Facts, sleepers: &Sleepers, closed: &BTreeSet<Id>) -> Vec<BTreeSet<Id>> {
+    let mut group: BTreeMap<Id, Id> = closed.iter().map(|id| (*id, *id)).collect();
+    fn root(group: &mut BTreeMap<Id, Id>, id: Id) -> Id {
+        let mut at = id;
+        while group[&at] != at {
+            let up = group[&group[&at]];
+            group.insert(at, up);
+            at = up;
+        }
+        at
+    }
+    for id in closed {
+        let s = &sleepers[id];
+        let whole = s.processes.iter().filter_map(|pid| facts.processes.get(pid).map(|p| (pid, p)));
+        let others = whole.flat_map(|(pid, p)| p.threads.iter().map(|tid| Id { pid: *pid, tid: *tid }));
+        for other in s.threads.iter().copied().chain(others) {
+            if group.contains_key(&other) {
+                let (a, b) = (root(&mut group, *id), root(&mut group, other));
+                group.insert(a.max(b), a.min(b));
+            }
+        }
+    }
+    let mut parts: BTreeMap<Id, BTreeSet<Id>> = BTreeMap::new();
+    for id in closed {
+        parts.entry(root(&mut group, *id)).or_default().insert(*id);
+    }
+    parts.into_values().collect()
+}
+
+/// Whether the set is held together by locks alone, and each wait was read after all of them had come to rest.
+fn is_ring_seen_twice(sleepers: &Sleepers, set: &BTreeSet<Id>) -> bool {
+    let last = set.iter().map(|id| sleepers[id].thread.since).fold(f64::MIN, f64::max);
+    set.iter().all(|id| {
+        let s = &sleepers[id];
+        let read = s.thread.wait.as_ref().map_or(f64::MIN, |wait| wait.t);
+        matches!(s.how, How::Lock { lives: true, .. }) && read > last
+    })
+}
+
+fn verdict(sleepers: &Sleepers, set: &BTreeSet<Id>, sure: Sure, allowed: f64) -> Verdict {
+    let mut threads: Vec<Id> = set.iter().copied().collect();
+    // Whoever holds a lock that others wait for comes first, one that waits for itself before all.
+    let holds = |id: &Id| {
+        let waits_for = |s: &&Sleeper| s.how.is_exact() && s.threads.contains(id);
+        let waiters = set.iter().map(|other| &sleepers[other]).filter(waits_for).count();
+        let itself = sleepers[id].threads.contains(id);
+        (!itself, std::cmp::Reverse(waiters))
+    };
+    threads.sort_by_cached_key(|id| (holds(id), *id));
+    let since = set.iter().map(|id| sleepers[id].thread.since).fold(f64::MIN, f64::max);
+    let why = Why::ClosedSet(threads.iter().map(|id| (*id, sleepers[id].how)).collect());
+    let key = set.first().copied().unwrap_or(Id { pid: 0, tid: 0 });
+    Verdict { key: Key::Closed(key), sure, threads, since, allowed, why }
+}

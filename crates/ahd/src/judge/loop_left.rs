@@ -1,0 +1,48 @@
+//! Loop left: a thread that kept coming back to a place where work comes in has not been there for longer than ever.
+//!
+//! A guess: one job may simply take longer than all before. Likely once it lasts twice as long while input waits that nobody takes.
+//! Left out: who is blocked by a lock whose holder itself waits for work, for then it is the turn of others.
+
+use super::{Key, Verdict, Why};
+use crate::facts::{Facts, Id, Thread};
+use crate::history::{History, serves};
+use crate::limits::Limits;
+use crate::wakers::chain_end;
+use orbit_inspect::Sure;
+
+/// See the module's head.
+pub fn loop_left(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdict> {
+    let of = |(id, thread): (&Id, &Thread)| {
+        let habit = history.threads.get(id)?;
+        let (last, _) = habit.last_home?;
+        // Stopped, traced or in an uninterruptible wait: not the program's doing.
+        if habit.at_home || !habit.is_learnt(limits) || matches!(thread.sight.st, 'D' | 'T' | 't' | 'Z') {
+            return None;
+        }
+        let away = habit.away(facts.now, thread.sight.wt);
+        let allowed = limits.limit.max(limits.longest_times * habit.longest);
+        if away <= allowed {
+            return None;
+        }
+        let mut threads = vec![*id];
+        if thread.idle_for(facts.now, limits.still)
+            && thread.sight.nr == libc::SYS_futex
+            && let Some(holder) = chain_end(facts, thread)
+            && holder.id != thread.id
+        {
+            if holder.sleeps() && serves(&holder.sight) {
+                return None;
+            }
+            threads.insert(0, holder.id);
+        }
+        let process = facts.processes.get(&id.pid)?;
+        let unread = |since: f64| since > last.t && facts.now - since > limits.limit - 1.0;
+        let waiting: Vec<i32> = process.ready.iter().filter(|(_, t)| unread(**t)).map(|(fd, _)| *fd).collect();
+        let lasts = away > limits.likely_times * allowed;
+        let sure = if lasts && !waiting.is_empty() { Sure::Likely } else { Sure::Guess };
+        let call = thread.sleeps().then_some(thread.sight.nr);
+        let why = Why::LoopLeft { away, longest: habit.longest, returns: habit.returns, call, waiting };
+        Some(Verdict { key: Key::Left(*id), sure, threads, since: facts.now - away, allowed, why })
+    };
+    facts.threads.iter().filter_map(of).collect()
+}

@@ -1,0 +1,116 @@
+//! The rules: pure functions of facts, history and limits.
+//!
+//! Owns: [`Verdict`] and the list of [`JUDGES`]. Promises: a rule does no I/O and keeps nothing; the same facts give the same verdicts.
+
+mod closed_set;
+mod lock_held;
+mod loop_left;
+mod unanswered;
+
+pub use closed_set::closed_set;
+pub use lock_held::lock_held;
+pub use loop_left::loop_left;
+pub use unanswered::unanswered;
+
+use crate::facts::{Facts, Id};
+use crate::history::History;
+use crate::limits::Limits;
+use crate::wakers::How;
+use orbit_inspect::Sure;
+
+/// What a rule finds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// The same for the same hang, scan after scan.
+    pub key: Key,
+    /// How sure it is.
+    pub sure: Sure,
+    /// Threads that are part of it, the one to blame first.
+    pub threads: Vec<Id>,
+    /// Since when it lasts, s.
+    pub since: f64,
+    /// What was allowed, s.
+    pub allowed: f64,
+    /// Why.
+    pub why: Why,
+}
+
+/// What a verdict is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// A closed set, by its first thread.
+    Closed(Id),
+    /// A thread that left its loop.
+    Left(Id),
+    /// A lock, by the thread that holds it, or by process and address where that is not known.
+    Held(Id),
+    /// The same without a known holder.
+    HeldAt(i32, u64),
+    /// A port of a process.
+    Unanswered(i32, u16),
+}
+
+impl Key {
+    /// The rule's name, as `.expect` files have it.
+    pub fn rule(self) -> &'static str {
+        match self {
+            Key::Closed(_) => "closed_set",
+            Key::Left(_) => "loop_left",
+            Key::Held(_) | Key::HeldAt(..) => "lock_held",
+            Key::Unanswered(..) => "unanswered",
+        }
+    }
+}
+
+/// The reason, as data; [`crate::report`] makes the sentence.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Why {
+    /// Each of these threads waits for others of them only.
+    ClosedSet(Vec<(Id, How)>),
+    /// A thread with a loop has not been back for `away` s; before at most for `longest` s.
+    LoopLeft {
+        /// Time away, s.
+        away: f64,
+        /// Longest time away before, s.
+        longest: f64,
+        /// Returns.
+        returns: u64,
+        /// System call it sleeps in; nothing if it uses the CPU.
+        call: Option<i64>,
+        /// Descriptors with input waiting since it left.
+        waiting: Vec<i32>,
+    },
+    /// A lock is held beyond the limit.
+    LockHeld {
+        /// A thread that waits for it.
+        waiter: Id,
+        /// How long, s.
+        waited: f64,
+        /// Address of the lock it waits for.
+        at: u64,
+        /// The thread at the end of the chain of holders; nothing if it is not known.
+        holder: Option<Id>,
+    },
+    /// Requests were read and not answered.
+    Unanswered {
+        /// The port.
+        port: u16,
+        /// How many.
+        requests: usize,
+        /// Age of the oldest, s.
+        oldest: f64,
+        /// Longest time an answer took before, s.
+        longest: f64,
+    },
+}
+
+/// A rule.
+pub type Judge = fn(&Facts, &History, &Limits) -> Vec<Verdict>;
+
+/// All rules, in the order in which they are applied.
+pub const JUDGES: [Judge; 4] = [closed_set, loop_left, lock_held, unanswered];
+
+/// Applies all rules.
+pub fn judge(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdict> {
+    JUDGES.iter().flat_map(|judge| judge(facts, history, limits)).collect()
+}

@@ -1,0 +1,44 @@
+//! Unanswered: a request was read from an accepted connection, and nothing went out for longer than any answer took.
+//!
+//! Finds hangs inside runtimes without knowing them: a goroutine, a Java monitor, a coroutine or a regular expression that never
+//! ends. A guess; likely where several wait and the oldest for twice as long. Counts only where the port answers at all: whoever
+//! takes in and never answers (a collector of logs) owes nothing.
+
+use super::{Key, Verdict, Why};
+use crate::facts::Facts;
+use crate::history::{History, Port};
+use crate::limits::Limits;
+use orbit_inspect::Sure;
+
+/// Exchanges after which it is known how a port answers.
+const EXCHANGES: u64 = 20;
+
+/// See the module's head.
+pub fn unanswered(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    for (&pid, learnt) in history.processes.iter().filter(|(pid, _)| facts.processes.contains_key(pid)) {
+        let knows_loop = history.returns(pid) >= limits.returns;
+        for (&number, port) in &learnt.ports.ports {
+            if port.answered == 0 || port.ended < EXCHANGES && !knows_loop {
+                continue;
+            }
+            verdicts.extend(of(pid, number, port, facts.now, learnt.queue, limits));
+        }
+    }
+    verdicts
+}
+
+fn of(pid: i32, number: u16, port: &Port, now: f64, queue: u64, limits: &Limits) -> Option<Verdict> {
+    let allowed = limits.limit.max(limits.longest_times * port.longest);
+    let age = |since: f64, before: u64| now - since - queue.saturating_sub(before) as f64 / 1e9;
+    let late: Vec<f64> =
+        port.waiting.values().map(|request| age(request.since, request.queue)).filter(|age| *age > allowed).collect();
+    let oldest = late.iter().copied().fold(f64::NAN, f64::max);
+    if late.is_empty() {
+        return None;
+    }
+    let sure = if late.len() > 1 && oldest > limits.likely_times * allowed { Sure::Likely } else { Sure::Guess };
+    let why = Why::Unanswered { port: number, requests: late.len(), oldest, longest: port.longest };
+    let key = Key::Unanswered(pid, number);
+    Some(Verdict { key, sure, threads: Vec::new(), since: now - oldest, allowed, why })
+}
