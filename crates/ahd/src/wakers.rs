@@ -268,9 +268,5 @@ fn only(threads: Vec<Id>, how: How) -> Wakers {
 /// All threads of these processes, if each is watched.
 fn whole(facts: &Facts, processes: Vec<i32>, how: How) -> Wakers {
     let is_watched = |pid: &i32| facts.processes.get(pid).is_some_and(|p| !p.threads.is_empty());
-    if processes.iter().all(is_watched) {
-        Wakers::Only { threads: Vec::new(), processes, how }
-    } else {
-        Wakers::World
-    }
+    if processes.iter().all(is_watched) { Wakers::Only { threads: Vec::new(), processes, how } } else { Wakers::World }
 }

@@ -33,9 +33,22 @@ pub struct Port {
 pub struct Ports {
     /// By number.
     pub ports: BTreeMap<u16, Port>,
-    /// Bytes that came in, went out, and were taken from each connection when it was seen last.
-    last: BTreeMap<Key, (u64, u64, u64)>,
+    last: BTreeMap<Key, Last>,
 }
+
+/// A connection when it was seen last.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    bytes_in: u64,
+    bytes_out: u64,
+    /// Bytes that the program has read.
+    taken: u64,
+    /// Times that more were read than before.
+    takes: u32,
+}
+
+/// A connection on which so much came in at different times, and nothing ever went out, goes one way.
+const ONE_WAY: u32 = 3;
 
 /// States of a TCP socket in which an answer can still be sent.
 const OPEN: [u8; 2] = [1, 8];
@@ -56,16 +69,21 @@ impl Ports {
             }
             let taken = bytes_in.saturating_sub(unread.max(0) as u64);
             let before = self.last.get(&key).copied();
-            last.insert(key, (bytes_in, bytes_out, taken));
+            // More of the request was read since: it is not complete, or it is another one.
+            let grew = before.is_some_and(|before| taken > before.taken);
+            let takes = before.map_or(0, |before| before.takes) + u32::from(grew || before.is_none() && taken > 0);
+            last.insert(key, Last { bytes_in, bytes_out, taken, takes });
+            if bytes_out == 0 && takes >= ONE_WAY {
+                port.waiting.remove(&key);
+                continue;
+            }
             let came_last = received < sent || received == sent && bytes_out == 0;
             if bytes_in > 0 && came_last {
                 let since = now - f64::from(received) / 1e3;
-                // More of the request was read since: it is not complete, or it is another one.
-                let grew = before.is_some_and(|(_, _, before)| taken > before);
                 let earlier = port.waiting.get(&key).filter(|_| !grew).copied();
                 waiting.insert(key, earlier.unwrap_or(Waiting { since, queue }));
             } else if bytes_out > 0 {
-                if before.is_none_or(|(i, o, _)| (i, o) != (bytes_in, bytes_out)) {
+                if before.is_none_or(|b| (b.bytes_in, b.bytes_out) != (bytes_in, bytes_out)) {
                     (port.ended, port.answered) = (port.ended + 1, port.answered + 1);
                 }
                 if let Some(request) = port.waiting.remove(&key) {
@@ -110,12 +128,21 @@ mod tests {
     fn a_request_that_is_still_being_read_waits_anew() {
         let mut ports = Ports::default();
         for i in 1..20u64 {
-            ports.saw(i as f64, 0, &[listener(), (4, 80, 9, 0, 10, 500, i * 1000, 0, 0, 1)]);
+            ports.saw(i as f64, 0, &[listener(), (4, 80, 9, 0, 10, 500, i * 1000, 7, 0, 1)]);
         }
         assert!(ports.ports[&80].waiting[&(80, 9)].since > 18.0, "an upload");
         for i in 20..30u64 {
-            ports.saw(i as f64, 0, &[listener(), (4, 80, 9, 0, 10, 500, i * 1000, 0, (i as i64 - 19) * 1000, 1)]);
+            ports.saw(i as f64, 0, &[listener(), (4, 80, 9, 0, 10, 500, i * 1000, 7, (i as i64 - 19) * 1000, 1)]);
         }
         assert!(ports.ports[&80].waiting[&(80, 9)].since < 20.0, "nobody reads what comes in");
+    }
+
+    #[test]
+    fn a_collector_owes_no_answer() {
+        let mut ports = Ports::default();
+        for i in 1..10u64 {
+            ports.saw(i as f64, 0, &[listener(), (4, 80, 9, 0, 10, 500, i * 1000, 0, 0, 1)]);
+        }
+        assert!(ports.ports[&80].waiting.is_empty());
     }
 }

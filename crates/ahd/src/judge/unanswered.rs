@@ -1,8 +1,8 @@
 //! Unanswered: a request was read from an accepted connection, and nothing went out for longer than any answer took.
 //!
 //! Finds hangs inside runtimes without knowing them: a goroutine, a Java monitor, a coroutine or a regular expression that never
-//! ends. A guess; likely where several wait and the oldest for twice as long. Counts only where the port answers at all: whoever
-//! takes in and never answers (a collector of logs) owes nothing.
+//! ends. A guess; likely where several wait and the oldest for twice as long, on a port that was seen to answer. Connections that
+//! only ever take in (a collector of logs) are owed nothing.
 
 use super::{Key, Verdict, Why};
 use crate::facts::Facts;
@@ -19,7 +19,7 @@ pub fn unanswered(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verd
     for (&pid, learnt) in history.processes.iter().filter(|(pid, _)| facts.processes.contains_key(pid)) {
         let knows_loop = history.returns(pid) >= limits.returns;
         for (&number, port) in &learnt.ports.ports {
-            if port.answered == 0 || port.ended < EXCHANGES && !knows_loop {
+            if port.ended < EXCHANGES && !knows_loop {
                 continue;
             }
             verdicts.extend(of(pid, number, port, facts.now, learnt.queue, limits));
@@ -37,7 +37,11 @@ fn of(pid: i32, number: u16, port: &Port, now: f64, queue: u64, limits: &Limits)
     if late.is_empty() {
         return None;
     }
-    let sure = if late.len() > 1 && oldest > limits.likely_times * allowed { Sure::Likely } else { Sure::Guess };
+    let sure = if port.answered > 0 && late.len() > 1 && oldest > limits.likely_times * allowed {
+        Sure::Likely
+    } else {
+        Sure::Guess
+    };
     let why = Why::Unanswered { port: number, requests: late.len(), oldest, longest: port.longest };
     let key = Key::Unanswered(pid, number);
     Some(Verdict { key, sure, threads: Vec::new(), since: now - oldest, allowed, why })
