@@ -19,6 +19,7 @@ mod limits;
 pub mod module;
 mod old;
 pub mod replay;
+pub mod sense;
 pub mod wakers;
 
 pub use config::Config;

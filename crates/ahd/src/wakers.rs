@@ -64,6 +64,11 @@ impl How {
         matches!(self, How::Lock { .. } | How::Join(_))
     }
 
+    /// Whether it depends on who holds pipes and sockets.
+    pub fn is_by_ends(self) -> bool {
+        matches!(self, How::Read(_) | How::Write(_) | How::Events)
+    }
+
     /// Whether a signal's handler in the same process could end it.
     pub fn ends_by_own_handler(self) -> bool {
         matches!(self, How::Word(_) | How::Child)
@@ -86,7 +91,7 @@ pub fn wakers(facts: &Facts, thread: &Thread) -> Wakers {
     let Some(wait) = &thread.wait else { return Wakers::World };
     let sight = &thread.sight;
     let fd = sight.a0 as i32;
-    let (pid, tid) = (thread.id.pid, thread.id.tid);
+    let pid = thread.id.pid;
     let unsure = facts.processes.get(&pid).map_or(&[][..], |p| &p.unsure);
     // The kernel reads and writes for a ring's owner, and whoever shares the memory could wake any wait.
     if unsure.contains(&Unsure::SharedMemory) {
@@ -118,11 +123,11 @@ pub fn wakers(facts: &Facts, thread: &Thread) -> Wakers {
                 return Wakers::World;
             }
             let list = wait.ep.iter().flatten().map(|&(fd, events)| (fd, events));
-            of_events(facts, pid, tid, list.collect())
+            of_events(facts, pid, list.collect())
         }
         libc::SYS_poll if wait.a[2] & 0xffff_ffff < FOREVER_MS => Wakers::World,
         libc::SYS_poll | libc::SYS_ppoll if wait.to.is_none() => {
-            of_events(facts, pid, tid, polled(wait.pf.as_deref().unwrap_or_default()))
+            of_events(facts, pid, polled(wait.pf.as_deref().unwrap_or_default()))
         }
         _ => Wakers::World,
     }
@@ -242,7 +247,7 @@ fn polled(bytes: &[u8]) -> Vec<(i32, u32)> {
     bytes.chunks_exact(8).map(one).filter(|(fd, _)| *fd >= 0).collect()
 }
 
-fn of_events(facts: &Facts, pid: i32, _tid: i32, list: Vec<(i32, u32)>) -> Wakers {
+fn of_events(facts: &Facts, pid: i32, list: Vec<(i32, u32)>) -> Wakers {
     let Some(ends) = facts.ends.as_ref() else { return Wakers::World };
     let (input, output) = (libc::POLLIN as u32, libc::POLLOUT as u32);
     let mut all = Vec::new();

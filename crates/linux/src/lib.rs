@@ -22,6 +22,7 @@
 //! | [`socket`], [`eventfd`], [`timerfd`], [`mod@poll`], [`epoll`] | messages, descriptors, waiting | never |
 //! | [`clock`] | time, and CPU time | never |
 //! | [`stat`], [`status`] | what `/proc` says of a process or thread | where `/proc` is not mounted |
+//! | [`thread`], [`socket_info`] | what `/proc` and the kernel say of threads and sockets | processes of other users |
 //! | [`uffd`], [`pagemap`] | which pages were written | before Linux 6.7, under Docker's seccomp profile |
 //! | [`cgroup`] | limits of a group of processes | ordinary users without delegation, most containers |
 //! | [`perf`] | counters and hardware breakpoints | counters on most virtual machines; all under Docker's profile |
@@ -43,6 +44,7 @@ pub mod epoll;
 pub mod eventfd;
 pub mod futex;
 pub mod host;
+pub mod locks;
 pub mod map;
 pub mod maps;
 pub mod memfd;
@@ -62,6 +64,8 @@ pub mod socket;
 pub mod stat;
 pub mod status;
 pub mod timerfd;
+pub mod socket_info;
+pub mod thread;
 pub mod uffd;
 pub mod uname;
 pub mod uprobes;

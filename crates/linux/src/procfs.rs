@@ -40,6 +40,34 @@ pub fn own_text(file: &str) -> io::Result<String> {
     own(file, |path| text(path))
 }
 
+/// Numbers that are names in a directory such as `/proc` or `/proc/PID/task`, sorted; none if it cannot be read.
+pub fn ids(path: impl AsRef<Path>) -> Vec<i32> {
+    let names = fs::read_dir(path).into_iter().flatten().flatten();
+    let mut ids: Vec<i32> = names.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    ids.sort_unstable();
+    ids
+}
+
+/// The descriptors of a process with what each leads to (`pipe:[17]`), sorted.
+///
+/// # Errors
+/// `EACCES` if the process may not be looked into, `ENOENT` if there is none. One that is closed meanwhile is left out.
+pub fn descriptors_of(pid: i32) -> io::Result<Vec<(i32, String)>> {
+    let one = |e: io::Result<fs::DirEntry>| {
+        let e = e.ok()?;
+        let to = fs::read_link(e.path()).ok()?;
+        Some((e.file_name().to_str()?.parse().ok()?, to.to_string_lossy().into_owned()))
+    };
+    let mut all: Vec<(i32, String)> = fs::read_dir(format!("/proc/{pid}/fd"))?.filter_map(one).collect();
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// The same; none where that fails.
+pub fn descriptors(pid: i32) -> Vec<(i32, String)> {
+    descriptors_of(pid).unwrap_or_default()
+}
+
 /// Whether the calling process is in the first pid namespace, from which all processes are seen. False also where `/proc` does not tell.
 pub fn in_first_pid_namespace() -> bool {
     own("ns/pid", |path| fs::metadata(path)).is_ok_and(|m| m.ino() == FIRST_PID_NAMESPACE)

@@ -7,7 +7,7 @@ mod ends;
 mod record;
 
 pub use ends::{Access, Ends, Peer};
-pub use record::{Connection, Record, Sight, Unsure, WaitFacts};
+pub use record::{Connection, Record, Sight, Unsure, VERSION, WaitFacts};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,6 +77,8 @@ pub struct Facts {
     pub threads: BTreeMap<Id, Thread>,
     /// Who holds pipes and sockets, once that was read.
     pub ends: Option<Ends>,
+    /// When that was read last, s; infinite in recordings that do not say.
+    pub ends_read: f64,
 }
 
 /// What a sight of a thread means beside what was known.
@@ -110,7 +112,12 @@ impl Facts {
                     thread.wait = Some(wait.clone());
                 }
             }
-            Record::Ends { .. } => self.ends = Ends::of(record),
+            Record::Ends { t, .. } => {
+                self.ends = Ends::of(record);
+                self.ends_read = self.ends_read.max(*t);
+            }
+            Record::EndsSame { t } => self.ends_read = self.ends_read.max(*t),
+            Record::Start { version, .. } if *version < VERSION => self.ends_read = f64::INFINITY,
             Record::Ready { t, p, fds } => {
                 if let Some(process) = self.processes.get_mut(p) {
                     let since = |fd: &i32| (*fd, process.ready.get(fd).copied().unwrap_or(*t));

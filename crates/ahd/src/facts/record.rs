@@ -18,6 +18,9 @@ pub enum Record {
         root: i32,
         /// Its command.
         cmd: String,
+        /// Version of the recording: 1 says nothing of when unchanged ends were read again.
+        #[serde(default = "first_version")]
+        version: u32,
     },
     /// A process was met.
     #[serde(rename = "proc")]
@@ -77,6 +80,12 @@ pub enum Record {
         /// Processes whose descriptors could not be read.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         hidden: Vec<i32>,
+    },
+    /// The same was read again: nothing has changed.
+    #[serde(rename = "fds-same")]
+    EndsSame {
+        /// When.
+        t: f64,
     },
     /// Descriptors of a process that have input waiting.
     #[serde(rename = "ready")]
@@ -241,6 +250,13 @@ pub enum Unsure {
     SharedMemory,
     /// It serves a file system: the kernel itself waits for it.
     Fuse,
+}
+
+/// The version that is written now.
+pub const VERSION: u32 = 2;
+
+fn first_version() -> u32 {
+    1
 }
 
 fn is_zero(n: &u8) -> bool {

@@ -59,7 +59,11 @@ pub fn closed_set(facts: &Facts, _: &History, limits: &Limits) -> Vec<Verdict> {
         let closed = closure(facts, &sleepers, ids);
         for component in components(facts, &sleepers, &closed) {
             let is_new = component.is_disjoint(&done);
-            if !is_new || at_once && !is_ring_seen_twice(&sleepers, &component) {
+            let by_ends = component.iter().any(|id| sleepers[id].how.is_by_ends());
+            if !is_new
+                || at_once && !is_ring_seen_twice(&sleepers, &component)
+                || by_ends && facts.ends_read < last_rest(&sleepers, &component)
+            {
                 continue;
             }
             verdicts.push(verdict(&sleepers, &component, sure, if at_once { 0.0 } else { still }));
@@ -153,12 +157,17 @@ fn components(facts: &Facts, sleepers: &Sleepers, closed: &BTreeSet<Id>) -> Vec<
 
 /// Whether the set is held together by locks alone, and each wait was read after all of them had come to rest.
 fn is_ring_seen_twice(sleepers: &Sleepers, set: &BTreeSet<Id>) -> bool {
-    let last = set.iter().map(|id| sleepers[id].thread.since).fold(f64::MIN, f64::max);
+    let last = last_rest(sleepers, set);
     set.iter().all(|id| {
         let s = &sleepers[id];
         let read = s.thread.wait.as_ref().map_or(f64::MIN, |wait| wait.t);
         matches!(s.how, How::Lock { lives: true, .. }) && read > last
     })
+}
+
+/// When the last of them came to rest.
+fn last_rest(sleepers: &Sleepers, set: &BTreeSet<Id>) -> f64 {
+    set.iter().map(|id| sleepers[id].thread.since).fold(f64::MIN, f64::max)
 }
 
 fn verdict(sleepers: &Sleepers, set: &BTreeSet<Id>, sure: Sure, allowed: f64) -> Verdict {
@@ -171,7 +180,7 @@ fn verdict(sleepers: &Sleepers, set: &BTreeSet<Id>, sure: Sure, allowed: f64) ->
         (!itself, std::cmp::Reverse(waiters))
     };
     threads.sort_by_cached_key(|id| (holds(id), *id));
-    let since = set.iter().map(|id| sleepers[id].thread.since).fold(f64::MIN, f64::max);
+    let since = last_rest(sleepers, set);
     let why = Why::ClosedSet(threads.iter().map(|id| (*id, sleepers[id].how)).collect());
     let key = set.first().copied().unwrap_or(Id { pid: 0, tid: 0 });
     Verdict { key: Key::Closed(key), sure, threads, since, allowed, why }

@@ -1,0 +1,205 @@
+//! The only I/O of the detector: what the kernel says of the watched processes, as records.
+//!
+//! Owns: [`Sensor`]. Promises: no thread is stopped and nothing is written to a process; a scan of sleeping threads reads one small
+//! file each; per scan at most [`SAMPLES`] threads are read closer, each in its turn; scans are spaced out by what they cost. Refuses:
+//! any judgement.
+
+mod ends;
+mod process;
+mod sockets;
+mod wait;
+
+use crate::facts::{Record, VERSION};
+use process::Process;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Time between two scans: 12.5 a second.
+pub const PERIOD: Duration = Duration::from_millis(80);
+/// A scan out of turn, after a thread came to rest at a lock whose holder rests too.
+const SOON: Duration = Duration::from_millis(20);
+/// Threads that ran and are read closer in one scan.
+pub const SAMPLES: usize = 32;
+/// A scan may cost this part of the time.
+const SHARE: u32 = 66;
+/// Scans are never further apart than this.
+const SLOWEST: Duration = Duration::from_secs(1);
+/// Time between two readings of sockets, s, and how often that exceeds what one costs.
+const SOCKETS_EVERY: f64 = 0.48;
+const SOCKETS_SHARE: f64 = 250.0;
+/// Time between two readings of who holds what, s, and how often that exceeds what one costs; never more than the last, s.
+const ENDS_EVERY: f64 = 0.45;
+const ENDS_SHARE: f64 = 250.0;
+const ENDS_SLOWEST: f64 = 10.0;
+/// Scans between two readings of what seldom changes of a process.
+const CHANGES_EVERY: u64 = 6;
+
+/// Reads the watched processes. Use from one thread at a time.
+#[derive(Debug)]
+pub struct Sensor {
+    began: Instant,
+    monotonic: f64,
+    started: bool,
+    processes: BTreeMap<i32, Process>,
+    scans: u64,
+    last: Option<Instant>,
+    soon: bool,
+    price: Duration,
+    sockets_from: f64,
+    ends_from: f64,
+    ends_read: f64,
+    ends: Option<Record>,
+    /// Where samples begin: with the first thread that got none in the last scan.
+    from: (i32, i32),
+}
+
+impl Default for Sensor {
+    fn default() -> Sensor {
+        let monotonic = monotonic();
+        Sensor {
+            began: Instant::now(),
+            monotonic,
+            started: false,
+            processes: BTreeMap::new(),
+            scans: 0,
+            last: None,
+            soon: false,
+            price: Duration::ZERO,
+            sockets_from: 0.2,
+            ends_from: 0.0,
+            ends_read: f64::MIN,
+            ends: None,
+            from: (0, 0),
+        }
+    }
+}
+
+/// The turns of one scan.
+#[derive(Debug)]
+struct Turns {
+    left: usize,
+    passed_over: Option<(i32, i32)>,
+}
+
+impl Sensor {
+    /// Watches exactly these processes from now on. Those that cannot be opened are left out: they have ended.
+    pub fn watch(&mut self, pids: &[i32]) {
+        self.processes.retain(|pid, _| pids.contains(pid));
+        for &pid in pids {
+            if !self.processes.contains_key(&pid)
+                && let Ok(process) = Process::open(pid)
+            {
+                self.processes.insert(pid, process);
+            }
+        }
+    }
+
+    /// Seconds since the sensor was made: the time of records.
+    pub fn now(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    /// Time to wait until the next scan; none before the first.
+    pub fn pause(&self) -> Duration {
+        let spacing = if self.soon { SOON } else { PERIOD.max((self.price * SHARE).min(SLOWEST)) };
+        self.last.map_or(Duration::ZERO, |last| spacing.saturating_sub(last.elapsed()))
+    }
+
+    /// Notes that a thread is about to be stopped, by the watcher itself.
+    pub fn stopping(&self, pid: i32, tid: i32) -> Record {
+        Record::Stopped { t: self.now(), p: pid, i: tid }
+    }
+
+    /// Reads all once and hands over what changed, a [`Record::Tick`] last. Blocks for some microseconds a thread that ran.
+    pub fn scan(&mut self, out: &mut dyn FnMut(Record)) {
+        let (began, cpu) = (Instant::now(), cpu_time());
+        let t = self.now();
+        self.last = Some(began);
+        if !self.started
+            && let Some(root) = self.processes.keys().next()
+        {
+            self.started = true;
+            out(Record::Start { t0: self.monotonic, root: *root, cmd: String::new(), version: VERSION });
+        }
+        self.scans += 1;
+        let mut turns = Turns { left: SAMPLES, passed_over: None };
+        let full = self.scans % CHANGES_EVERY == 1;
+        let pids: Vec<i32> = self.processes.keys().copied().collect();
+        let from = pids.partition_point(|pid| *pid < self.from.0);
+        let mut ended = Vec::new();
+        for pid in pids[from..].iter().chain(&pids[..from]) {
+            let Some(process) = self.processes.get_mut(pid) else { continue };
+            if full {
+                let others: Vec<i32> = pids.iter().copied().filter(|p| p != pid).collect();
+                process.changes(t, &others, out);
+            }
+            if !process.scan(t, self.from, &mut turns, out) {
+                ended.push(*pid);
+            }
+        }
+        self.from = turns.passed_over.unwrap_or((0, 0));
+        for pid in ended {
+            self.processes.remove(&pid);
+        }
+        if t >= self.sockets_from {
+            let cost = timed(|| {
+                for process in self.processes.values_mut() {
+                    sockets::read(process, t, out);
+                }
+            });
+            self.sockets_from = t + SOCKETS_EVERY.max(cost * SOCKETS_SHARE).min(ENDS_SLOWEST);
+        }
+        if t >= self.ends_from && self.processes.values().any(|p| p.asks_for_ends(t, self.ends_read)) {
+            let mut record = None;
+            let cost = timed(|| record = Some(ends::read(&self.processes, t)));
+            self.ends_from = t + ENDS_EVERY.max(cost * ENDS_SHARE).min(ENDS_SLOWEST);
+            self.ends_read = t;
+            if let Some(record) = record {
+                self.hand_over_ends(record, t, out);
+            }
+        }
+        self.soon = !self.soon && self.is_ring_possible(t);
+        let spent = cpu_time().saturating_sub(cpu);
+        self.price = (self.price * 7 + spent) / 8;
+        out(Record::Tick { t, us: began.elapsed().as_micros() as u64 });
+    }
+
+    fn hand_over_ends(&mut self, record: Record, t: f64, out: &mut dyn FnMut(Record)) {
+        let same = self.ends.as_ref().is_some_and(|old| ends::same(old, &record));
+        if same {
+            out(Record::EndsSame { t });
+        } else {
+            out(record.clone());
+            self.ends = Some(record);
+        }
+    }
+
+    /// Whether a thread came to rest in this scan at a lock whose owner rests at one too.
+    fn is_ring_possible(&self, t: f64) -> bool {
+        self.processes.values().any(|p| p.is_ring_possible(t))
+    }
+}
+
+/// Runs it and says how long it took, s.
+fn timed(work: impl FnOnce()) -> f64 {
+    let began = Instant::now();
+    work();
+    began.elapsed().as_secs_f64()
+}
+
+fn monotonic() -> f64 {
+    clock(libc::CLOCK_MONOTONIC).as_secs_f64()
+}
+
+/// CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn clock(which: libc::clockid_t) -> Duration {
+    // SAFETY: all-zero bytes are a valid timespec.
+    let mut t: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: `t` is a valid place for the answer.
+    unsafe { libc::clock_gettime(which, &raw mut t) };
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}

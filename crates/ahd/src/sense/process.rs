@@ -1,0 +1,326 @@
+//! One watched process: its threads' counters, read through descriptors that are kept open.
+
+use super::{Turns, wait};
+use crate::facts::{Record, Sight, Unsure, WaitFacts};
+use crate::history::waits_for_lock;
+use orbit_linux::process::same_memory;
+use orbit_linux::thread::{self, Call, Sched};
+use orbit_linux::{pidfd, procfs};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Scans between two listings of threads, where their number has not changed.
+const LIST_EVERY: u32 = 8;
+/// A thread that has slept for so long is asked what it waits for, s; again after the second, s.
+const ASK_AFTER: f64 = 0.15;
+const ASK_EVERY: f64 = 1.0;
+/// Readings of the same wait that are handed over although nothing changed.
+const REPEATS: u32 = 3;
+/// Who holds what is read once all threads of a process have slept for so long, s.
+const ALL_SLEEP: f64 = 0.5;
+/// Descriptors kept open for counters, of all processes together.
+const KEPT: usize = 4096;
+static ALL_KEPT: AtomicUsize = AtomicUsize::new(0);
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) pid: i32,
+    /// For copies of its descriptors; nothing where that may not be had.
+    pub(super) handle: Option<OwnedFd>,
+    threads: BTreeMap<i32, Thread>,
+    count: u64,
+    unlisted: u32,
+    met: bool,
+    told: Option<(i32, u64, Vec<Unsure>)>,
+    /// Descriptors that had input at the last reading.
+    pub(super) ready: Option<Vec<i32>>,
+    /// What its descriptors say.
+    pub(super) unsure: Vec<Unsure>,
+    start_of_code: u64,
+}
+
+#[derive(Debug)]
+struct Thread {
+    schedstat: Kept,
+    sched: Sched,
+    sight: Sight,
+    call: Option<Call>,
+    /// It ran and was not read closer yet.
+    pending: bool,
+    since: f64,
+    asked: f64,
+    asks: u32,
+    wait: Option<WaitFacts>,
+}
+
+/// A counter's file: kept open while there is room.
+#[derive(Debug, Default)]
+struct Kept(Option<File>);
+
+impl Kept {
+    fn sched(&mut self, pid: i32, tid: i32) -> io::Result<Sched> {
+        let mut buf = [0u8; 96];
+        let n = match &self.0 {
+            Some(file) => file.read_at(&mut buf, 0)?,
+            None => {
+                let file = File::open(format!("/proc/{pid}/task/{tid}/schedstat"))?;
+                let n = file.read_at(&mut buf, 0)?;
+                if ALL_KEPT.fetch_add(1, Ordering::Relaxed) < KEPT {
+                    self.0 = Some(file);
+                } else {
+                    ALL_KEPT.fetch_sub(1, Ordering::Relaxed);
+                }
+                n
+            }
+        };
+        thread::sched(&buf[..n]).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            ALL_KEPT.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Process {
+    pub(super) fn open(pid: i32) -> io::Result<Process> {
+        std::fs::metadata(format!("/proc/{pid}/task"))?;
+        Ok(Process {
+            pid,
+            handle: pidfd::open(pid).ok(),
+            threads: BTreeMap::new(),
+            count: 0,
+            unlisted: 0,
+            met: false,
+            told: None,
+            ready: None,
+            unsure: Vec::new(),
+            start_of_code: 0,
+        })
+    }
+
+    /// Hands over what seldom changes, if it has.
+    pub(super) fn changes(&mut self, t: f64, others: &[i32], out: &mut dyn FnMut(Record)) {
+        let pid = self.pid;
+        let text = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
+        let Some(status) = thread::status(&text) else { return };
+        let mut unsure = self.unsure.clone();
+        // A process that shares memory is a child or a sibling: others are no kin, or are asked in their turn.
+        let shares = |other: &i32| same_memory(pid, *other).unwrap_or(false);
+        if others.iter().any(shares) {
+            unsure.push(Unsure::SharedMemory);
+        }
+        let now = (status.parent, status.caught, unsure);
+        if self.told.as_ref() == Some(&now) {
+            return;
+        }
+        let (pp, cgt, unsure) = now.clone();
+        if self.met {
+            out(Record::Changed { p: pid, cgt, pp, unsure });
+        } else {
+            let link = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            let exe = link.to_string_lossy().into_owned();
+            let mut cmd = procfs::text(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
+            cmd.truncate(cmd.char_indices().map(|(i, _)| i).take_while(|i| *i <= 160).last().unwrap_or(0));
+            out(Record::Process { t, p: pid, pp, exe, cmd, cgt, unsure });
+            self.met = true;
+        }
+        self.told = Some(now);
+    }
+
+    /// Reads its threads; `false` once it has ended.
+    pub(super) fn scan(&mut self, t: f64, from: (i32, i32), turns: &mut Turns, out: &mut dyn FnMut(Record)) -> bool {
+        if !self.met {
+            self.changes(t, &[], out);
+        }
+        if !self.list(t, out) {
+            return false;
+        }
+        let (pid, mut gone) = (self.pid, Vec::new());
+        let first = if from.0 == pid { from.1 } else { i32::MIN };
+        let tids: Vec<i32> = self.threads.range(first..).chain(self.threads.range(..first)).map(|(t, _)| *t).collect();
+        for tid in tids {
+            let Some(thread) = self.threads.get_mut(&tid) else { continue };
+            let Ok(sched) = thread.schedstat.sched(pid, tid) else {
+                gone.push(tid);
+                continue;
+            };
+            let ran = sched.run != thread.sched.run || sched.slices != thread.sched.slices;
+            let was_awake = thread.sight.st != 'S';
+            thread.sched = sched;
+            if ran || was_awake || thread.pending {
+                if turns.left == 0 {
+                    turns.passed_over.get_or_insert((pid, tid));
+                    if !thread.pending {
+                        thread.pending = true;
+                        out(Record::Thread(thread.unread(t)));
+                    }
+                    continue;
+                }
+                turns.left -= 1;
+                let is_first = tid == pid;
+                thread.read(pid, tid, t, is_first.then_some(&mut self.start_of_code), out);
+            }
+            thread.ask(pid, tid, t, out);
+        }
+        for tid in gone {
+            self.threads.remove(&tid);
+            out(Record::Gone { t, p: pid, i: tid });
+        }
+        true
+    }
+
+    /// Lists the threads where their number changed.
+    fn list(&mut self, t: f64, out: &mut dyn FnMut(Record)) -> bool {
+        let pid = self.pid;
+        let path = format!("/proc/{pid}/task");
+        let count = std::fs::metadata(&path).map_or(0, |m| m.nlink());
+        self.unlisted += 1;
+        if count != 0 && count == self.count && self.unlisted < LIST_EVERY {
+            return true;
+        }
+        (self.count, self.unlisted) = (count, 0);
+        let names = std::fs::read_dir(&path).into_iter().flatten().flatten();
+        let tids: Vec<i32> = names.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+        let gone: Vec<i32> = self.threads.keys().copied().filter(|tid| !tids.contains(tid)).collect();
+        for tid in gone {
+            self.threads.remove(&tid);
+            out(Record::Gone { t, p: pid, i: tid });
+        }
+        for &tid in &tids {
+            self.threads.entry(tid).or_insert_with(|| Thread {
+                schedstat: Kept::default(),
+                sched: Sched::default(),
+                sight: Sight { p: pid, i: tid, st: '?', nr: -1, ..Sight::default() },
+                call: None,
+                pending: false,
+                since: t,
+                asked: f64::MIN,
+                asks: 0,
+                wait: None,
+            });
+        }
+        !tids.is_empty()
+    }
+
+    /// Whether all its threads sleep, one of them for what others hold, and that was not read since the last of them came to rest.
+    pub(super) fn asks_for_ends(&self, t: f64, read: f64) -> bool {
+        let all = self.threads.values();
+        let mut last = f64::MIN;
+        let mut by_ends = false;
+        for thread in all {
+            if thread.sight.st != 'S' || t - thread.since < ALL_SLEEP {
+                return false;
+            }
+            last = last.max(thread.since);
+            by_ends |= thread.call.is_some_and(|call| wait::depends_on_ends(call.nr));
+        }
+        by_ends && read < last + ALL_SLEEP
+    }
+
+    /// Whether a thread came to rest in this scan at a lock whose owner rests too.
+    pub(super) fn is_ring_possible(&self, t: f64) -> bool {
+        let waits = |thread: &&Thread| thread.sight.st == 'S' && waits_for_lock(&thread.sight);
+        self.threads.values().filter(|thread| thread.since == t).filter(waits).any(|thread| {
+            let owner = thread.wait.as_ref().and_then(wait::owner);
+            owner.and_then(|owner| self.threads.get(&owner)).is_some_and(|thread| waits(&thread))
+        })
+    }
+}
+
+impl Thread {
+    /// That it ran, with nothing more known of it.
+    fn unread(&mut self, t: f64) -> Sight {
+        self.sight = Sight {
+            t,
+            st: '?',
+            nr: -1,
+            run: self.sched.run,
+            wt: self.sched.wait,
+            sl: self.sched.slices,
+            comm: None,
+            exec: 0,
+            ..self.sight.clone()
+        };
+        (self.since, self.call, self.wait, self.asks) = (t, None, None, 0);
+        self.sight.clone()
+    }
+
+    /// Reads it closer and hands that over.
+    fn read(&mut self, pid: i32, tid: i32, t: f64, start_of_code: Option<&mut u64>, out: &mut dyn FnMut(Record)) {
+        let text = |file: &str| procfs::text(format!("/proc/{pid}/task/{tid}/{file}"));
+        let Some(status) = text("status").ok().and_then(|s| thread::status(&s)) else { return };
+        let call = text("syscall").ok().and_then(|line| thread::call(&line));
+        let io = text("io").ok().and_then(|text| thread::io(&text)).unwrap_or(self.sight.io);
+        let mut exec = 0;
+        if let Some(known) = start_of_code {
+            let now = text("stat").map_or(0, |stat| thread::start_of_code(&stat));
+            exec = u8::from(*known != 0 && now != 0 && now != *known);
+            *known = now;
+        }
+        // Its name is handed over when it is new, or changed.
+        let is_new = self.sight.sl == 0 && self.sight.comm.is_none();
+        let comm = (is_new || exec != 0 || self.sight.comm.as_deref() != Some(&status.name)).then_some(status.name);
+        let c = call.unwrap_or(Call { nr: -1, ..Call::default() });
+        let sight = Sight {
+            t,
+            p: pid,
+            i: tid,
+            run: self.sched.run,
+            wt: self.sched.wait,
+            sl: self.sched.slices,
+            // One that is asleep with no call in sight was on its way out of it.
+            st: status.state,
+            nr: c.nr,
+            a0: c.args[0],
+            a1: c.args[1],
+            a2: c.args[2],
+            a3: c.args[3],
+            sp: c.sp,
+            pc: c.pc,
+            v: status.voluntary,
+            nv: status.involuntary,
+            io,
+            exec,
+            comm: comm.clone(),
+            ni: (status.inner != tid && status.inner != 0).then_some(status.inner),
+        };
+        let known = self.sight.comm.take();
+        let same = (self.sight.nr, self.sight.a0, self.sight.pc, self.sight.v) == (c.nr, c.args[0], c.pc, sight.v);
+        if !same || self.sight.st != 'S' || sight.st != 'S' {
+            (self.since, self.wait, self.asks, self.asked) = (t, None, 0, f64::MIN);
+        }
+        (self.pending, self.call) = (false, call);
+        out(Record::Thread(sight.clone()));
+        self.sight = sight;
+        self.sight.comm = comm.or(known);
+    }
+
+    /// Asks what it waits for, if it is time to, and hands that over if it is news.
+    fn ask(&mut self, pid: i32, tid: i32, t: f64, out: &mut dyn FnMut(Record)) {
+        let Some(call) = self.call.filter(|_| self.sight.st == 'S' && !self.pending) else { return };
+        let at_lock = waits_for_lock(&self.sight);
+        let due = if at_lock && self.asks < REPEATS { 0.0 } else { ASK_AFTER };
+        let again = if at_lock && self.asks < REPEATS { 0.0 } else { ASK_EVERY };
+        if t - self.since < due || t - self.asked < again {
+            return;
+        }
+        let facts = wait::read(pid, tid, t, &call);
+        self.asked = t;
+        self.asks = self.asks.saturating_add(1);
+        let same = |old: &WaitFacts| WaitFacts { t, ..old.clone() } == facts;
+        if self.asks > REPEATS && self.wait.as_ref().is_some_and(same) {
+            return;
+        }
+        self.wait = Some(facts.clone());
+        out(Record::Wait(facts));
+    }
+}

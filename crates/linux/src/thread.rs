@@ -1,0 +1,158 @@
+//! What the kernel says of a thread in `/proc`: counters, state, the call it sleeps in. Parsers of text only.
+//!
+//! Each answers nothing for text that is not what the kernel writes, and never fails on any bytes. Blocks never.
+
+/// What the scheduler counted for a thread: `schedstat`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sched {
+    /// CPU time, ns.
+    pub run: u64,
+    /// Time it could have run but got no CPU, ns.
+    pub wait: u64,
+    /// Times it was put on a CPU.
+    pub slices: u64,
+}
+
+/// Parses `schedstat`.
+pub fn sched(bytes: &[u8]) -> Option<Sched> {
+    let mut f = bytes.split(|b| b.is_ascii_whitespace()).map(number);
+    Some(Sched { run: f.next()??, wait: f.next()??, slices: f.next()?? })
+}
+
+/// Parts of `status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The thread's name, escaped as the kernel does.
+    pub name: String,
+    /// The scheduler's letter.
+    pub state: char,
+    /// Parent process.
+    pub parent: i32,
+    /// The thread that traces it, 0 if none.
+    pub tracer: i32,
+    /// Its id in its own namespace of processes.
+    pub inner: i32,
+    /// Signals it catches, bit n-1 for signal n.
+    pub caught: u64,
+    /// Times it gave its CPU up of itself.
+    pub voluntary: u64,
+    /// Times it was taken off its CPU.
+    pub involuntary: u64,
+}
+
+/// Parses `status`.
+pub fn status(text: &str) -> Option<Status> {
+    let mut s = Status::default();
+    let mut any = false;
+    for line in text.lines() {
+        let Some((name, value)) = line.split_once(':') else { continue };
+        let value = value.trim();
+        match name {
+            "Name" => s.name = value.to_owned(),
+            "State" => (s.state, any) = (value.chars().next()?, true),
+            "PPid" => s.parent = value.parse().ok()?,
+            "TracerPid" => s.tracer = value.parse().ok()?,
+            "NSpid" => s.inner = value.split_whitespace().last()?.parse().ok()?,
+            "SigCgt" => s.caught = u64::from_str_radix(value, 16).ok()?,
+            "voluntary_ctxt_switches" => s.voluntary = value.parse().ok()?,
+            "nonvoluntary_ctxt_switches" => s.involuntary = value.parse().ok()?,
+            _ => {}
+        }
+    }
+    any.then_some(s)
+}
+
+/// A system call that a thread sleeps in: `syscall`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    /// Its number.
+    pub nr: i64,
+    /// Its arguments; what stands behind the last one is of no meaning.
+    pub args: [u64; 6],
+    /// Stack pointer.
+    pub sp: u64,
+    /// Where the program continues.
+    pub pc: u64,
+}
+
+/// Parses `syscall`; nothing if the thread runs, or sleeps outside of a call.
+pub fn call(line: &str) -> Option<Call> {
+    let mut f = line.split_whitespace();
+    let nr: i64 = f.next()?.parse().ok().filter(|&n| n >= 0)?;
+    let mut hex = || u64::from_str_radix(f.next()?.strip_prefix("0x")?, 16).ok();
+    let mut args = [0; 6];
+    for a in &mut args {
+        *a = hex()?;
+    }
+    Some(Call { nr, args, sp: hex()?, pc: hex()? })
+}
+
+/// Bytes and calls of `io`: read, written, reads, writes.
+pub fn io(text: &str) -> Option<(u64, u64, u64, u64)> {
+    let mut f = text.lines().filter_map(|l| l.split_once(": ")?.1.trim().parse().ok());
+    Some((f.next()?, f.next()?, f.next()?, f.next()?))
+}
+
+/// Where the code of a process begins (field 26 of `stat`): exec puts it elsewhere. 0 if it may not be seen.
+pub fn start_of_code(stat: &str) -> u64 {
+    let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    rest.split(' ').nth(23).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// The descriptors that an epoll set watches, from its `fdinfo`, with the events each is watched for.
+pub fn epoll_set(fdinfo: &str) -> Vec<(i32, u32)> {
+    let one = |line: &str| {
+        let mut f = line.strip_prefix("tfd:")?.split_whitespace();
+        let fd = f.next()?.parse().ok()?;
+        let events = f.nth(1)?;
+        Some((fd, u32::from_str_radix(events, 16).ok()?))
+    };
+    fdinfo.lines().filter_map(one).collect()
+}
+
+/// The access mode of a descriptor from its `fdinfo`: 0 read, 1 write, 2 both.
+pub fn access(fdinfo: &str) -> u8 {
+    let flags = fdinfo.lines().find_map(|l| l.strip_prefix("flags:"));
+    flags.and_then(|f| u32::from_str_radix(f.trim(), 8).ok()).map_or(0, |f| (f & 3) as u8)
+}
+
+/// Descriptors that are on their way over a unix socket, from its `fdinfo`.
+pub fn descriptors_on_their_way(fdinfo: &str) -> u32 {
+    fdinfo.lines().find_map(|l| l.strip_prefix("scm_fds:")?.trim().parse().ok()).unwrap_or(0)
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_lines_and_rubbish() {
+        assert_eq!(sched(b"12 3 4\n"), Some(Sched { run: 12, wait: 3, slices: 4 }));
+        assert_eq!((sched(b""), sched(b"1 2"), sched(b"a b c")), (None, None, None));
+        assert_eq!((call("running\n"), call("-1 0x7ffd 0x7f00\n")), (None, None));
+        let c = call("232 0x3 0x10 0x20 0xffffffffffffffff 0x0 0x8 0x7ffd 0x7f00\n").expect("a call");
+        assert_eq!((c.nr, c.args[0], c.sp, c.pc), (232, 3, 0x7ffd, 0x7f00));
+        let text = "Name:\tx\nState:\tS (sleeping)\nPPid:\t3\nTracerPid:\t7\nNSpid:\t99\t4\nSigCgt:\t0000000000000002\n\
+                    voluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
+        let s = status(text).expect("a status");
+        assert_eq!((s.state, s.parent, s.tracer, s.inner), ('S', 3, 7, 4));
+        assert_eq!((s.caught, s.voluntary, s.involuntary), (2, 12, 3));
+        assert_eq!((status(""), status("State:\n")), (None, None));
+        assert_eq!(io("rchar: 5\nwchar: 6\nsyscr: 7\nsyscw: 8\n"), Some((5, 6, 7, 8)));
+        assert_eq!(epoll_set("pos:\t0\ntfd:        7 events:       19 data: 7\ntfd: x\n"), [(7, 0x19)]);
+        assert_eq!((access("pos:\t0\nflags:\t0100001\n"), access("rubbish")), (1, 0));
+        assert_eq!(descriptors_on_their_way("flags:\t02\nscm_fds: 3\n"), 3);
+    }
+
+    #[test]
+    fn own_files_parse() {
+        let text = |file: &str| crate::procfs::text(format!("/proc/thread-self/{file}")).expect("a file");
+        assert!(sched(text("schedstat").as_bytes()).is_some_and(|s| s.slices > 0));
+        assert_eq!(status(&text("status")).map(|s| s.state), Some('R'));
+        assert!(start_of_code(&text("stat")) > 0);
+    }
+}
