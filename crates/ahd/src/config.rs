@@ -1,7 +1,18 @@
 //! What a watcher may be told.
 
 use crate::Named;
+use std::path::PathBuf;
 use std::time::Duration;
+
+/// How hangs are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// Suspects are examined: stopped, followed, looked into.
+    #[default]
+    Examine,
+    /// Facts read from outside are judged by rules; no thread is stopped to decide.
+    Judge,
+}
 
 /// Settings of a watcher. [`Config::default`] is right for servers and interactive programs.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +42,10 @@ pub struct Config {
     pub sections: Vec<Named>,
     /// What probes of all of them together may cost a process, in percent of the CPU time it uses; 0: no bound.
     pub section_cost: f64,
+    /// How hangs outside of sections are found.
+    pub method: Method,
+    /// With [`Method::Judge`]: a file that all facts are written to, to be judged again by [`crate::replay`].
+    pub record: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -48,6 +63,8 @@ impl Default for Config {
             blocked: true,
             sections: Vec::new(),
             section_cost: 2.0,
+            method: Method::default(),
+            record: None,
         }
     }
 }

@@ -11,19 +11,25 @@
 
 mod config;
 mod event;
+mod explain;
 pub mod facts;
 pub mod history;
 pub mod json;
 pub mod judge;
+mod judged;
 mod limits;
 pub mod module;
 mod old;
 pub mod replay;
+pub mod report;
 pub mod sense;
 pub mod wakers;
+mod watcher;
 
-pub use config::Config;
+pub use config::{Config, Method};
 pub use event::{Edge, Event, Hang, Involved, Kind, SectionUse, Unit};
 pub use limits::Limits;
 pub use old::named::Named;
 pub use old::watch::Ahd;
+pub use orbit_inspect::Sure;
+pub use watcher::Watcher;

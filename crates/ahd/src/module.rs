@@ -5,9 +5,10 @@
 //! guarded has left, and is not looked at any more, and with the last one what they made; a report has at most `MOST` bytes. Knows nothing after it was loaded again: threads'
 //! habits are learnt anew, and a hang that goes on is told again.
 
+use crate::config::Method;
 use crate::event::{Event, Hang};
 use crate::old::proc::gone;
-use crate::{Ahd, Config, Named, json};
+use crate::{Ahd, Config, Named, Watcher, json};
 use orbit_rmk::{Context, Filter, Module, ModuleOptions};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -25,7 +26,7 @@ const SETTLE: Duration = Duration::from_millis(10);
 /// The module. Its settings are made by [`options`].
 pub struct Detector {
     config: Result<Config, String>,
-    ahd: Ahd,
+    ahd: Watcher,
     guarded: Vec<i32>,
     /// Those that have left, while probes are taken away from them; and that this is so.
     leaving: Vec<Event>,
@@ -51,7 +52,7 @@ impl Module for Detector {
 
     fn create(settings: &[u8]) -> Detector {
         let config = read(settings);
-        let ahd = Ahd::new(config.clone().unwrap_or_default());
+        let ahd = Watcher::new(config.clone().unwrap_or_default());
         Detector { config, ahd, guarded: Vec::new(), leaving: Vec::new(), waits: false, looked: 0 }
     }
 
@@ -74,7 +75,7 @@ impl Module for Detector {
             self.tell_leaving(context);
         }
         // Periods that passed during a long look, or while looks are spaced out, ask for none.
-        if event.time < self.looked || self.ahd.pause() > self.ahd.config.period / 2 {
+        if event.time < self.looked || self.ahd.pause() > self.ahd.period() / 2 {
             return;
         }
         self.look(context);
@@ -112,7 +113,7 @@ impl Module for Detector {
             }
         }
         self.guarded = now;
-        for event in std::mem::take(&mut self.ahd.events) {
+        for event in self.ahd.take_events() {
             context.report(line(event));
         }
         // Once all have left the guard may end this process.
@@ -192,12 +193,14 @@ fn written(config: &Config) -> Value {
         blocked,
         sections,
         section_cost,
+        method,
+        record,
     } = config;
     json!({
         "period": ns(*period), "floor": ns(*floor), "pool_floor": ns(*pool_floor), "factor": factor, "window": window,
         "limit": ns(*limit), "children": children, "busy": busy, "busy_limit": busy_limit.map(ns), "blocked": blocked,
         "sections": sections.iter().map(|s| json!([s.name, s.function.to_string()])).collect::<Vec<_>>(),
-        "section_cost": section_cost,
+        "section_cost": section_cost, "judge": *method == Method::Judge, "record": record,
     })
 }
 
@@ -226,6 +229,8 @@ fn read(settings: &[u8]) -> Result<Config, String> {
             .and_then(|all| all.iter().map(named).collect())
             .ok_or_else(|| wrong("sections"))?,
         section_cost: value["section_cost"].as_f64().ok_or_else(|| wrong("section_cost"))?,
+        method: if flag("judge")? { Method::Judge } else { Method::Examine },
+        record: value["record"].as_str().map(Into::into),
     })
 }
 
@@ -248,6 +253,8 @@ mod tests {
             factor: 2.5,
             children: false,
             busy_limit: Some(Duration::from_secs(9)),
+            method: Method::Judge,
+            record: Some("/tmp/x".into()),
             sections: vec![Named { name: "a b".into(), function: "libx.so:ns::g".parse().expect("a function") }],
             ..Config::default()
         };

@@ -5,7 +5,7 @@
 //! from a process that is not its parent, the detection runs in the guard, and [`Detector::new`] says so.
 
 use orbit_ahd::module::{self, Detector as AhdModule};
-use orbit_ahd::{Ahd, Config, Event, json};
+use orbit_ahd::{Config, Event, Watcher, json};
 use orbit_linux::host;
 use orbit_linux::procfs;
 use orbit_modules::hosted::{self, Hosted};
@@ -43,7 +43,7 @@ pub enum Detector {
 
 /// In the guard itself.
 pub struct Here {
-    ahd: Ahd,
+    ahd: Watcher,
     config: Config,
     news: Vec<News>,
 }
@@ -75,7 +75,7 @@ impl Detector {
         let here = |why: String| {
             let about = About { module: AhdModule::NAME.into(), state: "in-process", text: why, pid: 0 };
             let news = vec![News::Module(about)];
-            Detector::Here(Box::new(Here { ahd: Ahd::new(config.clone()), config: config.clone(), news }))
+            Detector::Here(Box::new(Here { ahd: Watcher::new(config.clone()), config: config.clone(), news }))
         };
         if in_process {
             return here("as asked".to_owned());
@@ -122,7 +122,7 @@ impl Detector {
     /// Watches nothing any more, and forgets what it knew.
     pub fn forget(&mut self) {
         match self {
-            Detector::Here(here) => here.ahd = Ahd::new(here.config.clone()),
+            Detector::Here(here) => here.ahd = Watcher::new(here.config.clone()),
             Detector::Module(apart) => {
                 for pid in std::mem::take(&mut apart.watched) {
                     apart.hosted.core().unguard(pid as u32);

@@ -10,6 +10,7 @@ mod arguments;
 mod detector;
 pub mod family;
 mod program;
+mod replay;
 mod restart;
 mod settings;
 mod show;
@@ -21,7 +22,7 @@ pub use show::Harmless;
 
 use action::{Commands, OnHang};
 use detector::{Detector, News};
-use orbit_ahd::{Ahd, Event, Hang};
+use orbit_ahd::{Config, Event, Hang, Method, Sure, Watcher};
 use orbit_console::events::Events;
 use orbit_console::out::{self, Done, Failure};
 use program::Signals;
@@ -30,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
 use teller::Teller;
@@ -96,12 +97,32 @@ pub struct Args {
     /// virtual machine more than its host ever leaves a CPU waiting, at least 2000 with crash or reboot.
     #[arg(long, value_name = "MS", requires = "system", conflicts_with_all = ["pid", "program"], value_parser = clap::value_parser!(u64).range(60..=3_600_000))]
     check_least: Option<u64>,
+    /// How hangs are found: old examines suspects, new judges facts read from outside and stops no thread to decide.
+    #[arg(long, value_name = "old|new", default_value = "old")]
+    detector: How,
+    /// With --detector new: how long a thread may be away from its loop, a request wait for its answer, a lock be waited for (5s if not
+    /// given). Shorter ones report more healthy programs as guesses: crates/ahd/README.md has the rates.
+    #[arg(long, value_name = "SECONDS", value_parser = replay::limit)]
+    limit: Option<f64>,
+    /// With --detector new: writes all facts to FILE, so that a false alarm can be judged again.
+    #[arg(long, value_name = "FILE", conflicts_with = "replay")]
+    record: Option<PathBuf>,
+    /// Judges a recording, and watches nothing. Prints one verdict a line.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "program", "system", "on_hang", "config", "section"])]
+    replay: Option<PathBuf>,
     /// Runs the detection in the guard itself: one process less, but a detector that fails takes the guard with it.
     #[arg(long)]
     in_process: bool,
     /// The program and its arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+/// A detector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum How {
+    Old,
+    New,
 }
 
 /// The guard could not begin, or its arguments make no sense.
@@ -116,6 +137,7 @@ const WAVE: Duration = Duration::from_secs(5);
 /// Runs the command until the program exits, or until it is asked to leave.
 pub fn run(args: &Args) -> Done {
     let done = match args.system {
+        None if args.replay.is_some() => replay::run(args.replay.as_deref().unwrap_or(Path::new("")), args.limit),
         Some(action) => system::run(action, system::options(args.check_least), args.events.as_deref(), args.in_process),
         None => begin(args).and_then(|mut guard| {
             let code = guard.watch()?;
@@ -136,6 +158,7 @@ pub fn run(args: &Args) -> Done {
 
 struct Guard {
     detector: Detector,
+    method: Method,
     on_hang: OnHang,
     /// Whether orphans of the program become the guard's children.
     adopts: bool,
@@ -176,6 +199,13 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         None => Settings::default(),
     };
     settings.config.sections.extend(args.section.iter().cloned());
+    if args.detector == How::New {
+        settings.config.method = Method::Judge;
+    } else if args.record.is_some() || args.limit.is_some() {
+        return Err(Failure::text("--record and --limit need --detector new"));
+    }
+    settings.config.limit = args.limit.map_or(settings.config.limit, Duration::from_secs_f64);
+    settings.config.record = args.record.as_ref().map(std::path::absolute).transpose()?;
     let on_hang = args.on_hang.clone().or_else(|| settings.on_hang.clone()).unwrap_or_default();
     if args.pid.is_some() && on_hang == OnHang::Restart {
         return Err(Failure::text("--on-hang restart needs a program that the guard started, not --pid"));
@@ -239,7 +269,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         ));
     }
     if child.is_none()
-        && let Err(e) = Ahd::new(settings.config.clone()).add(pid)
+        && let Err(e) = Watcher::new(Config { record: None, ..settings.config.clone() }).add(pid)
     {
         return Err(cannot(&format!("cannot look into process {pid} (the same user, or CAP_SYS_PTRACE)"), e));
     }
@@ -249,6 +279,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     let teller = teller.map_err(|e| cannot("cannot make a thread", e))?;
     Ok(Guard {
         detector,
+        method: settings.config.method,
         on_hang,
         adopts,
         others,
@@ -310,7 +341,9 @@ impl Guard {
                     Event::Hang(hang) => self.act(hang).map(|did| (did, hang.pid)),
                     _ => None,
                 };
-                if let (Event::Hang(hang), OnHang::Restart) = (&event, &self.on_hang) {
+                if let (Event::Hang(hang), OnHang::Restart) = (&event, &self.on_hang)
+                    && !self.spares(hang)
+                {
                     restart = restart.or(Some(hang.pid));
                 }
                 self.tell(event);
@@ -370,8 +403,17 @@ impl Guard {
         }
     }
 
+    /// Whether a hang is not sure enough to end a program for it: a guess of the rules.
+    fn spares(&self, hang: &Hang) -> bool {
+        self.method == Method::Judge && hang.sure == Sure::Guess
+    }
+
     /// Does what was asked for, but for a restart, or has it done; answers what was done.
     fn act(&mut self, hang: &Hang) -> Option<String> {
+        let is_deed = !matches!(self.on_hang, OnHang::Exec(_));
+        if is_deed && self.spares(hang) {
+            return None;
+        }
         let signal = match &self.on_hang {
             OnHang::Report | OnHang::Restart => return None,
             OnHang::Signal(s) => *s,

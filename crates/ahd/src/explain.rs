@@ -1,0 +1,211 @@
+//! A verdict in words and with stacks. Only here threads are stopped, tens of microseconds each.
+//!
+//! Owns: the sentence of a report, and [`Explainer`], which takes the stacks. Refuses: to change a verdict.
+
+use crate::event::{Edge, Event, Hang, Involved, Kind, Unit};
+use crate::facts::{Facts, Id, Thread};
+use crate::history::{History, serves};
+use crate::judge::{Verdict, Why};
+use crate::old::describe::{Stacks, place, words};
+use crate::wakers::{How, Wakers, wakers};
+use orbit_inspect::Sure;
+use orbit_inspect::waits::{Watched, call_name};
+use std::time::Duration;
+
+/// Threads of a hang whose stacks are taken.
+const STACKS: usize = 32;
+/// Threads of a process without answers whose stacks are taken.
+const SUSPECTS: usize = 8;
+
+/// Takes stacks; files once parsed are kept for each process.
+#[derive(Debug, Default)]
+pub(crate) struct Explainer {
+    stacks: Stacks,
+}
+
+impl Explainer {
+    /// Forgets what it knows of a process' files.
+    pub(crate) fn forget(&mut self, pid: i32) {
+        self.stacks.forget(pid);
+    }
+
+    /// The verdict as an event. Stops its threads for their stacks; `stopping` hears of each before.
+    pub(crate) fn explain(
+        &mut self,
+        verdict: &Verdict,
+        before: Option<(Sure, f64)>,
+        (facts, history): (&Facts, &History),
+        stopping: &mut dyn FnMut(Id),
+    ) -> Event {
+        let threads = involved(verdict, facts, history);
+        let first = threads.first().copied();
+        let (pid, tid) = first.map_or((0, 0), |id| (id.pid, id.tid));
+        let list = threads.iter().take(STACKS).map(|id| {
+            stopping(*id);
+            let does = Watched::of_few(id.pid).map_or_else(|e| e.to_string(), |mut w| words(&w.wait_of(id.tid)));
+            (id.pid, id.tid, does)
+        });
+        let list: Vec<_> = list.collect();
+        let taken = self.stacks.involve(list, false);
+        let mut why = sentence(verdict, facts, taken.first());
+        if let Some((sure, ago)) = before {
+            why += &format!(" (reported as a {sure} {ago:.1} s ago)").replace("a likely", "likely");
+        }
+        let more = threads.len().saturating_sub(STACKS);
+        if more > 0 {
+            why += &format!("; {more} more threads are part of it");
+        }
+        let since = seconds(facts.now - verdict.since);
+        let allowed = seconds(verdict.allowed);
+        Event::Hang(Box::new(Hang {
+            kind: kind(verdict),
+            pid,
+            tid,
+            comm: first.and_then(|id| facts.threads.get(&id)).map_or_else(String::new, |t| t.comm.clone()),
+            section: None,
+            progress: since.as_nanos() as u64,
+            usual: usual(verdict).map(|s| seconds(s).as_nanos() as u64),
+            check_value: allowed.as_nanos() as u64,
+            unit: Unit::WaitNs,
+            since,
+            latency: since.saturating_sub(allowed),
+            why,
+            sure: verdict.sure,
+            threads: taken,
+            cycle: cycle(verdict, facts),
+        }))
+    }
+}
+
+/// Busy or blocked.
+pub(crate) fn kind(verdict: &Verdict) -> Kind {
+    if matches!(verdict.why, Why::LoopLeft { call: None, .. }) { Kind::Busy } else { Kind::Blocked }
+}
+
+fn seconds(s: f64) -> Duration {
+    Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::ZERO)
+}
+
+fn usual(verdict: &Verdict) -> Option<f64> {
+    match &verdict.why {
+        Why::LoopLeft { longest, .. } | Why::Unanswered { longest, .. } => Some(*longest),
+        _ => None,
+    }
+}
+
+/// The threads of a verdict, the one to blame first. Of a port without answers: threads of its process that are not where they
+/// wait for work, else its first one.
+pub(crate) fn involved(verdict: &Verdict, facts: &Facts, history: &History) -> Vec<Id> {
+    if !verdict.threads.is_empty() {
+        return verdict.threads.clone();
+    }
+    let crate::judge::Key::Unanswered(pid, _) = verdict.key else { return Vec::new() };
+    let of = facts.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
+    let at_work = |(id, thread): &(&Id, &Thread)| {
+        let at_home = history.threads.get(*id).is_some_and(|h| h.at_home);
+        !at_home && !(thread.sleeps() && serves(&thread.sight))
+    };
+    let mut all: Vec<&Thread> = of.filter(at_work).map(|(_, t)| t).collect();
+    // One that runs first, then whoever sleeps longest.
+    all.sort_by(|a, b| a.sleeps().cmp(&b.sleeps()).then(a.since.total_cmp(&b.since)));
+    let mut ids: Vec<Id> = all.into_iter().map(|t| t.id).take(SUSPECTS).collect();
+    if ids.is_empty() {
+        ids.push(Id { pid, tid: pid });
+    }
+    ids
+}
+
+/// Why, in one sentence.
+fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> String {
+    let name = |id: &Id| {
+        let comm = facts.threads.get(id).map_or("?", |t| &t.comm);
+        format!("thread {} ({comm})", id.tid)
+    };
+    let at = first.map(|t| place(&t.stack)).unwrap_or_default();
+    match &verdict.why {
+        Why::ClosedSet(members) => closed(members, &name),
+        Why::LoopLeft { away, longest, returns, call, waiting } => {
+            let who = verdict.threads.last().map(&name).unwrap_or_default();
+            let does = match call {
+                None => format!("uses the CPU in {at}"),
+                Some(nr) => format!("is asleep in {} in {at}", call_name(*nr).unwrap_or("a system call")),
+            };
+            let input = match &waiting[..] {
+                [] => String::new(),
+                fds => format!("; input waits at {} of its process' descriptors", fds.len()),
+            };
+            format!(
+                "{who} has not been back in its loop for {away:.1} s (longest before {longest:.1} s, {returns} returns): it \
+                 {does}{input}"
+            )
+        }
+        Why::LockHeld { waiter, waited, at: lock, holder } => {
+            let waits = format!("{} has been blocked on lock {lock:#x} for {waited:.1} s", name(waiter));
+            match holder {
+                Some(holder) => format!("{waits}, held by {} which is in {at}", name(holder)),
+                None => format!("{waits}; its holder is not known"),
+            }
+        }
+        Why::Unanswered { port, requests, oldest, longest } => format!(
+            "{requests} {} read at port {port} and not answered, the oldest for {oldest:.1} s (longest before {longest:.1} s)",
+            if *requests == 1 { "request was" } else { "requests were" }
+        ),
+    }
+}
+
+fn closed(members: &[(Id, How)], name: &dyn Fn(&Id) -> String) -> String {
+    let waits = |(id, how): &(Id, How)| {
+        let what = match how {
+            How::Lock { at, owner, lives: true } if *owner == id.tid => {
+                format!("lock {at:#x}, which it holds itself")
+            }
+            How::Lock { at, owner, lives: true } => format!("lock {at:#x} held by thread {owner}"),
+            How::Lock { at, owner, lives: false } => format!("lock {at:#x} held by thread {owner}, which has ended"),
+            How::ForkedLock { at, owner } => {
+                format!("lock {at:#x}, which thread {owner} held when the process was forked from its own")
+            }
+            How::Join(tid) => format!("the end of thread {tid}"),
+            How::Word(at) => format!("a wake-up at {at:#x}"),
+            How::Read(fd) => format!("input at descriptor {fd}"),
+            How::Write(fd) => format!("room at descriptor {fd}"),
+            How::FileLock(fd) => format!("a lock on the file of descriptor {fd}"),
+            How::Child => "a child to exit".into(),
+            How::Events => "events".into(),
+        };
+        format!("{} of process {} waits for {what}", name(id), id.pid)
+    };
+    const SHOWN: usize = 4;
+    let shown: Vec<String> = members.iter().take(SHOWN).map(waits).collect();
+    let more = members.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    let nobody = if members.len() == 1 { "nobody else can end that" } else { "only these could wake each other" };
+    format!("{}{more}: {nobody}", shown.join("; "))
+}
+
+/// Who waits for whom, where locks name their holders.
+fn cycle(verdict: &Verdict, facts: &Facts) -> Vec<Edge> {
+    let Why::ClosedSet(members) = &verdict.why else { return Vec::new() };
+    let edge = |id: &Id| {
+        let Wakers::Only { threads, how, .. } = wakers(facts, facts.threads.get(id)?) else { return None };
+        let waits_for = match how {
+            How::Lock { at, .. } => format!("mutex {at:#x}"),
+            How::Join(tid) => format!("end of thread {tid}"),
+            _ => return None,
+        };
+        let next = *threads.first()?;
+        Some((next, Edge { pid: id.pid, tid: id.tid, waits_for, held_by: next.tid, sure: verdict.sure }))
+    };
+    // From each member on until it comes back to one that was passed.
+    for (start, _) in members {
+        let (mut passed, mut edges, mut at) = (Vec::new(), Vec::new(), *start);
+        while let Some((next, e)) = edge(&at) {
+            if let Some(from) = passed.iter().position(|id| *id == at) {
+                return edges.split_off(from);
+            }
+            passed.push(at);
+            edges.push(e);
+            at = next;
+        }
+    }
+    Vec::new()
+}

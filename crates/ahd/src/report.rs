@@ -1,0 +1,148 @@
+//! One hang is one report: verdicts that belong together, what is news of them, and when they are over.
+//!
+//! Owns: [`Reports`]. Verdicts belong together that have a key or a thread in common, or are of one process within a second; a
+//! port without answers belongs to whatever hangs in its process. News is a new hang, one that became surer, one that is over.
+//! Promises: pure; a hang is reported at most once for each degree of sureness.
+
+use crate::facts::{Facts, Id};
+use crate::judge::{Key, Verdict};
+use orbit_inspect::Sure;
+use std::collections::BTreeSet;
+
+/// Verdicts of one process within this time are one hang, s.
+const TOGETHER: f64 = 1.0;
+/// A hang that no rule has found for so long is over, s.
+const OVER: f64 = 3.0;
+/// Hangs that are remembered: of more the oldest are forgotten.
+const MOST: usize = 256;
+
+/// What is new.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// A hang, or one that became surer.
+    Hang {
+        /// The surest verdict on it.
+        verdict: Verdict,
+        /// What it was reported as before, and how long ago, s.
+        before: Option<(Sure, f64)>,
+    },
+    /// A hang is over.
+    Over {
+        /// The verdict it was reported with.
+        verdict: Verdict,
+        /// For how long it was reported, s.
+        after: f64,
+    },
+}
+
+#[derive(Debug)]
+struct Hang {
+    keys: BTreeSet<Key>,
+    threads: BTreeSet<Id>,
+    pids: BTreeSet<i32>,
+    verdict: Verdict,
+    reported: f64,
+    seen: f64,
+}
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub struct Reports(Vec<Hang>);
+
+impl Reports {
+    /// Takes the verdicts of a scan and answers what is new.
+    pub fn take(&mut self, mut verdicts: Vec<Verdict>, facts: &Facts) -> Vec<News> {
+        let now = facts.now;
+        let mut news = Vec::new();
+        verdicts.sort_by_key(|v| std::cmp::Reverse(v.sure));
+        for verdict in verdicts {
+            let pids = processes(&verdict);
+            let Some(hang) = self.0.iter_mut().find(|hang| hang.includes(&verdict, &pids, now)) else {
+                news.push(News::Hang { verdict: verdict.clone(), before: None });
+                if self.0.len() >= MOST {
+                    self.0.remove(0);
+                }
+                self.0.push(Hang {
+                    keys: BTreeSet::from([verdict.key]),
+                    threads: verdict.threads.iter().copied().collect(),
+                    pids,
+                    verdict,
+                    reported: now,
+                    seen: now,
+                });
+                continue;
+            };
+            hang.seen = now;
+            hang.keys.insert(verdict.key);
+            hang.threads.extend(&verdict.threads);
+            hang.pids.extend(pids);
+            if verdict.sure > hang.verdict.sure {
+                let before = Some((hang.verdict.sure, now - hang.reported));
+                news.push(News::Hang { verdict: verdict.clone(), before });
+                (hang.verdict, hang.reported) = (verdict, now);
+            }
+        }
+        self.0.retain(|hang| {
+            let lives = hang.pids.iter().any(|pid| facts.processes.contains_key(pid));
+            let over = now - hang.seen > OVER;
+            if lives && over {
+                news.push(News::Over { verdict: hang.verdict.clone(), after: now - hang.reported });
+            }
+            lives && !over
+        });
+        news
+    }
+}
+
+impl Hang {
+    fn includes(&self, verdict: &Verdict, pids: &BTreeSet<i32>, now: f64) -> bool {
+        let of_port = verdict.threads.is_empty() || self.threads.is_empty();
+        let near = of_port || now - self.reported <= TOGETHER;
+        self.keys.contains(&verdict.key)
+            || verdict.threads.iter().any(|thread| self.threads.contains(thread))
+            || near && !self.pids.is_disjoint(pids)
+    }
+}
+
+/// Processes that a verdict is about.
+fn processes(verdict: &Verdict) -> BTreeSet<i32> {
+    let of_key = match verdict.key {
+        Key::Closed(id) | Key::Left(id) | Key::Held(id) => id.pid,
+        Key::HeldAt(pid, _) | Key::Unanswered(pid, _) => pid,
+    };
+    verdict.threads.iter().map(|id| id.pid).chain([of_key]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Process;
+    use crate::judge::Why;
+
+    fn verdict(key: Key, sure: Sure, threads: &[i32]) -> Verdict {
+        let threads = threads.iter().map(|tid| Id { pid: 1, tid: *tid }).collect();
+        Verdict { key, sure, threads, since: 0.0, allowed: 1.0, why: Why::ClosedSet(Vec::new()) }
+    }
+
+    fn at(now: f64) -> Facts {
+        Facts { now, processes: [(1, Process::default())].into(), ..Facts::default() }
+    }
+
+    #[test]
+    fn a_hang_is_reported_once_again_when_surer_and_when_over() {
+        let id = |tid| Id { pid: 1, tid };
+        let mut reports = Reports::default();
+        let mut count = |verdicts: Vec<Verdict>, now| reports.take(verdicts, &at(now)).len();
+        let left = || verdict(Key::Left(id(7)), Sure::Guess, &[7]);
+        assert_eq!(count(vec![left(), verdict(Key::Left(id(8)), Sure::Guess, &[8])], 5.0), 1, "of one moment");
+        assert_eq!(
+            count(vec![left(), verdict(Key::Unanswered(1, 80), Sure::Guess, &[])], 7.5),
+            0,
+            "a port without answers"
+        );
+        assert_eq!(count(vec![left(), verdict(Key::Held(id(9)), Sure::Likely, &[9, 8])], 8.0), 1, "surer");
+        assert_eq!(count(vec![verdict(Key::Left(id(20)), Sure::Guess, &[20])], 10.0), 1, "another thread, later");
+        assert_eq!(count(vec![verdict(Key::Left(id(20)), Sure::Guess, &[20])], 12.0), 1, "the first is over");
+        assert_eq!(count(vec![], 20.0), 1, "and the second");
+    }
+}
