@@ -103,7 +103,7 @@ pub(crate) fn involved(verdict: &Verdict, facts: &Facts, history: &History) -> V
     let of = facts.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
     let at_work = |(id, thread): &(&Id, &Thread)| {
         let at_home = history.threads.get(*id).is_some_and(|h| h.at_home);
-        !at_home && !(thread.sleeps() && serves(&thread.sight))
+        !(at_home || thread.sleeps() && serves(&thread.sight))
     };
     let mut all: Vec<&Thread> = of.filter(at_work).map(|(_, t)| t).collect();
     // One that runs first, then whoever sleeps longest.
