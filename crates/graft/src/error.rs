@@ -87,6 +87,13 @@ pub enum Error {
         /// The kernel's error.
         source: io::Error,
     },
+    /// A program could not be started.
+    Start {
+        /// The program.
+        program: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
     /// Any other failure of a system call.
     Io {
         /// The process or thread.
@@ -116,7 +123,9 @@ impl Error {
             Error::NotStopped { .. } | Error::NotReturned { .. } => libc::ETIMEDOUT,
             Error::Call { errno, .. } => *errno,
             Error::Occupied { .. } => libc::EEXIST,
-            Error::Memory { source, .. } | Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Error::Memory { source, .. } | Error::Start { source, .. } | Error::Io { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
         }
     }
 }
@@ -150,6 +159,7 @@ impl std::fmt::Display for Error {
             Error::Memory { what, address, len, source } => {
                 write!(f, "{what} {len} bytes at {address:#x} of the program: {source}")
             }
+            Error::Start { program, source } => write!(f, "starting {program}: {source}"),
             Error::Io { id, what, source } => write!(f, "{what} {id}: {source}"),
         }
     }
@@ -158,7 +168,7 @@ impl std::fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Memory { source, .. } | Error::Io { source, .. } => Some(source),
+            Error::Memory { source, .. } | Error::Start { source, .. } | Error::Io { source, .. } => Some(source),
             _ => None,
         }
     }

@@ -32,6 +32,8 @@ mod call;
 mod denial;
 mod descriptor;
 mod error;
+mod launch;
+mod limits;
 mod process;
 mod region;
 mod restart;
@@ -42,6 +44,7 @@ mod thread;
 
 pub use denial::Denial;
 pub use error::Error;
+pub use launch::launch;
 pub use orbit_linux::maps::Entry;
 pub use process::Process;
 pub use region::{Protection, Region, Source, free_address};

@@ -1,18 +1,23 @@
 //! A process that was found: what can be read and written without stopping it, and the way to stop it.
 
 use crate::denial::{explain, field};
+use crate::limits::Wait;
 use crate::{Error, Stopped, seize};
 use orbit_linux::maps::{self, Entry};
 use orbit_linux::{pidfd, procfs, remote};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A process that may be entered. It stays named even if its number is given to another; dropping it changes nothing.
 #[derive(Debug)]
 pub struct Process {
     pid: i32,
     handle: OwnedFd,
+    /// Threads that were found in calls whose time limits begin anew.
+    waits: Mutex<HashMap<i32, Wait>>,
 }
 
 impl Process {
@@ -38,7 +43,7 @@ impl Process {
             return unsuitable("it is a 32-bit program: only 64-bit programs can be entered".into());
         }
         let handle = pidfd::open(pid).map_err(|e| Error::of(pid, "opening", e))?;
-        Ok(Process { pid, handle })
+        Ok(Process { pid, handle, waits: Mutex::default() })
     }
 
     /// The process id.
@@ -61,8 +66,9 @@ impl Process {
     /// `work` runs in a new thread, for the kernel ties a tracer to a thread: when that ends, even a thread that could not be stopped
     /// in time is released. Blocks until then. A panic of `work` is passed on after the program was released.
     ///
-    /// While it is stopped, signals to the program wait; a debugger cannot attach. Calls in progress continue afterwards; the
-    /// time limit of `epoll_wait`, `rt_sigtimedwait`, `semtimedop`, `io_getevents` and of sockets (`SO_RCVTIMEO`) begins anew.
+    /// While it is stopped, signals to the program wait; a debugger cannot attach. Calls in progress continue afterwards. The
+    /// time limit of `epoll_wait`, `rt_sigtimedwait`, `semtimedop` and `io_getevents` begins anew once: later stops by this `Process` do not
+    /// prolong it. That of a socket (`SO_RCVTIMEO`, `SO_SNDTIMEO`) and of `io_uring_enter` begins anew each time.
     ///
     /// # Errors
     /// Those of `work`. [`Error::Traced`], [`Error::NotPermitted`], [`Error::NotStopped`], [`Error::Gone`], before `work` runs;
@@ -97,6 +103,10 @@ impl Process {
             return Err(Error::Gone { id: self.pid });
         }
         Ok(maps)
+    }
+
+    pub(crate) fn waits(&self) -> MutexGuard<'_, HashMap<i32, Wait>> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A thread through which `/proc` shows memory: not a leader that has ended before the others.

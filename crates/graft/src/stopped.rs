@@ -1,14 +1,14 @@
 //! A program whose threads are all stopped, and how it is released as it was.
 
-use crate::Error;
 use crate::denial::explain;
 use crate::process::Process;
 use crate::stub::{self, Makes, Room, Undo};
 use crate::thread::{Held, Thread};
+use crate::{Error, limits};
 use orbit_linux::maps::Entry;
 use orbit_linux::ptrace::{self, state};
 use orbit_linux::remote;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ pub(crate) struct Away {
 
 impl<'p> Stopped<'p> {
     pub(crate) fn new(process: &'p Process, threads: BTreeMap<i32, Held>) -> Stopped<'p> {
-        Stopped {
+        let mut stopped = Stopped {
             process,
             pid: process.pid(),
             threads,
@@ -56,7 +56,25 @@ impl<'p> Stopped<'p> {
             since: Instant::now(),
             released: false,
             this_thread: PhantomData,
+        };
+        stopped.end_waits();
+        stopped
+    }
+
+    /// Calls that the stop has cut short and whose time limit is over return as they do then.
+    fn end_waits(&mut self) {
+        let before = std::mem::take(&mut *self.process.waits());
+        let mut now = HashMap::new();
+        for (tid, held) in self.threads.iter_mut().filter(|(_, held)| held.cut_short) {
+            let Some((limit, result)) = limits::limit(self.process, &held.registers) else { continue };
+            let wait = limits::waits(before.get(tid), &held.registers, limits::runs(self.pid, *tid));
+            if wait.is_over(limit) {
+                (held.registers.rax, held.changed) = (result as u64, true);
+            } else {
+                now.insert(*tid, wait);
+            }
         }
+        *self.process.waits() = now;
     }
 
     /// The process.
@@ -137,7 +155,7 @@ impl<'p> Stopped<'p> {
     }
 
     /// Undoes what was not left and lets all threads continue. Tries everything; returns the first error.
-    pub(crate) fn release(mut self) -> Result<(), Error> {
+    pub(crate) fn release(&mut self) -> Result<(), Error> {
         self.give_back()
     }
 
@@ -155,6 +173,8 @@ impl<'p> Stopped<'p> {
         if let Some(room) = self.room.take() {
             result = result.and(self.write(room.address, &vec![0; room.len]));
         }
+        // Asked before it is let go: afterwards it may exit of itself.
+        let killed = self.process.has_exited();
         for (tid, held) in std::mem::take(&mut self.threads) {
             if held.changed {
                 // Fails only for a thread that was killed.
@@ -164,10 +184,13 @@ impl<'p> Stopped<'p> {
                 // SAFETY: three integers; the thread is stopped, so its id is its own.
                 unsafe { libc::syscall(libc::SYS_tgkill, self.pid, tid, signal) };
             }
+            if let Some(wait) = self.process.waits().get_mut(&tid) {
+                wait.released(self.pid, tid);
+            }
             // As above: a thread that was killed needs no release.
             let _ = ptrace::detach(tid, 0);
         }
-        match self.process.has_exited() {
+        match killed {
             true => Err(Error::Gone { id: self.pid }),
             false => result,
         }

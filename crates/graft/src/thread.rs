@@ -16,6 +16,8 @@ pub(crate) struct Held {
     /// The registers to continue with; true: they differ from those that the thread has.
     pub(crate) registers: user_regs_struct,
     pub(crate) changed: bool,
+    /// The stop has ended its call early.
+    pub(crate) cut_short: bool,
     /// Signals that came while it was away and could not be kept blocked.
     pub(crate) owed: Vec<i32>,
 }
@@ -161,10 +163,11 @@ impl Held {
     pub(crate) fn read(pid: i32, tid: i32) -> Result<Held, Error> {
         let failed = |e| explain(pid, tid, "reading registers of", e);
         let mut registers = ptrace::registers(tid).map_err(failed)?;
-        if ptrace::have_begin_again(&mut registers) {
+        let cut_short = ptrace::have_begin_again(&mut registers);
+        if cut_short {
             // At once: until then the call would fail with EINTR, should this process be killed.
             ptrace::set_registers(tid, &registers).map_err(failed)?;
         }
-        Ok(Held { registers, changed: false, owed: Vec::new() })
+        Ok(Held { registers, changed: false, cut_short, owed: Vec::new() })
     }
 }

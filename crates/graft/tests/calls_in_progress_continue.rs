@@ -87,3 +87,26 @@ fn those_of_a_static_program() {
         continues(&program, mode, result, None);
     }
 }
+
+#[test]
+fn a_time_limit_ends_though_it_is_stopped_all_the_time() {
+    if !may_trace() {
+        return;
+    }
+    let dir = Dir::new("limits");
+    let program = dir.build("cc", "subject.c", &[]);
+    for mode in ["epoll_second", "sigtimedwait_second"] {
+        let subject = Subject::program(&program, &[mode]);
+        subject.is_in_its_call();
+        until("the limit is over", || {
+            let entered = subject.process.while_stopped(|stopped| stopped.call(libc::SYS_getpid, [0; 6]));
+            entered.expect("a call");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            subject.state().done
+        });
+        let state = subject.state();
+        assert_eq!((state.result, state.handled), (0, 0), "{mode}: {state:?}");
+        assert!(state.milliseconds >= 1000, "{mode}: {state:?}");
+        subject.is_unharmed();
+    }
+}

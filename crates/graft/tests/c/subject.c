@@ -102,6 +102,13 @@ static long block(void)
 		return recv(sockets[0], &byte, 1, 0);
 	}
 	if (!strcmp(mode, "epoll_wait")) return epoll_wait(e, &event, 1, -1);
+	if (!strcmp(mode, "epoll_second")) return epoll_wait(e, &event, 1, 1000);
+	if (!strcmp(mode, "sigtimedwait_second")) {
+		sigset_t set;
+		sigemptyset(&set);
+		sigaddset(&set, SIGUSR2);
+		return sigtimedwait(&set, 0, &second) == -1 && errno == EAGAIN ? 0 : -1;
+	}
 	if (!strcmp(mode, "epoll_timed")) {
 		long found;
 		while ((found = epoll_wait(e, &event, 1, 60000)) < 0 && errno == EINTR) state.handled++;
