@@ -211,6 +211,8 @@ fn one_that_is_traced_names_the_tracer() {
             assert!(matches!(error, Error::Traced { by, .. } if by == std::process::id() as i32), "{error}");
         });
     });
+    // The kernel frees it when the thread is gone, which may be after it was joined.
+    until("nobody traces it", || field(&subject.status(), "TracerPid") == "0");
     works(&subject);
 }
 
