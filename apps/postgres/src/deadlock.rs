@@ -10,6 +10,8 @@ pub fn prepare(cluster: &Cluster) {
 /// A ring of sessions, deadlocked once it is closed.
 pub struct Ring {
     sessions: Vec<Session>,
+    /// Answers that are there already, in order.
+    early: Vec<Option<Reply>>,
     /// The row of the first; the others' follow.
     first: usize,
 }
@@ -23,7 +25,8 @@ impl Ring {
             let locked = session.run(&format!("UPDATE ring SET v = v + 1 WHERE id = {}", first + nth));
             assert_eq!(locked.error(), None, "{locked:?}");
         }
-        Ring { sessions, first }
+        let early = vec![None; size];
+        Ring { sessions, early, first }
     }
 
     /// Has each session, in order, wait for the row of the next; with the last the ring is closed.
@@ -44,22 +47,36 @@ impl Ring {
         self.sessions.iter().map(Session::pid).collect()
     }
 
+    /// Waits until one has failed; the others wait on, or have their row.
+    pub fn wait_for_victim(&mut self) {
+        let until = std::time::Instant::now() + crate::PATIENCE;
+        let mut nth = 0;
+        while self.early.iter().flatten().all(|reply| reply.error().is_none()) {
+            assert!(std::time::Instant::now() < until, "no session of the ring failed");
+            nth = (nth + 1) % self.sessions.len();
+            if self.early[nth].is_none() {
+                self.early[nth] = self.sessions[nth].reply_within(std::time::Duration::from_micros(200));
+            }
+        }
+    }
+
     /// Waits until each has an answer to its wait, and commits those that got their row. Returns the answers, in order.
     pub fn finish(mut self) -> Vec<Reply> {
-        let mut replies: Vec<Option<Reply>> = vec![None; self.sessions.len()];
+        let mut ended = vec![false; self.sessions.len()];
         wait_until("every session of the ring has its answer", || {
-            for (session, reply) in self.sessions.iter_mut().zip(&mut replies) {
+            for ((session, reply), ended) in self.sessions.iter_mut().zip(&mut self.early).zip(&mut ended) {
                 if reply.is_none() {
                     *reply = session.reply_within(std::time::Duration::from_millis(10));
-                    if let Some(reply) = reply {
-                        let end = if reply.error().is_none() { "COMMIT" } else { "ROLLBACK" };
-                        assert_eq!(session.run(end).error(), None);
-                    }
+                }
+                if let (Some(reply), false) = (reply.as_ref(), *ended) {
+                    let end = if reply.error().is_none() { "COMMIT" } else { "ROLLBACK" };
+                    assert_eq!(session.run(end).error(), None);
+                    *ended = true;
                 }
             }
-            replies.iter().all(Option::is_some)
+            ended.iter().all(|ended| *ended)
         });
-        replies.into_iter().flatten().collect()
+        self.early.into_iter().flatten().collect()
     }
 }
 

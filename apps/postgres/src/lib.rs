@@ -11,7 +11,7 @@ mod session;
 
 pub use build::{Extension, build};
 pub use cluster::{Cluster, Stop, programs};
-pub use processes::{below, descriptors, is_zombie, lives, parent, shared_writable, started};
+pub use processes::{below, descriptors, family_cpu, is_zombie, lives, parent, shared_writable, started};
 pub use session::{Reply, Session};
 
 use std::time::{Duration, Instant};

@@ -55,3 +55,14 @@ pub fn shared_writable(pid: i32) -> Vec<String> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.lines().filter(|line| line.split_whitespace().nth(1) == Some("rw-s")).map(str::to_owned).collect()
 }
+
+/// CPU time of a process, all below it, and all of theirs that have ended, seconds.
+pub fn family_cpu(pid: i32) -> f64 {
+    // SAFETY: takes and returns numbers.
+    let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
+    let ticks = |pid: i32| -> u64 {
+        // User and system, own and of reaped children.
+        fields(pid).iter().skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+    };
+    (ticks(pid) + below(pid).into_iter().map(ticks).sum::<u64>()) as f64 / a_second
+}

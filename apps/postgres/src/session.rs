@@ -14,6 +14,8 @@ pub struct Session {
     lines: Receiver<String>,
     sent: usize,
     pid: i32,
+    /// What has come of the answer that is waited for.
+    partial: Vec<String>,
 }
 
 /// What came of a statement: its lines, errors included.
@@ -49,7 +51,7 @@ impl Session {
                 }
             }
         });
-        let mut session = Session { child, input, lines, sent: 0, pid: 0 };
+        let mut session = Session { child, input, lines, sent: 0, pid: 0, partial: Vec::new() };
         session.pid = session.run("SELECT pg_backend_pid()").text().parse().expect("a pid");
         session
     }
@@ -77,13 +79,14 @@ impl Session {
     /// The same; `None` if there is no answer in time.
     pub fn reply_within(&mut self, time: Duration) -> Option<Reply> {
         let until = std::time::Instant::now() + time;
-        let mut reply = Vec::new();
         loop {
             match self.lines.recv_timeout(until.saturating_duration_since(std::time::Instant::now())) {
-                Ok(line) if line == format!(":done-{}", self.sent) => return Some(Reply(reply)),
-                Ok(line) => reply.push(line),
+                Ok(line) if line == format!(":done-{}", self.sent) => {
+                    return Some(Reply(std::mem::take(&mut self.partial)));
+                }
+                Ok(line) => self.partial.push(line),
                 Err(RecvTimeoutError::Timeout) => return None,
-                Err(RecvTimeoutError::Disconnected) => return Some(Reply(reply)),
+                Err(RecvTimeoutError::Disconnected) => return Some(Reply(std::mem::take(&mut self.partial))),
             }
         }
     }

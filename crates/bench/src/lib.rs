@@ -54,6 +54,7 @@ benches! {
     pins Pins,
     ahd Ahd,
     shd Shd,
+    apps Apps,
     page Page,
 }
 

@@ -1,0 +1,38 @@
+//! `orbit bench apps`: auxiliary tasks in real servers, beside the servers' own (sections 5.4 to 5.6 of the paper).
+//!
+//! Servers are those of the distribution, started by the bench on unix sockets; the variants take turns, round by round, in
+//! random order. Beside throughput stands CPU time, which a noisy machine changes less.
+
+mod postgres;
+
+use super::{Bench, Common};
+use crate::plot::Chart;
+use orbit_console::out::Done;
+
+/// Measures auxiliary tasks in real servers against the servers' own.
+///
+/// Needs the servers' packages (scripts/packages.sh ports) and a checkout, since ports are built from source. Some minutes.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// The server.
+    #[arg(long, value_enum)]
+    part: Part,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Part {
+    /// PostgreSQL's deadlock detector.
+    Postgres,
+}
+
+pub fn run(args: &Args) -> Done {
+    let mut bench = Bench::start("apps", &args.common)?;
+    let (rows, table) = match args.part {
+        Part::Postgres => postgres::run(&mut bench, args.common.quick)?,
+    };
+    // Figures of different units: a table shows them, no chart does.
+    let chart = Chart { title: "apps".to_owned(), x: String::new(), y: String::new(), series: Vec::new() };
+    bench.finish(&args.common, &rows, &table, chart)
+}

@@ -1,0 +1,241 @@
+//! PostgreSQL's deadlock detector: in an orbit, the server's own, none; and in a fork for each run (the paper's figure 13).
+
+use super::super::reach::{Reach, ratio};
+use super::super::row::Measured;
+use super::super::stats::{Samples, Shuffle, Summary, median};
+use super::super::{Bench, Progress};
+use orbit_console::out::{self, Align, Failure, PLAIN, Table};
+use orbit_postgres::deadlock::{Ring, is_waiting, prepare};
+use orbit_postgres::{Cluster, Session, family_cpu};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// What a row has beside the shared fields.
+#[derive(Serialize)]
+pub struct Own {
+    part: &'static str,
+    /// Clients of pgbench, or sessions of a deadlock.
+    clients: usize,
+}
+
+/// Eight rows that all clients update: most transactions wait for a lock. One row each, so none deadlocks.
+const CONTENDED: &str = "\\set r random(0, 7)\nUPDATE ring SET v = v + 1 WHERE id = :r;\n";
+/// Four rows, each held for some time: at any time most clients wait.
+const HELD: &str = "\\set r random(0, 3)\nBEGIN;\nUPDATE ring SET v = v + 1 WHERE id = :r;\n\\sleep 2 ms\nCOMMIT;\n";
+const CLIENTS: usize = 8;
+
+type Rows = (Vec<Measured<Own>>, Table);
+
+pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
+    let (rounds, seconds) = if quick { (3, 2) } else { (15, 4) };
+    let progress = Progress::new(3 * rounds);
+    let mut rows = throughput(bench, &progress, rounds, seconds)?;
+    rows.extend(time_to_break(bench, &progress, rounds)?);
+    rows.extend(calls(bench, &progress, rounds, seconds)?);
+    progress.finish();
+    let table = table(&rows);
+    Ok((rows.into_iter().map(|row| row.measured).collect(), table))
+}
+
+/// A row, and how it is shown.
+struct Row {
+    cells: Vec<String>,
+    measured: Measured<Own>,
+}
+
+/// A row of one figure, ours and the rivals'.
+fn row(
+    measure: &str,
+    unit: &'static str,
+    ours: Option<Summary>,
+    rivals: &[(&'static str, Option<Summary>)],
+    bounds: &[Reach],
+) -> Row {
+    let shown = |figure: Option<Summary>| figure.map_or("-".to_owned(), |f| format!("{} ({})", out::figures(f.p50), out::figures(f.p99)));
+    let words: Vec<String> = rivals.iter().map(|(name, figure)| format!("{name} {}", shown(*figure))).collect();
+    let cells = vec![measure.to_owned(), unit.to_owned(), shown(ours), words.join(", ")];
+    let mut measured = Measured::new(measure, unit, Own { part: "postgres", clients: CLIENTS }).ours(ours);
+    for (name, figure) in rivals {
+        measured = measured.rival(name, *figure);
+    }
+    Row { cells, measured: measured.reach(bounds) }
+}
+
+fn table(rows: &[Row]) -> Table {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[("MEASURE", Left), ("UNIT", Left), ("ORBIT (P99)", Right), ("RIVALS (P99)", Left)]);
+    for row in rows {
+        table.row(row.cells.iter().map(|cell| (cell.clone(), PLAIN)).collect());
+    }
+    table
+}
+
+/// A server, ready; an error where PostgreSQL is missing.
+fn server(stock: bool, settings: &str) -> Result<Cluster, Failure> {
+    let cluster = if stock { Cluster::start_stock(settings) } else { Cluster::start(settings) };
+    let cluster = cluster.ok_or_else(|| Failure::text("PostgreSQL 15 is missing: scripts/packages.sh ports"))?;
+    prepare(&cluster);
+    for (name, script) in [("contended.sql", CONTENDED), ("held.sql", HELD)] {
+        std::fs::write(cluster.directory().join(name), script)?;
+    }
+    Ok(cluster)
+}
+
+/// Transactions a second and CPU microseconds a transaction of one run of pgbench.
+fn load(cluster: &Cluster, script: &str, seconds: usize) -> Result<(f64, f64), Failure> {
+    let before = family_cpu(cluster.postmaster_pid());
+    let mut pgbench = cluster.client("pgbench");
+    pgbench.args(["-n", "-c"]).arg(CLIENTS.to_string()).arg("-T").arg(seconds.to_string());
+    let done = pgbench.args(["-f", script, "postgres"]).output()?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    let number = |label: &str| -> Option<f64> {
+        said.lines().find_map(|line| line.strip_prefix(label)?.split_whitespace().next()?.parse().ok())
+    };
+    let (count, tps) = (number("number of transactions actually processed: "), number("tps = "));
+    let (Some(count), Some(tps)) = (count, tps) else {
+        return Err(Failure::text(format!("pgbench: {said}{}", String::from_utf8_lossy(&done.stderr))));
+    };
+    Ok((tps, (family_cpu(cluster.postmaster_pid()) - before) * 1e6 / count.max(1.0)))
+}
+
+/// Throughput and CPU time with the three detectors.
+fn throughput(bench: &mut Bench, progress: &Progress, rounds: usize, seconds: usize) -> Result<Vec<Row>, Failure> {
+    let servers = [server(false, "")?, server(true, "deadlock_timeout = 1s")?, server(true, "deadlock_timeout = 1h")?];
+    let mut figures: [(Samples, Samples); 3] = Default::default();
+    let mut shuffle = Shuffle::new(1);
+    // A round that does not count: files and caches.
+    for cluster in &servers {
+        load(cluster, "contended.sql", 1)?;
+    }
+    for round in 0..rounds {
+        progress.at(round, "throughput");
+        let mut order = [0, 1, 2];
+        shuffle.shuffle(&mut order);
+        for nth in order {
+            let (tps, cpu) = load(&servers[nth], "contended.sql", seconds)?;
+            figures[nth].0.add_figure(tps);
+            figures[nth].1.add_figure(cpu);
+        }
+    }
+    let [(ours, our_cpu), (own, own_cpu), (none, no_cpu)] = &figures;
+    let [ours, our_cpu, own, own_cpu, none, no_cpu] = [ours, our_cpu, own, own_cpu, none, no_cpu].map(Samples::summary);
+    let part = |a, b| ratio(median(a), median(b));
+    let tps = [Reach::at_least("throughput with the orbit, of the server's own detector", part(ours, own), 0.95, "times")];
+    let cpu = [Reach::at_most("CPU time a transaction, of the server's own detector", part(our_cpu, own_cpu), 1.05, "times")];
+    let rows = vec![
+        row("throughput, contended", "transactions/s", ours, &[("server's own", own), ("none", none)], &tps),
+        row("CPU time a transaction, contended", "us", our_cpu, &[("server's own", own_cpu), ("none", no_cpu)], &cpu),
+    ];
+    bench.reach(tps.into_iter().chain(cpu));
+    Ok(rows)
+}
+
+/// From the wait that closes a deadlock until a session is told.
+fn time_to_break(bench: &mut Bench, progress: &Progress, rounds: usize) -> Result<Vec<Row>, Failure> {
+    let servers = [server(false, "")?, server(true, "deadlock_timeout = 1s")?];
+    let mut times = [Samples::default(), Samples::default()];
+    for round in 0..rounds {
+        progress.at(rounds + round, "time to break a deadlock");
+        // The server's own takes a second each time.
+        for (nth, many) in [(0, 5), (1, 1)] {
+            for _ in 0..many {
+                let mut ring = Ring::new(&servers[nth], 2, 0);
+                let began = Instant::now();
+                ring.close(&servers[nth]);
+                let first_waited = began.elapsed();
+                ring.wait_for_victim();
+                // The first session's wait is part of making the deadlock.
+                times[nth].add_figure((began.elapsed() - first_waited).as_secs_f64() * 1e3);
+                ring.finish();
+            }
+        }
+    }
+    let [ours, own] = times.map(|samples| samples.summary());
+    let bounds = [Reach::at_most("deadlock broken, of the server's own time", ratio(median(ours), median(own)), 0.1, "times")];
+    let rows = vec![row("deadlock of two broken", "ms", ours, &[("server's own, deadlock_timeout 1 s", own)], &bounds)];
+    bench.reach(bounds);
+    Ok(rows)
+}
+
+/// Two sessions that wait for a third: with them there is always something to search.
+struct Waiters(#[expect(dead_code, reason = "held for their locks")] [Session; 3]);
+
+impl Waiters {
+    fn begin(cluster: &Cluster) -> Waiters {
+        let mut sessions = [cluster.session(), cluster.session(), cluster.session()];
+        sessions[0].run("BEGIN");
+        sessions[0].run("UPDATE ring SET v = v WHERE id IN (80, 81)");
+        for (nth, session) in sessions[1..].iter_mut().enumerate() {
+            session.send(&format!("UPDATE ring SET v = v WHERE id = {}", 80 + nth));
+            let pid = session.pid();
+            orbit_postgres::wait_until("a session waits", || is_waiting(cluster, pid));
+        }
+        Waiters(sessions)
+    }
+}
+
+/// Of a run with scans each millisecond: microseconds from call to result, worker's CPU microseconds a call, calls a second,
+/// transactions a second.
+fn calls_of(cluster: &Cluster, seconds: usize, times: &mut Samples) -> Result<[f64; 3], Failure> {
+    let worker = cluster.state("worker_pid") as i32;
+    let (cpu, calls, began) = (family_cpu(worker), cluster.state("calls"), Instant::now());
+    let mut tps = Ok((0.0, 0.0));
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| load(cluster, "held.sql", seconds));
+        let mut last = 0;
+        while !running.is_finished() {
+            let state = cluster.query("SELECT calls, last_call_us FROM orbit_deadlock");
+            let mut words = state.split('|').filter_map(|word| word.parse::<i64>().ok());
+            if let (Some(calls), Some(us)) = (words.next(), words.next())
+                && calls != last
+            {
+                last = calls;
+                times.add_figure(us as f64);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        tps = running.join().unwrap_or_else(|_| Err(Failure::text("pgbench could not be run")));
+    });
+    let count = (cluster.state("calls") - calls).max(1) as f64;
+    let took = began.elapsed().as_secs_f64();
+    Ok([(family_cpu(worker) - cpu) * 1e6 / count, count / took, tps?.0])
+}
+
+/// The detector in an orbit, asynchronously and synchronously, and in a fork for each run.
+fn calls(bench: &mut Bench, progress: &Progress, rounds: usize, seconds: usize) -> Result<Vec<Row>, Failure> {
+    let each_ms = "orbit_deadlock.interval = 1ms";
+    let servers = [
+        server(false, each_ms)?,
+        server(false, &format!("{each_ms}\norbit_deadlock.wait_for_call = on"))?,
+        server(false, &format!("{each_ms}\norbit_deadlock.run_in = fork"))?,
+    ];
+    let _waiters: Vec<Waiters> = servers.iter().map(Waiters::begin).collect();
+    let mut times: [Samples; 3] = Default::default();
+    let mut figures: [[Samples; 3]; 3] = Default::default();
+    let mut shuffle = Shuffle::new(2);
+    for round in 0..rounds {
+        progress.at(2 * rounds + round, "calls");
+        let mut order = [0, 1, 2];
+        shuffle.shuffle(&mut order);
+        for nth in order {
+            for (samples, figure) in figures[nth].iter_mut().zip(calls_of(&servers[nth], seconds, &mut times[nth])?) {
+                samples.add_figure(figure);
+            }
+        }
+    }
+    let [ours, sync, fork] = figures.map(|figures| figures.map(|samples| samples.summary()));
+    let [our_time, sync_time, fork_time] = times.map(|samples| samples.summary());
+    let part = |a, b| ratio(median(a), median(b));
+    let cpu = [Reach::at_least("CPU time of a run by fork, of the orbit's", part(fork[0], sync[0]), 10.0, "times")];
+    let time = [Reach::at_least("time of a run by fork, of the orbit's", part(fork_time, sync_time), 10.0, "times")];
+    let with = |sync, fork| [("orbit, synchronous", sync), ("fork for each run", fork)];
+    let rows = vec![
+        row("a run of the detector, until its result", "us", our_time, &with(sync_time, fork_time), &time),
+        row("CPU time of the worker's family for each run", "us", ours[0], &with(sync[0], fork[0]), &cpu),
+        row("runs a second, a scan each ms", "runs/s", ours[1], &with(sync[1], fork[1]), &[]),
+        row("throughput beside them, locks held 2 ms", "transactions/s", ours[2], &with(sync[2], fork[2]), &[]),
+    ];
+    bench.reach(cpu.into_iter().chain(time));
+    bench.note("CPU time for each run holds the scans of the lock table, and idle ones".to_owned());
+    Ok(rows)
+}
