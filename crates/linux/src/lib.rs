@@ -14,6 +14,7 @@
 //! |---|---|---|
 //! | [`map`] | mappings, advice, protection | never |
 //! | [`memfd`] | shared memory with seals | before Linux 3.17 |
+//! | [`descriptors`] | numbers of descriptors: listed, moved, occupied, recognised | never |
 //! | [`futex`] | sleeping on a shared word | never |
 //! | [`process`], [`pidfd`] | raw fork, process handles | before Linux 5.4 |
 //! | [`procfs`] | files of `/proc`, whatever bytes they hold | where `/proc` is not mounted |
@@ -40,6 +41,7 @@ use std::io;
 pub mod bpf;
 pub mod cgroup;
 pub mod clock;
+pub mod descriptors;
 pub mod epoll;
 pub mod eventfd;
 pub mod futex;

@@ -11,7 +11,7 @@ use crate::procfs;
 use crate::{Support, check_int, invalid};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 // From <linux/fs.h>, Linux 6.7; missing from Debian 12's header.
@@ -96,6 +96,12 @@ impl Pagemap {
         let nothing = Wanted { flags: 0, inverted: 0, all: PAGE_IS_PRESENT, any: 0, reported: PAGE_IS_PRESENT };
         map.has_scan = map.scan(0, map.page, nothing, 1, &mut Vec::new()).is_ok();
         Ok(map)
+    }
+
+    /// The same with another descriptor of the same open file, which `f` makes of the one it has.
+    pub fn map_fd(mut self, f: impl FnOnce(OwnedFd) -> OwnedFd) -> Self {
+        self.file = f(self.file.into()).into();
+        self
     }
 
     /// Whether this kernel has `PAGEMAP_SCAN`; without it [`Pagemap::scan_written`] fails and the others read entries.

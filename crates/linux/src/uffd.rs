@@ -108,6 +108,11 @@ impl Uffd {
         Ok(Uffd { fd })
     }
 
+    /// The same with another descriptor of the same open file, which `f` makes of the one it has.
+    pub fn map_fd(self, f: impl FnOnce(OwnedFd) -> OwnedFd) -> Uffd {
+        Uffd { fd: f(self.fd) }
+    }
+
     /// Starts tracking a page-aligned range of this process. Pages are not protected yet: all of them read as written
     /// until a scan with `protect`, or [`Uffd::write_protect`], covers them.
     ///

@@ -7,6 +7,7 @@ fn the_basic_facilities_are_there() {
     for (name, support) in [
         ("map", map::probe()),
         ("memfd", memfd::probe()),
+        ("descriptors", descriptors::probe()),
         ("futex", futex::probe()),
         ("process", process::probe()),
         ("pidfd", pidfd::probe()),
@@ -45,6 +46,7 @@ fn a_probe_leaves_no_descriptor_and_no_child_behind() {
         let _ = (map::probe(), memfd::probe(), futex::probe(), process::probe(), pidfd::probe(), socket::probe());
         let _ = (eventfd::probe(), poll::probe(), uffd::probe(), pagemap::probe(), cgroup::probe(), perf::probe());
         let _ = (perf::probe_instructions(), perf::probe_breakpoint(), sched::probe(), rlimit::probe());
+        let _ = descriptors::probe();
     };
     // Other tests of this file run beside this one and hold descriptors for moments: look until it is quiet.
     probe_all();

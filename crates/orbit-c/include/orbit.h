@@ -49,6 +49,19 @@
  * any value may be passed for one and gives an error at worst. Other pointers must be what they say they are, as in the C
  * library: NULL, and addresses where nothing can be mapped, give an error; the rest is read or written.
  *
+ * Descriptors. Of main's descriptors an orbit has the standard streams and what it is passed (pass_fds). Every other number that main
+ * has at the set-up, and each below 256 (a quarter of ulimit -n, if that is less), is occupied in orbits by something on which reading,
+ * writing and all else fail with EBADF: a task that uses a descriptor of main's meets no other file in its place. Files that a task
+ * opens have higher numbers.
+ *     int log = open("audit.log", O_WRONLY | O_APPEND);
+ *     struct orbit_options options = ORBIT_OPTIONS_INIT;
+ *     options.entry = check, options.pass_fds = &log, options.pass_fd_count = 1;
+ *     struct orbit *checker = orbit_create_with(&options);       // a task may write(log, ...)
+ * The library's own descriptors in main lie at 1088 and above (from three quarters of ulimit -n on, if that is less); those of
+ * orbit_future_fd from 512. Best close what your program has inherited before the set-up. If it closes the library's descriptors
+ * later, the library opens others: orbits are started again as after a crash, and one that cannot be, since what it shares with main
+ * is gone, gives ENODEV and a sentence that says so. No file of yours that has such a number is read, written or closed.
+ *
  * Threads: every function may be called from any thread at any time, also on the same handle, unless it says otherwise.
  * Freeing a handle that another thread uses is safe: the other one finishes. Not from signal handlers.
  * Signals: waits go on when a signal handler of yours has run. The library's one thread in main takes no signals. A main that has threads
@@ -187,9 +200,14 @@ struct orbit_options {
     size_t log_size;                   /* shared memory for snapshots on their way, bytes, all in use from the start:
                                           rounded up to 256 KiB or the next power of two; 0: 1 MiB;
                                           more than 1 GiB: E2BIG */
+    const int *pass_fds;               /* descriptors of main that the orbit has too, under the same numbers, from its first process to its
+                                          last: the same open files, with one offset and one lock for both sides; main may close
+                                          its own after orbit_create_with. One that is not open: EINVAL; more than 1,024: E2BIG */
+    uint32_t pass_fd_count;            /* descriptors in pass_fds */
+    uint32_t reserved;                 /* 0 */
 };
 #define ORBIT_OPTIONS_INIT \
-    { sizeof(struct orbit_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0 }
+    { sizeof(struct orbit_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, 0 }
 
 /* Makes an orbit (section 4.2). name: NULL is "orbit". init: run once in the orbit's process, and again after each restart,
  * gives the store; NULL: none. Returns when the process exists; init runs meanwhile. NULL on failure: EINVAL (no entry, or

@@ -1,6 +1,7 @@
 //! Orbits: made, limited, asked how they are, ended (`orbit_create` to `orbit_destroy`).
 
 use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::sync::RwLock;
 use std::time::Duration;
 
@@ -70,6 +71,9 @@ pub struct COptions {
     alters: *const *mut COrbitArea,
     deadline_us: u64,
     log_size: usize,
+    pass_fds: *const c_int,
+    pass_fd_count: u32,
+    reserved: u32,
 }
 
 // SAFETY: integers, pointers and functions that may be null, the size first.
@@ -172,10 +176,11 @@ pub unsafe extern "C" fn orbit_create(name: *const c_char, entry: CEntry, init: 
 pub unsafe extern "C" fn orbit_create_with(options: *const COptions) -> *mut COrbit {
     pointer(|| {
         // SAFETY: the header's contract, here and for all that the structure points to.
-        let (given, name, limits, alters) = unsafe {
+        let (given, name, limits, alters, passed) = unsafe {
             let given = given::structure(options)?;
             let alters = areas(given.alters, given.alter_count as usize)?;
-            (given, given::text(given.name, "the orbit's name")?, limits(given.limits)?, alters)
+            let passed = given::array(given.pass_fds, given.pass_fd_count as usize, MANY, "descriptors")?;
+            (given, given::text(given.name, "the orbit's name")?, limits(given.limits)?, alters, passed)
         };
         if given.flags & !DATA_ONLY != 0 {
             return Err(Failure::invalid(format!("flags {:#x} of struct orbit_options: not known", given.flags)));
@@ -207,6 +212,14 @@ pub unsafe extern "C" fn orbit_create_with(options: *const COptions) -> *mut COr
         if given.log_size != 0 {
             builder = builder.log(given.log_size);
         }
+        if let Some(number) = passed.iter().find(|number| **number < 0) {
+            return Err(Failure::invalid(format!(
+                "descriptor {number}, to be passed on, is none: give numbers from 0 on"
+            )));
+        }
+        // SAFETY: a number that is not open is found out, and gives an error.
+        let passed: Vec<_> = passed.iter().map(|number| unsafe { BorrowedFd::borrow_raw(*number) }).collect();
+        builder = builder.pass_fds(&passed);
         if !alters.is_empty() {
             builder = builder.alters(&alters.iter().collect::<Vec<_>>());
         }

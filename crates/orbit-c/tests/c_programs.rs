@@ -57,6 +57,14 @@ programs! {
     a_full_queue_holds_nobody_beyond_the_deadline: ["tests/c/full_until_deadline.c"], [&[]];
     larger_files_are_never_worse: ["tests/c/few_resources.c"], [&["ever-larger-files"]];
     closed_descriptors_cost_nothing: ["tests/c/closed_descriptors.c"], [&[]];
+    descriptors_of_main_in_a_task: ["tests/c/task_descriptors.c"], [&["0", "-"], &["1", "-"], &["5", "-"], &["12", "-"], &["70", "-"]];
+    main_closes_what_it_inherited: ["tests/c/main_closes.c"], [
+        &["after-init", "nothing", "all"], &["after-init", "sockets", "all"], &["after-init", "pipes", "all"],
+        &["after-init", "events", "all"], &["after-init", "events", "the-librarys"]];
+    main_closes_beside_an_orbit: ["tests/c/main_closes.c"], [
+        &["beside-an-orbit", "nothing", "all"], &["beside-an-orbit", "sockets", "all"], &["beside-an-orbit", "pipes", "all"],
+        &["beside-an-orbit", "events", "all"], &["beside-a-future", "events", "the-librarys"],
+        &["beside-a-future", "pipes", "the-librarys"]];
     limit_of_data: ["tests/c/few_resources.c"], [&["data"]];
     limit_of_locked_memory: ["tests/c/few_resources.c"], [&["locked-memory"]];
     what_an_operation_throws_reaches_main: ["tests/c/throwing_operation.cpp"], [&[]];

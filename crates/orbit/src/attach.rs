@@ -2,17 +2,18 @@
 //! call that names them. Everything here runs under the orbit's lock.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use orbit_linux::socket;
 
 use crate::area::{Area, fault};
-use crate::core::{Core, Inner};
+use crate::core::{Core, Given, Inner};
 use crate::error::{Error, Kind, Result};
+use crate::own::Own;
 use crate::pending::Obstacle;
 use crate::replica::Replica;
-use crate::wire::{BATCH, bytes_of};
+use crate::wire::{BATCH, Passed, bytes_of};
 
 /// How long an orbit that is just starting may take to read replicas for which its socket has no room.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -30,7 +31,7 @@ impl Inner {
                 continue;
             }
             if let Some(process) = &core.process {
-                match send(process.socket.as_fd(), &made) {
+                match send(&process.socket, &made) {
                     Ok(()) => core.queue.attached += made.len() as u32,
                     // What becomes of the call is decided at the end of the process; its next one is given all replicas.
                     Err(e) if matches!(e.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => {}
@@ -64,26 +65,44 @@ impl Inner {
     }
 }
 
-/// Hands replicas to a process that reads them now, for it has just been told who it is.
-pub(crate) fn hand_all_over(socket: BorrowedFd<'_>, replicas: &[Replica]) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+/// Hands passed descriptors and replicas to a process that reads them now, for it has just been told who it is.
+pub(crate) fn hand_all_over(socket: &Own, passed: &[Arc<Given>], replicas: &[Replica]) -> Result<()> {
+    for batch in passed.chunks(BATCH) {
+        patiently("handing an orbit the descriptors that it is passed", || pass(socket, batch))?;
+    }
     for batch in replicas.chunks(BATCH) {
-        while let Err(e) = send(socket, batch) {
-            if !is_full(&e) || Instant::now() >= until {
-                return Err(Error::system("handing an orbit its replicas", e));
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        patiently("handing an orbit its replicas", || send(socket, batch))?;
+    }
+    Ok(())
+}
+
+/// Sends again while there is no room.
+fn patiently(doing: &str, send: impl Fn() -> io::Result<()>) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while let Err(e) = send() {
+        if !is_full(&e) || Instant::now() >= until {
+            return Err(Error::system(doing, e));
         }
+        std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }
 
 /// One message; does not wait.
-fn send(socket: BorrowedFd<'_>, replicas: &[Replica]) -> io::Result<()> {
+fn pass(socket: &Own, passed: &[Arc<Given>]) -> io::Result<()> {
+    let message = |one: &Arc<Given>| Passed { number: one.number as u32, inherited: u32::from(one.inherited) };
+    let messages: Vec<Passed> = passed.iter().map(message).collect();
+    let bytes: Vec<u8> = messages.iter().flat_map(bytes_of).copied().collect();
+    let fds = passed.iter().map(|one| one.fd.fd()).collect::<io::Result<Vec<_>>>()?;
+    socket::send_now(socket.fd()?, &bytes, &fds).map(|_| ())
+}
+
+/// One message; does not wait.
+fn send(socket: &Own, replicas: &[Replica]) -> io::Result<()> {
     let messages: Vec<_> = replicas.iter().map(Replica::message).collect();
     let bytes: Vec<u8> = messages.iter().flat_map(bytes_of).copied().collect();
-    let fds: Vec<_> = replicas.iter().map(|replica| replica.fd.as_fd()).collect();
-    fault::check().and_then(|()| socket::send_now(socket, &bytes, &fds)).map(|_| ())
+    let fds = replicas.iter().map(|replica| replica.fd.fd()).collect::<io::Result<Vec<_>>>()?;
+    fault::check().and_then(|()| socket::send_now(socket.fd()?, &bytes, &fds)).map(|_| ())
 }
 
 /// Whether there is room again once the orbit has read what is on its way.

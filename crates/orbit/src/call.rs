@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -13,6 +12,7 @@ use orbit_linux::eventfd;
 
 use crate::blackbox::Crash;
 use crate::kept::MOST_BYTES as MAX_KEPT_BYTES;
+use crate::own::Own;
 use crate::side::Entry;
 use crate::update::Update;
 
@@ -171,7 +171,7 @@ pub(crate) struct State {
     /// One a [`Future`] that was polled as a Rust future, with the future's mark: the last one it was polled with. Those
     /// of futures that were dropped go at the next poll.
     wakers: Vec<Marked>,
-    pub event: Option<Arc<OwnedFd>>,
+    pub event: Option<Arc<Own>>,
     /// Whether this call is counted in the orbit's `notify` word.
     pub watched: bool,
 }
@@ -221,7 +221,7 @@ impl Call {
         self.done.store(true, Ordering::Release);
         wakers.0.append(&mut state.wakers);
         if let Some(event) = &state.event {
-            eventfd::signal(event.as_fd());
+            let _ = event.fd().map(eventfd::signal);
         }
         std::mem::take(&mut state.watched)
     }

@@ -20,6 +20,7 @@ use orbit_linux::{eventfd, futex, memfd};
 
 use crate::blackbox::BlackBox;
 use crate::error::{Error, Result};
+use crate::own::Own;
 use crate::shared::Shared;
 use crate::wire::{Identity, bytes_of};
 
@@ -180,7 +181,7 @@ impl Down {
 
 /// Main's hold on *down*, the only one that can write it.
 pub(crate) struct DownSide {
-    fd: OwnedFd,
+    fd: Own,
     mapping: Shared,
     log_bytes: usize,
 }
@@ -192,11 +193,16 @@ impl DownSide {
         let fd = memfd::create("orbit-down", len, true).map_err(|e| Error::system("memory for a queue of calls", e))?;
         let mapping = Shared::map(fd.as_fd(), len).map_err(|e| Error::system("mapping a queue of calls", e))?;
         memfd::seal_future_write(fd.as_fd()).map_err(|e| Error::system("sealing a queue of calls", e))?;
+        let fd = Own::new(fd).map_err(|e| Error::system("keeping a queue of calls", e))?;
         Ok(DownSide { fd, mapping, log_bytes })
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// The descriptor that the orbit is given.
+    ///
+    /// # Errors
+    /// The program has closed it.
+    pub fn fd(&self) -> std::io::Result<BorrowedFd<'_>> {
+        self.fd.fd()
     }
 
     pub fn log_bytes(&self) -> usize {
@@ -238,7 +244,7 @@ pub(crate) const UP_NAME: &str = "orbit-up";
 
 /// The memory the orbit writes, as main or the orbit maps it.
 pub(crate) struct UpSide {
-    fd: OwnedFd,
+    fd: Own,
     mapping: Shared,
 }
 
@@ -254,11 +260,15 @@ impl UpSide {
     /// Maps a descriptor that [`UpSide::create`] made.
     pub fn map(fd: OwnedFd) -> std::io::Result<UpSide> {
         let mapping = Shared::map(fd.as_fd(), size_of::<Up>())?;
-        Ok(UpSide { fd, mapping })
+        Ok(UpSide { fd: Own::new(fd)?, mapping })
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// The descriptor that the orbit is given.
+    ///
+    /// # Errors
+    /// The program has closed it.
+    pub fn fd(&self) -> std::io::Result<BorrowedFd<'_>> {
+        self.fd.fd()
     }
 }
 
@@ -306,7 +316,7 @@ impl std::ops::Deref for DownView {
 pub(crate) struct Channel {
     pub down: DownSide,
     pub up: UpSide,
-    pub event: OwnedFd,
+    pub event: Own,
 }
 
 impl Channel {
@@ -315,7 +325,7 @@ impl Channel {
         let channel = Channel {
             down: DownSide::create(log_bytes)?,
             up: UpSide::create()?,
-            event: eventfd::create().map_err(|e| Error::system("a descriptor for an orbit", e))?,
+            event: eventfd::create().and_then(Own::new).map_err(|e| Error::system("a descriptor for an orbit", e))?,
         };
         populate(&channel.down.mapping, offset_of!(Down, slots));
         populate(&channel.up.mapping, offset_of!(Up, black_box));

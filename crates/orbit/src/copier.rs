@@ -5,17 +5,18 @@
 //! no code but this file's: no allocation, no lock, no signal handler of the program's, so it may be made while main has threads in
 //! any state.
 
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use orbit_linux::descriptors::{File, file_of};
 use orbit_linux::signals::Blocked;
 use orbit_linux::{futex, pidfd, process};
 
 use crate::area::fault;
 use crate::channel::{COPIER_DONE, COPIER_GONE, COPIER_WAITED_FOR, Slot, Up};
 use crate::error::{Error, Result};
-use crate::own::{File, file_of};
+use crate::own::Own;
 use crate::page::PAGE;
 
 /// Pages to copy: `pages` from `from` to `to`, which is `at` bytes into the replica.
@@ -32,7 +33,7 @@ pub(crate) struct Part {
 /// A copier at work, seen from main.
 pub(crate) struct Copier {
     pid: i32,
-    pidfd: Option<OwnedFd>,
+    pidfd: Option<Own>,
     /// Its end was taken: the number may be another process' now.
     reaped: bool,
 }
@@ -42,11 +43,9 @@ impl Copier {
     pub fn kill(&self) {
         match &self.pidfd {
             _ if self.reaped => {}
-            Some(fd) => {
-                let _ = pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
-            }
+            Some(fd) if fd.fd().is_ok_and(|fd| pidfd::send_signal(fd, libc::SIGKILL).is_ok()) => {}
             // SAFETY: a child of this process that it has not reaped, so the number is its own.
-            None => unsafe {
+            _ => unsafe {
                 libc::kill(self.pid, libc::SIGKILL);
             },
         }
@@ -93,7 +92,9 @@ pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u3
         Err(e) => Err(Error::system("cloning main to hold a large snapshot", e)),
         Ok(child) => {
             let child = child.expect("main, as the copier does not come here");
-            Ok(Copier { pid: child.pid, pidfd: child.pidfd, reaped: false })
+            // Without a handle its number will do: it is this process' to reap.
+            let pidfd = child.pidfd.and_then(|fd| Own::new(fd).ok());
+            Ok(Copier { pid: child.pid, pidfd, reaped: false })
         }
     }
 }

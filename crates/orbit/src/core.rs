@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -10,8 +10,10 @@ use std::time::Duration;
 use crate::area::Area;
 use crate::call::Wakers;
 use crate::channel::{DownSide, UpSide};
+use crate::error::Error;
 use crate::kept::Kept;
 use crate::limits::{Applied, Limits};
+use crate::own::Own;
 use crate::pending::Queue;
 use crate::replica::Replica;
 use crate::runtime::Runtime;
@@ -89,6 +91,16 @@ pub(crate) struct Options {
     pub log_bytes: usize,
     pub may_alter: bool,
     pub alters: Option<Vec<Area>>,
+    /// Descriptors of main's that the orbit has too.
+    pub passed: Vec<Arc<Given>>,
+}
+
+/// A descriptor of main's that an orbit has under the same number: a copy, in case main closes its own.
+pub(crate) struct Given {
+    pub number: RawFd,
+    /// Whether exec hands it on.
+    pub inherited: bool,
+    pub fd: Own,
 }
 
 /// What an orbit has done so far.
@@ -145,8 +157,8 @@ pub(crate) enum EndedBy {
 pub(crate) struct Process {
     pub template: Arc<Template>,
     pub pid: i32,
-    pub pidfd: OwnedFd,
-    pub socket: OwnedFd,
+    pub pidfd: Own,
+    pub socket: Own,
     pub up: Arc<UpSide>,
     pub ended_by: EndedBy,
 }
@@ -157,7 +169,7 @@ pub(crate) struct Inner {
     pub number: u64,
     pub name: CString,
     pub down: DownSide,
-    pub event: OwnedFd,
+    pub event: Own,
     pub core: Mutex<Core>,
     /// Told when room or state may have changed.
     pub changed: Condvar,
@@ -181,6 +193,8 @@ pub(crate) struct Core {
     /// Areas that are gone and that the orbit has still mapped.
     pub forget: Vec<u32>,
     pub limits: Applied,
+    /// Why it gets no process any more, if that is not its restart policy.
+    pub why_ended: Option<Error>,
     /// What the process wrote that makes no sense, if it did.
     pub nonsense: Option<String>,
     /// The process whose end the supervisor asks the template about: it is told once.

@@ -8,6 +8,8 @@ use std::fmt;
 use orbit_linux::map::{Mapping, page_size};
 use orbit_linux::rlimit::{self, Resource};
 
+use crate::own::Lost;
+
 /// A result of this library.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -87,10 +89,14 @@ impl Error {
     }
 
     /// The error of a system call: what was being done, and the kernel's answer. Running out of descriptors, processes
-    /// or memory becomes [`Kind::Limit`], a call that is known to be missing [`Kind::Unsupported`].
+    /// or memory becomes [`Kind::Limit`], a call that is known to be missing [`Kind::Unsupported`], a descriptor of the library's that
+    /// the program has closed [`Kind::Gone`].
     pub fn system(doing: impl fmt::Display, error: std::io::Error) -> Error {
         if error.raw_os_error().is_none() && error.kind() == std::io::ErrorKind::Unsupported {
             return Error { kind: Kind::Unsupported, message: format!("{doing}: {error}") };
+        }
+        if error.get_ref().is_some_and(|inner| inner.is::<Lost>()) {
+            return Error { kind: Kind::Gone, message: format!("{doing}: {error}") };
         }
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         let (kind, way_out) = match errno {

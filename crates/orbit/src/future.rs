@@ -1,7 +1,7 @@
 //! What stands for a call in the program's hands.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,6 +12,7 @@ use orbit_linux::eventfd;
 use crate::call::{Call, Outcome};
 use crate::core::Inner;
 use crate::error::{Error, Kind, Result};
+use crate::own::Own;
 use crate::update::Update;
 
 /// A call that was made: wait for its outcome, take its updates, or cancel it. May be cloned, sent and shared among
@@ -124,9 +125,10 @@ impl Future {
     pub fn fd(&self) -> Result<BorrowedFd<'_>> {
         let mut state = self.call.lock();
         if state.event.is_none() {
-            let event = eventfd::create().map_err(|e| Error::system("a descriptor for a future", e))?;
+            let event = eventfd::create().and_then(Own::shown);
+            let event = event.map_err(|e| Error::system("a descriptor for a future", e))?;
             if state.outcome.is_some() {
-                eventfd::signal(event.as_fd());
+                let _ = event.fd().map(eventfd::signal);
             }
             state.event = Some(Arc::new(event));
         }
@@ -136,9 +138,10 @@ impl Future {
         let Some(event) = event else {
             return Err(Error::new(Kind::Gone, "the future's descriptor is gone"));
         };
+        let event = event.fd().map_err(|e| Error::system("the descriptor of a future", e))?.as_raw_fd();
         // SAFETY: the descriptor lives in the call's state, where it is never replaced, and the call lives as long as
         // this future, from which the borrow is taken.
-        Ok(unsafe { BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&*event)) })
+        Ok(unsafe { BorrowedFd::borrow_raw(event) })
     }
 
     /// Cancels the call if it has not begun. True: it will never run, and its outcome is [`Outcome::Cancelled`]. False:

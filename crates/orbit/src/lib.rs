@@ -44,6 +44,7 @@ mod delegate;
 mod error;
 mod future;
 mod generation;
+mod inherited;
 mod kept;
 mod life;
 mod limits;

@@ -1,12 +1,11 @@
 //! The life of an orbit's process: how it is started, how its end is understood, what follows.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use orbit_linux::{futex, pidfd, poll};
+use orbit_linux::{futex, poll};
 
 use crate::area::PageRuns;
 use crate::attach;
@@ -78,11 +77,13 @@ impl Inner {
         Error::new(Kind::Gone, format!("orbit \"{}\" was destroyed", self.options.name))
     }
 
-    pub fn ended(&self) -> Error {
-        Error::new(
-            Kind::Gone,
-            format!("orbit \"{}\" has ended and its restart policy leaves it down", self.options.name),
-        )
+    pub fn ended(&self, core: &Core) -> Error {
+        let name = &self.options.name;
+        let why = match &core.why_ended {
+            Some(why) => format!("orbit \"{name}\" has ended and cannot be started again: {why}; make another orbit"),
+            None => format!("orbit \"{name}\" has ended and its restart policy leaves it down"),
+        };
+        Error::new(Kind::Gone, why)
     }
 
     /// An error if the orbit, or while it is down its next process, lacks the code of a call's function, which is 0 where the call
@@ -124,7 +125,9 @@ impl Inner {
             entry: self.options.entry.map_or(0, |f| f as usize),
             init: self.options.init.map_or(0, |f| f as usize),
             start_at,
+            passed: self.options.passed.len() as u32,
             attachments: core.replicas.len() as u32,
+            reserved: 0,
             limits: core.limits.wire(),
             name,
         };
@@ -136,12 +139,12 @@ impl Inner {
         core.queue.answers.restart(&self.down);
         self.down.give_identity(&identity);
         if !has_channel {
-            spare.send_channel(&self.down, &up, self.event.as_fd())?;
+            spare.send_channel(&self.down, &up, &self.event)?;
             if let Some(unused) = &spare.channel {
                 unused.down.tell(MOVED);
             }
         }
-        attach::hand_all_over(spare.process()?.socket.as_fd(), &core.replicas)?;
+        attach::hand_all_over(&spare.process()?.socket, &self.options.passed, &core.replicas)?;
         let template = spare.template.clone();
         let Some(process) = spare.take() else { return Ok(()) };
         if core.stats.crashes == 0 {
@@ -167,7 +170,7 @@ impl Inner {
     /// Kills the process; the supervisor sees its end.
     pub fn kill_process(&self, core: &Core) -> Result<()> {
         let Some(process) = &core.process else { return Ok(()) };
-        process.template.kill(process.pid, process.pidfd.as_fd()).map_err(|e| {
+        process.template.kill(process.pid, &process.pidfd).map_err(|e| {
             let (name, pid) = (&self.options.name, process.pid);
             let kind = Kind::System(e.raw_os_error().unwrap_or(libc::EIO));
             Error::new(
@@ -195,7 +198,19 @@ impl Inner {
 
     /// Whether the process has ended, without waiting.
     pub fn process_has_ended(core: &Core) -> bool {
-        core.process.as_ref().is_some_and(|p| pidfd::has_ended(p.pidfd.as_fd()))
+        core.process.as_ref().is_some_and(|p| template::has_ended(&p.pidfd))
+    }
+
+    /// Kills the process if main has closed what leads to it: it is started again as after any end, if that is possible.
+    /// True if so.
+    pub fn end_if_lost(&self) -> bool {
+        let core = self.lock();
+        let leads = |p: &Process| p.pidfd.is_there() && p.socket.is_there() && self.event.is_there();
+        let lost = core.process.as_ref().is_some_and(|p| !leads(p));
+        if lost {
+            let _ = self.kill_process(&core);
+        }
+        lost
     }
 
     /// Understands the end of the process, gives its calls their outcomes, and says what follows. Called by the
@@ -348,8 +363,26 @@ impl Inner {
         });
         match started {
             Ok(()) => Next::Nothing,
+            // What every process of this orbit needs was closed by the program.
+            Err(e) if e.kind() == Kind::Gone => {
+                let mut core = self.lock();
+                if down(&core) {
+                    self.give_up(&mut core, e);
+                }
+                Next::Nothing
+            }
             Err(_) => Next::StartAt(Instant::now() + Duration::from_millis(50)),
         }
+    }
+
+    /// The orbit gets no further process, for this reason.
+    fn give_up(&self, core: &mut Core, why: Error) {
+        core.state = State::Ended;
+        core.origin = None;
+        core.why_ended = Some(why);
+        self.drop_pending(core);
+        self.status.set_state(status::State::Down);
+        self.changed.notify_all();
     }
 
     /// Calls that wait for a process that will not come.
@@ -388,13 +421,15 @@ impl Inner {
             (process, core.asked, killed, core.origin.take())
         };
         if let Some(process) = process {
-            use std::os::fd::AsRawFd;
-            let mut fds = [libc::pollfd { fd: process.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
             let until = Instant::now() + PATIENCE;
-            while killed.is_ok() && fds[0].revents == 0 && Instant::now() < until {
+            let mut has_ended = template::has_ended(&process.pidfd);
+            while killed.is_ok() && !has_ended && Instant::now() < until {
+                let number = process.pidfd.number().unwrap_or(-1);
+                let mut fds = [libc::pollfd { fd: number, events: libc::POLLIN, revents: 0 }];
                 let _ = poll::poll(&mut fds, Some(Duration::from_millis(100)));
+                has_ended = template::has_ended(&process.pidfd);
             }
-            if killed.is_ok() && fds[0].revents == 0 {
+            if killed.is_ok() && !has_ended {
                 let (pid, name) = (process.pid, &self.options.name);
                 let why = format!("process {pid} of orbit \"{name}\" was killed and has not ended within {PATIENCE:?}");
                 killed = Err(Error::new(Kind::TimedOut, why));
@@ -433,7 +468,7 @@ impl Inner {
                 return Err(self.destroyed());
             }
             // A process that is just starting would put the limits it was given over these.
-            let limited = |p: &Process| p.up.limited.load(Ordering::SeqCst) != 0 || pidfd::has_ended(p.pidfd.as_fd());
+            let limited = |p: &Process| p.up.limited.load(Ordering::SeqCst) != 0 || template::has_ended(&p.pidfd);
             if core.process.as_ref().is_none_or(limited) || Instant::now() > until {
                 let pid = core.process.as_ref().map(|p| p.pid);
                 return core.limits.change(&limits, &self.options.name, pid);

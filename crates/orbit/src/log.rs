@@ -228,7 +228,6 @@ unsafe fn records<'a>(log: *const u8, bytes: usize, start: u64, end: u64, mut ea
 pub(crate) mod fuzzing {
     //! Bodies of fuzz targets.
     use super::*;
-    use std::os::fd::AsFd;
     use std::sync::OnceLock;
 
     /// Whatever records go into the log, they come out the same, in order, over any number of turns of the ring.
@@ -237,7 +236,7 @@ pub(crate) mod fuzzing {
         static SHARED: OnceLock<Option<(DownSide, DownView, Vec<u8>)>> = OnceLock::new();
         let made = || {
             let down = DownSide::create(BYTES).ok()?;
-            let view = DownView::map(down.fd().as_fd().try_clone_to_owned().ok()?, BYTES).ok()?;
+            let view = DownView::map(down.fd().ok()?.try_clone_to_owned().ok()?, BYTES).ok()?;
             Some((down, view, (0..40 * PAGE).map(|at| (at / 7) as u8).collect()))
         };
         let Some((down, view, source)) = SHARED.get_or_init(made) else { return };
@@ -282,13 +281,12 @@ pub(crate) mod fuzzing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     /// Every record that goes in comes out, in order and unharmed, over many turns of a small ring.
     #[test]
     fn what_goes_in_comes_out_over_many_turns() {
         let down = DownSide::create(64 * 1024).expect("channel");
-        let view = DownView::map(down.fd().as_fd().try_clone_to_owned().expect("dup"), 64 * 1024).expect("view");
+        let view = DownView::map(down.fd().expect("open").try_clone_to_owned().expect("dup"), 64 * 1024).expect("view");
         let mut log = LogWriter::new();
         let page: Vec<u8> = (0..PAGE).map(|i| i as u8).collect();
         let mut random = 7u64;

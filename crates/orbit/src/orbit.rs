@@ -2,20 +2,24 @@
 
 use std::ffi::CString;
 use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+
+use orbit_linux::descriptors;
 
 use crate::area::{Area, Hold};
 use crate::call::{CallOptions, Outcome, Wakers};
 use crate::channel::Channel;
 use crate::clock::A_CENTURY;
-use crate::core::{Core, Inner, Options, Pending, Restart, State, Stats, WhenFull};
+use crate::core::{Core, Given, Inner, Options, Pending, Restart, State, Stats, WhenFull};
 use crate::error::{Error, Kind, Result};
 use crate::future::Future;
 use crate::kept::Kept;
 use crate::limits::{Applied, Limits};
 use crate::log::LogWriter;
+use crate::own::Own;
 use crate::pending::Queue;
 use crate::queue::MAX_ARGS;
 use crate::runtime::{self, LOG_BYTES, Runtime};
@@ -26,6 +30,8 @@ use crate::update::{Gate, Operations, Plain, Update};
 /// call would wait for ever.
 const LEAST_LOG_BYTES: usize = 256 << 10;
 const _: () = assert!(LogWriter::need_for_args(MAX_ARGS) <= LEAST_LOG_BYTES);
+/// Most descriptors that an orbit is passed.
+const MOST_PASSED: usize = 1024;
 /// Bytes of the largest log.
 const MOST_LOG_BYTES: usize = 1 << 30;
 
@@ -33,6 +39,7 @@ const MOST_LOG_BYTES: usize = 1 << 30;
 #[must_use]
 pub struct OrbitBuilder {
     options: Options,
+    passed: Vec<RawFd>,
 }
 
 impl OrbitBuilder {
@@ -99,11 +106,43 @@ impl OrbitBuilder {
         self
     }
 
+    /// Descriptors of main's that the orbit has too, each of its processes, under the same numbers: a log, say. They name the same
+    /// open files: an offset, a lock, a flag is both sides'. All other numbers of main's above 2 are of no use in an orbit: every
+    /// use of them fails with `EBADF`. At most 1,024; main may close its own once the orbit is made. What is no open
+    /// descriptor is an error when the orbit is built.
+    pub fn pass_fds(mut self, fds: &[BorrowedFd<'_>]) -> Self {
+        self.passed.extend(fds.iter().map(AsRawFd::as_raw_fd));
+        self
+    }
+
     /// Makes the orbit. Returns when its process exists; its init function runs meanwhile. Some tens of microseconds with
     /// a spare, a few hundred without, whatever the size of main.
-    pub fn build(self) -> Result<Orbit> {
+    pub fn build(mut self) -> Result<Orbit> {
+        self.options.passed = given(&self.passed, &self.options.name)?;
         Orbit::make(self.options)
     }
+}
+
+/// Copies of the descriptors with these numbers, for an orbit of this name.
+fn given(passed: &[RawFd], name: &str) -> Result<Vec<Arc<Given>>> {
+    let doing = |number: RawFd| format!("passing descriptor {number} on to orbit \"{name}\"");
+    if passed.len() > MOST_PASSED {
+        let count = passed.len();
+        let why = format!("orbit \"{name}\" cannot be passed {count} descriptors: at most {MOST_PASSED}");
+        return Err(Error::new(Kind::TooLarge, why));
+    }
+    let give = |&number: &RawFd| {
+        if !descriptors::is_open(number) {
+            let why = format!("{}: it is not open; open it first, or leave it out", doing(number));
+            return Err(Error::new(Kind::Invalid, why));
+        }
+        // SAFETY: open just now; should the program close it meanwhile, the copy fails.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        let copy = fd.try_clone_to_owned().and_then(Own::of_program);
+        let copy = copy.map_err(|e| Error::system(doing(number), e))?;
+        Ok(Arc::new(Given { number, inherited: descriptors::is_inherited(fd), fd: copy }))
+    };
+    passed.iter().filter(|number| **number > 2).map(give).collect()
 }
 
 /// An auxiliary task in an address space of its own. Thread-safe; cheap to clone. The orbit ends with
@@ -123,6 +162,7 @@ impl Orbit {
     /// Begins an orbit of this name (shown by `orbit ps`, and, its first 15 bytes, as the process's name).
     pub fn builder(name: &str) -> OrbitBuilder {
         OrbitBuilder {
+            passed: Vec::new(),
             options: Options {
                 name: name.to_owned(),
                 entry: None,
@@ -135,6 +175,7 @@ impl Orbit {
                 log_bytes: LOG_BYTES,
                 may_alter: true,
                 alters: None,
+                passed: Vec::new(),
             },
         }
     }
@@ -178,7 +219,7 @@ impl Orbit {
         let channel = ready.map_or_else(|| Channel::create(options.log_bytes), Ok);
         let spare = coming.process()?;
         let channel = channel?;
-        let status = runtime.status.slot(&options.name);
+        let status = runtime.status().slot(&options.name);
         let spin_us = runtime.config.spin.as_micros().min(1_000_000) as u32;
         channel.down.spin_us.store(spin_us, Ordering::Relaxed);
         let limits = Applied::create(&options.limits, &options.name)?;
@@ -195,6 +236,7 @@ impl Orbit {
                 replicas: Vec::new(),
                 forget: Vec::new(),
                 limits,
+                why_ended: None,
                 nonsense: None,
                 asked: None,
                 failures: 0,
@@ -329,7 +371,7 @@ impl Orbit {
                 let core = self.inner.lock();
                 match &core.state {
                     State::Destroyed => return Err(self.inner.destroyed()),
-                    State::Ended => return Err(self.inner.ended()),
+                    State::Ended => return Err(self.inner.ended(&core)),
                     _ => {}
                 }
                 if core.process.as_ref().is_some_and(|p| p.up.ready.load(Ordering::Acquire) == 1) {

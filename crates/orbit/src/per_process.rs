@@ -15,7 +15,7 @@ pub(crate) trait Inherit: Default + Send + Sync + 'static {
 }
 
 /// A value behind a lock, of this process alone. Made at the first use.
-pub(crate) struct Own<T: 'static> {
+pub(crate) struct PerProcess<T: 'static> {
     /// Never freed: a thread may be looking.
     now: AtomicPtr<One<T>>,
 }
@@ -25,9 +25,9 @@ struct One<T> {
     value: RwLock<T>,
 }
 
-impl<T: Inherit> Own<T> {
-    pub const fn new() -> Own<T> {
-        Own { now: AtomicPtr::new(std::ptr::null_mut()) }
+impl<T: Inherit> PerProcess<T> {
+    pub const fn new() -> PerProcess<T> {
+        PerProcess { now: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
     /// The lock of this process.

@@ -15,7 +15,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use orbit_linux::futex;
-use std::os::fd::AsRawFd;
 
 use crate::answers::Nonsense;
 use crate::area::{Area, Engine};
@@ -141,7 +140,7 @@ impl Inner {
         match core.state {
             State::Running => Ok(()),
             State::Destroyed => Err(self.destroyed()),
-            State::Ended => Err(self.ended()),
+            State::Ended => Err(self.ended(core)),
             State::Down if self.options.pending == crate::core::Pending::Keep => Ok(()),
             State::Down => Err(Error::new(
                 Kind::Down,
@@ -311,12 +310,13 @@ impl Inner {
             if large {
                 gathered.held.push(area.id());
                 let to = replica.alias.as_ptr();
+                let number = replica.fd.number().unwrap_or(-1);
                 gathered.parts.extend(runs.iter().map(|(first, count)| Part {
                     from: from.wrapping_add(first * PAGE),
                     to: to.wrapping_add(first * PAGE),
                     pages: count,
-                    replica: replica.fd.as_raw_fd(),
-                    file: replica.file,
+                    replica: number,
+                    file: replica.fd.file(),
                     at: first * PAGE,
                 }));
             } else if idle {

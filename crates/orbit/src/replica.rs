@@ -1,15 +1,16 @@
 //! Main's hold on one orbit's copy of one area, and the way of the pages into it.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use orbit_linux::descriptors::file_of;
 use orbit_linux::memfd;
 
 use crate::area::{Area, OwedSet, PageRuns, fault};
 use crate::error::{Error, Result};
-use crate::own::{File, file_of};
+use crate::own::Own;
 use crate::page::PAGE;
 use crate::shared::Shared;
 use crate::stream;
@@ -25,8 +26,7 @@ pub(crate) struct Replica {
     pub first_call: u32,
     /// What this orbit has not been sent of the area yet.
     pub owed: Arc<OwedSet>,
-    pub fd: OwnedFd,
-    pub file: File,
+    pub fd: Own,
     /// Shared with the supervisor, who populates it.
     pub alias: Arc<Shared>,
     /// Pages of it that the supervisor was asked to populate.
@@ -60,7 +60,7 @@ impl Replica {
         let alias = fault::check()
             .and_then(|()| Shared::map(fd.as_fd(), area.limit()))
             .map_err(|e| Error::system(doing(), e))?;
-        let (file, _) = file_of(fd.as_raw_fd()).map_err(|e| Error::system(doing(), e))?;
+        let fd = Own::new(fd).map_err(|e| Error::system(doing(), e))?;
         let owed = area.attach()?;
         let alias = Arc::new(alias);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -70,7 +70,6 @@ impl Replica {
             first_call,
             owed,
             fd,
-            file,
             alias,
             mapped: 0,
             copied_in_a_row: 0,
@@ -106,7 +105,8 @@ impl Replica {
 
     /// Whether more than an eighth of its first `pages` pages have no memory: giving it to them would cost what it saves.
     pub fn is_sparse(&self, pages: usize) -> bool {
-        !file_of(self.fd.as_raw_fd()).is_ok_and(|(file, bytes)| file == self.file && bytes >= pages * PAGE / 8 * 7)
+        let held = self.fd.fd().and_then(|fd| file_of(fd.as_raw_fd()));
+        !held.is_ok_and(|(_, bytes)| bytes >= pages * PAGE / 8 * 7)
     }
 
     /// Whether a call that goes to a copier should harvest (protect the written pages again) first. Protecting costs main

@@ -1,13 +1,13 @@
 //! What the library keeps for the whole process: the window, the template, spares, the supervisor's door, the list of
 //! orbits; and what becomes of it when the program forks.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 
 use orbit_linux::rlimit::{self, Resource};
-use orbit_linux::{eventfd, pidfd, socket};
+use orbit_linux::{eventfd, socket};
 
 use crate::area;
 use crate::channel::{self, Channel, DownSide, UpSide};
@@ -15,7 +15,8 @@ use crate::copier::Copier;
 use crate::core::Inner;
 use crate::error::{Error, Kind, Result};
 use crate::generation::generation;
-use crate::per_process::{Inherit, Own};
+use crate::own::{self, Own};
+use crate::per_process::{Inherit, PerProcess};
 use crate::shared::Shared;
 use crate::status::StatusPage;
 use crate::template::{self, Template};
@@ -79,9 +80,9 @@ pub(crate) struct Runtime {
     buried: Mutex<Vec<Copier>>,
     /// Replicas whose first so many bytes are to be mapped ahead of main's next writes.
     unmapped: Mutex<Vec<(Arc<Shared>, usize)>>,
-    pub status: StatusPage,
+    status: Mutex<StatusPage>,
     /// Wakes the supervisor.
-    pub door: OwnedFd,
+    door: Mutex<Arc<Own>>,
     /// When the supervisor will wake by itself, as nanoseconds of CLOCK_MONOTONIC; `u64::MAX`: not.
     pub next_wake: AtomicU64,
     numbers: AtomicU64,
@@ -93,7 +94,7 @@ pub(crate) struct Runtime {
 /// No spares are made when fewer descriptors than this are left: orbits need them.
 const DESCRIPTORS_TO_SPARE: u64 = 24;
 
-static RUNTIME: Own<Option<Arc<Runtime>>> = Own::new();
+static RUNTIME: PerProcess<Option<Arc<Runtime>>> = PerProcess::new();
 
 /// What a forked child has of its parent's runtime names the parent's processes: it is left alone, not dropped.
 impl Inherit for Option<Arc<Runtime>> {
@@ -191,35 +192,37 @@ impl Spare {
     }
 
     /// Sends it a channel, with what is written there.
-    pub fn send_channel(&self, down: &DownSide, up: &UpSide, event: BorrowedFd<'_>) -> Result<()> {
+    pub fn send_channel(&self, down: &DownSide, up: &UpSide, event: &Own) -> Result<()> {
         let lines = Lines { log_bytes: down.log_bytes() };
-        let sent = socket::send(self.process()?.socket.as_fd(), wire::bytes_of(&lines), &[down.fd(), up.fd(), event]);
+        let process = self.process()?;
+        let fds = down.fd().and_then(|down| Ok([down, up.fd()?, event.fd()?]));
+        let sent = fds.and_then(|fds| socket::send(process.socket.fd()?, wire::bytes_of(&lines), &fds));
         sent.map(drop).map_err(|e| Error::system("handing a process its channel", e))
     }
 
     fn has_ended(&self) -> bool {
-        self.process.as_ref().is_none_or(|p| pidfd::has_ended(p.pidfd.as_fd()))
+        self.process.as_ref().is_none_or(|p| template::has_ended(&p.pidfd))
     }
 }
 
 impl Drop for Spare {
     fn drop(&mut self) {
         if let Some(process) = &self.process {
-            let _ = self.template.kill(process.pid, process.pidfd.as_fd());
+            let _ = self.template.kill(process.pid, &process.pidfd);
         }
     }
 }
 
 /// A process that is there, or on its way while its channel is being made.
 pub(crate) enum Coming {
-    Here(Spare),
+    Here(Box<Spare>),
     Asked(Arc<Template>),
 }
 
 impl Coming {
     pub fn process(self) -> Result<Spare> {
         match self {
-            Coming::Here(spare) => Ok(spare),
+            Coming::Here(spare) => Ok(*spare),
             Coming::Asked(template) => Spare::answered(&template),
         }
     }
@@ -250,8 +253,8 @@ impl Runtime {
             orbits: Mutex::new(Vec::new()),
             buried: Mutex::new(Vec::new()),
             unmapped: Mutex::new(Vec::new()),
-            status: StatusPage::create()?,
-            door: eventfd::create().map_err(|e| Error::system("a descriptor for the supervisor", e))?,
+            status: Mutex::new(StatusPage::create()?),
+            door: Mutex::new(Arc::new(Runtime::make_door()?)),
             next_wake: AtomicU64::new(u64::MAX),
             numbers: AtomicU64::new(1),
             closed: AtomicBool::new(false),
@@ -309,9 +312,45 @@ impl Runtime {
         ))
     }
 
+    fn make_door() -> Result<Own> {
+        eventfd::create().and_then(Own::new).map_err(|e| Error::system("a descriptor for the supervisor", e))
+    }
+
     /// Wakes the supervisor.
     pub fn knock(&self) {
-        eventfd::signal(self.door.as_fd());
+        let (door, is_new) = self.door();
+        let _ = door.fd().map(eventfd::signal);
+        if is_new {
+            // The supervisor sleeps before the one that the program has closed: what else it hears brings it to the new one.
+            for orbit in self.orbits() {
+                let _ = orbit.event.fd().map(eventfd::signal);
+            }
+            for spare in lock(&self.spares).iter() {
+                let _ = spare.channel.as_ref().map(|channel| channel.event.fd().map(eventfd::signal));
+            }
+        }
+    }
+
+    /// What wakes the supervisor; a new one if the program has closed it.
+    pub fn door(&self) -> (Arc<Own>, bool) {
+        let mut door = lock(&self.door);
+        let fresh = if door.is_there() { None } else { Runtime::make_door().ok() };
+        let is_new = fresh.is_some();
+        if let Some(fresh) = fresh {
+            *door = Arc::new(fresh);
+        }
+        (door.clone(), is_new)
+    }
+
+    /// How orbits are seen from outside; another page if the program has closed the descriptor by which it is found.
+    pub fn status(&self) -> StatusPage {
+        let mut status = lock(&self.status);
+        if !status.is_found()
+            && let Ok(fresh) = StatusPage::create()
+        {
+            *status = fresh;
+        }
+        status.clone()
     }
 
     /// Makes sure that the supervisor wakes by this time.
@@ -344,9 +383,9 @@ impl Runtime {
     /// A process that has the code at these addresses: a spare, without a system call, or one that the template is asked
     /// for. Each needs one [`Runtime::became`].
     pub fn take_process(&self, code: &[usize]) -> Result<Coming> {
-        let present = lock(&self.template).clone().filter(|t| t.serves(code));
+        let present = lock(&self.template).clone().filter(|t| t.serves(code) && !t.is_gone());
         match present.and_then(|template| self.take_spare(&template)) {
-            Some(spare) => Ok(Coming::Here(spare)),
+            Some(spare) => Ok(Coming::Here(Box::new(spare))),
             None => self.ask(self.template_knowing(code)?),
         }
     }
@@ -354,13 +393,14 @@ impl Runtime {
     /// The same of this template and no other.
     pub fn take_process_of(&self, template: &Arc<Template>) -> Result<Coming> {
         match self.take_spare(template) {
-            Some(spare) => Ok(Coming::Here(spare)),
+            Some(spare) => Ok(Coming::Here(Box::new(spare))),
             None => self.ask(template.clone()),
         }
     }
 
     fn take_spare(&self, template: &Arc<Template>) -> Option<Spare> {
         let mut spares = lock(&self.spares);
+        spares.retain(|spare| !spare.has_ended());
         let at = spares.iter().position(|spare| Arc::ptr_eq(&spare.template, template))?;
         self.becoming.fetch_add(1, Ordering::SeqCst);
         Some(spares.swap_remove(at))
@@ -386,8 +426,8 @@ impl Runtime {
     pub fn spare_fds(&self) -> Vec<RawFd> {
         let spares = lock(&self.spares);
         let fds = spares.iter().flat_map(|spare| {
-            let pidfd = spare.process().map_or(-1, |p| p.pidfd.as_raw_fd());
-            [pidfd, spare.channel.as_ref().map_or(-1, |c| c.event.as_raw_fd())]
+            let pidfd = spare.process().ok().and_then(|p| p.pidfd.number());
+            [pidfd, spare.channel.as_ref().and_then(|c| c.event.number())].map(|number| number.unwrap_or(-1))
         });
         fds.collect()
     }
@@ -426,12 +466,13 @@ impl Runtime {
         !std::mem::take(&mut *lock(&self.spares)).is_empty()
     }
 
-    /// Whether descriptors are running out: the kernel gives the lowest number that is free.
+    /// Whether descriptors are running out: the kernel gives the lowest number that is free, and the library's own lie above.
     fn few_descriptors(&self) -> bool {
-        let (Ok(newest), Ok((allowed, _))) = (self.door.try_clone(), rlimit::get(0, Resource::Files)) else {
-            return true;
-        };
-        newest.as_raw_fd() as u64 + DESCRIPTORS_TO_SPARE > allowed
+        let newest = self.door().0.get().ok().and_then(|door| door.try_clone().ok());
+        let (Some(newest), Ok((allowed, _))) = (newest, rlimit::get(0, Resource::Files)) else { return true };
+        let lowest = newest.as_raw_fd();
+        let above = own::registered().filter(|number| *number > lowest).count();
+        lowest as u64 + above as u64 + DESCRIPTORS_TO_SPARE > allowed
     }
 
     /// Makes up for spares that were taken; one at a time, so that the supervisor stays attentive. True: call again.
@@ -448,7 +489,7 @@ impl Runtime {
             let channel = Channel::create(LOG_BYTES);
             let mut spare = Spare::answered(&template)?;
             let channel = channel?;
-            spare.send_channel(&channel.down, &channel.up, channel.event.as_fd())?;
+            spare.send_channel(&channel.down, &channel.up, &channel.event)?;
             channel.down.populate();
             spare.channel = Some(channel);
             Ok(spare)

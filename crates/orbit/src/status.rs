@@ -10,7 +10,7 @@
 //!
 //! After `fork` the child has neither the mapping nor a claim to the counters: its handles do nothing.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,6 +19,7 @@ use orbit_linux::map::{self, Mapping};
 use orbit_linux::memfd;
 
 use crate::error::{Error, Result};
+use crate::own::Own;
 
 pub use find::{OrbitStatus, Program, find_all, find_process};
 
@@ -138,7 +139,7 @@ extern "C" fn in_forked_child() {
 
 struct Inner {
     /// Keeps the page findable.
-    _file: OwnedFd,
+    file: Own,
     mapping: Option<Mapping>,
     generation: u32,
     /// Slots given out and back. A bit each.
@@ -192,7 +193,8 @@ impl StatusPage {
         unsafe { map::advise(mapping.addr(), len, libc::MADV_DONTFORK) }
             .map_err(|error| Error::system(doing, error))?;
         let generation = GENERATION.load(Ordering::Relaxed);
-        let inner = Inner { _file: file, mapping: Some(mapping), generation, taken: Mutex::new([0; SLOTS / 64]) };
+        let file = Own::new(file).map_err(|error| Error::system(doing, error))?;
+        let inner = Inner { file, mapping: Some(mapping), generation, taken: Mutex::new([0; SLOTS / 64]) };
         if let Some(page) = inner.page() {
             let header = &page.header;
             header.version.store(VERSION, Ordering::Relaxed);
@@ -203,6 +205,11 @@ impl StatusPage {
             header.magic.store(MAGIC, Ordering::Release);
         }
         Ok(StatusPage { inner: Arc::new(inner) })
+    }
+
+    /// Whether others find the page: its file is among this program's descriptors.
+    pub(crate) fn is_found(&self) -> bool {
+        self.inner.file.is_there()
     }
 
     /// A slot for an orbit of this name (cut off after [`NAME_BYTES`]). If all are taken the handle works but is not

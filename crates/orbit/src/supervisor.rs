@@ -1,8 +1,9 @@
 //! The supervisor: one thread of main, asleep until an orbit ends, a deadline passes, a start is due, or a future that
-//! somebody watches may have ended. It also makes up for spares that were taken.
+//! somebody watches may have ended. It also makes up for spares that were taken. Once a second it sees whether the program has closed
+//! descriptors that it sleeps on.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -66,11 +67,18 @@ fn supervise(weak: &Weak<Runtime>) {
         // A deadline set between the look above and this store is seen by a second look.
         let deadlines_now = earliest_deadline(&orbits);
         let wait = wait.into_iter().chain(deadlines_now).min();
-        let mut fds = vec![readable(runtime.door.as_raw_fd())];
+        let (door, _) = runtime.door();
+        let mut fds = vec![readable(door.number().unwrap_or(-1))];
+        let mut is_lost = false;
         for orbit in &orbits {
-            fds.extend(descriptors(orbit).map(readable));
+            let both = descriptors(orbit);
+            is_lost |= both.contains(&-1) && orbit.end_if_lost();
+            fds.extend(both.map(readable));
         }
         fds.extend(spare_fds.into_iter().map(readable));
+        // The program may close any of them, and open other files under their numbers, while this thread sleeps.
+        let at_most = if is_lost { Duration::ZERO } else { CHECKED_EVERY };
+        let wait = Some(wait.map_or(at_most, |wait| wait.min(at_most)));
         // Asleep it holds on to nothing: an orbit ends with its last handle.
         let sleeping: Vec<Weak<Inner>> = orbits.iter().map(Arc::downgrade).collect();
         drop(orbits);
@@ -79,15 +87,17 @@ fn supervise(weak: &Weak<Runtime>) {
             std::thread::sleep(Duration::from_millis(10));
             continue;
         }
-        let Some(runtime) = weak.upgrade() else { return };
-        if is_blind(&runtime, &sleeping, &fds) {
-            std::thread::sleep(BLIND);
+        if weak.strong_count() == 0 {
+            return;
         }
-        eventfd::drain(runtime.door.as_fd());
+        let _ = door.fd().map(eventfd::drain);
         let now = Instant::now();
         for (at, orbit) in sleeping.iter().enumerate() {
             let Some(orbit) = orbit.upgrade() else { continue };
-            let (has_ended, has_news) = (fds[1 + 2 * at].revents != 0, fds[2 + 2 * at].revents != 0);
+            // A handle that the program has closed stands in the list as -1.
+            let (handle, news) = (fds[1 + 2 * at], fds[2 + 2 * at]);
+            let has_lost_handle = handle.fd < 0 && orbit.end_if_lost();
+            let (has_ended, has_news) = (handle.revents != 0 || has_lost_handle, news.revents != 0);
             let is_due = !has_ended && starts.get(&orbit.number).is_some_and(|when| *when <= now);
             if is_due {
                 starts.remove(&orbit.number);
@@ -110,7 +120,7 @@ fn supervise(weak: &Weak<Runtime>) {
 /// Does what one orbit needs now; says what it needs later.
 fn look_after(orbit: &Inner, has_news: bool, has_ended: bool, is_due: bool) -> Next {
     if has_news {
-        eventfd::drain(orbit.event.as_fd());
+        let _ = orbit.event.fd().map(eventfd::drain);
         orbit.reap();
     }
     if orbit.next_deadline.load(Ordering::Relaxed) <= now_ns() {
@@ -128,28 +138,14 @@ fn look_after(orbit: &Inner, has_news: bool, has_ended: bool, is_due: bool) -> N
 
 /// What tells of an orbit: that its process has ended, and that a call has.
 fn descriptors(orbit: &Inner) -> [RawFd; 2] {
-    let pidfd = orbit.lock().process.as_ref().map_or(-1, |p| p.pidfd.as_raw_fd());
-    [pidfd, orbit.event.as_raw_fd()]
-}
-
-/// Whether the program has closed a descriptor that is not its own: it tells nothing from now on, but does so at once. Those of
-/// orbits and spares that have gone since the list was made are closed as they should be.
-fn is_blind(runtime: &Runtime, sleeping: &[Weak<Inner>], fds: &[libc::pollfd]) -> bool {
-    let is_closed = |fd: &&libc::pollfd| fd.revents & libc::POLLNVAL != 0;
-    if !fds.iter().any(|fd| is_closed(&fd)) {
-        return false;
-    }
-    // Only this thread adds to these, so that no number is another one's meanwhile.
-    let mut own = runtime.spare_fds();
-    own.push(runtime.door.as_raw_fd());
-    own.extend(sleeping.iter().filter_map(Weak::upgrade).flat_map(|orbit| descriptors(&orbit)));
-    fds.iter().filter(is_closed).any(|fd| own.contains(&fd.fd))
+    let pidfd = orbit.lock().process.as_ref().and_then(|p| p.pidfd.number());
+    [pidfd, orbit.event.number()].map(|number| number.unwrap_or(-1))
 }
 
 /// How soon to look again while a spare becomes an orbit.
 const BECOMING: Duration = Duration::from_millis(1);
-/// How soon to look again where a descriptor that should tell when is gone.
-const BLIND: Duration = Duration::from_millis(50);
+/// How often to see whether its descriptors are its own yet.
+const CHECKED_EVERY: Duration = Duration::from_secs(1);
 /// How often copiers that have not ended are looked at.
 const BURY_EVERY: Duration = Duration::from_millis(5);
 

@@ -5,13 +5,13 @@
 
 use std::ffi::{c_long, c_void};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use orbit_linux::pagemap::Pagemap;
-use orbit_linux::{eventfd, futex, map, process, socket};
+use orbit_linux::{descriptors, eventfd, futex, map, process, socket};
 
 use crate::area::born;
 use crate::channel::{
@@ -23,10 +23,10 @@ use crate::error::{Error, Kind, Result};
 use crate::generation::generation;
 use crate::limits::LimitsWire;
 use crate::log::{self, Record};
-use crate::own::Own;
+use crate::own::{self, Own};
 use crate::page::PAGE;
 use crate::side::{Entry, Init};
-use crate::wire::{Attach, BATCH, Lines, PUSH_HEADER, PUSH_PIECE};
+use crate::wire::{Attach, BATCH, Lines, PUSH_HEADER, PUSH_PIECE, Passed};
 use crate::{blackbox, border, limits, side};
 
 /// The orbit of this process, once it is one.
@@ -54,7 +54,7 @@ struct Task {
     shared: &'static Shared,
     socket: Own,
     replicas: Vec<Replica>,
-    pagemap: Option<Pagemap>,
+    pagemap: Option<Own<Pagemap>>,
     limits: LimitsWire,
     entry: usize,
     store: *mut c_void,
@@ -65,25 +65,25 @@ struct Task {
 }
 
 /// The life of an orbit from the moment it is cloned.
-pub(crate) fn live(socket: OwnedFd) -> ! {
+pub(crate) fn live(mut socket: Own) -> ! {
     side::enter_orbit();
     let _ = process::set_parent_death_signal(libc::SIGKILL);
-    process::close_all_but(&[0, 1, 2, socket.as_raw_fd()]);
+    own::close_all_but(&socket.number().map_or_else(Vec::new, |number| vec![number]));
     let _ = process::set_name(c"orbit-spare");
     // Nothing slow before main has this process in hand: it waits for that, maybe for this very CPU.
-    let mut channel = receive_channel(socket.as_fd());
+    let mut channel = receive_channel(&socket);
     // A spare has done the slow part when it gets its identity.
     let prepared = blackbox::prepare();
-    let pagemap = Pagemap::own().ok();
+    let pagemap = Pagemap::own().ok().and_then(|pagemap| Own::over(pagemap.map_fd(own::up)).ok());
     let identity = loop {
         if let Some(identity) = channel.0.wait_for_identity() {
             break identity;
         }
-        channel = receive_channel(socket.as_fd());
+        channel = receive_channel(&socket);
     };
-    let (down, up, event) = channel;
+    let (down, up, mut event) = channel;
     // The supervisor has one spare less and one orbit more.
-    eventfd::signal(event.as_fd());
+    let _ = event.fd().map(eventfd::signal);
     // SAFETY: the black box lies in memory that stays mapped as long as this process lives.
     unsafe {
         blackbox::install(std::ptr::addr_of!(up.black_box).cast_mut(), limits::probe_bytes(&identity.limits));
@@ -95,18 +95,20 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
         panic!("starting an orbit: {e}");
     }
     up.limited.store(1, Ordering::SeqCst);
-    let own = |fd: OwnedFd| Own::new(fd).unwrap_or_else(|e| panic!("starting an orbit: {e}"));
+    if let Err(e) = take_passed(&mut socket, &mut event, identity.passed) {
+        panic!("starting an orbit: taking the descriptors that main passes on: {e}");
+    }
     let shared: &'static Shared = Box::leak(Box::new(Shared {
         down,
         up,
-        event: own(event),
+        event,
         current: AtomicU32::new(identity.start_at),
         pushing: Mutex::new(()),
     }));
     let _ = SELF.set(shared);
     let mut task = Task {
         shared,
-        socket: own(socket),
+        socket,
         replicas: Vec::new(),
         pagemap,
         limits: identity.limits,
@@ -127,19 +129,42 @@ pub(crate) fn live(socket: OwnedFd) -> ! {
 }
 
 /// The channel that main sends. Without one this process is of no use: it ends, and main sees that.
-fn receive_channel(socket: BorrowedFd<'_>) -> (DownView, UpSide, OwnedFd) {
-    let (lines, mut fds) = match receive::<Lines>(socket, 1) {
+fn receive_channel(socket: &Own) -> (DownView, UpSide, Own) {
+    let (lines, mut fds) = match socket.fd().and_then(|socket| receive::<Lines>(socket, 1)) {
         Ok(Some((lines, fds))) => (lines, fds.into_iter()),
         // Main let go of this process.
         Ok(None) => process::end(0),
         Err(_) => process::end(1),
     };
     if let (Some(lines), Some(down), Some(up), Some(event)) = (lines.first(), fds.next(), fds.next(), fds.next())
-        && let (Ok(down), Ok(up)) = (DownView::map(down, lines.log_bytes), UpSide::map(up))
+        && let (Ok(down), Ok(up), Ok(event)) = (DownView::map(down, lines.log_bytes), UpSide::map(up), Own::new(event))
     {
         return (down, up, event);
     }
     process::end(1)
+}
+
+/// Puts the descriptors that main passes on where main has them.
+fn take_passed(socket: &mut Own, event: &mut Own, count: u32) -> io::Result<()> {
+    let mut left = count as usize;
+    while left > 0 {
+        // Main is gone or has let go; nothing is left to do.
+        let Some((passed, fds)) = receive::<Passed>(socket.fd()?, BATCH)? else { process::end(0) };
+        left = left.saturating_sub(passed.len());
+        // Out of the way of where they go.
+        let above = passed.iter().map(|one| one.number as RawFd + 1).max().unwrap_or(0);
+        let fds: Vec<OwnedFd> = fds.into_iter().map(|fd| descriptors::move_up(fd, above)).collect();
+        if fds.iter().any(|fd| passed.iter().any(|one| one.number as RawFd == fd.as_raw_fd())) {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        for (Passed { number, inherited }, fd) in passed.into_iter().zip(fds) {
+            let number = number as RawFd;
+            socket.leave(number)?;
+            event.leave(number)?;
+            descriptors::put_at(fd.as_fd(), number, inherited != 0)?;
+        }
+    }
+    Ok(())
 }
 
 /// The next message: up to `most` records of this type, and their descriptors; `None` when main has let go.
@@ -160,7 +185,7 @@ impl Task {
     fn attach(&mut self, count: u32) {
         let mut left = count as usize;
         while left > 0 {
-            match self.socket.get().and_then(|socket| receive::<Attach>(socket, BATCH)) {
+            match self.socket.fd().and_then(|socket| receive::<Attach>(socket, BATCH)) {
                 Ok(Some((attachments, fds))) => {
                     left = left.saturating_sub(attachments.len());
                     attachments.into_iter().zip(fds).for_each(|(attach, fd)| self.map(attach, fd));
@@ -334,7 +359,7 @@ impl Task {
         log::replay(&self.shared.down, start, end, |record| match record {
             Record::Pages { area, first, data } => {
                 let Some(replica) = self.replicas.iter().find(|r| r.area == area) else { return };
-                let fd = open.filter(|(known, _)| *known == area).map_or_else(|| replica.fd.get(), |(_, fd)| Ok(fd));
+                let fd = open.filter(|(known, _)| *known == area).map_or_else(|| replica.fd.fd(), |(_, fd)| Ok(fd));
                 open = fd.as_ref().ok().map(|fd| (area, *fd));
                 if let Err(e) = fd.and_then(|fd| write_all_at(fd, data, u64::from(first) * PAGE as u64)) {
                     panic!("writing {} pages of area {area} into its replica: {e}", data.len() / PAGE);
@@ -371,7 +396,8 @@ impl Task {
         for replica in &self.replicas {
             let (start, end) = (replica.base, replica.base + replica.len);
             ranges.clear();
-            let found = self.pagemap.as_ref().map(|p| p.scan_anonymous(start, end, &mut ranges));
+            let pagemap = self.pagemap.as_ref().and_then(|pagemap| pagemap.get().ok());
+            let found = pagemap.map(|p| p.scan_anonymous(start, end, &mut ranges));
             if !matches!(found, Some(Ok(_))) {
                 ranges.clear();
                 ranges.push((start, end));
@@ -400,7 +426,7 @@ fn show_replica(base: usize, len: usize, from: usize, to: usize) -> std::io::Res
 impl Shared {
     /// Wakes main's supervisor. If the task has closed the way there, the end of this process does.
     fn tell(&self) {
-        match self.event.get() {
+        match self.event.fd() {
             Ok(event) => eventfd::signal(event),
             Err(e) => panic!("telling main that there is news: {e}"),
         }

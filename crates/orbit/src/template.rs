@@ -13,12 +13,13 @@
 //! | main | `Clone` | |
 //! | main | `Kill { pid }`, where main itself may not: a process of this template | |
 //! | main | `LetGo`, where main may not kill the template: main lives on, and its control groups may be others' | |
+//! | main | `Finish`, where main may not kill the template: nothing is to be left | |
 //! | template | `Cloned { pid }` | a pidfd, main's end of the orbit's own socket |
 //! | template | `Failed { errno }` | |
 //! | template | `Ended { pid, code, status }`, as `waitid` says | |
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -27,7 +28,8 @@ use orbit_linux::{map, pidfd, poll, process, procfs, socket};
 
 use crate::area::born;
 use crate::error::{Error, Kind, Result};
-use crate::{limits, shared, side, task};
+use crate::own::Own;
+use crate::{inherited, limits, shared, side, task};
 
 use code::Code;
 pub(crate) use code::is_loaded;
@@ -40,12 +42,17 @@ const CLONED: u8 = 3;
 const FAILED: u8 = 4;
 const ENDED: u8 = 5;
 const LET_GO: u8 = 6;
+const FINISH: u8 = 7;
 
 /// Longest message in bytes.
 const MESSAGE: usize = 4096;
 
 /// Between two looks whether what an orbit left behind has ended.
 const A_MOMENT: Duration = Duration::from_millis(5);
+/// How often who waits for the template looks whether main has closed the socket meanwhile, and opened another file in its place.
+const CHECKED_EVERY: Duration = Duration::from_secs(1);
+/// How long main may take from closing its end of the socket, as the kernel does for a program that ends, to its end.
+const MAIN_ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes of its own that main may hold for its page tables to be copied twice: some milliseconds.
 const COPIED_TWICE: u64 = 32 << 20;
 
@@ -59,15 +66,15 @@ pub(crate) struct Ended {
 /// A process made for an orbit, waiting on its socket to be told which.
 pub(crate) struct Clone {
     pub pid: i32,
-    pub pidfd: OwnedFd,
-    pub socket: OwnedFd,
+    pub pidfd: Own,
+    pub socket: Own,
 }
 
 /// Main's hold on one template. Dropping it ends the template and what orbits it still has.
 pub(crate) struct Template {
-    pidfd: OwnedFd,
+    pidfd: Own,
     /// Main's end of the socket.
-    socket: OwnedFd,
+    socket: Own,
     link: Mutex<Link>,
     gone: AtomicBool,
     code: Code,
@@ -88,12 +95,12 @@ impl Template {
     /// Makes a template of the process as it is now. `window` is the reserved range of areas, which orbits get empty.
     pub fn make(window: (usize, usize)) -> Result<Template> {
         let doing = "making the template";
-        let (ours, theirs) = socket::pair().map_err(|e| Error::system(doing, e))?;
-        let main = pidfd::open(std::process::id() as i32).map_err(|e| Error::system(doing, e))?;
+        let (ours, theirs) = own_pair().map_err(|e| Error::system(doing, e))?;
+        let main = pidfd::open(std::process::id() as i32).and_then(Own::new).map_err(|e| Error::system(doing, e))?;
         let code = Code::now();
         let threads = process::thread_count().unwrap_or(2);
         let life =
-            Life { socket: theirs.as_raw_fd(), main: main.as_raw_fd(), main_pid: std::process::id() as i32, window };
+            Life { socket: number_of(&theirs)?, main: number_of(&main)?, main_pid: std::process::id() as i32, window };
         let (fd, child) = if threads > 1 {
             // SAFETY: libc's fork leaves libc's locks in order in the child, whatever other threads hold.
             (fork_twice(life, &ours, || unsafe { libc_fork() }).map_err(|e| Error::system(doing, e))?, None)
@@ -102,11 +109,8 @@ impl Template {
             match unsafe { process::raw_fork(0) }.map_err(|e| Error::system(doing, e))? {
                 None => live(life),
                 Some(child) => {
-                    let fd = match child.pidfd {
-                        Some(fd) => fd,
-                        None => pidfd::open(child.pid).map_err(|e| Error::system(doing, e))?,
-                    };
-                    (fd, Some(child.pid))
+                    let fd = child.pidfd.map_or_else(|| pidfd::open(child.pid), Ok).and_then(Own::new);
+                    (fd.map_err(|e| Error::system(doing, e))?, Some(child.pid))
                 }
             }
         } else {
@@ -147,7 +151,7 @@ impl Template {
         if self.is_gone() {
             return Err(not_answered(std::io::Error::from_raw_os_error(libc::EPIPE)));
         }
-        if let Err(e) = socket::send(self.socket.as_fd(), &[CLONE], &[]) {
+        if let Err(e) = self.socket.fd().and_then(|socket| socket::send(socket, &[CLONE], &[])) {
             self.gone.store(true, Ordering::Relaxed);
             return Err(not_answered(e));
         }
@@ -166,7 +170,7 @@ impl Template {
                 }
                 None => {}
             }
-            match link.read(self.socket.as_fd(), deadline.saturating_duration_since(Instant::now())) {
+            match link.read(&self.socket, deadline.saturating_duration_since(Instant::now())) {
                 Ok(true) => {}
                 Ok(false) => {
                     self.gone.store(true, Ordering::Relaxed);
@@ -190,7 +194,7 @@ impl Template {
                 return Some(ended);
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            match link.read(self.socket.as_fd(), left) {
+            match link.read(&self.socket, left) {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(_) => {
@@ -201,17 +205,18 @@ impl Template {
         }
     }
 
-    /// Kills a process that this template made. Main may have given up the right to do so since it made the template, which
-    /// has it still, and is asked then.
+    /// Kills a process that this template made. Main may have given up the right to do so since it made the template, or have
+    /// closed the handle: the template, which has both still, is asked then.
     ///
     /// # Errors
-    /// `EPIPE` if the template, too, is gone, `EAGAIN` if it does not read what it is asked.
-    pub fn kill(&self, pid: i32, process: BorrowedFd<'_>) -> std::io::Result<()> {
-        match pidfd::send_signal(process, libc::SIGKILL) {
-            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+    /// `EPIPE` if the template, too, is gone, `EAGAIN` if it does not read what it is asked; that main has closed the way to it.
+    pub fn kill(&self, pid: i32, process: &Own) -> std::io::Result<()> {
+        match process.fd().and_then(|process| pidfd::send_signal(process, libc::SIGKILL)) {
+            // No errno: main has closed the handle.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM) | None) => {
                 let mut message = [KILL; 5];
                 message[1..].copy_from_slice(&pid.to_le_bytes());
-                socket::send_now(self.socket.as_fd(), &message, &[]).map(|_| ())
+                self.socket.fd().and_then(|socket| socket::send_now(socket, &message, &[])).map(|_| ())
             }
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             sent => sent,
@@ -221,26 +226,29 @@ impl Template {
     /// Kills the template, or, where main may not, hangs up: then it ends of itself, and removes main's control groups unless others
     /// may live in them.
     fn dismiss(&self, others: bool) {
-        if pidfd::send_signal(self.pidfd.as_fd(), libc::SIGKILL).is_err() {
-            if others {
-                // Read before the end of what comes by the socket, also after the shutdown.
-                let _ = socket::send_now(self.socket.as_fd(), &[LET_GO], &[]);
-            }
+        if self.pidfd.fd().and_then(|fd| pidfd::send_signal(fd, libc::SIGKILL)).is_ok() {
+            return;
+        }
+        if let Ok(socket) = self.socket.fd() {
+            // Read before the end of what comes by the socket, also after the shutdown.
+            let _ = socket::send_now(socket, &[if others { LET_GO } else { FINISH }], &[]);
             // SAFETY: two integers; the descriptor is this template's.
-            unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+            unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
         }
     }
 
-    /// Whether the template has ended.
+    /// Whether the template has ended, or main has closed what leads to it, upon which it ends.
     pub fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed) || pidfd::has_ended(self.pidfd.as_fd())
+        self.gone.load(Ordering::Relaxed) || !self.socket.is_there() || has_ended(&self.pidfd)
     }
 
     /// Ends it, and the orbits it still has, and waits until it has ended.
     pub fn end(&self) {
         self.gone.store(true, Ordering::Relaxed);
         self.dismiss(false);
-        let _ = poll::poll(&mut [poll_in(self.pidfd.as_raw_fd())], Some(Duration::from_secs(5)));
+        if let Some(number) = self.pidfd.number() {
+            let _ = poll::poll(&mut [poll_in(number)], Some(Duration::from_secs(5)));
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Link> {
@@ -251,19 +259,37 @@ impl Template {
 impl Drop for Template {
     fn drop(&mut self) {
         self.dismiss(true);
-        if self.child.is_some() {
-            let _ = pidfd::wait(self.pidfd.as_fd(), false);
+        match (self.child, self.pidfd.fd()) {
+            (Some(_), Ok(pidfd)) => drop(pidfd::wait(pidfd, false)),
+            // SAFETY: a child of this process that only this reaps; it ends, since nothing leads to it any more. A null status is allowed.
+            (Some(child), Err(_)) => drop(unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) }),
+            (None, _) => {}
         }
     }
 }
 
+/// Whether the process of this handle has ended, or main has closed the handle.
+pub(crate) fn has_ended(process: &Own) -> bool {
+    process.fd().map_or(true, pidfd::has_ended)
+}
+
+/// Two ends of a connection.
+fn own_pair() -> std::io::Result<(Own, Own)> {
+    let (ours, theirs) = socket::pair()?;
+    Ok((Own::new(ours)?, Own::new(theirs)?))
+}
+
+fn number_of(own: &Own) -> Result<RawFd> {
+    own.fd().map(|fd| fd.as_raw_fd()).map_err(|e| Error::system("making the template", e))
+}
+
 impl Link {
     /// Waits for the template's next message and keeps it; false after `patience`; an error when the template is gone.
-    fn read(&mut self, socket: BorrowedFd<'_>, patience: Duration) -> std::io::Result<bool> {
+    fn read(&mut self, socket: &Own, patience: Duration) -> std::io::Result<bool> {
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if poll::poll(&mut [poll_in(socket.as_raw_fd())], Some(left))? > 0 {
+            if poll::poll(&mut [poll_in(socket.fd()?.as_raw_fd())], Some(left.min(CHECKED_EVERY)))? > 0 {
                 break;
             }
             if left.is_zero() {
@@ -272,7 +298,7 @@ impl Link {
         }
         let mut bytes = [0u8; MESSAGE];
         let mut fds = Vec::new();
-        let n = match socket::receive(socket, &mut bytes, &mut fds, true) {
+        let n = match socket::receive(socket.fd()?, &mut bytes, &mut fds, true) {
             // A process whose descriptors this one has no room for; the template lives.
             Err(e) if e.raw_os_error() == Some(libc::EMFILE) => {
                 self.answers.push_back(Err(libc::EMFILE));
@@ -283,7 +309,9 @@ impl Link {
         let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         match (n, bytes[0], fds.pop(), fds.pop()) {
             (5.., CLONED, Some(socket), Some(pidfd)) => {
-                self.answers.push_back(Ok(Clone { pid: word(1), pidfd, socket }));
+                let made =
+                    Own::new(pidfd).and_then(|pidfd| Ok(Clone { pid: word(1), pidfd, socket: Own::new(socket)? }));
+                self.answers.push_back(made.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO)));
             }
             // Descriptors that did not arrive: this process has no room for them.
             (5.., CLONED, ..) => self.answers.push_back(Err(libc::EMFILE)),
@@ -356,7 +384,7 @@ unsafe fn raw_fork() -> std::io::Result<i32> {
 }
 
 /// A template that is nobody's to wait for: the child of a child that has ended.
-fn fork_twice(life: Life, ours: &OwnedFd, fork: impl Fn() -> std::io::Result<i32>) -> std::io::Result<OwnedFd> {
+fn fork_twice(life: Life, ours: &Own, fork: impl Fn() -> std::io::Result<i32>) -> std::io::Result<Own> {
     match fork()? {
         0 => {
             match fork() {
@@ -388,9 +416,9 @@ fn fork_twice(life: Life, ours: &OwnedFd, fork: impl Fn() -> std::io::Result<i32
                 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
             {}
             let (mut bytes, mut fds) = ([0u8; 16], Vec::new());
-            let ready = poll::poll(&mut [poll_in(ours.as_raw_fd())], Some(Duration::from_secs(10)))?;
+            let ready = poll::poll(&mut [poll_in(ours.fd()?.as_raw_fd())], Some(Duration::from_secs(10)))?;
             if ready > 0 {
-                socket::receive(ours.as_fd(), &mut bytes, &mut fds, true)?;
+                socket::receive(ours.fd()?, &mut bytes, &mut fds, true)?;
             }
             let errno = match bytes[0] {
                 FAILED => i32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]),
@@ -398,7 +426,7 @@ fn fork_twice(life: Life, ours: &OwnedFd, fork: impl Fn() -> std::io::Result<i32
                 CLONED => libc::EMFILE,
                 _ => libc::EAGAIN,
             };
-            fds.pop().ok_or_else(|| std::io::Error::from_raw_os_error(errno))
+            fds.pop().ok_or_else(|| std::io::Error::from_raw_os_error(errno)).and_then(Own::new)
         }
     }
 }
@@ -411,7 +439,10 @@ fn live(life: Life) -> ! {
         // No template rather than one whose orbits could write other orbits' memory.
         process::end(1)
     }
-    process::close_all_but(&[0, 1, 2, life.socket, life.main]);
+    if inherited::occupy(&[life.socket, life.main]).is_err() {
+        // Nor one whose orbits could write to other files than main does.
+        process::end(1)
+    }
     let _ = process::set_name(c"orbit-template");
     // SAFETY: plain calls on this process. Its own session, so that a terminal's signals to main's group pass it by;
     // signals as a fresh process has them; a subreaper, so that what an orbit leaves behind comes to it.
@@ -432,15 +463,16 @@ fn live(life: Life) -> ! {
     born::note_places();
     // SAFETY: both descriptors were inherited for this, and nothing else in this process closes them.
     let (socket, main) = unsafe { (BorrowedFd::borrow_raw(life.socket), BorrowedFd::borrow_raw(life.main)) };
-    let mut children: Vec<(i32, OwnedFd)> = Vec::new();
+    let mut children: Vec<(i32, Own)> = Vec::new();
+    // Whether main's control groups are left alone.
     let mut let_go = false;
     // When what orbits left behind is to be ended.
     let mut strays: Option<Instant> = None;
     // The next orbit's socket: made while nobody waits for it.
-    let mut next = socket::pair().ok();
+    let mut next = own_pair().ok();
     loop {
         let mut fds = vec![poll_in(socket.as_raw_fd()), poll_in(main.as_raw_fd())];
-        fds.extend(children.iter().map(|(_, fd)| poll_in(fd.as_raw_fd())));
+        fds.extend(children.iter().map(|(_, fd)| poll_in(fd.number().unwrap_or(-1))));
         if poll::poll(&mut fds, strays.map(|due| due.saturating_duration_since(Instant::now()))).is_err() {
             break;
         }
@@ -456,7 +488,7 @@ fn live(life: Life) -> ! {
                 continue;
             }
             let (pid, fd) = children.swap_remove(at);
-            let ended = pidfd::wait(fd.as_fd(), false).ok().flatten();
+            let ended = fd.fd().and_then(|fd| pidfd::wait(fd, false)).ok().flatten();
             strays = strays.or_else(|| (!list_strays(&children).is_empty()).then(|| Instant::now() + limits::GRACE));
             let (code, status) = ended.map_or((libc::CLD_KILLED, libc::SIGKILL), |e| (e.code, e.status));
             let mut message = vec![ENDED];
@@ -469,21 +501,27 @@ fn live(life: Life) -> ! {
             let mut bytes = [0u8; MESSAGE];
             let mut received = Vec::new();
             match socket::receive(socket, &mut bytes, &mut received, true) {
-                Ok(0) => break,
+                Ok(0) => {
+                    // Main ends, or has closed the socket and lives on: then it may have set the library up anew.
+                    end_all(&mut children);
+                    let_go = poll::poll(&mut [poll_in(main.as_raw_fd())], Some(MAIN_ENDS_WITHIN)).is_ok_and(|n| n == 0);
+                    break;
+                }
                 Ok(_) if bytes[0] == LET_GO => {
                     let_go = true;
                     break;
                 }
+                Ok(_) if bytes[0] == FINISH => break,
                 Ok(_) if bytes[0] == CLONE => {
                     if clone_orbit(socket, next.take(), &mut children).is_err() {
                         break;
                     }
-                    next = socket::pair().ok();
+                    next = own_pair().ok();
                 }
                 Ok(5..) if bytes[0] == KILL => {
                     let wanted = i32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
                     for (_, fd) in children.iter().filter(|(pid, _)| *pid == wanted) {
-                        let _ = pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
+                        let _ = fd.fd().and_then(|fd| pidfd::send_signal(fd, libc::SIGKILL));
                     }
                 }
                 Ok(_) => {}
@@ -492,12 +530,7 @@ fn live(life: Life) -> ! {
             }
         }
     }
-    for (_, fd) in &children {
-        let _ = pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
-    }
-    for (_, fd) in &children {
-        let _ = pidfd::wait(fd.as_fd(), false);
-    }
+    end_all(&mut children);
     end_strays(&[], limits::GRACE);
     if !let_go {
         limits::remove_groups_of(life.main_pid);
@@ -505,15 +538,25 @@ fn live(life: Life) -> ! {
     process::end(0)
 }
 
+/// Kills these processes and waits until they have ended.
+fn end_all(children: &mut Vec<(i32, Own)>) {
+    for (_, fd) in children.iter() {
+        let _ = fd.fd().and_then(|fd| pidfd::send_signal(fd, libc::SIGKILL));
+    }
+    for (_, fd) in children.drain(..) {
+        let _ = fd.fd().and_then(|fd| pidfd::wait(fd, false));
+    }
+}
+
 /// Processes that orbits made and left behind: they have become children of the template.
-fn list_strays(children: &[(i32, OwnedFd)]) -> Vec<i32> {
+fn list_strays(children: &[(i32, Own)]) -> Vec<i32> {
     let Ok(list) = std::fs::read_to_string("/proc/thread-self/children") else { return Vec::new() };
     let all = list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
     all.filter(|pid| !children.iter().any(|(child, _)| child == pid)).collect()
 }
 
 /// Reaps them: for so long as they end by themselves, then kills them.
-fn end_strays(children: &[(i32, OwnedFd)], grace: Duration) {
+fn end_strays(children: &[(i32, Own)], grace: Duration) {
     let began = Instant::now();
     for _ in 0..64 {
         let strays = list_strays(children);
@@ -538,17 +581,13 @@ fn end_strays(children: &[(i32, OwnedFd)], grace: Duration) {
 }
 
 /// One orbit, with this pair of sockets if there is one: its socket's other end and its pidfd go to main.
-fn clone_orbit(
-    socket: BorrowedFd,
-    pair: Option<(OwnedFd, OwnedFd)>,
-    children: &mut Vec<(i32, OwnedFd)>,
-) -> std::io::Result<()> {
+fn clone_orbit(socket: BorrowedFd, pair: Option<(Own, Own)>, children: &mut Vec<(i32, Own)>) -> std::io::Result<()> {
     let fail = |e: std::io::Error| {
         let mut message = [FAILED; 5];
         message[1..].copy_from_slice(&e.raw_os_error().unwrap_or(libc::EIO).to_le_bytes());
         socket::send(socket, &message, &[]).map(|_| ())
     };
-    let (ours, theirs) = match pair.map_or_else(socket::pair, Ok) {
+    let (ours, theirs) = match pair.map_or_else(own_pair, Ok) {
         Ok(pair) => pair,
         Err(e) => return fail(e),
     };
@@ -561,7 +600,7 @@ fn clone_orbit(
             task::live(theirs)
         }
         pid => {
-            let fd = match pidfd::open(pid) {
+            let fd = match pidfd::open(pid).and_then(Own::new) {
                 Ok(fd) => fd,
                 Err(e) => {
                     // SAFETY: the child just made, not yet reaped.
@@ -574,7 +613,8 @@ fn clone_orbit(
             };
             let mut message = [CLONED; 5];
             message[1..].copy_from_slice(&pid.to_le_bytes());
-            let sent = socket::send(socket, &message, &[fd.as_fd(), ours.as_fd()]).map(|_| ());
+            let fds = fd.fd().and_then(|fd| Ok([fd, ours.fd()?]));
+            let sent = fds.and_then(|fds| socket::send(socket, &message, &fds)).map(|_| ());
             drop(theirs);
             children.push((pid, fd));
             sent

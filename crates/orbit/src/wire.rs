@@ -24,10 +24,24 @@ pub(crate) struct Identity {
     pub init: usize,
     /// The number of the first call this process takes.
     pub start_at: u32,
-    /// [`Attach`] records that follow at once.
+    /// [`Passed`] records that follow at once.
+    pub passed: u32,
+    /// [`Attach`] records that follow these.
     pub attachments: u32,
+    /// Keeps the size even.
+    pub reserved: u32,
     pub limits: LimitsWire,
     pub name: [u8; 16],
+}
+
+/// A descriptor of main's that an orbit has under the same number. A message has one or more of them, up to [`BATCH`]; with it
+/// come the descriptors.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Passed {
+    pub number: u32,
+    /// Not 0: exec hands it on.
+    pub inherited: u32,
 }
 
 /// What gives the orbit a replica. A message has one or more of them, up to [`BATCH`]; with it come the replicas'

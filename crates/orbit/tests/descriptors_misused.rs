@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use orbit::{Area, CallOptions, Orbit, Outcome, Restart};
 
+/// One more than the highest number that an orbit's own descriptors have.
+const HIGHEST: i32 = 1400;
+
 /// `args`: what to do to each descriptor.
 unsafe extern "C" fn misuse(_: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: main passes a u64; descriptors above 2 are this orbit's own.
     unsafe {
         let how = *args.cast::<u64>();
-        for fd in 3..64 {
+        for fd in 3..HIGHEST {
             match how {
                 0 => {
                     libc::ftruncate(fd, 0);
@@ -92,14 +95,15 @@ fn main_is_unharmed() {
     }
 }
 
-/// Closes every descriptor and opens a file under their numbers, as a daemon that begins anew. `args`: the file's name.
+/// Closes every descriptor and has a file under their numbers, as a daemon that begins anew. `args`: the file's name.
 unsafe extern "C" fn begin_anew(_: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: main passes a name that ends with a zero byte.
     unsafe {
-        for fd in 3..64 {
+        for fd in 3..HIGHEST {
             libc::close(fd);
         }
-        (3..64).map(|_| c_long::from(libc::open(args.cast::<c_char>(), libc::O_RDWR))).max().unwrap_or(0)
+        let file = libc::open(args.cast::<c_char>(), libc::O_RDWR);
+        (3..HIGHEST).filter(|fd| libc::dup2(file, *fd) == *fd).count() as c_long
     }
 }
 
@@ -128,7 +132,7 @@ fn a_file_under_the_number_of_a_replica_is_left_alone() {
             // SAFETY: one pollfd that lives through the call.
             assert_eq!(unsafe { libc::poll(&mut poll, 1, 60_000) }, 1, "a descriptor that the orbit cannot signal");
         }
-        assert!(matches!(future.wait().expect("wait"), Outcome::Returned(last) if last >= 60));
+        assert!(matches!(future.wait().expect("wait"), Outcome::Returned(files) if files >= 60));
         // The snapshot goes through the log if the orbit is busy yet.
         let busy = orbit.call_async_with(&[], &[], &sleep);
         // SAFETY: an object of the area, used by this thread only.

@@ -5,7 +5,7 @@
 
 use super::inner::AreaInner;
 use crate::error::{Error, Kind, Result};
-use crate::per_process::{Inherit, Own};
+use crate::per_process::{Inherit, PerProcess};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -24,7 +24,7 @@ unsafe impl Send for Entry {}
 unsafe impl Sync for Entry {}
 
 /// By base address; no two overlap.
-static AREAS: Own<Areas> = Own::new();
+static AREAS: PerProcess<Areas> = PerProcess::new();
 
 type Areas = BTreeMap<usize, Entry>;
 

@@ -5,7 +5,7 @@
 //! least one unmapped page between two, and come back when an area goes away.
 
 use crate::error::{Error, Kind, Result};
-use crate::per_process::{Inherit, Own};
+use crate::per_process::{Inherit, PerProcess};
 use orbit_linux::map::{self, Mapping};
 use orbit_linux::rlimit;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub(crate) struct Window {
 }
 
 /// Locked while the window is reserved, so that two first users do not reserve twice.
-static WINDOW: Own<Option<&'static Window>> = Own::new();
+static WINDOW: PerProcess<Option<&'static Window>> = PerProcess::new();
 
 /// A child goes on with its parent's window, in which its parent's areas stay taken. If another thread was taking or giving
 /// back at the fork, the child reserves one of its own.

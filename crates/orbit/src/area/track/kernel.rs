@@ -5,7 +5,8 @@
 //! generation they were opened in.
 
 use crate::generation::generation;
-use crate::per_process::{Inherit, Own};
+use crate::own::{self, Own};
+use crate::per_process::{Inherit, PerProcess};
 use orbit_linux::pagemap::Pagemap;
 use orbit_linux::uffd::Uffd;
 use std::io;
@@ -14,8 +15,8 @@ use std::sync::{Arc, PoisonError, Weak};
 /// An asynchronous userfaultfd and the pagemap of the same address space.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    pub uffd: Uffd,
-    pub pagemap: Pagemap,
+    pub uffd: Own<Uffd>,
+    pub pagemap: Own<Pagemap>,
     generation: u64,
 }
 
@@ -26,7 +27,7 @@ pub(super) struct Missing {
     pub error: io::Error,
 }
 
-static SHARED: Own<Weak<Kernel>> = Own::new();
+static SHARED: PerProcess<Weak<Kernel>> = PerProcess::new();
 
 /// A child opens its own.
 impl Inherit for Weak<Kernel> {
@@ -39,18 +40,25 @@ impl Kernel {
     /// The one of this process, opened if no tracker holds it.
     pub fn open() -> Result<Arc<Kernel>, Missing> {
         let mut shared = SHARED.lock().write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = shared.upgrade() {
+        if let Some(kernel) = shared.upgrade().filter(|kernel| kernel.is_whole()) {
             return Ok(kernel);
         }
-        let uffd = Uffd::open_wp_async().map_err(|error| Missing { facility: "userfaultfd", error })?;
-        let pagemap = Pagemap::own().map_err(|error| Missing { facility: "/proc/self/pagemap", error })?;
-        if !pagemap.has_scan() {
+        let uffd = Uffd::open_wp_async().and_then(|uffd| Own::over(uffd.map_fd(own::up)));
+        let uffd = uffd.map_err(|error| Missing { facility: "userfaultfd", error })?;
+        let pagemap = Pagemap::own().and_then(|pagemap| Own::over(pagemap.map_fd(own::up)));
+        let pagemap = pagemap.map_err(|error| Missing { facility: "/proc/self/pagemap", error })?;
+        if !pagemap.get().is_ok_and(Pagemap::has_scan) {
             let error = io::Error::from_raw_os_error(libc::ENOTTY);
             return Err(Missing { facility: "PAGEMAP_SCAN", error });
         }
         let kernel = Arc::new(Kernel { uffd, pagemap, generation: generation() });
         *shared = Arc::downgrade(&kernel);
         Ok(kernel)
+    }
+
+    /// Whether the program has closed neither.
+    pub fn is_whole(&self) -> bool {
+        self.uffd.is_there() && self.pagemap.is_there()
     }
 
     /// Whether this process opened it, and not one it was forked from.

@@ -198,14 +198,40 @@ impl Tracker {
         Ok(())
     }
 
+    /// Begins tracking anew if the program has closed the descriptors that it needs, or goes over to comparing where the engine is
+    /// ours to choose; the pages in use count as written. True if so.
+    fn begin_anew_if_lost(&mut self) -> io::Result<bool> {
+        if !matches!(&self.way, Way::Track(written) if written.is_lost()) {
+            return Ok(false);
+        }
+        // The range must be no one's for another descriptor to have it.
+        self.way = Way::Copy;
+        match self.track(self.used) {
+            Ok(way) => {
+                self.way = way;
+                self.pending.push(0, self.used);
+                Ok(true)
+            }
+            Err(why) if self.chooses() => self.degrade(why, self.used).map(|()| true),
+            Err(why) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!(
+                    "the program closed the descriptors of engine \"{}\", and they cannot be opened again: {why}",
+                    self.asked
+                ),
+            )),
+        }
+    }
+
     /// How many pages the next harvest would report, counting no further than `stop_after`. Protects nothing.
     ///
     /// # Errors
     /// `Forked`, or `System` when the kernel refuses the scan.
     pub fn peek(&mut self, stop_after: usize) -> Result<usize> {
         self.ours()?;
-        if self.pending.pages() >= stop_after {
-            return Ok(stop_after);
+        let anew = |error| Error::system("counting the written pages of an area", error);
+        if self.begin_anew_if_lost().map_err(anew)? || self.pending.pages() >= stop_after {
+            return Ok(self.pending.pages().min(stop_after));
         }
         let mut pages = self.pending.clone();
         match &mut self.way {
@@ -228,6 +254,9 @@ impl Tracker {
     pub fn harvest(&mut self, out: &mut PageRuns) -> Result<()> {
         self.ours()?;
         let mut status = self.fetch();
+        if status.is_err() && self.begin_anew_if_lost().map_err(|e| Error::system("tracking an area", e))? {
+            status = self.fetch();
+        }
         if let Err(error) = &status
             && self.chooses()
             && matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))

@@ -11,7 +11,7 @@
 use super::super::fault;
 use super::super::pages::PageRuns;
 use crate::generation::generation;
-use crate::per_process::{Inherit, Own};
+use crate::per_process::{Inherit, PerProcess};
 use orbit_linux::signals::Blocked;
 use std::io;
 use std::ptr;
@@ -45,7 +45,7 @@ static WATCHED: [AtomicPtr<Watched>; SLOTS] = [const { AtomicPtr::new(ptr::null_
 /// The handler that was there before ours.
 static EARLIER: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 /// How many areas have this engine; the handler is installed while it is not zero.
-static USERS: Own<Users> = Own::new();
+static USERS: PerProcess<Users> = PerProcess::new();
 
 #[derive(Clone, Default)]
 struct Users(usize);

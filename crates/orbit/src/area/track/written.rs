@@ -47,7 +47,7 @@ pub(super) struct Written {
 impl Written {
     /// Registers the range. Every page counts as written until the first harvest.
     pub fn new(kernel: Arc<Kernel>, shape: Shape) -> io::Result<Self> {
-        kernel.uffd.register_wp(shape.base, shape.len)?;
+        kernel.uffd.get()?.register_wp(shape.base, shape.len)?;
         let unit = (2 << 20) / shape.page;
         Ok(Written { kernel, shape, unit, hot: Hot::default(), beyond: PageRuns::new(), found: Vec::new() })
     }
@@ -59,7 +59,7 @@ impl Written {
 
     /// Lets pages be written without a fault for each; they read as written, as if they had been.
     pub fn announce(&self, first: usize, pages: usize) -> io::Result<()> {
-        self.kernel.uffd.write_protect(self.at(first), pages * self.shape.page, false)
+        self.kernel.uffd.get()?.write_protect(self.at(first), pages * self.shape.page, false)
     }
 
     /// Adds written pages of the first `used` to `out`, without protecting, until `stop_after` are found.
@@ -69,7 +69,7 @@ impl Written {
         let mut found = 0;
         if known > 0 {
             let (start, end) = (self.at(0), self.at(known));
-            found = self.kernel.pagemap.scan_written(start, end, false, stop_after, &mut self.found)?;
+            found = self.kernel.pagemap.get()?.scan_written(start, end, false, stop_after, &mut self.found)?;
         }
         for &(start, end) in &self.found {
             out.push((start - self.shape.base) / self.shape.page, (end - start) / self.shape.page);
@@ -142,7 +142,9 @@ impl Written {
             }
             fault::check()?;
             self.found.clear();
-            let status = self.kernel.pagemap.scan_written(self.at(from), self.at(until), true, 0, &mut self.found);
+            let (start, end) = (self.at(from), self.at(until));
+            let pagemap = self.kernel.pagemap.get();
+            let status = pagemap.and_then(|pagemap| pagemap.scan_written(start, end, true, 0, &mut self.found));
             if let Err(error) = status {
                 // The kernel may have protected pages whose ranges it did not hand over: all of the step counts as written.
                 self.keep(from, until - from, used, pending);
@@ -167,12 +169,19 @@ impl Written {
     }
 }
 
+impl Written {
+    /// Whether the program has closed one of the descriptors that tracking needs: then which pages were written is not known.
+    pub fn is_lost(&self) -> bool {
+        !self.kernel.is_whole()
+    }
+}
+
 impl Drop for Written {
     fn drop(&mut self) {
         // In a forked child the descriptor still stands for main's memory: taking the range off there would blind main.
         if self.kernel.is_ours() {
             // The range may be unmapped already, which ended the tracking as well: nothing is left to do then.
-            let _ = self.kernel.uffd.unregister(self.shape.base, self.shape.len);
+            let _ = self.kernel.uffd.get().and_then(|uffd| uffd.unregister(self.shape.base, self.shape.len));
         }
     }
 }
