@@ -38,10 +38,30 @@ pub struct RawChild {
 /// # Errors
 /// `EAGAIN` (limit of processes), `ENOMEM`, `EPERM`; `InvalidInput` for a signal beyond 0..=64.
 pub unsafe fn raw_fork(exit_signal: i32) -> io::Result<Option<RawChild>> {
+    // SAFETY: the caller's contract.
+    unsafe { raw_clone(exit_signal, 0) }
+}
+
+/// The same, with one table of descriptors for parent and child: what either closes or opens is so for both, and the child keeps no
+/// file of the parent's open. It takes a table of its own by [`crate::descriptors::close_from_unshared`].
+///
+/// # Safety
+/// That of [`raw_fork`]; the child closes nothing before it has a table of its own.
+///
+/// # Errors
+/// Those of [`raw_fork`].
+pub unsafe fn raw_fork_sharing_descriptors(exit_signal: i32) -> io::Result<Option<RawChild>> {
+    // SAFETY: the caller's contract.
+    unsafe { raw_clone(exit_signal, libc::CLONE_FILES) }
+}
+
+/// # Safety
+/// That of [`raw_fork`], and of sharing what the flag says.
+unsafe fn raw_clone(exit_signal: i32, shared: libc::c_int) -> io::Result<Option<RawChild>> {
     if !(0..=64).contains(&exit_signal) {
         return Err(invalid(format!("exit signal {exit_signal} is not in 0..=64")));
     }
-    let mut flags = libc::c_long::from(libc::CLONE_PIDFD | exit_signal);
+    let mut flags = libc::c_long::from(libc::CLONE_PIDFD | shared | exit_signal);
     let mut pidfd: RawFd = -1;
     // libc keeps the thread's id in memory and takes it for the owner of locks: let the kernel write the child's own id
     // there, as libc's fork does. Without this, parent and child would look like one owner of a shared recursive lock.

@@ -3,13 +3,13 @@
 //!
 //! It is for calls whose delta is so large that copying it would hold main up longer than a clone does. The copier runs
 //! no code but this file's: no allocation, no lock, no signal handler of the program's, so it may be made while main has threads in
-//! any state.
+//! any state. Of main's descriptors it has those of its replicas alone: a file that main closes is closed.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use orbit_linux::descriptors::{File, file_of};
+use orbit_linux::descriptors::{self, File, file_of};
 use orbit_linux::signals::Blocked;
 use orbit_linux::{futex, pidfd, process};
 
@@ -79,11 +79,24 @@ impl Copier {
 /// (its own address space keeps them so).
 pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>) -> Result<Copier> {
     let main = std::process::id() as i32;
+    let mut keep: Vec<RawFd> = parts.iter().map(|part| part.replica).filter(|number| *number >= 0).collect();
+    keep.sort_unstable();
+    keep.dedup();
+    // Then main's files are never the copier's, not even until it runs: who waits for the end of one that main closes sees it at once.
+    let shares = descriptors::can_unshare();
     // The program's handlers are main's: one that ran in the copier could do anything, and do it twice.
     let blocked = Blocked::all();
-    // SAFETY: the child runs `copy` only, which allocates nothing and takes no lock.
-    let forked = fault::check().and_then(|()| unsafe { process::raw_fork(0) });
+    // SAFETY: the child runs the lines below and `copy`, which allocate nothing and take no lock, and closes nothing of a table that
+    // it shares.
+    let forked = fault::check()
+        .and_then(|()| unsafe { if shares { process::raw_fork_sharing_descriptors(0) } else { process::raw_fork(0) } });
     if let Ok(None) = forked {
+        if !shares {
+            process::close_all_but(&keep);
+        } else if descriptors::keep_only_unshared(&keep).is_err() {
+            // No memory for a table of its own. The orbit is told not to wait.
+            process::end(1);
+        }
         // SAFETY: the caller's word on the ranges.
         unsafe { copy(parts, slot, up, turn, main) }
     }
