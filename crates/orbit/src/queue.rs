@@ -300,10 +300,10 @@ impl Inner {
                     replica.owed.owe(&runs);
                 }
             } else {
-                if !large {
+                area.snapshot_pages(&replica.owed, &mut runs)?;
+                if !large || runs.pages() < used / 2 {
                     replica.small_again();
                 }
-                area.snapshot_pages(&replica.owed, &mut runs)?;
                 from = area.source_begins()?;
             }
             gathered.pages += runs.pages();

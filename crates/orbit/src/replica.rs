@@ -31,7 +31,7 @@ pub(crate) struct Replica {
     pub alias: Arc<Shared>,
     /// Pages of it that the supervisor was asked to populate.
     pub mapped: usize,
-    /// Calls since the last one whose pages were left to a copier without being protected again; see [`Replica::protect_now`].
+    /// Calls in a row whose pages were left to a copier; see [`Replica::protect_now`].
     copied_in_a_row: u32,
     until_protect: u32,
     /// Copiers of its pages in a row that could not be made or died.
@@ -40,6 +40,8 @@ pub(crate) struct Replica {
     no_copier_until: Option<Instant>,
 }
 
+/// So many large deltas in a row say that the next one is large.
+const ALWAYS_LARGE: u32 = 8;
 /// How long a replica has no copier after one has failed; twice as long with each further one.
 const NO_COPIER: Duration = Duration::from_secs(1);
 /// Doublings, at most: nine minutes.
@@ -109,18 +111,21 @@ impl Replica {
         !held.is_ok_and(|(_, bytes)| bytes >= pages * PAGE / 8 * 7)
     }
 
-    /// Whether a call that goes to a copier should harvest (protect the written pages again) first. Protecting costs main
-    /// tens of nanoseconds a page; not protecting makes every later delta as large as this one. So: not at first, then
-    /// soon, then ever more seldom while deltas stay large.
+    /// Whether a call that goes to a copier should harvest (protect the written pages again) first. Not to do so makes the next
+    /// call's delta as large again, whatever main writes; to do so costs main tens of nanoseconds a page. So it is done, but for an area of
+    /// which so much is written between calls, [`ALWAYS_LARGE`] times in a row, that it will be large the next time too: then ever
+    /// more seldom.
     pub fn protect_now(&mut self) -> bool {
+        self.copied_in_a_row = (self.copied_in_a_row + 1).min(ALWAYS_LARGE + 4);
+        if self.copied_in_a_row <= ALWAYS_LARGE {
+            return true;
+        }
         if self.until_protect > 0 {
             self.until_protect -= 1;
             return false;
         }
-        let first = self.copied_in_a_row == 0;
-        self.copied_in_a_row = (self.copied_in_a_row + 1).min(5);
-        self.until_protect = if first { 0 } else { 1 << self.copied_in_a_row };
-        !first
+        self.until_protect = 1 << (self.copied_in_a_row - ALWAYS_LARGE);
+        true
     }
 
     /// Whether a copier may hold its pages: where processes cannot be made, or end at once, main copies.

@@ -162,3 +162,36 @@ fn memory_that_nobody_touched_costs_none_in_the_replica() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// However many large snapshots copiers held before, up to eight in a row: the call after them sends what was written since.
+#[test]
+fn what_follows_a_held_snapshot_is_as_small_as_its_delta() {
+    const PAGES: usize = 8192;
+    let _alone = alone();
+    let mut held = 0;
+    for engine in [Engine::Auto, Engine::Fork] {
+        let orbit = Orbit::new("small-again", first_word).expect("orbit");
+        let bytes = (PAGES + 16) * PAGE;
+        let area = Area::builder("large").size(bytes).limit(bytes).engine(engine).build().expect("area");
+        let base: *mut u64 = area.alloc(PAGES * PAGE, PAGE).expect("room").as_ptr().cast();
+        let mut value = 0;
+        let mut write = |pages: usize| {
+            value += 1;
+            // SAFETY: pages of the object just allocated, which only this thread uses.
+            (0..pages).for_each(|page| unsafe { *base.add(page * PAGE / 8) = value });
+            let before = orbit.stats();
+            let outcome = orbit.call(&[&area], &(base as usize).to_ne_bytes()).expect("call");
+            assert_eq!(outcome, Outcome::Returned(value as c_long));
+            let after = orbit.stats();
+            held += after.copiers - before.copiers;
+            after.pages - before.pages
+        };
+        for large in [1, 1, 2, 3, 8, 1] {
+            (0..large).for_each(|_| assert!(write(PAGES) >= PAGES as u64));
+            for _ in 0..3 {
+                assert!(write(1) <= 2, "{engine}: after {large} large ones");
+            }
+        }
+    }
+    assert!(held >= 16, "{held} snapshots were held by copiers");
+}
