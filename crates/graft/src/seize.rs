@@ -4,7 +4,7 @@
 //! call, and a signal in hand has been passed on. New threads of a seized thread are seized by the kernel.
 
 use crate::Error;
-use crate::denial::explain;
+use crate::denial::{explain, field};
 use crate::process::Process;
 use crate::thread::{CODE_64, Held};
 use orbit_linux::procfs;
@@ -26,16 +26,32 @@ pub(crate) fn tasks(pid: i32) -> Vec<i32> {
     directory.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// How many threads a process has, those that have ended and were not waited for included.
+fn thread_count(pid: i32) -> usize {
+    let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
+    field(&status, "Threads").and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
 /// Stops all threads. To be called in a thread that ends soon after a failure: that releases what could not be stopped.
 pub(crate) fn all(process: &Process) -> Result<BTreeMap<i32, Held>, Error> {
     let pid = process.pid();
     let mut seized = Seized { pid, waits: Vec::new(), stopped: BTreeMap::new() };
+    let since = Instant::now();
     loop {
-        for tid in tasks(pid) {
-            seized.seize(tid)?;
+        let listed = tasks(pid);
+        for tid in &listed {
+            seized.seize(*tid)?;
         }
-        if seized.waits.is_empty() {
+        // Whole: none is missing and none has ended since it was listed, but for the leader, which stays. A thread that ends may have made
+        // another one before, and while threads end a list may lack others that live.
+        let held = |tid: &i32| *tid == pid || seized.stopped.contains_key(tid);
+        let is_whole = listed.iter().all(held) && listed.len() == thread_count(pid);
+        if seized.waits.is_empty() && (is_whole || listed.is_empty()) {
             break;
+        }
+        if since.elapsed() > PATIENCE {
+            let why = "its threads come and go faster than they can be listed".into();
+            return Err(Error::NotStopped { tid: pid, waited: since.elapsed(), why });
         }
         while let Some(tid) = seized.waits.pop() {
             seized.settle(tid)?;
@@ -126,7 +142,7 @@ fn is_ours(pid: i32, tid: i32) -> bool {
     // SAFETY: a call without arguments.
     let me = unsafe { libc::gettid() };
     let status = procfs::text(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
-    crate::denial::field(&status, "TracerPid").and_then(|t| t.parse().ok()) == Some(me)
+    field(&status, "TracerPid").and_then(|t| t.parse().ok()) == Some(me)
 }
 
 /// Lets a stopped thread go on, with a signal unless that is 0, to its next stop at the latest before its next instruction.
@@ -175,7 +191,7 @@ pub(crate) fn pause(waited: Duration) {
 fn activity(pid: i32, tid: i32) -> (char, String) {
     let of = |file: &str| procfs::text(format!("/proc/{pid}/task/{tid}/{file}")).unwrap_or_default();
     let status = of("status");
-    let letter = crate::denial::field(&status, "State").and_then(|s| s.chars().next()).unwrap_or('X');
+    let letter = field(&status, "State").and_then(|s| s.chars().next()).unwrap_or('X');
     let call = of("syscall").split_whitespace().next().and_then(|n| n.parse::<i64>().ok());
     let why = match (letter, call) {
         ('D', Some(libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3)) => {
