@@ -1,0 +1,352 @@
+//! The sandbox region: where its parts are, what they hold, and who writes each field.
+//!
+//! ```text
+//! BASE        public     1 MiB  read, execute   directory, code and constants          written by the host only
+//! +1 MiB      protected  1 MiB  closed          data, heap, stack, record of each slot  open while its handler runs
+//! +2 MiB      control   64 KiB  read, write     claims, due times, counters             nobody trusts it
+//! +2 MiB+64K  private   16 KiB  read, write     of each process: what it had before it joined
+//! ```
+//!
+//! All parts have the same address in every member. Public and protected part are divided into [`SLOTS`] slots of
+//! [`SLOT`] bytes: slot 0 of the public part is the [`Directory`], slot 1 the library, the rest are services. A slot's
+//! code is at `PUBLIC + n * SLOT`, its data at `PROTECTED + n * SLOT`: a service is linked with its data 1 MiB after its
+//! code (`-z max-page-size=0x100000`).
+//!
+//! Members can write the control part at any time. A wrong word there can delay or drop a run, and make a counter wrong;
+//! it cannot reach a service's data or the host, which clamps what it reads.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// First address of the region, free in ordinary programs: below what the kernel gives to mappings, above heaps.
+pub const BASE: usize = 0x7e50_0000_0000;
+/// Bytes of a slot in the public part, and in the protected part.
+pub const SLOT: usize = 0x1_0000;
+/// Slots of the region.
+pub const SLOTS: usize = 16;
+/// The first slot for services.
+pub const FIRST_SERVICE: usize = 2;
+/// The slot of the library.
+pub const LIBRARY: usize = 1;
+/// The public part.
+pub const PUBLIC: usize = BASE;
+/// Bytes of the public part.
+pub const PUBLIC_LEN: usize = SLOT * SLOTS;
+/// The protected part.
+pub const PROTECTED: usize = BASE + PUBLIC_LEN;
+/// Bytes of the protected part.
+pub const PROTECTED_LEN: usize = SLOT * SLOTS;
+/// The control part.
+pub const CONTROL: usize = PROTECTED + PROTECTED_LEN;
+/// Bytes of the control part.
+pub const CONTROL_LEN: usize = 0x1_0000;
+/// Bytes of one slot's control structure.
+pub const CONTROL_SLOT: usize = CONTROL_LEN / SLOTS;
+/// The private part: a page of each process.
+pub const PRIVATE: usize = CONTROL + CONTROL_LEN;
+/// Bytes of the private part.
+pub const PRIVATE_LEN: usize = 0x4000;
+/// The first address after the region.
+pub const END: usize = PRIVATE + PRIVATE_LEN;
+
+/// Within a slot's protected part: the record (4 KiB), at the end.
+pub const RECORD_AT: usize = SLOT - 0x1000;
+/// Within a slot's protected part: the stack that faults and overruns of the handler are taken on.
+pub const FAULT_STACK_AT: usize = RECORD_AT - FAULT_STACK_LEN;
+/// Bytes of that stack: two signal frames of a CPU with AVX-512.
+pub const FAULT_STACK_LEN: usize = 0x3000;
+/// Within a slot's protected part: the handler's stack.
+pub const STACK_AT: usize = FAULT_STACK_AT - STACK_LEN;
+/// Bytes of that stack.
+pub const STACK_LEN: usize = 0x4000;
+
+/// What a directory begins with.
+pub const MAGIC: u64 = 0x6f72_6269_7473_0001;
+/// Handles of a service at most.
+pub const GRANTS: usize = 32;
+/// Bytes of a service's arguments at most.
+pub const ARGUMENTS: usize = 1024;
+/// The latest run times and delays that the control part keeps for each slot.
+pub const KEPT: usize = 256;
+/// Signals whose default action kills and that a wild handler raises.
+pub const FAULTS: [i32; 4] = [11, 7, 4, 8];
+
+/// State of a slot: nothing there.
+pub const EMPTY: u32 = 0;
+/// State of a slot: events start its handler.
+pub const LIVE: u32 = 1;
+/// State of a slot: revoked; its handler is not started again.
+pub const REVOKED: u32 = 2;
+
+/// Flag of a service: its handler may run in members; else in agents only.
+pub const PURE: u32 = 1;
+/// Flag of a service: a run raises the priority of the thread it interrupts.
+pub const RAISE: u32 = 2;
+
+/// Right: the service may read the attribute.
+pub const GET: u32 = 1;
+/// Right: the service may set the attribute.
+pub const SET: u32 = 2;
+
+/// Read-only in members; the host writes it.
+#[repr(C)]
+pub struct Directory {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// The signal that starts an upcall.
+    pub upcall_signal: i32,
+    /// The signal of a budget's timer.
+    pub budget_signal: i32,
+    /// Runs that wait longer than this after their time are taken by an agent, nanoseconds.
+    pub grace_ns: u64,
+    /// The library's ways in.
+    pub library: Library,
+    /// The services, by slot.
+    pub services: [Service; SLOTS],
+}
+
+/// Addresses of the library's functions, by their names.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Library {
+    /// `orbit_upcall`.
+    pub upcall: u64,
+    /// `orbit_over_budget`.
+    pub over_budget: u64,
+    /// `orbit_fault`.
+    pub fault: u64,
+    /// `orbit_restorer`.
+    pub restorer: u64,
+    /// `orbit_agent`.
+    pub agent: u64,
+}
+
+/// A service as members see it. Written by the host: everything before `state` becomes [`LIVE`].
+#[repr(C)]
+pub struct Service {
+    /// [`EMPTY`], [`LIVE`] or [`REVOKED`].
+    pub state: AtomicU32,
+    /// [`PURE`], [`RAISE`].
+    pub flags: u32,
+    /// Address of the handler, in the slot's public part.
+    pub entry: u64,
+    /// Nanoseconds between two timer events; 0: none.
+    pub period_ns: u64,
+    /// CPU time of one run at most, nanoseconds.
+    pub budget_ns: u64,
+    /// CPU time within `window_ns` at most, nanoseconds.
+    pub reserve_ns: u64,
+    /// The window of the reservation, nanoseconds.
+    pub window_ns: u64,
+    /// The real-time priority a run raises its thread to, if [`RAISE`] is set.
+    pub priority: i32,
+    /// The number of handles.
+    pub grants: u32,
+    /// First byte of the heap, in the slot's protected part.
+    pub heap: u64,
+    /// First byte after the heap.
+    pub heap_end: u64,
+    /// The handles.
+    pub grant: [Grant; GRANTS],
+}
+
+/// What a handle stands for.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Grant {
+    /// The handle's value: a random number. A service that holds another number holds nothing.
+    pub handle: u64,
+    /// A class of [`crate::attribute`].
+    pub class: u32,
+    /// [`GET`], [`SET`].
+    pub rights: u32,
+    /// The thread it is about.
+    pub target: i32,
+    /// 1: values out of range are clamped; 0: refused.
+    pub clamp: u32,
+    /// The least value.
+    pub min: i64,
+    /// The largest value.
+    pub max: i64,
+    /// What the attribute was when it was granted: restored when the service ends.
+    pub original: i64,
+}
+
+/// One slot's words in the control part. Every member can write them.
+#[repr(C)]
+pub struct Control {
+    /// When the next timer event is due, monotonic nanoseconds; 0: no timer.
+    pub due: AtomicU64,
+    /// The thread that runs the handler: process in the upper half, thread in the lower; 0: none.
+    pub runner: AtomicU64,
+    /// Posted events not yet handled.
+    pub posted: AtomicU64,
+    /// CPU time used in this window, nanoseconds.
+    pub spent_ns: AtomicU64,
+    /// When this window began, monotonic nanoseconds.
+    pub window_began: AtomicU64,
+    /// Runs, of whatever outcome.
+    pub runs: AtomicU64,
+    /// Runs as an upcall in a member.
+    pub upcalls: AtomicU64,
+    /// CPU time of all runs, nanoseconds.
+    pub cpu_ns: AtomicU64,
+    /// Runs aborted over their budget.
+    pub overruns: AtomicU64,
+    /// Runs aborted for a fault.
+    pub faults: AtomicU64,
+    /// Events dropped: the reservation was used up.
+    pub unpaid: AtomicU64,
+    /// Values that a guard refused.
+    pub refused: AtomicU64,
+    /// Values that a guard clamped.
+    pub clamped: AtomicU64,
+    /// Calls with a handle that is none.
+    pub forged: AtomicU64,
+    /// Attributes that the kernel would not set.
+    pub failed: AtomicU64,
+    /// Runs whose process was killed in the middle.
+    pub orphaned: AtomicU64,
+    /// The thread and CPU time over budget of the latest abort, nanoseconds.
+    pub latest_overrun_ns: AtomicU64,
+    /// Free.
+    pub reserved: [AtomicU64; 7],
+    /// Nanoseconds from due to handler, latest runs, by number of the run.
+    pub delays: [AtomicU32; KEPT],
+    /// CPU nanoseconds, latest runs.
+    pub costs: [AtomicU32; KEPT],
+}
+
+/// A run in progress, in the slot's protected part. Offsets are used by assembly.
+#[repr(C)]
+pub struct Record {
+    /// Stack pointer that an abort returns to.
+    pub stack_pointer: u64,
+    /// Address that an abort continues at.
+    pub landing: u64,
+    /// 1 while the handler runs.
+    pub active: AtomicU32,
+    /// Why it was aborted: 0, [`OVERRUN`] or a signal's number.
+    pub cause: u32,
+    /// `stack_t` of the stack for faults.
+    pub fault_stack: [u64; 3],
+    /// Number of the run: a timer that fires late is known by it.
+    pub sequence: u64,
+    /// CPU clock of the thread when the handler was called.
+    pub cpu_began: u64,
+    /// Monotonic clock then.
+    pub began: u64,
+    /// CPU time allowed.
+    pub budget_ns: u64,
+    /// The kernel's timer.
+    pub timer: i32,
+    /// The thread.
+    pub thread: i32,
+    /// 1 within a call of the library: an abort waits for its end.
+    pub in_call: AtomicU32,
+    /// An abort that waits: as `cause`.
+    pub pending: u32,
+    /// 1: the handler set its own thread's priority, which is applied when the run is over.
+    pub own_set: u32,
+    /// The priority.
+    pub own_priority: i32,
+    /// Free blocks of the heap: address of the first.
+    pub heap_free: u64,
+    /// First byte of the heap never given out; 0: all of it.
+    pub heap_used: u64,
+    /// What the handler gets.
+    pub context: Context,
+    /// The event.
+    pub event: Event,
+    /// The arguments that the service was loaded with.
+    pub arguments: [u8; ARGUMENTS],
+}
+
+/// `cause` of a run over its budget.
+pub const OVERRUN: u32 = 256;
+
+/// What a handler gets with each event: `struct orbit_context` of `orbit_service.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// Where the arguments are.
+    pub arguments: u64,
+    /// Their bytes.
+    pub length: u32,
+    /// The number of handles.
+    pub handles: u32,
+    /// The handles, in the order of the grants.
+    pub handle: [u64; GRANTS],
+}
+
+/// An event: `struct orbit_event` of `orbit_service.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    /// [`TIMER`] or [`POSTED`].
+    pub kind: u32,
+    /// Events of this kind that were dropped or merged since the last one handled.
+    pub lost: u32,
+    /// When it was due, monotonic nanoseconds.
+    pub due_ns: u64,
+    /// When the run began, monotonic nanoseconds.
+    pub now_ns: u64,
+    /// The poster's value.
+    pub value: u64,
+}
+
+/// Event: the period is over.
+pub const TIMER: u32 = 1;
+/// Event: posted by the host or a program.
+pub const POSTED: u32 = 2;
+
+/// A process's own page: what it had before it joined. Inherited, as a copy, by its children.
+#[repr(C)]
+pub struct Private {
+    /// 1: an agent: the protected part stays open, and no signal starts a run.
+    pub is_agent: u32,
+    /// Alignment.
+    pub reserved: u32,
+    /// Upcalls that began here.
+    pub upcalls: AtomicU64,
+    /// Actions of [`FAULTS`] before joining: handler, flags, restorer, mask.
+    pub actions: [[u64; 4]; 4],
+    /// Where whoever joins the process puts what its system calls are given pointers to.
+    pub scratch: [u64; 8],
+}
+
+const _: () = {
+    assert!(size_of::<Directory>() <= SLOT);
+    assert!(size_of::<Control>() <= CONTROL_SLOT);
+    assert!(size_of::<Record>() <= SLOT - RECORD_AT);
+    assert!(size_of::<Private>() <= PRIVATE_LEN);
+    assert!(core::mem::offset_of!(Record, active) == 16);
+    assert!(core::mem::offset_of!(Record, cause) == 20);
+    assert!(core::mem::offset_of!(Record, fault_stack) == 24);
+};
+
+/// The directory. Valid in members only.
+pub fn directory() -> &'static Directory {
+    // SAFETY: members have the public part mapped as long as they are members; the host never unmaps a slot.
+    unsafe { &*(PUBLIC as *const Directory) }
+}
+
+/// The control words of a slot below [`SLOTS`]. Valid in members only.
+pub fn control(slot: usize) -> &'static Control {
+    // SAFETY: as for the directory; the structure is all atomics, so that others may write it.
+    unsafe { &*((CONTROL + slot % SLOTS * CONTROL_SLOT) as *const Control) }
+}
+
+/// The record of a slot. To be followed only while the slot is open.
+pub fn record(slot: usize) -> *mut Record {
+    (PROTECTED + slot % SLOTS * SLOT + RECORD_AT) as *mut Record
+}
+
+/// The slot whose protected part has this address.
+pub fn slot_at(address: usize) -> Option<usize> {
+    (PROTECTED..PROTECTED + PROTECTED_LEN).contains(&address).then(|| (address - PROTECTED) / SLOT)
+}
+
+/// The calling process's own page.
+pub fn private() -> *mut Private {
+    PRIVATE as *mut Private
+}

@@ -1,0 +1,112 @@
+//! The loop of an agent: a process of its own, bound to one CPU, at a real-time priority where it may have one. It takes
+//! every event that no member took within the grace time, and all events of services that are not pure.
+//!
+//! It outlives its host by the moment it takes to put back what services set: when the host's end of the life pipe
+//! closes, the agent restores every attribute that was granted for setting, and exits.
+
+use crate::abi::{self, LIVE, PURE, SET};
+use crate::run::{self, Place};
+use crate::{attribute, entry, sys};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+const READABLE: i16 = 1;
+/// Time between two looks at slots whose runner may be dead, and at nothing else to do, nanoseconds.
+const LOOK_NS: u64 = 100_000_000;
+
+/// What an agent is started with.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// The processor it is bound to.
+    pub cpu: u32,
+    /// Its real-time priority; 0: an ordinary process.
+    pub priority: i32,
+    /// Readable or hung up once the host is gone.
+    pub life: i32,
+    /// Readable when the host has changed the directory or posted an event.
+    pub doorbell: i32,
+    /// 1: this agent takes all services; 0: it is one of several, and takes those whose slot is congruent to `part` of `parts`.
+    pub parts: u32,
+    /// Which part.
+    pub part: u32,
+}
+
+/// Runs until the host is gone.
+///
+/// # Safety
+/// The process has joined the region as an agent; `start` points to a structure; the descriptors are open.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
+    // SAFETY: the caller's promise.
+    let start = unsafe { *start };
+    sys::bind(start.cpu as usize);
+    sys::set_priority(0, start.priority);
+    sys::set_mask(entry::agent_mask());
+    let timer = sys::timer_descriptor();
+    if timer < 0 {
+        sys::exit(1);
+    }
+    let timer = timer as i32;
+    let of = |descriptor| sys::Poll { descriptor, events: READABLE, ready: 0 };
+    let mut descriptors = [of(start.life), of(start.doorbell), of(timer)];
+    loop {
+        let now = sys::now();
+        let mut next = now + LOOK_NS;
+        for slot in (abi::FIRST_SERVICE..abi::SLOTS).filter(|slot| *slot as u32 % start.parts.max(1) == start.part) {
+            if let Some(wake) = serve(slot, now) {
+                next = next.min(wake);
+            }
+        }
+        sys::timer_descriptor_set(timer, next.max(1));
+        sys::poll(&mut descriptors);
+        if descriptors[0].ready != 0 {
+            restore();
+            sys::exit(0);
+        }
+        for polled in &descriptors[1..] {
+            if polled.ready != 0 {
+                sys::read_word(polled.descriptor);
+            }
+        }
+    }
+}
+
+/// Runs a slot's handler if that is for this agent to do now. Answers when to look again.
+fn serve(slot: usize, now: u64) -> Option<u64> {
+    let (service, control) = (&abi::directory().services[slot], abi::control(slot));
+    if service.state.load(Acquire) != LIVE {
+        return None;
+    }
+    release_dead(slot);
+    let grace = if service.flags & PURE == 0 { 0 } else { abi::directory().grace_ns };
+    let due = control.due.load(Relaxed);
+    if control.posted.load(Acquire) > 0 || (due != 0 && now >= due.saturating_add(grace)) {
+        run::attempt(slot, Place::Agent);
+    }
+    let due = control.due.load(Relaxed);
+    (due != 0).then(|| due.saturating_add(grace))
+}
+
+/// Releases a slot whose runner was killed in the middle of a run.
+fn release_dead(slot: usize) {
+    let control = abi::control(slot);
+    let runner = control.runner.load(Acquire);
+    let (process, thread) = ((runner >> 32) as i32, runner as u32 as i32);
+    if runner == 0 || thread == sys::thread() || sys::probe_thread(process, thread) == 0 {
+        return;
+    }
+    if control.runner.compare_exchange(runner, 0, Acquire, Relaxed).is_ok() {
+        control.orphaned.fetch_add(1, Relaxed);
+    }
+}
+
+/// Puts back every attribute that a service was granted to set.
+fn restore() {
+    for service in &abi::directory().services[abi::FIRST_SERVICE..] {
+        let granted = (service.grants as usize).min(abi::GRANTS);
+        for grant in service.grant[..granted].iter().filter(|grant| grant.rights & SET != 0) {
+            // A target that is gone needs nothing put back.
+            let _ = attribute::apply(grant.class, grant.target, grant.original);
+        }
+    }
+}

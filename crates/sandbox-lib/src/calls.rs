@@ -1,0 +1,251 @@
+//! What services import from the library: `orbit_service.h` declares it.
+//!
+//! The service that calls is known by its stack, which lies in its slot: it cannot name another. A call that an abort
+//! falls into is finished first, so the library's own state is never half-written.
+
+use crate::abi::{self, Grant, Record};
+use crate::control::Control;
+use crate::guard::Verdict;
+use crate::{attribute, run, sys};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// `-EACCES`: the handle lacks the right.
+const NO_RIGHT: i64 = -13;
+/// `-EBADF`: the number is no handle of this service.
+const NO_HANDLE: i64 = -9;
+/// `-ERANGE`: the guard refused the value.
+const OUT_OF_RANGE: i64 = -34;
+/// Bytes of a block's header.
+const HEADER: u64 = 16;
+
+/// The slot whose stack this is; `None` outside of handlers.
+fn slot() -> Option<usize> {
+    let here = 0u8;
+    abi::slot_at(&raw const here as usize)
+}
+
+/// Does something in a call: an abort that comes meanwhile happens at its end. Without a handler it answers `-EBADF`.
+fn within(body: impl FnOnce(usize, &mut Record) -> i64) -> i64 {
+    let Some(slot) = slot() else { return NO_HANDLE };
+    let record = abi::record(slot);
+    // SAFETY: this code runs on the stack of that slot, so the slot is open and this thread runs its handler: nobody else
+    // uses the record, but for the signal handlers of this thread, which touch `pending` and `cause` only.
+    let result = unsafe {
+        (*record).in_call.store(1, Relaxed);
+        let result = body(slot, &mut *record);
+        (*record).in_call.store(0, Relaxed);
+        result
+    };
+    // SAFETY: the record of this thread's run, as above.
+    unsafe { run::leave(record) };
+    result
+}
+
+/// The grant of this handle.
+fn grant(slot: usize, handle: u64) -> Option<&'static Grant> {
+    let service = &abi::directory().services[slot % abi::SLOTS];
+    let granted = (service.grants as usize).min(abi::GRANTS);
+    let found = service.grant[..granted].iter().find(|grant| grant.handle == handle && handle != 0);
+    if found.is_none() {
+        abi::control(slot).forged.fetch_add(1, Relaxed);
+    }
+    found
+}
+
+/// Monotonic time, nanoseconds.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub extern "C" fn orbit_now() -> u64 {
+    sys::now()
+}
+
+/// Reads an attribute into `*value`. 0, or `-EBADF`, `-EACCES`, `-ESRCH`.
+///
+/// # Safety
+/// `value` points to eight bytes that may be written.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub unsafe extern "C" fn orbit_get(handle: u64, value: *mut i64) -> i64 {
+    within(|slot, _| {
+        let Some(grant) = grant(slot, handle) else { return NO_HANDLE };
+        if grant.rights & abi::GET == 0 {
+            return NO_RIGHT;
+        }
+        match attribute::read(grant.class, grant.target) {
+            Ok(read) => {
+                // SAFETY: the caller's promise; a pointer that breaks it is a fault in a handler, which aborts it.
+                unsafe { *value = read };
+                0
+            }
+            Err(error) => error,
+        }
+    })
+}
+
+/// Asks for a value. 0 when it, or the nearest one that the guard allows, was applied; else `-EBADF`, `-EACCES`,
+/// `-ERANGE` (the guard refused it), or what the kernel answered.
+///
+/// The priority of the interrupted thread itself is applied when the run is over: lowered at once, the thread could be
+/// preempted in the middle of the run.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub extern "C" fn orbit_set(handle: u64, value: i64) -> i64 {
+    within(|slot, record| {
+        let Some(grant) = grant(slot, handle) else { return NO_HANDLE };
+        if grant.rights & abi::SET == 0 {
+            return NO_RIGHT;
+        }
+        let control = abi::control(slot);
+        let value = match attribute::guard(grant).judge(value) {
+            Verdict::Pass(value) => value,
+            Verdict::Clamp(value) => {
+                control.clamped.fetch_add(1, Relaxed);
+                value
+            }
+            Verdict::OutOfRange | Verdict::NoRight => {
+                control.refused.fetch_add(1, Relaxed);
+                return OUT_OF_RANGE;
+            }
+        };
+        if grant.class == attribute::CPU_PRIORITY && grant.target == record.thread {
+            (record.own_set, record.own_priority) = (1, value as i32);
+            return 0;
+        }
+        match attribute::apply(grant.class, grant.target, value) {
+            Ok(()) => 0,
+            Err(error) => {
+                control.failed.fetch_add(1, Relaxed);
+                error
+            }
+        }
+    })
+}
+
+/// One step of a share's controller: 1 if the process is owed CPU time, 0 if it is satisfied.
+///
+/// # Safety
+/// `control` points to a `struct orbit_control`.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub unsafe extern "C" fn orbit_control_step(control: *mut Control, now_ns: u64, used_ns: u64) -> i32 {
+    // SAFETY: the caller's promise; a pointer that breaks it is a fault in a handler, which aborts it.
+    i32::from(unsafe { (*control).step(now_ns, used_ns) })
+}
+
+/// Memory of the service's heap, 16-byte aligned, not cleared; null when it is used up.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub extern "C" fn orbit_alloc(bytes: u64) -> *mut u8 {
+    within(|slot, record| {
+        let service = &abi::directory().services[slot % abi::SLOTS];
+        let Some(size) = bytes.max(1).checked_next_multiple_of(16).filter(|size| *size < abi::SLOT as u64) else {
+            return 0;
+        };
+        // The first free block that is large enough. A block is its size, the next free one, then the memory.
+        let mut link = &raw mut record.heap_free;
+        // SAFETY: links point to headers in this service's own heap. A service that overwrote them faults or loops, and
+        // is aborted for it when this call ends: the loop is bounded by the number of blocks that fit.
+        unsafe {
+            for _ in 0..abi::SLOT as u64 / (2 * HEADER) {
+                let block = *link;
+                if block < service.heap || block >= service.heap_end {
+                    break;
+                }
+                let header = block as *mut u64;
+                if *header >= size {
+                    *link = *header.add(1);
+                    return (block + HEADER) as i64;
+                }
+                link = header.add(1);
+            }
+        }
+        let at = record.heap_used.max(service.heap);
+        if service.heap_end.saturating_sub(at) < size + HEADER {
+            return 0;
+        }
+        record.heap_used = at + HEADER + size;
+        // SAFETY: inside the heap, as just checked, and aligned since the heap's start and all sizes are.
+        unsafe { *(at as *mut u64) = size };
+        (at + HEADER) as i64
+    }) as *mut u8
+}
+
+/// Frees memory of [`orbit_alloc`]; null and what is not of this heap are ignored.
+///
+/// # Safety
+/// `memory` was answered by `orbit_alloc` in this service and not freed since.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub unsafe extern "C" fn orbit_free(memory: *mut u8) {
+    within(|slot, record| {
+        let service = &abi::directory().services[slot % abi::SLOTS];
+        let block = (memory as u64).wrapping_sub(HEADER);
+        if block >= service.heap && block < record.heap_used && block.is_multiple_of(16) {
+            // SAFETY: a block's header in this service's own heap, by the caller's promise.
+            unsafe { *(block as *mut u64).add(1) = record.heap_free };
+            record.heap_free = block;
+        }
+        0
+    });
+}
+
+/// What compilers call for copies and comparisons of memory. Simple loops: services are small.
+#[cfg(sandbox_object)]
+mod memory {
+    /// Copies.
+    ///
+    /// # Safety
+    /// As C's `memcpy`.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
+        // SAFETY: the caller's promise; the instruction copies that many bytes upwards.
+        unsafe {
+            core::arch::asm!("rep movsb", inout("rcx") bytes => _, inout("rdi") to => _, inout("rsi") from => _,
+                options(nostack, preserves_flags));
+        }
+        to
+    }
+
+    /// Copies between places that may overlap.
+    ///
+    /// # Safety
+    /// As C's `memmove`.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
+        if (to as usize).wrapping_sub(from as usize) >= bytes {
+            // SAFETY: copying upwards overwrites nothing that is still to be read.
+            return unsafe { memcpy(to, from, bytes) };
+        }
+        let mut left = bytes;
+        while left > 0 {
+            left -= 1;
+            // SAFETY: the caller's promise. Volatile, or the compiler would make a call of memmove of this loop.
+            unsafe { to.add(left).write_volatile(from.add(left).read_volatile()) };
+        }
+        to
+    }
+
+    /// Fills.
+    ///
+    /// # Safety
+    /// As C's `memset`.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn memset(to: *mut u8, byte: i32, bytes: usize) -> *mut u8 {
+        // SAFETY: the caller's promise; the instruction fills that many bytes upwards.
+        unsafe {
+            core::arch::asm!("rep stosb", inout("rcx") bytes => _, inout("rdi") to => _, in("al") byte as u8,
+                options(nostack, preserves_flags));
+        }
+        to
+    }
+
+    /// Compares.
+    ///
+    /// # Safety
+    /// As C's `memcmp`.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, bytes: usize) -> i32 {
+        for at in 0..bytes {
+            // SAFETY: the caller's promise. Volatile, as above.
+            let (a, b) = unsafe { (a.add(at).read_volatile(), b.add(at).read_volatile()) };
+            if a != b {
+                return i32::from(a) - i32::from(b);
+            }
+        }
+        0
+    }
+}

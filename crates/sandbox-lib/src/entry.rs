@@ -1,0 +1,171 @@
+//! The ways into the region: signal handlers of members and agents.
+//!
+//! - [`upcall`]: an event may be due. Runs what is, in the interrupted thread.
+//! - [`over_budget`]: a budget's timer fired. If the CPU time is used up, the handler is aborted: the frame that this
+//!   signal interrupted is rewritten to continue at the end of the run, so the kernel itself restores every register, mask
+//!   and key of the upcall.
+//! - [`fault`]: an illegal access. In a handler it aborts it; elsewhere the process's own action is taken.
+//!
+//! Whether a signal met a handler is known by where its frame is: handlers take these two signals on a stack in their slot.
+
+use crate::abi::{self, OVERRUN, Record};
+use crate::run::{self, Place};
+use crate::sys;
+use core::arch::naked_asm;
+use core::sync::atomic::Ordering::Relaxed;
+
+// Offsets in the kernel's frame: `struct ucontext`, its general registers after 40 bytes.
+const REGISTERS: usize = 40;
+const RBX: usize = REGISTERS + 11 * 8;
+const RSP: usize = REGISTERS + 15 * 8;
+const RIP: usize = REGISTERS + 16 * 8;
+const FLAGS: usize = REGISTERS + 17 * 8;
+/// Direction, trap and alignment check: not to be carried over to the library.
+const FLAGS_OF_HANDLER: u64 = 0x400 | 0x100 | 0x4_0000;
+/// `si_value` in `siginfo_t`.
+const SIGNAL_VALUE: usize = 24;
+
+/// `SA_SIGINFO`.
+const WITH_INFO: u64 = 4;
+/// `SA_RESTORER`.
+const WITH_RESTORER: u64 = 0x0400_0000;
+/// `SA_ONSTACK`.
+const ON_STACK: u64 = 0x0800_0000;
+/// `SA_RESTART`.
+const RESTART: u64 = 0x1000_0000;
+
+/// The signals that stay open in a handler: the budget's, and faults.
+fn open_in_handlers() -> u64 {
+    let bit = |signal: i32| 1u64 << (signal - 1);
+    abi::FAULTS.iter().fold(bit(abi::directory().budget_signal), |mask, signal| mask | bit(*signal))
+}
+
+/// The kernel's action for each signal of a member: signal, then handler, flags, restorer, mask.
+pub fn actions(directory: &abi::Directory) -> [(i32, [u64; 4]); 6] {
+    let bit = |signal: i32| 1u64 << (signal - 1);
+    let open = abi::FAULTS.iter().fold(bit(directory.budget_signal), |mask, signal| mask | bit(*signal));
+    let flags = WITH_INFO | WITH_RESTORER | ON_STACK | RESTART;
+    let library = &directory.library;
+    let of = |signal, handler, mask| (signal, [handler, flags, library.restorer, mask]);
+    let [a, b, c, d] = abi::FAULTS.map(|signal| of(signal, library.fault, !0));
+    [
+        of(directory.upcall_signal, library.upcall, !open),
+        of(directory.budget_signal, library.over_budget, !0),
+        a,
+        b,
+        c,
+        d,
+    ]
+}
+
+/// An event may be due: runs every slot whose event is.
+///
+/// # Safety
+/// Called by the kernel as the handler of the upcall signal, in a member.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub unsafe extern "C" fn orbit_upcall(_signal: i32, _info: usize, _frame: usize) {
+    // SAFETY: a member has its own page; other threads of it change the counter too, which is atomic.
+    unsafe { (*abi::private()).upcalls.fetch_add(1, Relaxed) };
+    if !has_faults() {
+        return;
+    }
+    for slot in abi::FIRST_SERVICE..abi::SLOTS {
+        run::attempt(slot, Place::Upcall);
+    }
+}
+
+/// Whether faults still come to the library: a program that installed handlers of its own since it joined gets no
+/// upcalls, since a wild handler would be taken for its own fault.
+fn has_faults() -> bool {
+    let mut present = [0u64; 4];
+    sys::action(abi::FAULTS[0], None, Some(&mut present));
+    abi::PUBLIC as u64 <= present[0] && present[0] < (abi::PUBLIC + abi::PUBLIC_LEN) as u64
+}
+
+/// A budget's timer fired.
+///
+/// # Safety
+/// Called by the kernel as the handler of the budget's signal, in a member or an agent.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub unsafe extern "C" fn orbit_over_budget(_signal: i32, info: usize, frame: usize) {
+    // A timer that fires when its run is over finds another stack.
+    let Some(slot) = abi::slot_at(frame) else { return };
+    let record = abi::record(slot);
+    // SAFETY: the frame is on that slot's stack for faults, so this thread runs its handler, and the slot is open.
+    unsafe {
+        let value = ((info + SIGNAL_VALUE) as *const u64).read();
+        if (*record).active.load(Relaxed) == 0 || value != (*record).sequence {
+            return;
+        }
+        match run::remaining(&*record) {
+            Some(ns) => {
+                sys::timer_set((*record).timer, ns);
+            }
+            None => abort(record, frame, OVERRUN),
+        }
+    }
+}
+
+/// An illegal access or instruction.
+///
+/// # Safety
+/// Called by the kernel as the handler of one of [`abi::FAULTS`], in a member or an agent.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub unsafe extern "C" fn orbit_fault(signal: i32, info: usize, frame: usize) {
+    // SAFETY: as for `orbit_over_budget`; else the process's own page says what it had for this signal.
+    unsafe {
+        if let Some(slot) = abi::slot_at(frame) {
+            let record = abi::record(slot);
+            if (*record).active.load(Relaxed) != 0 {
+                return abort(record, frame, signal as u32);
+            }
+        }
+        let Some(at) = abi::FAULTS.iter().position(|fault| *fault == signal) else { return };
+        let before = &(*abi::private()).actions[at];
+        match before[0] {
+            // The default, or to ignore it, which the kernel does not do for faults: the instruction is run again and
+            // has the effect it would have had.
+            0 | 1 => {
+                let default = [0, WITH_RESTORER, before[2], 0];
+                sys::action(signal, Some(&default), None);
+            }
+            handler => {
+                let handler: extern "C" fn(i32, usize, usize) = core::mem::transmute(handler as usize);
+                handler(signal, info, frame);
+            }
+        }
+    }
+}
+
+/// Lets the frame continue at the end of the run, now or when the library's call that was interrupted is over.
+///
+/// # Safety
+/// The record is that of this thread's run, and `frame` the kernel's frame of a signal that interrupted its handler.
+unsafe fn abort(record: *mut Record, frame: usize, cause: u32) {
+    // SAFETY: the caller's promise; the offsets are the kernel's.
+    unsafe {
+        // A fault within a call is one of the service's pointers: the call will not end by itself.
+        if (*record).in_call.load(Relaxed) != 0 && cause == OVERRUN {
+            (*record).pending = cause;
+            return;
+        }
+        (*record).cause = cause;
+        let word = |at: usize| (frame + at) as *mut u64;
+        *word(RBX) = record as u64;
+        *word(RSP) = (*record).stack_pointer;
+        *word(RIP) = (*record).landing;
+        *word(FLAGS) &= !FLAGS_OF_HANDLER;
+    }
+}
+
+/// The mask of an agent: what an upcall's handler would run with.
+pub fn agent_mask() -> u64 {
+    !open_in_handlers()
+}
+
+/// Ends a signal handler (`rt_sigreturn`). The kernel demands one on x86-64, and libc's has another address in each member.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn orbit_restorer() {
+    naked_asm!("mov eax, 15", "syscall")
+}

@@ -1,0 +1,298 @@
+//! One run of a handler: claim the event, open the slot, arm the budget, call, close, charge, release.
+//!
+//! An event is claimed by exchanging one word, so a member and an agent that see the same event run it once. The word
+//! holds the thread that runs: when that thread is gone, killed in the middle, an agent releases the slot.
+//!
+//! A run happens on the interrupted thread's time and at its priority. A service that manages priorities is first raised
+//! above the threads it manages, and lowered last, when the slot is released: a thread that were preempted while it
+//! holds the claim would stop the service.
+
+use crate::abi::{self, Control, EMPTY, Event, LIVE, POSTED, PURE, RAISE, Record, Service, TIMER};
+use crate::sys;
+use core::arch::naked_asm;
+use core::mem::offset_of;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+/// Protection of an open slot.
+const OPEN: i32 = 3;
+/// A handler that waits, or is preempted, for this many times its budget is aborted, whatever CPU time it used.
+const WALL_PER_BUDGET: u64 = 200;
+
+/// Where a run happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a member, which a signal interrupted.
+    Upcall,
+    /// In an agent.
+    Agent,
+}
+
+/// What became of an attempt to run a slot's handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// No event is due, or the slot is empty or revoked.
+    Idle,
+    /// Another thread runs it.
+    Busy,
+    /// The reservation is used up: the event is dropped and counted.
+    Unpaid,
+    /// The handler returned.
+    Done,
+    /// The handler was aborted.
+    Aborted,
+}
+
+/// The event that is due at `now`, if any. A pure function of the control words.
+fn pending(service: &Service, control: &Control, now: u64) -> Option<Event> {
+    let posted = control.posted.load(Acquire);
+    if posted > 0 {
+        return Some(Event {
+            kind: POSTED,
+            lost: (posted - 1).min(u64::from(u32::MAX)) as u32,
+            due_ns: now,
+            now_ns: now,
+            value: posted,
+        });
+    }
+    let due = control.due.load(Acquire);
+    // Ticks come a little before or after the time that the last run reckoned with.
+    if due == 0 || service.period_ns == 0 || now + service.period_ns / 4 < due {
+        return None;
+    }
+    let lost = (now.saturating_sub(due) / service.period_ns).min(u64::from(u32::MAX)) as u32;
+    Some(Event { kind: TIMER, lost, due_ns: due, now_ns: now, value: 0 })
+}
+
+/// Whether the reservation covers one more run; begins the next window where this one is over.
+fn is_paid(service: &Service, control: &Control, now: u64) -> bool {
+    let began = control.window_began.load(Relaxed);
+    // A time in the future is none that the library wrote.
+    if began > now || now - began >= service.window_ns.max(1) {
+        control.window_began.store(now, Relaxed);
+        control.spent_ns.store(0, Relaxed);
+    }
+    control.spent_ns.load(Relaxed) < service.reserve_ns
+}
+
+/// Runs a slot's handler if an event of it is due.
+pub fn attempt(slot: usize, place: Place) -> Attempt {
+    let slot = slot % abi::SLOTS;
+    let (service, control) = (&abi::directory().services[slot], abi::control(slot));
+    if service.state.load(Acquire) != LIVE || (place == Place::Upcall && service.flags & PURE == 0) {
+        return Attempt::Idle;
+    }
+    let now = sys::now();
+    if pending(service, control, now).is_none() {
+        return Attempt::Idle;
+    }
+    let thread = sys::thread();
+    let raised = (place == Place::Upcall && service.flags & RAISE != 0).then(|| Raised::new(thread, service.priority));
+    let me = (sys::process() as u64) << 32 | thread as u32 as u64;
+    let mut own = None;
+    let outcome = if control.runner.compare_exchange(0, me, AcqRel, Relaxed).is_err() {
+        Attempt::Busy
+    } else {
+        let outcome = claimed(slot, place, thread, &mut own);
+        control.runner.store(0, Release);
+        outcome
+    };
+    if let Some(raised) = raised {
+        raised.lower(own);
+    } else if let Some(priority) = own {
+        sys::set_priority(thread, priority);
+    }
+    outcome
+}
+
+/// The thread's priority, raised for the run.
+struct Raised {
+    thread: i32,
+    before: i32,
+}
+
+impl Raised {
+    fn new(thread: i32, to: i32) -> Raised {
+        let before = sys::priority(thread).max(0) as i32;
+        // Without the right to, the run happens at the member's own priority.
+        sys::set_priority(thread, to);
+        Raised { thread, before }
+    }
+
+    /// What the handler set for this thread, else what it was.
+    fn lower(self, own: Option<i32>) {
+        sys::set_priority(self.thread, own.unwrap_or(self.before));
+    }
+}
+
+/// The claim is this thread's: looks again, for another may have handled the event meanwhile.
+fn claimed(slot: usize, place: Place, thread: i32, own: &mut Option<i32>) -> Attempt {
+    let (service, control) = (&abi::directory().services[slot], abi::control(slot));
+    let now = sys::now();
+    let Some(event) = pending(service, control, now) else { return Attempt::Idle };
+    match event.kind {
+        POSTED => {
+            control.posted.fetch_sub(event.value, AcqRel);
+        }
+        _ => control.due.store(now + service.period_ns, Release),
+    }
+    if !is_paid(service, control, now) {
+        control.unpaid.fetch_add(1, Relaxed);
+        return Attempt::Unpaid;
+    }
+    let (bottom, length) = (abi::PROTECTED + slot * abi::SLOT, abi::SLOT);
+    let is_member = place == Place::Upcall;
+    if is_member && sys::protect(bottom, length, OPEN) < 0 {
+        control.failed.fetch_add(1, Relaxed);
+        return Attempt::Idle;
+    }
+    let record = abi::record(slot);
+    // SAFETY: the slot is open and claimed by this thread, so its record is this thread's until it is released.
+    let (cause, cost) = unsafe { call(slot, record, service, event, thread) };
+    // SAFETY: as above.
+    *own = unsafe { ((*record).own_set != 0).then_some((*record).own_priority) };
+    if is_member {
+        sys::protect(bottom, length, 0);
+        control.upcalls.fetch_add(1, Relaxed);
+    }
+    charge(control, &event, cost, cause, service);
+    if cause == 0 { Attempt::Done } else { Attempt::Aborted }
+}
+
+/// Adds a run to the slot's counters.
+fn charge(control: &Control, event: &Event, cost: u64, cause: u32, service: &Service) {
+    let nth = control.runs.fetch_add(1, Relaxed) as usize % abi::KEPT;
+    control.cpu_ns.fetch_add(cost, Relaxed);
+    control.spent_ns.fetch_add(cost, Relaxed);
+    let short = |ns: u64| ns.min(u64::from(u32::MAX)) as u32;
+    control.delays[nth].store(short(event.now_ns.saturating_sub(event.due_ns)), Relaxed);
+    control.costs[nth].store(short(cost), Relaxed);
+    match cause {
+        0 => {}
+        abi::OVERRUN => {
+            control.overruns.fetch_add(1, Relaxed);
+            control.latest_overrun_ns.store(cost.saturating_sub(service.budget_ns), Relaxed);
+        }
+        _ => {
+            control.faults.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Calls the handler under its budget. Answers why it was aborted (0: it was not), and the CPU time it took.
+///
+/// # Safety
+/// The slot is open and claimed by this thread; `record` is its record.
+unsafe fn call(slot: usize, record: *mut Record, service: &Service, event: Event, thread: i32) -> (u32, u64) {
+    let bottom = abi::PROTECTED + slot * abi::SLOT;
+    // SAFETY: the caller's promise. The handler runs on a stack of the slot, and a jump out of it ends at the landing of
+    // this very call.
+    unsafe {
+        let r = &mut *record;
+        r.sequence = r.sequence.wrapping_add(1);
+        (r.cause, r.pending, r.own_set, r.thread) = (0, 0, 0, thread);
+        r.in_call.store(0, Relaxed);
+        r.fault_stack = [(bottom + abi::FAULT_STACK_AT) as u64, 0, abi::FAULT_STACK_LEN as u64];
+        (r.event, r.budget_ns) = (event, service.budget_ns);
+        let timer = sys::timer_create(abi::directory().budget_signal, r.sequence, thread);
+        r.timer = timer as i32;
+        r.cpu_began = sys::clock(sys::THREAD_CPU);
+        r.began = sys::now();
+        if timer < 0 || sys::timer_set(r.timer, r.budget_ns) < 0 {
+            // A run that cannot be bounded does not happen.
+            if timer >= 0 {
+                sys::timer_delete(r.timer);
+            }
+            return (abi::OVERRUN, 0);
+        }
+        let stack = (bottom + abi::FAULT_STACK_AT) as u64;
+        let cause = on_stack(record, stack, service.entry, &raw const r.context, &raw const r.event);
+        let cost = sys::clock(sys::THREAD_CPU).saturating_sub((*record).cpu_began);
+        sys::timer_delete((*record).timer);
+        (cause, cost)
+    }
+}
+
+/// Whether the budget of a run in progress is used up. `None`: yes; else the nanoseconds until the next check.
+pub(crate) fn remaining(record: &Record) -> Option<u64> {
+    let used = sys::clock(sys::THREAD_CPU).saturating_sub(record.cpu_began);
+    let passed = sys::now().saturating_sub(record.began);
+    let is_over = used >= record.budget_ns || passed >= record.budget_ns.saturating_mul(WALL_PER_BUDGET);
+    (!is_over).then(|| (record.budget_ns - used).max(10_000))
+}
+
+/// Ends a call of the library: an abort that waited for it happens now.
+///
+/// # Safety
+/// `record` is that of the run that this thread is in.
+pub(crate) unsafe fn leave(record: *mut Record) {
+    // SAFETY: the caller's promise. The stack pointer and the landing are those of `on_stack`, which has not returned.
+    unsafe {
+        if (*record).pending != 0 {
+            (*record).cause = (*record).pending;
+            jump((*record).stack_pointer, (*record).landing, record);
+        }
+    }
+}
+
+/// Whether the slot has a service that may still be due.
+pub fn is_live(slot: usize) -> bool {
+    !matches!(abi::directory().services[slot % abi::SLOTS].state.load(Acquire), EMPTY | abi::REVOKED)
+}
+
+/// Calls `entry(context, event)` on another stack, with the record's stack for faults; answers the cause of an abort, or 0.
+///
+/// `sigaltstack` is called on the new stack, since the kernel refuses it to a thread that is on its alternate stack. The
+/// kernel puts the member's own alternate stack back when the upcall's signal handler returns.
+///
+/// # Safety
+/// All pointers are those of one slot that is open; `stack` is the end of a stack, 16-byte aligned.
+#[unsafe(naked)]
+unsafe extern "C" fn on_stack(
+    record: *mut Record,
+    stack: u64,
+    entry: u64,
+    context: *const abi::Context,
+    event: *const Event,
+) -> u32 {
+    naked_asm!(
+        "push rbp", "push rbx", "push r12", "push r13", "push r14", "push r15",
+        "mov [rdi + {stack_pointer}], rsp",
+        "lea rax, [rip + 3f]",
+        "mov [rdi + {landing}], rax",
+        "mov rbx, rdi", "mov r12, rdx", "mov r13, rcx", "mov r14, r8",
+        "mov rsp, rsi",
+        "lea rdi, [rbx + {fault_stack}]",
+        "xor esi, esi",
+        "mov eax, 131",
+        "syscall",
+        "mov rdi, r13", "mov rsi, r14",
+        "mov dword ptr [rbx + {active}], 1",
+        "call r12",
+        "mov dword ptr [rbx + {active}], 0",
+        "xor eax, eax",
+        "2:",
+        "mov rsp, [rbx + {stack_pointer}]",
+        "pop r15", "pop r14", "pop r13", "pop r12", "pop rbx", "pop rbp",
+        "ret",
+        // An abort continues here, with the record in rbx.
+        "3:",
+        "cld",
+        "mov dword ptr [rbx + {active}], 0",
+        "mov eax, [rbx + {cause}]",
+        "jmp 2b",
+        stack_pointer = const offset_of!(Record, stack_pointer),
+        landing = const offset_of!(Record, landing),
+        fault_stack = const offset_of!(Record, fault_stack),
+        active = const offset_of!(Record, active),
+        cause = const offset_of!(Record, cause),
+    )
+}
+
+/// Continues at the landing of [`on_stack`].
+///
+/// # Safety
+/// All three are those of a call of `on_stack` on this thread that has not returned.
+#[unsafe(naked)]
+unsafe extern "C" fn jump(stack_pointer: u64, landing: u64, record: *mut Record) -> ! {
+    naked_asm!("mov rbx, rdx", "mov rsp, rdi", "jmp rsi")
+}

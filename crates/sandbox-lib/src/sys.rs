@@ -1,0 +1,212 @@
+//! System calls, made directly: libc's have another address in each member, and set a thread-local `errno`.
+//!
+//! Each answers what the kernel does: a result, or `-errno`.
+
+use core::arch::asm;
+
+/// `clock_gettime`: the clock that all processes share.
+pub const MONOTONIC: i32 = 1;
+/// `clock_gettime`: CPU time of the calling thread.
+pub const THREAD_CPU: i32 = 3;
+
+const RT_SIGACTION: usize = 13;
+const RT_SIGPROCMASK: usize = 14;
+const MPROTECT: usize = 10;
+const GETPID: usize = 39;
+const EXIT_GROUP: usize = 231;
+const SETPRIORITY: usize = 141;
+const GETPRIORITY: usize = 140;
+const SCHED_SETPARAM: usize = 142;
+const SCHED_GETPARAM: usize = 143;
+const SCHED_SETSCHEDULER: usize = 144;
+const SCHED_GETSCHEDULER: usize = 145;
+const GETTID: usize = 186;
+const SCHED_SETAFFINITY: usize = 203;
+const TIMER_CREATE: usize = 222;
+const TIMER_SETTIME: usize = 223;
+const TIMER_DELETE: usize = 226;
+const CLOCK_GETTIME: usize = 228;
+const TGKILL: usize = 234;
+const PPOLL: usize = 271;
+const TIMERFD_CREATE: usize = 283;
+const TIMERFD_SETTIME: usize = 286;
+const READ: usize = 0;
+
+/// One system call.
+///
+/// # Safety
+/// As the call demands: what it is given pointers to is there and may be read or written.
+pub unsafe fn call(number: usize, a: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the instruction changes rax, rcx, r11 and, for some calls, memory, as said; the rest is the caller's promise.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// A call whose arguments are numbers, or pointers to locals of the caller.
+fn plain(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
+    // SAFETY: the callers below pass numbers, or pointers to locals that outlive the call.
+    unsafe { call(number, [a, b, c, d, 0, 0]) }
+}
+
+/// A clock, nanoseconds; 0 where there is none such.
+pub fn clock(id: i32) -> u64 {
+    let mut time = [0i64; 2];
+    plain(CLOCK_GETTIME, id as isize as usize, &raw mut time as usize, 0, 0);
+    time[0] as u64 * 1_000_000_000 + time[1] as u64
+}
+
+/// Monotonic time, nanoseconds.
+pub fn now() -> u64 {
+    clock(MONOTONIC)
+}
+
+/// The clock of the CPU time of another process, or of a thread of this one.
+pub fn cpu_clock_of(process: i32) -> i32 {
+    // The kernel's encoding (CPUCLOCK_SCHED of a process).
+    (!process) << 3 | 2
+}
+
+/// The calling thread.
+pub fn thread() -> i32 {
+    plain(GETTID, 0, 0, 0, 0) as i32
+}
+
+/// The calling process.
+pub fn process() -> i32 {
+    plain(GETPID, 0, 0, 0, 0) as i32
+}
+
+/// Whether a thread of a process is there: 0, or `-ESRCH`.
+pub fn probe_thread(process: i32, thread: i32) -> isize {
+    plain(TGKILL, process as usize, thread as usize, 0, 0)
+}
+
+/// Opens or closes memory.
+pub fn protect(address: usize, length: usize, protection: i32) -> isize {
+    plain(MPROTECT, address, length, protection as usize, 0)
+}
+
+/// Policy and real-time priority of a thread (0: the calling one). Priority 0 is `SCHED_OTHER`, else `SCHED_FIFO`.
+pub fn set_priority(thread: i32, priority: i32) -> isize {
+    let fifo = usize::from(priority > 0);
+    plain(SCHED_SETSCHEDULER, thread as usize, fifo, &raw const priority as usize, 0)
+}
+
+/// The same, read: 0 for ordinary threads.
+pub fn priority(thread: i32) -> isize {
+    let mut priority = 0i32;
+    let policy = plain(SCHED_GETSCHEDULER, thread as usize, 0, 0, 0);
+    if policy < 0 {
+        return policy;
+    }
+    let read = plain(SCHED_GETPARAM, thread as usize, &raw mut priority as usize, 0, 0);
+    if read < 0 { read } else { priority as isize }
+}
+
+/// Changes the priority, and leaves the policy.
+pub fn set_parameter(thread: i32, priority: i32) -> isize {
+    plain(SCHED_SETPARAM, thread as usize, &raw const priority as usize, 0, 0)
+}
+
+/// Niceness of a thread, -20 to 19.
+pub fn set_nice(thread: i32, nice: i32) -> isize {
+    plain(SETPRIORITY, 0, thread as usize, nice as isize as usize, 0)
+}
+
+/// The same, read; the kernel answers 20 - nice.
+pub fn nice(thread: i32) -> Result<i32, isize> {
+    let answer = plain(GETPRIORITY, 0, thread as usize, 0, 0);
+    if answer < 0 { Err(answer) } else { Ok(20 - answer as i32) }
+}
+
+/// Binds the calling thread to one processor below 1024.
+pub fn bind(cpu: usize) -> isize {
+    let mut set = [0u64; 16];
+    set[cpu / 64 % 16] = 1 << (cpu % 64);
+    plain(SCHED_SETAFFINITY, 0, 128, &raw const set as usize, 0)
+}
+
+/// The action of a signal: reads the present one into `old`, sets `new` if there is one. Words: handler, flags, restorer, mask.
+pub fn action(signal: i32, new: Option<&[u64; 4]>, old: Option<&mut [u64; 4]>) -> isize {
+    let new = new.map_or(0, |new| &raw const *new as usize);
+    let old = old.map_or(0, |old| &raw mut *old as usize);
+    plain(RT_SIGACTION, signal as usize, new, old, 8)
+}
+
+/// Sets the mask of blocked signals of the calling thread.
+pub fn set_mask(mask: u64) -> isize {
+    plain(RT_SIGPROCMASK, 2, &raw const mask as usize, 0, 8)
+}
+
+/// A timer that sends `signal` with `value` to this thread of the calling process. Answers its id or `-errno`.
+pub fn timer_create(signal: i32, value: u64, thread: i32) -> isize {
+    const SIGEV_THREAD_ID: u32 = 4;
+    // struct sigevent: value, signal, notify, thread; 64 bytes.
+    let event: [u64; 8] =
+        [value, u64::from(signal as u32) | u64::from(SIGEV_THREAD_ID) << 32, u64::from(thread as u32), 0, 0, 0, 0, 0];
+    let mut id = 0i32;
+    let made = plain(TIMER_CREATE, MONOTONIC as usize, &raw const event as usize, &raw mut id as usize, 0);
+    if made < 0 { made } else { id as isize }
+}
+
+/// Lets a timer fire once, `ns` nanoseconds from now.
+pub fn timer_set(timer: i32, ns: u64) -> isize {
+    let time: [u64; 4] = [0, 0, ns / 1_000_000_000, ns % 1_000_000_000];
+    plain(TIMER_SETTIME, timer as usize, 0, &raw const time as usize, 0)
+}
+
+/// Deletes a timer.
+pub fn timer_delete(timer: i32) -> isize {
+    plain(TIMER_DELETE, timer as usize, 0, 0, 0)
+}
+
+/// A descriptor that becomes readable at a time set by [`timer_descriptor_set`].
+pub fn timer_descriptor() -> isize {
+    const CLOEXEC_NONBLOCK: usize = 0o2_000_000 | 0o4000;
+    plain(TIMERFD_CREATE, MONOTONIC as usize, CLOEXEC_NONBLOCK, 0, 0)
+}
+
+/// Lets the descriptor become readable at this monotonic time; 0: never.
+pub fn timer_descriptor_set(descriptor: i32, at_ns: u64) -> isize {
+    let time: [u64; 4] = [0, 0, at_ns / 1_000_000_000, at_ns % 1_000_000_000];
+    plain(TIMERFD_SETTIME, descriptor as usize, 1, &raw const time as usize, 0)
+}
+
+/// `struct pollfd`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Poll {
+    /// The descriptor; negative: none.
+    pub descriptor: i32,
+    /// What is waited for.
+    pub events: i16,
+    /// What there is.
+    pub ready: i16,
+}
+
+/// Waits until one of them is ready, or a signal comes.
+pub fn poll(descriptors: &mut [Poll]) -> isize {
+    plain(PPOLL, descriptors.as_mut_ptr() as usize, descriptors.len(), 0, 0)
+}
+
+/// Reads the eight bytes of a timer's or an event's descriptor.
+pub fn read_word(descriptor: i32) -> isize {
+    let mut word = 0u64;
+    plain(READ, descriptor as usize, &raw mut word as usize, 8, 0)
+}
+
+/// Ends the process.
+pub fn exit(status: i32) -> ! {
+    loop {
+        plain(EXIT_GROUP, status as usize, 0, 0, 0);
+    }
+}

@@ -1,0 +1,89 @@
+// Finds out who is current when a tick comes, and starts an upcall there: a signal to the thread that the tick
+// interrupted, if it is a member's, was in user mode (a signal would end its system call with EINTR) and has the signal
+// open and not yet waiting. All other ticks are counted, and left to the agent.
+#include <linux/bpf.h>
+#include <linux/bpf_perf_event.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+typedef __u32 u32;
+typedef __u64 u64;
+
+char _license[] SEC("license") = "GPL";
+
+
+typedef struct {
+	unsigned long sig[1];
+} __attribute__((preserve_access_index)) sigset_t;
+
+struct sigpending {
+	sigset_t signal;
+} __attribute__((preserve_access_index));
+
+struct task_struct {
+	int pid;
+	int tgid;
+	sigset_t blocked;
+	struct sigpending pending;
+} __attribute__((preserve_access_index));
+
+// Processes that are members, by their number.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, u32);
+} members SEC(".maps");
+
+// What became of ticks; ticks.rs has the same order.
+enum { SENT, NO_MEMBER, IN_KERNEL, BLOCKED, FAILED, OUTCOMES };
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, OUTCOMES);
+	__type(key, u32);
+	__type(value, u64);
+} outcomes SEC(".maps");
+
+const volatile u32 upcall_signal = 60;
+
+static __always_inline int count(u32 outcome)
+{
+	u64 *n = bpf_map_lookup_elem(&outcomes, &outcome);
+	if (n)
+		*n += 1;
+	return 0;
+}
+
+SEC("perf_event")
+int tick(struct bpf_perf_event_data *context)
+{
+	u32 process = bpf_get_current_pid_tgid() >> 32;
+	if (!process || !bpf_map_lookup_elem(&members, &process))
+		return count(NO_MEMBER);
+	if ((context->regs.cs & 3) != 3)
+		return count(IN_KERNEL);
+	struct task_struct *task = (void *)bpf_get_current_task();
+	u64 closed = BPF_CORE_READ(task, blocked.sig[0]) | BPF_CORE_READ(task, pending.signal.sig[0]);
+	if (closed & (1ull << (upcall_signal - 1)))
+		return count(BLOCKED);
+	return count(bpf_send_signal_thread(upcall_signal) ? FAILED : SENT);
+}
+
+// A program that execs has neither the region nor the handler any more: an upcall would kill it.
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(on_exec, struct task_struct *task)
+{
+	u32 process = bpf_get_current_pid_tgid() >> 32;
+	bpf_map_delete_elem(&members, &process);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_exit, struct task_struct *task)
+{
+	u32 process = task->tgid;
+	if (task->pid == task->tgid)
+		bpf_map_delete_elem(&members, &process);
+	return 0;
+}

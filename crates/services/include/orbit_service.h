@@ -1,0 +1,84 @@
+/* What a service is written against. The same source builds as a native service (in the sandbox region) and as a wasm
+ * module (on an agent):
+ *
+ *   cc -O2 -fPIC -shared -nostdlib -ffreestanding -Wl,--hash-style=sysv -Wl,-T,orbit_service.ld -o s.so s.c
+ *   clang --target=wasm32 -O2 -nostdlib -ffreestanding -Wl,--no-entry -Wl,--allow-undefined -o s.wasm s.c
+ *
+ * A service has no libc, no thread-local storage and no constructors. Its handler runs to its end within its budget, or is
+ * aborted; its own data then stays as the abort found it. No call blocks.
+ */
+#ifndef ORBIT_SERVICE_H
+#define ORBIT_SERVICE_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__wasm__)
+#define ORBIT_IMPORT(name) __attribute__((import_module("orbit"), import_name(#name)))
+#define ORBIT_EXPORT(name) __attribute__((export_name(#name)))
+#else
+#define ORBIT_IMPORT(name)
+#define ORBIT_EXPORT(name) __attribute__((visibility("default")))
+#endif
+
+#define ORBIT_HANDLES 32
+
+/* Kinds of events. */
+#define ORBIT_TIMER 1
+#define ORBIT_POSTED 2
+
+/* Errors, negated, as everywhere. */
+#define ORBIT_EBADF 9   /* the number is no handle of this service */
+#define ORBIT_EACCES 13 /* the handle lacks the right */
+#define ORBIT_ERANGE 34 /* the guard refused the value */
+#define ORBIT_ESRCH 3   /* the target is gone */
+#define ORBIT_EPERM 1   /* the thread that ran the handler may not do this */
+
+/* What the service was loaded with. */
+struct orbit_context {
+	uint64_t arguments; /* address of the arguments */
+	uint32_t length;    /* their bytes */
+	uint32_t handles;   /* the number of handles */
+	uint64_t handle[ORBIT_HANDLES]; /* in the order of the grants */
+};
+
+struct orbit_event {
+	uint32_t kind;
+	uint32_t lost;   /* events of this kind that were dropped or merged since the last one handled */
+	uint64_t due_ns; /* monotonic */
+	uint64_t now_ns; /* when this run began */
+	uint64_t value;  /* ORBIT_POSTED: the number of events posted */
+};
+
+/* A share of a CPU and its controller: set target and period, leave the rest 0. */
+struct orbit_control {
+	uint64_t target_ns, period_ns;
+	uint64_t began_ns, used_ns, budget_ns;
+	int64_t integral_ns, error_ns;
+};
+
+/* The service itself: called for each event. */
+ORBIT_EXPORT(orbit_handler)
+void orbit_handler(const struct orbit_context *context, const struct orbit_event *event);
+
+/* Monotonic time, nanoseconds. */
+ORBIT_IMPORT(now) uint64_t orbit_now(void);
+/* Reads an attribute. 0 or a negative error. */
+ORBIT_IMPORT(get) int64_t orbit_get(uint64_t handle, int64_t *value);
+/* Asks for a value: the guard passes it, clamps it or refuses it. 0 or a negative error. */
+ORBIT_IMPORT(set) int64_t orbit_set(uint64_t handle, int64_t value);
+/* One step of a share's controller: 1 if the process is owed time in this period. */
+ORBIT_IMPORT(control_step) int32_t orbit_control_step(struct orbit_control *control, uint64_t now_ns, uint64_t used_ns);
+#ifndef __wasm__
+/* Memory of the service's own heap; a null pointer when that is used up. */
+void *orbit_alloc(uint64_t bytes);
+void orbit_free(void *memory);
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

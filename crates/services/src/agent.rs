@@ -1,0 +1,111 @@
+//! Agents: processes that run what no member took. Forked from the host, they join the region, drop the host's memory of
+//! it and its descriptors, and stay in the library's loop; a wild handler there reaches neither host nor members.
+
+use crate::error::{Error, Result};
+use crate::member::{self, Local, Role};
+use crate::region::Region;
+use orbit_linux::process::{self, RawChild};
+use orbit_linux::{eventfd, pidfd};
+use orbit_sandbox_lib::{agent::Start, sys};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// A running agent. Ends with its host, or when dropped; then what services set is put back by it.
+#[derive(Debug)]
+pub struct Agent {
+    child: RawChild,
+    doorbell: OwnedFd,
+    /// The agent reads the end of this from its own end.
+    life: Option<OwnedFd>,
+    /// The processor it is bound to.
+    cpu: usize,
+}
+
+impl Agent {
+    /// Starts an agent on a processor; `priority` 0 makes an ordinary process. It takes the slots of `part` of `parts`.
+    ///
+    /// # Errors
+    /// `System` when the process cannot be made.
+    pub fn start(region: &Region, cpu: usize, priority: i32, part: u32, parts: u32) -> Result<Agent> {
+        let failed = |error: std::io::Error| Error::system("starting an agent", &error);
+        let doorbell = eventfd::create().map_err(failed)?;
+        let (here, there) = orbit_linux::socket::pair().map_err(failed)?;
+        let start = Start {
+            cpu: cpu as u32,
+            priority,
+            life: there.as_raw_fd(),
+            doorbell: doorbell.as_raw_fd(),
+            parts,
+            part,
+        };
+        // SAFETY: the child makes system calls only, in functions that neither allocate nor lock, and does not return. An
+        // error in it makes a sentence, which allocates: a child that hangs there is killed when its agent is dropped.
+        match unsafe { process::raw_fork(0) }.map_err(failed)? {
+            Some(child) => Ok(Agent { child, doorbell, life: Some(here), cpu }),
+            None => inside(region, &start),
+        }
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> i32 {
+        self.child.pid
+    }
+
+    /// The processor it is bound to.
+    pub fn cpu(&self) -> usize {
+        self.cpu
+    }
+
+    /// Lets it look at all slots.
+    pub fn ring(&self) {
+        eventfd::signal(self.doorbell.as_fd());
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.child.pidfd.as_ref().is_none_or(|fd| pidfd::has_ended(fd.as_fd()))
+    }
+}
+
+/// The child's part.
+fn inside(region: &Region, start: &Start) -> ! {
+    let [public, protected, control] = region.descriptors();
+    process::close_all_but(&[public, protected, control, start.life, start.doorbell]);
+    if member::join(&mut Local, [public, protected, control], region.directory(), Role::Agent).is_err() {
+        process::end(1);
+    }
+    for (address, length) in region.own_mappings() {
+        // SAFETY: the host's mappings in this copy of its memory, which nothing here uses any more.
+        unsafe { sys::call(libc::SYS_munmap as usize, [address, length, 0, 0, 0, 0]) };
+    }
+    for file in [public, protected, control] {
+        // SAFETY: descriptors of this process, which nothing uses any more.
+        unsafe { libc::close(file) };
+    }
+    let _ = process::set_name(c"orbit-agent");
+    // SAFETY: the region's library was loaded by this host, and `agent` is its loop, of this signature; the process has
+    // joined, as that demands.
+    unsafe {
+        let enter: extern "C" fn(*const Start) -> ! =
+            std::mem::transmute(orbit_sandbox_lib::abi::directory().library.agent as usize);
+        enter(start)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // It puts back what services set, then exits. One that does not is killed.
+        drop(self.life.take());
+        let Some(fd) = &self.child.pidfd else { return };
+        let ended = wait(fd.as_fd(), 2_000);
+        if !ended {
+            let _ = pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
+        }
+        let _ = pidfd::wait(fd.as_fd(), false);
+    }
+}
+
+/// Waits for the end of a process.
+fn wait(fd: BorrowedFd<'_>, milliseconds: u64) -> bool {
+    let mut polled = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    matches!(orbit_linux::poll::poll(&mut polled, Some(std::time::Duration::from_millis(milliseconds))), Ok(1))
+}

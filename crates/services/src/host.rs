@@ -1,0 +1,502 @@
+//! The host: owns the region, the managers, the accounts and the agents, and decides who may do what.
+//!
+//! It is not on the way of an event: members and agents take events by themselves, under the rules that the host wrote
+//! into the public part. [`Host::tend`] does the rest, whenever its caller has time: owners that ended, services that
+//! were aborted too often, agents that died.
+
+use crate::account::Account;
+use crate::agent::Agent;
+use crate::budget::{self, Budget};
+use crate::elf;
+use crate::error::{Error, Kind, Result};
+use crate::manager::{AttributeClass, GrantRequest, Manager};
+use crate::managers::cpu::Cpu;
+use crate::member::{self, Invitation};
+use crate::region::Region;
+use crate::ticks::{Outcomes, Ticks};
+use orbit_linux::pidfd;
+use orbit_sandbox_lib::abi::{self, GRANTS, Grant, SET};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::{Duration, Instant};
+
+/// What a host is made with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Processors that have an agent and ticks.
+    pub cpus: Vec<usize>,
+    /// Real-time priority of agents; 0: ordinary processes.
+    pub agent_priority: i32,
+    /// Time that members have to take an event before an agent does.
+    pub grace: Duration,
+    /// Share of one CPU that all services together may reserve.
+    pub limit: f64,
+    /// Aborts after which a service is revoked.
+    pub aborts: u64,
+    /// The signal of upcalls, and that of budgets: two real-time signals that no member uses.
+    pub signals: (i32, i32),
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            cpus: vec![0],
+            agent_priority: 99,
+            grace: Duration::from_micros(300),
+            limit: 0.5,
+            aborts: 3,
+            signals: (60, 61),
+        }
+    }
+}
+
+/// Who runs a service's handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dispatch {
+    /// Whichever member is current; an agent if none is.
+    Upcall,
+    /// An agent.
+    Agent,
+}
+
+/// A service to load.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// For messages.
+    pub name: String,
+    /// The process it belongs to: it ends with that.
+    pub owner: i32,
+    /// CPU time of a run and of a window.
+    pub budget: Budget,
+    /// Time between two timer events.
+    pub period: Duration,
+    /// Who runs it.
+    pub dispatch: Dispatch,
+    /// An upcall raises the thread it interrupts to this real-time priority; `None`: it runs at the thread's own.
+    pub raise: Option<i32>,
+    /// What its handler gets with each event; at most [`abi::ARGUMENTS`] bytes.
+    pub arguments: Vec<u8>,
+    /// The handles it gets, in this order.
+    pub grants: Vec<GrantRequest>,
+}
+
+/// A loaded service. A number is not given again: the slot and how many services it had before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ServiceId {
+    slot: usize,
+    generation: u64,
+}
+
+/// What a service is like now.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Its name.
+    pub name: String,
+    /// The process it belongs to.
+    pub owner: i32,
+    /// Its budget.
+    pub budget: Budget,
+    /// Whether it was revoked.
+    pub is_revoked: bool,
+    /// What it used.
+    pub account: Account,
+    /// Nanoseconds from due to handler, the latest runs.
+    pub delays_ns: Vec<u32>,
+    /// CPU nanoseconds of the latest runs.
+    pub costs_ns: Vec<u32>,
+}
+
+/// A thing that happened to a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// Its owner ended: it was unloaded and what it had set was put back.
+    OwnerEnded {
+        /// The service.
+        name: String,
+        /// The owner.
+        owner: i32,
+    },
+    /// It was aborted too often and is not run any more; what it had set was put back.
+    Revoked {
+        /// The service.
+        name: String,
+        /// Runs aborted.
+        aborts: u64,
+    },
+    /// An agent died and was started again.
+    AgentDied {
+        /// Its processor.
+        cpu: usize,
+    },
+}
+
+/// A service in its slot.
+#[derive(Debug)]
+struct Loaded {
+    name: String,
+    owner: i32,
+    life: OwnedFd,
+    budget: Budget,
+    grants: Vec<(usize, AttributeClass, Grant)>,
+    since: Instant,
+    is_revoked: bool,
+}
+
+/// See the module's head. One thread uses it.
+#[derive(Debug)]
+pub struct Host {
+    options: Options,
+    managers: Vec<Box<dyn Manager>>,
+    services: [Option<Loaded>; abi::SLOTS],
+    generations: [u64; abi::SLOTS],
+    members: BTreeSet<i32>,
+    ticks: Option<Ticks>,
+    no_ticks: Option<String>,
+    agents: Vec<Agent>,
+    // Last: agents end before their region.
+    region: Region,
+}
+
+impl Host {
+    /// Makes a region and starts an agent on each processor.
+    ///
+    /// # Errors
+    /// `Invalid` without processors or with signals that are none; `System`.
+    pub fn new(options: Options) -> Result<Host> {
+        let (upcall, budget) = options.signals;
+        if options.cpus.is_empty() || ![upcall, budget].iter().all(|signal| (34..=64).contains(signal)) || upcall == budget {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!("a host needs a processor and two real-time signals of 34 to 64: {:?} and {upcall}, {budget} given", options.cpus),
+            ));
+        }
+        let region = Region::new(upcall, budget, options.grace.as_nanos() as u64)?;
+        let mut host = Host {
+            managers: vec![Box::new(Cpu)],
+            services: Default::default(),
+            generations: [0; abi::SLOTS],
+            members: BTreeSet::new(),
+            ticks: None,
+            no_ticks: None,
+            agents: Vec::new(),
+            region,
+            options,
+        };
+        for part in 0..host.options.cpus.len() {
+            let agent = host.agent(part)?;
+            host.agents.push(agent);
+        }
+        Ok(host)
+    }
+
+    fn agent(&self, part: usize) -> Result<Agent> {
+        let cpus = &self.options.cpus;
+        Agent::start(&self.region, cpus[part], self.options.agent_priority, part as u32, cpus.len() as u32)
+    }
+
+    /// All attribute classes.
+    pub fn classes(&self) -> impl Iterator<Item = &'static AttributeClass> {
+        self.managers.iter().flat_map(|manager| manager.classes())
+    }
+
+    /// How programs find the region.
+    pub fn invitation(&self) -> Invitation {
+        Invitation { host: std::process::id() as i32, files: self.region.descriptors() }
+    }
+
+    /// Takes a process that has joined for a member: upcalls may happen in it.
+    ///
+    /// # Errors
+    /// `NotFound` when it is gone, `Invalid` when it has not joined, `Full`.
+    pub fn add_member(&mut self, process: i32) -> Result<()> {
+        if !member::has_joined(process, self.options.signals.0)? {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!("process {process} has not joined the sandbox region: an upcall would kill it"),
+            ));
+        }
+        if let Some(ticks) = &mut self.ticks {
+            ticks.add(process)?;
+        }
+        self.members.insert(process);
+        Ok(())
+    }
+
+    /// No more upcalls in this process.
+    pub fn remove_member(&mut self, process: i32) {
+        if let Some(ticks) = &mut self.ticks {
+            ticks.remove(process);
+        }
+        self.members.remove(&process);
+    }
+
+    /// Starts ticks that make upcalls, of this period. Without the rights for it agents take every event, and
+    /// [`Host::no_ticks`] says why.
+    pub fn start_ticks(&mut self, period: Duration) {
+        match Ticks::start(self.options.signals.0, period.as_nanos() as u64, &self.options.cpus) {
+            Ok(mut ticks) => {
+                for process in &self.members {
+                    // One that cannot be added has its events taken by agents.
+                    let _ = ticks.add(*process);
+                }
+                (self.ticks, self.no_ticks) = (Some(ticks), None);
+            }
+            Err(error) => self.no_ticks = Some(error.to_string()),
+        }
+    }
+
+    /// Why there are no ticks, after they were asked for.
+    pub fn no_ticks(&self) -> Option<&str> {
+        self.no_ticks.as_deref()
+    }
+
+    /// What became of ticks.
+    pub fn tick_outcomes(&self) -> Option<Outcomes> {
+        self.ticks.as_ref().map(Ticks::outcomes)
+    }
+
+    /// Loads a native service from an ELF object.
+    ///
+    /// # Errors
+    /// `BadObject`; `Full` when slots or CPU time are used up; `Denied` for handles that the owner may not have;
+    /// `NotFound` for classes, owners and targets that are not there; `Invalid`.
+    pub fn load(&mut self, spec: &Spec, object: &[u8]) -> Result<ServiceId> {
+        let name = &spec.name;
+        if spec.arguments.len() > abi::ARGUMENTS {
+            let text = format!("service {name:?}: {} bytes of arguments, of at most {}", spec.arguments.len(), abi::ARGUMENTS);
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        if spec.period < Duration::from_micros(100) {
+            let text = format!("service {name:?}: a period of {:?}: the least is 100us", spec.period);
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        if spec.raise.is_some_and(|priority| !(1..=98).contains(&priority)) {
+            let text = format!("service {name:?}: an upcall's priority is 1 to 98, below that of agents");
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        let admitted = self.services.iter().flatten().filter(|loaded| !loaded.is_revoked).map(|loaded| loaded.budget);
+        budget::admit(admitted, spec.budget, self.options.limit)?;
+        let slot = (abi::FIRST_SERVICE..abi::SLOTS).find(|slot| self.services[*slot].is_none()).ok_or_else(|| {
+            let text = format!("{} native services are loaded, as many as a region has slots: revoke one", abi::SLOTS - abi::FIRST_SERVICE);
+            Error::new(Kind::Full, text)
+        })?;
+        let life = pidfd::open(spec.owner)
+            .map_err(|_| Error::new(Kind::NotFound, format!("service {name:?}: its owner, process {}, is gone", spec.owner)))?;
+        let grants = self.grants(spec)?;
+        let image = elf::load(name, object, slot, self.region.library())?;
+        let Some(entry) = image.exports.get("orbit_handler").copied() else {
+            let text = format!("service {name:?} exports no orbit_handler: see orbit_service.h");
+            return Err(Error::new(Kind::BadObject, text));
+        };
+        self.region.clear_control(slot);
+        self.region.install(slot, &image, &spec.arguments, |service| {
+            service.flags = if spec.dispatch == Dispatch::Upcall { abi::PURE } else { 0 };
+            service.priority = spec.raise.unwrap_or(0);
+            service.flags |= if spec.raise.is_some() { abi::RAISE } else { 0 };
+            service.entry = entry;
+            service.period_ns = spec.period.as_nanos() as u64;
+            (service.budget_ns, service.reserve_ns) =
+                (spec.budget.cpu().as_nanos() as u64, spec.budget.cpu().as_nanos() as u64);
+            service.window_ns = spec.budget.window().as_nanos() as u64;
+            service.grants = grants.len() as u32;
+            service.grant = [Grant::default(); GRANTS];
+            for (to, (_, _, grant)) in service.grant.iter_mut().zip(&grants) {
+                *to = *grant;
+            }
+        });
+        let (budget, owner) = (spec.budget, spec.owner);
+        self.services[slot] =
+            Some(Loaded { name: name.clone(), owner, life, budget, grants, since: Instant::now(), is_revoked: false });
+        self.generations[slot] += 1;
+        let due = orbit_sandbox_lib::sys::now() + spec.period.as_nanos() as u64;
+        self.region.control(slot).due.store(due, SeqCst);
+        self.agents.iter().for_each(Agent::ring);
+        Ok(ServiceId { slot, generation: self.generations[slot] })
+    }
+
+    /// Makes the handles a service asks for.
+    fn grants(&self, spec: &Spec) -> Result<Vec<(usize, AttributeClass, Grant)>> {
+        use std::os::unix::fs::MetadataExt;
+        let about = |text: String| format!("service {:?}: {text}", spec.name);
+        if spec.grants.len() > GRANTS {
+            return Err(Error::new(Kind::Invalid, about(format!("{} handles, of at most {GRANTS}", spec.grants.len()))));
+        }
+        let user = fs::metadata(format!("/proc/{}", spec.owner))
+            .map_err(|_| Error::new(Kind::NotFound, about(format!("its owner, process {}, is gone", spec.owner))))?
+            .uid();
+        let mut grants = Vec::new();
+        for request in &spec.grants {
+            let found = self.managers.iter().enumerate().find_map(|(nth, manager)| {
+                manager.classes().iter().find(|class| class.name == request.class).map(|class| (nth, manager, *class))
+            });
+            let Some((nth, manager, class)) = found else {
+                let names: Vec<_> = self.classes().map(|class| class.name).collect();
+                let text = about(format!("there is no class {:?}: there are {}", request.class, names.join(", ")));
+                return Err(Error::new(Kind::NotFound, text));
+            };
+            if request.rights & SET != 0 && !class.settable {
+                return Err(Error::new(Kind::Denied, about(format!("{} can be read only", class.name))));
+            }
+            manager.may(user, request.target)?;
+            let guard = request.guard.map_or(class.guard(), |guard| guard.within(&class.guard()));
+            let original = manager.read(&class, request.target)?;
+            grants.push((
+                nth,
+                class,
+                Grant {
+                    handle: random()?,
+                    class: class.id,
+                    rights: request.rights,
+                    target: request.target,
+                    clamp: u32::from(guard.clamp),
+                    min: guard.min,
+                    max: guard.max,
+                    original,
+                },
+            ));
+        }
+        Ok(grants)
+    }
+
+    /// The service of this number.
+    fn of(&self, id: ServiceId) -> Result<&Loaded> {
+        let found = self.services[id.slot].as_ref().filter(|_| self.generations[id.slot] == id.generation);
+        found.ok_or_else(|| Error::new(Kind::NotFound, "the service is not loaded any more"))
+    }
+
+    /// What a service is like now.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn status(&self, id: ServiceId) -> Result<Status> {
+        let loaded = self.of(id)?;
+        let control = self.region.control(id.slot);
+        let account = Account::read(control, loaded.since.elapsed(), self.options.cpus.len().max(1) + self.members.len());
+        let kept = (account.runs as usize).min(abi::KEPT);
+        let latest = |words: &[std::sync::atomic::AtomicU32]| words[..kept].iter().map(|word| word.load(Relaxed)).collect();
+        Ok(Status {
+            name: loaded.name.clone(),
+            owner: loaded.owner,
+            budget: loaded.budget,
+            is_revoked: loaded.is_revoked,
+            account,
+            delays_ns: latest(&control.delays),
+            costs_ns: latest(&control.costs),
+        })
+    }
+
+    /// Starts a service's handler now, with an event of kind posted.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn post(&self, id: ServiceId) -> Result<()> {
+        self.of(id)?;
+        self.region.control(id.slot).posted.fetch_add(1, SeqCst);
+        self.agents.iter().for_each(Agent::ring);
+        Ok(())
+    }
+
+    /// Unloads a service and puts back what it set. Waits until a run in progress is over: its budget at most, unless
+    /// the thread that runs it does not get a CPU.
+    ///
+    /// # Errors
+    /// `NotFound`; `System` with `EBUSY` when a run does not end within a second: the service starts no more runs, and
+    /// the call may be repeated.
+    pub fn unload(&mut self, id: ServiceId) -> Result<()> {
+        self.of(id)?;
+        self.stop(id.slot)?;
+        self.region.set_state(id.slot, abi::EMPTY);
+        self.services[id.slot] = None;
+        Ok(())
+    }
+
+    /// Starts no more runs of a slot, waits for the one in progress, and puts back what the service set.
+    fn stop(&mut self, slot: usize) -> Result<()> {
+        self.region.set_state(slot, abi::REVOKED);
+        let begin = Instant::now();
+        while self.region.control(slot).runner.load(SeqCst) != 0 {
+            if begin.elapsed() > Duration::from_secs(1) {
+                let busy = std::io::Error::from_raw_os_error(libc::EBUSY);
+                return Err(Error::system("a run of the service does not end", &busy));
+            }
+            self.agents.iter().for_each(Agent::ring);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let Some(loaded) = &mut self.services[slot] else { return Ok(()) };
+        if !loaded.is_revoked {
+            for (manager, class, grant) in loaded.grants.iter().filter(|(_, _, grant)| grant.rights & SET != 0) {
+                // A target that is gone needs nothing put back.
+                let _ = self.managers[*manager].apply(class, grant.target, grant.original);
+            }
+        }
+        loaded.is_revoked = true;
+        Ok(())
+    }
+
+    /// Looks at owners, accounts and agents, and does what is due. Answers what happened.
+    pub fn tend(&mut self) -> Vec<Happened> {
+        let mut happened = Vec::new();
+        for slot in abi::FIRST_SERVICE..abi::SLOTS {
+            let Some(loaded) = &self.services[slot] else { continue };
+            let (name, owner) = (loaded.name.clone(), loaded.owner);
+            let id = ServiceId { slot, generation: self.generations[slot] };
+            if pidfd::has_ended(loaded.life.as_fd()) {
+                if self.unload(id).is_ok() {
+                    happened.push(Happened::OwnerEnded { name, owner });
+                }
+            } else if !loaded.is_revoked {
+                let account = Account::read(self.region.control(slot), loaded.since.elapsed(), usize::MAX);
+                if account.is_abusive(self.options.aborts) && self.stop(slot).is_ok() {
+                    happened.push(Happened::Revoked { name, aborts: account.aborts() });
+                }
+            }
+        }
+        for part in 0..self.agents.len() {
+            if self.agents[part].has_ended() {
+                happened.push(Happened::AgentDied { cpu: self.agents[part].cpu() });
+                if let Ok(agent) = self.agent(part) {
+                    self.agents[part] = agent;
+                }
+            }
+        }
+        happened
+    }
+
+    /// The agents' processes.
+    pub fn agents(&self) -> impl Iterator<Item = i32> {
+        self.agents.iter().map(Agent::pid)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // No upcall begins after this; what services set is put back once, here, and once more by each agent.
+        self.ticks = None;
+        for slot in abi::FIRST_SERVICE..abi::SLOTS {
+            if self.services[slot].is_some() {
+                let _ = self.stop(slot);
+            }
+        }
+    }
+}
+
+/// A number that nobody can guess, not 0.
+fn random() -> Result<u64> {
+    let mut bytes = [0u8; 8];
+    loop {
+        // SAFETY: the buffer has the length given.
+        let read = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        match (read, u64::from_ne_bytes(bytes)) {
+            (8, 0) => {}
+            (8, number) => return Ok(number),
+            _ => {
+                let error = std::io::Error::last_os_error();
+                if error.kind() != std::io::ErrorKind::Interrupted {
+                    return Err(Error::system("random numbers for handles", &error));
+                }
+            }
+        }
+    }
+}

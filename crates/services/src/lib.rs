@@ -1,0 +1,37 @@
+//! First-class services (SafeX and User-Level Sandboxing, RTAS '06) on a stock kernel: application code that runs when its
+//! event comes, within a budget, charged to its owner, whether or not its program is running.
+//!
+//! The key types: a [`Host`] owns a [`Region`], which members have mapped at the same address. A service is loaded from a
+//! [`Spec`] into a slot of the region. It reads and sets attributes of an [`AttributeClass`] through handles, each under a
+//! guard; a [`Manager`] owns the class. Its [`Budget`] bounds each run and each window of time; its [`Account`] says what
+//! it used.
+//!
+//! The life of an event: a tick is due; in the kernel a program finds out whether a member is current and in user mode,
+//! and sends it a signal; the library inside the region claims the event, opens the service's slot, arms the budget, calls
+//! the handler, closes the slot, charges the account. If no member took it in time, an agent does the same.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+pub mod account;
+pub mod agent;
+pub mod budget;
+pub mod elf;
+pub mod error;
+pub mod host;
+pub mod manager;
+pub mod managers;
+pub mod member;
+pub mod objects;
+pub mod region;
+pub mod ticks;
+
+pub use account::Account;
+pub use agent::Agent;
+pub use budget::Budget;
+pub use error::{Error, Kind, Result};
+pub use host::{Dispatch, Happened, Host, Options, ServiceId, Spec, Status};
+pub use manager::{AttributeClass, GrantRequest, Manager};
+pub use member::Invitation;
+pub use orbit_sandbox_lib::abi::Event;
+pub use orbit_sandbox_lib::control::Control;
+pub use orbit_sandbox_lib::guard::{Guard, Verdict};
+pub use region::Region;

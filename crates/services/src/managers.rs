@@ -1,0 +1,3 @@
+//! The managers that come with the crate.
+
+pub mod cpu;

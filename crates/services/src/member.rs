@@ -1,0 +1,218 @@
+//! Joining: the steps by which a process becomes a member of a region, or an agent of it.
+//!
+//! The steps are system calls and writes to memory, computed once: a program that is linked with this crate does them
+//! itself ([`Local`]); in a running program whoever can make system calls in it does ([`Steps`]).
+
+use crate::error::{Error, Kind, Result};
+use orbit_sandbox_lib::{abi, entry};
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+const READ: usize = libc::PROT_READ as usize;
+const WRITE: usize = libc::PROT_WRITE as usize;
+const EXECUTE: usize = libc::PROT_EXEC as usize;
+const SHARED: usize = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as usize;
+const OWN: usize = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
+
+/// Does what joining takes in one process.
+pub trait Steps {
+    /// Makes a system call there. Answers its result or `-errno`.
+    ///
+    /// # Errors
+    /// When the process cannot be reached any more.
+    fn call(&mut self, number: libc::c_long, arguments: [usize; 6]) -> std::io::Result<isize>;
+
+    /// Writes memory there that was mapped for writing.
+    ///
+    /// # Errors
+    /// As for `call`.
+    fn write(&mut self, address: usize, bytes: &[u8]) -> std::io::Result<()>;
+}
+
+/// The calling process.
+#[derive(Debug)]
+pub struct Local;
+
+impl Steps for Local {
+    fn call(&mut self, number: libc::c_long, a: [usize; 6]) -> std::io::Result<isize> {
+        // SAFETY: the calls of `join` and `leave` map memory at addresses that were free, or change what they mapped.
+        Ok(unsafe { orbit_sandbox_lib::sys::call(number as usize, a) })
+    }
+
+    fn write(&mut self, address: usize, bytes: &[u8]) -> std::io::Result<()> {
+        // SAFETY: `join` writes to the private part, which it has just mapped.
+        unsafe { (address as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+}
+
+/// What a process becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Upcalls may happen in it; the protected part is closed but for them.
+    Member,
+    /// It runs handlers in its own loop; the protected part stays open, and no signal starts an upcall.
+    Agent,
+}
+
+/// Maps the region from these descriptors of the process and installs the signal handlers. `directory`: the host's.
+///
+/// Async-signal-safe with [`Local`]. If it fails, what it mapped is unmapped.
+///
+/// # Errors
+/// `Invalid` when the process has something at the region's addresses (it is a member already, or uses them); `System`.
+pub fn join(steps: &mut impl Steps, files: [RawFd; 3], directory: &abi::Directory, role: Role) -> Result<()> {
+    let [public, protected, control] = files.map(|file| file as usize);
+    let closed = if role == Role::Agent { READ | WRITE } else { 0 };
+    let maps = [
+        ([abi::PUBLIC, abi::PUBLIC_LEN, READ | EXECUTE, SHARED, public, 0], libc::SYS_mmap),
+        ([abi::PROTECTED, abi::PROTECTED_LEN, closed, SHARED, protected, 0], libc::SYS_mmap),
+        ([abi::CONTROL, abi::CONTROL_LEN, READ | WRITE, SHARED, control, 0], libc::SYS_mmap),
+        ([abi::PRIVATE, abi::PRIVATE_LEN, READ | WRITE, OWN, usize::MAX, 0], libc::SYS_mmap),
+        // The library's constants are needed before anything is open.
+        ([abi::PROTECTED + abi::LIBRARY * abi::SLOT, abi::SLOT, READ | closed, 0, 0, 0], libc::SYS_mprotect),
+    ];
+    for (nth, (arguments, number)) in maps.iter().enumerate() {
+        let result = step(steps, *number, *arguments);
+        // A kernel without MAP_FIXED_NOREPLACE takes the address for a hint.
+        let elsewhere = *number == libc::SYS_mmap && matches!(result, Ok(at) if at as usize != arguments[0]);
+        if result.is_err() || elsewhere {
+            for (done, _) in &maps[..nth.min(4)] {
+                let _ = step(steps, libc::SYS_munmap, [done[0], done[1], 0, 0, 0, 0]);
+            }
+            return Err(match result {
+                Err(error) if error.kind() != Kind::System(libc::EEXIST) => error,
+                _ => Error::new(
+                    Kind::Invalid,
+                    format!(
+                        "the process has memory of its own at {:#x}, where the sandbox region belongs: it is a member of a \
+                         region already, or cannot become one",
+                        arguments[0]
+                    ),
+                ),
+            });
+        }
+    }
+    let joined = handlers(steps, directory, role);
+    if joined.is_err() {
+        let _ = step(steps, libc::SYS_munmap, [abi::BASE, abi::END - abi::BASE, 0, 0, 0, 0]);
+    }
+    joined
+}
+
+/// Installs the handlers, after noting what the process had for faults.
+fn handlers(steps: &mut impl Steps, directory: &abi::Directory, role: Role) -> Result<()> {
+    let field = |offset: usize| abi::PRIVATE + offset;
+    let scratch = field(std::mem::offset_of!(abi::Private, scratch));
+    let lost = |error: std::io::Error| Error::system("writing to the process", &error);
+    let is_agent = u32::from(role == Role::Agent);
+    steps.write(field(std::mem::offset_of!(abi::Private, is_agent)), &is_agent.to_ne_bytes()).map_err(lost)?;
+    for (nth, signal) in abi::FAULTS.iter().enumerate() {
+        let before = field(std::mem::offset_of!(abi::Private, actions) + nth * 32);
+        step(steps, libc::SYS_rt_sigaction, [*signal as usize, 0, before, 8, 0, 0])?;
+    }
+    for (signal, action) in entry::actions(directory) {
+        if role == Role::Agent && signal == directory.upcall_signal {
+            continue;
+        }
+        let mut bytes = [0u8; 32];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(action) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        steps.write(scratch, &bytes).map_err(lost)?;
+        step(steps, libc::SYS_rt_sigaction, [signal as usize, scratch, 0, 8, 0, 0])?;
+    }
+    Ok(())
+}
+
+/// One call, with the kernel's refusal as an error.
+fn step(steps: &mut impl Steps, number: libc::c_long, arguments: [usize; 6]) -> Result<isize> {
+    let what = "joining the sandbox region";
+    match steps.call(number, arguments).map_err(|error| Error::system(what, &error))? {
+        error @ -4095..0 => Err(Error::system(what, &std::io::Error::from_raw_os_error(-error as i32))),
+        result => Ok(result),
+    }
+}
+
+/// Where a program finds a host's region: the value of [`Invitation::VARIABLE`] in its environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invitation {
+    /// The host.
+    pub host: i32,
+    /// Its descriptors.
+    pub files: [RawFd; 3],
+}
+
+impl Invitation {
+    /// The environment variable: `PID:FD:FD:FD`.
+    pub const VARIABLE: &'static str = "ORBIT_SERVICES";
+
+    /// Reads the variable's value.
+    pub fn parse(text: &str) -> Option<Invitation> {
+        let mut numbers = text.split(':').map(|word| word.parse::<i32>().ok().filter(|number| *number >= 0));
+        let mut next = || numbers.next().flatten();
+        let invitation = Invitation { host: next()?, files: [next()?, next()?, next()?] };
+        numbers.next().is_none().then_some(invitation)
+    }
+
+    /// Lets the calling process join. It becomes a member once the host adds it.
+    ///
+    /// # Errors
+    /// `System` when the host is gone or belongs to another user; as [`join`].
+    pub fn accept(&self) -> Result<()> {
+        let open = |fd: RawFd, writable: bool| {
+            let path = format!("/proc/{}/fd/{fd}", self.host);
+            let file = fs::OpenOptions::new().read(true).write(writable).open(&path);
+            file.map(OwnedFd::from).map_err(|error| Error::system(path, &error))
+        };
+        let files = [open(self.files[0], false)?, open(self.files[1], true)?, open(self.files[2], true)?];
+        let first = orbit_linux::map::Mapping::shared(std::os::fd::AsFd::as_fd(&files[0]), abi::SLOT, false, false);
+        let first = first.map_err(|error| Error::system("mapping the sandbox region", &error))?;
+        // SAFETY: the first slot of a public file is a directory, which nobody but its host can write.
+        let directory = unsafe { &*first.as_ptr().cast::<abi::Directory>() };
+        if directory.magic != abi::MAGIC {
+            return Err(Error::new(Kind::Invalid, format!("process {} is no host of services", self.host)));
+        }
+        join(&mut Local, [files[0].as_raw_fd(), files[1].as_raw_fd(), files[2].as_raw_fd()], directory, Role::Member)
+    }
+}
+
+impl std::fmt::Display for Invitation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [a, b, c] = self.files;
+        write!(f, "{}:{a}:{b}:{c}", self.host)
+    }
+}
+
+/// Whether a process has joined: it has the region mapped and catches the upcall signal. An upcall in one that does not
+/// would kill it.
+///
+/// # Errors
+/// `NotFound` when the process is gone; `System`.
+pub fn has_joined(process: i32, upcall_signal: i32) -> Result<bool> {
+    let read = |file: &str| {
+        fs::read_to_string(format!("/proc/{process}/{file}")).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::new(Kind::NotFound, format!("process {process} is gone")),
+            _ => Error::system(format!("reading /proc/{process}/{file}"), &error),
+        })
+    };
+    let caught = read("status")?
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok())
+        .is_some_and(|caught| caught >> (upcall_signal - 1) & 1 == 1);
+    Ok(caught && read("maps")?.lines().any(|line| line.starts_with(&format!("{:x}-", abi::PUBLIC))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invitations_are_read_back() {
+        let invitation = Invitation { host: 4711, files: [3, 4, 5] };
+        assert_eq!(Invitation::parse(&invitation.to_string()), Some(invitation));
+        for bad in ["", "1:2:3", "1:2:3:4:5", "1:2:3:-4", "a:b:c:d"] {
+            assert_eq!(Invitation::parse(bad), None, "{bad:?}");
+        }
+    }
+}

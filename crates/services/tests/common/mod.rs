@@ -1,0 +1,140 @@
+//! What the tests of services share: members, native services compiled on the spot, and waiting.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use orbit_services::{Budget, Dispatch, GrantRequest, Host, Options, Spec};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Deadline of waits: the machine may be loaded.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// True when upcalls and real-time priorities can be had; else says what is missing.
+pub fn is_root() -> bool {
+    // SAFETY: no arguments.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if !is_root {
+        println!("SKIP: needs root");
+    }
+    is_root
+}
+
+/// The last processor this process may use: tests that need one CPU share it.
+pub fn cpu() -> usize {
+    *orbit_linux::sched::affinity(0).expect("own affinity").last().expect("a processor")
+}
+
+/// A host on one processor.
+pub fn host() -> Host {
+    Host::new(Options { cpus: vec![cpu()], ..Options::default() }).expect("a host")
+}
+
+/// Waits for a condition.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Compiles a native service from `tests/native/NAME.c`.
+pub fn native(name: &str) -> Vec<u8> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let object = std::env::temp_dir().join(format!("orbit-test-{}-{name}-{:?}.so", std::process::id(), std::thread::current().id()));
+    let done = Command::new(std::env::var_os("CLANG").unwrap_or_else(|| "clang".into()))
+        .args(["-O2", "-fPIC", "-shared", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-Wl,--hash-style=sysv"])
+        .arg("-I")
+        .arg(here.join("include"))
+        .arg(format!("-Wl,-T,{}", here.join("include/orbit_service.ld").display()))
+        .arg("-o")
+        .arg(&object)
+        .arg(here.join("tests/native").join(format!("{name}.c")))
+        .output()
+        .expect("clang");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let bytes = std::fs::read(&object).expect("the object");
+    let _ = std::fs::remove_file(object);
+    bytes
+}
+
+/// A service of this process, every 2 ms, 1 ms of CPU time in each 10 ms.
+pub fn spec(name: &str, dispatch: Dispatch, grants: Vec<GrantRequest>) -> Spec {
+    Spec {
+        name: name.to_owned(),
+        owner: std::process::id() as i32,
+        budget: Budget::new(Duration::from_millis(1), Duration::from_millis(10)).expect("a budget"),
+        period: Duration::from_millis(2),
+        dispatch,
+        raise: None,
+        arguments: Vec::new(),
+        grants,
+    }
+}
+
+/// A program that joins and computes until it is killed. Its only output is what it found wrong with its own results.
+pub struct Member(pub Child);
+
+impl Member {
+    /// Starts one, on the CPU of [`cpu`]. `program` is the test function that calls [`member_program`].
+    pub fn start(host: &mut Host, program: &str) -> Member {
+        let member = Member::alone(host, program);
+        let pid = member.pid();
+        until("the member joins", || host.add_member(pid).is_ok());
+        member
+    }
+
+    /// Starts one, and does not add it to the host.
+    pub fn alone(host: &Host, program: &str) -> Member {
+        let child = Command::new(std::env::current_exe().expect("own program"))
+            .args([program, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(orbit_services::Invitation::VARIABLE, host.invitation().to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a member");
+        Member(child)
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    /// Whether it still runs: it exits when its results are wrong.
+    pub fn is_alive(&mut self) -> bool {
+        self.0.try_wait().expect("own child").is_none()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The member's program: joins, then computes the same thing again and again and compares.
+pub fn member_program() {
+    let Ok(value) = std::env::var(orbit_services::Invitation::VARIABLE) else { return };
+    orbit_linux::sched::set_affinity(0, &[cpu()]).expect("own affinity");
+    orbit_services::Invitation::parse(&value).expect("an invitation").accept().expect("joining");
+    let parent = std::os::unix::process::parent_id();
+    let expected = compute();
+    loop {
+        assert_eq!(compute().to_bits(), expected.to_bits(), "an upcall changed what this program computes");
+        if std::os::unix::process::parent_id() != parent {
+            std::process::exit(0);
+        }
+    }
+}
+
+/// Floating point and integers, so that every kind of register is in use.
+#[inline(never)]
+fn compute() -> f64 {
+    let (mut x, mut n) = (1.5f64, 1u64);
+    for i in 0..100_000u64 {
+        n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(i);
+        x = x.mul_add(0.999_99, (n >> 40) as f64);
+    }
+    x
+}

@@ -1,0 +1,51 @@
+// Misbehaves as its first argument says.
+#include "orbit_service.h"
+static void recurse(volatile char *above)
+{
+	volatile char here[256];
+	here[0] = *above;
+	recurse(here);
+	here[1] = 1;
+}
+void orbit_handler(const struct orbit_context *context, const struct orbit_event *event)
+{
+	const char *arguments = (const char *)(uintptr_t)context->arguments;
+	(void)event;
+	switch (context->length ? arguments[0] : 0) {
+	case 's':
+		for (volatile long i = 0;; i++)
+			;
+	case 'c': // loops in calls of the library
+		for (;;)
+			orbit_now(), orbit_alloc(16);
+	case 'n':
+		*(volatile int *)8 = 1;
+		break;
+	case 'w': // its own code
+		*(volatile char *)(uintptr_t)orbit_handler = 0x90;
+		break;
+	case 'o': // another slot's data
+		*(volatile char *)(context->arguments + 0x10000) = 1;
+		break;
+	case 'g': // a bad pointer to a call
+		orbit_get(context->handle[0], (int64_t *)16);
+		break;
+	case 'd': {
+		volatile int zero = 0;
+		zero = 1 / zero;
+		break;
+	}
+	case 'i':
+		__builtin_trap();
+	case 'r': {
+		char here = 0;
+		recurse(&here);
+		break;
+	}
+	case 'f': // forged handles, and values out of range
+		for (uint64_t n = 0; n < 8; n++)
+			orbit_set(context->handle[0] + 1 + n, 5);
+		orbit_set(context->handle[0], -100);
+		break;
+	}
+}
