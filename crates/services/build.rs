@@ -26,7 +26,16 @@ fn main() {
 /// Compiles the library inside the region.
 fn library(script: &Path, object: &Path) {
     let mut rustc = Command::new(env::var_os("RUSTC").expect("cargo sets RUSTC"));
-    rustc.args(["--edition", "2024", "--crate-name", "orbit_sandbox", "--crate-type", "cdylib", "--cfg", "sandbox_object"]);
+    rustc.args([
+        "--edition",
+        "2024",
+        "--crate-name",
+        "orbit_sandbox",
+        "--crate-type",
+        "cdylib",
+        "--cfg",
+        "sandbox_object",
+    ]);
     for flag in [
         "panic=abort",
         "opt-level=3",

@@ -14,7 +14,7 @@ mod stats;
 mod worker;
 
 use orbit_console::out::{self, BAD, Done, FAINT, Failure, GOOD, HEAD, PLAIN, Table};
-use plot::Chart;
+use plot::Drawing;
 use reach::Reach;
 use serde::Serialize;
 use std::cell::Cell;
@@ -56,6 +56,7 @@ benches! {
     shd Shd,
     apps Apps,
     page Page,
+    service Service,
 }
 
 /// Measures what orbits cost on this machine, against threads, pipes and fork.
@@ -160,7 +161,7 @@ impl Bench {
     }
 
     /// Writes the result where it was asked for: whatever becomes of one place, the others have it.
-    pub fn finish<R: Serialize>(&self, common: &Common, rows: &[R], table: &Table, chart: Chart) -> Done {
+    pub fn finish<R: Serialize>(&self, common: &Common, rows: &[R], table: &Table, chart: impl Drawing) -> Done {
         let report = Report {
             bench: self.name,
             version: env!("CARGO_PKG_VERSION"),

@@ -1,4 +1,5 @@
-//! Charts as SVG: lines on two logarithmic axes, with a legend. One file, no scripts, no fonts of its own.
+//! Charts as SVG: lines on two logarithmic axes, or over time on two linear ones, with a legend. One file, no scripts, no
+//! fonts of its own.
 
 use std::fmt::Write;
 
@@ -8,6 +9,40 @@ pub struct Chart {
     pub x: String,
     pub y: String,
     pub series: Vec<Series>,
+}
+
+/// What a bench draws.
+pub trait Drawing {
+    /// The drawing as a document.
+    fn svg(&self) -> String;
+}
+
+/// Figures over time: both axes are linear and begin at 0.
+pub struct Timeline {
+    pub title: String,
+    pub x: String,
+    pub y: String,
+    pub series: Vec<Series>,
+    /// The largest y that is drawn at least.
+    pub top: f64,
+}
+
+impl Drawing for Timeline {
+    fn svg(&self) -> String {
+        let points = || self.series.iter().flat_map(|series| series.points.iter());
+        let x = Axis::from_zero(points().map(|point| point.0), 0.0, LEFT, WIDTH - LEFT - RIGHT);
+        let y = Axis::from_zero(points().map(|point| point.1), self.top, HEIGHT - BOTTOM, -(HEIGHT - TOP - BOTTOM));
+        draw(&self.title, (&self.x, &x), (&self.y, &y), &self.series, 1.5)
+    }
+}
+
+impl Drawing for Chart {
+    fn svg(&self) -> String {
+        let points = || self.series.iter().flat_map(|series| series.points.iter());
+        let x = Axis::over(points().map(|point| point.0), 2.0, LEFT, WIDTH - LEFT - RIGHT);
+        let y = Axis::over(points().map(|point| point.1), 10.0, HEIGHT - BOTTOM, -(HEIGHT - TOP - BOTTOM));
+        draw(&self.title, (&self.x, &x), (&self.y, &y), &self.series, 3.0)
+    }
 }
 
 /// A line of a chart.
@@ -23,6 +58,11 @@ impl Series {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         Series { name: name.to_owned(), points }
     }
+
+    /// Points of a [`Timeline`], in the order of time.
+    pub fn over_time(name: &str, points: Vec<(f64, f64)>) -> Series {
+        Series { name: name.to_owned(), points }
+    }
 }
 
 const WIDTH: f64 = 860.0;
@@ -34,7 +74,8 @@ const BOTTOM: f64 = 60.0;
 /// Told apart also by those who see red and green alike.
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555"];
 
-/// An axis: from the exponent `low` to `high` of `base`, over `length` units from `start` on.
+/// An axis: from the exponent `low` to `high` of `base`, over `length` units from `start` on. Base 0: from the value `low`
+/// to `high`.
 struct Axis {
     base: f64,
     low: f64,
@@ -56,83 +97,101 @@ impl Axis {
         Axis { base, low, high: high.max(low + 1.0), start, length }
     }
 
+    /// A linear axis from 0 to a round number that is no less than any value, nor than `top`.
+    fn from_zero(values: impl Iterator<Item = f64>, top: f64, start: f64, length: f64) -> Axis {
+        let most = values.fold(top, f64::max).max(1e-9);
+        let unit = 10f64.powf(most.log10().floor());
+        let high = [1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0].map(|step| step * unit);
+        let high = high.into_iter().find(|high| *high >= most * 0.999).unwrap_or(most);
+        Axis { base: 0.0, low: 0.0, high, start, length }
+    }
+
     fn at(&self, value: f64) -> f64 {
-        self.start + (value.log(self.base) - self.low) / (self.high - self.low) * self.length
+        let value = if self.base == 0.0 { value } else { value.log(self.base) };
+        self.start + (value - self.low) / (self.high - self.low) * self.length
+    }
+
+    /// A value on the axis, in few letters.
+    fn label(&self, value: f64) -> String {
+        match self.base {
+            0.0 => orbit_console::out::figures(value),
+            2.0 => short(value, 1024.0),
+            _ => short(value, 1000.0),
+        }
     }
 
     /// Values for grid lines: no more than about a dozen.
     fn ticks(&self) -> impl Iterator<Item = f64> {
-        let step = ((self.high - self.low) / 12.0).ceil().max(1.0);
-        let count = ((self.high - self.low) / step).floor() as usize;
-        (0..=count).map(move |nth| self.base.powf(self.low + nth as f64 * step))
+        let step = match self.base {
+            0.0 => self.high / 10.0,
+            _ => ((self.high - self.low) / 12.0).ceil().max(1.0),
+        };
+        let count = ((self.high - self.low) / step).round() as usize;
+        (0..=count).map(move |nth| {
+            let at = self.low + nth as f64 * step;
+            if self.base == 0.0 { at } else { self.base.powf(at) }
+        })
     }
 }
 
-impl Chart {
-    /// The chart as a document.
-    pub fn svg(&self) -> String {
-        let points = || self.series.iter().flat_map(|series| series.points.iter());
-        let x = Axis::over(points().map(|point| point.0), 2.0, LEFT, WIDTH - LEFT - RIGHT);
-        let y = Axis::over(points().map(|point| point.1), 10.0, HEIGHT - BOTTOM, -(HEIGHT - TOP - BOTTOM));
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
+/// Axes with their titles, lines with dots of this radius, the legend.
+fn draw(title: &str, (x_title, x): (&str, &Axis), (y_title, y): (&str, &Axis), series: &[Series], dot: f64) -> String {
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
              height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
              <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-        );
-        let text = |svg: &mut String, x: f64, y: f64, more: &str, text: &str| {
-            // Writing to a string cannot fail.
-            let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" {more}>{}</text>", escape(text));
-        };
-        let line = |svg: &mut String, from: (f64, f64), to: (f64, f64)| {
-            let ((x1, y1), (x2, y2)) = (from, to);
-            let _ =
-                writeln!(svg, "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"#ddd\"/>");
-        };
-        text(&mut svg, LEFT, TOP - 20.0, "font-size=\"16\" font-weight=\"bold\"", &self.title);
-        for value in x.ticks() {
-            line(&mut svg, (x.at(value), TOP), (x.at(value), HEIGHT - BOTTOM));
-            text(&mut svg, x.at(value), HEIGHT - BOTTOM + 18.0, "text-anchor=\"middle\"", &short(value, 1024.0));
-        }
-        for value in y.ticks() {
-            line(&mut svg, (LEFT, y.at(value)), (WIDTH - RIGHT, y.at(value)));
-            text(&mut svg, LEFT - 8.0, y.at(value) + 4.0, "text-anchor=\"end\"", &short(value, 1000.0));
-        }
-        let middle = (LEFT + WIDTH - RIGHT) / 2.0;
-        text(&mut svg, middle, HEIGHT - 16.0, "text-anchor=\"middle\"", &self.x);
-        let turned = format!("text-anchor=\"middle\" transform=\"rotate(-90 20 {:.1})\"", HEIGHT / 2.0);
-        text(&mut svg, 20.0, HEIGHT / 2.0, &turned, &self.y);
-        let drawn = self.series.iter().filter(|series| !series.points.is_empty());
-        for (nth, series) in drawn.enumerate() {
-            let colour = COLOURS[nth % COLOURS.len()];
-            let path: Vec<_> =
-                series.points.iter().map(|&(px, py)| format!("{:.1},{:.1}", x.at(px), y.at(py))).collect();
-            let _ = writeln!(
-                svg,
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-                path.join(" ")
-            );
-            for &(px, py) in &series.points {
-                let _ = writeln!(
-                    svg,
-                    "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"><title>{}: {}</title></circle>",
-                    x.at(px),
-                    y.at(py),
-                    escape(&series.name),
-                    orbit_console::out::figures(py)
-                );
-            }
-            let row = TOP + 16.0 + 20.0 * nth as f64;
-            let _ = writeln!(
-                svg,
-                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"14\" height=\"4\" fill=\"{colour}\"/>",
-                WIDTH - RIGHT + 16.0,
-                row - 6.0
-            );
-            text(&mut svg, WIDTH - RIGHT + 36.0, row, "", &series.name);
-        }
-        svg.push_str("</svg>\n");
-        svg
+    );
+    let text = |svg: &mut String, x: f64, y: f64, more: &str, text: &str| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" {more}>{}</text>", escape(text));
+    };
+    let line = |svg: &mut String, from: (f64, f64), to: (f64, f64)| {
+        let ((x1, y1), (x2, y2)) = (from, to);
+        let _ = writeln!(svg, "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"#ddd\"/>");
+    };
+    text(&mut svg, LEFT, TOP - 20.0, "font-size=\"16\" font-weight=\"bold\"", title);
+    for value in x.ticks() {
+        line(&mut svg, (x.at(value), TOP), (x.at(value), HEIGHT - BOTTOM));
+        text(&mut svg, x.at(value), HEIGHT - BOTTOM + 18.0, "text-anchor=\"middle\"", &x.label(value));
     }
+    for value in y.ticks() {
+        line(&mut svg, (LEFT, y.at(value)), (WIDTH - RIGHT, y.at(value)));
+        text(&mut svg, LEFT - 8.0, y.at(value) + 4.0, "text-anchor=\"end\"", &y.label(value));
+    }
+    let middle = (LEFT + WIDTH - RIGHT) / 2.0;
+    text(&mut svg, middle, HEIGHT - 16.0, "text-anchor=\"middle\"", x_title);
+    let turned = format!("text-anchor=\"middle\" transform=\"rotate(-90 20 {:.1})\"", HEIGHT / 2.0);
+    text(&mut svg, 20.0, HEIGHT / 2.0, &turned, y_title);
+    let drawn = series.iter().filter(|series| !series.points.is_empty());
+    for (nth, series) in drawn.enumerate() {
+        let colour = COLOURS[nth % COLOURS.len()];
+        let path: Vec<_> = series.points.iter().map(|&(px, py)| format!("{:.1},{:.1}", x.at(px), y.at(py))).collect();
+        let _ = writeln!(
+            svg,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+            path.join(" ")
+        );
+        for &(px, py) in &series.points {
+            let _ = writeln!(
+                svg,
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{dot}\" fill=\"{colour}\"><title>{}: {}</title></circle>",
+                x.at(px),
+                y.at(py),
+                escape(&series.name),
+                orbit_console::out::figures(py)
+            );
+        }
+        let row = TOP + 16.0 + 20.0 * nth as f64;
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"14\" height=\"4\" fill=\"{colour}\"/>",
+            WIDTH - RIGHT + 16.0,
+            row - 6.0
+        );
+        text(&mut svg, WIDTH - RIGHT + 36.0, row, "", &series.name);
+    }
+    svg.push_str("</svg>\n");
+    svg
 }
 
 /// `64 Ki`, `1 Mi` for steps of 1024; `10`, `1 k`, `1 M` for steps of 1000; fractions as they are.

@@ -302,10 +302,6 @@ pub const POSTED: u32 = 2;
 /// A process's own page: what it had before it joined. Inherited, as a copy, by its children.
 #[repr(C)]
 pub struct Private {
-    /// 1: an agent: the protected part stays open, and no signal starts a run.
-    pub is_agent: u32,
-    /// Alignment.
-    pub reserved: u32,
     /// Upcalls that began here.
     pub upcalls: AtomicU64,
     /// Actions of [`FAULTS`] before joining: handler, flags, restorer, mask.

@@ -140,8 +140,7 @@ fn claimed(slot: usize, place: Place, thread: i32, own: &mut Option<i32>) -> Att
         return Attempt::Unpaid;
     }
     let (bottom, length) = (abi::PROTECTED + slot * abi::SLOT, abi::SLOT);
-    let is_member = place == Place::Upcall;
-    if is_member && sys::protect(bottom, length, OPEN) < 0 {
+    if sys::protect(bottom, length, OPEN) < 0 {
         control.failed.fetch_add(1, Relaxed);
         return Attempt::Idle;
     }
@@ -150,8 +149,8 @@ fn claimed(slot: usize, place: Place, thread: i32, own: &mut Option<i32>) -> Att
     let (cause, cost) = unsafe { call(slot, record, service, event, thread) };
     // SAFETY: as above.
     *own = unsafe { ((*record).own_set != 0).then_some((*record).own_priority) };
-    if is_member {
-        sys::protect(bottom, length, 0);
+    sys::protect(bottom, length, 0);
+    if place == Place::Upcall {
         control.upcalls.fetch_add(1, Relaxed);
     }
     charge(control, &event, cost, cause, service);

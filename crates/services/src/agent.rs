@@ -29,14 +29,8 @@ impl Agent {
         let failed = |error: std::io::Error| Error::system("starting an agent", &error);
         let doorbell = eventfd::create().map_err(failed)?;
         let (here, there) = orbit_linux::socket::pair().map_err(failed)?;
-        let start = Start {
-            cpu: cpu as u32,
-            priority,
-            life: there.as_raw_fd(),
-            doorbell: doorbell.as_raw_fd(),
-            parts,
-            part,
-        };
+        let start =
+            Start { cpu: cpu as u32, priority, life: there.as_raw_fd(), doorbell: doorbell.as_raw_fd(), parts, part };
         // SAFETY: the child makes system calls only, in functions that neither allocate nor lock, and does not return. An
         // error in it makes a sentence, which allocates: a child that hangs there is killed when its agent is dropped.
         match unsafe { process::raw_fork(0) }.map_err(failed)? {

@@ -111,7 +111,9 @@ mod tests {
     fn budgets_are_read_with_their_units() {
         let budget: Budget = "50us/10ms".parse().expect("a budget");
         assert_eq!((budget.cpu(), budget.window()), (Duration::from_micros(50), Duration::from_millis(10)));
-        for bad in ["", "50us", "50/10ms", "50us/", "0us/10ms", "20ms/10ms", "1s/100s", "-1us/1s", "99999999999999999999s/1s"] {
+        for bad in
+            ["", "50us", "50/10ms", "50us/", "0us/10ms", "20ms/10ms", "1s/100s", "-1us/1s", "99999999999999999999s/1s"]
+        {
             assert_eq!(bad.parse::<Budget>().map_err(|e| e.kind()), Err(Kind::Invalid), "{bad:?}");
         }
     }
@@ -122,6 +124,9 @@ mod tests {
         admit([tenth; 4], tenth, 0.5).expect("the fifth tenth of a half");
         let error = admit([tenth; 5], tenth, 0.5).expect_err("the sixth");
         assert_eq!(error.kind(), Kind::Full);
-        assert!(error.to_string().contains("10.00 % of a CPU") && error.to_string().contains("50.00 % of 50.00 %"), "{error}");
+        assert!(
+            error.to_string().contains("10.00 % of a CPU") && error.to_string().contains("50.00 % of 50.00 %"),
+            "{error}"
+        );
     }
 }

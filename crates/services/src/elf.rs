@@ -77,11 +77,15 @@ pub fn load(name: &str, file: &[u8], slot: usize, library: &HashMap<String, u64>
         let (kind, flags) = (kind as u32, (kind >> 32) as u32);
         match kind {
             PT_TLS if in_memory > 0 => {
-                return Err(wrong("it uses thread-local storage, which a thread that it interrupts has not got".into()));
+                return Err(wrong(
+                    "it uses thread-local storage, which a thread that it interrupts has not got".into(),
+                ));
             }
             PT_DYNAMIC => dynamic = Some((address, in_memory)),
-            PT_LOAD => segment(&mut image, header, (offset, address, in_file, in_memory), flags & 2 != 0, flags & 1 != 0)
-                .map_err(&wrong)?,
+            PT_LOAD => {
+                segment(&mut image, header, (offset, address, in_file, in_memory), flags & 2 != 0, flags & 1 != 0)
+                    .map_err(&wrong)?
+            }
             _ => {}
         }
     }
@@ -158,7 +162,9 @@ fn tables(image: &Image, address: u64, length: u64) -> std::result::Result<Table
             8 => tables.relocations[0].1 = value,
             23 => tables.relocations[1].0 = value,
             // DT_INIT and DT_FINI; the sizes of DT_INIT_ARRAY, DT_FINI_ARRAY and DT_PREINIT_ARRAY.
-            12 | 13 | 27 | 28 | 33 if value > 0 => return Err("it has constructors or destructors, which nobody would run".into()),
+            12 | 13 | 27 | 28 | 33 if value > 0 => {
+                return Err("it has constructors or destructors, which nobody would run".into());
+            }
             22 => return Err("its code would have to be relocated: build it with -fPIC".into()),
             _ => {}
         }

@@ -166,10 +166,16 @@ impl Host {
     /// `Invalid` without processors or with signals that are none; `System`.
     pub fn new(options: Options) -> Result<Host> {
         let (upcall, budget) = options.signals;
-        if options.cpus.is_empty() || ![upcall, budget].iter().all(|signal| (34..=64).contains(signal)) || upcall == budget {
+        if options.cpus.is_empty()
+            || ![upcall, budget].iter().all(|signal| (34..=64).contains(signal))
+            || upcall == budget
+        {
             return Err(Error::new(
                 Kind::Invalid,
-                format!("a host needs a processor and two real-time signals of 34 to 64: {:?} and {upcall}, {budget} given", options.cpus),
+                format!(
+                    "a host needs a processor and two real-time signals of 34 to 64: {:?} and {upcall}, {budget} given",
+                    options.cpus
+                ),
             ));
         }
         let region = Region::new(upcall, budget, options.grace.as_nanos() as u64)?;
@@ -265,7 +271,8 @@ impl Host {
     pub fn load(&mut self, spec: &Spec, object: &[u8]) -> Result<ServiceId> {
         let name = &spec.name;
         if spec.arguments.len() > abi::ARGUMENTS {
-            let text = format!("service {name:?}: {} bytes of arguments, of at most {}", spec.arguments.len(), abi::ARGUMENTS);
+            let text =
+                format!("service {name:?}: {} bytes of arguments, of at most {}", spec.arguments.len(), abi::ARGUMENTS);
             return Err(Error::new(Kind::Invalid, text));
         }
         if spec.period < Duration::from_micros(100) {
@@ -279,11 +286,15 @@ impl Host {
         let admitted = self.services.iter().flatten().filter(|loaded| !loaded.is_revoked).map(|loaded| loaded.budget);
         budget::admit(admitted, spec.budget, self.options.limit)?;
         let slot = (abi::FIRST_SERVICE..abi::SLOTS).find(|slot| self.services[*slot].is_none()).ok_or_else(|| {
-            let text = format!("{} native services are loaded, as many as a region has slots: revoke one", abi::SLOTS - abi::FIRST_SERVICE);
+            let text = format!(
+                "{} native services are loaded, as many as a region has slots: revoke one",
+                abi::SLOTS - abi::FIRST_SERVICE
+            );
             Error::new(Kind::Full, text)
         })?;
-        let life = pidfd::open(spec.owner)
-            .map_err(|_| Error::new(Kind::NotFound, format!("service {name:?}: its owner, process {}, is gone", spec.owner)))?;
+        let life = pidfd::open(spec.owner).map_err(|_| {
+            Error::new(Kind::NotFound, format!("service {name:?}: its owner, process {}, is gone", spec.owner))
+        })?;
         let grants = self.grants(spec)?;
         let image = elf::load(name, object, slot, self.region.library())?;
         let Some(entry) = image.exports.get("orbit_handler").copied() else {
@@ -321,7 +332,10 @@ impl Host {
         use std::os::unix::fs::MetadataExt;
         let about = |text: String| format!("service {:?}: {text}", spec.name);
         if spec.grants.len() > GRANTS {
-            return Err(Error::new(Kind::Invalid, about(format!("{} handles, of at most {GRANTS}", spec.grants.len()))));
+            return Err(Error::new(
+                Kind::Invalid,
+                about(format!("{} handles, of at most {GRANTS}", spec.grants.len())),
+            ));
         }
         let user = fs::metadata(format!("/proc/{}", spec.owner))
             .map_err(|_| Error::new(Kind::NotFound, about(format!("its owner, process {}, is gone", spec.owner))))?
@@ -373,9 +387,11 @@ impl Host {
     pub fn status(&self, id: ServiceId) -> Result<Status> {
         let loaded = self.of(id)?;
         let control = self.region.control(id.slot);
-        let account = Account::read(control, loaded.since.elapsed(), self.options.cpus.len().max(1) + self.members.len());
+        let account =
+            Account::read(control, loaded.since.elapsed(), self.options.cpus.len().max(1) + self.members.len());
         let kept = (account.runs as usize).min(abi::KEPT);
-        let latest = |words: &[std::sync::atomic::AtomicU32]| words[..kept].iter().map(|word| word.load(Relaxed)).collect();
+        let latest =
+            |words: &[std::sync::atomic::AtomicU32]| words[..kept].iter().map(|word| word.load(Relaxed)).collect();
         Ok(Status {
             name: loaded.name.clone(),
             owner: loaded.owner,

@@ -34,4 +34,5 @@ pub use member::Invitation;
 pub use orbit_sandbox_lib::abi::Event;
 pub use orbit_sandbox_lib::control::Control;
 pub use orbit_sandbox_lib::guard::{Guard, Verdict};
+pub use orbit_sandbox_lib::sys;
 pub use region::Region;

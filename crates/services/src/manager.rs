@@ -87,7 +87,9 @@ impl FromStr for GrantRequest {
     /// `cpu:priority:set(pid=42)`, with `min=` and `max=` for a narrower range, and `refuse` for no clamping.
     fn from_str(text: &str) -> Result<GrantRequest> {
         let wrong = |why: &str| {
-            let text = format!("grant {text:?}: {why}: write CLASS:get(pid=N) or CLASS:set(pid=N,min=A,max=B), as in cpu:priority:set(pid=42,max=80)");
+            let text = format!(
+                "grant {text:?}: {why}: write CLASS:get(pid=N) or CLASS:set(pid=N,min=A,max=B), as in cpu:priority:set(pid=42,max=80)"
+            );
             Error::new(Kind::Invalid, text)
         };
         let (what, rest) = text.split_once('(').ok_or_else(|| wrong("no target"))?;
@@ -128,7 +130,14 @@ mod tests {
         assert_eq!((grant.class.as_str(), grant.rights, grant.target), ("cpu:priority", GET | SET, 42));
         assert_eq!(grant.guard, Some(Guard { min: i64::MIN, max: 80, clamp: false }));
         assert_eq!("cpu:used:get(pid=7)".parse(), Ok(GrantRequest::get("cpu:used", 7)));
-        for bad in ["", "cpu:priority:set", "cpu:priority:own(pid=1)", "cpu:x:get(pid=0)", "cpu:x:get(pid=1,foo=2)", "set(pid=1)"] {
+        for bad in [
+            "",
+            "cpu:priority:set",
+            "cpu:priority:own(pid=1)",
+            "cpu:x:get(pid=0)",
+            "cpu:x:get(pid=1,foo=2)",
+            "set(pid=1)",
+        ] {
             assert_eq!(bad.parse::<GrantRequest>().map_err(|e| e.kind()), Err(Kind::Invalid), "{bad:?}");
         }
     }

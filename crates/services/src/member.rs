@@ -49,9 +49,9 @@ impl Steps for Local {
 /// What a process becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Upcalls may happen in it; the protected part is closed but for them.
+    /// Upcalls may happen in it.
     Member,
-    /// It runs handlers in its own loop; the protected part stays open, and no signal starts an upcall.
+    /// It runs handlers in its own loop, and no signal starts an upcall.
     Agent,
 }
 
@@ -63,14 +63,13 @@ pub enum Role {
 /// `Invalid` when the process has something at the region's addresses (it is a member already, or uses them); `System`.
 pub fn join(steps: &mut impl Steps, files: [RawFd; 3], directory: &abi::Directory, role: Role) -> Result<()> {
     let [public, protected, control] = files.map(|file| file as usize);
-    let closed = if role == Role::Agent { READ | WRITE } else { 0 };
     let maps = [
         ([abi::PUBLIC, abi::PUBLIC_LEN, READ | EXECUTE, SHARED, public, 0], libc::SYS_mmap),
-        ([abi::PROTECTED, abi::PROTECTED_LEN, closed, SHARED, protected, 0], libc::SYS_mmap),
+        ([abi::PROTECTED, abi::PROTECTED_LEN, 0, SHARED, protected, 0], libc::SYS_mmap),
         ([abi::CONTROL, abi::CONTROL_LEN, READ | WRITE, SHARED, control, 0], libc::SYS_mmap),
         ([abi::PRIVATE, abi::PRIVATE_LEN, READ | WRITE, OWN, usize::MAX, 0], libc::SYS_mmap),
         // The library's constants are needed before anything is open.
-        ([abi::PROTECTED + abi::LIBRARY * abi::SLOT, abi::SLOT, READ | closed, 0, 0, 0], libc::SYS_mprotect),
+        ([abi::PROTECTED + abi::LIBRARY * abi::SLOT, abi::SLOT, READ, 0, 0, 0], libc::SYS_mprotect),
     ];
     for (nth, (arguments, number)) in maps.iter().enumerate() {
         let result = step(steps, *number, *arguments);
@@ -105,8 +104,6 @@ fn handlers(steps: &mut impl Steps, directory: &abi::Directory, role: Role) -> R
     let field = |offset: usize| abi::PRIVATE + offset;
     let scratch = field(std::mem::offset_of!(abi::Private, scratch));
     let lost = |error: std::io::Error| Error::system("writing to the process", &error);
-    let is_agent = u32::from(role == Role::Agent);
-    steps.write(field(std::mem::offset_of!(abi::Private, is_agent)), &is_agent.to_ne_bytes()).map_err(lost)?;
     for (nth, signal) in abi::FAULTS.iter().enumerate() {
         let before = field(std::mem::offset_of!(abi::Private, actions) + nth * 32);
         step(steps, libc::SYS_rt_sigaction, [*signal as usize, 0, before, 8, 0, 0])?;

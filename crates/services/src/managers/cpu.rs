@@ -50,7 +50,9 @@ fn refused(class: &AttributeClass, target: i32, error: i64) -> Error {
         Some(libc::ESRCH) => Error::new(Kind::NotFound, text),
         Some(libc::EPERM | libc::EACCES) => Error::new(
             Kind::Denied,
-            format!("{text}: real-time priorities need root, CAP_SYS_NICE, or a limit of real-time priorities; so does lowering a niceness"),
+            format!(
+                "{text}: real-time priorities need root, CAP_SYS_NICE, or a limit of real-time priorities; so does lowering a niceness"
+            ),
         ),
         _ => Error::system(format!("{} of {target}", class.name), &error),
     }
@@ -78,7 +80,9 @@ impl Manager for Cpu {
         }
         Err(Error::new(
             Kind::Denied,
-            format!("process {target} is user {owner}'s: a service of user {user} may have handles on processes of that user only"),
+            format!(
+                "process {target} is user {owner}'s: a service of user {user} may have handles on processes of that user only"
+            ),
         ))
     }
 }

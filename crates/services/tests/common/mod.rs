@@ -41,9 +41,21 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
 /// Compiles a native service from `tests/native/NAME.c`.
 pub fn native(name: &str) -> Vec<u8> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let object = std::env::temp_dir().join(format!("orbit-test-{}-{name}-{:?}.so", std::process::id(), std::thread::current().id()));
+    let object = std::env::temp_dir().join(format!(
+        "orbit-test-{}-{name}-{:?}.so",
+        std::process::id(),
+        std::thread::current().id()
+    ));
     let done = Command::new(std::env::var_os("CLANG").unwrap_or_else(|| "clang".into()))
-        .args(["-O2", "-fPIC", "-shared", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-Wl,--hash-style=sysv"])
+        .args([
+            "-O2",
+            "-fPIC",
+            "-shared",
+            "-nostdlib",
+            "-ffreestanding",
+            "-fno-stack-protector",
+            "-Wl,--hash-style=sysv",
+        ])
         .arg("-I")
         .arg(here.join("include"))
         .arg(format!("-Wl,-T,{}", here.join("include/orbit_service.ld").display()))
