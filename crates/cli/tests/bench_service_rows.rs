@@ -38,7 +38,9 @@ fn upcall_and_agent_keep_deadlines() {
     for name in ["upcall", "agent"] {
         assert!(missed(name) < missed("none") / 5.0, "{name}: {report}");
     }
-    let upcall = rows.iter().find(|row| row["measure"].as_str().is_some_and(|text| text.starts_with("missed deadlines, upcall")));
+    let upcall = rows
+        .iter()
+        .find(|row| row["measure"].as_str().is_some_and(|text| text.starts_with("missed deadlines, upcall")));
     let upcalls = upcall.and_then(|row| row["runs"][0]["service"]["upcalls"].as_u64());
     assert!(upcalls > Some(100), "{report}");
     for figure in ["violations.svg", "shares-upcall.svg", "shares-process-at-FIFO-96.svg"] {

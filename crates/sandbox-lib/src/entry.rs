@@ -164,6 +164,9 @@ pub fn agent_mask() -> u64 {
 }
 
 /// Ends a signal handler (`rt_sigreturn`). The kernel demands one on x86-64, and libc's has another address in each member.
+///
+/// # Safety
+/// Returned to by a signal handler, with the kernel's frame on the stack.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn orbit_restorer() {

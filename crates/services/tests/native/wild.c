@@ -31,8 +31,8 @@ void orbit_handler(const struct orbit_context *context, const struct orbit_event
 		orbit_get(context->handle[0], (int64_t *)16);
 		break;
 	case 'd': {
-		volatile int zero = 0;
-		zero = 1 / zero;
+		volatile int number = 100, zero = 0;
+		number = number / zero;
 		break;
 	}
 	case 'i':
