@@ -1,0 +1,183 @@
+/*
+ * The state of one guest thread (a *block*, found through the gs base), and the functions of the executive.
+ *
+ * Words: a *site* is the address of a syscall instruction of the guest. A *stub* is our code for one site. A call is
+ * *dispatched* when it reaches a stub: by SIGSYS, or by a jump once the site is rewritten.
+ *
+ * Invariants
+ * - The gs base points to the thread's block from before its first guest instruction until it ends.
+ * - SIGSYS is never blocked while guest code runs, or the kernel kills the process. `sys_blocked` says what the guest
+ *   believes.
+ * - A signal that arrives in a stub is moved to an edge of the site. One that arrives in the executive is *deferred*:
+ *   kept in `deferred`, all signals blocked, `pending` raised, delivered when the thread leaves the executive.
+ * - So no function of the executive runs twice at once in one thread, except `on_signal`, which then only defers.
+ */
+#ifndef BLOCK_H
+#define BLOCK_H
+
+#include "abi.h"
+#include "kernel.h"
+#include "offsets.h"
+
+#define STACK_BYTES 32768
+#define FRAME_BYTES 16384
+#define MAX_THREADS 4096
+
+struct action_table {
+    u32 users;
+    u32 pad;
+    struct action actions[SIGNAL_LIMIT + 1];
+};
+
+struct stub;
+
+struct block {
+    u64 self;
+    u64 stack_top;
+    /* Registers of the guest at the call. */
+    u64 rax, rbx, rdx, rsi, rdi, rbp, rsp, r8, r9, r10, r12, r13, r14, r15;
+    struct stub *stub;
+    u64 rip;           /* where the guest continues */
+    u32 pending;       /* a signal is deferred */
+    u32 restarted;     /* the kernel had begun the call, and wants it begun again */
+    u64 call[7];       /* number and arguments as the kernel gets them */
+    u32 tid, pid;
+    u32 index;         /* of this block */
+    u32 sys_blocked;   /* whether SIGSYS looks blocked */
+    u32 sys_next;      /* the same once the current call has succeeded */
+    u32 deferred_signal;
+    struct action_table *table;
+    struct alternate_stack alternate; /* what the guest set */
+    u64 child_mask, child_flags; /* for the thread being made */
+    u64 parent_tid;
+    u64 scratch[8];    /* altered copies of what arguments point to */
+    volatile struct slot *slot; /* NULL: none */
+    u32 traced;        /* an entry record was written for the current call */
+    u32 record_bytes;  /* of the record being built */
+    struct rule *undo[4]; /* rules whose counters the current call raised */
+    u32 undo_count;
+    u64 extra, extra_bytes; /* memory for exec's arguments, which a vfork child leaves behind */
+    u64 random;
+    char path[4096];   /* a string that the executive reads or replaces */
+    u8 record[MAX_RECORD] __attribute__((aligned(8)));
+    u8 stack[STACK_BYTES] __attribute__((aligned(64)));
+    u8 signal_stack[STACK_BYTES] __attribute__((aligned(64)));
+    u8 deferred[FRAME_BYTES] __attribute__((aligned(64)));
+};
+_Static_assert(offset_of(struct block, r15) == B_R15, "offsets.h");
+_Static_assert(offset_of(struct block, rip) == B_RIP, "offsets.h");
+_Static_assert(offset_of(struct block, pending) == B_PENDING, "offsets.h");
+_Static_assert(offset_of(struct block, call) == B_CALL, "offsets.h");
+
+ALWAYS_INLINE struct block *this_block(void) {
+    struct block *block;
+    __asm__ volatile("mov %%gs:0, %0" : "=r"(block));
+    return block;
+}
+
+/* link.ld */
+extern char executive_start[], executive_end[];
+
+/* entry.S: labels that `on_signal` compares addresses with. */
+extern char slow_entry[], slow_saved[], leave[], leave_end[];
+extern char kernel_check[], kernel_call[], kernel_abort[], sigreturn_begin[], sigreturn_call[];
+void restorer(void);
+__attribute__((noreturn)) void return_through(struct frame *frame);
+__attribute__((noreturn)) void begin_guest(u64 stack, u64 address);
+i64 make_thread(i64 number, u64 *arguments, struct block *child);
+__attribute__((noreturn)) void end_thread(u64 status, volatile u32 *busy);
+
+/* threads.c */
+struct block *new_block(void);
+void free_block(struct block *block);
+void free_table(struct action_table *table);
+struct action_table *new_table(void);
+void arm(struct block *block);
+i64 clone_thread(struct block *block, i64 number);
+__attribute__((noreturn)) void exit_thread(struct block *block, u64 status);
+/* Makes the block of the process' first thread and sets its gs base. */
+void make_first_block(void);
+
+/* sites.c: stubs, under one lock. */
+struct stub {
+    u8 code[64];
+    u64 back;    /* the address behind the syscall instruction */
+    u64 site;
+    u64 hits;    /* by SIGSYS */
+    u32 state;   /* STUB_* */
+    u32 number;  /* 1-based */
+    u8 pad[32];
+};
+#define STUB_NEW 0
+#define STUB_REWRITTEN 1
+#define STUB_LEFT 2
+_Static_assert(sizeof(struct stub) == 128, "stubs are found by their address");
+#define STUB_SYSCALL 54 /* offset of the syscall instruction in the code */
+extern u8 call_flags[MAX_CALLS];
+#define FLAG_SPECIAL 1
+#define FLAG_TRACE 2
+#define FLAG_POLICY 4
+#define FLAG_SAVE 8
+struct stub *stub_at(u64 address);
+struct stub *stub_of_site(u64 site, u64 number);
+/* The code in this range changes: what was known of it is void. */
+void reset_sites(u64 address, u64 bytes);
+void lock_sites(void);
+void unlock_sites(void);
+
+/* rewrite.c */
+void rewrite(struct stub *stub, u64 number);
+u64 edge_of_trampoline(u64 address);
+void forget_code(u64 address, u64 bytes);
+
+/* signals.c */
+void on_signal(int signal, struct signal_info *info, struct context *context);
+i64 set_kernel_action(u32 signal, u64 handler, u64 flags, u64 mask);
+void catch_dispatch(void);
+i64 do_sigaction(struct block *block);
+i64 do_sigaltstack(struct block *block);
+
+/* dispatch.c */
+extern u32 options;
+
+/* special.c */
+int special(struct block *block);
+void special_after(struct block *block);
+
+/* protect.c */
+/* Whether the call may pass; else sets the result and counts it. */
+int may_pass(struct block *block);
+
+/* execve.c */
+extern char executable[4096]; /* path of the guest's program */
+i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 environment, u64 flags);
+
+/* load.c */
+struct image {
+    u64 start;   /* where execution begins */
+    u64 entry;   /* of the program */
+    u64 headers; /* address of the program headers */
+    u64 header_count;
+    u64 base;    /* of the interpreter; 0: none */
+};
+void load_program(i64 file, struct image *image);
+/* Whether the file can be run: 0, or the error that execve gives. */
+i64 check_program(i64 file, u32 depth);
+/* Splits the `#!` line in `text`; the optional argument may be NULL. */
+char *script_line(char *text, char **argument);
+
+/* trace.c */
+void open_slot(struct block *block, i64 parent, i64 kind);
+void close_slot(struct block *block);
+void trace_entry(struct block *block);
+void trace_exit(struct block *block);
+void trace_abort(struct block *block);
+void trace_signal(struct block *block, struct signal_info *info);
+void trace_first_exec(struct block *block, u64 arguments, u64 environment, const char *path, int first);
+void trace_note(struct block *block, u64 rule, u64 action);
+
+/* policy.c */
+int policy(struct block *block);
+void policy_undo(struct block *block);
+
+#endif

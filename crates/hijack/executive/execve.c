@@ -1,0 +1,106 @@
+/*
+ * Exec. The guest's exec becomes an exec of the executive again, which gets the program by an open descriptor, so that
+ * a deleted file or a descriptor works too. What execve would refuse is refused first: afterwards there is nobody to
+ * return to.
+ *
+ * Arguments of the executive: "hijack", id of the shared memory, descriptor, name, then the guest's.
+ */
+#include "block.h"
+#include <linux/stat.h>
+
+#define OWN_ARGUMENTS 4
+#define FEW_ARGUMENTS 1024
+
+char executable[4096];
+extern char shared_id[];
+
+/* What execve refuses: 0 or an error. `file` is left open. */
+static i64 check(i64 file) {
+    struct statx about;
+    i64 error = SYS5(__NR_statx, file, "", AT_EMPTY_PATH, STATX_TYPE, &about);
+    if (error) return error;
+    if ((about.stx_mode & 0170000) != 0100000) return -EACCES;
+    error = SYS4(__NR_faccessat2, file, "", 1 /* X_OK */, AT_EMPTY_PATH | AT_EACCESS);
+    if (error && error != -ENOSYS) return error;
+    return check_program(file, 0);
+}
+
+static i64 open_target(i64 directory, const char *path, u64 flags) {
+    if (path[0]) return SYS4(__NR_openat, directory, path, O_RDONLY | O_CLOEXEC | (flags & AT_SYMLINK_NOFOLLOW ? O_NOFOLLOW : 0), 0);
+    if (!(flags & AT_EMPTY_PATH)) return -ENOENT;
+    /* A descriptor of its own: the guest's may be O_PATH, and may be closed on exec. */
+    char name[40], *end = append_string(name, "/proc/self/fd/", sizeof name);
+    append_number(end, directory);
+    return SYS3(__NR_open, name, O_RDONLY | O_CLOEXEC, 0);
+}
+
+/* The path that the kernel would give as AT_EXECFN and to a script's interpreter. */
+static void set_name(char *name, i64 directory, const char *path) {
+    char *end = name;
+    if (path[0] != '/' && (i32)directory != AT_FDCWD) {
+        end = append_string(end, "/dev/fd/", 16);
+        end = append_number(end, directory);
+        if (path[0]) end = append_string(end, "/", 2);
+    }
+    append_string(end, path, 4096 - (end - name));
+}
+
+static i64 count_pointers(u64 array) {
+    u64 chunk[64], n = 0;
+    if (!array) return 0;
+    for (;;) {
+        u64 want = 4096 - ((array + n * 8) & 4095);
+        if (want > sizeof chunk) want = sizeof chunk;
+        if (want < 8) want = 8;
+        if (copy_in(chunk, array + n * 8, want & ~7ul)) return -EFAULT;
+        for (u64 i = 0; i < want / 8; i++, n++)
+            if (!chunk[i]) return n;
+        if (n > 1u << 20) return -E2BIG;
+    }
+}
+
+i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 environment, u64 flags) {
+    static const char empty[] = "";
+    char name[4128], number[24];
+    u64 few[FEW_ARGUMENTS + OWN_ARGUMENTS + 2];
+    i64 length = copy_string(block->path, path, sizeof block->path);
+    if (length < 0) return length;
+    i64 file = open_target(directory, block->path, flags);
+    if (is_error(file)) return file;
+    i64 error = check(file);
+    i64 given = count_pointers(arguments);
+    if (!error && given < 0) error = given;
+    if (error) {
+        SYS1(__NR_close, file);
+        return error;
+    }
+    u64 *list = few;
+    if (given > FEW_ARGUMENTS) {
+        block->extra_bytes = (given + OWN_ARGUMENTS + 2) * 8;
+        block->extra = SYS6(__NR_mmap, 0, block->extra_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        list = (u64 *)block->extra;
+        if (is_error(block->extra)) {
+            block->extra = 0;
+            SYS1(__NR_close, file);
+            return -ENOMEM;
+        }
+    }
+    set_name(name, directory, block->path);
+    append_number(number, file);
+    list[0] = (u64) "hijack";
+    list[1] = (u64)shared_id;
+    list[2] = (u64)number;
+    list[3] = (u64)name;
+    if (!given) list[OWN_ARGUMENTS] = (u64)empty;
+    else if (copy_in(list + OWN_ARGUMENTS, arguments, given * 8)) list[OWN_ARGUMENTS] = 0;
+    list[OWN_ARGUMENTS + (given ? given : 1)] = 0;
+    count_stat(STAT_EXECS);
+    SYS3(__NR_fcntl, file, F_SETFD, 0);
+    error = SYS3(__NR_execve, "/proc/self/exe", list, environment);
+    SYS1(__NR_close, file);
+    if (block->extra) {
+        SYS2(__NR_munmap, block->extra, block->extra_bytes);
+        block->extra = 0;
+    }
+    return error;
+}

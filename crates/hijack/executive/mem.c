@@ -1,0 +1,88 @@
+/* What a C library would offer: memory, strings, the last words, copies of guest memory. */
+#include "block.h"
+
+void *memcpy(void *to, const void *from, u64 bytes) {
+    void *d = to;
+    __asm__ volatile("rep movsb" : "+D"(d), "+S"(from), "+c"(bytes)::"memory");
+    return to;
+}
+
+void *memset(void *to, int value, u64 bytes) {
+    void *d = to;
+    __asm__ volatile("rep stosb" : "+D"(d), "+c"(bytes) : "a"(value) : "memory");
+    return to;
+}
+
+u64 string_length(const char *text) {
+    u64 n = 0;
+    while (text[n]) n++;
+    return n;
+}
+
+int same_string(const char *a, const char *b) {
+    while (*a && *a == *b) a++, b++;
+    return *a == *b;
+}
+
+char *append_number(char *to, u64 value) {
+    char digits[24];
+    u32 n = 0;
+    do digits[n++] = '0' + value % 10;
+    while (value /= 10);
+    while (n) *to++ = digits[--n];
+    *to = 0;
+    return to;
+}
+
+char *append_string(char *to, const char *from, u64 limit) {
+    while (limit-- > 1 && *from) *to++ = *from++;
+    *to = 0;
+    return to;
+}
+
+void die(const char *text, const char *detail, i64 error) {
+    char line[512], *end = append_string(line, "hijack: ", 16);
+    end = append_string(end, text, 200);
+    end = append_string(end, detail, 200);
+    if (error) {
+        end = append_string(end, ": error ", 16);
+        end = append_number(end, error < 0 ? -error : error);
+    }
+    end = append_string(end, "\n", 2);
+    SYS3(__NR_write, 2, line, end - line);
+    for (;;) SYS1(__NR_exit_group, 120);
+}
+
+struct vector {
+    u64 base, length;
+};
+
+i64 copy_some(void *to, u64 from, u64 bytes) {
+    struct vector local = {(u64)to, bytes}, remote = {from, bytes};
+    if (!bytes) return 0;
+    i64 n = SYS6(__NR_process_vm_readv, this_block()->pid, &local, 1, &remote, 1, 0);
+    return n < 0 ? 0 : n;
+}
+
+i64 copy_in(void *to, u64 from, u64 bytes) { return copy_some(to, from, bytes) == (i64)bytes ? 0 : -EFAULT; }
+
+i64 copy_out(u64 to, const void *from, u64 bytes) {
+    struct vector local = {(u64)from, bytes}, remote = {to, bytes};
+    return SYS6(__NR_process_vm_writev, this_block()->pid, &local, 1, &remote, 1, 0) == (i64)bytes ? 0 : -EFAULT;
+}
+
+i64 copy_string(char *to, u64 from, u64 limit) {
+    /* The kernel copies page by page and stops at the first page that is not there. */
+    u64 have = 0;
+    while (have < limit) {
+        u64 want = 4096 - ((from + have) & 4095);
+        if (want > 256) want = 256;
+        if (want > limit - have) want = limit - have;
+        u64 got = copy_some(to + have, from + have, want);
+        for (u64 i = have; i < have + got; i++)
+            if (!to[i]) return i;
+        if (got < want) return -EFAULT;
+        have += got;
+    }
+    return -ENAMETOOLONG;
+}

@@ -1,0 +1,31 @@
+/* Offsets and sizes that assembly and C share. `block.h` asserts that they match the structures. */
+#ifndef OFFSETS_H
+#define OFFSETS_H
+
+#define B_SELF 0
+#define B_TOP 8
+#define B_RAX 16
+#define B_RBX 24
+#define B_RDX 32
+#define B_RSI 40
+#define B_RDI 48
+#define B_RBP 56
+#define B_RSP 64
+#define B_R8 72
+#define B_R9 80
+#define B_R10 88
+#define B_R12 96
+#define B_R13 104
+#define B_R14 112
+#define B_R15 120
+#define B_STUB 128
+#define B_RIP 136
+#define B_PENDING 144
+#define B_CALL 152
+
+/* Entry path's verdicts, returned by `enter`. */
+#define ENTER_DONE 0
+#define ENTER_KERNEL 1
+#define ENTER_SIGRETURN 2
+
+#endif

@@ -1,0 +1,123 @@
+/*
+ * Rules, compiled by the host into the shared memory. The first rule that applies and answers, kills or passes ends
+ * the search; counts, delays and alterations go on to later rules.
+ */
+#include "block.h"
+
+static int matches_pattern(const char *pattern, const char *text) {
+    const char *star = NULL, *again = NULL;
+    while (*text) {
+        if (*pattern == '*') {
+            star = ++pattern;
+            again = text;
+        } else if (*pattern == '?' || *pattern == *text) {
+            pattern++;
+            text++;
+        } else if (star) {
+            pattern = star;
+            text = ++again;
+        } else {
+            return 0;
+        }
+    }
+    while (*pattern == '*') pattern++;
+    return !*pattern;
+}
+
+static int matches_string(struct block *block, u64 from, const char *pattern) {
+    return copy_string(block->path, from, sizeof block->path) >= 0 && matches_pattern(pattern, block->path);
+}
+
+static int matches_fd(struct block *block, u64 fd, const char *pattern) {
+    char name[40], *end = append_string(name, "/proc/self/fd/", sizeof name);
+    append_number(end, (u32)fd);
+    i64 n = SYS3(__NR_readlink, name, block->path, sizeof block->path - 1);
+    if (n < 0) return 0;
+    block->path[n] = 0;
+    return matches_pattern(pattern, block->path);
+}
+
+static int matches_port(u64 address, const struct condition *condition) {
+    u8 start[4];
+    if (copy_in(start, address, sizeof start)) return 0;
+    u16 family;
+    memcpy(&family, start, 2);
+    if (family != 2 && family != 10) return 0;
+    u64 port = start[2] << 8 | start[3];
+    return port >= condition->low && port <= condition->high;
+}
+
+static int holds(struct block *block, const struct condition *condition) {
+    u64 value = block->call[1 + condition->argument % 6];
+    switch (condition->kind) {
+    case CONDITION_RANGE: return value >= condition->low && value <= condition->high;
+    case CONDITION_INT: return (i32)value >= (i64)condition->low && (i32)value <= (i64)condition->high;
+    case CONDITION_BITS: return (value & condition->low) == condition->high;
+    case CONDITION_STRING: return matches_string(block, value, condition->pattern);
+    case CONDITION_FD_PATH: return matches_fd(block, value, condition->pattern);
+    case CONDITION_PORT: return matches_port(value, condition);
+    }
+    return 0;
+}
+
+static int applies(struct block *block, struct rule *rule) {
+    u64 number = block->call[0];
+    if (!(rule->calls[number / 64] >> (number % 64) & 1)) return 0;
+    if (rule->site && rule->site != block->stub->number) return 0;
+    for (u32 i = 0; i < rule->condition_count && i < MAX_CONDITIONS; i++)
+        if (holds(block, &rule->conditions[i]) == rule->conditions[i].negated) return 0;
+    return 1;
+}
+
+/* xorshift64: who is met by a chance does not repeat, and needs no lock. */
+static u32 draw(struct block *block) {
+    block->random ^= block->random << 13;
+    block->random ^= block->random >> 7;
+    block->random ^= block->random << 17;
+    return block->random >> 32;
+}
+
+/* Whether this match, the `n`-th (from 1), is one that the rule acts on. */
+static int is_due(struct block *block, const struct rule *rule, u64 n) {
+    if (n <= rule->skip) return 0;
+    u64 due = n - rule->skip - 1, every = rule->every ? rule->every : 1;
+    if (due % every) return 0;
+    if (rule->times && due / every >= rule->times) return 0;
+    return rule->chance == ~0u || draw(block) < rule->chance;
+}
+
+static void delay(struct block *block, i64 nanoseconds) {
+    struct {
+        i64 seconds, nanoseconds;
+    } left = {nanoseconds / 1000000000, nanoseconds % 1000000000};
+    /* A signal ends the delay: it is delivered first, and the call is made anew. */
+    while (!block->pending && SYS4(__NR_clock_nanosleep, 1 /* monotonic */, 0, &left, &left) == -EINTR) {
+    }
+}
+
+int policy(struct block *block) {
+    u32 count = shared->rule_count < MAX_RULES ? shared->rule_count : MAX_RULES;
+    for (u32 i = 0; i < count; i++) {
+        struct rule *rule = (struct rule *)&shared->rules[i];
+        if (!applies(block, rule)) continue;
+        u64 n = __atomic_add_fetch(&rule->matched, 1, __ATOMIC_RELAXED);
+        if (block->undo_count < array_length(block->undo)) block->undo[block->undo_count++] = rule;
+        if (!is_due(block, rule, n)) continue;
+        __atomic_add_fetch(&rule->applied, 1, __ATOMIC_RELAXED);
+        if (rule->action != ACTION_COUNT) trace_note(block, i, rule->action);
+        switch (rule->action) {
+        case ACTION_ANSWER: block->rax = rule->value; return ENTER_DONE;
+        case ACTION_DELAY: delay(block, rule->value); break;
+        case ACTION_KILL: set_kernel_action(rule->value, HANDLER_DEFAULT, 0, 0); SYS2(__NR_kill, block->pid, rule->value); break;
+        case ACTION_ARGUMENT: block->call[1 + rule->target % 6] = rule->value; break;
+        case ACTION_STRING: block->call[1 + rule->target % 6] = (u64)rule->text; break;
+        case ACTION_PASS: return ENTER_KERNEL;
+        }
+    }
+    return ENTER_KERNEL;
+}
+
+void policy_undo(struct block *block) {
+    for (u32 i = 0; i < block->undo_count; i++) __atomic_sub_fetch(&block->undo[i]->matched, 1, __ATOMIC_RELAXED);
+    block->undo_count = 0;
+}

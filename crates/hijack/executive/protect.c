@@ -1,0 +1,88 @@
+/*
+ * What a guest may not do: calls that would unmap, replace, alias or alter the executive's memory, take its means away
+ * (dispatch, the gs base), or pass by it (io_uring). Stores by the guest's own instructions are not stopped.
+ */
+#include "block.h"
+
+#define BLOCKS_END 0x1f3000000000ul
+#define ARCH_SET_GS 0x1001
+#define ARCH_GET_GS 0x1004
+#define SHM_REMAP 040000
+
+static int names_executive(u64 address, u64 bytes) {
+    u64 end = address + bytes < address ? ~0ul : address + bytes;
+    if (address < (u64)executive_end && end > (u64)executive_start) return 1;
+    return address < BLOCKS_END && end > SHARED_ADDRESS;
+}
+
+static int refuse(struct block *block, i64 error) {
+    count_stat(STAT_REFUSED);
+    block->rax = error;
+    return 0;
+}
+
+/* process_vm_writev into this process that names the executive. */
+static int writes_executive(struct block *block) {
+    u64 vector[2];
+    for (u64 i = 0; i < block->r8 && i < 1024; i++) {
+        if (copy_in(vector, block->r10 + i * sizeof vector, sizeof vector)) return 0;
+        if (names_executive(vector[0], vector[1])) return 1;
+    }
+    return 0;
+}
+
+/* Whether the path is `/proc/.../mem`. */
+static int is_memory_file(const char *path) {
+    u64 length = string_length(path);
+    return length >= 9 && path[0] == '/' && path[1] == 'p' && path[2] == 'r' && path[3] == 'o' && path[4] == 'c' &&
+           same_string(path + length - 4, "/mem");
+}
+
+int may_pass(struct block *block) {
+    u64 a = block->rdi, b = block->rsi;
+    switch (block->rax) {
+    case __NR_munmap:
+    case __NR_mprotect:
+    case __NR_pkey_mprotect:
+    case __NR_madvise:
+    case __NR_remap_file_pages:
+    case 462: /* mseal */
+        if (names_executive(a, b)) return refuse(block, -EPERM);
+        if (block->rax != __NR_madvise) reset_sites(a, b);
+        return 1;
+    case __NR_mmap:
+        if (!(block->r10 & (MAP_FIXED | MAP_FIXED_NOREPLACE))) return 1;
+        if (names_executive(a, b)) return refuse(block, block->r10 & MAP_FIXED ? -EPERM : -EEXIST);
+        reset_sites(a, b);
+        return 1;
+    case __NR_mremap:
+        if (names_executive(a, b)) return refuse(block, -EPERM);
+        if ((block->r10 & MREMAP_FIXED) && names_executive(block->r8, block->rdx)) return refuse(block, -EPERM);
+        reset_sites(a, b);
+        return 1;
+    case __NR_shmat:
+        if ((block->rdx & SHM_REMAP) && names_executive(b, 1ul << 40)) return refuse(block, -EPERM);
+        return 1;
+    case __NR_shmdt:
+        return a == SHARED_ADDRESS ? refuse(block, -EPERM) : 1;
+    case __NR_process_vm_writev:
+        return writes_executive(block) ? refuse(block, -EPERM) : 1;
+    case __NR_process_madvise:
+        return refuse(block, -EPERM);
+    case __NR_ptrace:
+        return refuse(block, -EPERM);
+    case __NR_open:
+    case __NR_openat: {
+        u64 path = block->rax == __NR_open ? a : b, mode = block->rax == __NR_open ? b : block->rdx;
+        if (!(mode & O_ACCMODE) || copy_string(block->path, path, 64) < 0 || !is_memory_file(block->path)) return 1;
+        return refuse(block, -EACCES);
+    }
+    case __NR_prctl:
+        return a == PR_SET_SYSCALL_USER_DISPATCH ? refuse(block, -EINVAL) : 1;
+    case __NR_arch_prctl:
+        return a == ARCH_SET_GS || a == ARCH_GET_GS ? refuse(block, -EPERM) : 1;
+    case __NR_io_uring_setup:
+        return options & OPTION_IO_URING ? 1 : refuse(block, -ENOSYS);
+    }
+    return 1;
+}

@@ -1,0 +1,240 @@
+/*
+ * Virtual signals. The kernel's handler is always `on_signal`, on a stack of our own, with all signals blocked; the
+ * guest's actions are in its action table. A signal that may be delivered at once is turned into the frame that the
+ * kernel would have made on the guest's stack. One that arrives in the executive is deferred to its exit.
+ */
+#include "block.h"
+
+#define VECTOR_MAGIC 0x46505853u
+#define VECTOR_MAGIC_AT 464 /* in the legacy area: magic, then the size of the whole state */
+
+static u64 vector_bytes(u64 state) {
+    if (!state) return 0;
+    const u32 *software = (const u32 *)(state + VECTOR_MAGIC_AT);
+    return software[0] == VECTOR_MAGIC ? software[1] : 512;
+}
+
+i64 set_kernel_action(u32 signal, u64 handler, u64 flags, u64 mask) {
+    struct action action = {handler, flags | SA_RESTORER, (u64)restorer, mask};
+    return SYS4(__NR_rt_sigaction, signal, &action, NULL, 8);
+}
+
+void catch_dispatch(void) { set_kernel_action(SIGSYS, (u64)on_signal, SA_SIGINFO | SA_ONSTACK, ALL_SIGNALS); }
+
+static struct alternate_stack own_stack(struct block *block) {
+    return (struct alternate_stack){(u64)block->signal_stack, 0, 0, STACK_BYTES};
+}
+
+static int is_on_alternate(struct block *block, u64 sp) {
+    return block->alternate.size && sp - block->alternate.base - 1 < block->alternate.size;
+}
+
+/* The guest's action is the default one: let the kernel perform it once this frame is left. */
+static void perform_default(u32 signal, struct frame *frame) {
+    set_kernel_action(signal, HANDLER_DEFAULT, 0, 0);
+    /* A fault happens again by itself; anything else has to be sent again. */
+    int is_fault = frame->info.code > 0 && (signal == SIGSEGV || signal == SIGBUS || signal == SIGILL);
+    if (!is_fault) SYS4(__NR_rt_tgsigqueueinfo, SYS0(__NR_getpid), SYS0(__NR_gettid), signal, &frame->info);
+    frame->context.mask &= ~bit(signal);
+}
+
+/*
+ * `frame` holds the guest's registers and mask at the signal. Turns it into the start of the guest's handler, with
+ * the frame for it on the guest's stack.
+ */
+static void deliver(struct block *block, u32 signal, struct frame *frame) {
+    struct context *context = &frame->context;
+    struct action action = block->table->actions[signal];
+    if (options & OPTION_TRACE) trace_signal(block, &frame->info);
+    if (action.handler == HANDLER_IGNORE) return;
+    if (action.handler == HANDLER_DEFAULT) return perform_default(signal, frame);
+    count_stat(STAT_DELIVERED);
+    if (action.flags & SA_RESETHAND) {
+        block->table->actions[signal].handler = HANDLER_DEFAULT;
+        if (signal != SIGSYS) set_kernel_action(signal, HANDLER_DEFAULT, 0, 0);
+    }
+    u64 sp = context->rsp;
+    int on_alternate = is_on_alternate(block, sp);
+    int switches = (action.flags & SA_ONSTACK) && block->alternate.size && !on_alternate;
+    sp = switches ? block->alternate.base + block->alternate.size : sp - 128;
+    u64 bytes = vector_bytes(context->vector_state);
+    u64 vector = (sp - bytes) & ~63ul;
+    struct frame *copy = (struct frame *)(((vector - sizeof *copy) & ~15ul) - 8);
+    memcpy((void *)vector, (void *)context->vector_state, bytes);
+    memcpy(copy, frame, sizeof *copy);
+    copy->context.vector_state = bytes ? vector : 0;
+    copy->return_address = action.restorer;
+    copy->context.stack = block->alternate;
+    if (!block->alternate.size) copy->context.stack.flags |= SS_DISABLE;
+    if (on_alternate) copy->context.stack.flags |= SS_ONSTACK;
+    if (block->sys_blocked) copy->context.mask |= bit(SIGSYS);
+    if (block->alternate.flags & SS_AUTODISARM) block->alternate = (struct alternate_stack){0, 0, 0, 0};
+
+    context->rip = action.handler;
+    context->rdi = signal;
+    context->rsi = (u64)&copy->info;
+    context->rdx = (u64)&copy->context;
+    context->rax = 0;
+    context->rsp = (u64)copy;
+    context->rflags &= ~0x500ul; /* direction and trap flag */
+    context->mask |= action.mask | (action.flags & SA_NODEFER ? 0 : bit(signal));
+    if (context->mask & bit(SIGSYS)) block->sys_blocked = 1;
+    context->mask &= ~bit(SIGSYS);
+    context->vector_state = 0;
+}
+
+/* Keeps the signal until the thread leaves the executive, which goes on with all signals blocked. */
+static void defer(struct block *block, u32 signal, struct frame *frame) {
+    count_stat(STAT_DEFERRED);
+    struct frame *kept = (struct frame *)(block->deferred + 56);
+    u64 vector = ((u64)(kept + 1) + 63) & ~63ul;
+    u64 bytes = vector_bytes(frame->context.vector_state);
+    if (vector + bytes > (u64)block->deferred + FRAME_BYTES) die("the vector state does not fit the limit of 16 KiB", "", 0);
+    memcpy(kept, frame, sizeof *kept);
+    memcpy((void *)vector, (void *)frame->context.vector_state, bytes);
+    kept->context.vector_state = bytes ? vector : 0;
+    block->deferred_signal = signal;
+    block->pending = 1;
+    frame->context.mask = ALL_SIGNALS;
+}
+
+/* Called by `leave`: the guest continues in its handler, or where the call ends. */
+__attribute__((noreturn)) void deliver_deferred(struct block *block) {
+    struct frame *frame = (struct frame *)(block->deferred + 56);
+    struct context *context = &frame->context;
+    context->rax = block->rax;
+    context->rbx = block->rbx;
+    context->rdx = block->rdx;
+    context->rsi = block->rsi;
+    context->rdi = block->rdi;
+    context->rbp = block->rbp;
+    context->rsp = block->rsp;
+    context->r8 = block->r8;
+    context->r9 = block->r9;
+    context->r10 = block->r10;
+    context->r12 = block->r12;
+    context->r13 = block->r13;
+    context->r14 = block->r14;
+    context->r15 = block->r15;
+    context->rip = block->rip;
+    context->rcx = block->rip;
+    context->r11 = context->rflags = 0x202;
+    context->mask &= ~bit(SIGSYS);
+    block->pending = 0;
+    deliver(block, block->deferred_signal, frame);
+    context->stack = own_stack(block);
+    return_through(frame);
+}
+
+/* The call is not begun: the guest makes it after its handler. */
+void abort_call(struct block *block) {
+    if (block->restarted) {
+        block->rax = -512; /* ERESTARTSYS, as a tracer would see it */
+        trace_exit(block);
+    } else {
+        if (block->call[0] < MAX_CALLS) __atomic_sub_fetch(&shared->counts[block->call[0]], 1, __ATOMIC_RELAXED);
+        policy_undo(block);
+        trace_abort(block);
+    }
+    block->restarted = 0;
+    block->rax = block->call[0];
+    block->rip = block->stub->site;
+}
+
+/* Moves an address in a stub to the edge of the site that means the same; 0 if it is none of them. */
+static u64 edge(u64 rip, u64 r11) {
+    struct stub *stub = stub_at(rip);
+    if (stub) return (rip & 127) <= STUB_SYSCALL ? stub->site : stub->back;
+    if (rip >= (u64)slow_entry && rip <= (u64)slow_saved) return ((struct stub *)r11)->site;
+    if (rip >= (u64)executive_start && rip < (u64)executive_end) return 0;
+    u64 site = edge_of_trampoline(rip);
+    return site ? site : rip;
+}
+
+void on_signal(int signal, struct signal_info *info, struct context *context) {
+    struct block *block = this_block();
+    struct frame *frame = (struct frame *)((u64)context - offset_of(struct frame, context));
+    u64 rip = context->rip;
+    if (signal == SIGSYS && info->code == SYS_USER_DISPATCH) {
+        count_stat(STAT_TRAPS);
+        if (*(const u16 *)(rip - 2) == 0x050f) {
+            context->rip = (u64)stub_of_site(rip - 2, context->rax);
+        } else {
+            /* int 0x80 and sysenter: the 32-bit interface of a 64-bit program is not offered. */
+            count_stat(STAT_COMPAT);
+            context->rax = -ENOSYS;
+        }
+        return;
+    }
+    u64 at = edge(rip, context->r11);
+    if (at) {
+        context->rip = at;
+        deliver(block, signal, frame);
+        context->stack = own_stack(block);
+        return;
+    }
+    if ((signal == SIGSEGV || signal == SIGBUS || signal == SIGILL) && info->code > 0) {
+        char address[32] = "0x";
+        for (i32 i = 0; i < 16; i++) address[2 + i] = "0123456789abcdef"[rip >> (60 - 4 * i) & 15];
+        address[18] = 0;
+        die("fault in the executive at ", address, 0);
+    }
+    if (rip > (u64)leave && rip < (u64)leave_end) {
+        context->rip = (u64)leave;
+    } else if (rip >= (u64)kernel_check && rip <= (u64)kernel_call) {
+        block->restarted = rip == (u64)kernel_call;
+        context->rip = (u64)kernel_abort;
+    } else if (rip >= (u64)sigreturn_begin && rip <= (u64)sigreturn_call) {
+        context->rip = (u64)kernel_abort;
+    }
+    defer(block, signal, frame);
+}
+
+i64 do_sigaction(struct block *block) {
+    u32 signal = block->rdi;
+    struct action fresh;
+    if (block->r10 != 8 || signal < 1 || signal > SIGNAL_LIMIT) return -EINVAL;
+    if (block->rsi && copy_in(&fresh, block->rsi, sizeof fresh)) return -EFAULT;
+    struct action old = block->table->actions[signal];
+    if (block->rsi) {
+        if (signal == SIGKILL || signal == SIGSTOP) return -EINVAL;
+        fresh.mask &= ~(bit(SIGKILL) | bit(SIGSTOP));
+        /* First the table: the signal may come at once. Blocked until both agree, unless they hold no handler. */
+        u64 all = ALL_SIGNALS, before;
+        SYS4(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, 8);
+        block->table->actions[signal] = fresh;
+        i64 result = 0;
+        if (signal != SIGSYS) {
+            if (fresh.handler <= HANDLER_IGNORE) result = set_kernel_action(signal, fresh.handler, fresh.flags & ~SA_RESTORER, fresh.mask);
+            else
+                result = set_kernel_action(signal, (u64)on_signal,
+                                           SA_SIGINFO | SA_ONSTACK | (fresh.flags & (SA_NOCLDSTOP | SA_NOCLDWAIT | SA_RESTART)),
+                                           ALL_SIGNALS);
+        }
+        SYS4(__NR_rt_sigprocmask, SIG_SETMASK, &before, NULL, 8);
+        if (result) {
+            block->table->actions[signal] = old;
+            return result;
+        }
+    }
+    if (block->rdx && copy_out(block->rdx, &old, sizeof old)) return -EFAULT;
+    return 0;
+}
+
+i64 do_sigaltstack(struct block *block) {
+    struct alternate_stack old = block->alternate, fresh;
+    int on_alternate = is_on_alternate(block, block->rsp);
+    if (block->rdi) {
+        if (copy_in(&fresh, block->rdi, sizeof fresh)) return -EFAULT;
+        if (on_alternate) return -EPERM;
+        u32 mode = fresh.flags & ~SS_AUTODISARM;
+        if (mode != 0 && mode != SS_DISABLE && mode != SS_ONSTACK) return -EINVAL;
+        if (mode == SS_DISABLE) fresh.base = fresh.size = 0;
+        else if (fresh.size < 2048) return -ENOMEM;
+        fresh.flags &= SS_AUTODISARM;
+        block->alternate = fresh;
+    }
+    old.flags |= !old.size ? SS_DISABLE : on_alternate ? SS_ONSTACK : 0;
+    if (block->rsi && copy_out(block->rsi, &old, sizeof old)) return -EFAULT;
+    return 0;
+}

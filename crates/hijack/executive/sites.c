@@ -1,0 +1,100 @@
+/*
+ * Stubs. A site's first call comes by SIGSYS and makes its stub; later ones come by SIGSYS again, or by the jump
+ * that `rewrite` put there. A stub counts the call and makes it with the guest's registers live, or enters the
+ * executive where `call_flags` says so.
+ */
+#include "block.h"
+
+#define MAX_STUBS 8192
+#define BUCKETS (MAX_STUBS * 2)
+
+static struct stub stubs[MAX_STUBS] __attribute__((section(".stubs,\"awx\",@nobits#"), aligned(128)));
+static u32 stub_count;
+static u16 buckets[BUCKETS]; /* 1-based index; 0: empty */
+static u64 lowest = ~0ul, highest; /* of all sites */
+static volatile u32 owner;   /* tid of the thread that holds the lock */
+u8 call_flags[MAX_CALLS];
+
+void lock_sites(void) {
+    u32 me = this_block()->tid;
+    for (u32 spins = 1;; spins++) {
+        u32 holder = 0;
+        if (__atomic_compare_exchange_n(&owner, &holder, me, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
+        __asm__ volatile("pause");
+        if (spins % 1024) continue;
+        /* A vfork child shares the lock, and may be killed while it holds it. */
+        if (SYS2(__NR_tkill, holder, 0) == -ESRCH) __atomic_compare_exchange_n(&owner, &holder, 0, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        SYS0(__NR_sched_yield);
+    }
+}
+
+void unlock_sites(void) { __atomic_store_n(&owner, 0, __ATOMIC_RELEASE); }
+
+struct stub *stub_at(u64 address) {
+    if (address < (u64)stubs || address >= (u64)(stubs + MAX_STUBS)) return NULL;
+    return (struct stub *)(address & ~127ul);
+}
+
+static u8 *emit(u8 *at, const void *bytes, u32 count) {
+    memcpy(at, bytes, count);
+    return at + count;
+}
+
+static u8 *emit_relative(u8 *at, const char *opcode, u32 count, u64 target) {
+    at = emit(at, opcode, count);
+    u32 distance = (u32)(target - (u64)(at + 4));
+    return emit(at, &distance, 4);
+}
+
+static void fill(struct stub *stub, u64 site, u32 number) {
+    u64 self = (u64)stub, counts = (u64)shared->counts;
+    u8 *at = stub->code;
+    at = emit(at, "\x49\xbb", 2);                 /* mov $stub, %r11 */
+    at = emit(at, &self, 8);
+    at = emit(at, "\x48\x3d\xff\x01\x00\x00", 6); /* cmp $511, %rax */
+    at = emit_relative(at, "\x0f\x87", 2, (u64)slow_entry); /* ja slow_entry */
+    at = emit_relative(at, "\x48\x8d\x0d", 3, (u64)call_flags); /* lea call_flags(%rip), %rcx */
+    at = emit(at, "\x80\x3c\x01\x00", 4);         /* cmpb $0, (%rcx, %rax) */
+    at = emit_relative(at, "\x0f\x85", 2, (u64)slow_entry); /* jne slow_entry */
+    at = emit(at, "\x48\xb9", 2);                 /* mov $counts, %rcx */
+    at = emit(at, &counts, 8);
+    at = emit(at, "\xf0\x48\xff\x04\xc1", 5);     /* lock incq (%rcx, %rax, 8) */
+    at = emit(at, "\x0f\x05", 2);                 /* syscall */
+    emit(at, "\xff\x25\x02\x00\x00\x00", 6);      /* jmp *back(%rip) */
+    stub->site = site;
+    stub->back = site + 2;
+    stub->number = number;
+    stub->hits = 0;
+    stub->state = STUB_NEW;
+}
+
+struct stub *stub_of_site(u64 site, u64 number) {
+    lock_sites();
+    struct stub *stub;
+    u32 bucket = (site * 0x9e3779b97f4a7c15ul >> 40) % BUCKETS;
+    for (; buckets[bucket]; bucket = (bucket + 1) % BUCKETS) {
+        stub = &stubs[buckets[bucket] - 1];
+        if (stub->site == site) goto found;
+    }
+    if (stub_count == MAX_STUBS) die("this program has more call sites than the limit of 8192", "", 0);
+    stub = &stubs[stub_count++];
+    fill(stub, site, stub_count);
+    buckets[bucket] = stub_count;
+    if (site < lowest) lowest = site;
+    if (site > highest) highest = site;
+    count_stat(STAT_SITES);
+found:
+    if (++stub->hits >= shared->threshold && stub->state == STUB_NEW && !(options & OPTION_NO_REWRITE))
+        rewrite(stub, number);
+    unlock_sites();
+    return stub;
+}
+
+void reset_sites(u64 address, u64 bytes) {
+    if (address > highest || address + bytes <= lowest) return;
+    lock_sites();
+    forget_code(address, bytes);
+    for (u32 i = 0; i < stub_count; i++)
+        if (stubs[i].site - address < bytes) stubs[i].state = STUB_NEW, stubs[i].hits = 0;
+    unlock_sites();
+}

@@ -1,0 +1,127 @@
+/*
+ * Calls that the executive makes itself, or alters: signals, threads, exec, and names of the guest's own executable.
+ * Returns ENTER_*; `block->call` may be altered, `block->rax` is the result of ENTER_DONE.
+ */
+#include "block.h"
+
+static int answer(struct block *block, i64 result) {
+    block->rax = result;
+    return ENTER_DONE;
+}
+
+/* Gives the kernel a copy of the signal mask at argument `index` in which SIGSYS is open. */
+static int open_sigsys(struct block *block, u32 index) {
+    u64 at = block->call[index];
+    if (!at || copy_in(&block->scratch[0], at, 8)) return ENTER_KERNEL;
+    block->scratch[0] &= ~bit(SIGSYS);
+    block->call[index] = (u64)&block->scratch[0];
+    return ENTER_KERNEL;
+}
+
+static int sigprocmask(struct block *block) {
+    block->sys_next = block->sys_blocked;
+    if (!block->rsi || block->r10 != 8 || copy_in(&block->scratch[0], block->rsi, 8)) return ENTER_KERNEL;
+    u32 named = block->scratch[0] >> (SIGSYS - 1) & 1;
+    u64 how = block->rdi;
+    if (how == SIG_SETMASK) block->sys_next = named;
+    else if (named) block->sys_next = how == SIG_BLOCK;
+    if (how != SIG_UNBLOCK) block->scratch[0] &= ~bit(SIGSYS);
+    block->call[2] = (u64)&block->scratch[0];
+    return ENTER_KERNEL;
+}
+
+/* The mask of pselect6 is behind a pointer to (pointer, size). */
+static int pselect(struct block *block) {
+    u64 pair[2];
+    if (!block->r9 || copy_in(pair, block->r9, sizeof pair) || !pair[0]) return ENTER_KERNEL;
+    if (copy_in(&block->scratch[0], pair[0], 8)) return ENTER_KERNEL;
+    block->scratch[0] &= ~bit(SIGSYS);
+    block->scratch[1] = (u64)&block->scratch[0];
+    block->scratch[2] = pair[1];
+    block->call[6] = (u64)&block->scratch[1];
+    return ENTER_KERNEL;
+}
+
+/*
+ * The kernel takes the frame from the guest's stack: it must open SIGSYS and set our signal stack. Prepared at most
+ * once: a signal may make the guest begin this call anew.
+ */
+static int sigreturn(struct block *block) {
+    struct context *context = (struct context *)block->rsp;
+    struct alternate_stack stack, own = {(u64)block->signal_stack, 0, 0, STACK_BYTES};
+    u64 mask;
+    if (copy_in(&stack, (u64)&context->stack, sizeof stack) || copy_in(&mask, (u64)&context->mask, 8)) return ENTER_SIGRETURN;
+    if (stack.base == own.base) return ENTER_SIGRETURN;
+    block->alternate = stack;
+    block->alternate.flags &= SS_AUTODISARM;
+    if (stack.flags & SS_DISABLE) block->alternate = (struct alternate_stack){0, 0, 0, 0};
+    block->sys_blocked = mask >> (SIGSYS - 1) & 1;
+    mask &= ~bit(SIGSYS);
+    copy_out((u64)&context->mask, &mask, 8);
+    copy_out((u64)&context->stack, &own, sizeof own);
+    return ENTER_SIGRETURN;
+}
+
+/* Whether the path names this process' own executable, which is the executive's for the kernel. */
+static int is_own_executable(struct block *block, u64 path) {
+    char text[40];
+    i64 length = copy_string(text, path, sizeof text);
+    if (length < 10 || text[0] != '/' || text[1] != 'p' || text[2] != 'r' || text[3] != 'o' || text[4] != 'c' || text[5] != '/')
+        return 0;
+    if (same_string(text + 6, "self/exe") || same_string(text + 6, "thread-self/exe")) return 1;
+    const char *at = text + 6;
+    u64 pid = 0;
+    while (*at >= '0' && *at <= '9') pid = pid * 10 + (*at++ - '0');
+    return pid && pid == block->pid && same_string(at, "/exe");
+}
+
+static int readlink_own(struct block *block, u64 path, u64 to, u64 bytes) {
+    if (!executable[0] || !is_own_executable(block, path)) return ENTER_KERNEL;
+    u64 length = string_length(executable);
+    if ((i32)bytes <= 0) return answer(block, -EINVAL);
+    if (length > bytes) length = bytes;
+    return answer(block, copy_out(to, executable, length) ? -EFAULT : (i64)length);
+}
+
+static int open_own(struct block *block, u32 index) {
+    if (executable[0] && is_own_executable(block, block->call[index])) block->call[index] = (u64)executable;
+    return ENTER_KERNEL;
+}
+
+int special(struct block *block) {
+    if (!may_pass(block)) return ENTER_DONE;
+    switch (block->rax) {
+    case __NR_rt_sigaction: return answer(block, do_sigaction(block));
+    case __NR_sigaltstack: return answer(block, do_sigaltstack(block));
+    case __NR_rt_sigprocmask: return sigprocmask(block);
+    case __NR_rt_sigreturn: return sigreturn(block);
+    case __NR_rt_sigsuspend: return open_sigsys(block, 1);
+    case __NR_ppoll: return open_sigsys(block, 4);
+    case __NR_epoll_pwait:
+    case __NR_epoll_pwait2: return open_sigsys(block, 5);
+    case __NR_pselect6: return pselect(block);
+    case __NR_clone:
+    case __NR_fork:
+    case __NR_vfork:
+    case __NR_clone3: return answer(block, clone_thread(block, block->rax));
+    case __NR_execve: return answer(block, do_execve(block, AT_FDCWD, block->rdi, block->rsi, block->rdx, 0));
+    case __NR_execveat: return answer(block, do_execve(block, (i32)block->rdi, block->rsi, block->rdx, block->r10, block->r8));
+    case __NR_exit: exit_thread(block, block->rdi);
+    case __NR_readlink: return readlink_own(block, block->rdi, block->rsi, block->rdx);
+    case __NR_readlinkat: return readlink_own(block, block->rsi, block->rdx, block->r10);
+    case __NR_open: return open_own(block, 1);
+    case __NR_openat: return open_own(block, 2);
+    }
+    return ENTER_KERNEL;
+}
+
+/* The kernel has made the call: what the guest sees of SIGSYS in masks. */
+void special_after(struct block *block) {
+    if (block->call[0] != __NR_rt_sigprocmask || block->rax) return;
+    u64 old;
+    if (block->rdx && block->sys_blocked && !copy_in(&old, block->rdx, 8)) {
+        old |= bit(SIGSYS);
+        copy_out(block->rdx, &old, 8);
+    }
+    block->sys_blocked = block->sys_next;
+}

@@ -1,0 +1,178 @@
+/*
+ * The beginning of every guest: attach the shared memory, resolve scripts, map program and interpreter, lay out the
+ * stack that the kernel would have made, arm dispatch, jump.
+ */
+#include "block.h"
+
+#define MAX_SCRIPTS 5
+#define HWCAP2_FSGSBASE 2
+
+u8 first_stack[32768] __attribute__((aligned(64)));
+char shared_id[24];
+
+/* What follows argv[3] of the executive is the guest's; scripts put words in front of it. */
+struct words {
+    char *before[3 * MAX_SCRIPTS];
+    u32 before_count;
+    char **rest;
+    u64 rest_count;
+};
+
+static u64 number_of(const char *text) {
+    u64 value = 0;
+    while (*text >= '0' && *text <= '9') value = value * 10 + (*text++ - '0');
+    return value;
+}
+
+/* Without the host's memory (the host and all other guests have ended) guests run on, neither traced nor ruled. */
+static void attach(const char *id) {
+    append_string(shared_id, id, sizeof shared_id);
+    i64 at = SYS3(__NR_shmat, number_of(id), SHARED_ADDRESS, 0);
+    if (at == -EACCES) die("a guest that changed its user may not start programs: its policy would be lost", "", at);
+    if (at != SHARED_ADDRESS) {
+        at = SYS6(__NR_mmap, SHARED_ADDRESS, SHARED_BYTES, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+        if (at != SHARED_ADDRESS) die("cannot map the shared memory", "", at);
+        shared->version = ABI_VERSION;
+        shared->threshold = 1;
+    }
+    if (shared->version != ABI_VERSION) die("the host and the executive are of different versions", "", 0);
+}
+
+/* Which calls leave the short way. */
+static void set_flags(void) {
+    static const u16 numbers[] = {
+        __NR_rt_sigaction, __NR_rt_sigprocmask, __NR_rt_sigreturn, __NR_rt_sigsuspend, __NR_sigaltstack, __NR_ppoll,
+        __NR_pselect6, __NR_epoll_pwait, __NR_epoll_pwait2, __NR_clone, __NR_fork, __NR_vfork, __NR_clone3, __NR_execve,
+        __NR_execveat, __NR_exit, __NR_readlink, __NR_readlinkat, __NR_open, __NR_openat, __NR_munmap, __NR_mprotect,
+        __NR_pkey_mprotect, __NR_madvise, __NR_remap_file_pages, __NR_mmap, __NR_mremap, __NR_shmat, __NR_shmdt,
+        __NR_process_vm_writev, __NR_process_madvise, __NR_ptrace, __NR_prctl, __NR_arch_prctl, __NR_io_uring_setup, 462,
+    };
+    options = shared->options;
+    for (u32 i = 0; i < MAX_CALLS; i++) call_flags[i] = (options & OPTION_TRACE ? FLAG_TRACE : 0) | (options & OPTION_SAVE_ALL ? FLAG_SAVE : 0);
+    for (u32 i = 0; i < array_length(numbers); i++) call_flags[numbers[i]] |= FLAG_SPECIAL;
+    u32 rules = shared->rule_count < MAX_RULES ? shared->rule_count : MAX_RULES;
+    for (u32 rule = 0; rule < rules; rule++)
+        for (u32 i = 0; i < MAX_CALLS; i++)
+            if (shared->rules[rule].calls[i / 64] >> (i % 64) & 1) call_flags[i] |= FLAG_POLICY;
+}
+
+/* Follows `#!` lines to a program; returns its descriptor. */
+static i64 resolve(i64 file, char *name, struct words *words) {
+    static char lines[MAX_SCRIPTS][258];
+    for (u32 depth = 0; depth < MAX_SCRIPTS; depth++) {
+        char *line = lines[depth];
+        i64 n = SYS4(__NR_pread64, file, line, 256, 0);
+        if (n < 2 || line[0] != '#' || line[1] != '!') return file;
+        line[n] = 0;
+        char *argument, *interpreter = script_line(line + 2, &argument);
+        /* argv: interpreter, [argument], script, then what followed argv[0]. */
+        char *old[3 * MAX_SCRIPTS];
+        u32 old_count = words->before_count, count = 0;
+        memcpy(old, words->before, sizeof old);
+        words->before[count++] = interpreter;
+        if (argument) words->before[count++] = argument;
+        words->before[count++] = name;
+        for (u32 i = 1; i < old_count && count < array_length(words->before); i++) words->before[count++] = old[i];
+        words->before_count = count;
+        if (!depth && words->rest_count) words->rest++, words->rest_count--;
+        SYS1(__NR_close, file);
+        name = interpreter;
+        file = SYS3(__NR_open, interpreter, O_RDONLY | O_CLOEXEC, 0);
+        if (is_error(file)) die("cannot open the interpreter ", interpreter, file);
+    }
+    die("too many levels of scripts", "", 0);
+}
+
+static void set_executable(i64 file) {
+    char name[40], *end = append_string(name, "/proc/self/fd/", sizeof name);
+    append_number(end, file);
+    i64 n = SYS3(__NR_readlink, name, executable, sizeof executable - 1);
+    executable[n > 0 ? n : 0] = 0;
+}
+
+static void set_thread_name(const char *path) {
+    const char *name = path;
+    for (; *path; path++)
+        if (*path == '/') name = path + 1;
+    SYS2(__NR_prctl, PR_SET_NAME, name);
+}
+
+/* Signals that are ignored stay so over exec. */
+static void read_actions(struct action_table *table) {
+    memset(table->actions, 0, sizeof table->actions);
+    for (u32 signal = 1; signal <= SIGNAL_LIMIT; signal++) {
+        struct action action;
+        if (!SYS4(__NR_rt_sigaction, signal, NULL, &action, 8) && action.handler == HANDLER_IGNORE)
+            table->actions[signal].handler = HANDLER_IGNORE;
+    }
+}
+
+static u64 altered(u64 type, u64 value, const struct image *image, const char *name) {
+    switch (type) {
+    case 3 /* AT_PHDR */: return image->headers;
+    case 5 /* AT_PHNUM */: return image->header_count;
+    case 7 /* AT_BASE */: return image->base;
+    case 9 /* AT_ENTRY */: return image->entry;
+    case 31 /* AT_EXECFN */: return (u64)name;
+    }
+    return value;
+}
+
+void start(u64 *sp) {
+    u64 argc = sp[0];
+    char **argv = (char **)(sp + 1), **environment = argv + argc + 1;
+    if (argc < 5) die("this program is started by `orbit hijack`", "", 0);
+    u64 *auxiliary = (u64 *)environment;
+    while (*auxiliary) auxiliary++;
+    auxiliary++;
+    u64 pairs = 0, hwcap2 = 0;
+    for (;; pairs++) {
+        if (auxiliary[pairs * 2] == 26 /* AT_HWCAP2 */) hwcap2 = auxiliary[pairs * 2 + 1];
+        if (!auxiliary[pairs * 2]) break;
+    }
+    pairs++;
+    if (!(hwcap2 & HWCAP2_FSGSBASE)) die("this kernel or processor does not offer the gs base to programs (FSGSBASE, Linux 5.9)", "", 0);
+    attach(argv[1]);
+    set_flags();
+    make_first_block();
+    struct block *block = this_block();
+
+    char *name = argv[3];
+    struct words words = {.rest = argv + 4, .rest_count = argc - 4};
+    i64 file = number_of(argv[2]);
+    file = resolve(file, name, &words);
+    struct image image;
+    load_program(file, &image);
+    set_executable(file);
+    SYS1(__NR_close, file);
+    set_thread_name(name);
+    u32 first = __atomic_exchange_n(&shared->first, 0, __ATOMIC_ACQ_REL);
+    open_slot(block, 0, 2);
+    if (first) __atomic_add_fetch(&shared->counts[__NR_execve], 1, __ATOMIC_RELAXED);
+    if (options & OPTION_TRACE) trace_first_exec(block, (u64)(argv + 4), (u64)environment, name, first);
+
+    u64 count = words.before_count + words.rest_count, environment_words = (u64 *)auxiliary - (u64 *)environment;
+    u64 total = 1 + count + 1 + environment_words + pairs * 2;
+    u64 *stack = (u64 *)(((u64)sp - total * 8) & ~15ul), *at = stack;
+    *at++ = count;
+    for (u32 i = 0; i < words.before_count; i++) *at++ = (u64)words.before[i];
+    for (u64 i = 0; i < words.rest_count; i++) *at++ = (u64)words.rest[i];
+    *at++ = 0;
+    for (u64 i = 0; i < environment_words; i++) *at++ = (u64)environment[i];
+    for (u64 i = 0; i < pairs; i++) {
+        u64 type = auxiliary[i * 2], value = auxiliary[i * 2 + 1];
+        if (type == 33 /* AT_SYSINFO_EHDR */ && (options & OPTION_NO_VDSO)) type = 1 /* AT_IGNORE */;
+        *at++ = type;
+        *at++ = altered(type, value, &image, name);
+    }
+
+    read_actions(block->table);
+    block->alternate = (struct alternate_stack){0, 0, 0, 0};
+    block->sys_blocked = 0;
+    catch_dispatch();
+    u64 mask = bit(SIGSYS);
+    SYS4(__NR_rt_sigprocmask, SIG_UNBLOCK, &mask, NULL, 8);
+    arm(block);
+    begin_guest((u64)stack, image.start);
+}

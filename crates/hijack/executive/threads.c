@@ -1,0 +1,199 @@
+/*
+ * Threads and processes. A block is taken before the clone, with all signals blocked; the child finds its gs base set
+ * by its first instruction, arms dispatch, and only then runs guest code.
+ */
+#include "block.h"
+
+#define BLOCKS_ADDRESS 0x1f2000000000ul
+
+static struct block *blocks;                 /* MAX_THREADS of them, in reserved address space */
+static volatile u32 block_busy[MAX_THREADS]; /* apart from the blocks, so that a search touches few pages */
+static u32 block_tid[MAX_THREADS];           /* 0: the thread has not begun */
+static struct action_table *block_table[MAX_THREADS];
+static u32 block_limit;                      /* blocks at and above were never used */
+static u8 block_is_kept[MAX_THREADS];        /* a vfork child's: its parent frees it */
+static struct action_table tables[MAX_THREADS];
+static u32 table_limit;                      /* tables at and above were never used */
+static u8 own_selector = 1; /* block calls from outside the executive, for good */
+
+struct action_table *new_table(void) {
+    for (u32 i = 0; i < MAX_THREADS; i++) {
+        u32 none = 0;
+        if (!tables[i].users &&
+            __atomic_compare_exchange_n(&tables[i].users, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+            if (table_limit <= i) table_limit = i + 1;
+            return &tables[i];
+        }
+    }
+    return NULL;
+}
+
+void free_table(struct action_table *table) {
+    if (table) __atomic_sub_fetch(&table->users, 1, __ATOMIC_ACQ_REL);
+}
+
+/* Threads that were killed did not free their blocks. */
+static void reclaim_blocks(void) {
+    for (u32 i = 0; i < block_limit; i++) {
+        if (!block_busy[i] || !block_tid[i] || block_is_kept[i] || SYS2(__NR_tkill, block_tid[i], 0) != -ESRCH) continue;
+        block_tid[i] = 0;
+        free_table(block_table[i]);
+        block_busy[i] = 0;
+    }
+}
+
+struct block *new_block(void) {
+    for (u32 attempt = 0; attempt < 2; attempt++) {
+        for (u32 i = 0; i < MAX_THREADS; i++) {
+            u32 none = 0;
+            if (block_busy[i] || !__atomic_compare_exchange_n(&block_busy[i], &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+                continue;
+            struct block *block = &blocks[i];
+            block->self = (u64)block;
+            block->stack_top = (u64)(block->stack + STACK_BYTES);
+            block->index = i;
+            block->pending = block->restarted = block->traced = block->undo_count = 0;
+            block->slot = NULL;
+            block_tid[i] = 0;
+            block_is_kept[i] = 0;
+            block->extra = block->extra_bytes = 0;
+            u32 limit = block_limit;
+            while (limit <= i && !__atomic_compare_exchange_n(&block_limit, &limit, i + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+            }
+            return block;
+        }
+        reclaim_blocks();
+    }
+    return NULL;
+}
+
+void free_block(struct block *block) {
+    free_table(block->table);
+    block_busy[block->index] = 0;
+}
+
+/* Who this thread is, known to it only. */
+static void identify(struct block *block) {
+    block->tid = SYS0(__NR_gettid);
+    block->pid = SYS0(__NR_getpid);
+    block->random = block->tid * 0x9e3779b97f4a7c15ul ^ time_stamp();
+    block_table[block->index] = block->table;
+    block_tid[block->index] = block->tid;
+}
+
+void make_first_block(void) {
+    i64 at = SYS6(__NR_mmap, BLOCKS_ADDRESS, sizeof(struct block) * MAX_THREADS, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (at != BLOCKS_ADDRESS) die("cannot reserve memory for threads", "", at);
+    blocks = (struct block *)at;
+    struct block *first = new_block();
+    first->table = new_table();
+    __asm__ volatile("wrgsbase %0" ::"r"(first));
+    identify(first);
+}
+
+void arm(struct block *block) {
+    struct alternate_stack stack = {(u64)block->signal_stack, 0, 0, STACK_BYTES};
+    SYS2(__NR_sigaltstack, &stack, NULL);
+    i64 result = SYS5(__NR_prctl, PR_SET_SYSCALL_USER_DISPATCH, 1, executive_start, executive_end - executive_start, &own_selector);
+    if (result) die("this kernel or container refuses Syscall User Dispatch (Linux 5.11; see `orbit doctor`)", "", result);
+}
+
+/* First C code of a thread or process, on its own block and stack, all signals blocked. */
+void child_start(struct block *block) {
+    u64 flags = block->child_flags;
+    if (!(flags & CLONE_VM)) {
+        unlock_sites();
+        for (u32 i = 0; i < block_limit; i++)
+            if (i != block->index) block_busy[i] = 0;
+        for (u32 i = 0; i < table_limit; i++)
+            if (&tables[i] != block->table) tables[i].users = 0;
+        block->table->users = 1;
+    }
+    identify(block);
+    if (flags & CLONE_CLEAR_SIGHAND) {
+        for (u32 i = 1; i <= SIGNAL_LIMIT; i++)
+            if (block->table->actions[i].handler > HANDLER_IGNORE) memset(&block->table->actions[i], 0, sizeof(struct action));
+        catch_dispatch();
+    }
+    if ((flags & CLONE_VM) && !(flags & CLONE_VFORK)) block->alternate = (struct alternate_stack){0, 0, 0, 0};
+    open_slot(block, block->parent_tid, flags & CLONE_THREAD ? 0 : 1);
+    arm(block);
+    block->rax = 0;
+    u64 mask = block->child_mask & ~bit(SIGSYS);
+    SYS4(__NR_rt_sigprocmask, SIG_SETMASK, &mask, NULL, 8);
+}
+
+i64 clone_thread(struct block *block, i64 number) {
+    u64 arguments[6] = {block->rdi, block->rsi, block->rdx, block->r10, block->r8, block->r9};
+    u64 flags = 0, stack = 0;
+    struct clone_args request;
+    if (number == __NR_clone) {
+        flags = block->rdi;
+        stack = block->rsi;
+    } else if (number == __NR_vfork) {
+        flags = CLONE_VM | CLONE_VFORK;
+    } else if (number == __NR_clone3) {
+        u64 bytes = block->rsi < sizeof request ? block->rsi : sizeof request;
+        memset(&request, 0, sizeof request);
+        if (copy_in(&request, block->rdi, bytes)) return -EFAULT;
+        flags = request.flags;
+        if (request.stack) stack = request.stack + request.stack_size;
+    }
+    count_stat(STAT_CLONES);
+    u64 all = ALL_SIGNALS, before;
+    SYS4(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, 8);
+    if (block->pending) {
+        /* A signal came first, and the mask before it is in its frame. The kernel would restart the call. */
+        struct frame *frame = (struct frame *)(block->deferred + 56);
+        before = frame->context.mask;
+    }
+    struct block *child = new_block();
+    if (!child) {
+        SYS4(__NR_rt_sigprocmask, SIG_SETMASK, block->pending ? &all : &before, NULL, 8);
+        return -EAGAIN;
+    }
+    memcpy(&child->rax, &block->rax, offset_of(struct block, pending) - offset_of(struct block, rax));
+    child->child_mask = before;
+    child->child_flags = flags;
+    child->parent_tid = block->tid;
+    child->sys_blocked = block->sys_blocked;
+    child->alternate = block->alternate;
+    child->rip = block->stub->back;
+    if (stack) child->rsp = stack;
+    if (flags & CLONE_SIGHAND) {
+        child->table = block->table;
+        __atomic_add_fetch(&child->table->users, 1, __ATOMIC_ACQ_REL);
+    } else {
+        child->table = new_table();
+        if (!child->table) {
+            free_block(child);
+            SYS4(__NR_rt_sigprocmask, SIG_SETMASK, block->pending ? &all : &before, NULL, 8);
+            return -EAGAIN;
+        }
+        memcpy(child->table->actions, block->table->actions, sizeof child->table->actions);
+    }
+    block_is_kept[child->index] = (flags & CLONE_VM) && (flags & CLONE_VFORK);
+    /* A copied address space must hold no lock of a thread that it does not hold. */
+    if (!(flags & CLONE_VM)) lock_sites();
+    i64 result = make_thread(number, arguments, child);
+    if (!(flags & CLONE_VM)) unlock_sites();
+    /* The parent of a process keeps no block for it; a vfork child has gone by now. */
+    if (is_error(result) || !(flags & CLONE_VM) || (flags & CLONE_VFORK)) {
+        if (child->extra) SYS2(__NR_munmap, child->extra, child->extra_bytes);
+        free_block(child);
+    }
+    SYS4(__NR_rt_sigprocmask, SIG_SETMASK, block->pending ? &all : &before, NULL, 8);
+    return result;
+}
+
+void exit_thread(struct block *block, u64 status) {
+    u64 all = ALL_SIGNALS;
+    SYS4(__NR_rt_sigprocmask, SIG_SETMASK, &all, NULL, 8);
+    close_slot(block);
+    volatile u32 unused;
+    if (block_is_kept[block->index]) end_thread(status, &unused);
+    block_tid[block->index] = 0;
+    free_table(block->table);
+    end_thread(status, &block_busy[block->index]);
+}
