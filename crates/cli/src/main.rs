@@ -5,6 +5,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod doctor;
+mod hijack;
 mod pins;
 mod ps;
 mod terminal;
@@ -42,6 +43,7 @@ struct Args {
 enum Command {
     Bench(bench::Args),
     Doctor(doctor::Args),
+    Hijack(hijack::Args),
     Modules(pins::modules::Args),
     Pins(pins::Args),
     Ps(ps::Args),
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
     let done = match args.command {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Hijack(args) => hijack::run(&args),
         Command::Modules(args) => pins::modules::run(&args),
         Command::Pins(args) => pins::run(&args),
         Command::Ps(args) => ps::run(&args),

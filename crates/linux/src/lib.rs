@@ -30,6 +30,8 @@
 //! | [`bpf`] | programs that the kernel runs | ordinary users, under Docker's profile |
 //! | [`uprobes`] | probes of programs, many at a time | before Linux 6.13, ordinary users, under Docker's profile |
 //! | [`signals`] | blocking, ignoring, sending, receiving signals | never |
+//! | [`dispatch`] | Syscall User Dispatch | before Linux 5.11, other than x86-64 |
+//! | [`segment`] | shared memory that goes along through exec without a descriptor | where System V IPC is forbidden |
 //! | [`host`] | what the host says about itself in files | where `/proc` is not mounted |
 //! | [`sched`], [`rlimit`] | processor, priority, per-process limits | never |
 //! | [`seccomp`] | a model of Docker's profile, for tests | kernels without seccomp filters |
@@ -43,6 +45,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod descriptors;
 pub mod epoll;
+pub mod dispatch;
 pub mod eventfd;
 pub mod futex;
 pub mod host;
@@ -61,6 +64,7 @@ pub mod remote;
 pub mod rlimit;
 pub mod sched;
 pub mod seccomp;
+pub mod segment;
 pub mod signals;
 pub mod socket;
 pub mod socket_info;

@@ -1,0 +1,64 @@
+//! Compiles the executive: a static, freestanding program at a fixed address, without any library.
+
+use std::path::Path;
+use std::process::Command;
+
+const FLAGS: &[&str] = &[
+    "-O2",
+    "-std=gnu11",
+    "-Wall",
+    "-Wextra",
+    "-ffreestanding",
+    "-fno-stack-protector",
+    "-fcf-protection=none",
+    // Vector registers hold the guest's values, and the red zone of its stack is not ours.
+    "-mgeneral-regs-only",
+    "-mno-red-zone",
+    "-fPIE",
+    "-fno-asynchronous-unwind-tables",
+    "-fno-tree-loop-distribute-patterns",
+    "-nostdlib",
+    "-static",
+    "-no-pie",
+    "-Wl,--build-id=none",
+    "-Wl,-z,noexecstack",
+];
+
+fn main() {
+    println!("cargo::rerun-if-changed=executive");
+    let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    let image = Path::new(&out).join("executive");
+    if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() != Ok("x86_64") {
+        // The crate builds everywhere; `Session::start` says what is missing.
+        std::fs::write(&image, []).expect("OUT_DIR can be written");
+        return;
+    }
+    let mut sources: Vec<_> = std::fs::read_dir("executive")
+        .expect("the executive's sources")
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|kind| kind == "c" || kind == "S"))
+        .collect();
+    sources.sort();
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut command = Command::new(&compiler);
+    command.args(FLAGS).args(&sources).arg("-Wl,-T,executive/link.ld").arg("-o").arg(&image);
+    match command.output() {
+        Ok(done) if done.status.success() => {
+            for line in String::from_utf8_lossy(&done.stderr).lines().filter(|line| line.contains("warning:")) {
+                // Stubs are written and run: that segment has both rights on purpose.
+                if !line.contains("RWX") {
+                    println!("cargo::warning={line}");
+                }
+            }
+        }
+        Ok(done) => {
+            println!("cargo::error={compiler} cannot compile the executive:");
+            for line in String::from_utf8_lossy(&done.stderr).lines().take(40) {
+                println!("cargo::error={line}");
+            }
+        }
+        Err(error) => println!(
+            "cargo::error=cannot run {compiler}: {error}; install a C compiler (apt-get install gcc) or set CC to one"
+        ),
+    }
+}

@@ -1,0 +1,217 @@
+//! A guest from its start to its end, and what was counted meanwhile.
+
+use crate::calls;
+use crate::reader::{Event, Reader};
+use crate::rules::Rules;
+use crate::shared::{
+    Memory, OPTION_IO_URING, OPTION_LOSSY, OPTION_NO_REWRITE, OPTION_SAVE_ALL, OPTION_TRACE, Shared, VERSION,
+};
+use orbit_linux::{dispatch, futex, memfd};
+use serde::Serialize;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+static EXECUTIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/executive"));
+
+/// A site is rewritten when it was trapped this often: two changes of protection and a look at the mappings cost some
+/// ten traps.
+const REWRITE_AT: u32 = 4;
+/// Longest sleep between two readings of the rings.
+const NAP: Duration = Duration::from_millis(5);
+
+/// How a guest is run.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Records each call.
+    pub trace: bool,
+    /// A full ring drops records, and counts them; else the guest waits for the reader.
+    pub lossy: bool,
+    /// Leaves the guest's code as it is: every call costs a signal.
+    pub no_rewrite: bool,
+    /// Takes every call through the executive's C code, as if each had a rule (for measurements).
+    pub save_all: bool,
+    /// Lets io_uring pass, whose operations are not seen.
+    pub io_uring: bool,
+    /// Rules for calls.
+    pub rules: Rules,
+}
+
+/// A guest that runs.
+pub struct Session {
+    memory: Memory,
+    child: Child,
+    status: Option<ExitStatus>,
+    reader: Reader,
+    trace: bool,
+    rules: Rules,
+}
+
+/// What was counted.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Exit status of the guest's first process, or 128 and the signal that killed it.
+    pub status: i32,
+    /// Calls by name.
+    pub calls: std::collections::BTreeMap<String, u64>,
+    /// Calls that came by a signal (SIGSYS).
+    pub traps: u64,
+    /// Sites that made calls.
+    pub sites: u64,
+    /// Sites that were rewritten.
+    pub rewritten: u64,
+    /// Signals that waited until the thread left the executive.
+    pub deferred_signals: u64,
+    /// Signals given to handlers of guests.
+    pub delivered_signals: u64,
+    /// Calls by the 32-bit interface, refused.
+    pub compat_calls: u64,
+    /// Calls refused since they named the executive's memory or means.
+    pub refused: u64,
+    /// Records that did not fit.
+    pub lost: u64,
+    /// Rings that held nonsense.
+    pub damaged: u64,
+    /// For each rule: its text, how often it matched, how often it acted.
+    pub rules: Vec<(String, u64, u64)>,
+}
+
+impl Session {
+    /// Starts a program under the executive. Its descriptors, environment and working directory are this process'.
+    ///
+    /// `arguments[0]` is the program: a path, or a name that is searched in `PATH`.
+    ///
+    /// # Errors
+    /// A sentence in an `io::Error`: no such program, dispatch or System V shared memory not available.
+    pub fn start(options: &Options, arguments: &[OsString]) -> io::Result<Session> {
+        if let orbit_linux::Support::No(why) = dispatch::probe() {
+            return Err(io::Error::other(format!("Syscall User Dispatch is not available: {why}")));
+        }
+        let Some(program) = arguments.first() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no program given"));
+        };
+        let path = find(program)?;
+        let file = File::open(&path).map_err(|error| named(&path, &error))?;
+        let memory = Memory::create(|shared| fill(shared, options))
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot make shared memory: {error}")))?;
+        let image = memfd::program("hijack", EXECUTIVE)?;
+        let program_fd = file.as_raw_fd();
+        let mut command = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()));
+        command.arg0("hijack").arg(memory.id().to_string()).arg(program_fd.to_string()).arg(&path).args(arguments);
+        // SAFETY: the closure makes one system call on a descriptor that is open in the child.
+        unsafe { command.pre_exec(move || keep_over_exec(program_fd)) };
+        let child = command.spawn()?;
+        let trace = options.trace;
+        Ok(Session { memory, child, status: None, reader: Reader::new(), trace, rules: options.rules.clone() })
+    }
+
+    /// The guest's first process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Follows the guest and all its descendants to their ends; gives each event to `sink` as it comes. Without a trace
+    /// the first process' end is the end.
+    ///
+    /// # Errors
+    /// Those of waiting, and of `sink`, which end the following but not the guest.
+    pub fn follow(&mut self, mut sink: impl FnMut(&Event) -> io::Result<()>) -> io::Result<()> {
+        loop {
+            let bell = self.memory.bell().load(Ordering::Acquire);
+            if self.status.is_none() {
+                self.status = self.child.try_wait()?;
+            }
+            let (events, is_used) = self.reader.poll(&self.memory);
+            for event in &events {
+                sink(event)?;
+            }
+            if self.status.is_some() && (!is_used || !self.trace) {
+                return Ok(());
+            }
+            if events.is_empty() {
+                // A wait that ends early or late makes no difference.
+                let _ = futex::wait(self.memory.bell(), bell, Some(NAP));
+            }
+        }
+    }
+
+    /// What was counted until now.
+    pub fn outcome(&self) -> Outcome {
+        let name = |nr: usize| calls::by_number(nr as u64).map_or_else(|| format!("call {nr}"), |call| call.name.into());
+        let counts = self.memory.counts();
+        let calls = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        let stat = |which| self.memory.stat(which);
+        let rules = self.rules.texts().enumerate().map(|(nth, text)| {
+            let (matched, applied) = self.memory.rule_counts(nth);
+            (text.to_owned(), matched, applied)
+        });
+        Outcome {
+            status: self.status.map_or(0, |status| status.code().unwrap_or(128 + status.signal().unwrap_or(0))),
+            calls: calls.map(|(nr, count)| (name(nr), *count)).collect(),
+            traps: stat(0),
+            sites: stat(1),
+            rewritten: stat(2) + stat(3),
+            deferred_signals: stat(5),
+            delivered_signals: stat(6),
+            compat_calls: stat(9),
+            refused: stat(10),
+            lost: self.reader.lost + stat(11),
+            damaged: self.reader.damaged,
+            rules: rules.collect(),
+        }
+    }
+}
+
+fn fill(shared: &mut Shared, options: &Options) {
+    let flag = |set, bit| if set { bit } else { 0 };
+    let bits = flag(options.trace, OPTION_TRACE)
+        | flag(options.lossy, OPTION_LOSSY)
+        | flag(options.no_rewrite, OPTION_NO_REWRITE)
+        | flag(options.io_uring, OPTION_IO_URING)
+        | flag(options.save_all, OPTION_SAVE_ALL);
+    shared.version = VERSION;
+    shared.host_pid = std::process::id();
+    shared.options = bits.into();
+    shared.threshold = REWRITE_AT;
+    shared.first = 1.into();
+    shared.calls = calls::captures();
+    shared.rule_count = options.rules.compile_into(&mut shared.rules);
+}
+
+/// The program's file. A sentence if there is none that can be run.
+fn find(program: &OsStr) -> io::Result<PathBuf> {
+    let path = Path::new(program);
+    if program.as_encoded_bytes().contains(&b'/') {
+        return is_program(path).map(|()| path.to_owned());
+    }
+    let places = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    let found = std::env::split_paths(&places).map(|place| place.join(path)).find(|path| is_program(path).is_ok());
+    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no program {} in PATH", path.display())))
+}
+
+fn is_program(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let about = path.metadata().map_err(|error| named(path, &error))?;
+    if !about.is_file() || about.permissions().mode() & 0o111 == 0 {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} is not a program", path.display())));
+    }
+    Ok(())
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+fn keep_over_exec(fd: RawFd) -> io::Result<()> {
+    // SAFETY: sets a flag of a descriptor of this process.
+    match unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,179 @@
+//! The memory that host and guests share: the layout of `executive/abi.h`.
+//!
+//! Guests can write any of it at any time, so it is read by volatile loads only, once, and every value is checked.
+
+use orbit_linux::segment::Segment;
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+pub(crate) const VERSION: u32 = 1;
+pub(crate) const MAX_CALLS: usize = 512;
+pub(crate) const MAX_SLOTS: usize = 2048;
+pub(crate) const RING_BYTES: usize = 65536;
+pub(crate) const MAX_RULES: usize = 64;
+pub(crate) const MAX_CONDITIONS: usize = 4;
+pub(crate) const PATTERN_BYTES: usize = 128;
+const STATS: usize = 32;
+
+pub(crate) const OPTION_TRACE: u32 = 1;
+pub(crate) const OPTION_LOSSY: u32 = 2;
+pub(crate) const OPTION_NO_REWRITE: u32 = 4;
+pub(crate) const OPTION_IO_URING: u32 = 8;
+pub(crate) const OPTION_SAVE_ALL: u32 = 16;
+
+/// What is captured of an argument; see `struct capture`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(crate) struct Capture {
+    pub kind: u8,
+    pub length: u8,
+    pub size: u16,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Condition {
+    pub argument: u8,
+    pub kind: u8,
+    pub negated: u8,
+    pub pad: [u8; 5],
+    pub low: u64,
+    pub high: u64,
+    pub pattern: [u8; PATTERN_BYTES],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Rule {
+    pub calls: [u64; MAX_CALLS / 64],
+    pub condition_count: u32,
+    pub action: u32,
+    pub value: i64,
+    pub skip: u64,
+    pub times: u64,
+    pub every: u64,
+    pub chance: u32,
+    pub target: u32,
+    pub site: u64,
+    pub matched: u64,
+    pub applied: u64,
+    pub conditions: [Condition; MAX_CONDITIONS],
+    pub text: [u8; PATTERN_BYTES],
+}
+
+/// One thread of a guest and its ring. The guest writes all but `tail`, and `state` together with the host.
+#[repr(C)]
+pub(crate) struct Slot {
+    pub state: AtomicU32,
+    pub tid: AtomicU32,
+    pub pid: AtomicU32,
+    pad: u32,
+    pub head: AtomicU64,
+    pub lost: AtomicU64,
+    pad1: [u64; 4],
+    pub tail: AtomicU64,
+    pad2: [u64; 7],
+}
+
+impl Slot {
+    /// The low half of `tail`, on which a thread sleeps whose ring is full.
+    pub fn tail_word(&self) -> &AtomicU32 {
+        // SAFETY: the first four bytes of a live, aligned u64, which is accessed atomically only; the kernel compares
+        // the word, and nobody else accesses it at this width.
+        unsafe { &*(&raw const self.tail).cast::<AtomicU32>() }
+    }
+}
+
+pub(crate) const SLOT_FREE: u32 = 0;
+pub(crate) const SLOT_USED: u32 = 1;
+pub(crate) const SLOT_DONE: u32 = 2;
+
+#[repr(C)]
+pub(crate) struct Shared {
+    pub counts: [AtomicU64; MAX_CALLS],
+    pub stats: [AtomicU64; STATS],
+    pub version: u32,
+    pub host_pid: u32,
+    pub options: AtomicU32,
+    pub threshold: u32,
+    pub bell: AtomicU32,
+    pub slot_limit: AtomicU32,
+    pub first: AtomicU32,
+    pub rule_count: u32,
+    pub calls: [[Capture; 6]; MAX_CALLS],
+    pub rules: [Rule; MAX_RULES],
+    pub slots: [Slot; MAX_SLOTS],
+}
+
+const _: () = assert!(size_of::<Slot>() == 128 && size_of::<Capture>() == 4);
+const _: () = assert!(size_of::<Rule>() == 64 + 8 + 32 + 8 + 24 + MAX_CONDITIONS * 152 + PATTERN_BYTES);
+
+const RINGS_OFFSET: usize = (size_of::<Shared>() + 4095) & !4095;
+
+/// The segment of one session.
+pub(crate) struct Memory {
+    segment: Segment,
+}
+
+impl Memory {
+    /// Makes the segment; `fill` sets what guests only read, before any guest has it.
+    pub fn create(fill: impl FnOnce(&mut Shared)) -> io::Result<Memory> {
+        let segment = Segment::create(RINGS_OFFSET + MAX_SLOTS * RING_BYTES)?;
+        // SAFETY: the segment is zeroed, aligned to pages, larger than `Shared`, and nobody else has attached it yet;
+        // zeroes are valid for every field.
+        fill(unsafe { &mut *segment.as_ptr().cast::<Shared>() });
+        Ok(Memory { segment })
+    }
+
+    pub fn id(&self) -> i32 {
+        self.segment.id()
+    }
+
+    /// The part that is accessed through atomics.
+    pub fn counts(&self) -> [u64; MAX_CALLS] {
+        std::array::from_fn(|nr| self.shared().counts[nr].load(Ordering::Relaxed))
+    }
+
+    pub fn stat(&self, which: usize) -> u64 {
+        self.shared().stats[which].load(Ordering::Relaxed)
+    }
+
+    pub fn slot(&self, index: usize) -> &Slot {
+        &self.shared().slots[index]
+    }
+
+    pub fn slot_limit(&self) -> usize {
+        (self.shared().slot_limit.load(Ordering::Acquire) as usize).min(MAX_SLOTS)
+    }
+
+    pub fn bell(&self) -> &AtomicU32 {
+        &self.shared().bell
+    }
+
+    /// How often rule `index` matched and acted.
+    pub fn rule_counts(&self, index: usize) -> (u64, u64) {
+        let rule = &raw const self.shared().rules[index];
+        // SAFETY: the rule lies in the segment; guests change the two words meanwhile, hence volatile.
+        unsafe { ((&raw const (*rule).matched).read_volatile(), (&raw const (*rule).applied).read_volatile()) }
+    }
+
+    /// Copies `to.len()` bytes that begin `at` bytes into the stream of a slot's ring.
+    pub fn copy_ring(&self, slot: usize, at: u64, to: &mut [u8]) {
+        assert!(slot < MAX_SLOTS && to.len() <= RING_BYTES);
+        let within = (at % RING_BYTES as u64) as usize;
+        let first = to.len().min(RING_BYTES - within);
+        // SAFETY: the ring lies in the segment, checked above; both parts lie in the ring. Guests may write it
+        // meanwhile; bytes have no invalid values, and the caller checks them.
+        unsafe {
+            let ring = self.segment.as_ptr().add(RINGS_OFFSET + slot * RING_BYTES).cast_const();
+            std::ptr::copy_nonoverlapping(ring.add(within), to.as_mut_ptr(), first);
+            std::ptr::copy_nonoverlapping(ring, to.as_mut_ptr().add(first), to.len() - first);
+        }
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: the segment is attached as long as `self` is, aligned and large enough. What guests write is reached
+        // through atomics; plain fields are read by `rule_counts` only, volatile.
+        unsafe { &*self.segment.as_ptr().cast::<Shared>() }
+    }
+}
