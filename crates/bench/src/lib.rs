@@ -55,6 +55,7 @@ benches! {
     ahd Ahd,
     shd Shd,
     apps Apps,
+    hijack Hijack,
     page Page,
     service Service,
 }

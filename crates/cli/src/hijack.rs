@@ -1,8 +1,9 @@
 //! `orbit hijack`: runs a program under the executive.
 
 use orbit_console::out::{self, Failure};
+use orbit_hijack::rules::{self, Rules};
 use orbit_hijack::show::{self, Clock};
-use orbit_hijack::{Options, Outcome, Session};
+use orbit_hijack::{Options, Outcome, Session, calls};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,11 +11,30 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+const EXAMPLES: &str = "\
+Examples:
+  orbit hijack --trace -- ls /tmp               each call, as strace -f shows it
+  orbit hijack -c -- redis-server               how often each call was made
+  orbit hijack --inject 'write(fd=1) -> ENOSPC after 10' -- ./my-program
+  orbit hijack --inject 'connect(port=443) -> delay 200ms p=0.1' -- curl https://example.org
+  orbit hijack --inject 'openat(path=\"/etc/hosts\") -> \"/run/fake\"' -- ./my-program
+  orbit hijack --policy rules.txt -- ./my-program
+
+A rule: calls (a|b, open*), conditions in parentheses, at site N, -> action, when.
+  conditions  path path2 fd address port size flags signal pid arg0..arg5
+              with = != < <= > >= & (bits), ranges 1..9, \"patterns*\", fd=path(\"/var/*\")
+  actions     ENOSPC, a result (0), \"another path\", size=1, delay 200ms, kill [SIGTERM], pass, count
+  when        after 10, once, times 3, every 5, p=0.1
+
+The program cannot be kept from writing into the executive by its own stores: rules
+contain faults, they do not hold an attacker. A setuid program gets no rights.";
+
 /// Runs a program with an executive in it that sees and controls all its system calls.
 ///
 /// The program and all it starts run unmodified: static or dynamic, threads, signals, exec. The exit status is the
 /// program's, or 128 and the signal that killed it; 1 if it could not be started.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Shows each call as `strace -f` does.
     #[arg(long)]
@@ -40,17 +60,30 @@ pub struct Args {
     /// Lets io_uring pass, whose operations are not seen.
     #[arg(long)]
     allow_io_uring: bool,
+    /// A rule for calls; later rules are asked after earlier ones.
+    #[arg(long, value_name = "RULE")]
+    inject: Vec<String>,
+    /// A file with a rule a line.
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// Lists the calls and the arguments that rules can name.
+    #[arg(long)]
+    policies: bool,
     /// The program and its arguments.
-    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, required_unless_present = "policies", value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
 pub fn run(args: &Args) -> out::Done {
+    if args.policies {
+        return policies();
+    }
     let options = Options {
         trace: args.trace || args.json && !args.count,
         lossy: args.lossy,
         no_rewrite: args.no_rewrite,
         io_uring: args.allow_io_uring,
+        rules: rules(args)?,
         ..Options::default()
     };
     let mut to: Box<dyn Write> = match &args.output {
@@ -65,6 +98,9 @@ pub fn run(args: &Args) -> out::Done {
     ignore_keyboard();
     let mut threads = HashSet::new();
     session.follow(|event| {
+        if !options.trace {
+            return Ok(());
+        }
         if args.json {
             serde_json::to_writer(&mut to, &show::as_json(event, &clock))?;
             writeln!(to)?;
@@ -76,7 +112,10 @@ pub fn run(args: &Args) -> out::Done {
             if args.times {
                 write!(to, "{:.6} ", clock.seconds(event.time))?;
             }
-            writeln!(to, "{line}")?;
+            match show::duration(event, &clock) {
+                Some(seconds) if args.times => writeln!(to, "{line} <{seconds:.6}>")?,
+                _ => writeln!(to, "{line}")?,
+            }
         }
         // What is shown on a terminal is shown at once.
         if args.output.is_none() { to.flush() } else { Ok(()) }
@@ -88,11 +127,41 @@ pub fn run(args: &Args) -> out::Done {
     } else if args.count {
         table(&mut to, &outcome)?;
     }
+    if !args.json {
+        for (text, matched, applied) in &outcome.rules {
+            writeln!(to, "orbit: rule `{text}`: matched {matched} times, acted {applied} times")?;
+        }
+    }
     if outcome.lost + outcome.damaged > 0 && !args.json {
         writeln!(to, "orbit: {} records lost, {} rings damaged", outcome.lost, outcome.damaged)?;
     }
     to.flush()?;
     Ok(ExitCode::from(u8::try_from(outcome.status).unwrap_or(1)))
+}
+
+fn rules(args: &Args) -> Result<Rules, Failure> {
+    let text = |error: &dyn std::fmt::Display| Failure::text(error.to_string());
+    let mut rules = Rules::default();
+    if let Some(path) = &args.policy {
+        let content =
+            std::fs::read_to_string(path).map_err(|error| Failure::text(format!("{}: {error}", path.display())))?;
+        rules = Rules::parse(&content).map_err(|error| Failure::text(format!("{}: {error}", path.display())))?;
+    }
+    for rule in &args.inject {
+        let more = Rules::parse(rule).map_err(|error| text(&error))?;
+        rules.extend(more).map_err(|error| text(&error))?;
+    }
+    Ok(rules)
+}
+
+fn policies() -> out::Done {
+    let mut to = BufWriter::new(io::stdout().lock());
+    writeln!(to, "{:>4}  {:24} arguments that rules can name, beside arg0 to arg5", "nr", "call")?;
+    for call in calls::all() {
+        writeln!(to, "{:>4}  {:24} {}", call.number, call.name, rules::named_arguments(call).join(" "))?;
+    }
+    to.flush()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn table(to: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
@@ -103,7 +172,11 @@ fn table(to: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
         writeln!(to, "{count:>12}  {name}")?;
     }
     let all: u64 = outcome.calls.values().sum();
-    writeln!(to, "{all:>12}  all; {} by signal, {} of {} sites rewritten", outcome.traps, outcome.rewritten, outcome.sites)
+    writeln!(
+        to,
+        "{all:>12}  all; {} by signal, {} of {} sites rewritten",
+        outcome.traps, outcome.rewritten, outcome.sites
+    )
 }
 
 fn ignore_keyboard() {

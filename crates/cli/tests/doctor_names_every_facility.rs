@@ -23,6 +23,7 @@ const FACILITIES: [&str; 29] = [
     "perf: task clock",
     "perf: instructions",
     "perf: breakpoints",
+    "Syscall User Dispatch",
     "BPF programs",
     "BPF type information",
     "tracepoints by BPF",

@@ -46,9 +46,13 @@ struct capture {
 #define CAPTURE_OUT_LENGTH 7    /* at exit, if the call succeeded: length is an int that argument `length` points to */
 #define CAPTURE_IOVEC 8         /* at entry: first buffers of an iovec array with `length` entries, at most `size` bytes */
 
+/* `roles`: the arguments that rules name by their meaning; NO_ARGUMENT: the call has none of it. */
 struct call_description {
     struct capture arguments[6];
+    u8 roles[8];
 };
+#define NO_ARGUMENT 0xff
+#define ROLE_FLAG 0x80 /* in `argument` and `target`: a role in place of an index */
 
 /* A condition on one argument. All conditions of a rule hold, or it does not apply. */
 struct condition {
@@ -75,7 +79,7 @@ struct rule {
     u64 times;         /* times that the action applies; 0: no limit */
     u64 every;         /* applies to each `every`-th match; 0 and 1: all */
     u32 chance;        /* of 2^32 - 1 */
-    u32 target;        /* ACTION_ARGUMENT, ACTION_STRING: index of the argument */
+    u32 target;        /* ACTION_ARGUMENT, ACTION_STRING: index or role of the argument */
     u64 site;          /* 1-based number of the site; 0: any */
     u64 matched;       /* counted by guests */
     u64 applied;       /* counted by guests */

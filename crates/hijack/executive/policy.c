@@ -47,8 +47,17 @@ static int matches_port(u64 address, const struct condition *condition) {
     return port >= condition->low && port <= condition->high;
 }
 
+/* The argument that an index or role means; -1: the call has none. */
+static i32 argument_of(struct block *block, u32 which) {
+    if (!(which & ROLE_FLAG)) return which % 6;
+    u8 index = shared->calls[block->call[0]].roles[which & 7];
+    return index < 6 ? index : -1;
+}
+
 static int holds(struct block *block, const struct condition *condition) {
-    u64 value = block->call[1 + condition->argument % 6];
+    i32 argument = argument_of(block, condition->argument);
+    if (argument < 0) return condition->negated;
+    u64 value = block->call[1 + argument];
     switch (condition->kind) {
     case CONDITION_RANGE: return value >= condition->low && value <= condition->high;
     case CONDITION_INT: return (i32)value >= (i64)condition->low && (i32)value <= (i64)condition->high;
@@ -95,6 +104,12 @@ static void delay(struct block *block, i64 nanoseconds) {
     }
 }
 
+/* What the executive itself makes of the call sees the register, the kernel sees `call`. */
+static void replace_argument(struct block *block, u32 which, u64 value) {
+    i32 argument = argument_of(block, which);
+    if (argument >= 0) block->call[1 + argument] = value;
+}
+
 int policy(struct block *block) {
     u32 count = shared->rule_count < MAX_RULES ? shared->rule_count : MAX_RULES;
     for (u32 i = 0; i < count; i++) {
@@ -109,8 +124,8 @@ int policy(struct block *block) {
         case ACTION_ANSWER: block->rax = rule->value; return ENTER_DONE;
         case ACTION_DELAY: delay(block, rule->value); break;
         case ACTION_KILL: set_kernel_action(rule->value, HANDLER_DEFAULT, 0, 0); SYS2(__NR_kill, block->pid, rule->value); break;
-        case ACTION_ARGUMENT: block->call[1 + rule->target % 6] = rule->value; break;
-        case ACTION_STRING: block->call[1 + rule->target % 6] = (u64)rule->text; break;
+        case ACTION_ARGUMENT: replace_argument(block, rule->target, rule->value); break;
+        case ACTION_STRING: replace_argument(block, rule->target, (u64)rule->text); break;
         case ACTION_PASS: return ENTER_KERNEL;
         }
     }

@@ -104,8 +104,8 @@ int special(struct block *block) {
     case __NR_fork:
     case __NR_vfork:
     case __NR_clone3: return answer(block, clone_thread(block, block->rax));
-    case __NR_execve: return answer(block, do_execve(block, AT_FDCWD, block->rdi, block->rsi, block->rdx, 0));
-    case __NR_execveat: return answer(block, do_execve(block, (i32)block->rdi, block->rsi, block->rdx, block->r10, block->r8));
+    case __NR_execve: return answer(block, do_execve(block, AT_FDCWD, block->call[1], block->rsi, block->rdx, 0));
+    case __NR_execveat: return answer(block, do_execve(block, (i32)block->rdi, block->call[2], block->rdx, block->r10, block->r8));
     case __NR_exit: exit_thread(block, block->rdi);
     case __NR_readlink: return readlink_own(block, block->rdi, block->rsi, block->rdx);
     case __NR_readlinkat: return readlink_own(block, block->rsi, block->rdx, block->r10);

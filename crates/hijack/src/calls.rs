@@ -1,6 +1,7 @@
 //! The system calls of x86-64: numbers, names, kinds of arguments (`data/calls.tsv`, `data/names.tsv`).
 
-use crate::shared::{Capture, MAX_CALLS};
+use crate::rules;
+use crate::shared::{Capture, Description, MAX_CALLS};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
@@ -172,11 +173,13 @@ pub fn value_of(table: &str, name: &str) -> Option<u64> {
     names(table).iter().find(|(_, known)| *known == name).map(|(value, _)| *value)
 }
 
-/// What the executive captures of each argument of each call.
-pub(crate) fn captures() -> [[Capture; 6]; MAX_CALLS] {
-    let mut all = [[Capture::default(); 6]; MAX_CALLS];
+/// What the executive knows of each call.
+pub(crate) fn descriptions() -> [Description; MAX_CALLS] {
+    let mut all = [Description::default(); MAX_CALLS];
     for call in CALLS.values().filter(|call| usize::from(call.number) < MAX_CALLS) {
-        for (capture, kind) in all[usize::from(call.number)].iter_mut().zip(&call.arguments) {
+        let to = &mut all[usize::from(call.number)];
+        to.roles = rules::roles(call);
+        for (capture, kind) in to.arguments.iter_mut().zip(&call.arguments) {
             *capture = capture_of(*kind);
         }
     }

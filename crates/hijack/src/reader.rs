@@ -107,7 +107,8 @@ impl Reader {
             }
             is_used = true;
             // Ended before what it wrote is taken: so nothing comes later.
-            let has_ended = state == SLOT_DONE || check && state == SLOT_USED && has_ended(slot.tid.load(Ordering::Relaxed));
+            let has_ended =
+                state == SLOT_DONE || check && state == SLOT_USED && has_ended(slot.tid.load(Ordering::Relaxed));
             self.drain(memory, index, slot, &mut events);
             if has_ended {
                 self.close(index, slot, &mut events);

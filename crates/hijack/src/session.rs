@@ -90,6 +90,18 @@ impl Session {
     /// # Errors
     /// A sentence in an `io::Error`: no such program, dispatch or System V shared memory not available.
     pub fn start(options: &Options, arguments: &[OsString]) -> io::Result<Session> {
+        Session::start_with(options, arguments, |_| ())
+    }
+
+    /// As [`Session::start`]; `configure` may set descriptors 0 to 2, the environment and the working directory.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub fn start_with(
+        options: &Options,
+        arguments: &[OsString],
+        configure: impl FnOnce(&mut Command),
+    ) -> io::Result<Session> {
         if let orbit_linux::Support::No(why) = dispatch::probe() {
             return Err(io::Error::other(format!("Syscall User Dispatch is not available: {why}")));
         }
@@ -106,6 +118,7 @@ impl Session {
         command.arg0("hijack").arg(memory.id().to_string()).arg(program_fd.to_string()).arg(&path).args(arguments);
         // SAFETY: the closure makes one system call on a descriptor that is open in the child.
         unsafe { command.pre_exec(move || keep_over_exec(program_fd)) };
+        configure(&mut command);
         let child = command.spawn()?;
         let trace = options.trace;
         Ok(Session { memory, child, status: None, reader: Reader::new(), trace, rules: options.rules.clone() })
@@ -114,6 +127,11 @@ impl Session {
     /// The guest's first process.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// What the guest's first process writes, if `configure` asked for a pipe.
+    pub fn stdout(&mut self) -> Option<std::process::ChildStdout> {
+        self.child.stdout.take()
     }
 
     /// Follows the guest and all its descendants to their ends; gives each event to `sink` as it comes. Without a trace
@@ -143,7 +161,8 @@ impl Session {
 
     /// What was counted until now.
     pub fn outcome(&self) -> Outcome {
-        let name = |nr: usize| calls::by_number(nr as u64).map_or_else(|| format!("call {nr}"), |call| call.name.into());
+        let name =
+            |nr: usize| calls::by_number(nr as u64).map_or_else(|| format!("call {nr}"), |call| call.name.into());
         let counts = self.memory.counts();
         let calls = counts.iter().enumerate().filter(|(_, count)| **count > 0);
         let stat = |which| self.memory.stat(which);
@@ -180,7 +199,7 @@ fn fill(shared: &mut Shared, options: &Options) {
     shared.options = bits.into();
     shared.threshold = REWRITE_AT;
     shared.first = 1.into();
-    shared.calls = calls::captures();
+    shared.calls = calls::descriptions();
     shared.rule_count = options.rules.compile_into(&mut shared.rules);
 }
 

@@ -30,6 +30,14 @@ pub(crate) struct Capture {
     pub size: u16,
 }
 
+/// What the executive knows of a call; see `struct call_description`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Description {
+    pub arguments: [Capture; 6],
+    pub roles: [u8; 8],
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Condition {
@@ -100,12 +108,12 @@ pub(crate) struct Shared {
     pub slot_limit: AtomicU32,
     pub first: AtomicU32,
     pub rule_count: u32,
-    pub calls: [[Capture; 6]; MAX_CALLS],
+    pub calls: [Description; MAX_CALLS],
     pub rules: [Rule; MAX_RULES],
     pub slots: [Slot; MAX_SLOTS],
 }
 
-const _: () = assert!(size_of::<Slot>() == 128 && size_of::<Capture>() == 4);
+const _: () = assert!(size_of::<Slot>() == 128 && size_of::<Description>() == 32);
 const _: () = assert!(size_of::<Rule>() == 64 + 8 + 32 + 8 + 24 + MAX_CONDITIONS * 152 + PATTERN_BYTES);
 
 const RINGS_OFFSET: usize = (size_of::<Shared>() + 4095) & !4095;

@@ -70,6 +70,14 @@ pub fn line(event: &Event) -> Option<String> {
     }
 }
 
+/// How long a call took, in seconds; `None` for other events, and calls that never returned.
+pub fn duration(event: &Event, clock: &Clock) -> Option<f64> {
+    match &event.what {
+        What::Call(call) => call.result.map(|_| clock.between(event.time, call.end)),
+        _ => None,
+    }
+}
+
 fn call_line(call: &Traced) -> String {
     let name = calls::by_number(call.number).map_or_else(|| format!("call_{}", call.number), |known| known.name.into());
     let result = match call.result {
@@ -118,7 +126,7 @@ fn argument(call: &Traced, kind: Kind, nth: u16) -> String {
         Kind::Unknown | Kind::Hex => format!("{value:#x}"),
         Kind::Int | Kind::Fd | Kind::Pid => (value as i32).to_string(),
         Kind::Uint => (value as u32).to_string(),
-        Kind::Octal => format!("{value:#o}"),
+        Kind::Octal => format!("0{value:o}"),
         Kind::Size => value.to_string(),
         Kind::Offset => (value as i64).to_string(),
         Kind::Address => pointer(),
@@ -132,16 +140,17 @@ fn argument(call: &Traced, kind: Kind, nth: u16) -> String {
             if all.is_empty() { pointer() } else { format!("[{}]", all.join(", ")) }
         }
         Kind::Address4(_) | Kind::OutAddress(_) => blob().map_or_else(pointer, |blob| socket_address(&blob.bytes)),
-        Kind::OutPair => blob().map_or_else(pointer, |blob| format!("[{}, {}]", int(&blob.bytes, 0), int(&blob.bytes, 4))),
+        Kind::OutPair => {
+            blob().map_or_else(pointer, |blob| format!("[{}, {}]", int(&blob.bytes, 0), int(&blob.bytes, 4)))
+        }
         Kind::Time => blob().map_or_else(pointer, |blob| {
             format!("{{tv_sec={}, tv_nsec={}}}", long(&blob.bytes, 0), long(&blob.bytes, 8))
         }),
         Kind::Set => blob().map_or_else(pointer, |blob| signal_set(long(&blob.bytes, 0) as u64)),
         Kind::Futex => futex(value),
         Kind::Flags(table) => flags(table, value),
-        Kind::Enum(table) => {
-            calls::name_of(table, value).map_or_else(|| if value < 10 { value.to_string() } else { format!("{value:#x}") }, str::to_owned)
-        }
+        Kind::Enum(table) => calls::name_of(table, value)
+            .map_or_else(|| if value < 10 { value.to_string() } else { format!("{value:#x}") }, str::to_owned),
     }
 }
 
@@ -154,7 +163,8 @@ fn long(bytes: &[u8], at: usize) -> i64 {
 }
 
 fn signal(number: u64) -> String {
-    calls::name_of("signal", number).map_or_else(|| if number > 31 { format!("SIGRT_{}", number - 32) } else { number.to_string() }, str::to_owned)
+    calls::name_of("signal", number)
+        .map_or_else(|| if number > 31 { format!("SIGRT_{}", number - 32) } else { number.to_string() }, str::to_owned)
 }
 
 fn signal_set(set: u64) -> String {
@@ -282,7 +292,8 @@ mod tests {
 
     fn call(name: &str, arguments: [u64; 6], blobs: &[(u16, &[u8])], result: Option<i64>) -> String {
         let number = calls::by_name(name).expect("a known call").number.into();
-        let blobs = blobs.iter().map(|(argument, bytes)| Blob { argument: *argument, is_cut: false, bytes: bytes.to_vec() });
+        let blobs =
+            blobs.iter().map(|(argument, bytes)| Blob { argument: *argument, is_cut: false, bytes: bytes.to_vec() });
         call_line(&Traced { number, arguments, site: 0, blobs: blobs.collect(), result, end: 0 })
     }
 
@@ -298,12 +309,18 @@ mod tests {
                 call("openat", [at.into(), 1, 0o1101, 0o644, 0, 0], &[(1, b"a\n\x011")], Some(-28)),
                 "openat(AT_FDCWD, \"a\\n\\0011\", O_WRONLY|O_CREAT|O_TRUNC, 0644) = -1 ENOSPC",
             ),
-            (call("mmap", [0, 4096, 3, 0x22, u32::MAX.into(), 0], &[], Some(0x7000)),
-             "mmap(NULL, 4096, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0x0) = 0x7000"),
-            (call("futex", [16, 0x189, 0, 0, 0, 0], &[], Some(-4)),
-             "futex(0x10, FUTEX_WAIT_BITSET_PRIVATE|FUTEX_CLOCK_REALTIME, 0, NULL, NULL, 0x0) = -1 EINTR"),
-            (call("connect", [4, 9, 16, 0, 0, 0], &[(1, &[2, 0, 1, 187, 127, 0, 0, 1])], Some(0)),
-             "connect(4, {AF_INET, 127.0.0.1:443}, 16) = 0"),
+            (
+                call("mmap", [0, 4096, 3, 0x22, u32::MAX.into(), 0], &[], Some(0x7000)),
+                "mmap(NULL, 4096, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0x0) = 0x7000",
+            ),
+            (
+                call("futex", [16, 0x189, 0, 0, 0, 0], &[], Some(-4)),
+                "futex(0x10, FUTEX_WAIT_BITSET_PRIVATE|FUTEX_CLOCK_REALTIME, 0, NULL, NULL, 0x0) = -1 EINTR",
+            ),
+            (
+                call("connect", [4, 9, 16, 0, 0, 0], &[(1, &[2, 0, 1, 187, 127, 0, 0, 1])], Some(0)),
+                "connect(4, {AF_INET, 127.0.0.1:443}, 16) = 0",
+            ),
             (call("rt_sigreturn", [0; 6], &[], None), "rt_sigreturn() = ?"),
             (call("pause", [0; 6], &[], None), "pause() = ? <unfinished ...>"),
             (call("kill", [5, 9, 0, 0, 0, 0], &[], Some(0)), "kill(5, SIGKILL) = 0"),

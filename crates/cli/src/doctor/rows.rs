@@ -241,6 +241,15 @@ fn watching() -> Vec<Row> {
         .row(perf::probe_breakpoint(), ""),
         About {
             group: WATCHING,
+            name: "Syscall User Dispatch",
+            used_for: "seeing and controlling all system calls of a program (orbit hijack)",
+            instead: "nothing: orbit hijack does not start programs",
+            to_do: "Linux 5.11 or later on x86-64, and a seccomp profile that allows this prctl",
+            needed: false,
+        }
+        .row(orbit_linux::dispatch::probe(), ""),
+        About {
+            group: WATCHING,
             name: "BPF programs",
             used_for: "counting events in the kernel (pins P_SCHL, P_SYSC, P_SIG, P_NET, P_INTR, P_APIC, P_FILE, P_IPC), orbit watch --system",
             instead: "P_SCHL: run times of /proc, polled; the other pins: operations, few or no events (orbit pins); --system: nothing",

@@ -1,0 +1,182 @@
+//! The process that measures: batches of getppid, alone or seen by one of the rivals, which it sets up itself.
+
+use super::failure;
+use orbit_console::out;
+use orbit_linux::{ptrace, sched};
+use std::ffi::{c_int, c_long, c_void};
+use std::fs::File;
+use std::io::Write;
+use std::mem::zeroed;
+use std::os::fd::FromRawFd;
+use std::process::ExitCode;
+
+const BATCH: usize = 50;
+const BATCHES: usize = 400;
+const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
+
+/// `guest` is the way and the descriptor for the figure.
+pub fn run(guest: &[String]) -> out::Done {
+    let fd = guest[1].parse().map_err(|error| failure("the descriptor of the figure", &error))?;
+    if let Some(cpu) = sched::affinity(0).ok().and_then(|cpus| cpus.last().copied()) {
+        // On one CPU where that is possible; the figure is right without.
+        let _ = sched::set_affinity(0, &[cpu]);
+    }
+    let cycles = match guest[0].as_str() {
+        "dispatch" => dispatched(),
+        "notify" => notified().map_err(|error| failure("seccomp notification", &error))?,
+        "ptrace" => traced().map_err(|error| failure("ptrace", &error))?,
+        _ => measure(),
+    };
+    // SAFETY: the bench gave this descriptor to this process alone.
+    let mut to = unsafe { File::from_raw_fd(fd) };
+    write!(to, "{cycles}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The time stamp counter.
+fn stamp() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: reads a counter.
+    return unsafe { std::arch::x86_64::_rdtsc() };
+    #[cfg(not(target_arch = "x86_64"))]
+    return 0;
+}
+
+/// Cycles of a getppid: the median of the batches. A batch in which the CPU went to another process does not count.
+fn measure() -> f64 {
+    let mut batches: Vec<u64> = (0..BATCHES)
+        .map(|_| {
+            let began = stamp();
+            for _ in 0..BATCH {
+                // SAFETY: a call without arguments.
+                unsafe { libc::getppid() };
+            }
+            stamp() - began
+        })
+        .collect();
+    batches.sort_unstable();
+    batches[BATCHES / 2] as f64 / BATCH as f64
+}
+
+static SELECTOR: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+
+/// Answers the call, and lets the handler's return through.
+extern "C" fn on_sigsys(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives the context of the interrupted call.
+    unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RAX as usize] = 1 };
+    SELECTOR.store(0, std::sync::atomic::Ordering::Relaxed);
+}
+
+/// Dispatch alone: each call is a SIGSYS with a handler that answers it. The selector is armed anew for each call, which
+/// is a store.
+fn dispatched() -> f64 {
+    // SAFETY: installs a handler that touches the context only; the selector is static.
+    unsafe {
+        let mut action: libc::sigaction = zeroed();
+        action.sa_sigaction = on_sigsys as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut());
+        libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 1usize, 0usize, 0usize, SELECTOR.as_ptr());
+    }
+    let mut batches: Vec<u64> = (0..BATCHES)
+        .map(|_| {
+            let began = stamp();
+            for _ in 0..BATCH {
+                SELECTOR.store(1, std::sync::atomic::Ordering::Relaxed);
+                // SAFETY: a call without arguments, which the handler answers.
+                unsafe { libc::getppid() };
+            }
+            stamp() - began
+        })
+        .collect();
+    batches.sort_unstable();
+    batches[BATCHES / 2] as f64 / BATCH as f64
+}
+
+/// Seccomp notification: getppid of this thread is answered by another one.
+fn notified() -> std::io::Result<f64> {
+    const BPF_LD_ABS: u16 = 0x20;
+    const BPF_JEQ: u16 = 0x15;
+    const BPF_RET: u16 = 0x06;
+    let filter = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        filter(BPF_LD_ABS, 0, 0, 0),
+        filter(BPF_JEQ, 0, 1, libc::SYS_getppid as u32),
+        filter(BPF_RET, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
+        filter(BPF_RET, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let (to_server, listener) = std::sync::mpsc::channel::<c_int>();
+    // The server must not have the filter: it exists before.
+    std::thread::spawn(move || {
+        if let Ok(fd) = listener.recv() {
+            serve(fd);
+        }
+    });
+    // SAFETY: the program lives until the call returns.
+    let fd = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+            &raw const program,
+        )
+    };
+    if fd == -1 {
+        return Err(std::io::Error::last_os_error());
+    }
+    let _ = to_server.send(fd as c_int);
+    Ok(measure())
+}
+
+/// Answers notifications until the process ends.
+fn serve(fd: c_int) {
+    const RECEIVE: libc::c_ulong = 0xc050_2100;
+    const SEND: libc::c_ulong = 0xc018_2101;
+    loop {
+        // SAFETY: plain structures of the kernel's interface, of the sizes that the numbers name.
+        unsafe {
+            let mut request: libc::seccomp_notif = zeroed();
+            if libc::ioctl(fd, RECEIVE, &raw mut request) == -1 {
+                return;
+            }
+            let mut answer: libc::seccomp_notif_resp = zeroed();
+            (answer.id, answer.val) = (request.id, 1);
+            libc::ioctl(fd, SEND, &raw const answer);
+        }
+    }
+}
+
+/// ptrace: a child measures, this process stops it at both sides of each call.
+fn traced() -> std::io::Result<f64> {
+    let (mut reader, mut writer) = std::io::pipe()?;
+    // SAFETY: this process has one thread; the child measures, writes and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: stops this process until its parent has seized it.
+        unsafe { libc::raise(libc::SIGSTOP) };
+        let _ = write!(writer, "{}", measure());
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+    drop(writer);
+    let mut status = 0;
+    // SAFETY: waits for the child.
+    unsafe { libc::waitpid(child, &raw mut status, libc::WUNTRACED) };
+    ptrace::seize(child, libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL)?;
+    // SAFETY: a signal to the own child.
+    unsafe { libc::kill(child, libc::SIGCONT) };
+    loop {
+        // SAFETY: waits for the child.
+        if unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) } == -1 || !libc::WIFSTOPPED(status) {
+            break;
+        }
+        ptrace::go_to_call(child, 0)?;
+    }
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut reader, &mut text)?;
+    text.parse().map_err(|_| std::io::Error::other(format!("the child reported {text:?}")))
+}
+
+const _: () = assert!(size_of::<c_long>() == 8, "numbers of ioctls are those of 64 bits");
