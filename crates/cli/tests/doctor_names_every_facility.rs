@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const FACILITIES: [&str; 29] = [
+const FACILITIES: [&str; 30] = [
     "mappings, futex, sockets",
     "clone with a pidfd",
     "pidfd",

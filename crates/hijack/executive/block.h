@@ -143,6 +143,8 @@ extern u32 options;
 /* special.c */
 int special(struct block *block);
 void special_after(struct block *block);
+/* Whether the guest's string names its own executable in /proc. */
+int is_own_executable(struct block *block, u64 path);
 
 /* protect.c */
 /* Whether the call may pass; else sets the result and counts it. */

@@ -65,6 +65,8 @@ i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 e
     u64 few[FEW_ARGUMENTS + OWN_ARGUMENTS + 2];
     i64 length = copy_string(block->path, path, sizeof block->path);
     if (length < 0) return length;
+    /* In /proc stands the executive in place of the guest's program. */
+    if (executable[0] && is_own_executable(block, path)) append_string(block->path, executable, sizeof block->path);
     i64 file = open_target(directory, block->path, flags);
     if (is_error(file)) return file;
     i64 error = check(file);

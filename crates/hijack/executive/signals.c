@@ -6,6 +6,7 @@
 #include "block.h"
 
 #define VECTOR_MAGIC 0x46505853u
+#define ARCH_X86_64 0xc000003e /* as the kernel's si_arch names it */
 #define VECTOR_MAGIC_AT 464 /* in the legacy area: magic, then the size of the whole state */
 
 static u64 vector_bytes(u64 state) {
@@ -157,7 +158,8 @@ void on_signal(int signal, struct signal_info *info, struct context *context) {
     u64 rip = context->rip;
     if (signal == SIGSYS && info->code == SYS_USER_DISPATCH) {
         count_stat(STAT_TRAPS);
-        if (*(const u16 *)(rip - 2) == 0x050f) {
+        /* Not by the bytes at the site: another thread may have rewritten them since. */
+        if (info->value[1] >> 32 == ARCH_X86_64) {
             context->rip = (u64)stub_of_site(rip - 2, context->rax);
         } else {
             /* int 0x80 and sysenter: the 32-bit interface of a 64-bit program is not offered. */

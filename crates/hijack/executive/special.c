@@ -63,7 +63,7 @@ static int sigreturn(struct block *block) {
 }
 
 /* Whether the path names this process' own executable, which is the executive's for the kernel. */
-static int is_own_executable(struct block *block, u64 path) {
+int is_own_executable(struct block *block, u64 path) {
     char text[40];
     i64 length = copy_string(text, path, sizeof text);
     if (length < 10 || text[0] != '/' || text[1] != 'p' || text[2] != 'r' || text[3] != 'o' || text[4] != 'c' || text[5] != '/')

@@ -122,6 +122,11 @@ pub struct Rule {
 pub struct Rules(Vec<Rule>);
 
 impl Rules {
+    /// No rules.
+    pub const fn none() -> Rules {
+        Rules(Vec::new())
+    }
+
     /// Reads rules: one a line, or separated by `;`. `#` begins a comment.
     ///
     /// # Errors

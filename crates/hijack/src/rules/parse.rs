@@ -296,7 +296,6 @@ fn numbers(operator: &str, word: &str, low: i64, high: i64, at: usize) -> Result
 
 /// A number, or names of the argument's tables joined by `|`.
 fn value(cursor: &mut Cursor<'_>, named: &[&'static Call], argument: u8) -> Result<i64, RuleError> {
-    let at = cursor.skip();
     if !cursor.peek().is_some_and(|c| c.is_ascii_uppercase()) {
         return cursor.signed("a number");
     }
@@ -327,7 +326,7 @@ fn value(cursor: &mut Cursor<'_>, named: &[&'static Call], argument: u8) -> Resu
             }
         }
         if !cursor.takes("|") {
-            return if cursor.at > at { Ok(all) } else { cursor.signed("a number") };
+            return Ok(all);
         }
     }
 }

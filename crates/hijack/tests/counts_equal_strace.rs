@@ -1,0 +1,77 @@
+//! The calls that the executive counts are those that `strace -f -c` counts, call by call.
+
+mod common;
+use common::{guest, has, run};
+use orbit_hijack::Options;
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+/// Counts of `strace -f -c`. It does not count calls that never return.
+fn counted_by_strace(name: &str, arguments: &[&str]) -> BTreeMap<String, u64> {
+    let to = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.strace"));
+    let mut command = Command::new("strace");
+    command.args(["-f", "-c", "-o"]).arg(&to).args(arguments);
+    let done = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    assert!(done.is_ok(), "strace runs");
+    let text = std::fs::read_to_string(&to).expect("strace's table");
+    let lines = text.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let call = words.last().filter(|word| **word != "total" && **word != "syscall")?;
+        Some(((*call).to_owned(), words.get(3)?.parse().ok()?))
+    });
+    lines.collect()
+}
+
+fn assert_equal(name: &str, arguments: &[&str]) {
+    if !has("strace") || !has(arguments[0]) && !arguments[0].contains('/') {
+        return;
+    }
+    // Programs ask for random numbers, sleep, wait for locks: an unequal pair may be equal the next time.
+    let mut last = String::new();
+    for options in [Options::default(), Options { trace: true, ..Options::default() }, Options::default()] {
+        let mut ours = run(&options, arguments).outcome.calls;
+        let theirs = counted_by_strace(name, arguments);
+        ours.retain(|call, _| call != "exit" && call != "exit_group");
+        let total: u64 = theirs.values().sum();
+        assert!(total > 4, "strace counted {total} calls");
+        if ours == theirs {
+            return;
+        }
+        let names = ours.keys().chain(theirs.keys());
+        let differ = names.filter(|call| ours.get(*call) != theirs.get(*call));
+        last = differ.map(|call| format!("{call}: {:?} {:?}; ", ours.get(call), theirs.get(call))).collect();
+    }
+    panic!("{arguments:?}: executive, strace: {last}");
+}
+
+#[test]
+fn ls() {
+    assert_equal("ls", &["ls", "-l", "/usr/bin"]);
+}
+
+#[test]
+fn find() {
+    assert_equal("find", &["find", "/usr/share/doc", "-name", "copyright"]);
+}
+
+#[test]
+fn static_program() {
+    assert_equal("static", &[guest("plain", &["-static"]).to_str().expect("a path")]);
+}
+
+#[test]
+fn sqlite() {
+    let statements = "create table t(a); insert into t values(1),(2); select sum(a) from t;";
+    assert_equal("sqlite", &["sqlite3", ":memory:", statements]);
+}
+
+#[test]
+fn bash_pipes() {
+    assert_equal("bash", &["bash", "-c", "for i in 1 2 3; do echo $i | cat; done; ls / | sort | head -2"]);
+}
+
+#[test]
+fn python_that_spawns() {
+    let code = "import subprocess, json; print([subprocess.run(['true']).returncode for i in range(5)])";
+    assert_equal("python", &["/usr/bin/python3", "-c", code]);
+}

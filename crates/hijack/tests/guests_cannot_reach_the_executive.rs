@@ -1,0 +1,41 @@
+//! Calls that name the executive's memory or take its means away are refused; the guest's own memory is its own.
+
+mod common;
+use common::{guest, run};
+use orbit_hijack::Options;
+
+#[test]
+fn refused_in_words_of_the_kernel() {
+    let program = guest("escape", &[]);
+    let path = program.to_str().expect("a path");
+    let run = run(&Options::default(), &[path]);
+    assert_eq!(run.outcome.status, 0);
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    let expected = [
+        "munmap EPERM",
+        "munmap-shared EPERM",
+        "mprotect EPERM",
+        "mmap EPERM",
+        "mremap EPERM",
+        "madvise EPERM",
+        "process_vm_writev EPERM",
+        "proc-mem EACCES",
+        "ptrace EPERM",
+        "dispatch-off EINVAL",
+        "set-gs EPERM",
+        "io_uring ENOSYS",
+        "shmdt EPERM",
+        "int80 ENOSYS",
+        "own-mprotect passed",
+        "own-munmap passed",
+    ];
+    assert_eq!(lines, expected);
+    assert_eq!((run.outcome.refused, run.outcome.compat_calls), (13, 1));
+}
+
+#[test]
+fn io_uring_passes_if_asked() {
+    let program = guest("escape", &[]);
+    let run = run(&Options { io_uring: true, ..Options::default() }, &[program.to_str().expect("a path")]);
+    assert!(!run.stdout.contains("io_uring ENOSYS"), "{}", run.stdout);
+}

@@ -1,0 +1,85 @@
+//! Rules do what they say: errors, answers, delays, other paths, altered arguments, kills, and only where they apply.
+
+mod common;
+use common::{guest, run};
+use orbit_hijack::Options;
+use orbit_hijack::rules::Rules;
+use std::time::{Duration, Instant};
+
+fn ruled(rules: &str) -> Options {
+    Options { rules: Rules::parse(rules).unwrap_or_else(|error| panic!("{error}")), ..Options::default() }
+}
+
+#[test]
+fn an_error_after_some_matches() {
+    let run = run(
+        &ruled("write(fd=1) -> ENOSPC after 2"),
+        &["sh", "-c", "for i in 1 2 3 4; do echo $i 2>/dev/null || echo no >&2; done 2>/dev/null"],
+    );
+    assert_eq!(run.stdout, "1\n2\n");
+    assert_eq!(run.outcome.rules[0].1, 4, "matched");
+    assert_eq!(run.outcome.rules[0].2, 2, "acted");
+}
+
+#[test]
+fn another_path_is_opened() {
+    let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("other");
+    std::fs::write(&place, "other\n").expect("written");
+    let rule = format!("openat(path=\"/etc/hos*\") -> \"{}\"", place.display());
+    assert_eq!(run(&ruled(&rule), &["cat", "/etc/hosts"]).stdout, "other\n");
+}
+
+#[test]
+fn a_descriptor_is_known_by_its_path() {
+    let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("full.log");
+    let line = format!("echo a >{0} || echo failed; echo b", place.display());
+    let run = run(&ruled("write(fd=path(\"*/full.log\")) -> EIO"), &["sh", "-c", &line]);
+    assert_eq!(run.stdout, "failed\nb\n");
+    assert_eq!(std::fs::read(&place).expect("a file"), b"");
+}
+
+#[test]
+fn a_delay_delays() {
+    let began = Instant::now();
+    let run = run(&ruled("getppid -> delay 300ms once; getppid -> 42"), &["sh", "-c", "echo $PPID"]);
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    assert_eq!(run.stdout, "42\n");
+}
+
+#[test]
+fn arguments_are_altered() {
+    let run = run(
+        &ruled("read(fd=0..2,size>1) -> size=1; read(size>1000) -> pass"),
+        &["sh", "-c", "printf abc | dd bs=3 count=1 2>/dev/null"],
+    );
+    assert_eq!(run.stdout, "a");
+}
+
+#[test]
+fn a_process_is_killed() {
+    assert_eq!(
+        run(&ruled("chdir -> kill SIGTERM"), &["sh", "-c", "trap '' TERM; cd /; echo alive"]).outcome.status,
+        128 + 15
+    );
+}
+
+#[test]
+fn the_first_answer_counts_and_pass_shields() {
+    let rules = "mkdir*(path=\"*/allowed\") -> pass; mkdir* -> EROFS; mkdir* -> 0";
+    let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let line = format!(
+        "cd {}; rmdir allowed 2>/dev/null; mkdir allowed && mkdir other 2>/dev/null || echo refused; rmdir allowed",
+        place.display()
+    );
+    assert_eq!(run(&ruled(rules), &["sh", "-c", &line]).stdout, "refused\n");
+}
+
+#[test]
+fn a_chance_is_kept_roughly() {
+    let run = run(&ruled("getppid -> count p=0.5"), &[guest("threads", &[]).to_str().expect("a path")]);
+    assert_eq!(run.outcome.rules[0].1, 0, "not called");
+    let run = common::run(&ruled("getpid -> count p=0.5"), &[guest("threads", &[]).to_str().expect("a path")]);
+    let (_, matched, acted) = &run.outcome.rules[0];
+    assert_eq!(*matched, 40_000);
+    assert!((18_000..22_000).contains(acted), "{acted}");
+}
