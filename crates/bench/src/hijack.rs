@@ -53,6 +53,7 @@ pub fn run(args: &Args) -> out::Done {
     let rounds = if quick { 3 } else { 15 };
     let programs = ways::programs(quick);
     let progress = Progress::new(rounds * (CALLS.len() + programs.len()));
+    let mut starts: [Samples; 2] = Default::default();
     let mut cycles: Vec<Samples> = CALLS.iter().map(|_| Samples::default()).collect();
     let mut times: Vec<[Samples; 3]> = programs.iter().map(|_| Default::default()).collect();
     for round in 0..rounds {
@@ -60,6 +61,9 @@ pub fn run(args: &Args) -> out::Done {
         for (nth, (way, name)) in CALLS.iter().enumerate() {
             progress.at(done + nth, name);
             cycles[nth].add_figure(ways::call(*way)?);
+        }
+        for (samples, way) in starts.iter_mut().zip([Way::Native, Way::Rewritten]) {
+            samples.add_figure(ways::start(way)?);
         }
         for (nth, program) in programs.iter().enumerate() {
             progress.at(done + CALLS.len() + nth, program.name);
@@ -76,10 +80,12 @@ pub fn run(args: &Args) -> out::Done {
     }
     let cycles: Vec<Option<Summary>> = cycles.iter().map(Samples::summary).collect();
     let times: Vec<[Option<Summary>; 3]> = times.iter().map(|each| each.each_ref().map(Samples::summary)).collect();
+    let starts = starts.each_ref().map(Samples::summary);
     let mut rows = call_rows(&cycles);
+    rows.push(start_row(&starts));
     rows.extend(programs.iter().zip(&times).map(|(program, times)| program_row(program, times)));
     bench.reach(rows.iter().flat_map(|row| row.bound.iter().map(Row::copy)));
-    let (table, chart) = (table(&cycles, &programs, &times), chart(&cycles));
+    let (table, chart) = (table(&cycles, &starts, &programs, &times), chart(&cycles));
     let rows: Vec<Measured<Own>> = rows.into_iter().map(|row| row.measured).collect();
     bench.finish(&args.common, &rows, &table, chart)
 }
@@ -119,6 +125,13 @@ fn call_rows(cycles: &[Option<Summary>]) -> Vec<Row> {
     vec![row(1, over(1, 100.0)), row(2, over(2, 130.0)), row(3, Some(trapped)), row(4, None)]
 }
 
+fn start_row(starts: &[Option<Summary>; 2]) -> Row {
+    let name = "start of /bin/true";
+    let measured = Measured::new(name, "us", Own { group: "program" }).ours(starts[1]).rival("native", starts[0]);
+    let times = ratio(median(starts[1]), median(starts[0]));
+    Row::new(measured, Some(Reach::at_most(name, times, 1.6, "times native")))
+}
+
 fn program_row(program: &Program, times: &[Option<Summary>; 3]) -> Row {
     let measured = Measured::new(program.name, "us", Own { group: "program" });
     let measured = measured.ours(times[1]).rival("native", times[0]).rival("strace", times[2]);
@@ -128,18 +141,27 @@ fn program_row(program: &Program, times: &[Option<Summary>; 3]) -> Row {
     Row::new(measured, bound)
 }
 
-fn table(cycles: &[Option<Summary>], programs: &[Program], times: &[[Option<Summary>; 3]]) -> Table {
+fn table(
+    cycles: &[Option<Summary>],
+    starts: &[Option<Summary>; 2],
+    programs: &[Program],
+    times: &[[Option<Summary>; 3]],
+) -> Table {
     let mut table = Table::new(&[("WHAT", Align::Left), ("HERE", Align::Right), ("TIMES NATIVE", Align::Right)]);
+    let mut row = |name: String, here: String, value: f64, native: f64| {
+        table.row([name, here, times_native(value, native)].map(|cell| (cell, PLAIN)).into());
+    };
     let native = median(cycles[0]);
     for ((_, name), cycles) in CALLS.iter().zip(cycles) {
-        let cells = [format!("getppid, {name}"), format!("{:.0} cycles", median(*cycles)), times_native(median(*cycles), native)];
-        table.row(cells.map(|cell| (cell, PLAIN)).into());
+        let value = median(*cycles);
+        row(format!("getppid, {name}"), format!("{value:.0} cycles"), value, native);
     }
-    for (program, times) in programs.iter().zip(times) {
-        for (way, time) in ["native", "under the executive", "strace -f -c"].iter().zip(times) {
+    let ways = ["native", "under the executive", "strace -f -c"];
+    let all = programs.iter().map(|program| program.name).zip(times.iter().map(|times| &times[..]));
+    for (name, times) in std::iter::once(("start of /bin/true", &starts[..])).chain(all) {
+        for (way, time) in ways.iter().zip(times) {
             let Some(time) = time else { continue };
-            let ratio = times_native(time.p50, median(times[0]));
-            table.row([format!("{}, {way}", program.name), out::time(time.p50), ratio].map(|cell| (cell, PLAIN)).into());
+            row(format!("{name}, {way}"), out::time(time.p50), time.p50, median(times[0]));
         }
     }
     table

@@ -140,6 +140,11 @@ impl Session {
     /// # Errors
     /// Those of waiting, and of `sink`, which end the following but not the guest.
     pub fn follow(&mut self, mut sink: impl FnMut(&Event) -> io::Result<()>) -> io::Result<()> {
+        if !self.trace {
+            // Nothing comes through the rings: no need to wake up until the end.
+            self.status = Some(self.child.wait()?);
+            return Ok(());
+        }
         loop {
             let bell = self.memory.bell().load(Ordering::Acquire);
             if self.status.is_none() {
@@ -149,7 +154,7 @@ impl Session {
             for event in &events {
                 sink(event)?;
             }
-            if self.status.is_some() && (!is_used || !self.trace) {
+            if self.status.is_some() && !is_used {
                 return Ok(());
             }
             if events.is_empty() {
