@@ -11,7 +11,8 @@ fn counted_by_strace(name: &str, arguments: &[&str]) -> BTreeMap<String, u64> {
     let to = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.strace"));
     let mut command = Command::new("strace");
     command.args(["-f", "-c", "-o"]).arg(&to).args(arguments);
-    let done = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    // With the same kind of output as ours: programs ask what it is.
+    let done = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
     assert!(done.is_ok(), "strace runs");
     let text = std::fs::read_to_string(&to).expect("strace's table");
     let lines = text.lines().filter_map(|line| {
