@@ -127,7 +127,7 @@ enum statistic {
 };
 
 struct shared_memory {
-    u64 counts[MAX_CALLS];
+    u64 counts[MAX_CALLS]; /* of threads without a slot */
     u64 stats[STAT_LIMIT];
     u32 version, host_pid, options, threshold;
     u32 bell;       /* futex: guests wake the host */
@@ -138,7 +138,9 @@ struct shared_memory {
     struct rule rules[MAX_RULES];
     struct slot slots[MAX_SLOTS];
 };
-#define RINGS_OFFSET ((sizeof(struct shared_memory) + 4095) & ~4095ul)
+/* Behind the structure: for each slot MAX_CALLS counters, which go on when another thread takes the slot; then rings. */
+#define COUNTS_OFFSET ((sizeof(struct shared_memory) + 4095) & ~4095ul)
+#define RINGS_OFFSET (COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8ul)
 #define SHARED_BYTES (RINGS_OFFSET + MAX_SLOTS * RING_BYTES)
 
 /* Records. `size` counts the header and is a multiple of 8. */

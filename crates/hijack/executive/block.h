@@ -40,6 +40,7 @@ struct block {
     u64 rip;           /* where the guest continues */
     u32 pending;       /* a signal is deferred */
     u32 restarted;     /* the kernel had begun the call, and wants it begun again */
+    volatile u64 *counts; /* this thread's; no other thread writes them */
     u64 call[7];       /* number and arguments as the kernel gets them */
     u32 tid, pid;
     u32 index;         /* of this block */
@@ -67,6 +68,7 @@ struct block {
 _Static_assert(offset_of(struct block, r15) == B_R15, "offsets.h");
 _Static_assert(offset_of(struct block, rip) == B_RIP, "offsets.h");
 _Static_assert(offset_of(struct block, pending) == B_PENDING, "offsets.h");
+_Static_assert(offset_of(struct block, counts) == B_COUNTS, "offsets.h");
 _Static_assert(offset_of(struct block, call) == B_CALL, "offsets.h");
 
 ALWAYS_INLINE struct block *this_block(void) {
@@ -112,7 +114,7 @@ struct stub {
 #define STUB_REWRITTEN 1
 #define STUB_LEFT 2
 _Static_assert(sizeof(struct stub) == 128, "stubs are found by their address");
-#define STUB_SYSCALL 54 /* offset of the syscall instruction in the code */
+#define STUB_SYSCALL 52 /* offset of the syscall instruction in the code */
 extern u8 call_flags[MAX_CALLS];
 #define FLAG_SPECIAL 1
 #define FLAG_TRACE 2

@@ -21,7 +21,7 @@ int enter(struct block *block) {
     block->undo_count = 0;
     set_call(block);
     if (number >= MAX_CALLS) return ENTER_KERNEL;
-    __atomic_add_fetch(&shared->counts[number], 1, __ATOMIC_RELAXED);
+    block->counts[number]++;
     u8 flags = call_flags[number];
     if (flags & FLAG_TRACE) trace_entry(block);
     int verdict = flags & FLAG_POLICY ? policy(block) : ENTER_KERNEL;

@@ -21,7 +21,8 @@
 #define B_STUB 128
 #define B_RIP 136
 #define B_PENDING 144
-#define B_CALL 152
+#define B_COUNTS 152
+#define B_CALL 160
 
 /* Entry path's verdicts, returned by `enter`. */
 #define ENTER_DONE 0

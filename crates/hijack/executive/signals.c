@@ -133,7 +133,7 @@ void abort_call(struct block *block) {
         block->rax = -512; /* ERESTARTSYS, as a tracer would see it */
         trace_exit(block);
     } else {
-        if (block->call[0] < MAX_CALLS) __atomic_sub_fetch(&shared->counts[block->call[0]], 1, __ATOMIC_RELAXED);
+        if (block->call[0] < MAX_CALLS) block->counts[block->call[0]]--;
         policy_undo(block);
         trace_abort(block);
     }

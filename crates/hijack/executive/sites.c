@@ -47,7 +47,8 @@ static u8 *emit_relative(u8 *at, const char *opcode, u32 count, u64 target) {
 }
 
 static void fill(struct stub *stub, u64 site, u32 number) {
-    u64 self = (u64)stub, counts = (u64)shared->counts;
+    u64 self = (u64)stub;
+    u32 counts = B_COUNTS;
     u8 *at = stub->code;
     at = emit(at, "\x49\xbb", 2);                 /* mov $stub, %r11 */
     at = emit(at, &self, 8);
@@ -56,11 +57,11 @@ static void fill(struct stub *stub, u64 site, u32 number) {
     at = emit_relative(at, "\x48\x8d\x0d", 3, (u64)call_flags); /* lea call_flags(%rip), %rcx */
     at = emit(at, "\x80\x3c\x01\x00", 4);         /* cmpb $0, (%rcx, %rax) */
     at = emit_relative(at, "\x0f\x85", 2, (u64)slow_entry); /* jne slow_entry */
-    at = emit(at, "\x48\xb9", 2);                 /* mov $counts, %rcx */
-    at = emit(at, &counts, 8);
-    at = emit(at, "\xf0\x48\xff\x04\xc1", 5);     /* lock incq (%rcx, %rax, 8) */
+    at = emit(at, "\x65\x48\x8b\x0c\x25", 5);     /* mov %gs:B_COUNTS, %rcx */
+    at = emit(at, &counts, 4);
+    at = emit(at, "\x48\xff\x04\xc1", 4);         /* incq (%rcx, %rax, 8) */
     at = emit(at, "\x0f\x05", 2);                 /* syscall */
-    emit(at, "\xff\x25\x02\x00\x00\x00", 6);      /* jmp *back(%rip) */
+    emit(at, "\xff\x25\x04\x00\x00\x00", 6);      /* jmp *back(%rip) */
     stub->site = site;
     stub->back = site + 2;
     stub->number = number;

@@ -149,7 +149,7 @@ void start(u64 *sp) {
     set_thread_name(name);
     u32 first = __atomic_exchange_n(&shared->first, 0, __ATOMIC_ACQ_REL);
     open_slot(block, 0, 2);
-    if (first) __atomic_add_fetch(&shared->counts[__NR_execve], 1, __ATOMIC_RELAXED);
+    if (first) block->counts[__NR_execve]++;
     if (options & OPTION_TRACE) trace_first_exec(block, (u64)(argv + 4), (u64)environment, name, first);
 
     u64 count = words.before_count + words.rest_count, environment_words = (u64 *)auxiliary - (u64 *)environment;

@@ -54,6 +54,7 @@ struct block *new_block(void) {
             block->index = i;
             block->pending = block->restarted = block->traced = block->undo_count = 0;
             block->slot = NULL;
+            block->counts = shared->counts;
             block_tid[i] = 0;
             block_is_kept[i] = 0;
             block->extra = block->extra_bytes = 0;

@@ -207,6 +207,7 @@ static volatile struct slot *claim(struct block *block) {
 void open_slot(struct block *block, i64 parent, i64 kind) {
     block->slot = claim(block);
     if (!block->slot) return;
+    block->counts = (u64 *)(SHARED_ADDRESS + COUNTS_OFFSET) + (block->slot - shared->slots) * MAX_CALLS;
     block->slot->pid = block->pid;
     if (!(options & OPTION_TRACE)) return;
     begin(block, RECORD_START);
@@ -219,4 +220,5 @@ void open_slot(struct block *block, i64 parent, i64 kind) {
 void close_slot(struct block *block) {
     if (block->slot) __atomic_store_n(&block->slot->state, SLOT_DONE, __ATOMIC_RELEASE);
     block->slot = NULL;
+    block->counts = shared->counts;
 }

@@ -116,7 +116,8 @@ pub(crate) struct Shared {
 const _: () = assert!(size_of::<Slot>() == 128 && size_of::<Description>() == 32);
 const _: () = assert!(size_of::<Rule>() == 64 + 8 + 32 + 8 + 24 + MAX_CONDITIONS * 152 + PATTERN_BYTES);
 
-const RINGS_OFFSET: usize = (size_of::<Shared>() + 4095) & !4095;
+const COUNTS_OFFSET: usize = (size_of::<Shared>() + 4095) & !4095;
+const RINGS_OFFSET: usize = COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8;
 
 /// The segment of one session.
 pub(crate) struct Memory {
@@ -137,9 +138,15 @@ impl Memory {
         self.segment.id()
     }
 
-    /// The part that is accessed through atomics.
+    /// Calls by number, of all threads that were and are.
     pub fn counts(&self) -> [u64; MAX_CALLS] {
-        std::array::from_fn(|nr| self.shared().counts[nr].load(Ordering::Relaxed))
+        let limit = self.slot_limit();
+        // SAFETY: the counters lie in the segment, between the structure and the rings; they are aligned, and guests
+        // write them by single stores.
+        let slots: &[[AtomicU64; MAX_CALLS]] =
+            unsafe { std::slice::from_raw_parts(self.segment.as_ptr().add(COUNTS_OFFSET).cast(), limit) };
+        let all = || slots.iter().chain(std::iter::once(&self.shared().counts));
+        std::array::from_fn(|nr| all().fold(0u64, |sum, counts| sum.wrapping_add(counts[nr].load(Ordering::Relaxed))))
     }
 
     pub fn stat(&self, which: usize) -> u64 {
