@@ -206,6 +206,17 @@ fn blobs(mut bytes: &[u8]) -> Option<Vec<Blob>> {
     Some(blobs)
 }
 
+/// What a record says that is an event of its own.
+fn simple(record: &[u8]) -> Option<What> {
+    let at = |nth: usize| word(record, HEADER + 8 * nth);
+    match record[2] {
+        4 => Some(What::Signal(at(0)?, at(1)? as i64, at(2)?)),
+        5 => Some(What::Start(at(0)?, at(1)?, at(2)?)),
+        6 => Some(What::Note(at(0)?, at(1)?)),
+        _ => None,
+    }
+}
+
 /// Handles one record; false: it makes no sense.
 fn take(open: &mut Open, record: &[u8], events: &mut Vec<Event>) -> bool {
     let tid = u32::from_ne_bytes([record[4], record[5], record[6], record[7]]);
@@ -240,10 +251,7 @@ fn take(open: &mut Open, record: &[u8], events: &mut Vec<Event>) -> bool {
             open.call = None;
             Some(())
         }
-        4 => (|| Some(push(time, What::Signal(at(0)?, at(1)? as i64, at(2)?))))(),
-        5 => (|| Some(push(time, What::Start(at(0)?, at(1)?, at(2)?))))(),
-        6 => (|| Some(push(time, What::Note(at(0)?, at(1)?))))(),
-        _ => None,
+        _ => simple(record).map(|what| events.push(Event { tid, time, what })),
     };
     done.is_some()
 }

@@ -46,6 +46,7 @@ pub mod clock;
 pub mod descriptors;
 pub mod epoll;
 pub mod dispatch;
+pub mod epoll;
 pub mod eventfd;
 pub mod futex;
 pub mod host;

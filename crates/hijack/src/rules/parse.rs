@@ -339,13 +339,13 @@ fn action(cursor: &mut Cursor<'_>, named: &mut Vec<&'static Call>) -> Result<Act
         Some('"') => {
             let text = cursor.string()?;
             let has_path = |call: &&Call| roles(call)[0] != NO_ARGUMENT;
-            if !named.iter().any(|call| has_path(call)) {
+            if !named.iter().any(has_path) {
                 return Err(wrong(format!(
                     "{} has no path to replace",
                     named.first().map_or("the call", |call| call.name)
                 )));
             }
-            named.retain(|call| has_path(call));
+            named.retain(has_path);
             return Ok(Action::Text(0x80, text));
         }
         Some(c) if c.is_ascii_digit() || c == '-' => return cursor.signed("a result").map(Action::Answer),
