@@ -44,7 +44,6 @@ pub mod bpf;
 pub mod cgroup;
 pub mod clock;
 pub mod descriptors;
-pub mod epoll;
 pub mod dispatch;
 pub mod epoll;
 pub mod eventfd;
