@@ -108,14 +108,27 @@ typedef long (*orbit_operation)(void *args, size_t len);
 
 /* ---- set-up and errors ------------------------------------------------------------------------------------------- */
 
+/* What orbits have of memory that main shares with other processes (MAP_SHARED of a file, of /dev/shm or anonymous; System V)
+ * when the library is set up: buffers and scoreboards of servers with several processes. What is mapped so later, orbits
+ * do not have. Without /proc it is not known, and left writable. */
+enum orbit_shared_memory {
+    /* They read it, as it is at the moment. A task that writes there crashes (ORBIT_CRASHED), and the outcome's text says so; a
+     * system call that writes there gives EFAULT. A lock that lies there cannot be taken by a task. */
+    ORBIT_SHARED_READ_ONLY = 0,
+    ORBIT_SHARED_WRITABLE = 1, /* they write it too: a task can damage what other processes rely on */
+    ORBIT_SHARED_ABSENT = 2    /* they have none of it: reading is such a crash as well */
+};
+
 /* How the library is set up; begin with ORBIT_CONFIG_INIT. */
 struct orbit_config {
     size_t size;      /* sizeof(struct orbit_config) */
     size_t window;    /* address space to reserve for areas, bytes; 0: 64 GiB; costs no memory; less where there is less */
     uint32_t spares;  /* processes cloned ahead of need, so that making an orbit is a hand-over; 0 to 16 */
     uint32_t spin_us; /* how long a busy orbit looks for its next call before it sleeps, microseconds; 0: never */
+    int shared_memory; /* enum orbit_shared_memory: what orbits have of memory that main shares with other processes */
+    int reserved;      /* 0 */
 };
-#define ORBIT_CONFIG_INIT { sizeof(struct orbit_config), 0, 1, 50 }
+#define ORBIT_CONFIG_INIT { sizeof(struct orbit_config), 0, 1, 50, 0, 0 }
 
 /* Sets the library up, if it is not yet. Best called early in main(), while there is one thread and little memory: orbits
  * are clones of the program as it is now, and keep the rights (user, groups, capabilities) it has now: give rights up before, or know

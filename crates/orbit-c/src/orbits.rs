@@ -147,7 +147,7 @@ pub(crate) unsafe fn areas(list: *const *mut COrbitArea, count: usize) -> Answer
 }
 
 /// One of a few choices that C numbers from 0.
-fn choice<T: Copy>(number: c_int, choices: &[T], what: &str) -> Answer<T> {
+pub(crate) fn choice<T: Copy>(number: c_int, choices: &[T], what: &str) -> Answer<T> {
     let found = usize::try_from(number).ok().and_then(|number| choices.get(number));
     found
         .copied()

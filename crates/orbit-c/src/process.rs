@@ -3,10 +3,11 @@
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
-use orbit::Config;
+use orbit::{Config, SharedMemory};
 
 use crate::failure::{Failure, code, last};
 use crate::given::{self, Sized0};
+use crate::orbits::choice;
 
 /// `struct orbit_config`.
 #[repr(C)]
@@ -16,6 +17,8 @@ pub struct CConfig {
     window: usize,
     spares: u32,
     spin_us: u32,
+    shared_memory: c_int,
+    reserved: c_int,
 }
 
 // SAFETY: integers, the size first.
@@ -46,7 +49,9 @@ pub unsafe extern "C" fn orbit_init_with(config: *const CConfig) -> c_int {
         if given.window != 0 {
             config = config.window(given.window);
         }
-        orbit::init_with(config)?;
+        let choices = [SharedMemory::ReadOnly, SharedMemory::Writable, SharedMemory::Absent];
+        let shared = choice(given.shared_memory, &choices, "shared_memory")?;
+        orbit::init_with(config.shared_memory(shared))?;
         Ok(0)
     })
 }

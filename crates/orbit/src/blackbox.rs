@@ -22,6 +22,7 @@ use orbit_linux::process;
 use orbit_linux::rlimit::{self, Resource};
 
 use crate::error::{Error, Result};
+use crate::mains_shared;
 
 pub(crate) use symbols::function_at;
 pub use symbols::{Crash, Frame, signal_name};
@@ -30,7 +31,7 @@ mod symbols;
 
 /// Frames that are kept of a call stack.
 pub(crate) const MAX_FRAMES: usize = 64;
-/// Bytes that are kept of a panic's message.
+/// Bytes that are kept of a message.
 pub(crate) const MAX_MESSAGE: usize = 256;
 
 /// "orbit", and the version of the layout.
@@ -100,7 +101,7 @@ pub(crate) struct Record {
     pub sp: u64,
     /// The exact program counter, then return addresses.
     pub frames: Vec<u64>,
-    /// The message of a Rust panic, control characters taken out.
+    /// The message of a Rust panic, or what the library has to say of the fault; control characters taken out.
     pub message: Option<String>,
 }
 
@@ -265,6 +266,10 @@ extern "C" fn record(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     black_box.sp.store(sp, Ordering::Relaxed);
     black_box.frames[0].store(pc, Ordering::Relaxed);
     black_box.frame_count.store(1, Ordering::Relaxed);
+    if let Some(what) = mains_shared::what_of(address as usize).filter(|_| !sent) {
+        let mut message = MessageWriter { black_box, len: 0 };
+        let _ = message.write_str(what);
+    }
     black_box.magic.store(MAGIC, Ordering::Relaxed);
     // Release: main sees all of the above before the state that says so.
     black_box.state.store(STATE_RECORDED, Ordering::Release);

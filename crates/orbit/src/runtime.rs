@@ -15,6 +15,7 @@ use crate::copier::Copier;
 use crate::core::Inner;
 use crate::error::{Error, Kind, Result};
 use crate::generation::generation;
+use crate::mains_shared::SharedMemory;
 use crate::own::{self, Own};
 use crate::per_process::{Inherit, PerProcess};
 use crate::shared::Shared;
@@ -29,11 +30,17 @@ pub struct Config {
     pub(crate) window: usize,
     pub(crate) spares: usize,
     pub(crate) spin: std::time::Duration,
+    pub(crate) shared: SharedMemory,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { window: 64 << 30, spares: 1, spin: std::time::Duration::from_micros(50) }
+        Config {
+            window: 64 << 30,
+            spares: 1,
+            spin: std::time::Duration::from_micros(50),
+            shared: SharedMemory::default(),
+        }
     }
 }
 
@@ -53,6 +60,12 @@ impl Config {
     /// memory of a small process.
     pub fn spares(mut self, count: usize) -> Config {
         self.spares = count.min(16);
+        self
+    }
+
+    /// What orbits have of memory that main shares with other processes. Default: they may read it.
+    pub fn shared_memory(mut self, shared: SharedMemory) -> Config {
+        self.shared = shared;
         self
     }
 
@@ -243,7 +256,7 @@ impl Runtime {
         }
         let window = area::reserve_window(config.window)?;
         limits::sweep();
-        let template = Arc::new(Template::make(window)?);
+        let template = Arc::new(Template::make(window, config.shared)?);
         let runtime = Arc::new(Runtime {
             config,
             generation: generation(),
@@ -373,7 +386,7 @@ impl Runtime {
         match slot.as_ref().filter(|t| !t.is_gone()) {
             Some(template) => Ok(template.clone()),
             None => {
-                let fresh = Arc::new(Template::make(area::reserve_window(self.config.window)?)?);
+                let fresh = Arc::new(Template::make(area::reserve_window(self.config.window)?, self.config.shared)?);
                 *slot = Some(fresh.clone());
                 Ok(fresh)
             }
@@ -446,7 +459,7 @@ impl Runtime {
         if template.serves(code) {
             return Ok(template);
         }
-        let fresh = Arc::new(Template::make(area::reserve_window(self.config.window)?)?);
+        let fresh = Arc::new(Template::make(area::reserve_window(self.config.window)?, self.config.shared)?);
         if let Some(stranger) = code.iter().find(|at| !fresh.knows(**at)) {
             return Err(Runtime::no_code_at(*stranger));
         }

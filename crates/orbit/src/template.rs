@@ -28,6 +28,7 @@ use orbit_linux::{map, pidfd, poll, process, procfs, socket};
 
 use crate::area::born;
 use crate::error::{Error, Kind, Result};
+use crate::mains_shared::{self, SharedMemory};
 use crate::own::Own;
 use crate::{inherited, limits, shared, side, task};
 
@@ -92,15 +93,21 @@ struct Link {
 }
 
 impl Template {
-    /// Makes a template of the process as it is now. `window` is the reserved range of areas, which orbits get empty.
-    pub fn make(window: (usize, usize)) -> Result<Template> {
+    /// Makes a template of the process as it is now. `window` is the reserved range of areas, which orbits get empty; `shared` says what
+    /// they have of memory that main shares with others.
+    pub fn make(window: (usize, usize), shared: SharedMemory) -> Result<Template> {
         let doing = "making the template";
         let (ours, theirs) = own_pair().map_err(|e| Error::system(doing, e))?;
         let main = pidfd::open(std::process::id() as i32).and_then(Own::new).map_err(|e| Error::system(doing, e))?;
         let code = Code::now();
         let threads = process::thread_count().unwrap_or(2);
-        let life =
-            Life { socket: number_of(&theirs)?, main: number_of(&main)?, main_pid: std::process::id() as i32, window };
+        let life = Life {
+            socket: number_of(&theirs)?,
+            main: number_of(&main)?,
+            main_pid: std::process::id() as i32,
+            window,
+            shared,
+        };
         let (fd, child) = if threads > 1 {
             // SAFETY: libc's fork leaves libc's locks in order in the child, whatever other threads hold.
             (fork_twice(life, &ours, || unsafe { libc_fork() }).map_err(|e| Error::system(doing, e))?, None)
@@ -347,6 +354,7 @@ struct Life {
     main: RawFd,
     main_pid: i32,
     window: (usize, usize),
+    shared: SharedMemory,
 }
 
 /// Whether a template is better main's own child than nobody's. A child of a child would come to main all the same if main is
@@ -437,6 +445,10 @@ fn live(life: Life) -> ! {
     // SAFETY: a copy of main's calling thread alone, and it returns to nothing of main's.
     if unsafe { shared::shut_out() }.is_err() {
         // No template rather than one whose orbits could write other orbits' memory.
+        process::end(1)
+    }
+    // SAFETY: as above.
+    if unsafe { mains_shared::take_away(life.shared) }.is_err() {
         process::end(1)
     }
     if inherited::occupy(&[life.socket, life.main]).is_err() {

@@ -51,7 +51,7 @@ fn what_ran_behind_a_late_call_counts_once() {
     let (all, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping of zeroes, large enough for the counts, that stays; made before the library is set up.
     let counts = unsafe { &*libc::mmap(std::ptr::null_mut(), 4096, all, shared, -1, 0).cast::<Counts>() };
-    orbit::init().expect("set up");
+    orbit::init_with(orbit::Config::new().shared_memory(orbit::SharedMemory::Writable)).expect("set up");
     for pending in [Pending::Fail, Pending::Keep] {
         let builder = Orbit::builder("race").entry(until).restart(Restart::Always).pending(pending);
         let orbit = builder.build().expect("orbit");
