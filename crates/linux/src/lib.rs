@@ -16,6 +16,7 @@
 //! | [`memfd`] | shared memory with seals | before Linux 3.17 |
 //! | [`descriptors`] | numbers of descriptors: listed, moved, occupied, recognised | never |
 //! | [`futex`] | sleeping on a shared word | never |
+//! | [`robust`] | a word that shows whether its thread lives | never |
 //! | [`process`], [`pidfd`] | raw fork, process handles | before Linux 5.4 |
 //! | [`procfs`] | files of `/proc`, whatever bytes they hold | where `/proc` is not mounted |
 //! | [`mod@ptrace`] | stopping threads, their calls and registers | programs of other users, where Yama forbids it; registers: other than x86-64 |
@@ -61,7 +62,9 @@ pub mod process;
 pub mod procfs;
 pub mod ptrace;
 pub mod remote;
+pub mod remote_pages;
 pub mod rlimit;
+pub mod robust;
 pub mod sched;
 pub mod seccomp;
 pub mod segment;

@@ -97,7 +97,15 @@ impl Uffd {
     /// `EPERM` under a container's seccomp profile or where ordinary users may not, `ENOSYS` without userfaultfd,
     /// `EINVAL` before Linux 6.7, `EMFILE`.
     pub fn open_wp_async() -> io::Result<Uffd> {
-        let fd = open_syscall().or_else(|e| open_device().map_err(|_| e))?;
+        Self::from_fd(open_syscall().or_else(|e| open_device().map_err(|_| e))?)
+    }
+
+    /// Sets up one that was made by `userfaultfd(2)` and not used yet, in this process or in another one: what is registered is memory of the
+    /// process that made it.
+    ///
+    /// # Errors
+    /// `EINVAL` before Linux 6.7, and for a descriptor that is set up already or is none of these.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Uffd> {
         let mut api = UffdioApi {
             api: UFFD_API,
             features: UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_UNPOPULATED | UFFD_FEATURE_WP_ASYNC,

@@ -149,6 +149,17 @@ pub struct Rseq {
     pub flags: u32,
 }
 
+/// Returns address and length of a thread's list of robust mutexes; `(0, 0)` if it has none. The thread needs not be stopped.
+///
+/// # Errors
+/// `ESRCH`, `EPERM`.
+pub fn robust_list(tid: i32) -> io::Result<(u64, u64)> {
+    let (mut head, mut len) = (0u64, 0u64);
+    // SAFETY: the kernel writes a pointer and a length, each eight bytes, to live locals.
+    check(unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut len) })?;
+    Ok(if head == 0 { (0, 0) } else { (head, len) })
+}
+
 /// Writes one word of the program's memory, also where the program itself may not write: private pages are copied first.
 ///
 /// # Errors
