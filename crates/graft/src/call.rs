@@ -59,6 +59,11 @@ impl Stopped<'_> {
             let why = format!("call {number} makes or ends a thread or process, and cannot be injected as it is");
             return Err(Error::Unsuitable { id: tid, why });
         }
+        self.call_any(tid, number, arguments)
+    }
+
+    /// As [`Stopped::call_in`], for any call.
+    pub(crate) fn call_any(&mut self, tid: i32, number: i64, arguments: [u64; 6]) -> Result<u64, Error> {
         self.go_away(tid)?;
         self.stand_before(tid, number, arguments)?;
         self.run(tid, number)
@@ -108,7 +113,7 @@ impl Stopped<'_> {
     }
 
     /// The thread that makes calls where it does not matter which.
-    fn caller(&self) -> Result<i32, Error> {
+    pub(crate) fn caller(&self) -> Result<i32, Error> {
         let fit = |tid: &i32| self.threads.get(tid).is_some_and(|held| held.registers.cs == CODE_64);
         let tid = match self.away.first() {
             Some(anchor) => Some(anchor.tid),

@@ -41,6 +41,7 @@ mod seize;
 mod stopped;
 mod stub;
 mod thread;
+mod threads;
 
 pub use denial::Denial;
 pub use error::Error;
@@ -51,3 +52,4 @@ pub use region::{Protection, Region, Source, free_address};
 pub use restart::{Interrupted, Restart};
 pub use stopped::Stopped;
 pub use thread::{Regs, Thread};
+pub use threads::NewThread;
