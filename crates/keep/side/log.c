@@ -1,0 +1,396 @@
+/* The log of calls: recording, answering from it after a rollback, and the safe points.
+ *
+ * In KEEP_REPLAY the program runs again from a checkpoint and every logged call is answered in the log's order. At the end of the log it
+ * goes on in KEEP_RECORD. Where it asks otherwise than before, or where an input is dropped, what is left of the log becomes the tail: those calls
+ * were made, the kernel has seen them. In KEEP_TAIL a call is answered from the tail if that has one of its kind on its descriptor.
+ */
+#include "own.h"
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+__asm__(".text\n"
+        ".globl keep_raw\n.hidden keep_raw\n.type keep_raw,@function\n"
+        "keep_raw:\n mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n mov %r9,%r8\n mov 8(%rsp),%r9\n"
+        ".globl keep_syscall\n.hidden keep_syscall\n"
+        "keep_syscall: syscall\n ret\n"
+        ".globl keep_plain\n.hidden keep_plain\n.type keep_plain,@function\n"
+        "keep_plain:\n mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n mov %r9,%r8\n mov 8(%rsp),%r9\n"
+        " syscall\n ret\n");
+
+#define ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
+
+/* Entries of the tail that are searched for one call. */
+#define TAIL_SEARCHED 4096
+/* Bytes that the log keeps free for entries that cannot wait for room. */
+#define LOG_RESERVE (1u << 20)
+/* How long a thread waits for the keeper at a safe point, in steps of PARK_STEP_NS. */
+#define PARK_STEPS 40
+#define PARK_STEP_NS 25000000
+
+/* What a descriptor is: 0 not known, 1 a socket, 2 something else. */
+static unsigned char kind_of[65536];
+
+uint64_t keep_hash(uint64_t hash, const void *at, size_t bytes)
+{
+    const unsigned char *p = at;
+    hash ^= 0x9e3779b97f4a7c15ull + bytes;
+    for (; bytes >= 8; p += 8, bytes -= 8) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        hash = (hash ^ word) * 0xff51afd7ed558ccdull;
+        hash ^= hash >> 32;
+    }
+    for (; bytes; bytes--)
+        hash = (hash ^ *p++) * 0x100000001b3ull;
+    return hash ^ hash >> 29;
+}
+
+int keep_keeper_lives(void)
+{
+    uint32_t word = keep_orders->keeper;
+    return word != 0 && !(word & FUTEX_OWNER_DIED);
+}
+
+void keep_ring(void)
+{
+    __atomic_add_fetch(&keep_news->bell, 1, __ATOMIC_SEQ_CST);
+    keep_plain(SYS_futex, (long)&keep_news->bell, FUTEX_WAKE, 1, 0, 0, 0);
+}
+
+/* Waits, bounded, while `*word` is `value` and the keeper lives. */
+static void wait_for_keeper(const volatile uint32_t *word, uint32_t value)
+{
+    const struct timespec step = {0, PARK_STEP_NS};
+    for (int i = 0; i < PARK_STEPS && *word == value && keep_keeper_lives(); i++)
+        keep_plain(SYS_futex, (long)word, FUTEX_WAIT, value, (long)&step, 0, 0);
+}
+
+static __attribute__((noinline)) void park(uint32_t asked)
+{
+    keep_news->parked = 1;
+    keep_ring();
+    wait_for_keeper(&keep_orders->ask, asked);
+    keep_news->parked = 0;
+}
+
+static struct keep_entry *entry_at(uint64_t position)
+{
+    return (struct keep_entry *)(keep_log + (position & (keep_orders->log_bytes - 1)));
+}
+
+static uint64_t size_of(const struct keep_entry *entry)
+{
+    uint64_t bytes = entry->bytes;
+    uint64_t most = keep_orders->log_bytes / 4;
+    return sizeof *entry + (((bytes < most ? bytes : most) + 7) & ~7ull);
+}
+
+static int is_socket(int fd)
+{
+    struct stat st;
+    if ((unsigned)fd >= sizeof kind_of)
+        return 0;
+    if (!kind_of[fd])
+        kind_of[fd] = keep_plain(SYS_fstat, fd, (long)&st, 0, 0, 0, 0) == 0 && S_ISSOCK(st.st_mode) ? 1 : 2;
+    return kind_of[fd] == 1;
+}
+
+static int brings_input(const struct keep_call *call, long ret)
+{
+    return ret > 0 && (call->log_nr == SYS_read || call->log_nr == SYS_recvfrom || call->log_nr == SYS_readv || call->log_nr == SYS_recvmsg) &&
+           is_socket(call->fd);
+}
+
+/* Bytes that the call has left in its outs, given what it returned. */
+static size_t filled(const struct keep_call *call, long ret)
+{
+    size_t room = 0;
+    for (int i = 0; i < call->outs; i++)
+        room += call->out[i].bytes;
+    size_t bytes = 0;
+    switch (call->fill) {
+    case FILL_NONE: break;
+    case FILL_RETURNED: bytes = ret > 0 ? (size_t)ret : 0; break;
+    case FILL_EVENTS: bytes = ret > 0 ? (size_t)ret * 12 : 0; break;
+    case FILL_ALL: bytes = ret >= 0 ? room : 0; break;
+    }
+    return bytes < room ? bytes : room;
+}
+
+static void note_closed(const struct keep_call *call)
+{
+    if (call->log_nr == SYS_close && (unsigned)call->fd < sizeof kind_of)
+        kind_of[call->fd] = 0;
+}
+
+static void append(struct keep_call *call, long ret)
+{
+    uint64_t at = keep_both->head;
+    struct keep_entry *entry = entry_at(at);
+    size_t left = filled(call, ret);
+    *entry = (struct keep_entry){.nr = call->log_nr, .fd = call->fd, .ret = ret, .bytes = (uint32_t)left, .hash = call->hash};
+    unsigned char *to = (unsigned char *)(entry + 1);
+    for (int i = 0; i < call->outs && left; i++) {
+        size_t n = call->out[i].bytes < left ? call->out[i].bytes : left;
+        memcpy(to, call->out[i].at, n);
+        to += n;
+        left -= n;
+    }
+    if (brings_input(call, ret))
+        keep_both->last_input = at;
+    note_closed(call);
+    uint64_t next = at + size_of(entry);
+    ORDER();
+    keep_both->head = next;
+    /* Sixteen times a round the keeper sees how full the log is. */
+    if ((at ^ next) & ~(keep_orders->log_bytes / 16 - 1))
+        keep_ring();
+}
+
+static void take_bytes(struct keep_call *call, const struct keep_entry *entry)
+{
+    const unsigned char *from = (const unsigned char *)(entry + 1);
+    size_t left = entry->bytes;
+    for (int i = 0; i < call->outs && left; i++) {
+        size_t n = call->out[i].bytes < left ? call->out[i].bytes : left;
+        memcpy(call->out[i].at, from, n);
+        from += n;
+        left -= n;
+    }
+}
+
+/* The program has given out other bytes than before the crash: those were sent, so the connection is of no use any more. */
+static void compare(struct keep_call *call, const struct keep_entry *entry)
+{
+    if (entry->hash == call->hash)
+        return;
+    keep_news->mismatch_fd = call->fd;
+    keep_news->mismatched++;
+    if (is_socket(call->fd))
+        keep_plain(SYS_shutdown, call->fd, SHUT_RDWR, 0, 0, 0, 0);
+}
+
+static void end_replay(void)
+{
+    struct timespec now;
+    keep_both->mode = keep_both->tail_at < keep_both->tail_end ? KEEP_TAIL : KEEP_RECORD;
+    keep_clock_gettime(CLOCK_MONOTONIC, &now);
+    keep_news->replay_end = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    keep_ring();
+}
+
+/* History goes on at the head; what the log has from `from` on is the tail. `entry` is the one that is not answered. */
+static void leave_order(struct keep_entry *entry, uint64_t from)
+{
+    if (!(keep_both->tail_at < keep_both->tail_end) || from < keep_both->tail_at)
+        keep_both->tail_at = from;
+    keep_both->tail_end = keep_both->head;
+    entry->jump = keep_both->head;
+    keep_both->cursor = keep_both->head;
+    end_replay();
+}
+
+static int answer_in_order(struct keep_call *call, long *ret)
+{
+    struct keep_entry *entry;
+    for (;;) {
+        uint64_t at = keep_both->cursor;
+        if (at >= keep_both->head) {
+            end_replay();
+            return 0;
+        }
+        entry = entry_at(at);
+        if (!entry->jump)
+            break;
+        /* Positions only grow; anything else is a log that the program has ruined. */
+        keep_both->cursor = entry->jump > at ? entry->jump : keep_both->head;
+    }
+    uint64_t at = keep_both->cursor;
+    if (entry->nr != call->log_nr || entry->fd != call->fd) {
+        keep_news->diverged++;
+        leave_order(entry, at);
+        return 0;
+    }
+    if (at == keep_orders->drop_at) {
+        entry->used = KEEP_DEAD;
+        keep_news->dropped_fd = call->fd;
+        leave_order(entry, at + size_of(entry));
+        *ret = 0;
+        append(call, 0);
+        return 1;
+    }
+    compare(call, entry);
+    take_bytes(call, entry);
+    entry->used = keep_orders->replay;
+    *ret = entry->ret;
+    if (brings_input(call, *ret))
+        keep_both->last_input = at;
+    note_closed(call);
+    keep_news->replayed++;
+    ORDER();
+    keep_both->cursor = at + size_of(entry);
+    return 1;
+}
+
+static int is_used(const struct keep_entry *entry)
+{
+    return entry->used == KEEP_DEAD || (entry->used != 0 && entry->used == keep_orders->replay);
+}
+
+static int answer_from_tail(struct keep_call *call, long *ret)
+{
+    uint64_t at = keep_both->tail_at, end = keep_both->tail_end;
+    while (at < end && is_used(entry_at(at)))
+        at += size_of(entry_at(at));
+    keep_both->tail_at = at;
+    if (at >= end) {
+        keep_both->mode = KEEP_RECORD;
+        return 0;
+    }
+    if (call->is_fresh)
+        return 0;
+    for (int i = 0; at < end && i < TAIL_SEARCHED; i++, at += size_of(entry_at(at))) {
+        struct keep_entry *entry = entry_at(at);
+        if (is_used(entry) || entry->nr != call->log_nr || entry->fd != call->fd)
+            continue;
+        compare(call, entry);
+        take_bytes(call, entry);
+        *ret = entry->ret;
+        entry->used = KEEP_DEAD;
+        keep_news->replayed++;
+        append(call, *ret);
+        return 1;
+    }
+    return 0;
+}
+
+static int is_logging(void)
+{
+    return keep_serves && keep_log && keep_both->mode != KEEP_OFF;
+}
+
+/* Whether the log has room for the call; if not, the keeper is asked for a checkpoint, which frees some. */
+static int has_room(const struct keep_call *call)
+{
+    uint64_t need = sizeof(struct keep_entry) + 8 + LOG_RESERVE;
+    for (int i = 0; i < call->outs; i++)
+        need += call->out[i].bytes;
+    for (int i = 0; i < PARK_STEPS; i++) {
+        uint64_t oldest = keep_orders->oldest;
+        if (keep_both->head + need <= oldest + keep_orders->log_bytes)
+            return 1;
+        if (!keep_keeper_lives() || need > keep_orders->log_bytes / 4)
+            break;
+        keep_ring();
+        const struct timespec step = {0, PARK_STEP_NS};
+        keep_plain(SYS_futex, (long)&keep_news->bell, FUTEX_WAIT, keep_news->bell, (long)&step, 0, 0);
+    }
+    keep_both->mode = KEEP_OFF;
+    keep_news->log_lost++;
+    return 0;
+}
+
+static int answered(struct keep_call *call, long *ret)
+{
+    while (keep_both->mode == KEEP_REPLAY)
+        if (answer_in_order(call, ret))
+            return 1;
+    return keep_both->mode == KEEP_TAIL && answer_from_tail(call, ret);
+}
+
+int keep_begin(struct keep_call *call, long *ret)
+{
+    if (!is_logging() || (keep_both->mode != KEEP_REPLAY && !has_room(call)))
+        return 0;
+    keep_news->busy++;
+    ORDER();
+    if (!answered(call, ret))
+        return 0;
+    ORDER();
+    keep_news->busy--;
+    return 1;
+}
+
+/* Safe point: nothing is under way. */
+static void finish(void)
+{
+    ORDER();
+    keep_news->busy--;
+    uint32_t asked = keep_orders->ask;
+    if (__builtin_expect(asked != 0, 0) && keep_news->busy == 0)
+        park(asked);
+}
+
+void keep_end(struct keep_call *call, long ret)
+{
+    if (!is_logging() || keep_news->busy == 0)
+        return;
+    append(call, ret);
+    finish();
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    keep_clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* The call, made until it is done: a checkpoint interrupts it, and then only the rest of its time is left. */
+static long made(struct keep_call *call, uint64_t deadline)
+{
+    if (call->timeout_arg && deadline) {
+        uint64_t now = now_ms();
+        call->arg[call->timeout_arg - 1] = (long)(deadline > now ? deadline - now : 0);
+    }
+    return keep_raw(call->nr, call->arg[0], call->arg[1], call->arg[2], call->arg[3], call->arg[4], call->arg[5]);
+}
+
+static uint64_t deadline_of(const struct keep_call *call)
+{
+    int timeout = call->timeout_arg ? (int)call->arg[call->timeout_arg - 1] : 0;
+    return timeout > 0 ? now_ms() + (uint64_t)timeout : 0;
+}
+
+long keep_logged(struct keep_call *call)
+{
+    long ret;
+    uint64_t deadline = 0;
+    for (int again = 0;; again = 1) {
+        if (!is_logging()) {
+            if (!deadline)
+                deadline = deadline_of(call);
+            do
+                ret = made(call, again ? deadline : 0);
+            while (ret == KEEP_AGAIN && (again = 1) && !is_logging());
+            /* Logging may have begun while this one waited: then it is logged like any other. */
+            if (ret == KEEP_AGAIN)
+                continue;
+            if (is_logging() && has_room(call)) {
+                keep_news->busy++;
+                append(call, ret);
+                finish();
+            }
+            return ret;
+        }
+        if (keep_both->mode != KEEP_REPLAY && !has_room(call))
+            continue;
+        keep_news->busy++;
+        ORDER();
+        if (!answered(call, &ret)) {
+            if (!deadline)
+                deadline = deadline_of(call);
+            ret = made(call, again ? deadline : 0);
+            if (ret == KEEP_AGAIN) {
+                keep_news->busy--;
+                continue;
+            }
+            append(call, ret);
+        }
+        finish();
+        return ret;
+    }
+}

@@ -1,0 +1,74 @@
+/* What the parts of the library share among themselves. */
+#pragma once
+#include "side.h"
+#include <signal.h>
+#include <stddef.h>
+#include <time.h>
+
+#define HIDDEN __attribute__((visibility("hidden")))
+#define EXPORT __attribute__((visibility("default")))
+
+/* The shared memory; all 0 where this process is not kept. `orders` is mapped read-only. */
+extern const volatile struct keep_orders *keep_orders HIDDEN;
+extern volatile struct keep_news *keep_news HIDDEN;
+extern volatile struct keep_both *keep_both HIDDEN;
+extern unsigned char *keep_log HIDDEN;    /* mapped twice in a row, so that no entry is cut */
+extern unsigned char *keep_stack HIDDEN;  /* of the handler: never rolled back, so it outlives a rollback that is broken off */
+
+/* 1 in the thread whose calls are logged. */
+extern __thread int keep_serves HIDDEN __attribute__((tls_model("initial-exec")));
+
+/* libc's own, found at the start. */
+extern int (*keep_clock_gettime)(clockid_t, struct timespec *) HIDDEN;
+extern int (*keep_sigaction)(int, const struct sigaction *, struct sigaction *) HIDDEN;
+
+/* Makes a system call; answers errors as negative numbers. The keeper knows the address of its instruction, keep_syscall:
+ * a thread that it finds there, not done yet, can be made to ask again. */
+extern long keep_raw(long nr, long a, long b, long c, long d, long e, long f) HIDDEN;
+extern char keep_syscall[] HIDDEN;
+/* As keep_raw, for calls that are never asked again. */
+extern long keep_plain(long nr, long a, long b, long c, long d, long e, long f) HIDDEN;
+
+/* Where a logged call leaves bytes in the program's memory. */
+struct keep_out {
+    void *at;
+    size_t bytes;
+};
+
+/* How many of the bytes of `out` a call has written. */
+enum keep_fill {
+    FILL_NONE,
+    FILL_RETURNED, /* as many as it returned */
+    FILL_EVENTS,   /* 12 for each event returned (epoll) */
+    FILL_ALL,      /* all, unless it failed */
+};
+
+#define KEEP_OUTS 6
+
+struct keep_call {
+    long nr;
+    long arg[6];
+    uint32_t log_nr;
+    int fd;
+    enum keep_fill fill;
+    int is_fresh;    /* its answer is never taken from the tail: clocks, states of files */
+    int timeout_arg; /* index of a timeout in ms plus 1; 0: none */
+    int outs;
+    struct keep_out out[KEEP_OUTS];
+    uint64_t hash;
+};
+
+/* Makes the call, or answers it from the log, and logs it. Answers errors as negative numbers. */
+extern long keep_logged(struct keep_call *call) HIDDEN;
+/* Begins a call that is not a system call (a fork, a clock): 1 when `*ret` is its answer from the log. Else make it and end with keep_end. */
+extern int keep_begin(struct keep_call *call, long *ret) HIDDEN;
+extern void keep_end(struct keep_call *call, long ret) HIDDEN;
+extern uint64_t keep_hash(uint64_t hash, const void *at, size_t bytes) HIDDEN;
+
+extern int keep_keeper_lives(void) HIDDEN;
+extern void keep_ring(void) HIDDEN;
+/* Forgets the keeper: this process is not kept (a child of fork). */
+extern void keep_forget(void) HIDDEN;
+/* Puts our handlers for fatal signals in place, and takes them away again. */
+extern void keep_arm(void) HIDDEN;
+extern void keep_disarm(void) HIDDEN;

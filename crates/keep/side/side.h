@@ -1,0 +1,109 @@
+/* The memory that the program and its keeper share, as the program's side sees it. crates/keep/src/layout.rs has the same
+ * structures; a test compares sizes and offsets.
+ *
+ * Nothing here is ever rolled back. The keeper trusts nothing that the program can write: it reads a word once, checks it
+ * against what it counts itself, and follows no position that it has not checked.
+ *
+ * Invariants, while the program is not stopped by the keeper:
+ *   oldest <= cursor <= head <= oldest + log_bytes      (positions only grow; a position modulo log_bytes is an offset)
+ *   an entry at position p is whole when p < head
+ *   busy > 0 exactly while the serving thread is between the start of a logged call and the end of its log entry
+ */
+#pragma once
+#include <stdint.h>
+
+enum {
+    KEEP_MAGIC = 0x5045454b, /* "KEEP" */
+    KEEP_VERSION = 1,
+};
+
+/* The logged calls' result that stands for "this call was interrupted by the keeper: ask again". No error of the kernel. */
+#define KEEP_AGAIN (-1000)
+
+/* keep_both.mode */
+enum {
+    KEEP_OFF = 0,    /* calls pass unlogged */
+    KEEP_RECORD = 1, /* calls are made and logged */
+    KEEP_REPLAY = 2, /* calls are answered from the log, in its order */
+    KEEP_TAIL = 3,   /* calls that the log still holds for the same descriptor are answered from it, others are made */
+};
+
+/* keep_crash.state */
+enum {
+    KEEP_NO_CRASH = 0,
+    KEEP_CRASHED = 1, /* a thread waits for the keeper; written by the program */
+    KEEP_GIVE_UP = 2, /* it shall die of its signal; written by the keeper */
+};
+
+/* Page 0. Written by the keeper only. */
+struct keep_orders {
+    uint32_t magic;
+    uint32_t version;
+    uint64_t log_bytes;   /* power of two; 0: no log */
+    uint64_t stack_bytes; /* size of the signal stack after the three pages */
+    uint32_t pid;         /* the program; other processes that have the library are left alone */
+    uint32_t ask;         /* futex; not 0: the serving thread parks after its next logged call */
+    uint32_t keeper;      /* robust word: the keeper's thread id; the kernel adds FUTEX_OWNER_DIED when that ends */
+    uint32_t replay;      /* counts rollbacks: tells entries used in this replay from others */
+    uint64_t oldest;      /* first position of the log that a checkpoint needs */
+    uint64_t drop_at;     /* position of the input that is answered with end of file in replay; ~0: none */
+    uint64_t known_ip;    /* a crash at this address, at the end of a replay, is the one that is being recovered from */
+    uint32_t skip_handlers; /* not 0: handlers of the program for fatal signals are not called */
+    uint32_t reserved;
+};
+
+/* Page 1. Written by the program only. */
+struct keep_news {
+    uint32_t bell;       /* futex; grows when the keeper should wake */
+    uint32_t ready;      /* 1: the library is set up */
+    uint32_t busy;       /* depth of logged calls of the serving thread */
+    uint32_t parked;     /* 1: the serving thread waits for `ask` to become 0 */
+    uint64_t syscall_ip; /* address of the syscall instruction of logged calls */
+    uint32_t serving;    /* thread id of the serving thread */
+    uint32_t dying_tid;  /* thread that runs a handler of the program for a fatal signal */
+    uint64_t dying_sp;   /* stack pointer when that handler began; 0: no such handler runs */
+    uint32_t log_lost;   /* grows each time the log was full and the keeper did not come */
+    int32_t mismatch_fd; /* descriptor of the last output that differed */
+    uint64_t mismatched; /* outputs that differed from what was sent before the crash */
+    uint64_t diverged;   /* replays that left the log's order */
+    uint64_t replayed;   /* calls answered from the log, since the library was set up */
+    int32_t dropped_fd;  /* descriptor of the input dropped last; -1: none */
+    uint32_t reserved;
+    uint64_t replay_end; /* CLOCK_MONOTONIC in ns when the last replay ended; 0: it has not */
+};
+
+/* Page 2. Written by the program, and by the keeper while the program is stopped. */
+struct keep_both {
+    uint32_t mode;
+    uint32_t reserved;
+    uint64_t head;       /* where the next entry goes */
+    uint64_t cursor;     /* in KEEP_REPLAY: the next entry to answer from */
+    uint64_t last_input; /* position of the last entry that brought bytes from a socket; ~0: none */
+    uint64_t tail_at;    /* in KEEP_TAIL: first entry that may not be used up */
+    uint64_t tail_end;
+    struct keep_crash {
+        uint32_t state; /* futex */
+        uint32_t signal;
+        int32_t code; /* si_code */
+        uint32_t tid;
+        uint64_t address; /* si_addr */
+        uint64_t ip, sp, bp;
+        uint64_t head; /* position of the log when the crash began */
+    } crash;
+};
+
+/* An entry of the log, followed by `bytes` bytes, padded to 8. */
+struct keep_entry {
+    uint32_t nr;    /* system call, or KEEP_PEEK + call */
+    int32_t fd;     /* first argument of calls on a descriptor, else a number that tells like calls apart */
+    int64_t ret;    /* what the kernel answered, errors negative */
+    uint32_t bytes; /* of what the call wrote into the program's memory */
+    uint32_t used;  /* replay in which it was used; KEEP_DEAD: never again */
+    uint64_t hash;  /* of what the program gave out */
+    uint64_t jump;  /* not 0: history goes on at this position, instead of here */
+};
+
+#define KEEP_DEAD 0xffffffffu
+#define KEEP_PEEK 1000u
+#define KEEP_PAGE 4096u
+#define KEEP_NOWHERE (~0ull)

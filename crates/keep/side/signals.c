@@ -1,0 +1,217 @@
+/* Fatal signals: where the default action would kill the program, its thread waits for the keeper instead.
+ *
+ * The kernel always has `on_fatal` for these signals. What the program itself asked for is in `wanted`, which is rolled back with the rest of
+ * its memory, and is called from there: programs that handle such signals themselves (JVM, wasm runtimes) are left to them.
+ */
+#include "own.h"
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/ucontext.h>
+
+static const int FATAL[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS};
+
+/* How much stack a handler of the program is taken to use at most. */
+#define HANDLER_STACK (8u << 20)
+
+/* What the program asked for, by signal. All 0 is SIG_DFL. */
+static struct sigaction wanted[32];
+
+static int is_fatal(int sig)
+{
+    for (size_t i = 0; i < sizeof FATAL / sizeof *FATAL; i++)
+        if (FATAL[i] == sig)
+            return 1;
+    return 0;
+}
+
+static int has_handler(const struct sigaction *action)
+{
+    return action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN;
+}
+
+/* A fault comes again when the handler returns, with its address; a signal that was sent is sent again. */
+static void send_again(int sig, const siginfo_t *info)
+{
+    if (info->si_code <= 0)
+        keep_plain(SYS_tgkill, keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0), keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0), sig, 0, 0, 0);
+}
+
+static int is_on_our_stack(void)
+{
+    const unsigned char *here = __builtin_frame_address(0);
+    return here >= keep_stack && here < keep_stack + keep_orders->stack_bytes;
+}
+
+static int install(int sig);
+
+/* Dies of the signal as if nothing of ours were here. Only plain system calls and the stack of the handler: memory may be half rolled back. */
+static void die(int sig, const siginfo_t *info)
+{
+    struct {
+        void *handler;
+        unsigned long flags;
+        void *restorer;
+        unsigned long mask;
+    } action = {SIG_DFL, 0, NULL, 0};
+    keep_plain(SYS_rt_sigaction, sig, (long)&action, 0, 8, 0, 0);
+    send_again(sig, info);
+}
+
+static void note(int sig, const siginfo_t *info, const ucontext_t *context)
+{
+    volatile struct keep_crash *crash = &keep_both->crash;
+    crash->signal = (uint32_t)sig;
+    crash->code = info->si_code;
+    crash->tid = (uint32_t)keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0);
+    crash->address = (uint64_t)info->si_addr;
+    crash->ip = (uint64_t)context->uc_mcontext.gregs[REG_RIP];
+    crash->sp = (uint64_t)context->uc_mcontext.gregs[REG_RSP];
+    crash->bp = (uint64_t)context->uc_mcontext.gregs[REG_RBP];
+    crash->head = keep_both->head;
+}
+
+/* Whether this thread was in a handler of the program for a fatal signal; one that was left by longjmp does not count. */
+static int is_in_handler(const ucontext_t *context)
+{
+    uint64_t began = keep_news->dying_sp, now = (uint64_t)context->uc_mcontext.gregs[REG_RSP];
+    return began && now <= began && began - now < HANDLER_STACK &&
+           keep_news->dying_tid == (uint32_t)keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0);
+}
+
+static void wait_for_verdict(int sig, const siginfo_t *info, const ucontext_t *context)
+{
+    volatile struct keep_crash *crash = &keep_both->crash;
+    const struct timespec step = {0, 20000000};
+    /* If another thread has crashed, it is that crash which the keeper deals with; this thread is rolled back with it. */
+    if (__atomic_load_n(&crash->state, __ATOMIC_SEQ_CST) == KEEP_NO_CRASH) {
+        /* A handler of the program that ends by sending the signal again: the first crash is the one that counts. */
+        if (!is_in_handler(context))
+            note(sig, info, context);
+        __atomic_store_n(&crash->state, KEEP_CRASHED, __ATOMIC_SEQ_CST);
+    }
+    keep_ring();
+    while (keep_keeper_lives() && __atomic_load_n(&crash->state, __ATOMIC_SEQ_CST) != KEEP_GIVE_UP)
+        keep_plain(SYS_futex, (long)&crash->state, FUTEX_WAIT, KEEP_CRASHED, (long)&step, 0, 0);
+    die(sig, info);
+}
+
+static void on_fatal(int sig, siginfo_t *info, void *context)
+{
+    int saved = errno;
+    const ucontext_t *at = context;
+    struct sigaction *action = &wanted[sig];
+    if (!keep_orders) { /* a child, between its fork and keep_disarm */
+        die(sig, info);
+        return;
+    }
+    /* The handler has seen this crash, before the rollback. */
+    int is_repeat = keep_both->mode == KEEP_REPLAY && keep_both->cursor >= keep_both->head &&
+                    keep_orders->known_ip == (uint64_t)at->uc_mcontext.gregs[REG_RIP];
+    if (!has_handler(action) || is_repeat || keep_orders->skip_handlers) {
+        /* A fault cannot be ignored: the kernel kills then. */
+        if (action->sa_handler == SIG_IGN && info->si_code <= 0)
+            return;
+        wait_for_verdict(sig, info, at);
+        return;
+    }
+    /* A rollback took `wanted` back, but not what the kernel has: this handler is not meant for our stack. The signal comes again. */
+    if (!(action->sa_flags & SA_ONSTACK) && is_on_our_stack()) {
+        install(sig);
+        send_again(sig, info);
+        return;
+    }
+    struct sigaction called = *action;
+    if (called.sa_flags & SA_RESETHAND)
+        memset(action, 0, sizeof *action);
+    int is_first = !is_in_handler(at);
+    if (is_first) {
+        note(sig, info, at);
+        keep_news->dying_tid = (uint32_t)keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0);
+        keep_news->dying_sp = (uint64_t)__builtin_frame_address(0);
+    }
+    errno = saved;
+    if (called.sa_flags & SA_SIGINFO)
+        called.sa_sigaction(sig, info, context);
+    else
+        called.sa_handler(sig);
+    if (is_first)
+        keep_news->dying_sp = 0;
+}
+
+/* Gives the kernel our handler, with the mask and flags that the program asked for. */
+static int install(int sig)
+{
+    const struct sigaction *action = &wanted[sig];
+    struct sigaction real = {.sa_sigaction = on_fatal, .sa_flags = SA_SIGINFO};
+    if (has_handler(action)) {
+        real.sa_mask = action->sa_mask;
+        real.sa_flags |= action->sa_flags & ~SA_RESETHAND;
+    } else {
+        real.sa_flags |= SA_ONSTACK | SA_NODEFER;
+    }
+    return keep_sigaction(sig, &real, NULL);
+}
+
+void keep_arm(void)
+{
+    stack_t none = {0};
+    sigaltstack(NULL, &none);
+    if (none.ss_flags & SS_DISABLE) {
+        stack_t ours = {.ss_sp = keep_stack, .ss_size = keep_orders->stack_bytes};
+        sigaltstack(&ours, NULL);
+    }
+    for (size_t i = 0; i < sizeof FATAL / sizeof *FATAL; i++) {
+        keep_sigaction(FATAL[i], NULL, &wanted[FATAL[i]]);
+        install(FATAL[i]);
+    }
+}
+
+void keep_disarm(void)
+{
+    stack_t now = {0};
+    sigaltstack(NULL, &now);
+    if (now.ss_sp == keep_stack) {
+        stack_t none = {.ss_flags = SS_DISABLE};
+        sigaltstack(&none, NULL);
+    }
+    for (size_t i = 0; i < sizeof FATAL / sizeof *FATAL; i++)
+        keep_sigaction(FATAL[i], &wanted[FATAL[i]], NULL);
+}
+
+EXPORT int sigaction(int sig, const struct sigaction *action, struct sigaction *before)
+{
+    if (!keep_orders || !is_fatal(sig))
+        return keep_sigaction(sig, action, before);
+    struct sigaction was = wanted[sig];
+    if (action) {
+        wanted[sig] = *action;
+        if (install(sig) == -1) {
+            wanted[sig] = was;
+            return -1;
+        }
+    }
+    if (before)
+        *before = was;
+    return 0;
+}
+
+static sighandler_t set_handler(int sig, sighandler_t handler, int flags)
+{
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags}, before;
+    if (sigaction(sig, &action, &before) == -1)
+        return SIG_ERR;
+    return before.sa_handler;
+}
+
+EXPORT sighandler_t signal(int sig, sighandler_t handler)
+{
+    return set_handler(sig, handler, SA_RESTART);
+}
+
+EXPORT sighandler_t sysv_signal(int sig, sighandler_t handler)
+{
+    return set_handler(sig, handler, SA_RESETHAND | SA_NODEFER);
+}

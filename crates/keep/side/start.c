@@ -1,0 +1,103 @@
+/* Finds the shared memory that ORBIT_KEEP names and sets the library up, in the process the keeper started and in no other. */
+#include "own.h"
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+const volatile struct keep_orders *keep_orders;
+volatile struct keep_news *keep_news;
+volatile struct keep_both *keep_both;
+unsigned char *keep_log, *keep_stack;
+__thread int keep_serves __attribute__((tls_model("initial-exec")));
+
+/* Other libraries' constructors may call these before ours has run. */
+static int find_clock_gettime(clockid_t clock, struct timespec *time)
+{
+    keep_clock_gettime = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    return keep_clock_gettime(clock, time);
+}
+
+static int find_sigaction(int sig, const struct sigaction *action, struct sigaction *before)
+{
+    keep_sigaction = (int (*)(int, const struct sigaction *, struct sigaction *))dlsym(RTLD_NEXT, "sigaction");
+    return keep_sigaction(sig, action, before);
+}
+
+int (*keep_clock_gettime)(clockid_t, struct timespec *) = find_clock_gettime;
+int (*keep_sigaction)(int, const struct sigaction *, struct sigaction *) = find_sigaction;
+
+void keep_forget(void)
+{
+    if (keep_orders)
+        keep_disarm();
+    keep_serves = 0;
+    keep_log = NULL;
+    keep_orders = NULL;
+}
+
+/* Three pages, the handler's stack, then the log twice in a row. */
+static int map_shared(int fd)
+{
+    struct keep_orders first;
+    if (pread(fd, &first, sizeof first, 0) != sizeof first || first.magic != KEEP_MAGIC || first.version != KEEP_VERSION)
+        return 0;
+    if (first.pid != (uint32_t)getpid())
+        return 0;
+    size_t log = first.log_bytes, front = 3 * KEEP_PAGE + first.stack_bytes;
+    unsigned char *base = mmap(NULL, front + 2 * log, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+        return 0;
+    if (mmap(base, front + log, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED ||
+        (log && mmap(base + front + log, log, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)front) == MAP_FAILED) ||
+        mprotect(base, KEEP_PAGE, PROT_READ) == -1) {
+        munmap(base, front + 2 * log);
+        return 0;
+    }
+    /* A child of fork shares none of it. */
+    madvise(base, front + 2 * log, MADV_DONTFORK);
+    keep_news = (void *)(base + KEEP_PAGE);
+    keep_both = (void *)(base + 2 * KEEP_PAGE);
+    keep_stack = base + 3 * KEEP_PAGE;
+    keep_log = log ? base + front : NULL;
+    keep_orders = (void *)base;
+    return 1;
+}
+
+/* The variables are the keeper's: what the program starts must not see them. */
+static void clean_environment(void)
+{
+    const char *before = getenv("ORBIT_KEEP_PRELOAD");
+    if (before)
+        setenv("LD_PRELOAD", before, 1);
+    else
+        unsetenv("LD_PRELOAD");
+    unsetenv("ORBIT_KEEP_PRELOAD");
+    unsetenv("ORBIT_KEEP");
+}
+
+static __attribute__((constructor)) void start(void)
+{
+    const char *name = getenv("ORBIT_KEEP");
+    if (!name)
+        return;
+    int fd = open(name, O_RDWR | O_CLOEXEC);
+    if (fd == -1)
+        return;
+    int is_ours = map_shared(fd);
+    close(fd);
+    if (!is_ours)
+        return;
+    clean_environment();
+    pthread_atfork(NULL, NULL, keep_forget);
+    keep_arm();
+    keep_news->syscall_ip = (uint64_t)keep_syscall;
+    keep_news->serving = (uint32_t)syscall(SYS_gettid);
+    keep_serves = 1;
+    __atomic_store_n(&keep_news->ready, 1, __ATOMIC_SEQ_CST);
+    keep_ring();
+}

@@ -1,0 +1,145 @@
+//! The command line of `orbit keep`.
+
+use crate::ladder::Rung;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  orbit keep --log -- redis-server --port 6400    a server, put back without anyone noticing
+  orbit keep --every 5s -- ./simulate input       any program: what it did since is done again
+  orbit keep --events - -- ./program              what happened, a line of JSON each
+
+The program runs as it is, untraced; the keeper takes a checkpoint of it every
+second. When a signal would kill it, it is put back in place: the same process,
+threads, descriptors and connections.
+
+With --log, what it read since the checkpoint is fed to it again, and what it
+had sent is compared, not sent again: only its memory goes back. For servers
+with one thread that serves. An input that kills it each time is dropped; its
+client sees the connection end. Without --log, offsets of files go back too, and
+output since the checkpoint may be repeated.
+
+Exit status: that of the program, 128 plus the signal that killed it; 125 if it
+cannot be kept, 126 or 127 if it cannot be started.";
+
+/// Runs a program and puts it back in place when it crashes.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Time between checkpoints: 500ms, 1s, 2m
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
+    every: Duration,
+    /// Log what the program reads and writes, and replay it after a crash
+    #[arg(long)]
+    log: bool,
+    /// Size of the log: a power of two, of which half is used at most
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    log_size: u64,
+    /// Checkpoints that are kept, spaced by powers of two
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
+    generations: u8,
+    /// Memory for pages of checkpoints; the oldest goes first
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = size)]
+    memory: u64,
+    /// Ways of recovery that may be used, in this order: newest, older, drop
+    #[arg(long, value_name = "RUNGS", default_value = "newest,older,drop", value_delimiter = ',', value_parser = rung)]
+    ladder: Vec<Rung>,
+    /// Do not call the program's own handlers for fatal signals first (Redis' crash report takes time)
+    #[arg(long)]
+    skip_handlers: bool,
+    /// Append what happens to this file, a line of JSON each; - is stdout
+    #[arg(long, value_name = "FILE")]
+    pub(crate) events: Option<PathBuf>,
+    /// Nothing on stderr but warnings
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// What the arguments come to.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub command: Vec<OsString>,
+    pub interval: Duration,
+    pub log_bytes: u64,
+    pub generations: usize,
+    pub memory: u64,
+    pub rungs: Vec<Rung>,
+    pub skip_handlers: bool,
+}
+
+impl Args {
+    pub(crate) fn settings(&self) -> Result<Settings, String> {
+        if self.log && (!self.log_size.is_power_of_two() || self.log_size < 8 << 20 || self.log_size > 64 << 30) {
+            return Err(format!("--log-size {}: a power of two from 8M to 64G is needed", self.log_size));
+        }
+        Ok(Settings {
+            command: self.command.clone(),
+            interval: self.every,
+            log_bytes: if self.log { self.log_size } else { 0 },
+            generations: self.generations.into(),
+            memory: self.memory,
+            rungs: self.ladder.clone(),
+            skip_handlers: self.skip_handlers,
+        })
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number.parse().map_err(|_| format!("{text:?} is no time: write 500ms, 1s, 2m"))?;
+    let seconds = match unit {
+        "ms" => number / 1e3,
+        "s" | "" => number,
+        "m" => number * 60.0,
+        _ => return Err(format!("{unit:?} is no unit of time: ms, s or m")),
+    };
+    if !(0.001..=3600.0).contains(&seconds) {
+        return Err(format!("{text:?} is not within 1ms to 60m"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no size: write 64M, 1G"))?;
+    let shift = match unit {
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "" => 0,
+        _ => return Err(format!("{unit:?} is no unit of size: K, M or G")),
+    };
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
+}
+
+fn rung(text: &str) -> Result<Rung, String> {
+    match text {
+        "newest" => Ok(Rung::Newest),
+        "older" => Ok(Rung::Older),
+        "drop" => Ok(Rung::Drop),
+        _ => Err(format!("{text:?} is no rung: newest, older, drop")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_sizes() {
+        assert_eq!(time("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(time("2m"), Ok(Duration::from_secs(120)));
+        assert!(time("0s").is_err() && time("fast").is_err() && time("3h").is_err() && time("2000m").is_err());
+        assert_eq!(size("64M"), Ok(64 << 20));
+        assert_eq!(size("512"), Ok(512));
+        assert!(size("1T").is_err() && size("99999999999G").is_err() && size("").is_err());
+    }
+}

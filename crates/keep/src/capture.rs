@@ -1,0 +1,231 @@
+//! A checkpoint of a stopped program: what was written since the last one, its threads, its mappings, its open files.
+
+use crate::error::Error;
+use crate::pages::{Bytes, PAGE, Pool};
+use crate::place;
+use crate::space::is_kept;
+use crate::state::{FileState, State, ThreadState};
+use graft::{Process, Stopped};
+use orbit_linux::maps::Entry;
+use orbit_linux::pagemap::Pagemap;
+use orbit_linux::ptrace::state::robust_list;
+use orbit_linux::remote_pages;
+use orbit_linux::uffd::Uffd;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// `UFFD_USER_MODE_ONLY`: what an ordinary user may have.
+const USER_MODE_ONLY: u64 = 1;
+
+/// The tracking of one program's writes. It belongs to its address space: after an exec there is a new one.
+pub(crate) struct Tracker {
+    uffd: Uffd,
+    pagemap: Pagemap,
+    memory: File,
+    pid: i32,
+}
+
+/// Written pages of one scan.
+pub(crate) enum Scan {
+    /// Those written since the last one.
+    Written(Vec<u64>),
+    /// The mapping was not tracked; these pages are there. It is now.
+    Fresh(Vec<u64>),
+}
+
+impl Tracker {
+    /// Makes the tracking: one injected call.
+    pub fn new(stopped: &mut Stopped<'_>) -> Result<Tracker, Error> {
+        let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64 | USER_MODE_ONLY;
+        let fd = stopped.call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])?;
+        let ours = stopped.process().duplicate(fd as i32);
+        stopped.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+        let pid = stopped.pid();
+        Ok(Tracker {
+            uffd: Uffd::from_fd(ours?).map_err(Error::io("setting up write tracking"))?,
+            pagemap: Pagemap::of(pid).map_err(Error::io("opening the page map of the program"))?,
+            memory: File::options()
+                .read(true)
+                .write(true)
+                .open(format!("/proc/{pid}/mem"))
+                .map_err(Error::io("opening the memory of the program"))?,
+            pid,
+        })
+    }
+
+    /// Pages of the mapping that were written, protected again if `protect`. Pages are protected before they are copied, so no write is lost.
+    pub fn scan(&self, entry: &Entry, protect: bool) -> Result<Scan, Error> {
+        let (start, end) = (entry.start as usize, entry.end as usize);
+        let mut ranges = Vec::new();
+        match self.pagemap.scan_written(start, end, protect, 0, &mut ranges) {
+            Ok(_) => return Ok(Scan::Written(addresses(&ranges))),
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
+            Err(e) => return Err(Error::Io("scanning the program's memory", e)),
+        }
+        self.uffd.register_wp_unchecked(start, end - start).map_err(Error::io("tracking the program's memory"))?;
+        ranges.clear();
+        // Of a private mapping of a file only what the program has written itself is not in the file.
+        self.pagemap.scan_anonymous(start, end, &mut ranges).map_err(Error::io("scanning the program's memory"))?;
+        self.protect(entry)?;
+        Ok(Scan::Fresh(addresses(&ranges)))
+    }
+
+    /// From now on only later writes count as such.
+    pub fn protect(&self, entry: &Entry) -> Result<(), Error> {
+        self.pagemap
+            .scan_written(entry.start as usize, entry.end as usize, true, 0, &mut Vec::new())
+            .map(|_| ())
+            .map_err(Error::io("protecting the program's memory"))
+    }
+
+    /// Copies pages.
+    pub fn read(&self, addresses: &[u64], pages: &mut [Box<Bytes>]) -> Result<(), Error> {
+        let mut done = 0;
+        while done < addresses.len() {
+            let into = pages[done..].iter_mut().map(|page| &mut **page);
+            done += remote_pages::read(self.pid, &addresses[done..], into)
+                .map_err(Error::io("reading the program's memory"))?;
+            if done < addresses.len() {
+                // Memory that the program itself may not read.
+                self.memory
+                    .read_exact_at(&mut *pages[done], addresses[done])
+                    .map_err(Error::io("reading the program's memory"))?;
+                done += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes pages, also where the program itself may not write.
+    pub fn write(&self, addresses: &[u64], pages: &[&Bytes]) -> Result<(), Error> {
+        let mut done = 0;
+        while done < addresses.len() {
+            let from = pages[done..].iter().copied();
+            done += remote_pages::write(self.pid, &addresses[done..], from)
+                .map_err(Error::io("writing the program's memory"))?;
+            if done < addresses.len() {
+                self.memory
+                    .write_all_at(pages[done], addresses[done])
+                    .map_err(Error::io("writing the program's memory"))?;
+                done += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn addresses(ranges: &[(usize, usize)]) -> Vec<u64> {
+    ranges.iter().flat_map(|(start, end)| (*start as u64..*end as u64).step_by(PAGE as usize)).collect()
+}
+
+/// What [`memory`] found.
+pub(crate) struct Memory {
+    pub mappings: Vec<Entry>,
+    /// Pages that changed since the last checkpoint.
+    pub pages: Vec<(u64, Box<Bytes>)>,
+    /// Ranges about which the image knows nothing any more: all of it that is not in `pages` is gone.
+    pub anew: Vec<(u64, u64)>,
+}
+
+/// Copies what was written since the last checkpoint.
+pub(crate) fn memory(
+    stopped: &Stopped<'_>,
+    tracker: &Tracker,
+    pool: &mut Pool,
+    before: Option<&[Entry]>,
+) -> Result<Memory, Error> {
+    let mappings = stopped.mappings()?;
+    let mut changed = Vec::new();
+    let mut anew = Vec::new();
+    for entry in mappings.iter().filter(|e| is_kept(e)) {
+        match tracker.scan(entry, true)? {
+            Scan::Written(mut pages) => changed.append(&mut pages),
+            Scan::Fresh(mut pages) => {
+                anew.push((entry.start, entry.end));
+                changed.append(&mut pages);
+            }
+        }
+    }
+    if before != Some(&mappings) {
+        anew.extend(gaps(&mappings));
+    }
+    let mut pages = pool.take(changed.len());
+    tracker.read(&changed, &mut pages)?;
+    Ok(Memory { pages: changed.into_iter().zip(pages).collect(), anew, mappings })
+}
+
+/// Ranges of the address space in which nothing is kept.
+fn gaps(mappings: &[Entry]) -> Vec<(u64, u64)> {
+    let mut gaps = Vec::new();
+    let mut from = 0;
+    for entry in mappings.iter().filter(|e| is_kept(e)) {
+        if entry.start > from {
+            gaps.push((from, entry.start));
+        }
+        from = entry.end;
+    }
+    gaps.push((from, 1 << 56));
+    gaps
+}
+
+/// Registers and masks of all threads. `logged`: the thread whose calls are logged, the address after its system call instruction, and what makes it
+/// ask the log again.
+pub(crate) fn threads(stopped: &mut Stopped<'_>, logged: Option<(i32, u64, u64)>) -> Result<Vec<ThreadState>, Error> {
+    let mut threads = Vec::new();
+    for tid in stopped.tids() {
+        let mut thread = stopped.thread(tid)?;
+        let mut regs = thread.regs()?;
+        let interrupted = thread.interrupted()?.is_some();
+        let general = &mut regs.general;
+        match logged {
+            Some((serving, after, again)) if interrupted && tid == serving && general.rip == after => {
+                (general.rax, general.orig_rax) = (again, u64::MAX);
+            }
+            // From its start: what the kernel remembers of the call is gone by then.
+            _ if interrupted => {
+                (general.rax, general.orig_rax) = (general.orig_rax, u64::MAX);
+                general.rip -= 2;
+            }
+            _ => {}
+        }
+        let (mask, rseq) = (thread.signal_mask()?, thread.rseq().unwrap_or(None));
+        let robust = robust_list(tid).unwrap_or((0, 0));
+        let cleared = cleared_at_end(stopped, tid, regs.general.fs_base);
+        let name = place::thread_name(stopped.pid(), tid);
+        threads.push(ThreadState { tid, mask, rseq, robust, cleared, name, regs });
+    }
+    Ok(threads)
+}
+
+/// Where glibc keeps a thread's id, from its thread pointer on. It has the kernel clear that word when the thread ends.
+const GLIBC_TID: u64 = 0x2d0;
+
+/// The address of that word; 0 if the id is not there, as with another libc.
+fn cleared_at_end(stopped: &Stopped<'_>, tid: i32, thread_pointer: u64) -> u64 {
+    let address = thread_pointer.wrapping_add(GLIBC_TID);
+    let mut word = [0u8; 4];
+    match stopped.read(address, &mut word) {
+        Ok(()) if i32::from_ne_bytes(word) == tid => address,
+        _ => 0,
+    }
+}
+
+/// Offsets of the regular files that the program has open, and their lengths where it appends.
+pub(crate) fn files(process: &Process) -> Vec<FileState> {
+    let pid = process.pid();
+    let Ok(folder) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let numbers = folder.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    numbers.filter_map(|fd| FileState::of(pid, fd)).collect()
+}
+
+/// The whole state beside memory.
+pub(crate) fn state(
+    stopped: &mut Stopped<'_>,
+    mappings: Vec<Entry>,
+    logged: Option<(i32, u64, u64)>,
+    with_files: bool,
+) -> Result<State, Error> {
+    let threads = threads(stopped, logged)?;
+    let files = if with_files { files(stopped.process()) } else { Vec::new() };
+    Ok(State { threads, mappings, files, log: Default::default() })
+}

@@ -1,0 +1,276 @@
+//! The keeper of one program: when a checkpoint is taken, what is done at a crash, what is reported.
+//!
+//! The program runs untraced. The keeper sleeps until a checkpoint is due, the program rings (a crash, a full log, the end of a replay), a signal comes, or
+//! the program exits.
+
+use crate::arguments::Settings;
+use crate::bell::Bell;
+use crate::error::Error;
+use crate::kept::{Kept, Policy, Taken};
+use crate::ladder::{Bounds, Ladder, Rung, Step};
+use crate::place;
+use crate::program::{self, Program};
+use crate::report::{Event, Figures, Reporter, ms};
+use crate::shared::{CrashReport, Shared};
+use crate::signals::Signals;
+use graft::Process;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a program may take to reach a safe point once it was asked; then the checkpoint is put off.
+const SAFE_POINT_LIMIT: Duration = Duration::from_millis(30);
+/// How long a program may take to load the library of its side.
+const LOAD_LIMIT: Duration = Duration::from_secs(20);
+/// Pauses of which the quantiles are made.
+const PAUSES: usize = 4096;
+
+/// A recovery that is being replayed.
+struct Replay {
+    since: Instant,
+    counts: (u64, u64, u64, i32),
+}
+
+/// See the module's head.
+pub(crate) struct Keeper {
+    shared: Arc<Shared>,
+    program: Program,
+    kept: Kept,
+    ladder: Ladder,
+    reporter: Reporter,
+    interval: Duration,
+    figures: Figures,
+    pauses: Vec<f64>,
+    replay: Option<Replay>,
+    last_warning: String,
+    started: Instant,
+    log_lost: u32,
+}
+
+impl Keeper {
+    /// Starts the program.
+    pub fn start(settings: &Settings, reporter: Reporter) -> Result<Keeper, Error> {
+        let shared = Arc::new(
+            Shared::new(settings.log_bytes, settings.skip_handlers).map_err(Error::io("making shared memory"))?,
+        );
+        let program = Program::start(&settings.command, &shared)?;
+        let process = Process::find(program.pid())?;
+        let policy = Policy { generations: settings.generations, interval: settings.interval, memory: settings.memory };
+        Ok(Keeper {
+            shared,
+            program,
+            kept: Kept::new(process, policy),
+            ladder: Ladder::new(Bounds { rungs: settings.rungs.clone(), ..Bounds::default() }),
+            reporter,
+            interval: settings.interval,
+            figures: Figures::default(),
+            pauses: Vec::new(),
+            replay: None,
+            last_warning: String::new(),
+            started: Instant::now(),
+            log_lost: 0,
+        })
+    }
+
+    /// Keeps the program until it exits; returns the status to exit with.
+    pub fn run(mut self, signals: &Signals) -> Result<u8, Error> {
+        let bell = Bell::start(&self.shared).map_err(Error::io("making the thread that waits for the program"))?;
+        // The first checkpoint comes as soon as the library is loaded.
+        let mut due = Instant::now();
+        let mut is_known = false;
+        loop {
+            let handle = self.kept.process().handle().as_raw_fd();
+            let mut fds = [handle, bell.as_fd().as_raw_fd(), signals.as_fd().as_raw_fd()].map(|fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            });
+            let pause = due.saturating_duration_since(Instant::now());
+            orbit_linux::poll::poll(&mut fds, Some(pause)).map_err(Error::io("waiting"))?;
+            for signal in signals.take() {
+                self.program.signal(signal);
+            }
+            if let Some(status) = self.program.exited() {
+                return Ok(self.exited(program::code(status)));
+            }
+            let rang = bell.drain();
+            if let Some(crash) = self.shared.crash() {
+                self.recover(&crash);
+                due = Instant::now() + self.interval;
+                continue;
+            }
+            self.end_of_replay();
+            let is_early =
+                rang && is_known && self.shared.log_used_since(self.kept.newest_log()) > self.shared.log_bytes() / 4;
+            if Instant::now() >= due || is_early || (rang && !is_known) {
+                let taken = self.checkpoint();
+                if taken && !is_known {
+                    is_known = true;
+                    self.reporter.report(&Event::Kept { pid: self.program.pid(), log: self.shared.has_log() });
+                }
+                due = Instant::now()
+                    + if is_known { self.interval } else { self.interval.min(Duration::from_millis(50)) };
+            }
+            if !is_known && self.started.elapsed() > LOAD_LIMIT {
+                is_known = true;
+                self.reporter.warn(
+                    "it is not kept: it has not loaded the library of its side; is it linked statically, set-user-ID, or started by a script?",
+                );
+            }
+        }
+    }
+
+    /// Takes a checkpoint, or puts it off.
+    fn checkpoint(&mut self) -> bool {
+        let mut taken = self.kept.checkpoint(&self.shared);
+        if matches!(taken, Ok(Taken::Unsafe)) && self.shared.has_log() {
+            self.shared.ask();
+            let end = Instant::now() + SAFE_POINT_LIMIT;
+            while !self.shared.is_parked() && self.shared.crash().is_none() && Instant::now() < end {
+                self.shared.wait_bell(self.shared.bell(), Duration::from_millis(1));
+            }
+            taken = self.kept.checkpoint(&self.shared);
+            self.shared.release();
+        }
+        match taken {
+            Ok(Taken::Checkpoint(figures)) => {
+                self.figures.checkpoints += 1;
+                self.figures.pages += figures.pages as u64;
+                self.figures.held_bytes = self.kept.bytes();
+                if self.pauses.len() == PAUSES {
+                    self.pauses.remove(0);
+                }
+                self.pauses.push(figures.pause.as_secs_f64() * 1e6);
+                let lost = self.shared.log_lost();
+                if lost != self.log_lost {
+                    self.log_lost = lost;
+                    self.reporter.warn(
+                        "the log was full before a checkpoint came, and began anew: raise --log-size or lower --every",
+                    );
+                }
+                return true;
+            }
+            Ok(Taken::Unsafe | Taken::Dying) => self.figures.put_off += 1,
+            // Dealt with by the loop, which the bell wakes.
+            Ok(Taken::Crashed | Taken::NotReady) => {}
+            Err(error) => {
+                let text = format!("no checkpoint: {error}");
+                // Its exit shows by itself.
+                if !matches!(error, Error::Graft(graft::Error::Gone { .. })) && text != self.last_warning {
+                    self.reporter.warn(text.clone());
+                    self.last_warning = text;
+                }
+            }
+        }
+        false
+    }
+
+    /// Deals with a crash.
+    fn recover(&mut self, crash: &CrashReport) {
+        let since = Instant::now();
+        self.figures.crashes += 1;
+        let pid = self.program.pid();
+        let event = Event::Crash {
+            pid,
+            tid: crash.tid,
+            thread: place::thread_name(pid, crash.tid),
+            signal: place::signal_name(crash.signal),
+            address: format!("{:#x}", crash.address),
+            ip: format!("{:#x}", crash.ip),
+            place: place::of(self.kept.process(), crash.ip),
+            number: self.figures.crashes,
+        };
+        let counts = self.shared.replay_counts();
+        let (step, done) = self.step(crash);
+        self.reporter.report(&event);
+        match done {
+            Ok((restored, stopped, age, lost)) => {
+                self.figures.by_rung[rung_index(step.rung())] += 1;
+                self.replay = self.shared.has_log().then_some(Replay { since, counts });
+                self.reporter.report(&Event::Recovered {
+                    rung: step.rung(),
+                    checkpoint_age_ms: ms(age),
+                    ms: ms(since.elapsed()),
+                    stopped_ms: ms(stopped),
+                    restored,
+                    lost,
+                });
+            }
+            Err(error) => {
+                self.figures.by_rung[3] += 1;
+                self.reporter.report(&Event::GaveUp { why: error.to_string() });
+                self.shared.give_up();
+            }
+        }
+    }
+
+    /// Judges and acts; returns what was lost as well.
+    #[allow(clippy::type_complexity)]
+    fn step(
+        &mut self,
+        crash: &CrashReport,
+    ) -> (Step, Result<(crate::restore::Restored, Duration, Duration, String), Error>) {
+        let mut last_input = None;
+        if self.shared.has_log() {
+            if !self.shared.is_logging() {
+                let why = "the log was full when it crashed: raise --log-size or lower --every";
+                return (Step::GiveUp(why), Err(Error::Unkept(why.into())));
+            }
+            match self.shared.cut_at_crash(crash) {
+                Ok(log) => last_input = log.last_input,
+                Err(error) => return (Step::GiveUp("the log is of no use"), Err(error)),
+            }
+        }
+        let facts = self.kept.facts(crash, last_input);
+        let step = self.ladder.judge(&facts);
+        let lost = match step {
+            Step::Drop(_, input) => match self.shared.input_at(input) {
+                Some((fd, bytes)) => {
+                    format!("the input of {bytes} bytes on descriptor {fd} is lost, its connection ends")
+                }
+                None => "the last input is lost".into(),
+            },
+            _ if self.shared.has_log() => "nothing is lost".into(),
+            _ => "what it did since is done again, its output may be repeated".into(),
+        };
+        let age = self.kept.age(step);
+        let done = self.kept.recover(&self.shared, crash, step);
+        (step, done.map(|(restored, stopped)| (restored, stopped, age, lost)))
+    }
+
+    /// Reports the end of a replay, once.
+    fn end_of_replay(&mut self) {
+        if self.shared.replay_end().is_none() {
+            return;
+        }
+        let Some(Replay { since, counts: before }) = self.replay.take() else { return };
+        let now = self.shared.replay_counts();
+        self.reporter.report(&Event::Replayed {
+            ms: ms(since.elapsed()),
+            calls: now.0.saturating_sub(before.0),
+            diverged: now.1.saturating_sub(before.1),
+            mismatched: now.2.saturating_sub(before.2),
+        });
+    }
+
+    fn exited(&mut self, status: u8) -> u8 {
+        self.pauses.sort_by(f64::total_cmp);
+        let quantile = |q: f64| {
+            self.pauses.get(((self.pauses.len() as f64 * q) as usize).min(self.pauses.len().saturating_sub(1)))
+        };
+        self.figures.pause_p50_us = quantile(0.5).copied().unwrap_or(0.0);
+        self.figures.pause_p99_us = quantile(0.99).copied().unwrap_or(0.0);
+        let figures = self.figures.clone();
+        self.reporter.report(&Event::Exited { status, figures });
+        status
+    }
+}
+
+fn rung_index(rung: Rung) -> usize {
+    match rung {
+        Rung::Newest => 0,
+        Rung::Older => 1,
+        Rung::Drop => 2,
+        Rung::GiveUp => 3,
+    }
+}

@@ -1,0 +1,219 @@
+//! A program that is kept: checkpoints of it, and going back to them.
+
+use crate::capture::{self, Tracker};
+use crate::error::Error;
+use crate::history::History;
+use crate::ladder::{Facts, Step};
+use crate::restore::{self, Restored};
+use crate::shared::{CrashReport, Shared};
+use crate::state::State;
+use graft::{Process, Stopped};
+use std::time::{Duration, Instant};
+
+/// How much stack a handler of the program for a fatal signal is taken to use at most.
+const HANDLER_STACK: u64 = 8 << 20;
+
+/// What came of asking for a checkpoint.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// It was taken.
+    Checkpoint(Figures),
+    /// A thread has crashed meanwhile.
+    Crashed,
+    /// A call was under way, and did not end in time.
+    Unsafe,
+    /// A handler of the program for a fatal signal runs: the program is about to die.
+    Dying,
+    /// The library is not set up yet.
+    NotReady,
+}
+
+/// Figures of a checkpoint.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Figures {
+    /// How long the program stood still.
+    pub pause: Duration,
+    /// Pages copied.
+    pub pages: usize,
+}
+
+/// How a checkpoint is taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policy {
+    /// Checkpoints that are kept.
+    pub generations: usize,
+    /// Time between them.
+    pub interval: Duration,
+    /// Memory for pages, in bytes.
+    pub memory: u64,
+}
+
+/// A program and its checkpoints.
+pub(crate) struct Kept {
+    process: Process,
+    tracker: Option<Tracker>,
+    history: History<State>,
+    policy: Policy,
+}
+
+impl Kept {
+    pub fn new(process: Process, policy: Policy) -> Kept {
+        Kept { process, tracker: None, history: History::new(), policy }
+    }
+
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Bytes of pages held.
+    pub fn bytes(&self) -> u64 {
+        self.history.pages() as u64 * crate::pages::PAGE
+    }
+
+    /// End of the log at the newest checkpoint.
+    pub fn newest_log(&self) -> u64 {
+        self.history.newest().map_or(0, |c| c.state.log.head)
+    }
+
+    /// How old the checkpoint is that a step goes back to.
+    pub fn age(&self, step: Step) -> Duration {
+        let (Step::Replay(index) | Step::Drop(index, _)) = step else { return Duration::ZERO };
+        self.history.newest_first().nth(index).map_or(Duration::ZERO, |c| c.taken.elapsed())
+    }
+
+    pub fn checkpoints(&self) -> usize {
+        self.history.newest_first().count()
+    }
+
+    /// Takes a checkpoint if the program is at a safe point.
+    pub fn checkpoint(&mut self, shared: &Shared) -> Result<Taken, Error> {
+        if !shared.is_ready() {
+            return Ok(Taken::NotReady);
+        }
+        let Kept { process, tracker, history, policy } = self;
+        let before = history.newest().map(|c| c.state.mappings.clone());
+        let mut pool = std::mem::take(history.pool());
+        // Faults come before the pause, not in it.
+        pool.reserve(1024);
+        let mut is_new_log = false;
+        let taken = process.while_stopped(|stopped| -> Result<_, Error> {
+            if shared.crash().is_some() {
+                return Ok(Err(Taken::Crashed));
+            }
+            if let Some((tid, sp)) = shared.dying()
+                && is_below(stopped, tid, sp)
+            {
+                return Ok(Err(Taken::Dying));
+            }
+            if shared.is_replaying() || !is_safe(stopped, shared) {
+                return Ok(Err(Taken::Unsafe));
+            }
+            if tracker.is_none() {
+                *tracker = Some(Tracker::new(stopped)?);
+            }
+            let Some(tracker) = tracker.as_ref() else { return Ok(Err(Taken::NotReady)) };
+            let logged = Some((shared.serving(), shared.after_syscall(), shared.again()));
+            let memory = capture::memory(stopped, tracker, &mut pool, before.as_deref())?;
+            let mut state = capture::state(stopped, memory.mappings, logged, !shared.has_log())?;
+            if shared.has_log() {
+                state.log = shared.log_state()?;
+                is_new_log = !shared.is_logging();
+                shared.record();
+            }
+            Ok(Ok((memory.pages, memory.anew, state, stopped.stopped_for())))
+        });
+        *history.pool() = pool;
+        let (pages, anew, state, pause) = match taken? {
+            Ok(taken) => taken,
+            Err(not) => return Ok(not),
+        };
+        let figures = Figures { pause, pages: pages.len() };
+        let mut changed: Vec<_> = Vec::with_capacity(pages.len());
+        let copied: std::collections::HashSet<u64> = pages.iter().map(|(address, _)| *address).collect();
+        for (start, end) in anew {
+            let gone = history.image().within(start, end).into_iter().filter(|address| !copied.contains(address));
+            changed.extend(gone.map(|address| (address, None)));
+        }
+        changed.extend(pages.into_iter().map(|(address, page)| (address, Some(page))));
+        let now = Instant::now();
+        history.commit(changed, state, now);
+        history.thin(if is_new_log { 1 } else { policy.generations }, policy.interval, now);
+        self.trim(shared);
+        Ok(Taken::Checkpoint(figures))
+    }
+
+    /// Forgets the oldest checkpoints until pages and log are within their bounds.
+    fn trim(&mut self, shared: &Shared) {
+        while self.checkpoints() > 1 && self.bytes() > self.policy.memory {
+            self.history.forget_oldest();
+        }
+        if shared.has_log() {
+            let head = self.history.newest().map_or(0, |c| c.state.log.head);
+            while self.checkpoints() > 1
+                && self.history.oldest().is_some_and(|c| head - c.state.log.head.min(head) > shared.log_bytes() / 2)
+            {
+                self.history.forget_oldest();
+            }
+            if let Some(oldest) = self.history.oldest() {
+                shared.set_oldest(oldest.state.log.head);
+            }
+        }
+    }
+
+    /// What the ladder has to know of a crash.
+    pub fn facts(&self, crash: &CrashReport, last_input: Option<u64>) -> Facts {
+        Facts {
+            at: Instant::now(),
+            ip: crash.ip,
+            last_input,
+            checkpoints: self.history.newest_first().map(|c| c.state.log.head).collect(),
+        }
+    }
+
+    /// Takes a step of the ladder; returns what was done, and how long the program stood still for it.
+    pub fn recover(&mut self, shared: &Shared, crash: &CrashReport, step: Step) -> Result<(Restored, Duration), Error> {
+        let (index, drop_at) = match step {
+            Step::Replay(index) => (index, None),
+            Step::Drop(index, input) => (index, Some(input)),
+            Step::GiveUp(why) => return Err(Error::Unkept(why.into())),
+        };
+        let Kept { process, tracker, history, .. } = self;
+        let Some(tracker) = tracker.as_ref() else { return Err(Error::Unkept("there is no checkpoint yet".into())) };
+        let differ = history.go_back(index);
+        let done = process.while_stopped(|stopped| -> Result<_, Error> {
+            let last = || {
+                if let Some(newest) = history.newest() {
+                    let log = &newest.state.log;
+                    shared.replay_from(log, drop_at, crash.ip);
+                }
+                shared.clear_crash();
+            };
+            let done = restore::all(stopped, tracker, history, differ, crash.tid, last)?;
+            Ok((done, stopped.stopped_for()))
+        })?;
+        shared.release();
+        Ok(done)
+    }
+}
+
+/// Whether nothing is under way: the serving thread is outside of logged calls, or waits in one that has not begun to do anything.
+fn is_safe(stopped: &mut Stopped<'_>, shared: &Shared) -> bool {
+    match shared.busy() {
+        0 => true,
+        1 => {
+            let after = shared.after_syscall();
+            let waits = |thread: &mut graft::Thread<'_, '_>| {
+                let at = thread.general().map(|r| r.rip).unwrap_or(0);
+                at == after && thread.interrupted().ok().flatten().is_some()
+            };
+            stopped.thread(shared.serving()).is_ok_and(|mut thread| waits(&mut thread))
+        }
+        _ => false,
+    }
+}
+
+/// Whether the thread is still in a call made at stack pointer `sp`.
+fn is_below(stopped: &mut Stopped<'_>, tid: i32, sp: u64) -> bool {
+    let now = stopped.thread(tid).and_then(|mut thread| thread.general()).map(|r| r.rsp);
+    now.is_ok_and(|now| now <= sp && sp - now < HANDLER_STACK)
+}

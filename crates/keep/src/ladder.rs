@@ -1,0 +1,244 @@
+//! What to do about a crash: the ladder of recovery, as a pure judge.
+//!
+//! For each crash position the rungs are tried in order: the newest checkpoint, the one before it, the oldest (the newest may be infected: taken
+//! after the corruption, before the crash), then the input that kills is dropped, then the program is left to die. Going back forgets the newer
+//! checkpoints, so each attempt sees what is left. A position is the last input that the program had
+//! read, in log mode, else the address of the crash. Attempts are counted by position, so that an innocent request is not dropped for the crash of another.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Crash positions that are remembered.
+const POSITIONS: usize = 64;
+
+/// One way of recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rung {
+    /// Back to the newest checkpoint, and replay.
+    Newest,
+    /// Back to an older checkpoint, and replay.
+    Older,
+    /// Back to a checkpoint before the last input, and replay without it: its client sees the end of the connection.
+    Drop,
+    /// The program dies of its signal.
+    GiveUp,
+}
+
+/// What the judge needs to know of a crash.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// When it happened.
+    pub at: Instant,
+    /// Address of the instruction.
+    pub ip: u64,
+    /// Position in the log of the last input before it, in log mode.
+    pub last_input: Option<u64>,
+    /// For each checkpoint, newest first: the position of the log where its replay starts (0 without a log).
+    pub checkpoints: Vec<u64>,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Roll back to the checkpoint of this index (0: newest), and replay.
+    Replay(usize),
+    /// Roll back to the checkpoint of this index, and replay without the input at this position.
+    Drop(usize, u64),
+    /// Let the program die; the text says why.
+    GiveUp(&'static str),
+}
+
+impl Step {
+    /// The rung that the step is on.
+    pub fn rung(self) -> Rung {
+        match self {
+            Step::Replay(0) => Rung::Newest,
+            Step::Replay(_) => Rung::Older,
+            Step::Drop(..) => Rung::Drop,
+            Step::GiveUp(_) => Rung::GiveUp,
+        }
+    }
+}
+
+/// Bounds of recovery.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// Rungs that may be used.
+    pub rungs: Vec<Rung>,
+    /// Crashes within `window` after which the program is given up.
+    pub crashes: usize,
+    /// See `crashes`.
+    pub window: Duration,
+    /// A crash without a log at an address that has crashed before counts as another one after this time.
+    pub forget: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        let rungs = vec![Rung::Newest, Rung::Older, Rung::Drop];
+        Bounds { rungs, crashes: 600, window: Duration::from_secs(60), forget: Duration::from_secs(60) }
+    }
+}
+
+/// Where a crash is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Position {
+    Input(u64),
+    Address(u64),
+}
+
+#[derive(Debug)]
+struct Seen {
+    position: Position,
+    /// Index in [`ATTEMPTS`].
+    next: usize,
+    last: Instant,
+}
+
+/// What is tried at one position.
+#[derive(Clone, Copy, Debug)]
+enum Attempt {
+    Newest,
+    Before,
+    Oldest,
+    Drop,
+}
+
+const ATTEMPTS: [Attempt; 4] = [Attempt::Newest, Attempt::Before, Attempt::Oldest, Attempt::Drop];
+
+/// The judge, with what it remembers of earlier crashes.
+#[derive(Debug)]
+pub struct Ladder {
+    bounds: Bounds,
+    seen: VecDeque<Seen>,
+    recent: VecDeque<Instant>,
+}
+
+impl Ladder {
+    /// A judge that has seen no crash.
+    pub fn new(bounds: Bounds) -> Ladder {
+        Ladder { bounds, seen: VecDeque::new(), recent: VecDeque::new() }
+    }
+
+    /// Decides about a crash and counts it.
+    pub fn judge(&mut self, facts: &Facts) -> Step {
+        while self.recent.front().is_some_and(|t| facts.at.duration_since(*t) > self.bounds.window) {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(facts.at);
+        if self.recent.len() > self.bounds.crashes {
+            return Step::GiveUp("it crashes too often");
+        }
+        if facts.checkpoints.is_empty() {
+            return Step::GiveUp("there is no checkpoint yet");
+        }
+        let position = facts.last_input.map_or(Position::Address(facts.ip), Position::Input);
+        let has = |rung| self.bounds.rungs.contains(&rung);
+        let (newest, older) = (has(Rung::Newest), has(Rung::Older));
+        // The newest checkpoint that was taken before the input was read.
+        let drop = facts
+            .last_input
+            .filter(|_| has(Rung::Drop))
+            .and_then(|input| facts.checkpoints.iter().position(|start| *start <= input).map(|i| Step::Drop(i, input)));
+        let oldest = facts.checkpoints.len() - 1;
+        let seen = self.seen(position, facts.at);
+        // Where a rung does not apply the next one is tried at once.
+        while let Some(attempt) = ATTEMPTS.get(seen.next) {
+            seen.next += 1;
+            match attempt {
+                Attempt::Newest if newest => return Step::Replay(0),
+                Attempt::Before if older && oldest >= 1 => return Step::Replay(1),
+                Attempt::Oldest if older && oldest >= 1 => return Step::Replay(oldest),
+                Attempt::Drop => {
+                    if let Some(step) = drop {
+                        return step;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Step::GiveUp("all other rungs of the ladder were tried at this position")
+    }
+
+    /// What is remembered of the position.
+    fn seen(&mut self, position: Position, at: Instant) -> &mut Seen {
+        let forget = self.bounds.forget;
+        self.seen.retain(|s| matches!(s.position, Position::Input(_)) || at.duration_since(s.last) <= forget);
+        let index = self.seen.iter().position(|s| s.position == position).unwrap_or_else(|| {
+            if self.seen.len() == POSITIONS {
+                self.seen.pop_front();
+            }
+            self.seen.push_back(Seen { position, next: 0, last: at });
+            self.seen.len() - 1
+        });
+        self.seen[index].last = at;
+        &mut self.seen[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(at: Instant, input: Option<u64>, checkpoints: &[u64]) -> Facts {
+        Facts { at, ip: 0x1000, last_input: input, checkpoints: checkpoints.to_vec() }
+    }
+
+    #[test]
+    fn older_checkpoints_come_before_a_drop() {
+        let mut ladder = Ladder::new(Bounds::default());
+        let mut judge = |checkpoints: &[u64]| ladder.judge(&facts(Instant::now(), Some(500), checkpoints));
+        assert_eq!(judge(&[400, 300, 200, 100]), Step::Replay(0));
+        assert_eq!(judge(&[400, 300, 200, 100]), Step::Replay(1));
+        assert_eq!(judge(&[300, 200, 100]), Step::Replay(2));
+        assert_eq!(judge(&[100]), Step::Drop(0, 500));
+        assert_eq!(judge(&[100]).rung(), Rung::GiveUp);
+    }
+
+    #[test]
+    fn an_input_read_before_the_newest_checkpoint_is_dropped_from_an_older_one() {
+        let bounds = Bounds { rungs: vec![Rung::Drop], ..Bounds::default() };
+        let now = Instant::now();
+        assert_eq!(Ladder::new(bounds.clone()).judge(&facts(now, Some(350), &[400, 300])), Step::Drop(1, 350));
+        assert_eq!(Ladder::new(bounds).judge(&facts(now, Some(50), &[400, 300])).rung(), Rung::GiveUp);
+    }
+
+    #[test]
+    fn another_position_begins_at_the_bottom() {
+        let mut ladder = Ladder::new(Bounds::default());
+        let now = Instant::now();
+        assert_eq!(ladder.judge(&facts(now, Some(1), &[0])), Step::Replay(0));
+        assert_eq!(ladder.judge(&facts(now, Some(2), &[0])), Step::Replay(0));
+        assert_eq!(ladder.judge(&facts(now, Some(1), &[0])), Step::Drop(0, 1));
+    }
+
+    #[test]
+    fn without_a_log_the_address_counts_and_is_forgotten() {
+        let mut ladder = Ladder::new(Bounds::default());
+        let now = Instant::now();
+        assert_eq!(ladder.judge(&facts(now, None, &[0, 0])), Step::Replay(0));
+        assert_eq!(ladder.judge(&facts(now, None, &[0, 0])), Step::Replay(1));
+        assert_eq!(ladder.judge(&facts(now, None, &[0])).rung(), Rung::GiveUp);
+        let later = now + Duration::from_secs(61);
+        assert_eq!(ladder.judge(&facts(later, None, &[0, 0])), Step::Replay(0));
+    }
+
+    #[test]
+    fn crashes_without_end_are_given_up() {
+        let bounds = Bounds { crashes: 10, ..Bounds::default() };
+        let mut ladder = Ladder::new(bounds);
+        let now = Instant::now();
+        let steps: Vec<_> = (0..11).map(|i| ladder.judge(&facts(now, Some(i), &[0]))).collect();
+        assert!(steps[..10].iter().all(|s| *s == Step::Replay(0)));
+        assert_eq!(steps[10], Step::GiveUp("it crashes too often"));
+        let later = now + Duration::from_secs(120);
+        assert_eq!(ladder.judge(&facts(later, Some(99), &[0])), Step::Replay(0));
+    }
+
+    #[test]
+    fn nothing_to_go_back_to() {
+        let step = Ladder::new(Bounds::default()).judge(&facts(Instant::now(), Some(1), &[]));
+        assert_eq!(step, Step::GiveUp("there is no checkpoint yet"));
+    }
+}

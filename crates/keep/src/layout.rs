@@ -1,0 +1,187 @@
+//! The memory that a kept program and its keeper share, as the keeper sees it; `side/side.h` is the program's view of the same bytes.
+//!
+//! Each structure has one writer, named at its head. The keeper trusts nothing that the program writes: [`crate::shared`] reads each word once
+//! and checks it.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+
+/// "KEEP".
+pub(crate) const MAGIC: u32 = 0x5045_454b;
+pub(crate) const VERSION: u32 = 1;
+/// What an interrupted logged call answers in the program: ask the log again. No error of the kernel.
+pub(crate) const AGAIN: i64 = -1000;
+/// No position of the log.
+pub(crate) const NOWHERE: u64 = u64::MAX;
+/// Size of each of the three structures' pages.
+pub(crate) const PAGE: usize = 4096;
+
+/// How logged calls are answered: [`Both::mode`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Mode {
+    /// Calls pass unlogged.
+    Off = 0,
+    /// Calls are made and logged.
+    Record = 1,
+    /// Calls are answered from the log in its order.
+    Replay = 2,
+    // 3, which only the program sets: calls that the log still holds for the same descriptor are answered from it, others are made.
+}
+
+/// State of [`Crash::state`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum CrashState {
+    /// No thread waits.
+    None = 0,
+    /// A thread that would die waits for the keeper. Written by the program.
+    Crashed = 1,
+    /// It shall die of its signal. Written by the keeper.
+    GiveUp = 2,
+}
+
+/// Page 0. Written by the keeper only; the program has it read-only.
+#[repr(C)]
+pub(crate) struct Orders {
+    pub magic: AtomicU32,
+    pub version: AtomicU32,
+    /// Size of the log in bytes, a power of two; 0: no log.
+    pub log_bytes: AtomicU64,
+    /// Size of the signal stack that follows the three pages.
+    pub stack_bytes: AtomicU64,
+    /// The program: other processes with the library are left alone.
+    pub pid: AtomicU32,
+    /// Futex. Not 0: the serving thread parks after its next logged call.
+    pub ask: AtomicU32,
+    /// Robust word: the keeper's thread id; the kernel marks it when that thread ends.
+    pub keeper: AtomicU32,
+    /// Counts rollbacks.
+    pub replay: AtomicU32,
+    /// First position of the log that a checkpoint needs.
+    pub oldest: AtomicU64,
+    /// Position of the input that is answered with end of file in the replay, or [`NOWHERE`].
+    pub drop_at: AtomicU64,
+    /// Address of the crash that is being recovered from; 0: none.
+    pub known_ip: AtomicU64,
+    /// Not 0: handlers of the program for fatal signals are not called.
+    pub skip_handlers: AtomicU32,
+    pub reserved: AtomicU32,
+}
+
+/// Page 1. Written by the program only.
+#[repr(C)]
+pub(crate) struct News {
+    /// Futex. Grows when the keeper should wake.
+    pub bell: AtomicU32,
+    /// 1: the library is set up.
+    pub ready: AtomicU32,
+    /// Depth of logged calls of the serving thread.
+    pub busy: AtomicU32,
+    /// 1: the serving thread is parked at a safe point.
+    pub parked: AtomicU32,
+    /// Address of the syscall instruction of logged calls.
+    pub syscall_ip: AtomicU64,
+    /// Thread id of the serving thread.
+    pub serving: AtomicU32,
+    /// Thread in a handler of the program for a fatal signal.
+    pub dying_tid: AtomicU32,
+    /// Stack pointer when that handler began; 0: no such handler runs.
+    pub dying_sp: AtomicU64,
+    /// Grows each time the log was full and no checkpoint came.
+    pub log_lost: AtomicU32,
+    /// Descriptor of the last output that differed.
+    pub mismatch_fd: AtomicI32,
+    /// Outputs that differed from what was sent before the crash.
+    pub mismatched: AtomicU64,
+    /// Replays that left the log's order.
+    pub diverged: AtomicU64,
+    /// Calls answered from the log.
+    pub replayed: AtomicU64,
+    /// Descriptor of the input dropped last.
+    pub dropped_fd: AtomicI32,
+    pub reserved: AtomicU32,
+    /// `CLOCK_MONOTONIC` in ns when the last replay ended; 0: it has not.
+    pub replay_end: AtomicU64,
+}
+
+/// Page 2. Written by the program, and by the keeper while the program is stopped.
+#[repr(C)]
+pub(crate) struct Both {
+    pub mode: AtomicU32,
+    pub reserved: AtomicU32,
+    /// Where the next entry goes.
+    pub head: AtomicU64,
+    /// In [`Mode::Replay`]: the next entry.
+    pub cursor: AtomicU64,
+    /// Position of the last entry that brought bytes from a socket, or [`NOWHERE`].
+    pub last_input: AtomicU64,
+    /// In [`Mode::Tail`]: first entry that may still be of use.
+    pub tail_at: AtomicU64,
+    pub tail_end: AtomicU64,
+    pub crash: Crash,
+}
+
+/// What a thread that would die says of its crash. Written by it, but for [`CrashState::GiveUp`] and the reset.
+#[repr(C)]
+pub(crate) struct Crash {
+    /// Futex: a [`CrashState`].
+    pub state: AtomicU32,
+    pub signal: AtomicU32,
+    pub code: AtomicI32,
+    pub tid: AtomicU32,
+    /// `si_addr`.
+    pub address: AtomicU64,
+    pub ip: AtomicU64,
+    pub sp: AtomicU64,
+    pub bp: AtomicU64,
+    /// Position of the log when the crash began.
+    pub head: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Orders>() == 72 && size_of::<News>() == 88 && size_of::<Both>() == 104);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+    use std::process::Command;
+
+    /// The C header and the structures here describe the same bytes.
+    #[test]
+    fn both_views_agree() {
+        let folder = std::env::temp_dir().join(format!("orbit-keep-layout-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (source, program) = (folder.join("layout.c"), folder.join("layout"));
+        let fields = [
+            ("orders", "ask", offset_of!(Orders, ask)),
+            ("orders", "oldest", offset_of!(Orders, oldest)),
+            ("orders", "known_ip", offset_of!(Orders, known_ip)),
+            ("news", "serving", offset_of!(News, serving)),
+            ("news", "dying_sp", offset_of!(News, dying_sp)),
+            ("news", "dropped_fd", offset_of!(News, dropped_fd)),
+            ("news", "mismatched", offset_of!(News, mismatched)),
+            ("news", "replay_end", offset_of!(News, replay_end)),
+            ("both", "head", offset_of!(Both, head)),
+            ("both", "tail_end", offset_of!(Both, tail_end)),
+            ("both", "crash", offset_of!(Both, crash)),
+        ];
+        let mut text = format!(
+            "#include <stddef.h>\n#include \"{}/side/side.h\"\nint main(void) {{ return !(sizeof(struct keep_orders) == {} && \
+             sizeof(struct keep_news) == {} && sizeof(struct keep_both) == {}",
+            env!("CARGO_MANIFEST_DIR"),
+            size_of::<Orders>(),
+            size_of::<News>(),
+            size_of::<Both>()
+        );
+        for (of, field, at) in fields {
+            text += &format!(" && offsetof(struct keep_{of}, {field}) == {at}");
+        }
+        text += "); }\n";
+        std::fs::write(&source, text).expect("written");
+        let compiled = Command::new("cc").arg(&source).arg("-o").arg(&program).status().expect("cc");
+        assert!(compiled.success());
+        let agree = Command::new(&program).status().expect("runs").success();
+        std::fs::remove_dir_all(folder).expect("removed");
+        assert!(agree, "side.h and layout.rs differ");
+    }
+}

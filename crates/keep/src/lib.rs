@@ -1,0 +1,79 @@
+//! Keep: an unmodified program that is about to die of a signal is put back in place, and continues.
+//!
+//! This is the Transparent Application Checkpoint of the RMK paper (section 6) and its crash recovery (Table 1), with a log of calls for request servers.
+//!
+//! | file | idea |
+//! |---|---|
+//! | [`keeper`] | when a checkpoint is taken, what is done at a crash |
+//! | [`kept`], [`capture`], [`restore`] | a checkpoint of a stopped program, and going back to it |
+//! | [`history`], [`pages`] | one full image, and what each older checkpoint had otherwise |
+//! | [`space`] | what to do to mappings, as a pure function |
+//! | [`ladder`] | which way of recovery, as a pure judge |
+//! | [`layout`], [`shared`] | the memory that program and keeper share; nothing in it is trusted |
+//! | `side/` | the program's side: its log of calls, its handlers for fatal signals |
+#![deny(unsafe_op_in_unsafe_fn)]
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod arguments;
+mod bell;
+mod capture;
+mod error;
+mod history;
+mod keeper;
+mod kept;
+pub mod ladder;
+mod layout;
+mod pages;
+mod place;
+mod program;
+pub mod report;
+mod restore;
+mod shared;
+mod signals;
+mod space;
+mod state;
+
+pub use arguments::Args;
+pub use error::Error;
+pub use restore::Restored;
+
+use orbit_console::events::Events;
+use orbit_console::out::{Done, Failure};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Exit status if the program cannot be kept.
+pub const NOT_BEGUN: u8 = 125;
+
+/// Runs the subcommand; blocks until the program has exited.
+///
+/// # Errors
+/// Never: what fails before the program runs is said on stderr, and the status is [`NOT_BEGUN`], 126 or 127.
+pub fn run(args: &Args) -> Done {
+    match begin(args) {
+        Ok(code) => Ok(ExitCode::from(code)),
+        Err((code, why)) => {
+            // Says it on stderr; the status is our own.
+            let _ = orbit_console::out::exit_code(Err(Failure::text(why)));
+            Ok(ExitCode::from(code))
+        }
+    }
+}
+
+fn begin(args: &Args) -> Result<u8, (u8, String)> {
+    let settings = args.settings().map_err(|why| (NOT_BEGUN, why))?;
+    let events =
+        args.events.as_deref().map(|path| Events::open(path, "keep")).transpose().map_err(|why| (NOT_BEGUN, why))?;
+    let program = settings.command[0].clone();
+    let name = Path::new(&program).file_name().unwrap_or(&program).to_string_lossy().into_owned();
+    let reporter = report::Reporter::new(events, args.quiet, name);
+    orbit_console::given::keep_statuses();
+    let signals = signals::Signals::catch().map_err(|e| (NOT_BEGUN, format!("catching signals: {e}")))?;
+    let keeper = keeper::Keeper::start(&settings, reporter).map_err(|error| match &error {
+        Error::Io("starting the program", source) => {
+            (program::not_started(source), format!("{}: {source}", program.to_string_lossy()))
+        }
+        _ => (NOT_BEGUN, error.to_string()),
+    })?;
+    keeper.run(&signals).map_err(|error| (NOT_BEGUN, error.to_string()))
+}

@@ -1,0 +1,35 @@
+//! Names for people: signals, threads, places in code.
+
+use graft::Process;
+use orbit_linux::procfs;
+
+/// The signal's name.
+pub(crate) fn signal_name(signal: i32) -> String {
+    match signal {
+        libc::SIGSEGV => "SIGSEGV".into(),
+        libc::SIGBUS => "SIGBUS".into(),
+        libc::SIGILL => "SIGILL".into(),
+        libc::SIGFPE => "SIGFPE".into(),
+        libc::SIGABRT => "SIGABRT".into(),
+        libc::SIGTRAP => "SIGTRAP".into(),
+        libc::SIGSYS => "SIGSYS".into(),
+        other => format!("signal {other}"),
+    }
+}
+
+/// The thread's name, `?` if it is gone.
+pub(crate) fn thread_name(pid: i32, tid: i32) -> String {
+    procfs::text(format!("/proc/{pid}/task/{tid}/comm")).map_or_else(|_| "?".into(), |name| name.trim().to_owned())
+}
+
+/// The file that an address is in, and its offset in that file.
+pub(crate) fn of(process: &Process, address: u64) -> String {
+    let mappings = process.mappings().unwrap_or_default();
+    match mappings.iter().find(|e| (e.start..e.end).contains(&address)) {
+        Some(entry) if !entry.name.is_empty() => {
+            format!("in {}+{:#x}", entry.name, address - entry.start + entry.offset)
+        }
+        Some(_) => format!("at {address:#x} in anonymous memory"),
+        None => format!("at {address:#x}, where nothing is mapped"),
+    }
+}

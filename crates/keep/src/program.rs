@@ -1,0 +1,84 @@
+//! Starting the program with the library of its side, and its end.
+
+use crate::error::Error;
+use crate::shared::Shared;
+use orbit_linux::memfd;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// The program's side, compiled by the build script.
+const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/keep_side.so"));
+
+/// The started program. The files stay open: its side opens them through `/proc`.
+pub(crate) struct Program {
+    child: Child,
+    _library: File,
+}
+
+impl Program {
+    /// Starts `command`, whose first word is the program, with its side loaded. Signals that this thread blocks are open in it.
+    pub fn start(command: &[OsString], shared: &Arc<Shared>) -> Result<Program, Error> {
+        let mut library = File::from(
+            memfd::create("orbit-keep-side", LIBRARY.len(), false).map_err(Error::io("making the library"))?,
+        );
+        library.write_all(LIBRARY).map_err(Error::io("writing the library"))?;
+        let me = std::process::id();
+        let mut preload = OsString::from(format!("/proc/{me}/fd/{}", library.as_raw_fd()));
+        let mut run = Command::new(&command[0]);
+        run.args(&command[1..]);
+        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+            run.env("ORBIT_KEEP_PRELOAD", &others);
+            preload.push(":");
+            preload.push(others);
+        }
+        run.env("LD_PRELOAD", preload).env("ORBIT_KEEP", format!("/proc/{me}/fd/{}", shared.fd()));
+        let its = Arc::clone(shared);
+        // SAFETY: what runs in the child makes system calls and writes a word of shared memory; it neither allocates nor locks.
+        unsafe {
+            run.pre_exec(move || {
+                its.orders().pid.store(std::process::id(), SeqCst);
+                let mut none: libc::sigset_t = std::mem::zeroed();
+                libc::sigemptyset(&raw mut none);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+                Ok(())
+            });
+        }
+        let child = run.spawn().map_err(|e| Error::Io("starting the program", e))?;
+        Ok(Program { child, _library: library })
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// How it has exited, if it has.
+    pub fn exited(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: an own child that was not waited for yet, so the number is its own.
+        unsafe { libc::kill(self.pid(), signal) };
+    }
+}
+
+/// The exit status that stands for that of the program: its own, or 128 plus the signal.
+pub(crate) fn code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, Some(signal)) => 128u8.wrapping_add(signal as u8),
+        (None, None) => u8::MAX,
+    }
+}
+
+/// The exit status for a program that could not be started, as shells have it.
+pub(crate) fn not_started(error: &io::Error) -> u8 {
+    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+}

@@ -1,0 +1,189 @@
+//! What is reported: lines on stderr for people, lines of JSON for scripts.
+
+use crate::ladder::Rung;
+use crate::restore::Restored;
+use orbit_console::events::Events;
+use orbit_console::out;
+use serde::Serialize;
+use std::io::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Something that happened to the program.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Event {
+    /// The program is kept from now on.
+    Kept {
+        /// Its process id.
+        pid: i32,
+        /// Whether its calls are logged.
+        log: bool,
+    },
+    /// A thread was about to die of a signal.
+    Crash {
+        /// Process and thread.
+        pid: i32,
+        /// The thread.
+        tid: i32,
+        /// Its name.
+        thread: String,
+        /// The signal's name.
+        signal: String,
+        /// Address of the fault.
+        address: String,
+        /// Address of the instruction.
+        ip: String,
+        /// The file that the instruction is in, and where in it.
+        place: String,
+        /// Crashes of this program up to and with this one.
+        number: u64,
+    },
+    /// The program was put back and goes on.
+    Recovered {
+        /// Which rung of the ladder.
+        rung: Rung,
+        /// Age of the checkpoint in ms.
+        checkpoint_age_ms: f64,
+        /// From the crash's report to the program going on, in ms.
+        ms: f64,
+        /// How long it stood still for it, in ms.
+        stopped_ms: f64,
+        /// What was put back.
+        restored: Restored,
+        /// What is lost by it.
+        lost: String,
+    },
+    /// The log was replayed to its end.
+    Replayed {
+        /// From the crash's report to here, in ms.
+        ms: f64,
+        /// Calls answered from the log.
+        calls: u64,
+        /// 1 if the program asked otherwise than before.
+        diverged: u64,
+        /// Outputs that differed from what had been sent: their connections were closed.
+        mismatched: u64,
+    },
+    /// The program dies of its signal.
+    GaveUp {
+        /// Why.
+        why: String,
+    },
+    /// Something that needs attention.
+    Warning {
+        /// A sentence.
+        text: String,
+    },
+    /// The program has exited.
+    Exited {
+        /// As a shell reports it.
+        status: u8,
+        /// Figures of the whole run.
+        figures: Figures,
+    },
+}
+
+/// Figures of a run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Figures {
+    /// Checkpoints taken.
+    pub checkpoints: u64,
+    /// Checkpoints put off since a call was under way or the program was dying.
+    pub put_off: u64,
+    /// How long the program stood still for a checkpoint, in us.
+    pub pause_p50_us: f64,
+    /// The same.
+    pub pause_p99_us: f64,
+    /// Pages copied in all.
+    pub pages: u64,
+    /// Bytes of pages held now.
+    pub held_bytes: u64,
+    /// Crashes.
+    pub crashes: u64,
+    /// Those by rung: newest, older, drop, given up.
+    pub by_rung: [u64; 4],
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time: f64,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+/// Writes events.
+pub(crate) struct Reporter {
+    events: Option<Events>,
+    quiet: bool,
+    name: String,
+}
+
+impl Reporter {
+    pub fn new(events: Option<Events>, quiet: bool, name: String) -> Reporter {
+        Reporter { events, quiet, name }
+    }
+
+    pub fn report(&mut self, event: &Event) {
+        if let Some(events) = &mut self.events {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let line = Line { time: since.as_secs_f64(), event };
+            let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
+            bytes.push(b'\n');
+            events.write(&bytes, |lost| format!("{{\"event\":\"left-out\",\"count\":{lost}}}\n").into_bytes());
+        }
+        if let Some(text) = sentence(event).filter(|_| !self.quiet || matches!(event, Event::Warning { .. })) {
+            // Nobody is left to read it if stderr is closed.
+            let _ = out::say(|to| writeln!(to, "orbit keep: {}: {text}", self.name));
+        }
+    }
+
+    pub fn warn(&mut self, text: impl Into<String>) {
+        self.report(&Event::Warning { text: text.into() });
+    }
+}
+
+/// An event for people; `None` for what only scripts need.
+fn sentence(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Kept { .. } => return None,
+        Event::Crash { tid, thread, signal, address, place, number, .. } => {
+            format!("crash {number}: {signal} at address {address} in thread {tid} ({thread}), {place}")
+        }
+        Event::Recovered { rung, checkpoint_age_ms, ms, restored, lost, .. } => {
+            let way = match rung {
+                Rung::Newest => "put back to the newest checkpoint",
+                Rung::Older => "put back to an older checkpoint",
+                Rung::Drop => "put back to a checkpoint, to continue without the input that kills it",
+                Rung::GiveUp => "given up",
+            };
+            let left = restored.left.iter().map(|l| format!("; {l}")).collect::<String>();
+            format!(
+                "{way} ({:.1} s old) in {ms:.1} ms: {} pages; {lost}{left}",
+                checkpoint_age_ms / 1e3,
+                restored.pages
+            )
+        }
+        Event::Replayed { ms, calls, diverged, mismatched } => {
+            let mut text = format!("replayed {calls} calls; goes on {ms:.1} ms after the crash");
+            if *diverged > 0 {
+                text += "; it asked otherwise than before";
+            }
+            if *mismatched > 0 {
+                text += &format!("; {mismatched} outputs differ from what was sent, and their connections are closed");
+            }
+            text
+        }
+        Event::GaveUp { why } => format!("given up: {why}; it dies of its signal"),
+        Event::Warning { text } => text.clone(),
+        Event::Exited { figures, .. } if figures.crashes == 0 => return None,
+        Event::Exited { status, figures } => format!(
+            "exited with status {status}; {} crashes, {} of them given up; {} checkpoints, pause p50 {:.0} us, p99 {:.0} us",
+            figures.crashes, figures.by_rung[3], figures.checkpoints, figures.pause_p50_us, figures.pause_p99_us
+        ),
+    })
+}
+
+/// Milliseconds.
+pub(crate) fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}

@@ -1,0 +1,290 @@
+//! The shared memory of a kept program: made here, mapped by both. Every value that the program writes is read once and checked here.
+
+use crate::error::Error;
+use crate::layout::{AGAIN, Both, CrashState, MAGIC, Mode, NOWHERE, News, Orders, PAGE, VERSION};
+use orbit_linux::map::Mapping;
+use orbit_linux::{futex, memfd};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Stack of the handler for fatal signals; it lies in the shared memory, so that a rollback does not touch it.
+const STACK_BYTES: usize = 256 << 10;
+/// Size of an entry's head, see `struct keep_entry`.
+const ENTRY_BYTES: u64 = 40;
+
+/// A crash as its thread reported it. Nothing of it is checked but that the position lies in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CrashReport {
+    pub signal: i32,
+    pub code: i32,
+    pub tid: i32,
+    pub address: u64,
+    pub ip: u64,
+    pub sp: u64,
+    pub bp: u64,
+    /// Where the log ended when the crash began; only in log mode.
+    pub head: u64,
+}
+
+/// What the log held at a moment when the program stood still.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogState {
+    /// End of the log.
+    pub head: u64,
+    /// The last input, if there was one.
+    pub last_input: Option<u64>,
+    /// Depth of logged calls of the serving thread.
+    pub busy: u32,
+}
+
+/// The shared memory. May be used from any thread.
+pub(crate) struct Shared {
+    file: File,
+    map: Mapping,
+    log_bytes: u64,
+}
+
+impl Shared {
+    /// Makes one with a log of `log_bytes` (a power of two of at least 1 MiB; 0: none).
+    pub fn new(log_bytes: u64, skip_handlers: bool) -> io::Result<Shared> {
+        let len = 3 * PAGE + STACK_BYTES + log_bytes as usize;
+        let fd = memfd::create("orbit-keep", len, true)?;
+        memfd::seal_size(fd.as_fd())?;
+        let map = Mapping::shared(fd.as_fd(), 3 * PAGE, true, true)?;
+        let shared = Shared { file: File::from(fd), map, log_bytes };
+        let orders = shared.orders();
+        orders.log_bytes.store(log_bytes, SeqCst);
+        orders.stack_bytes.store(STACK_BYTES as u64, SeqCst);
+        orders.version.store(VERSION, SeqCst);
+        orders.skip_handlers.store(skip_handlers.into(), SeqCst);
+        orders.drop_at.store(NOWHERE, SeqCst);
+        shared.both().last_input.store(NOWHERE, SeqCst);
+        orders.magic.store(MAGIC, SeqCst);
+        Ok(shared)
+    }
+
+    /// The file's number in this process: the program opens it through `/proc`.
+    pub fn fd(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
+    pub fn orders(&self) -> &Orders {
+        // SAFETY: the first page of a live shared mapping, which starts on a page; atomics allow other writers.
+        unsafe { &*self.map.as_ptr().cast() }
+    }
+
+    fn news(&self) -> &News {
+        // SAFETY: as above, the second page.
+        unsafe { &*self.map.as_ptr().add(PAGE).cast() }
+    }
+
+    fn both(&self) -> &Both {
+        // SAFETY: as above, the third page.
+        unsafe { &*self.map.as_ptr().add(2 * PAGE).cast() }
+    }
+
+    pub fn has_log(&self) -> bool {
+        self.log_bytes != 0
+    }
+
+    /// Whether the library has been set up in the program.
+    pub fn is_ready(&self) -> bool {
+        self.news().ready.load(SeqCst) == 1
+    }
+
+    /// The count that grows when the program wants the keeper.
+    pub fn bell(&self) -> u32 {
+        self.news().bell.load(SeqCst)
+    }
+
+    /// Sleeps until the bell is no longer `seen`, at most `timeout`.
+    pub fn wait_bell(&self, seen: u32, timeout: std::time::Duration) {
+        let _ = futex::wait(&self.news().bell, seen, Some(timeout));
+    }
+
+    /// The thread whose calls are logged.
+    pub fn serving(&self) -> i32 {
+        self.news().serving.load(SeqCst) as i32
+    }
+
+    /// Address after the system call instruction of logged calls.
+    pub fn after_syscall(&self) -> u64 {
+        self.news().syscall_ip.load(SeqCst).wrapping_add(2)
+    }
+
+    pub fn busy(&self) -> u32 {
+        self.news().busy.load(SeqCst)
+    }
+
+    pub fn is_parked(&self) -> bool {
+        self.news().parked.load(SeqCst) == 1
+    }
+
+    /// Asks the serving thread to park at the next safe point.
+    pub fn ask(&self) {
+        self.orders().ask.store(1, SeqCst);
+    }
+
+    /// Lets it go on.
+    pub fn release(&self) {
+        self.orders().ask.store(0, SeqCst);
+        futex::wake(&self.orders().ask, i32::MAX);
+    }
+
+    /// Thread and stack pointer of a handler of the program for a fatal signal that has not returned.
+    pub fn dying(&self) -> Option<(i32, u64)> {
+        let news = self.news();
+        let sp = news.dying_sp.load(SeqCst);
+        (sp != 0).then(|| (news.dying_tid.load(SeqCst) as i32, sp))
+    }
+
+    /// The crash that waits, if one does.
+    pub fn crash(&self) -> Option<CrashReport> {
+        let crash = &self.both().crash;
+        (crash.state.load(SeqCst) == CrashState::Crashed as u32).then(|| CrashReport {
+            signal: crash.signal.load(SeqCst) as i32,
+            code: crash.code.load(SeqCst),
+            tid: crash.tid.load(SeqCst) as i32,
+            address: crash.address.load(SeqCst),
+            ip: crash.ip.load(SeqCst),
+            sp: crash.sp.load(SeqCst),
+            bp: crash.bp.load(SeqCst),
+            head: crash.head.load(SeqCst),
+        })
+    }
+
+    /// Lets the thread that crashed die of its signal.
+    pub fn give_up(&self) {
+        let state = &self.both().crash.state;
+        state.store(CrashState::GiveUp as u32, SeqCst);
+        futex::wake(state, i32::MAX);
+    }
+
+    fn mode(&self) -> u32 {
+        self.both().mode.load(SeqCst)
+    }
+
+    pub fn is_replaying(&self) -> bool {
+        self.mode() == Mode::Replay as u32
+    }
+
+    /// What the log holds; the program stands still. Positions that make no sense are an error: the log is of no use then.
+    pub fn log_state(&self) -> Result<LogState, Error> {
+        let (both, oldest) = (self.both(), self.orders().oldest.load(SeqCst));
+        let head = both.head.load(SeqCst);
+        let input = both.last_input.load(SeqCst);
+        let busy = self.busy();
+        if head < oldest || head - oldest > self.log_bytes || !head.is_multiple_of(8) || busy > 64 {
+            return Err(Error::Unkept(format!(
+                "the log ends at {head}, which is not within {} bytes from {oldest} on: the program has written over it",
+                self.log_bytes
+            )));
+        }
+        Ok(LogState { head, last_input: (input < head).then_some(input), busy })
+    }
+
+    /// Bytes of the log after this position.
+    pub fn log_used_since(&self, position: u64) -> u64 {
+        self.both().head.load(SeqCst).saturating_sub(position).min(self.log_bytes)
+    }
+
+    /// Whether calls are logged or answered from the log.
+    pub fn is_logging(&self) -> bool {
+        self.mode() != Mode::Off as u32
+    }
+
+    pub fn log_bytes(&self) -> u64 {
+        self.log_bytes
+    }
+
+    /// Calls are logged from here on; what a replay has left over is forgotten. The program stands still at a safe point.
+    pub fn record(&self) {
+        let both = self.both();
+        both.tail_at.store(0, SeqCst);
+        both.tail_end.store(0, SeqCst);
+        both.mode.store(Mode::Record as u32, SeqCst);
+    }
+
+    /// The log before this position is not needed any more.
+    pub fn set_oldest(&self, oldest: u64) {
+        self.orders().oldest.store(oldest, SeqCst);
+    }
+
+    /// How far the program's history reaches at a crash: in a replay to the end of the log, else to where the crash began. Cuts off what the
+    /// program's own crash handlers have logged.
+    pub fn cut_at_crash(&self, crash: &CrashReport) -> Result<LogState, Error> {
+        let mut log = self.log_state()?;
+        if !self.is_replaying() && crash.head >= self.orders().oldest.load(SeqCst) && crash.head <= log.head {
+            log.head = crash.head;
+            self.both().head.store(log.head, SeqCst);
+        }
+        log.last_input = log.last_input.filter(|input| *input < log.head);
+        Ok(log)
+    }
+
+    /// Prepares a replay from a checkpoint, at which the log was `log`, without the input at `drop_at`, after a crash at `known_ip`. The program
+    /// stands still.
+    pub fn replay_from(&self, log: &LogState, drop_at: Option<u64>, known_ip: u64) {
+        let (orders, both, news) = (self.orders(), self.both(), self.news());
+        orders.replay.fetch_add(1, SeqCst);
+        orders.drop_at.store(drop_at.unwrap_or(NOWHERE), SeqCst);
+        orders.known_ip.store(known_ip, SeqCst);
+        both.cursor.store(log.head, SeqCst);
+        both.last_input.store(log.last_input.unwrap_or(NOWHERE), SeqCst);
+        news.busy.store(log.busy, SeqCst);
+        news.parked.store(0, SeqCst);
+        news.dying_sp.store(0, SeqCst);
+        news.replay_end.store(0, SeqCst);
+        both.mode.store(if self.has_log() { Mode::Replay } else { Mode::Off } as u32, SeqCst);
+    }
+
+    /// The crash is dealt with. The last thing of a rollback before the thread goes on.
+    pub fn clear_crash(&self) {
+        self.both().crash.state.store(CrashState::None as u32, SeqCst);
+    }
+
+    /// When the replay ended, `CLOCK_MONOTONIC` in ns; `None` while it goes on.
+    pub fn replay_end(&self) -> Option<u64> {
+        let end = self.news().replay_end.load(SeqCst);
+        (end != 0).then_some(end)
+    }
+
+    /// Calls answered from the log, replays that left its order, outputs that differed and the descriptor of the last one.
+    pub fn replay_counts(&self) -> (u64, u64, u64, i32) {
+        let news = self.news();
+        (
+            news.replayed.load(SeqCst),
+            news.diverged.load(SeqCst),
+            news.mismatched.load(SeqCst),
+            news.mismatch_fd.load(SeqCst),
+        )
+    }
+
+    /// How often logging stopped because the log was full.
+    pub fn log_lost(&self) -> u32 {
+        self.news().log_lost.load(SeqCst)
+    }
+
+    /// Descriptor and length of the input at this position of the log.
+    pub fn input_at(&self, position: u64) -> Option<(i32, u64)> {
+        if !self.has_log() {
+            return None;
+        }
+        let front = (3 * PAGE + STACK_BYTES) as u64;
+        let mut head = [0u8; ENTRY_BYTES as usize];
+        for (i, byte) in head.iter_mut().enumerate() {
+            let at = front + (position + i as u64) % self.log_bytes;
+            self.file.read_exact_at(std::slice::from_mut(byte), at).ok()?;
+        }
+        let word = |at: usize| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap_or_default());
+        Some(((word(0) >> 32) as i32, word(8)))
+    }
+
+    /// The value that makes a logged call ask again.
+    pub fn again(&self) -> u64 {
+        AGAIN as u64
+    }
+}
