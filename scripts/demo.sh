@@ -2,7 +2,7 @@
 # A tour: each act runs a real program into a real failure and prints PASS or FAIL. Under two minutes after the build on an
 # idle machine. The exit status is 1 if an act failed.
 #
-#   scripts/demo.sh [ACT...]        acts: crash deadlock
+#   scripts/demo.sh [ACT...]        acts: crash deadlock keep
 #
 # Each act is a script of its own below scripts/demo.
 set -eu
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 scripts/packages.sh build demo
 say "building"
 cargo build --quiet --release -p orbit-cli -p orbit-redis
-[ $# -gt 0 ] || set -- crash deadlock
+[ $# -gt 0 ] || set -- crash deadlock keep
 failed=
 for act in "$@"; do
     case $act in
@@ -20,8 +20,10 @@ for act in "$@"; do
 Act one: the auxiliary task of a Redis crashes a hundred times; the server does not notice" ;;
     deadlock) say "
 Act two: a program deadlocks; the watcher says which threads, where and why" ;;
+    keep) say "
+Act three: requests kill a Redis; it is put back in place, and other clients see no error" ;;
     *)
-        echo "demo.sh: no act $act: crash deadlock" >&2
+        echo "demo.sh: no act $act: crash deadlock keep" >&2
         exit 2
         ;;
     esac

@@ -15,6 +15,7 @@ mod view;
 use clap::{Parser, Subcommand};
 use orbit_bench as bench;
 use orbit_console::out;
+use orbit_keep as keep;
 use orbit_watch as watch;
 use std::process::ExitCode;
 
@@ -24,6 +25,8 @@ Examples:
   orbit ps            the orbits of running programs, once
   orbit ps --json     the same for scripts
   orbit top           the same on a screen that follows them
+  orbit keep --log -- redis-server
+                      a server that is put back in place when it crashes
   orbit bench call    what a call costs, against threads, pipes and fork
 
 An orbit is an auxiliary task (a checker, a watchdog, a snapshot writer) that a
@@ -44,6 +47,7 @@ enum Command {
     Bench(bench::Args),
     Doctor(doctor::Args),
     Hijack(hijack::Args),
+    Keep(keep::Args),
     Modules(pins::modules::Args),
     Pins(pins::Args),
     Ps(ps::Args),
@@ -71,6 +75,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Hijack(args) => hijack::run(&args),
+        Command::Keep(args) => keep::run(&args),
         Command::Modules(args) => pins::modules::run(&args),
         Command::Pins(args) => pins::run(&args),
         Command::Ps(args) => ps::run(&args),
