@@ -1,0 +1,93 @@
+/* The areas of a save: the regions of the heap, and the data of the program. */
+#define _GNU_SOURCE
+#include "rdb.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* The program's segments, and its object named `server`. */
+static uintptr_t program_start, program_end, data_start, data_end, server_start, server_end;
+
+static struct orbit_area **areas; /* the program's data first, then regions in order */
+static size_t count, capacity;
+
+static int note_program(struct dl_phdr_info *info, size_t size, void *unused)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), read_only_end = 0;
+    (void)size, (void)unused;
+    program_start = UINTPTR_MAX;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        uintptr_t start = info->dlpi_addr + p->p_vaddr, end = start + p->p_memsz;
+        if (p->p_type == PT_GNU_RELRO)
+            read_only_end = end & ~(page - 1);
+        if (p->p_type != PT_LOAD)
+            continue;
+        program_start = start < program_start ? start : program_start;
+        program_end = end > program_end ? end : program_end;
+        if (p->p_flags & PF_W) {
+            data_start = start & ~(page - 1);
+            data_end = (end + page - 1) & ~(page - 1);
+        }
+    }
+    if (read_only_end > data_start)
+        data_start = read_only_end;
+    /* The first object is the program. */
+    return 1;
+}
+
+static bool add(void *start, size_t size)
+{
+    struct orbit_area *area;
+    if (count == capacity) {
+        size_t more = capacity ? 2 * capacity : 64;
+        struct orbit_area **grown = realloc(areas, more * sizeof *grown);
+        if (!grown)
+            return false;
+        areas = grown;
+        capacity = more;
+    }
+    area = orbit_area_adopt(start, size);
+    if (!area)
+        return false;
+    areas[count++] = area;
+    return true;
+}
+
+bool areas_init(void)
+{
+    size_t number;
+    void *server = dlsym(RTLD_DEFAULT, "server");
+    const ElfW(Sym) *symbol = NULL;
+    Dl_info where;
+    dl_iterate_phdr(note_program, NULL);
+    if (server && dladdr1(server, &where, (void **)&symbol, RTLD_DL_SYMENT) && symbol) {
+        server_start = (uintptr_t)server;
+        server_end = server_start + symbol->st_size;
+    }
+    return add((void *)data_start, data_end - data_start) && areas_now(&number) != NULL;
+}
+
+struct orbit_area *const *areas_now(size_t *number)
+{
+    struct region const *regions;
+    size_t all = arena_regions(&regions);
+    while (count - 1 < all)
+        if (!add(regions[count - 1].start, regions[count - 1].size))
+            return NULL;
+    *number = count;
+    return areas;
+}
+
+bool is_in_program(const void *address)
+{
+    return (uintptr_t)address >= program_start && (uintptr_t)address < program_end;
+}
+
+bool is_in_server(const void *address)
+{
+    return (uintptr_t)address >= server_start && (uintptr_t)address < server_end;
+}

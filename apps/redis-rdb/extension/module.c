@@ -1,0 +1,184 @@
+/* orbit_rdb as a module of Redis 7.0: set-up, and the command ORBIT.RDB.
+ *
+ * The library is preloaded too (see arena.c); without that, or on another version of Redis, the module is not loaded, and Redis
+ * saves as always. The few functions of the module API that are used are declared here as the API's documentation has them.
+ */
+#define _GNU_SOURCE
+#include "rdb.h"
+
+#include <execinfo.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+struct context;
+struct string;
+struct reply;
+struct event {
+    uint64_t id, version;
+};
+#define OK 0
+#define ERR 1
+#define API_VERSION 1
+/* Of RedisModuleEvent_Config. */
+#define EVENT_CONFIG 16
+
+typedef int (*command)(struct context *, struct string **, int);
+typedef void (*on_event)(struct context *, struct event, uint64_t, void *);
+
+static int (*get_api)(const char *name, void *function);
+static void (*set_attributes)(struct context *, const char *name, int version, int api_version);
+static int (*create_command)(struct context *, const char *, command, const char *flags, int first, int last, int step);
+static void (*log_line)(struct context *, const char *level, const char *format, ...);
+static int (*reply_error)(struct context *, const char *);
+static int (*reply_verbatim)(struct context *, const char *, size_t);
+static int (*reply_status)(struct context *, const char *);
+static const char *(*string_bytes)(const struct string *, size_t *);
+static struct reply *(*call)(struct context *, const char *name, const char *format, ...);
+static struct reply *(*reply_element)(struct reply *, size_t);
+static const char *(*reply_bytes)(struct reply *, size_t *);
+static void (*free_reply)(struct reply *);
+static int (*server_version)(void);
+static int (*subscribe)(struct context *, struct event, on_event);
+
+static bool faults_permitted;
+
+void module_log(const char *level, const char *text)
+{
+    log_line(NULL, level, "orbit_rdb: %s", text);
+}
+
+static bool find_api(struct context *ctx)
+{
+    static const struct {
+        const char *name;
+        void *function;
+    } wanted[] = {
+        {"RedisModule_SetModuleAttribs", &set_attributes},
+        {"RedisModule_CreateCommand", &create_command},
+        {"RedisModule_Log", &log_line},
+        {"RedisModule_ReplyWithError", &reply_error},
+        {"RedisModule_ReplyWithVerbatimString", &reply_verbatim},
+        {"RedisModule_ReplyWithSimpleString", &reply_status},
+        {"RedisModule_StringPtrLen", &string_bytes},
+        {"RedisModule_Call", &call},
+        {"RedisModule_CallReplyArrayElement", &reply_element},
+        {"RedisModule_CallReplyStringPtr", &reply_bytes},
+        {"RedisModule_FreeCallReply", &free_reply},
+        {"RedisModule_GetServerVersion", &server_version},
+        {"RedisModule_SubscribeToServerEvent", &subscribe},
+    };
+    /* A context begins with the function that gives the others. */
+    memcpy(&get_api, ctx, sizeof get_api);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        if (get_api(wanted[i].name, wanted[i].function) != OK)
+            return false;
+    return true;
+}
+
+/* Takes dbfilename from Redis. */
+static bool read_file_name(struct context *ctx)
+{
+    struct reply *pair = call(ctx, "CONFIG", "cc", "GET", "dbfilename");
+    struct reply *value = pair ? reply_element(pair, 1) : NULL;
+    size_t length = 0;
+    const char *bytes = value ? reply_bytes(value, &length) : NULL;
+    char name[256];
+    if (bytes) {
+        snprintf(name, sizeof name, "%.*s", (int)length, bytes);
+        save_set_file(name);
+    }
+    if (pair)
+        free_reply(pair);
+    return bytes != NULL;
+}
+
+static void on_config(struct context *ctx, struct event event, uint64_t what, void *data)
+{
+    (void)event, (void)what, (void)data;
+    read_file_name(ctx);
+}
+
+static int info(struct context *ctx)
+{
+    char text[2048];
+    int first_line = (int)strcspn(save_last_failure, "\n");
+    int length = snprintf(text, sizeof text,
+                          "orbit_pid:%d\nsaves:%" PRIu64 "\nfailed:%" PRIu64 "\nforks:%" PRIu64 "\ncall_usec:%" PRIu64
+                          "\nareas:%" PRIu64 "\nsaving:%d\nlast_failure:%.*s\n",
+                          save_orbit_pid(), save_counters.saves, save_counters.failed, save_counters.forks,
+                          save_counters.call_us, save_counters.areas, save_is_pending(), first_line, save_last_failure);
+    return reply_verbatim(ctx, text, (size_t)length);
+}
+
+static int fault(struct context *ctx, const char *kind)
+{
+    static const struct {
+        const char *name;
+        enum save_fault fault;
+    } known[] = {{"segv", SAVE_NULL_WRITE}, {"hang", SAVE_ENDLESS_LOOP}, {"recursion", SAVE_RECURSION}, {"abort", SAVE_ABORT}};
+    if (!faults_permitted)
+        return reply_error(ctx, "ERR faults are not permitted: load the module with faults yes");
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcasecmp(kind, known[i].name) == 0) {
+            save_set_fault(known[i].fault);
+            return reply_status(ctx, "OK");
+        }
+    }
+    return reply_error(ctx, "ERR faults: segv, hang, recursion, abort");
+}
+
+static int orbit_rdb_command(struct context *ctx, struct string **words, int count)
+{
+    const char *sub = count > 1 ? string_bytes(words[1], NULL) : "";
+    if (count == 2 && strcasecmp(sub, "INFO") == 0)
+        return info(ctx);
+    if (count == 3 && strcasecmp(sub, "FAULT") == 0)
+        return fault(ctx, string_bytes(words[2], NULL));
+    return reply_error(ctx, "ERR usage: ORBIT.RDB INFO, or ORBIT.RDB FAULT segv|hang|recursion|abort");
+}
+
+static int refuse(struct context *ctx, const char *why)
+{
+    log_line(ctx, "warning", "orbit_rdb: %s", why);
+    return ERR;
+}
+
+__attribute__((visibility("default"))) int RedisModule_OnLoad(struct context *ctx, struct string **words, int count)
+{
+    void *frames[2];
+    bool is_ready;
+    if (!find_api(ctx))
+        return ERR;
+    set_attributes(ctx, "orbit_rdb", 1, API_VERSION);
+    for (int i = 0; i + 1 < count; i += 2)
+        if (strcasecmp(string_bytes(words[i], NULL), "faults") == 0)
+            faults_permitted = strcasecmp(string_bytes(words[i + 1], NULL), "yes") == 0;
+    if (server_version() >> 8 != 0x0700)
+        return refuse(ctx, "this is not Redis 7.0, the version it knows how to save");
+    if (!arena_is_used())
+        return refuse(ctx, "Redis must be started with this library in LD_PRELOAD, and use jemalloc");
+    if (!read_file_name(ctx))
+        return refuse(ctx, "CONFIG GET dbfilename gives no answer");
+    /* Loads what the unwinder needs, before the first save does. */
+    backtrace(frames, 2);
+    /* What orbits allocate must not lie in memory that is shown to them. */
+    arena_leave(true);
+    is_ready = areas_init() && save_init();
+    arena_leave(false);
+    if (!is_ready)
+        return refuse(ctx, orbit_last_error());
+    /* Replicas are served from a file that the orbit writes; a diskless transfer would fork. */
+    free_reply(call(ctx, "CONFIG", "ccc", "SET", "repl-diskless-sync", "no"));
+    if (subscribe(ctx, (struct event){EVENT_CONFIG, 1}, on_config) != OK)
+        return refuse(ctx, "Redis reports no changes of its settings");
+    return create_command(ctx, "orbit.rdb", orbit_rdb_command, "admin readonly", 0, 0, 0);
+}
+
+/* Its memory is Redis' heap: it stays. */
+__attribute__((visibility("default"))) int RedisModule_OnUnload(struct context *ctx)
+{
+    return refuse(ctx, "it cannot be unloaded: Redis' heap is in its regions");
+}

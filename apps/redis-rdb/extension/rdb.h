@@ -1,0 +1,80 @@
+/* orbit_rdb: Redis' background save in an orbit, in place of a fork. The parts and what they share.
+ *
+ * arena.c      the heap of Redis in regions that can be areas; its threads use it too
+ * areas.c      those regions, and the data of the program, as areas
+ * save.c       the call: begun where Redis would fork, ended where it would wait for the child; the task
+ * interpose.c  fork, waitpid, pipe2, pthread_create, as Redis calls them
+ * module.c     set-up, the command ORBIT.RDB
+ *
+ * Nothing of Redis' private structures is known here: only exported functions are called (rdbSave, rdbPopulateSaveInfo),
+ * and what is needed beyond them is learnt from the system calls that Redis makes.
+ */
+#ifndef ORBIT_RDB_H
+#define ORBIT_RDB_H
+
+#include <orbit.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* ---- arena.c ---- */
+
+/* A range of memory that the arena takes from, from its start on. */
+struct region {
+    char *start;
+    size_t size;
+};
+
+/* The regions so far; they only become more. Any thread. */
+size_t arena_regions(struct region const **regions);
+/* Whether Redis' allocations come from there: false without jemalloc, or without LD_PRELOAD. */
+bool arena_is_used(void);
+/* This thread's allocations come from jemalloc's first arena from now on (true), or from ours. Flushes its cache. */
+void arena_leave(bool leave);
+
+/* ---- areas.c ---- */
+
+/* Makes the program's data an area, and what regions there are. False, with a sentence in orbit_last_error(). */
+bool areas_init(void);
+/* The areas of a call, with regions that are new. NULL: one could not be made. */
+struct orbit_area *const *areas_now(size_t *count);
+/* Whether this address is in the program (redis-server), and its object named `server`. */
+bool is_in_program(const void *address);
+bool is_in_server(const void *address);
+
+/* ---- save.c ---- */
+
+enum save_fault { SAVE_GOOD = 0, SAVE_NULL_WRITE, SAVE_ENDLESS_LOOP, SAVE_RECURSION, SAVE_ABORT };
+
+struct save_counters {
+    uint64_t saves;      /* begun in the orbit */
+    uint64_t failed;     /* of these */
+    uint64_t forks;      /* by Redis' own way, since the orbit could not take it */
+    uint64_t call_us;    /* of the last one: how long Redis was held up */
+    uint64_t areas;      /* of the last one */
+};
+extern struct save_counters save_counters;
+extern char save_last_failure[1200];
+
+/* Sets up the orbit. False, with a sentence in orbit_last_error(). */
+bool save_init(void);
+/* The file that the next saves write, as Redis' dbfilename says. */
+void save_set_file(const char *name);
+/* The next save does this harm. */
+void save_set_fault(enum save_fault fault);
+/* The descriptors at this address are those by which a child would report to Redis: the task must not write to them. */
+void save_note_pipe(int *descriptors);
+/* Begins a save on the data as it is now. The pid of the orbit, as that of a child; -1: fork instead. */
+pid_t save_begin(void);
+bool save_is_pending(void);
+/* If it has ended: true, with the pid it was begun with and a status as waitpid gives. Logs a failure. */
+bool save_ended(pid_t *pid, int *status);
+int save_orbit_pid(void);
+
+/* ---- module.c ---- */
+
+/* Writes to Redis' log. */
+void module_log(const char *level, const char *text);
+
+#endif

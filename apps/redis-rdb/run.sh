@@ -1,0 +1,62 @@
+#!/bin/sh
+# Redis 7.0 of Debian with its background save in an orbit: saves while clients write, crashes of the save, and what a stock
+# server loads from the file. Run by apps/run redis-rdb.
+set -eu
+cd "$(dirname "$0")/../.."
+scripts/packages.sh build demo
+target=${CARGO_TARGET_DIR:-$PWD/target}
+make -s -C apps/redis-rdb/extension BUILD="$target/orbit-redis-rdb" TARGET="$target"
+module=$target/orbit-redis-rdb/orbit_rdb.so
+
+here=$(mktemp -d /tmp/orbit-rdb-run.XXXXXX)
+pids=
+end() {
+    for pid in $pids; do kill -9 "$pid" 2>"$here/kill" || true; done
+    rm -rf "$here"
+}
+trap end EXIT
+trap 'exit 130' INT TERM HUP
+redis() { redis-cli -s "$here/$1" $2; }
+up() { until redis "$1" PING >"$here/ping" 2>&1; do sleep 0.1; done; }
+saved() { until redis s "INFO persistence" | grep -q rdb_bgsave_in_progress:0; do sleep 0.1; done; }
+field() { redis s "INFO $1" | sed -n "s/^$2:\([^\r]*\).*/\1/p"; }
+
+(cd "$here" && LD_PRELOAD=$module exec redis-server --port 0 --unixsocket s --save "" --enable-module-command yes \
+    --enable-debug-command yes --loadmodule "$module" faults yes) >"$here/log" 2>&1 &
+server=$!
+pids=$server
+up s
+redis s "DEBUG POPULATE 300000 key 500" >"$here/said"
+echo "== Redis $(field server redis_version), pid $server, $(field memory used_memory_human)"
+echo "== saves while a client writes 2000 keys each time"
+for round in 1 2 3; do
+    redis s BGSAVE >"$here/said"
+    i=0
+    while [ $i -lt 2000 ]; do i=$((i + 1)); echo "SET key:$i round$round"; done | redis-cli -s "$here/s" >"$here/said"
+    saved
+    echo "save $round: $(field persistence rdb_last_bgsave_status), Redis was held up $(field stats latest_fork_usec) us"
+done
+echo "== the save crashes"
+for fault in segv recursion abort; do
+    redis s "ORBIT.RDB FAULT $fault" >"$here/said"
+    redis s BGSAVE >"$here/said"
+    saved
+    printf '%-10s %s; ' "$fault" "$(field persistence rdb_last_bgsave_status)"
+    redis s "ORBIT.RDB INFO" | grep last_failure
+    sleep 0.5
+done
+grep -A 3 'crashed: SIGSEGV at 0x0' "$here/log"
+redis s BGSAVE >"$here/said"
+saved
+echo "next save: $(field persistence rdb_last_bgsave_status); pid $(field server process_id)"
+redis s "ORBIT.RDB INFO" | grep -E '^(saves|failed|forks):'
+echo "== a stock server loads the file"
+mkdir "$here/stock"
+cp "$here/dump.rdb" "$here/stock/"
+(cd "$here/stock" && exec redis-server --port 0 --unixsocket ../t --save "" --enable-debug-command yes) >"$here/log2" 2>&1 &
+pids="$pids $!"
+up t
+until redis t "INFO persistence" | grep -q loading:0; do sleep 0.1; done
+echo "here  $(redis s "DEBUG DIGEST")"
+echo "there $(redis t "DEBUG DIGEST")"
+[ "$(redis s "DEBUG DIGEST")" = "$(redis t "DEBUG DIGEST")" ] && echo "the same"

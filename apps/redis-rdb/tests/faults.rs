@@ -1,0 +1,145 @@
+//! Whatever the save does, Redis serves: its pid and its clients stay, the event is in its log, the next save is good.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use orbit_redis_rdb::{Server, wait_until};
+
+#[test]
+fn every_fault_under_load() {
+    let Some(server) = Server::start(&[]) else { return };
+    server.run("DEBUG POPULATE 50000 key 100");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let loads: Vec<_> = (0..4)
+            .map(|_| {
+                let mut client = server.connect();
+                let stop = &stop;
+                scope.spawn(move || {
+                    let mut count = 0_u64;
+                    while !stop.load(Ordering::Relaxed) {
+                        let key = format!("key:{}", count % 50_000);
+                        assert_eq!(client.run(&["SET", &key, "value"]).expect("the client is served"), "OK");
+                        count += 1;
+                    }
+                    count
+                })
+            })
+            .collect();
+        for (fault, event) in [
+            ("segv", "crashed: SIGSEGV at 0x0 in write_to_null (save.c:"),
+            ("recursion", "recurse_for_ever (save.c:"),
+            ("abort", "crashed: SIGABRT in do_fault (save.c:"),
+        ] {
+            wait_until("the orbit is there", || server.number("ORBIT.RDB INFO", "orbit_pid") > 0);
+            assert_eq!(server.run(&format!("ORBIT.RDB FAULT {fault}")), "OK");
+            assert_eq!(server.run("BGSAVE"), "Background saving started");
+            assert!(!server.wait_for_save(), "{fault}: the save fails");
+            let said = server.field("ORBIT.RDB INFO", "last_failure");
+            assert!(said.contains(event), "{fault}: {said}");
+            server.wait_for_log(&said);
+            server.wait_for_log("Background saving terminated by signal");
+            wait_until("the orbit is back", || server.number("ORBIT.RDB INFO", "orbit_pid") > 0);
+            assert_eq!(server.run("BGSAVE"), "Background saving started");
+            assert!(server.wait_for_save(), "{fault}: the next save is good:\n{}", server.log());
+        }
+        stop.store(true, Ordering::Relaxed);
+        let served: u64 = loads.into_iter().map(|load| load.join().expect("no client saw an error")).sum();
+        assert!(served > 100, "{served}");
+    });
+    assert_eq!(server.number("ORBIT.RDB INFO", "failed"), 3);
+    assert_eq!(server.number("ORBIT.RDB INFO", "forks"), 0, "{}", server.log());
+}
+
+/// A save that hangs is killed as Redis kills its child: FLUSHALL does.
+#[test]
+fn a_save_that_hangs_is_killed_by_redis() {
+    let Some(server) = Server::start(&[]) else { return };
+    server.run("SET a 1");
+    server.run("ORBIT.RDB FAULT hang");
+    assert_eq!(server.run("BGSAVE"), "Background saving started");
+    assert_eq!(server.number("INFO persistence", "rdb_bgsave_in_progress"), 1);
+    assert!(server.run("BGSAVE").starts_with("-ERR Background save already in progress"));
+    assert_eq!(server.run("FLUSHALL"), "OK");
+    wait_until("it is killed", || server.number("INFO persistence", "rdb_bgsave_in_progress") == 0);
+    wait_until("the orbit is back", || server.number("ORBIT.RDB INFO", "orbit_pid") > 0);
+    server.run("SET a 2");
+    assert_eq!(server.run("BGSAVE"), "Background saving started");
+    assert!(server.wait_for_save(), "{}", server.log());
+}
+
+/// While there is no orbit, Redis forks as it always did.
+#[test]
+fn without_an_orbit_redis_forks() {
+    let Some(server) = Server::start(&[]) else { return };
+    server.run("SET a 1");
+    let mut forked = false;
+    // The orbit is back within milliseconds: some kills are needed to save between.
+    for _ in 0..200 {
+        let orbit = server.number("ORBIT.RDB INFO", "orbit_pid");
+        if orbit > 0 {
+            let killed =
+                std::process::Command::new("kill").args(["-9", &orbit.to_string()]).status().expect("kill runs");
+            assert!(killed.success());
+        }
+        let said = server.run("BGSAVE");
+        assert_eq!(said, "Background saving started");
+        server.wait_for_save();
+        if server.number("ORBIT.RDB INFO", "forks") > 0 {
+            forked = true;
+            break;
+        }
+    }
+    assert!(forked, "no save came while the orbit was down");
+    assert!(server.log().contains("this save is forked as without the module"), "{}", server.log());
+    assert_eq!(server.run("GET a"), "1");
+}
+
+/// Rewriting the append-only file is not the module's: Redis forks.
+#[test]
+fn the_append_only_file_is_redis_own() {
+    let Some(server) = Server::start(&["--appendonly", "yes"]) else { return };
+    server.run("SET a 1");
+    server.run("BGREWRITEAOF");
+    wait_until("it is rewritten", || server.number("INFO persistence", "aof_rewrite_in_progress") == 0);
+    assert_eq!(server.field("INFO persistence", "aof_last_bgrewrite_status"), "ok");
+    assert_eq!(server.number("ORBIT.RDB INFO", "saves"), 0);
+    assert_eq!(server.run("BGSAVE"), "Background saving started");
+    assert!(server.wait_for_save());
+    assert_eq!(server.number("ORBIT.RDB INFO", "saves"), 1);
+}
+
+/// However Redis ends, no process of the module is left.
+#[test]
+fn nothing_is_left() {
+    for how in ["shutdown", "kill", "kill while it saves"] {
+        let Some(mut server) = Server::start(&[]) else { return };
+        server.run("SET a 1");
+        let orbit = server.number("ORBIT.RDB INFO", "orbit_pid");
+        if how == "kill while it saves" {
+            server.run("ORBIT.RDB FAULT hang");
+            server.run("BGSAVE");
+        }
+        if how == "shutdown" {
+            let _ = server.connect().run(&["SHUTDOWN", "NOSAVE"]);
+            server.wait();
+        } else {
+            server.kill();
+        }
+        wait_until(how, || !std::path::Path::new(&format!("/proc/{orbit}")).exists());
+        let path = server.directory().to_owned();
+        wait_until("no process has the server's directory", || {
+            let processes = std::fs::read_dir("/proc").expect("processes").flatten();
+            !processes.into_iter().any(|p| std::fs::read_link(p.path().join("cwd")).is_ok_and(|cwd| cwd == path))
+        });
+    }
+}
+
+/// Without LD_PRELOAD, the module says so and Redis does not start with it.
+#[test]
+fn needs_to_be_preloaded() {
+    let Ok(module) = orbit_redis_rdb::build() else { panic!("the module builds") };
+    let Some(server) = Server::start_stock(&[]) else { return };
+    let said = server.run(&format!("MODULE LOAD {}", std::fs::canonicalize(module).expect("a path").display()));
+    assert!(said.starts_with("-ERR"), "{said}");
+    server.wait_for_log("Redis must be started with this library in LD_PRELOAD");
+}
