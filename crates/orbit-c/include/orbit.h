@@ -35,7 +35,8 @@
  *     ENOENT       nothing answers to this name, number or function
  *     EOPNOTSUPP   this machine, user or build cannot do it
  *     ENODEV       the orbit or area is gone for good
- *     EHOSTDOWN    the orbit has ended and is about to be started again: call later
+ *     EHOSTDOWN    the orbit has ended and was not started again within the call's deadline, or one second (down_wait_us); the
+ *                  sentence says why the last start failed; orbit_wait_ready waits for it
  *     ECHILD       the handle was made by the process that this one was forked from
  *     EAGAIN       a limit of descriptors, processes or memory was reached
  *     EACCES       the orbit, or the operation, lacks the privilege
@@ -218,9 +219,11 @@ struct orbit_options {
                                           its own after orbit_create_with. One that is not open: EINVAL; more than 1,024: E2BIG */
     uint32_t pass_fd_count;            /* descriptors in pass_fds */
     uint32_t reserved;                 /* 0 */
+    uint64_t down_wait_us;             /* how long a call that has no deadline waits for the orbit while it is down and about to be
+                                          started again, before it gives EHOSTDOWN; 0: one second. Others wait until their deadline */
 };
 #define ORBIT_OPTIONS_INIT \
-    { sizeof(struct orbit_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, 0 }
+    { sizeof(struct orbit_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, 0, 0 }
 
 /* Makes an orbit (section 4.2). name: NULL is "orbit". init: run once in the orbit's process, and again after each restart,
  * gives the store; NULL: none. Returns when the process exists; init runs meanwhile. NULL on failure: EINVAL (no entry, or
@@ -399,7 +402,8 @@ struct orbit_call_options {
  * plugin loaded since EINVAL; an orbit made after that has it.
  * 0: the task returned, outcome->value is what. Else negative: if outcome->kind is not ORBIT_PENDING, the call was made and
  * ended so (EREMOTEIO, EOWNERDEAD, ENOMEM, ETIMEDOUT, ECANCELED), and the orbit is started again as its policy says;
- * otherwise it was not made (E2BIG, EBADF, EINVAL, ENOSPC, ENODEV, EHOSTDOWN, ECHILD, EPERM; ETIMEDOUT: no room). Updates
+ * otherwise it was not made (E2BIG, EBADF, EINVAL, ENOSPC, ENODEV, EHOSTDOWN, ECHILD, EPERM; ETIMEDOUT: no room). While the orbit is
+ * down after a crash, the call waits for it, a second or until its deadline. Updates
  * that the task pushed wait at the orbit: take them with orbit_pull. */
 int orbit_call(struct orbit *orbit, size_t area_count, struct orbit_area *const *areas, orbit_entry func_once,
                const void *args, size_t args_size, struct orbit_outcome *outcome);
@@ -407,7 +411,7 @@ int orbit_call_with(struct orbit *orbit, size_t area_count, struct orbit_area *c
                     size_t args_size, const struct orbit_call_options *options, struct orbit_outcome *outcome);
 /* The same without waiting for the end: returns when the snapshot is taken and the call is queued; main may change the
  * objects at once, and the task sees them as they were. Calls of one orbit run one after the other, in the order made. Blocks
- * while there is no room (see ORBIT_FULL_BLOCK). Free the future with orbit_future_free. NULL on failure. */
+ * while there is no room (see ORBIT_FULL_BLOCK), and while the orbit is down (down_wait_us). Free the future with orbit_future_free. NULL on failure. */
 struct orbit_future *orbit_call_async(struct orbit *orbit, int flags, size_t area_count, struct orbit_area *const *areas,
                                       orbit_entry func_once, const void *args, size_t args_size);
 struct orbit_future *orbit_call_async_with(struct orbit *orbit, size_t area_count, struct orbit_area *const *areas,

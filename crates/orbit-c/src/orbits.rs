@@ -74,6 +74,7 @@ pub struct COptions {
     pass_fds: *const c_int,
     pass_fd_count: u32,
     reserved: u32,
+    down_wait_us: u64,
 }
 
 // SAFETY: integers, pointers and functions that may be null, the size first.
@@ -208,6 +209,9 @@ pub unsafe extern "C" fn orbit_create_with(options: *const COptions) -> *mut COr
         }
         if let Some(deadline) = micros(given.deadline_us) {
             builder = builder.deadline(deadline);
+        }
+        if let Some(wait) = micros(given.down_wait_us) {
+            builder = builder.wait_while_down(wait);
         }
         if given.log_size != 0 {
             builder = builder.log(given.log_size);

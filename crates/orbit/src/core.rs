@@ -88,6 +88,8 @@ pub(crate) struct Options {
     pub pending: Pending,
     pub when_full: WhenFull,
     pub deadline: Option<Duration>,
+    /// How long a call without a deadline waits for an orbit that is down.
+    pub wait_while_down: Duration,
     pub log_bytes: usize,
     pub may_alter: bool,
     pub alters: Option<Vec<Area>>,
@@ -195,6 +197,8 @@ pub(crate) struct Core {
     pub limits: Applied,
     /// Why it gets no process any more, if that is not its restart policy.
     pub why_ended: Option<Error>,
+    /// Why the last start failed, if it did.
+    pub why_down: Option<String>,
     /// What the process wrote that makes no sense, if it did.
     pub nonsense: Option<String>,
     /// The process whose end the supervisor asks the template about: it is told once.

@@ -32,6 +32,9 @@ pub(crate) enum Next {
 /// How long the template may take to say how a process ended that has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How soon a start is tried again that failed.
+const TRY_AGAIN: Duration = Duration::from_millis(50);
+
 /// How soon a process is killed again that could not be.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 
@@ -75,6 +78,17 @@ impl Drop for Becoming<'_> {
 impl Inner {
     pub fn destroyed(&self) -> Error {
         Error::new(Kind::Gone, format!("orbit \"{}\" was destroyed", self.options.name))
+    }
+
+    /// That it has no process now, and why, if more is known than that it ended in a call.
+    pub fn down(&self, core: &Core) -> Error {
+        let name = &self.options.name;
+        let why = core.why_down.as_ref().map_or_else(String::new, |why| format!(": the last start failed: {why}"));
+        let what = format!(
+            "orbit \"{name}\" is down and will be started again{why}; wait for it with orbit_wait_ready (Orbit::wait_ready), or give the \
+             call a longer deadline"
+        );
+        Error::new(Kind::Down, what)
     }
 
     pub fn ended(&self, core: &Core) -> Error {
@@ -244,6 +258,11 @@ impl Inner {
         self.status.crashed();
         let mut rest = std::mem::take(&mut core.queue.pending);
         let nonsense = core.nonsense.take();
+        let was_up = process.up.ready.load(Ordering::Acquire) != 0;
+        core.why_down = (!was_up).then(|| {
+            let end = understand(&process, ended, &core.limits, nonsense.clone(), false);
+            format!("the process was not up yet when it ended: {end}")
+        });
         let failed = rest.front_mut().filter(|head| has_ended_in(&process, &head.call)).map_or(0, |head| {
             let outcome = understand(&process, ended, &core.limits, nonsense, is_late(&head.call));
             self.let_go_of_copier(core, head);
@@ -371,7 +390,10 @@ impl Inner {
                 }
                 Next::Nothing
             }
-            Err(_) => Next::StartAt(Instant::now() + Duration::from_millis(50)),
+            Err(e) => {
+                self.lock().why_down = Some(e.to_string());
+                Next::StartAt(Instant::now() + TRY_AGAIN)
+            }
         }
     }
 

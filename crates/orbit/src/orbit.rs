@@ -86,6 +86,13 @@ impl OrbitBuilder {
         self
     }
 
+    /// How long a call that has no deadline waits for an orbit that is down and about to be started again, before it fails with
+    /// [`Kind::Down`]. A call that has one waits until then. Default: one second. Zero: such calls fail at once.
+    pub fn wait_while_down(mut self, wait: Duration) -> Self {
+        self.options.wait_while_down = wait.min(A_CENTURY);
+        self
+    }
+
     /// Size of the log, bytes: rounded up to 256 KiB, which the largest arguments need, or the next power of two; 1 MiB by
     /// default. More than 1 GiB is refused when the orbit is built. All of it is memory in use from the start.
     pub fn log(mut self, bytes: usize) -> Self {
@@ -172,6 +179,7 @@ impl Orbit {
                 pending: Pending::default(),
                 when_full: WhenFull::default(),
                 deadline: None,
+                wait_while_down: Duration::from_secs(1),
                 log_bytes: LOG_BYTES,
                 may_alter: true,
                 alters: None,
@@ -237,6 +245,7 @@ impl Orbit {
                 forget: Vec::new(),
                 limits,
                 why_ended: None,
+                why_down: None,
                 nonsense: None,
                 asked: None,
                 failures: 0,
@@ -379,10 +388,11 @@ impl Orbit {
                 }
             }
             if Instant::now() > until {
-                return Err(Error::new(
-                    Kind::TimedOut,
-                    format!("orbit \"{}\" was not up within {timeout:?}", self.name()),
-                ));
+                let core = self.inner.lock();
+                let why =
+                    core.why_down.as_ref().map_or_else(String::new, |why| format!(": the last start failed: {why}"));
+                let what = format!("orbit \"{}\" was not up within {timeout:?}{why}", self.name());
+                return Err(Error::new(Kind::TimedOut, what));
             }
             std::thread::sleep(Duration::from_micros(200));
         }

@@ -67,9 +67,23 @@ impl Inner {
         let mut core = self.lock();
         // Whether this attempt is at the cost of all calls that wait.
         let mut dropping = false;
+        // Until when it waits for an orbit that is down.
+        let mut patience = None;
         loop {
             self.reap_locked(&mut core);
-            self.check_open(&core)?;
+            match self.check_open(&core) {
+                Err(e) if e.kind() == Kind::Down && !self.runtime.is_supervisor() => {
+                    let until = *patience.get_or_insert_with(|| {
+                        deadline.unwrap_or_else(|| Instant::now() + self.options.wait_while_down)
+                    });
+                    if Instant::now() >= until {
+                        return Err(e);
+                    }
+                    core = self.wait_for_room(core, Some(until));
+                    continue;
+                }
+                open => open?,
+            }
             self.check_function(&core, function)?;
             if let Some(found) = self.coalesce(&core, function, args, options.coalesce) {
                 return Ok(found);
@@ -142,10 +156,7 @@ impl Inner {
             State::Destroyed => Err(self.destroyed()),
             State::Ended => Err(self.ended(core)),
             State::Down if self.options.pending == crate::core::Pending::Keep => Ok(()),
-            State::Down => Err(Error::new(
-                Kind::Down,
-                format!("orbit \"{}\" is down just now and will be started again", self.options.name),
-            )),
+            State::Down => Err(self.down(core)),
         }
     }
 

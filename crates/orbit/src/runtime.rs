@@ -329,6 +329,11 @@ impl Runtime {
         eventfd::create().and_then(Own::new).map_err(|e| Error::system("a descriptor for the supervisor", e))
     }
 
+    /// Whether the calling thread is the supervisor's, which must not wait for what it does itself: it runs wakers of the program's.
+    pub fn is_supervisor(&self) -> bool {
+        lock(&self.supervisor).as_ref().is_some_and(|thread| thread.thread().id() == std::thread::current().id())
+    }
+
     /// Wakes the supervisor.
     pub fn knock(&self) {
         let (door, is_new) = self.door();
