@@ -1,9 +1,10 @@
 //! `orbit hijack`: runs a program under the executive.
 
 use orbit_console::out::{self, Failure};
+use orbit_hijack::campaign::{Campaign, Verdict};
 use orbit_hijack::rules::{self, Rules};
 use orbit_hijack::show::{self, Clock};
-use orbit_hijack::{Options, Outcome, Session, calls};
+use orbit_hijack::{Options, Outcome, Session, Speed, calls};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,6 +20,8 @@ Examples:
   orbit hijack --inject 'connect(port=443) -> delay 200ms p=0.1' -- curl https://example.org
   orbit hijack --inject 'openat(path=\"/etc/hosts\") -> \"/run/fake\"' -- ./my-program
   orbit hijack --policy rules.txt -- ./my-program
+  orbit hijack --speed 3600 -- sleep 1h         an hour in a second
+  orbit hijack --campaign eintr,enomem,short-read -- ./my-test
 
 A rule: calls (a|b, open*), conditions in parentheses, at site N, -> action, when.
   conditions  path path2 fd address port size flags signal pid arg0..arg5
@@ -60,12 +63,19 @@ pub struct Args {
     /// Lets io_uring pass, whose operations are not seen.
     #[arg(long)]
     allow_io_uring: bool,
+    /// Runs the program's clocks, sleeps and time-outs so many times faster (or slower, below 1).
+    #[arg(long, value_name = "TIMES")]
+    speed: Option<f64>,
     /// A rule for calls; later rules are asked after earlier ones.
     #[arg(long, value_name = "RULE")]
     inject: Vec<String>,
     /// A file with a rule a line.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
+    /// Runs the program once for each fault of each call site, and compares: eintr, enomem, short-read, short-write,
+    /// enospc, emfile, separated by commas. Exit status 1 if a run crashed, hung or lost data.
+    #[arg(long, value_name = "FAULTS", conflicts_with_all = ["trace", "count", "inject", "policy"])]
+    campaign: Option<String>,
     /// Lists the calls and the arguments that rules can name.
     #[arg(long)]
     policies: bool,
@@ -78,20 +88,19 @@ pub fn run(args: &Args) -> out::Done {
     if args.policies {
         return policies();
     }
+    if let Some(faults) = &args.campaign {
+        return campaign(args, faults);
+    }
     let options = Options {
         trace: args.trace || args.json && !args.count,
         lossy: args.lossy,
         no_rewrite: args.no_rewrite,
         io_uring: args.allow_io_uring,
+        speed: speed(args)?,
         rules: rules(args)?,
         ..Options::default()
     };
-    let mut to: Box<dyn Write> = match &args.output {
-        Some(path) => Box::new(BufWriter::new(
-            File::create(path).map_err(|error| Failure::text(format!("cannot write {}: {error}", path.display())))?,
-        )),
-        None => Box::new(BufWriter::new(io::stderr())),
-    };
+    let mut to = output(args)?;
     let clock = Clock::measure();
     let mut session = Session::start(&options, &args.program).map_err(|error| Failure::text(error.to_string()))?;
     // Ctrl-C goes to the whole group: it is the program's to end.
@@ -137,6 +146,53 @@ pub fn run(args: &Args) -> out::Done {
     }
     to.flush()?;
     Ok(ExitCode::from(u8::try_from(outcome.status).unwrap_or(1)))
+}
+
+fn output(args: &Args) -> Result<Box<dyn Write>, Failure> {
+    Ok(match &args.output {
+        Some(path) => Box::new(BufWriter::new(
+            File::create(path).map_err(|error| Failure::text(format!("cannot write {}: {error}", path.display())))?,
+        )),
+        None => Box::new(BufWriter::new(io::stderr())),
+    })
+}
+
+fn campaign(args: &Args, faults: &str) -> out::Done {
+    let mut to = output(args)?;
+    let campaign = Campaign::new(faults, args.program.clone()).map_err(Failure::text)?;
+    let trials = campaign.run(|trial| {
+        if args.json {
+            serde_json::to_writer(&mut to, trial)?;
+            writeln!(to)?;
+        } else if trial.verdict <= Verdict::Failed {
+            let verdict = format!("{:?}", trial.verdict);
+            writeln!(to, "{verdict:<10} status {:<4} --inject '{}'  site {}", trial.status, trial.rule, trial.site)?;
+        }
+        to.flush()
+    })?;
+    let count = |verdict| trials.iter().filter(|trial| trial.verdict == verdict).count();
+    if !args.json {
+        writeln!(
+            to,
+            "{} runs: {} crashed, {} hung, {} lost data, {} failed with a status, {} unaffected, {} did not meet the fault",
+            trials.len(),
+            count(Verdict::Crashed),
+            count(Verdict::Hung),
+            count(Verdict::LostData),
+            count(Verdict::Failed),
+            count(Verdict::Unaffected),
+            count(Verdict::NotMet)
+        )?;
+    }
+    to.flush()?;
+    let is_bad = trials.iter().any(|trial| trial.verdict < Verdict::Failed);
+    Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn speed(args: &Args) -> Result<Option<Speed>, Failure> {
+    let Some(times) = args.speed else { return Ok(None) };
+    let wrong = || Failure::text(format!("--speed {times} is beyond what clocks can do: 0.001 to 1000000"));
+    Speed::times(times).map(Some).ok_or_else(wrong)
 }
 
 fn rules(args: &Args) -> Result<Rules, Failure> {

@@ -28,7 +28,7 @@
 #define OPTION_NO_REWRITE 4u  /* every call goes by SIGSYS */
 #define OPTION_IO_URING 8u    /* io_uring_setup passes */
 #define OPTION_SAVE_ALL 16u   /* every call goes through C with saved registers (for measurements) */
-#define OPTION_NO_VDSO 32u    /* clock calls become system calls */
+#define OPTION_VIRTUAL_TIME 32u /* the vdso is hidden, and clocks run at `speed` / `speed_per` */
 
 /* What is captured of an argument. `size`: bytes; `length`: index of the argument that holds a length. */
 struct capture {
@@ -134,6 +134,8 @@ struct shared_memory {
     u32 slot_limit; /* slots at and above were never claimed */
     u32 first;      /* 1 until the first guest has begun */
     u32 rule_count;
+    u64 speed, speed_per;
+    u64 time_base[8]; /* ns of the clocks when the session began */
     struct call_description calls[MAX_CALLS];
     struct rule rules[MAX_RULES];
     struct slot slots[MAX_SLOTS];

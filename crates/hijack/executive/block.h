@@ -148,12 +148,18 @@ void special_after(struct block *block);
 /* Whether the guest's string names its own executable in /proc. */
 int is_own_executable(struct block *block, u64 path);
 
+/* time.c: ENTER_DONE, or ENTER_KERNEL with altered times */
+int virtual_time(struct block *block);
+void virtual_time_after(struct block *block);
+
 /* protect.c */
 /* Whether the call may pass; else sets the result and counts it. */
 int may_pass(struct block *block);
 
 /* execve.c */
 extern char executable[4096]; /* path of the guest's program */
+/* The process is about to become this user, who must be able to attach the shared memory after exec. */
+void share_with(u32 user);
 i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 environment, u64 flags);
 
 /* load.c */

@@ -90,6 +90,7 @@ static int open_own(struct block *block, u32 index) {
 
 int special(struct block *block) {
     if (!may_pass(block)) return ENTER_DONE;
+    if ((options & OPTION_VIRTUAL_TIME) && virtual_time(block) == ENTER_DONE) return ENTER_DONE;
     switch (block->rax) {
     case __NR_rt_sigaction: return answer(block, do_sigaction(block));
     case __NR_sigaltstack: return answer(block, do_sigaltstack(block));
@@ -107,6 +108,9 @@ int special(struct block *block) {
     case __NR_execve: return answer(block, do_execve(block, AT_FDCWD, block->call[1], block->rsi, block->rdx, 0));
     case __NR_execveat: return answer(block, do_execve(block, (i32)block->rdi, block->call[2], block->rdx, block->r10, block->r8));
     case __NR_exit: exit_thread(block, block->rdi);
+    case __NR_setuid: share_with(block->rdi); return ENTER_KERNEL;
+    case __NR_setreuid:
+    case __NR_setresuid: share_with(block->rsi); return ENTER_KERNEL;
     case __NR_readlink: return readlink_own(block, block->rdi, block->rsi, block->rdx);
     case __NR_readlinkat: return readlink_own(block, block->rsi, block->rdx, block->r10);
     case __NR_open: return open_own(block, 1);
@@ -117,6 +121,7 @@ int special(struct block *block) {
 
 /* The kernel has made the call: what the guest sees of SIGSYS in masks. */
 void special_after(struct block *block) {
+    if (options & OPTION_VIRTUAL_TIME) virtual_time_after(block);
     if (block->call[0] != __NR_rt_sigprocmask || block->rax) return;
     u64 old;
     if (block->rdx && block->sys_blocked && !copy_in(&old, block->rdx, 8)) {

@@ -9,6 +9,7 @@
 
 u8 first_stack[32768] __attribute__((aligned(64)));
 char shared_id[24];
+u64 shared_number;
 
 /* What follows argv[3] of the executive is the guest's; scripts put words in front of it. */
 struct words {
@@ -27,7 +28,8 @@ static u64 number_of(const char *text) {
 /* Without the host's memory (the host and all other guests have ended) guests run on, neither traced nor ruled. */
 static void attach(const char *id) {
     append_string(shared_id, id, sizeof shared_id);
-    i64 at = SYS3(__NR_shmat, number_of(id), SHARED_ADDRESS, 0);
+    shared_number = number_of(id);
+    i64 at = SYS3(__NR_shmat, shared_number, SHARED_ADDRESS, 0);
     if (at == -EACCES) die("a guest that changed its user may not start programs: its policy would be lost", "", at);
     if (at != SHARED_ADDRESS) {
         at = SYS6(__NR_mmap, SHARED_ADDRESS, SHARED_BYTES, PROT_READ | PROT_WRITE,
@@ -46,11 +48,20 @@ static void set_flags(void) {
         __NR_pselect6, __NR_epoll_pwait, __NR_epoll_pwait2, __NR_clone, __NR_fork, __NR_vfork, __NR_clone3, __NR_execve,
         __NR_execveat, __NR_exit, __NR_readlink, __NR_readlinkat, __NR_open, __NR_openat, __NR_munmap, __NR_mprotect,
         __NR_pkey_mprotect, __NR_madvise, __NR_remap_file_pages, __NR_mmap, __NR_mremap, __NR_shmat, __NR_shmdt,
-        __NR_process_vm_writev, __NR_process_madvise, __NR_ptrace, __NR_prctl, __NR_arch_prctl, __NR_io_uring_setup, 462,
+        __NR_process_vm_writev, __NR_process_madvise, __NR_ptrace, __NR_prctl, __NR_arch_prctl, __NR_io_uring_setup,
+        __NR_setuid, __NR_setreuid, __NR_setresuid, 462,
+    };
+    static const u16 clock_numbers[] = {
+        __NR_clock_gettime, __NR_gettimeofday, __NR_time, __NR_nanosleep, __NR_clock_nanosleep, __NR_poll,
+        __NR_epoll_wait, __NR_rt_sigtimedwait, __NR_select, __NR_futex, __NR_timerfd_settime, __NR_timer_settime,
+        __NR_setitimer, __NR_alarm,
     };
     options = shared->options;
+    if (!shared->speed || !shared->speed_per) options &= ~OPTION_VIRTUAL_TIME;
     for (u32 i = 0; i < MAX_CALLS; i++) call_flags[i] = (options & OPTION_TRACE ? FLAG_TRACE : 0) | (options & OPTION_SAVE_ALL ? FLAG_SAVE : 0);
     for (u32 i = 0; i < array_length(numbers); i++) call_flags[numbers[i]] |= FLAG_SPECIAL;
+    if (options & OPTION_VIRTUAL_TIME)
+        for (u32 i = 0; i < array_length(clock_numbers); i++) call_flags[clock_numbers[i]] |= FLAG_SPECIAL;
     u32 rules = shared->rule_count < MAX_RULES ? shared->rule_count : MAX_RULES;
     for (u32 rule = 0; rule < rules; rule++)
         for (u32 i = 0; i < MAX_CALLS; i++)
@@ -162,7 +173,7 @@ void start(u64 *sp) {
     for (u64 i = 0; i < environment_words; i++) *at++ = (u64)environment[i];
     for (u64 i = 0; i < pairs; i++) {
         u64 type = auxiliary[i * 2], value = auxiliary[i * 2 + 1];
-        if (type == 33 /* AT_SYSINFO_EHDR */ && (options & OPTION_NO_VDSO)) type = 1 /* AT_IGNORE */;
+        if (type == 33 /* AT_SYSINFO_EHDR */ && (options & OPTION_VIRTUAL_TIME)) type = 1 /* AT_IGNORE */;
         *at++ = type;
         *at++ = altered(type, value, &image, name);
     }

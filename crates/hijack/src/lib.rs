@@ -14,14 +14,16 @@
 //! | [`session`] | starting a guest, its end, its counters |
 //! | [`reader`] | records of the rings, checked |
 //! | [`show`] | a call as text in the form of `strace`, and as JSON |
+//! | [`campaign`] | a run for each fault of each site, compared with the run without |
 //! | [`rules`] | the small language of rules, compiled for the executive |
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod calls;
+pub mod campaign;
 pub mod reader;
 pub mod rules;
 pub mod session;
 mod shared;
 pub mod show;
 
-pub use session::{Options, Outcome, Session};
+pub use session::{Options, Outcome, Session, Speed};

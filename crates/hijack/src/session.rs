@@ -4,19 +4,20 @@ use crate::calls;
 use crate::reader::{Event, Reader};
 use crate::rules::Rules;
 use crate::shared::{
-    Memory, OPTION_IO_URING, OPTION_LOSSY, OPTION_NO_REWRITE, OPTION_SAVE_ALL, OPTION_TRACE, Shared, VERSION,
+    Memory, OPTION_IO_URING, OPTION_LOSSY, OPTION_NO_REWRITE, OPTION_SAVE_ALL, OPTION_TRACE, OPTION_VIRTUAL_TIME,
+    Shared, VERSION,
 };
-use orbit_linux::{dispatch, futex, memfd};
+use orbit_linux::{dispatch, futex, memfd, pidfd, poll};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 static EXECUTIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/executive"));
 
@@ -39,8 +40,24 @@ pub struct Options {
     pub save_all: bool,
     /// Lets io_uring pass, whose operations are not seen.
     pub io_uring: bool,
+    /// Clocks, sleeps and time-outs at another speed than the real one.
+    pub speed: Option<Speed>,
     /// Rules for calls.
     pub rules: Rules,
+}
+
+/// How many times faster than real time guests' clocks run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speed {
+    /// In thousandths.
+    thousandths: u64,
+}
+
+impl Speed {
+    /// From 0.001 to 1,000,000 times.
+    pub fn times(times: f64) -> Option<Speed> {
+        (0.001..=1e6).contains(&times).then(|| Speed { thousandths: (times * 1e3).round() as u64 })
+    }
 }
 
 /// A guest that runs.
@@ -164,6 +181,26 @@ impl Session {
         }
     }
 
+    /// Waits for the end of the guest's first process, at most for `limit`; false: it runs on. For a session without a
+    /// trace.
+    ///
+    /// # Errors
+    /// Those of waiting.
+    pub fn wait_for(&mut self, limit: Duration) -> io::Result<bool> {
+        let end = Instant::now() + limit;
+        let handle = pidfd::open(self.child.id() as i32)?;
+        while !pidfd::has_ended(handle.as_fd()) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let mut ends = [libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            poll::poll(&mut ends, Some(left))?;
+        }
+        self.status = Some(self.child.wait()?);
+        Ok(true)
+    }
+
     /// What was counted until now.
     pub fn outcome(&self) -> Outcome {
         let name =
@@ -198,7 +235,14 @@ fn fill(shared: &mut Shared, options: &Options) {
         | flag(options.lossy, OPTION_LOSSY)
         | flag(options.no_rewrite, OPTION_NO_REWRITE)
         | flag(options.io_uring, OPTION_IO_URING)
-        | flag(options.save_all, OPTION_SAVE_ALL);
+        | flag(options.save_all, OPTION_SAVE_ALL)
+        | flag(options.speed.is_some(), OPTION_VIRTUAL_TIME);
+    if let Some(speed) = options.speed {
+        (shared.speed, shared.speed_per) = (speed.thousandths, 1000);
+        for (id, base) in (0..).zip(&mut shared.time_base) {
+            *base = clock_ns(id);
+        }
+    }
     shared.version = VERSION;
     shared.host_pid = std::process::id();
     shared.options = bits.into();
@@ -206,6 +250,14 @@ fn fill(shared: &mut Shared, options: &Options) {
     shared.first = 1.into();
     shared.calls = calls::descriptions();
     shared.rule_count = options.rules.compile_into(&mut shared.rules);
+}
+
+/// Nanoseconds of a clock; 0 if there is none.
+fn clock_ns(id: libc::clockid_t) -> u64 {
+    let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the timespec given.
+    unsafe { libc::clock_gettime(id, &raw mut at) };
+    at.tv_sec as u64 * 1_000_000_000 + at.tv_nsec as u64
 }
 
 /// The program's file. A sentence if there is none that can be run.

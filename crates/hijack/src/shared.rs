@@ -20,6 +20,7 @@ pub(crate) const OPTION_LOSSY: u32 = 2;
 pub(crate) const OPTION_NO_REWRITE: u32 = 4;
 pub(crate) const OPTION_IO_URING: u32 = 8;
 pub(crate) const OPTION_SAVE_ALL: u32 = 16;
+pub(crate) const OPTION_VIRTUAL_TIME: u32 = 32;
 
 /// What is captured of an argument; see `struct capture`.
 #[repr(C)]
@@ -108,6 +109,9 @@ pub(crate) struct Shared {
     pub slot_limit: AtomicU32,
     pub first: AtomicU32,
     pub rule_count: u32,
+    pub speed: u64,
+    pub speed_per: u64,
+    pub time_base: [u64; 8],
     pub calls: [Description; MAX_CALLS],
     pub rules: [Rule; MAX_RULES],
     pub slots: [Slot; MAX_SLOTS],

@@ -8,8 +8,15 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-const TRACED: Options =
-    Options { trace: true, lossy: false, no_rewrite: false, save_all: false, io_uring: false, rules: NO_RULES };
+const TRACED: Options = Options {
+    trace: true,
+    lossy: false,
+    no_rewrite: false,
+    save_all: false,
+    io_uring: false,
+    speed: None,
+    rules: NO_RULES,
+};
 const NO_RULES: orbit_hijack::rules::Rules = orbit_hijack::rules::Rules::none();
 
 #[test]
@@ -145,4 +152,16 @@ fn a_program_that_does_not_exist_is_a_sentence() {
     let start = |name: &str| orbit_hijack::Session::start(&TRACED, &[name.into()]).err().map(|error| error.to_string());
     assert_eq!(start("no-such-program"), Some("no program no-such-program in PATH".to_owned()));
     assert!(start("/etc/passwd").is_some_and(|error| error == "/etc/passwd is not a program"));
+}
+
+#[test]
+fn a_program_that_changes_its_user_starts_others() {
+    // SAFETY: reads a number.
+    if unsafe { libc::geteuid() } != 0 || !has("su") {
+        println!("SKIP: needs root and su");
+        return;
+    }
+    let run = run(&TRACED, &["su", "nobody", "-s", "/bin/sh", "-c", "id -un"]);
+    assert_eq!((run.outcome.status, run.stdout.as_str()), (0, "nobody\n"));
+    assert!(run.calls("write").iter().any(|call| call.blobs[0].bytes == b"nobody\n"), "seen after the change");
 }

@@ -1,0 +1,135 @@
+/*
+ * Virtual time: the clocks of guests run at a multiple of the real speed since the session began; time-outs and sleeps
+ * take as much less. The vdso is hidden, so that clock calls are system calls. CPU clocks stay real.
+ */
+#include "block.h"
+
+#define NS 1000000000ul
+#define TIMER_ABSTIME 1
+#define FUTEX_CLOCK_REALTIME 256
+#define AFTER_2001 (NS * 1000000000ul) /* only a real-time clock shows that much */
+#define CLOCK_REALTIME 0
+#define CLOCK_MONOTONIC 1
+
+/* value * numerator / denominator, over 128 bits; the quotient must fit in 64. */
+static u64 scale(u64 value, u64 numerator, u64 denominator) {
+    u64 low, high;
+    __asm__("mulq %3" : "=a"(low), "=d"(high) : "a"(value), "r"(numerator));
+    if (high >= denominator) return ~0ul >> 2;
+    __asm__("divq %4" : "=a"(low), "=d"(high) : "a"(low), "d"(high), "r"(denominator));
+    return low;
+}
+
+static u64 shorter(u64 ns) { return scale(ns, shared->speed_per, shared->speed); }
+static u64 longer(u64 ns) { return scale(ns, shared->speed, shared->speed_per); }
+
+static int is_virtual(u64 clock) { return clock <= CLOCK_MONOTONIC || (clock >= 4 && clock <= 7); }
+
+/* Real times before the base are not changed. */
+static u64 to_virtual(u64 clock, u64 real) {
+    u64 base = shared->time_base[clock & 7];
+    return real > base ? base + longer(real - base) : real;
+}
+
+static u64 to_real(u64 clock, u64 value) {
+    u64 base = shared->time_base[clock & 7];
+    return value > base ? base + shorter(value - base) : value;
+}
+
+static u64 now(u64 clock) {
+    u64 at[2] = {0};
+    SYS2(__NR_clock_gettime, clock, at);
+    return to_virtual(clock, at[0] * NS + at[1]);
+}
+
+/* Replaces the timespec (or, with `unit` 1000, the timeval) at argument `index` by an altered copy in scratch. */
+static void replace(struct block *block, u32 index, u64 unit, i64 clock, u32 place) {
+    u64 *copy = &block->scratch[place], at[2];
+    if (!block->call[index] || copy_in(at, block->call[index], sizeof at)) return;
+    if ((i64)at[0] < 0 || at[0] > NS * 4 || at[1] * unit >= NS) return; /* the kernel says what is wrong */
+    u64 ns = at[0] * NS + at[1] * unit, real = clock < 0 ? shorter(ns) : to_real(clock, ns);
+    /* A sleep that was not zero does not become zero. */
+    if (ns && real < unit) real = unit;
+    copy[0] = real / NS;
+    copy[1] = real % NS / unit;
+    block->call[index] = (u64)copy;
+}
+
+/* A timer's (interval, value) at argument `index`. */
+static void replace_timer(struct block *block, u32 index, u64 unit, int is_absolute) {
+    u64 *copy = &block->scratch[4], at[4];
+    if (!block->call[index] || copy_in(at, block->call[index], sizeof at)) return;
+    for (u32 i = 0; i < 4; i += 2) {
+        if ((i64)at[i] < 0 || at[i] > NS * 4 || at[i + 1] * unit >= NS) return;
+        u64 ns = at[i] * NS + at[i + 1] * unit, real = shorter(ns);
+        if (i == 2 && is_absolute) real = to_real(ns > AFTER_2001 ? CLOCK_REALTIME : CLOCK_MONOTONIC, ns);
+        if (ns && real < unit) real = unit;
+        copy[i] = real / NS;
+        copy[i + 1] = real % NS / unit;
+    }
+    block->call[index] = (u64)copy;
+}
+
+static void replace_milliseconds(struct block *block, u32 index) {
+    i32 given = (i32)block->call[index];
+    if (given > 0) block->call[index] = (shorter(given * 1000000ul) + 999999) / 1000000;
+}
+
+static void replace_futex(struct block *block) {
+    u64 operation = block->call[2] & 0x7f;
+    if (operation == 0) replace(block, 4, 1, -1, 4);
+    else if (operation == 9 || operation == 6 || operation == 11 || operation == 13)
+        replace(block, 4, 1, operation == 6 || (block->call[2] & FUTEX_CLOCK_REALTIME) ? CLOCK_REALTIME : CLOCK_MONOTONIC, 4);
+}
+
+static int answer_pair(struct block *block, u64 to, u64 first, u64 second) {
+    u64 pair[2] = {first, second};
+    block->rax = to && copy_out(to, pair, sizeof pair) ? -EFAULT : 0;
+    return ENTER_DONE;
+}
+
+int virtual_time(struct block *block) {
+    u64 ns;
+    switch (block->call[0]) {
+    case __NR_clock_gettime:
+        if (!is_virtual(block->rdi)) return ENTER_KERNEL;
+        ns = now(block->rdi);
+        return answer_pair(block, block->rsi, ns / NS, ns % NS);
+    case __NR_gettimeofday:
+        if (block->rsi) return ENTER_KERNEL;
+        ns = now(CLOCK_REALTIME);
+        return answer_pair(block, block->rdi, ns / NS, ns % NS / 1000);
+    case __NR_time:
+        ns = now(CLOCK_REALTIME) / NS;
+        block->rax = block->rdi && copy_out(block->rdi, &ns, 8) ? (u64)-EFAULT : ns;
+        return ENTER_DONE;
+    case __NR_nanosleep: replace(block, 1, 1, -1, 4); break;
+    case __NR_clock_nanosleep:
+        if (is_virtual(block->rdi)) replace(block, 3, 1, block->rsi & TIMER_ABSTIME ? (i64)block->rdi : -1, 4);
+        break;
+    case __NR_poll: replace_milliseconds(block, 3); break;
+    case __NR_epoll_wait:
+    case __NR_epoll_pwait: replace_milliseconds(block, 4); break;
+    case __NR_epoll_pwait2: replace(block, 4, 1, -1, 4); break;
+    case __NR_ppoll:
+    case __NR_rt_sigtimedwait: replace(block, 3, 1, -1, 4); break;
+    case __NR_pselect6: replace(block, 5, 1, -1, 4); break;
+    case __NR_select: replace(block, 5, 1000, -1, 4); break;
+    case __NR_futex: replace_futex(block); break;
+    case __NR_timerfd_settime:
+    case __NR_timer_settime: replace_timer(block, 3, 1, block->rsi & TIMER_ABSTIME); break;
+    case __NR_setitimer: replace_timer(block, 2, 1000, 0); break;
+    case __NR_alarm: block->call[1] = (shorter((u32)block->rdi * NS) + NS - 1) / NS; break;
+    }
+    return ENTER_KERNEL;
+}
+
+/* A sleep that a signal ended: what is left, in the guest's time. */
+void virtual_time_after(struct block *block) {
+    u64 to = block->call[0] == __NR_nanosleep ? block->rsi : block->call[0] == __NR_clock_nanosleep ? block->r10 : 0, at[2];
+    if ((i64)block->rax != -EINTR || !to || copy_in(at, to, sizeof at)) return;
+    u64 ns = longer(at[0] * NS + at[1]);
+    at[0] = ns / NS;
+    at[1] = ns % NS;
+    copy_out(to, at, sizeof at);
+}
