@@ -23,11 +23,11 @@
 #define PATTERN_BYTES 128
 
 /* options */
-#define OPTION_TRACE 1u       /* write a record at the entry and the exit of each call */
-#define OPTION_LOSSY 2u       /* a full ring drops records and counts them, in place of waiting for the host */
-#define OPTION_NO_REWRITE 4u  /* every call goes by SIGSYS */
-#define OPTION_IO_URING 8u    /* io_uring_setup passes */
-#define OPTION_SAVE_ALL 16u   /* every call goes through C with saved registers (for measurements) */
+#define OPTION_TRACE 1u         /* write a record at the entry and the exit of each call */
+#define OPTION_LOSSY 2u         /* a full ring drops records and counts them, in place of waiting for the host */
+#define OPTION_NO_REWRITE 4u    /* every call goes by SIGSYS */
+#define OPTION_IO_URING 8u      /* io_uring_setup passes */
+#define OPTION_SAVE_ALL 16u     /* every call goes through C with saved registers (for measurements) */
 #define OPTION_VIRTUAL_TIME 32u /* the vdso is hidden, and clocks run at `speed` / `speed_per` */
 
 /* What is captured of an argument. `size`: bytes; `length`: index of the argument that holds a length. */
@@ -37,14 +37,14 @@ struct capture {
     u16 size;
 };
 #define CAPTURE_NONE 0
-#define CAPTURE_STRING 1        /* at entry: up to a zero byte */
-#define CAPTURE_BUFFER 2        /* at entry: as many bytes as argument `length` says, at most `size` */
-#define CAPTURE_FIXED 3         /* at entry: `size` bytes */
-#define CAPTURE_VECTOR 4        /* at entry: strings of a null-terminated array */
-#define CAPTURE_OUT_RESULT 5    /* at exit: as many bytes as the result says, at most `size` */
-#define CAPTURE_OUT_FIXED 6     /* at exit, if the call succeeded: `size` bytes */
-#define CAPTURE_OUT_LENGTH 7    /* at exit, if the call succeeded: length is an int that argument `length` points to */
-#define CAPTURE_IOVEC 8         /* at entry: first buffers of an iovec array with `length` entries, at most `size` bytes */
+#define CAPTURE_STRING 1     /* at entry: up to a zero byte */
+#define CAPTURE_BUFFER 2     /* at entry: as many bytes as argument `length` says, at most `size` */
+#define CAPTURE_FIXED 3      /* at entry: `size` bytes */
+#define CAPTURE_VECTOR 4     /* at entry: strings of a null-terminated array */
+#define CAPTURE_OUT_RESULT 5 /* at exit: as many bytes as the result says, at most `size` */
+#define CAPTURE_OUT_FIXED 6  /* at exit, if the call succeeded: `size` bytes */
+#define CAPTURE_OUT_LENGTH 7 /* at exit, if the call succeeded: length is an int that argument `length` points to */
+#define CAPTURE_IOVEC 8 /* at entry: first buffers of an iovec array with `length` entries, at most `size` bytes */
 
 /* `roles`: the arguments that rules name by their meaning; NO_ARGUMENT: the call has none of it. */
 struct call_description {
@@ -74,15 +74,15 @@ struct rule {
     u64 calls[MAX_CALLS / 64];
     u32 condition_count;
     u32 action;
-    i64 value;         /* ACTION_ANSWER: result; ACTION_DELAY: ns; ACTION_KILL: signal; ACTION_ARGUMENT: value */
-    u64 skip;          /* matches that pass before the action applies */
-    u64 times;         /* times that the action applies; 0: no limit */
-    u64 every;         /* applies to each `every`-th match; 0 and 1: all */
-    u32 chance;        /* of 2^32 - 1 */
-    u32 target;        /* ACTION_ARGUMENT, ACTION_STRING: index or role of the argument */
-    u64 site;          /* 1-based number of the site; 0: any */
-    u64 matched;       /* counted by guests */
-    u64 applied;       /* counted by guests */
+    i64 value;   /* ACTION_ANSWER: result; ACTION_DELAY: ns; ACTION_KILL: signal; ACTION_ARGUMENT: value */
+    u64 skip;    /* matches that pass before the action applies */
+    u64 times;   /* times that the action applies; 0: no limit */
+    u64 every;   /* applies to each `every`-th match; 0 and 1: all */
+    u32 chance;  /* of 2^32 - 1 */
+    u32 target;  /* ACTION_ARGUMENT, ACTION_STRING: index or role of the argument */
+    u64 site;    /* 1-based number of the site; 0: any */
+    u64 matched; /* counted by guests */
+    u64 applied; /* counted by guests */
     struct condition conditions[MAX_CONDITIONS];
     char text[PATTERN_BYTES]; /* ACTION_STRING: what replaces the string */
 };
@@ -92,18 +92,18 @@ struct rule {
 #define ACTION_KILL 3
 #define ACTION_ARGUMENT 4
 #define ACTION_STRING 5
-#define ACTION_PASS 6   /* later rules are not asked */
+#define ACTION_PASS 6 /* later rules are not asked */
 
 /* One thread of a guest, and its ring. A ring has one writer (the thread) and one reader (the host). */
 struct slot {
-    u32 state;  /* SLOT_*; the guest claims FREE and sets DONE, the host sets FREE */
+    u32 state; /* SLOT_*; the guest claims FREE and sets DONE, the host sets FREE */
     u32 tid;
     u32 pid;
     u32 pad;
-    u64 head;   /* bytes written since the ring was claimed; written by the guest */
-    u64 lost;   /* records dropped; written by the guest */
+    u64 head; /* bytes written since the ring was claimed; written by the guest */
+    u64 lost; /* records dropped; written by the guest */
     u64 pad1[4];
-    u64 tail;   /* bytes read; written by the host */
+    u64 tail; /* bytes read; written by the host */
     u64 pad2[7];
 };
 #define SLOT_FREE 0
@@ -111,18 +111,18 @@ struct slot {
 #define SLOT_DONE 2
 
 enum statistic {
-    STAT_TRAPS,        /* SIGSYS of dispatch */
-    STAT_SITES,        /* sites seen */
+    STAT_TRAPS, /* SIGSYS of dispatch */
+    STAT_SITES, /* sites seen */
     STAT_REWRITTEN_MOV,
     STAT_REWRITTEN_PAD,
     STAT_NOT_REWRITTEN,
-    STAT_DEFERRED,     /* signals that arrived in the executive */
-    STAT_DELIVERED,    /* signals given to guests' handlers */
+    STAT_DEFERRED,  /* signals that arrived in the executive */
+    STAT_DELIVERED, /* signals given to guests' handlers */
     STAT_EXECS,
     STAT_CLONES,
-    STAT_COMPAT,       /* int 0x80 */
-    STAT_REFUSED,      /* calls that named the executive's memory, and the like */
-    STAT_LOST,         /* records lost by threads without a slot */
+    STAT_COMPAT,  /* int 0x80 */
+    STAT_REFUSED, /* calls that named the executive's memory, and the like */
+    STAT_LOST,    /* records lost by threads without a slot */
     STAT_LIMIT = 32
 };
 
@@ -140,7 +140,7 @@ struct shared_memory {
     struct rule rules[MAX_RULES];
     struct slot slots[MAX_SLOTS];
 };
-/* Behind the structure: for each slot MAX_CALLS counters, which go on when another thread takes the slot; then rings. */
+/* Behind the structure: MAX_CALLS counters a slot, which continue when another thread takes it; then rings. */
 #define COUNTS_OFFSET ((sizeof(struct shared_memory) + 4095) & ~4095ul)
 #define RINGS_OFFSET (COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8ul)
 #define SHARED_BYTES (RINGS_OFFSET + MAX_SLOTS * RING_BYTES)
@@ -162,10 +162,10 @@ struct record {
 
 struct blob {
     u16 argument;
-    u16 length;  /* bytes that follow, then padding to a multiple of 8 */
+    u16 length; /* bytes that follow, then padding to a multiple of 8 */
     u32 flags;
 };
-#define BLOB_CUT 1  /* there was more */
+#define BLOB_CUT 1 /* there was more */
 
 #define shared ((volatile struct shared_memory *)SHARED_ADDRESS)
 #define count_stat(which) __atomic_add_fetch(&shared->stats[which], 1, __ATOMIC_RELAXED)

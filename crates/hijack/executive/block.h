@@ -37,29 +37,29 @@ struct block {
     /* Registers of the guest at the call. */
     u64 rax, rbx, rdx, rsi, rdi, rbp, rsp, r8, r9, r10, r12, r13, r14, r15;
     struct stub *stub;
-    u64 rip;           /* where the guest continues */
-    u32 pending;       /* a signal is deferred */
-    u32 restarted;     /* the kernel had begun the call, and wants it begun again */
+    u64 rip;              /* where the guest continues */
+    u32 pending;          /* a signal is deferred */
+    u32 restarted;        /* the kernel had begun the call, and wants it begun again */
     volatile u64 *counts; /* this thread's; no other thread writes them */
-    u64 call[7];       /* number and arguments as the kernel gets them */
+    u64 call[7];          /* number and arguments as the kernel gets them */
     u32 tid, pid;
-    u32 index;         /* of this block */
-    u32 sys_blocked;   /* whether SIGSYS looks blocked */
-    u32 sys_next;      /* the same once the current call has succeeded */
+    u32 index;       /* of this block */
+    u32 sys_blocked; /* whether SIGSYS looks blocked */
+    u32 sys_next;    /* the same once the current call has succeeded */
     u32 deferred_signal;
     struct action_table *table;
     struct alternate_stack alternate; /* what the guest set */
-    u64 child_mask, child_flags; /* for the thread being made */
+    u64 child_mask, child_flags;      /* for the thread being made */
     u64 parent_tid;
-    u64 scratch[8];    /* altered copies of what arguments point to */
+    u64 scratch[8];             /* altered copies of what arguments point to */
     volatile struct slot *slot; /* NULL: none */
-    u32 traced;        /* an entry record was written for the current call */
-    u32 record_bytes;  /* of the record being built */
-    struct rule *undo[4]; /* rules whose counters the current call raised */
+    u32 traced;                 /* an entry record was written for the current call */
+    u32 record_bytes;           /* of the record being built */
+    struct rule *undo[4];       /* rules whose counters the current call raised */
     u32 undo_count;
     u64 extra, extra_bytes; /* memory for exec's arguments, which a vfork child leaves behind */
     u64 random;
-    char path[4096];   /* a string that the executive reads or replaces */
+    char path[4096]; /* a string that the executive reads or replaces */
     u8 record[MAX_RECORD] __attribute__((aligned(8)));
     u8 stack[STACK_BYTES] __attribute__((aligned(64)));
     u8 signal_stack[STACK_BYTES] __attribute__((aligned(64)));
@@ -103,11 +103,11 @@ void make_first_block(void);
 /* sites.c: stubs, under one lock. */
 struct stub {
     u8 code[64];
-    u64 back;    /* the address behind the syscall instruction */
+    u64 back; /* the address behind the syscall instruction */
     u64 site;
-    u64 hits;    /* by SIGSYS */
-    u32 state;   /* STUB_* */
-    u32 number;  /* 1-based */
+    u64 hits;   /* by SIGSYS */
+    u32 state;  /* STUB_* */
+    u32 number; /* 1-based */
     u8 pad[32];
 };
 #define STUB_NEW 0
@@ -168,7 +168,7 @@ struct image {
     u64 entry;   /* of the program */
     u64 headers; /* address of the program headers */
     u64 header_count;
-    u64 base;    /* of the interpreter; 0: none */
+    u64 base; /* of the interpreter; 0: none */
 };
 void load_program(i64 file, struct image *image);
 /* Whether the file can be run: 0, or the error that execve gives. */

@@ -27,7 +27,9 @@ static i64 check(i64 file) {
 }
 
 static i64 open_target(i64 directory, const char *path, u64 flags) {
-    if (path[0]) return SYS4(__NR_openat, directory, path, O_RDONLY | O_CLOEXEC | (flags & AT_SYMLINK_NOFOLLOW ? O_NOFOLLOW : 0), 0);
+    if (path[0])
+        return SYS4(__NR_openat, directory, path,
+                    O_RDONLY | O_CLOEXEC | (flags & AT_SYMLINK_NOFOLLOW ? O_NOFOLLOW : 0), 0);
     if (!(flags & AT_EMPTY_PATH)) return -ENOENT;
     /* A descriptor of its own: the guest's may be O_PATH, and may be closed on exec. */
     char name[40], *end = append_string(name, "/proc/self/fd/", sizeof name);
@@ -90,7 +92,8 @@ i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 e
     u64 *list = few;
     if (given > FEW_ARGUMENTS) {
         block->extra_bytes = (given + OWN_ARGUMENTS + 2) * 8;
-        block->extra = SYS6(__NR_mmap, 0, block->extra_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        block->extra =
+            SYS6(__NR_mmap, 0, block->extra_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         list = (u64 *)block->extra;
         if (is_error(block->extra)) {
             block->extra = 0;

@@ -24,7 +24,7 @@
 #define SIGCHLD 17
 #define SIGSTOP 19
 #define SIGSYS 31
-#define bit(signal) (1ul << ((signal)-1))
+#define bit(signal) (1ul << ((signal) - 1))
 #define ALL_SIGNALS (~0ul)
 
 #define SIG_BLOCK 0

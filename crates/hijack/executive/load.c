@@ -47,7 +47,8 @@ static i64 read_interpreter(i64 file, const header *elf, const segment *segments
         if (segments[i].p_type != PT_INTERP) continue;
         u64 bytes = segments[i].p_filesz;
         if (bytes < 2 || bytes > limit) return -ENOEXEC;
-        if (SYS4(__NR_pread64, file, path, bytes, segments[i].p_offset) != (i64)bytes || path[bytes - 1]) return -ENOEXEC;
+        if (SYS4(__NR_pread64, file, path, bytes, segments[i].p_offset) != (i64)bytes || path[bytes - 1])
+            return -ENOEXEC;
         return 0;
     }
     return 0;
@@ -115,23 +116,27 @@ static u64 page_up(u64 value) { return (value + 4095) & ~4095ul; }
 static void map_segment(i64 file, const segment *part, u64 bias) {
     u64 begin = bias + part->p_vaddr, page = begin & ~4095ul, within = begin & 4095;
     u64 file_end = begin + part->p_filesz, end = begin + part->p_memsz;
-    int protection = (part->p_flags & PF_R ? PROT_READ : 0) | (part->p_flags & PF_W ? PROT_WRITE : 0) | (part->p_flags & PF_X ? PROT_EXEC : 0);
+    int protection = (part->p_flags & PF_R ? PROT_READ : 0) | (part->p_flags & PF_W ? PROT_WRITE : 0) |
+                     (part->p_flags & PF_X ? PROT_EXEC : 0);
     if (part->p_filesz) {
-        i64 at = SYS6(__NR_mmap, page, page_up(part->p_filesz + within), protection, MAP_PRIVATE | MAP_FIXED, file, part->p_offset - within);
+        i64 at = SYS6(__NR_mmap, page, page_up(part->p_filesz + within), protection, MAP_PRIVATE | MAP_FIXED, file,
+                      part->p_offset - within);
         if (is_error(at)) die("cannot map the program", "", at);
     }
     if (end <= file_end) return;
     u64 zero = part->p_filesz ? page_up(file_end) : page;
     if (part->p_filesz && (protection & PROT_WRITE)) memset((void *)file_end, 0, zero - file_end);
     if (page_up(end) > zero) {
-        i64 at = SYS6(__NR_mmap, zero, page_up(end) - zero, protection, MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS, -1, 0);
+        i64 at =
+            SYS6(__NR_mmap, zero, page_up(end) - zero, protection, MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS, -1, 0);
         if (is_error(at)) die("cannot map the program's data", "", at);
     }
 }
 
 /* Maps one file. Returns its bias: what is added to the addresses in it. */
 static u64 map_file(i64 file, header *elf, segment *segments, int is_main) {
-    if (SYS4(__NR_pread64, file, elf, sizeof *elf, 0) != sizeof *elf || !is_program(elf) || !read_segments(file, elf, segments))
+    if (SYS4(__NR_pread64, file, elf, sizeof *elf, 0) != sizeof *elf || !is_program(elf) ||
+        !read_segments(file, elf, segments))
         die("not a program for this machine", "", 0);
     u64 low = ~0ul, high = 0, align = 4096, bias = 0;
     for (u32 i = 0; i < elf->e_phnum; i++) {
@@ -145,7 +150,8 @@ static u64 map_file(i64 file, header *elf, segment *segments, int is_main) {
     if (elf->e_type == ET_DYN) {
         bias = reserve(high - low, align, is_main) - low;
     } else {
-        i64 at = SYS6(__NR_mmap, low, high - low, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+        i64 at = SYS6(__NR_mmap, low, high - low, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
         if (at != (i64)low) die("the addresses of the program are not free", "", at);
     }
     /* Segments in their order; what lies between them stays without access. */
@@ -169,7 +175,8 @@ void load_program(i64 file, struct image *image) {
     }
     image->start = image->entry;
     image->base = 0;
-    if (read_interpreter(file, &elf, segments, interpreter, sizeof interpreter)) die("the program's interpreter has no valid name", "", 0);
+    if (read_interpreter(file, &elf, segments, interpreter, sizeof interpreter))
+        die("the program's interpreter has no valid name", "", 0);
     if (!interpreter[0]) return;
     i64 other = SYS3(__NR_open, interpreter, O_RDONLY | O_CLOEXEC, 0);
     if (is_error(other)) die("cannot open the interpreter ", interpreter, other);

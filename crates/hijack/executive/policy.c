@@ -123,7 +123,10 @@ int policy(struct block *block) {
         switch (rule->action) {
         case ACTION_ANSWER: block->rax = rule->value; return ENTER_DONE;
         case ACTION_DELAY: delay(block, rule->value); break;
-        case ACTION_KILL: set_kernel_action(rule->value, HANDLER_DEFAULT, 0, 0); SYS2(__NR_kill, block->pid, rule->value); break;
+        case ACTION_KILL:
+            set_kernel_action(rule->value, HANDLER_DEFAULT, 0, 0);
+            SYS2(__NR_kill, block->pid, rule->value);
+            break;
         case ACTION_ARGUMENT: replace_argument(block, rule->target, rule->value); break;
         case ACTION_STRING: replace_argument(block, rule->target, (u64)rule->text); break;
         case ACTION_PASS: return ENTER_KERNEL;

@@ -63,26 +63,19 @@ int may_pass(struct block *block) {
     case __NR_shmat:
         if ((block->rdx & SHM_REMAP) && names_executive(b, 1ul << 40)) return refuse(block, -EPERM);
         return 1;
-    case __NR_shmdt:
-        return a == SHARED_ADDRESS ? refuse(block, -EPERM) : 1;
-    case __NR_process_vm_writev:
-        return writes_executive(block) ? refuse(block, -EPERM) : 1;
-    case __NR_process_madvise:
-        return refuse(block, -EPERM);
-    case __NR_ptrace:
-        return refuse(block, -EPERM);
+    case __NR_shmdt: return a == SHARED_ADDRESS ? refuse(block, -EPERM) : 1;
+    case __NR_process_vm_writev: return writes_executive(block) ? refuse(block, -EPERM) : 1;
+    case __NR_process_madvise: return refuse(block, -EPERM);
+    case __NR_ptrace: return refuse(block, -EPERM);
     case __NR_open:
     case __NR_openat: {
         u64 path = block->rax == __NR_open ? a : b, mode = block->rax == __NR_open ? b : block->rdx;
         if (!(mode & O_ACCMODE) || copy_string(block->path, path, 64) < 0 || !is_memory_file(block->path)) return 1;
         return refuse(block, -EACCES);
     }
-    case __NR_prctl:
-        return a == PR_SET_SYSCALL_USER_DISPATCH ? refuse(block, -EINVAL) : 1;
-    case __NR_arch_prctl:
-        return a == ARCH_SET_GS || a == ARCH_GET_GS ? refuse(block, -EPERM) : 1;
-    case __NR_io_uring_setup:
-        return options & OPTION_IO_URING ? 1 : refuse(block, -ENOSYS);
+    case __NR_prctl: return a == PR_SET_SYSCALL_USER_DISPATCH ? refuse(block, -EINVAL) : 1;
+    case __NR_arch_prctl: return a == ARCH_SET_GS || a == ARCH_GET_GS ? refuse(block, -EPERM) : 1;
+    case __NR_io_uring_setup: return options & OPTION_IO_URING ? 1 : refuse(block, -ENOSYS);
     }
     return 1;
 }

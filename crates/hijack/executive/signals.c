@@ -7,7 +7,7 @@
 
 #define VECTOR_MAGIC 0x46505853u
 #define ARCH_X86_64 0xc000003e /* as the kernel's si_arch names it */
-#define VECTOR_MAGIC_AT 464 /* in the legacy area: magic, then the size of the whole state */
+#define VECTOR_MAGIC_AT 464    /* in the legacy area: magic, then the size of the whole state */
 
 static u64 vector_bytes(u64 state) {
     if (!state) return 0;
@@ -90,7 +90,8 @@ static void defer(struct block *block, u32 signal, struct frame *frame) {
     struct frame *kept = (struct frame *)(block->deferred + 56);
     u64 vector = ((u64)(kept + 1) + 63) & ~63ul;
     u64 bytes = vector_bytes(frame->context.vector_state);
-    if (vector + bytes > (u64)block->deferred + FRAME_BYTES) die("the vector state does not fit the limit of 16 KiB", "", 0);
+    if (vector + bytes > (u64)block->deferred + FRAME_BYTES)
+        die("the vector state does not fit the limit of 16 KiB", "", 0);
     memcpy(kept, frame, sizeof *kept);
     memcpy((void *)vector, (void *)frame->context.vector_state, bytes);
     kept->context.vector_state = bytes ? vector : 0;
@@ -207,10 +208,12 @@ i64 do_sigaction(struct block *block) {
         block->table->actions[signal] = fresh;
         i64 result = 0;
         if (signal != SIGSYS) {
-            if (fresh.handler <= HANDLER_IGNORE) result = set_kernel_action(signal, fresh.handler, fresh.flags & ~SA_RESTORER, fresh.mask);
+            if (fresh.handler <= HANDLER_IGNORE)
+                result = set_kernel_action(signal, fresh.handler, fresh.flags & ~SA_RESTORER, fresh.mask);
             else
                 result = set_kernel_action(signal, (u64)on_signal,
-                                           SA_SIGINFO | SA_ONSTACK | (fresh.flags & (SA_NOCLDSTOP | SA_NOCLDWAIT | SA_RESTART)),
+                                           SA_SIGINFO | SA_ONSTACK |
+                                               (fresh.flags & (SA_NOCLDSTOP | SA_NOCLDWAIT | SA_RESTART)),
                                            ALL_SIGNALS);
         }
         SYS4(__NR_rt_sigprocmask, SIG_SETMASK, &before, NULL, 8);

@@ -10,9 +10,9 @@
 
 static struct stub stubs[MAX_STUBS] __attribute__((section(".stubs,\"awx\",@nobits#"), aligned(128)));
 static u32 stub_count;
-static u16 buckets[BUCKETS]; /* 1-based index; 0: empty */
+static u16 buckets[BUCKETS];       /* 1-based index; 0: empty */
 static u64 lowest = ~0ul, highest; /* of all sites */
-static volatile u32 owner;   /* tid of the thread that holds the lock */
+static volatile u32 owner;         /* tid of the thread that holds the lock */
 u8 call_flags[MAX_CALLS];
 
 void lock_sites(void) {
@@ -23,7 +23,8 @@ void lock_sites(void) {
         __asm__ volatile("pause");
         if (spins % 1024) continue;
         /* A vfork child shares the lock, and may be killed while it holds it. */
-        if (SYS2(__NR_tkill, holder, 0) == -ESRCH) __atomic_compare_exchange_n(&owner, &holder, 0, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        if (SYS2(__NR_tkill, holder, 0) == -ESRCH)
+            __atomic_compare_exchange_n(&owner, &holder, 0, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
         SYS0(__NR_sched_yield);
     }
 }
@@ -50,18 +51,18 @@ static void fill(struct stub *stub, u64 site, u32 number) {
     u64 self = (u64)stub;
     u32 counts = B_COUNTS;
     u8 *at = stub->code;
-    at = emit(at, "\x49\xbb", 2);                 /* mov $stub, %r11 */
+    at = emit(at, "\x49\xbb", 2); /* mov $stub, %r11 */
     at = emit(at, &self, 8);
-    at = emit(at, "\x48\x3d\xff\x01\x00\x00", 6); /* cmp $511, %rax */
-    at = emit_relative(at, "\x0f\x87", 2, (u64)slow_entry); /* ja slow_entry */
+    at = emit(at, "\x48\x3d\xff\x01\x00\x00", 6);               /* cmp $511, %rax */
+    at = emit_relative(at, "\x0f\x87", 2, (u64)slow_entry);     /* ja slow_entry */
     at = emit_relative(at, "\x48\x8d\x0d", 3, (u64)call_flags); /* lea call_flags(%rip), %rcx */
-    at = emit(at, "\x80\x3c\x01\x00", 4);         /* cmpb $0, (%rcx, %rax) */
-    at = emit_relative(at, "\x0f\x85", 2, (u64)slow_entry); /* jne slow_entry */
-    at = emit(at, "\x65\x48\x8b\x0c\x25", 5);     /* mov %gs:B_COUNTS, %rcx */
+    at = emit(at, "\x80\x3c\x01\x00", 4);                       /* cmpb $0, (%rcx, %rax) */
+    at = emit_relative(at, "\x0f\x85", 2, (u64)slow_entry);     /* jne slow_entry */
+    at = emit(at, "\x65\x48\x8b\x0c\x25", 5);                   /* mov %gs:B_COUNTS, %rcx */
     at = emit(at, &counts, 4);
-    at = emit(at, "\x48\xff\x04\xc1", 4);         /* incq (%rcx, %rax, 8) */
-    at = emit(at, "\x0f\x05", 2);                 /* syscall */
-    emit(at, "\xff\x25\x04\x00\x00\x00", 6);      /* jmp *back(%rip) */
+    at = emit(at, "\x48\xff\x04\xc1", 4);    /* incq (%rcx, %rax, 8) */
+    at = emit(at, "\x0f\x05", 2);            /* syscall */
+    emit(at, "\xff\x25\x04\x00\x00\x00", 6); /* jmp *back(%rip) */
     stub->site = site;
     stub->back = site + 2;
     stub->number = number;

@@ -50,7 +50,8 @@ static int sigreturn(struct block *block) {
     struct context *context = (struct context *)block->rsp;
     struct alternate_stack stack, own = {(u64)block->signal_stack, 0, 0, STACK_BYTES};
     u64 mask;
-    if (copy_in(&stack, (u64)&context->stack, sizeof stack) || copy_in(&mask, (u64)&context->mask, 8)) return ENTER_SIGRETURN;
+    if (copy_in(&stack, (u64)&context->stack, sizeof stack) || copy_in(&mask, (u64)&context->mask, 8))
+        return ENTER_SIGRETURN;
     if (stack.base == own.base) return ENTER_SIGRETURN;
     block->alternate = stack;
     block->alternate.flags &= SS_AUTODISARM;
@@ -66,7 +67,8 @@ static int sigreturn(struct block *block) {
 int is_own_executable(struct block *block, u64 path) {
     char text[40];
     i64 length = copy_string(text, path, sizeof text);
-    if (length < 10 || text[0] != '/' || text[1] != 'p' || text[2] != 'r' || text[3] != 'o' || text[4] != 'c' || text[5] != '/')
+    if (length < 10 || text[0] != '/' || text[1] != 'p' || text[2] != 'r' || text[3] != 'o' || text[4] != 'c' ||
+        text[5] != '/')
         return 0;
     if (same_string(text + 6, "self/exe") || same_string(text + 6, "thread-self/exe")) return 1;
     const char *at = text + 6;
@@ -106,7 +108,8 @@ int special(struct block *block) {
     case __NR_vfork:
     case __NR_clone3: return answer(block, clone_thread(block, block->rax));
     case __NR_execve: return answer(block, do_execve(block, AT_FDCWD, block->call[1], block->rsi, block->rdx, 0));
-    case __NR_execveat: return answer(block, do_execve(block, (i32)block->rdi, block->call[2], block->rdx, block->r10, block->r8));
+    case __NR_execveat:
+        return answer(block, do_execve(block, (i32)block->rdi, block->call[2], block->rdx, block->r10, block->r8));
     case __NR_exit: exit_thread(block, block->rdi);
     case __NR_setuid: share_with(block->rdi); return ENTER_KERNEL;
     case __NR_setreuid:

@@ -44,21 +44,57 @@ static void attach(const char *id) {
 /* Which calls leave the short way. */
 static void set_flags(void) {
     static const u16 numbers[] = {
-        __NR_rt_sigaction, __NR_rt_sigprocmask, __NR_rt_sigreturn, __NR_rt_sigsuspend, __NR_sigaltstack, __NR_ppoll,
-        __NR_pselect6, __NR_epoll_pwait, __NR_epoll_pwait2, __NR_clone, __NR_fork, __NR_vfork, __NR_clone3, __NR_execve,
-        __NR_execveat, __NR_exit, __NR_readlink, __NR_readlinkat, __NR_open, __NR_openat, __NR_munmap, __NR_mprotect,
-        __NR_pkey_mprotect, __NR_madvise, __NR_remap_file_pages, __NR_mmap, __NR_mremap, __NR_shmat, __NR_shmdt,
-        __NR_process_vm_writev, __NR_process_madvise, __NR_ptrace, __NR_prctl, __NR_arch_prctl, __NR_io_uring_setup,
-        __NR_setuid, __NR_setreuid, __NR_setresuid, 462,
+        __NR_rt_sigaction,
+        __NR_rt_sigprocmask,
+        __NR_rt_sigreturn,
+        __NR_rt_sigsuspend,
+        __NR_sigaltstack,
+        __NR_ppoll,
+        __NR_pselect6,
+        __NR_epoll_pwait,
+        __NR_epoll_pwait2,
+        __NR_clone,
+        __NR_fork,
+        __NR_vfork,
+        __NR_clone3,
+        __NR_execve,
+        __NR_execveat,
+        __NR_exit,
+        __NR_readlink,
+        __NR_readlinkat,
+        __NR_open,
+        __NR_openat,
+        __NR_munmap,
+        __NR_mprotect,
+        __NR_pkey_mprotect,
+        __NR_madvise,
+        __NR_remap_file_pages,
+        __NR_mmap,
+        __NR_mremap,
+        __NR_shmat,
+        __NR_shmdt,
+        __NR_process_vm_writev,
+        __NR_process_madvise,
+        __NR_ptrace,
+        __NR_prctl,
+        __NR_arch_prctl,
+        __NR_io_uring_setup,
+        __NR_setuid,
+        __NR_setreuid,
+        __NR_setresuid,
+        462,
     };
     static const u16 clock_numbers[] = {
-        __NR_clock_gettime, __NR_gettimeofday, __NR_time, __NR_nanosleep, __NR_clock_nanosleep, __NR_poll,
-        __NR_epoll_wait, __NR_rt_sigtimedwait, __NR_select, __NR_futex, __NR_timerfd_settime, __NR_timer_settime,
-        __NR_setitimer, __NR_alarm,
+        __NR_clock_gettime, __NR_gettimeofday,    __NR_time,
+        __NR_nanosleep,     __NR_clock_nanosleep, __NR_poll,
+        __NR_epoll_wait,    __NR_rt_sigtimedwait, __NR_select,
+        __NR_futex,         __NR_timerfd_settime, __NR_timer_settime,
+        __NR_setitimer,     __NR_alarm,
     };
     options = shared->options;
     if (!shared->speed || !shared->speed_per) options &= ~OPTION_VIRTUAL_TIME;
-    for (u32 i = 0; i < MAX_CALLS; i++) call_flags[i] = (options & OPTION_TRACE ? FLAG_TRACE : 0) | (options & OPTION_SAVE_ALL ? FLAG_SAVE : 0);
+    for (u32 i = 0; i < MAX_CALLS; i++)
+        call_flags[i] = (options & OPTION_TRACE ? FLAG_TRACE : 0) | (options & OPTION_SAVE_ALL ? FLAG_SAVE : 0);
     for (u32 i = 0; i < array_length(numbers); i++) call_flags[numbers[i]] |= FLAG_SPECIAL;
     if (options & OPTION_VIRTUAL_TIME)
         for (u32 i = 0; i < array_length(clock_numbers); i++) call_flags[clock_numbers[i]] |= FLAG_SPECIAL;
@@ -143,7 +179,8 @@ void start(u64 *sp) {
         if (!auxiliary[pairs * 2]) break;
     }
     pairs++;
-    if (!(hwcap2 & HWCAP2_FSGSBASE)) die("this kernel or processor does not offer the gs base to programs (FSGSBASE, Linux 5.9)", "", 0);
+    if (!(hwcap2 & HWCAP2_FSGSBASE))
+        die("this kernel or processor does not offer the gs base to programs (FSGSBASE, Linux 5.9)", "", 0);
     attach(argv[1]);
     set_flags();
     make_first_block();

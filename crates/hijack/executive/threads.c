@@ -10,10 +10,10 @@ static struct block *blocks;                 /* MAX_THREADS of them, in reserved
 static volatile u32 block_busy[MAX_THREADS]; /* apart from the blocks, so that a search touches few pages */
 static u32 block_tid[MAX_THREADS];           /* 0: the thread has not begun */
 static struct action_table *block_table[MAX_THREADS];
-static u32 block_limit;                      /* blocks at and above were never used */
-static u8 block_is_kept[MAX_THREADS];        /* a vfork child's: its parent frees it */
+static u32 block_limit;               /* blocks at and above were never used */
+static u8 block_is_kept[MAX_THREADS]; /* a vfork child's: its parent frees it */
 static struct action_table tables[MAX_THREADS];
-static u32 table_limit;                      /* tables at and above were never used */
+static u32 table_limit;     /* tables at and above were never used */
 static u8 own_selector = 1; /* block calls from outside the executive, for good */
 
 struct action_table *new_table(void) {
@@ -35,7 +35,8 @@ void free_table(struct action_table *table) {
 /* Threads that were killed did not free their blocks. */
 static void reclaim_blocks(void) {
     for (u32 i = 0; i < block_limit; i++) {
-        if (!block_busy[i] || !block_tid[i] || block_is_kept[i] || SYS2(__NR_tkill, block_tid[i], 0) != -ESRCH) continue;
+        if (!block_busy[i] || !block_tid[i] || block_is_kept[i] || SYS2(__NR_tkill, block_tid[i], 0) != -ESRCH)
+            continue;
         block_tid[i] = 0;
         free_table(block_table[i]);
         block_busy[i] = 0;
@@ -46,7 +47,8 @@ struct block *new_block(void) {
     for (u32 attempt = 0; attempt < 2; attempt++) {
         for (u32 i = 0; i < MAX_THREADS; i++) {
             u32 none = 0;
-            if (block_busy[i] || !__atomic_compare_exchange_n(&block_busy[i], &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            if (block_busy[i] ||
+                !__atomic_compare_exchange_n(&block_busy[i], &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
                 continue;
             struct block *block = &blocks[i];
             block->self = (u64)block;
@@ -59,7 +61,8 @@ struct block *new_block(void) {
             block_is_kept[i] = 0;
             block->extra = block->extra_bytes = 0;
             u32 limit = block_limit;
-            while (limit <= i && !__atomic_compare_exchange_n(&block_limit, &limit, i + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+            while (limit <= i &&
+                   !__atomic_compare_exchange_n(&block_limit, &limit, i + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
             }
             return block;
         }
@@ -96,8 +99,10 @@ void make_first_block(void) {
 void arm(struct block *block) {
     struct alternate_stack stack = {(u64)block->signal_stack, 0, 0, STACK_BYTES};
     SYS2(__NR_sigaltstack, &stack, NULL);
-    i64 result = SYS5(__NR_prctl, PR_SET_SYSCALL_USER_DISPATCH, 1, executive_start, executive_end - executive_start, &own_selector);
-    if (result) die("this kernel or container refuses Syscall User Dispatch (Linux 5.11; see `orbit doctor`)", "", result);
+    i64 result = SYS5(__NR_prctl, PR_SET_SYSCALL_USER_DISPATCH, 1, executive_start, executive_end - executive_start,
+                      &own_selector);
+    if (result)
+        die("this kernel or container refuses Syscall User Dispatch (Linux 5.11; see `orbit doctor`)", "", result);
 }
 
 /* First C code of a thread or process, on its own block and stack, all signals blocked. */
@@ -114,7 +119,8 @@ void child_start(struct block *block) {
     identify(block);
     if (flags & CLONE_CLEAR_SIGHAND) {
         for (u32 i = 1; i <= SIGNAL_LIMIT; i++)
-            if (block->table->actions[i].handler > HANDLER_IGNORE) memset(&block->table->actions[i], 0, sizeof(struct action));
+            if (block->table->actions[i].handler > HANDLER_IGNORE)
+                memset(&block->table->actions[i], 0, sizeof(struct action));
         catch_dispatch();
     }
     if ((flags & CLONE_VM) && !(flags & CLONE_VFORK)) block->alternate = (struct alternate_stack){0, 0, 0, 0};

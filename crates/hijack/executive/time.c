@@ -79,7 +79,8 @@ static void replace_futex(struct block *block) {
     u64 operation = block->call[2] & 0x7f;
     if (operation == 0) replace(block, 4, 1, -1, 4);
     else if (operation == 9 || operation == 6 || operation == 11 || operation == 13)
-        replace(block, 4, 1, operation == 6 || (block->call[2] & FUTEX_CLOCK_REALTIME) ? CLOCK_REALTIME : CLOCK_MONOTONIC, 4);
+        replace(block, 4, 1,
+                operation == 6 || (block->call[2] & FUTEX_CLOCK_REALTIME) ? CLOCK_REALTIME : CLOCK_MONOTONIC, 4);
 }
 
 static int answer_pair(struct block *block, u64 to, u64 first, u64 second) {
@@ -126,7 +127,10 @@ int virtual_time(struct block *block) {
 
 /* A sleep that a signal ended: what is left, in the guest's time. */
 void virtual_time_after(struct block *block) {
-    u64 to = block->call[0] == __NR_nanosleep ? block->rsi : block->call[0] == __NR_clock_nanosleep ? block->r10 : 0, at[2];
+    u64 to = block->call[0] == __NR_nanosleep         ? block->rsi
+             : block->call[0] == __NR_clock_nanosleep ? block->r10
+                                                      : 0,
+        at[2];
     if ((i64)block->rax != -EINTR || !to || copy_in(at, to, sizeof at)) return;
     u64 ns = longer(at[0] * NS + at[1]);
     at[0] = ns / NS;

@@ -68,7 +68,8 @@ static void finish(struct block *block) {
 /* Begins a blob; returns where its bytes go, or NULL if no room is left for one of `want` bytes. */
 static u8 *blob_place(struct block *block, u64 want) {
     u64 need = sizeof(struct blob) + ((want + 7) & ~7ul);
-    return block->record_bytes + need <= MAX_RECORD ? block->record + block->record_bytes + sizeof(struct blob) : NULL;
+    return block->record_bytes + need <= MAX_RECORD ? block->record + block->record_bytes + sizeof(struct blob)
+                                                    : NULL;
 }
 
 static void end_blob(struct block *block, u32 argument, u64 length, int cut) {
@@ -95,7 +96,8 @@ static void put_bytes(struct block *block, u32 argument, u64 from, u64 bytes, u6
 
 static void put_vector(struct block *block, u32 argument, u64 from) {
     u64 pointer;
-    for (u32 i = 0; i < 24 && from && !copy_in(&pointer, from + i * 8, 8) && pointer; i++) put_string(block, argument, pointer, 128);
+    for (u32 i = 0; i < 24 && from && !copy_in(&pointer, from + i * 8, 8) && pointer; i++)
+        put_string(block, argument, pointer, 128);
 }
 
 static void put_iovec(struct block *block, u32 argument, u64 from, u64 entries, u64 limit) {
@@ -110,7 +112,8 @@ void trace_entry(struct block *block) {
     for (u32 i = 0; i < 7; i++) put(block, block->call[i]);
     put(block, block->stub->site);
     for (u32 i = 0; i < 6; i++) {
-        u64 value = block->call[1 + i], size = call->arguments[i].size, length = block->call[1 + call->arguments[i].length % 6];
+        u64 value = block->call[1 + i], size = call->arguments[i].size,
+            length = block->call[1 + call->arguments[i].length % 6];
         switch (call->arguments[i].kind) {
         case CAPTURE_STRING: put_string(block, i, value, size); break;
         case CAPTURE_BUFFER: put_bytes(block, i, value, length, size); break;
@@ -138,7 +141,8 @@ void trace_exit(struct block *block) {
         case CAPTURE_OUT_RESULT: put_bytes(block, i, given[i], result, size); break;
         case CAPTURE_OUT_FIXED: put_bytes(block, i, given[i], size, size); break;
         case CAPTURE_OUT_LENGTH:
-            if (!copy_in(&length, given[call->arguments[i].length % 6], 4) && length > 0) put_bytes(block, i, given[i], length, size);
+            if (!copy_in(&length, given[call->arguments[i].length % 6], 4) && length > 0)
+                put_bytes(block, i, given[i], length, size);
             break;
         }
     }
@@ -193,11 +197,13 @@ static volatile struct slot *claim(struct block *block) {
     for (u32 i = 0; i < MAX_SLOTS; i++) {
         volatile struct slot *slot = &shared->slots[i];
         u32 free = SLOT_FREE;
-        if (slot->state != SLOT_FREE || !__atomic_compare_exchange_n(&slot->state, &free, SLOT_USED, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        if (slot->state != SLOT_FREE ||
+            !__atomic_compare_exchange_n(&slot->state, &free, SLOT_USED, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
             continue;
         slot->tid = block->tid;
         u32 seen = shared->slot_limit;
-        while (seen <= i && !__atomic_compare_exchange_n(&shared->slot_limit, &seen, i + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+        while (seen <= i && !__atomic_compare_exchange_n(&shared->slot_limit, &seen, i + 1, 0, __ATOMIC_ACQ_REL,
+                                                         __ATOMIC_RELAXED)) {
         }
         return slot;
     }

@@ -13,10 +13,10 @@
 
 #define EXECUTIVE ((void *)0x1f0000000000)
 #define SHARED ((void *)0x1f1000000000)
-#define TRY(name, call)                                             \
-    do {                                                            \
-        errno = 0;                                                  \
-        long result = (long)(call);                                 \
+#define TRY(name, call)                                                            \
+    do {                                                                           \
+        errno = 0;                                                                 \
+        long result = (long)(call);                                                \
         printf("%s %s\n", name, result == -1 ? strerrorname_np(errno) : "passed"); \
     } while (0)
 

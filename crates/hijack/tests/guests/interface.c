@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 static int failures;
-#define CHECK(what)                                           \
-    do {                                                      \
+#define CHECK(what)                                            \
+    do {                                                       \
         if (!(what)) failures++, printf("wrong: %s\n", #what); \
     } while (0)
 
@@ -28,6 +28,8 @@ static volatile int hits;
 static void *volatile where;
 static sigset_t seen;
 static sigjmp_buf jump;
+/* Addresses that the compiler knows nothing of. */
+static char *volatile nowhere = (char *)8, *volatile zero;
 
 static void count(int signal) {
     (void)signal;
@@ -101,7 +103,7 @@ static int deep(int n) {
 static void faults(void) {
     set(SIGSEGV, leap, SA_ONSTACK);
     if (!sigsetjmp(jump, 1)) {
-        *(volatile int *)8 = 1;
+        *(volatile int *)nowhere = 1;
         CHECK(0);
     }
     if (!sigsetjmp(jump, 1)) {
@@ -109,10 +111,10 @@ static void faults(void) {
         CHECK(0);
     }
     /* A read of page 0 faults: nothing is mapped there. */
-    if (!sigsetjmp(jump, 1)) failures += *(volatile int *)NULL + 1;
+    if (!sigsetjmp(jump, 1)) failures += *(volatile int *)zero + 1;
     set(SIGSEGV, SIG_DFL, 0);
     pid_t child = fork();
-    if (!child) *(volatile int *)8 = 1, _exit(0);
+    if (!child) *(volatile int *)nowhere = 1, _exit(0);
     int status;
     waitpid(child, &status, 0);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
@@ -175,7 +177,7 @@ static void execs(const char *self) {
     CHECK(execve("/nonexistent", (char *[]){"x", NULL}, NULL) == -1 && errno == ENOENT);
     CHECK(execve("/etc/passwd", (char *[]){"x", NULL}, NULL) == -1 && errno == EACCES);
     CHECK(execve("/", (char *[]){"x", NULL}, NULL) == -1 && errno == EACCES);
-    CHECK(execve((char *)8, (char *[]){"x", NULL}, NULL) == -1 && errno == EFAULT);
+    CHECK(execve(nowhere, (char *[]){"x", NULL}, NULL) == -1 && errno == EFAULT);
     int status;
     pid_t child = fork();
     if (!child) {
