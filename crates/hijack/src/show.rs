@@ -265,9 +265,10 @@ pub fn as_json(event: &Event, clock: &Clock) -> Value {
             let name = calls::by_number(call.number).map(|known| known.name);
             let error = call.result.filter(|result| (-4095..0).contains(result));
             json!({
-                "event": "call", "call": name, "number": call.number, "arguments": arguments(call), "raw": call.arguments,
+                "event": "call", "call": name, "number": call.number,
+                "arguments": arguments(call), "raw": call.arguments,
                 "result": call.result, "error": error.and_then(|error| calls::name_of("errno", error.unsigned_abs())),
-                "seconds": call.result.map(|_| clock.between(event.time, call.end)), "site": format!("{:#x}", call.site),
+                "seconds": duration(event, clock), "site": format!("{:#x}", call.site),
             })
         }
         What::Signal(number, code, sender) => {

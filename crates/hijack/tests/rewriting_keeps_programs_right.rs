@@ -1,4 +1,5 @@
-//! Sites that four threads run while they are rewritten, data that looks like code, the red zone, registers, protections.
+//! Four threads run sites while these are rewritten; data that looks like code, the red zone, registers
+//! and protections stay as they are.
 
 mod common;
 use common::{guest, run};
