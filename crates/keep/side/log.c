@@ -210,7 +210,13 @@ static int answer_in_order(struct keep_call *call, long *ret)
     }
     uint64_t at = keep_both->cursor;
     if (entry->nr != call->log_nr || entry->fd != call->fd) {
+        keep_news->asked_nr = call->log_nr;
+        keep_news->asked_fd = call->fd;
+        keep_news->logged_nr = entry->nr;
+        keep_news->logged_fd = entry->fd;
         keep_news->diverged++;
+        /* The keeper may have a better checkpoint: then this does not return. */
+        keep_report_divergence();
         leave_order(entry, at);
         return 0;
     }
@@ -355,10 +361,20 @@ static uint64_t deadline_of(const struct keep_call *call)
     return timeout > 0 ? now_ms() + (uint64_t)timeout : 0;
 }
 
+static int waits_for_input(const struct keep_call *call)
+{
+    return call->nr == SYS_epoll_wait || call->nr == SYS_epoll_pwait || call->nr == SYS_poll || call->nr == SYS_select ||
+           call->nr == SYS_accept || call->nr == SYS_accept4;
+}
+
 long keep_logged(struct keep_call *call)
 {
     long ret;
     uint64_t deadline = 0;
+    if (keep_serves && !keep_news->has_waited && waits_for_input(call)) {
+        keep_news->has_waited = 1;
+        keep_ring();
+    }
     for (int again = 0;; again = 1) {
         if (!is_logging()) {
             if (!deadline)

@@ -33,6 +33,7 @@ enum {
     KEEP_NO_CRASH = 0,
     KEEP_CRASHED = 1, /* a thread waits for the keeper; written by the program */
     KEEP_GIVE_UP = 2, /* it shall die of its signal; written by the keeper */
+    KEEP_ACCEPT = 3,  /* it shall continue though it has left the log's order; written by the keeper */
 };
 
 /* Page 0. Written by the keeper only. */
@@ -68,7 +69,11 @@ struct keep_news {
     uint64_t diverged;   /* replays that left the log's order */
     uint64_t replayed;   /* calls answered from the log, since the library was set up */
     int32_t dropped_fd;  /* descriptor of the input dropped last; -1: none */
-    uint32_t reserved;
+    uint32_t has_waited; /* 1: the serving thread has waited for input (epoll_wait, poll, select, accept): its start is over */
+    uint32_t asked_nr;   /* the call that left the log's order, and its descriptor; what the log has there */
+    int32_t asked_fd;
+    uint32_t logged_nr;
+    int32_t logged_fd;
     uint64_t replay_end; /* CLOCK_MONOTONIC in ns when the last replay ended; 0: it has not */
 };
 
@@ -83,7 +88,7 @@ struct keep_both {
     uint64_t tail_end;
     struct keep_crash {
         uint32_t state; /* futex */
-        uint32_t signal;
+        uint32_t signal; /* 0: no crash, the replay has left the log's order */
         int32_t code; /* si_code */
         uint32_t tid;
         uint64_t address; /* si_addr */

@@ -98,6 +98,22 @@ static void wait_for_verdict(int sig, const siginfo_t *info, const ucontext_t *c
     die(sig, info);
 }
 
+void keep_report_divergence(void)
+{
+    volatile struct keep_crash *crash = &keep_both->crash;
+    const struct timespec step = {0, 20000000};
+    crash->signal = 0;
+    crash->code = 0;
+    crash->tid = (uint32_t)keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0);
+    crash->address = crash->ip = 0;
+    crash->head = keep_both->head;
+    __atomic_store_n(&crash->state, KEEP_CRASHED, __ATOMIC_SEQ_CST);
+    keep_ring();
+    while (keep_keeper_lives() && __atomic_load_n(&crash->state, __ATOMIC_SEQ_CST) == KEEP_CRASHED)
+        keep_plain(SYS_futex, (long)&crash->state, FUTEX_WAIT, KEEP_CRASHED, (long)&step, 0, 0);
+    __atomic_store_n(&crash->state, KEEP_NO_CRASH, __ATOMIC_SEQ_CST);
+}
+
 static void on_fatal(int sig, siginfo_t *info, void *context)
 {
     int saved = errno;

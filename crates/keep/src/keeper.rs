@@ -11,6 +11,7 @@ use crate::ladder::{Bounds, Ladder, Rung, Step};
 use crate::place;
 use crate::program::{self, Program};
 use crate::report::{Event, Figures, Reporter, ms};
+use crate::restore::Restored;
 use crate::shared::{CrashReport, Shared};
 use crate::signals::Signals;
 use graft::Process;
@@ -20,10 +21,21 @@ use std::time::{Duration, Instant};
 
 /// How long a program may take to reach a safe point once it was asked; then the checkpoint is put off.
 const SAFE_POINT_LIMIT: Duration = Duration::from_millis(30);
+/// How long the serving thread may take to a safe point after another thread has crashed.
+const PUT_BACK_LIMIT: Duration = Duration::from_secs(2);
+/// How long after a recovery the next checkpoint may come at the earliest: corruption shows soon.
+const AFTER_RECOVERY: Duration = Duration::from_millis(100);
+/// How often it is tried to take the first checkpoint.
+const BEGIN_STEP: Duration = Duration::from_millis(50);
+/// How long the start of a program whose calls are logged may take: then the first checkpoint is taken anyway.
+const START_LIMIT: Duration = Duration::from_secs(10);
 /// How long a program may take to load the library of its side.
 const LOAD_LIMIT: Duration = Duration::from_secs(20);
 /// Pauses of which the quantiles are made.
 const PAUSES: usize = 4096;
+
+/// What was put back, how long the program stood still for it, the age of the checkpoint, and what was lost.
+type Recovered = Result<(Restored, Duration, Duration, String), Error>;
 
 /// A recovery that is being replayed.
 struct Replay {
@@ -75,7 +87,6 @@ impl Keeper {
     /// Keeps the program until it exits; returns the status to exit with.
     pub fn run(mut self, signals: &Signals) -> Result<u8, Error> {
         let bell = Bell::start(&self.shared).map_err(Error::io("making the thread that waits for the program"))?;
-        // The first checkpoint comes as soon as the library is loaded.
         let mut due = Instant::now();
         let mut is_known = false;
         loop {
@@ -96,20 +107,21 @@ impl Keeper {
             let rang = bell.drain();
             if let Some(crash) = self.shared.crash() {
                 self.recover(&crash);
-                due = Instant::now() + self.interval;
+                due = due.max(Instant::now() + AFTER_RECOVERY.min(self.interval));
                 continue;
             }
             self.end_of_replay();
             let is_early =
                 rang && is_known && self.shared.log_used_since(self.kept.newest_log()) > self.shared.log_bytes() / 4;
-            if Instant::now() >= due || is_early || (rang && !is_known) {
+            if !is_known && !self.has_begun() {
+                due = Instant::now() + BEGIN_STEP;
+            } else if Instant::now() >= due || is_early || (rang && !is_known) {
                 let taken = self.checkpoint();
                 if taken && !is_known {
                     is_known = true;
                     self.reporter.report(&Event::Kept { pid: self.program.pid(), log: self.shared.has_log() });
                 }
-                due = Instant::now()
-                    + if is_known { self.interval } else { self.interval.min(Duration::from_millis(50)) };
+                due = Instant::now() + if is_known { self.interval } else { self.interval.min(BEGIN_STEP) };
             }
             if !is_known && self.started.elapsed() > LOAD_LIMIT {
                 is_known = true;
@@ -117,6 +129,15 @@ impl Keeper {
                     "it is not kept: it has not loaded the library of its side; is it linked statically, set-user-ID, or started by a script?",
                 );
             }
+        }
+    }
+
+    /// Whether the first checkpoint may be taken. The start of a server is not logged well: it reads its settings by stdio.
+    fn has_begun(&self) -> bool {
+        let since = self.started.elapsed();
+        match self.shared.has_log() {
+            true => self.shared.has_waited() || since > START_LIMIT,
+            false => since >= self.interval,
         }
     }
 
@@ -168,6 +189,10 @@ impl Keeper {
     /// Deals with a crash.
     fn recover(&mut self, crash: &CrashReport) {
         let since = Instant::now();
+        if crash.signal == 0 {
+            self.diverged(crash, since);
+            return;
+        }
         self.figures.crashes += 1;
         let pid = self.program.pid();
         let event = Event::Crash {
@@ -183,6 +208,45 @@ impl Keeper {
         let counts = self.shared.replay_counts();
         let (step, done) = self.step(crash);
         self.reporter.report(&event);
+        self.finish(step, done, since, counts);
+    }
+
+    /// Takes a step of the ladder. If a thread has crashed that does not serve, the serving one is brought to a safe point before.
+    fn put_back(&mut self, crash: &CrashReport, step: Step) -> Result<(Restored, Duration), Error> {
+        let end = Instant::now() + PUT_BACK_LIMIT;
+        loop {
+            if let Some(done) = self.kept.recover(&self.shared, crash, step)? {
+                return Ok(done);
+            }
+            if Instant::now() > end {
+                self.shared.release();
+                return Err(Error::Unkept("the serving thread has not come to a safe point".into()));
+            }
+            self.shared.ask();
+            self.shared.wait_bell(self.shared.bell(), Duration::from_millis(1));
+        }
+    }
+
+    /// A replay has left the log's order: another checkpoint may be a better one. An input is not dropped for that.
+    fn diverged(&mut self, crash: &CrashReport, since: Instant) {
+        let counts = self.shared.replay_counts();
+        let [asked, logged] = self.shared.divergence();
+        let facts = self.shared.cut_at_crash(crash).map(|log| self.kept.facts(crash, log.last_input));
+        let step = facts.map(|facts| self.ladder.judge(&facts));
+        let retried = matches!(step, Ok(Step::Replay(_)));
+        self.reporter.report(&Event::Diverged { asked, logged, retried });
+        match step {
+            Ok(step @ Step::Replay(_)) => {
+                let age = self.kept.age(step);
+                let done = self.put_back(crash, step);
+                let lost = "nothing is lost".to_owned();
+                self.finish(step, done.map(|(restored, stopped)| (restored, stopped, age, lost)), since, counts);
+            }
+            _ => self.shared.accept(),
+        }
+    }
+
+    fn finish(&mut self, step: Step, done: Recovered, since: Instant, counts: (u64, u64, u64, i32)) {
         match done {
             Ok((restored, stopped, age, lost)) => {
                 self.figures.by_rung[rung_index(step.rung())] += 1;
@@ -205,11 +269,7 @@ impl Keeper {
     }
 
     /// Judges and acts; returns what was lost as well.
-    #[allow(clippy::type_complexity)]
-    fn step(
-        &mut self,
-        crash: &CrashReport,
-    ) -> (Step, Result<(crate::restore::Restored, Duration, Duration, String), Error>) {
+    fn step(&mut self, crash: &CrashReport) -> (Step, Recovered) {
         let mut last_input = None;
         if self.shared.has_log() {
             if !self.shared.is_logging() {
@@ -234,7 +294,7 @@ impl Keeper {
             _ => "what it did since is done again, its output may be repeated".into(),
         };
         let age = self.kept.age(step);
-        let done = self.kept.recover(&self.shared, crash, step);
+        let done = self.put_back(crash, step);
         (step, done.map(|(restored, stopped)| (restored, stopped, age, lost)))
     }
 

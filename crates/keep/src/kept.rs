@@ -170,8 +170,14 @@ impl Kept {
         }
     }
 
-    /// Takes a step of the ladder; returns what was done, and how long the program stood still for it.
-    pub fn recover(&mut self, shared: &Shared, crash: &CrashReport, step: Step) -> Result<(Restored, Duration), Error> {
+    /// Takes a step of the ladder; returns what was done, and how long the program stood still for it. `None` if a logged call was under way in
+    /// the serving thread while another one has crashed: nothing was done.
+    pub fn recover(
+        &mut self,
+        shared: &Shared,
+        crash: &CrashReport,
+        step: Step,
+    ) -> Result<Option<(Restored, Duration)>, Error> {
         let (index, drop_at) = match step {
             Step::Replay(index) => (index, None),
             Step::Drop(index, input) => (index, Some(input)),
@@ -179,8 +185,12 @@ impl Kept {
         };
         let Kept { process, tracker, history, .. } = self;
         let Some(tracker) = tracker.as_ref() else { return Err(Error::Unkept("there is no checkpoint yet".into())) };
-        let differ = history.go_back(index);
         let done = process.while_stopped(|stopped| -> Result<_, Error> {
+            if shared.has_log() && crash.tid != shared.serving() && !is_safe(stopped, shared) {
+                return Ok(None);
+            }
+            let differ = history.go_back(index);
+            let history = &*history;
             let last = || {
                 if let Some(newest) = history.newest() {
                     let log = &newest.state.log;
@@ -189,9 +199,11 @@ impl Kept {
                 shared.clear_crash();
             };
             let done = restore::all(stopped, tracker, history, differ, crash.tid, last)?;
-            Ok((done, stopped.stopped_for()))
+            Ok(Some((done, stopped.stopped_for())))
         })?;
-        shared.release();
+        if done.is_some() {
+            shared.release();
+        }
         Ok(done)
     }
 }

@@ -38,6 +38,8 @@ pub(crate) enum CrashState {
     Crashed = 1,
     /// It shall die of its signal. Written by the keeper.
     GiveUp = 2,
+    /// It shall continue though it has left the log's order. Written by the keeper.
+    Accept = 3,
 }
 
 /// Page 0. Written by the keeper only; the program has it read-only.
@@ -99,7 +101,13 @@ pub(crate) struct News {
     pub replayed: AtomicU64,
     /// Descriptor of the input dropped last.
     pub dropped_fd: AtomicI32,
-    pub reserved: AtomicU32,
+    /// 1: the serving thread has waited for input: its start is over.
+    pub has_waited: AtomicU32,
+    /// The call that left the log's order and its descriptor, and what the log has there.
+    pub asked_nr: AtomicU32,
+    pub asked_fd: AtomicI32,
+    pub logged_nr: AtomicU32,
+    pub logged_fd: AtomicI32,
     /// `CLOCK_MONOTONIC` in ns when the last replay ended; 0: it has not.
     pub replay_end: AtomicU64,
 }
@@ -126,6 +134,7 @@ pub(crate) struct Both {
 pub(crate) struct Crash {
     /// Futex: a [`CrashState`].
     pub state: AtomicU32,
+    /// 0: no crash, the replay has left the log's order.
     pub signal: AtomicU32,
     pub code: AtomicI32,
     pub tid: AtomicU32,
@@ -138,7 +147,7 @@ pub(crate) struct Crash {
     pub head: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Orders>() == 72 && size_of::<News>() == 88 && size_of::<Both>() == 104);
+const _: () = assert!(size_of::<Orders>() == 72 && size_of::<News>() == 104 && size_of::<Both>() == 104);
 
 #[cfg(test)]
 mod tests {

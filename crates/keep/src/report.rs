@@ -38,6 +38,15 @@ pub enum Event {
         /// Crashes of this program up to and with this one.
         number: u64,
     },
+    /// In a replay the program made another call than before.
+    Diverged {
+        /// Number of the call, and its descriptor.
+        asked: (u32, i32),
+        /// What the log has there.
+        logged: (u32, i32),
+        /// Whether another checkpoint is tried.
+        retried: bool,
+    },
     /// The program was put back and goes on.
     Recovered {
         /// Which rung of the ladder.
@@ -163,6 +172,14 @@ fn sentence(event: &Event) -> Option<String> {
                 restored.pages
             )
         }
+        Event::Diverged { asked, logged, retried } => format!(
+            "in the replay it made call {} on {} where it had made call {} on {}; {}",
+            asked.0,
+            asked.1,
+            logged.0,
+            logged.1,
+            if *retried { "another checkpoint is tried" } else { "it continues as it is" }
+        ),
         Event::Replayed { ms, calls, diverged, mismatched } => {
             let mut text = format!("replayed {calls} calls; goes on {ms:.1} ms after the crash");
             if *diverged > 0 {

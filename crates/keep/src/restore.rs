@@ -174,6 +174,23 @@ fn files(stopped: &Stopped<'_>, state: &State, done: &mut Restored) {
     }
 }
 
+/// A thread that began to live since registers for restartable sequences again, which fails if it is registered.
+fn sequences(stopped: &mut Stopped<'_>, was: &ThreadState) -> Result<(), Error> {
+    const UNREGISTER: u64 = 1;
+    let mut thread = stopped.thread(was.tid)?;
+    let (now, then) = (thread.rseq().unwrap_or(None), was.rseq);
+    if now == then {
+        return Ok(());
+    }
+    if let Some(rseq) = now {
+        thread.call(libc::SYS_rseq, [rseq.address, rseq.size.into(), UNREGISTER, rseq.signature.into(), 0, 0])?;
+    }
+    if let Some(rseq) = then {
+        thread.call(libc::SYS_rseq, [rseq.address, rseq.size.into(), 0, rseq.signature.into(), 0, 0])?;
+    }
+    Ok(())
+}
+
 /// Makes a thread again that has ended since.
 fn make(stopped: &mut Stopped<'_>, was: &ThreadState) -> Result<(), Error> {
     let new = NewThread {
@@ -220,6 +237,9 @@ pub(crate) fn all(
     for was in state.threads.iter().filter(|t| !now.contains(&t.tid)) {
         make(stopped, was)?;
         done.threads_made += 1;
+    }
+    for was in state.threads.iter().filter(|t| now.contains(&t.tid)) {
+        sequences(stopped, was)?;
     }
     let (mine, others): (Vec<_>, Vec<_>) = state.threads.iter().partition(|t| t.tid == crashed);
     for was in others {

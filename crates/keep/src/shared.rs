@@ -95,6 +95,11 @@ impl Shared {
         self.news().ready.load(SeqCst) == 1
     }
 
+    /// Whether the serving thread has waited for input: its start is over.
+    pub fn has_waited(&self) -> bool {
+        self.news().has_waited.load(SeqCst) == 1
+    }
+
     /// The count that grows when the program wants the keeper.
     pub fn bell(&self) -> u32 {
         self.news().bell.load(SeqCst)
@@ -154,6 +159,22 @@ impl Shared {
             bp: crash.bp.load(SeqCst),
             head: crash.head.load(SeqCst),
         })
+    }
+
+    /// Lets the thread continue that has left the log's order.
+    pub fn accept(&self) {
+        let state = &self.both().crash.state;
+        state.store(CrashState::Accept as u32, SeqCst);
+        futex::wake(state, i32::MAX);
+    }
+
+    /// The call that left the log's order, and the one that the log has there: number and descriptor.
+    pub fn divergence(&self) -> [(u32, i32); 2] {
+        let news = self.news();
+        [
+            (news.asked_nr.load(SeqCst), news.asked_fd.load(SeqCst)),
+            (news.logged_nr.load(SeqCst), news.logged_fd.load(SeqCst)),
+        ]
     }
 
     /// Lets the thread that crashed die of its signal.
@@ -217,7 +238,13 @@ impl Shared {
     /// program's own crash handlers have logged.
     pub fn cut_at_crash(&self, crash: &CrashReport) -> Result<LogState, Error> {
         let mut log = self.log_state()?;
-        if !self.is_replaying() && crash.head >= self.orders().oldest.load(SeqCst) && crash.head <= log.head {
+        // Another thread may have crashed while this one went on: what it did is part of the history.
+        let is_serving = crash.tid == self.serving();
+        if is_serving
+            && !self.is_replaying()
+            && crash.head >= self.orders().oldest.load(SeqCst)
+            && crash.head <= log.head
+        {
             log.head = crash.head;
             self.both().head.store(log.head, SeqCst);
         }
