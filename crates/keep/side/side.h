@@ -69,6 +69,8 @@ struct keep_news {
     uint64_t diverged;   /* replays that left the log's order */
     uint64_t replayed;   /* calls answered from the log, since the library was set up */
     int32_t dropped_fd;  /* descriptor of the input dropped last; -1: none */
+    uint32_t is_last;    /* 1: that handler was installed for one signal only (SA_RESETHAND): the program ends after it */
+    uint32_t reserved;
     uint32_t has_waited; /* 1: the serving thread has waited for input (epoll_wait, poll, select, accept): its start is over */
     uint32_t asked_nr;   /* the call that left the log's order, and its descriptor; what the log has there */
     int32_t asked_fd;

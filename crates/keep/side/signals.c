@@ -88,7 +88,7 @@ static void wait_for_verdict(int sig, const siginfo_t *info, const ucontext_t *c
     /* If another thread has crashed, it is that crash which the keeper deals with; this thread is rolled back with it. */
     if (__atomic_load_n(&crash->state, __ATOMIC_SEQ_CST) == KEEP_NO_CRASH) {
         /* A handler of the program that ends by sending the signal again: the first crash is the one that counts. */
-        if (!is_in_handler(context))
+        if (!keep_news->is_last && !is_in_handler(context))
             note(sig, info, context);
         __atomic_store_n(&crash->state, KEEP_CRASHED, __ATOMIC_SEQ_CST);
     }
@@ -147,14 +147,18 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
         note(sig, info, at);
         keep_news->dying_tid = (uint32_t)keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0);
         keep_news->dying_sp = (uint64_t)__builtin_frame_address(0);
+        /* Then what other threads run into meanwhile comes of the handler (Redis' tests all memory). */
+        keep_news->is_last = (called.sa_flags & SA_RESETHAND) != 0;
     }
     errno = saved;
     if (called.sa_flags & SA_SIGINFO)
         called.sa_sigaction(sig, info, context);
     else
         called.sa_handler(sig);
-    if (is_first)
+    if (is_first) {
         keep_news->dying_sp = 0;
+        keep_news->is_last = 0;
+    }
 }
 
 /* Gives the kernel our handler, with the mask and flags that the program asked for. */
@@ -220,6 +224,42 @@ static sighandler_t set_handler(int sig, sighandler_t handler, int flags)
     if (sigaction(sig, &action, &before) == -1)
         return SIG_ERR;
     return before.sa_handler;
+}
+
+/* A blocked fault kills at once: blocking these signals has no other use for a thread. */
+static const sigset_t *without_faults(const sigset_t *set, sigset_t *room)
+{
+    if (!keep_orders || !set)
+        return set;
+    *room = *set;
+    sigdelset(room, SIGSEGV);
+    sigdelset(room, SIGBUS);
+    sigdelset(room, SIGILL);
+    sigdelset(room, SIGFPE);
+    return room;
+}
+
+EXPORT int pthread_sigmask(int how, const sigset_t *set, sigset_t *before)
+{
+    sigset_t room;
+    const sigset_t *given = how == SIG_UNBLOCK ? set : without_faults(set, &room);
+    /* The kernel's set of signals is the first eight bytes of libc's. */
+    sigset_t was = {0};
+    long ret = keep_plain(SYS_rt_sigprocmask, how, (long)given, (long)&was, 8, 0, 0);
+    if (ret < 0)
+        return (int)-ret;
+    if (before)
+        *before = was;
+    return 0;
+}
+
+EXPORT int sigprocmask(int how, const sigset_t *set, sigset_t *before)
+{
+    int failed = pthread_sigmask(how, set, before);
+    if (!failed)
+        return 0;
+    errno = failed;
+    return -1;
 }
 
 EXPORT sighandler_t signal(int sig, sighandler_t handler)

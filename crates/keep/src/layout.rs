@@ -101,6 +101,9 @@ pub(crate) struct News {
     pub replayed: AtomicU64,
     /// Descriptor of the input dropped last.
     pub dropped_fd: AtomicI32,
+    /// 1: that handler was installed for one signal only: the program ends after it.
+    pub is_last: AtomicU32,
+    pub reserved: AtomicU32,
     /// 1: the serving thread has waited for input: its start is over.
     pub has_waited: AtomicU32,
     /// The call that left the log's order and its descriptor, and what the log has there.
@@ -147,7 +150,7 @@ pub(crate) struct Crash {
     pub head: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Orders>() == 72 && size_of::<News>() == 104 && size_of::<Both>() == 104);
+const _: () = assert!(size_of::<Orders>() == 72 && size_of::<News>() == 112 && size_of::<Both>() == 104);
 
 #[cfg(test)]
 mod tests {

@@ -264,6 +264,7 @@ impl Shared {
         news.busy.store(log.busy, SeqCst);
         news.parked.store(0, SeqCst);
         news.dying_sp.store(0, SeqCst);
+        news.is_last.store(0, SeqCst);
         news.replay_end.store(0, SeqCst);
         both.mode.store(if self.has_log() { Mode::Replay } else { Mode::Off } as u32, SeqCst);
     }
