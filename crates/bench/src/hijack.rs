@@ -4,6 +4,7 @@
 //! median batch. The ways take turns round by round. Cycles are those of the time stamp counter.
 
 mod guest;
+mod redis;
 mod ways;
 
 use super::plot::{Chart, Series};
@@ -54,6 +55,8 @@ pub fn run(args: &Args) -> out::Done {
     let programs = ways::programs(quick);
     let progress = Progress::new(rounds * (CALLS.len() + programs.len()));
     let mut starts: [Samples; 2] = Default::default();
+    let has_redis = redis::is_there();
+    let mut redis: [[Samples; 3]; 2] = Default::default();
     let mut cycles: Vec<Samples> = CALLS.iter().map(|_| Samples::default()).collect();
     let mut times: Vec<[Samples; 3]> = programs.iter().map(|_| Default::default()).collect();
     for round in 0..rounds {
@@ -64,6 +67,14 @@ pub fn run(args: &Args) -> out::Done {
         }
         for (samples, way) in starts.iter_mut().zip([Way::Native, Way::Rewritten]) {
             samples.add_figure(ways::start(way)?);
+        }
+        if has_redis {
+            for (samples, is_guest) in redis.iter_mut().zip([false, true]) {
+                let run = redis::run(is_guest, if quick { 20_000 } else { 100_000 })?;
+                for (samples, figure) in samples.iter_mut().zip([run.get, run.set, run.by_signal]) {
+                    samples.add_figure(figure);
+                }
+            }
         }
         for (nth, program) in programs.iter().enumerate() {
             progress.at(done + CALLS.len() + nth, program.name);
@@ -83,6 +94,12 @@ pub fn run(args: &Args) -> out::Done {
     let starts = starts.each_ref().map(Samples::summary);
     let mut rows = call_rows(&cycles);
     rows.push(start_row(&starts));
+    let redis = redis.each_ref().map(|each| each.each_ref().map(Samples::summary));
+    if has_redis {
+        rows.extend(redis_rows(&redis));
+    } else {
+        bench.note("redis-server or redis-benchmark is not installed: no figures of Redis".to_owned());
+    }
     rows.extend(programs.iter().zip(&times).map(|(program, times)| program_row(program, times)));
     bench.reach(rows.iter().flat_map(|row| row.bound.iter().map(Row::copy)));
     let (table, chart) = (table(&cycles, &starts, &programs, &times), chart(&cycles));
@@ -130,6 +147,21 @@ fn start_row(starts: &[Option<Summary>; 2]) -> Row {
     let measured = Measured::new(name, "us", Own { group: "program" }).ours(starts[1]).rival("native", starts[0]);
     let times = ratio(median(starts[1]), median(starts[0]));
     Row::new(measured, Some(Reach::at_most(name, times, 1.6, "times native")))
+}
+
+/// `redis`: natively, under the executive; of each GET, SET, calls by signal.
+fn redis_rows(redis: &[[Option<Summary>; 3]; 2]) -> Vec<Row> {
+    let [native, ours] = redis;
+    let throughput = |nth: usize, name: &'static str| {
+        let own = Own { group: "server" };
+        let measured = Measured::new(name, "requests/s", own).ours(ours[nth]).rival("native", native[nth]);
+        let times = ratio(median(ours[nth]), median(native[nth]));
+        Row::new(measured, Some(Reach::at_least(name, times, 0.97, "times native")))
+    };
+    let share = "Redis: calls that came by signal";
+    let measured = Measured::new(share, "%", Own { group: "server" }).ours(ours[2]);
+    let by_signal = Row::new(measured, Some(Reach::at_most(share, median(ours[2]), 1.0, "%")));
+    vec![throughput(0, "Redis GET"), throughput(1, "Redis SET"), by_signal]
 }
 
 fn program_row(program: &Program, times: &[Option<Summary>; 3]) -> Row {
