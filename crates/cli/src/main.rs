@@ -28,6 +28,8 @@ Examples:
   orbit keep --log -- redis-server
                       a server that is put back in place when it crashes
   orbit bench call    what a call costs, against threads, pipes and fork
+  orbit hijack --trace -- ls
+                      each system call of an unmodified program
 
 An orbit is an auxiliary task (a checker, a watchdog, a snapshot writer) that a
 program runs in a process of its own. It sees the program's latest state; when
