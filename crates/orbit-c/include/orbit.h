@@ -44,7 +44,7 @@
  *     ESTALE       the old bytes of a conditional modification no longer stand there
  *
  * and, of calls, how they ended (see struct orbit_outcome): EREMOTEIO crashed, EOWNERDEAD killed or exited, ENOMEM out of
- * memory, ETIMEDOUT, ECANCELED; EINPROGRESS not ended yet.
+ * memory, EDEADLK stuck on a lock, ETIMEDOUT, ECANCELED; EINPROGRESS not ended yet.
  *
  * Handles (struct orbit *, struct orbit_area *, struct orbit_future *, struct orbit_update *) are looked up, never followed:
  * any value may be passed for one and gives an error at worst. Other pointers must be what they say they are, as in the C
@@ -221,9 +221,11 @@ struct orbit_options {
     uint32_t reserved;                 /* 0 */
     uint64_t down_wait_us;             /* how long a call that has no deadline waits for the orbit while it is down and about to be
                                           started again, before it gives EHOSTDOWN; 0: one second. Others wait until their deadline */
+    uint64_t stuck_us;                 /* how long a task may sleep on a lock in an area that was held in the snapshot before the
+                                          orbit is ended (ORBIT_STUCK); 0: one second; UINT64_MAX: for ever, or until its deadline */
 };
 #define ORBIT_OPTIONS_INIT \
-    { sizeof(struct orbit_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, 0, 0 }
+    { sizeof(struct orbit_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, 0, 0, 0 }
 
 /* Makes an orbit (section 4.2). name: NULL is "orbit". init: run once in the orbit's process, and again after each restart,
  * gives the store; NULL: none. Returns when the process exists; init runs meanwhile. NULL on failure: EINVAL (no entry, or
@@ -359,6 +361,8 @@ enum orbit_outcome_kind {
     ORBIT_KILLED = 4,        /* signal: from outside, or by orbit_kill */
     ORBIT_OUT_OF_MEMORY = 5, /* it went beyond its memory limit */
     ORBIT_TIMED_OUT = 6,     /* not done at its deadline; if it was running, its process was killed */
+    ORBIT_STUCK = 8,         /* address, frames: the task slept on the lock at address, in an area, which was held in the snapshot: its holder
+                              * is not in the orbit, and nobody can release it; its process was ended. text names the area */
     ORBIT_CANCELLED = 7      /* it never ran: cancelled, replaced, its orbit went down before its turn, or the one-shot
                               * process that held its large snapshot died */
 };
@@ -398,10 +402,11 @@ struct orbit_call_options {
 /* Takes a snapshot of the areas, has the orbit run its entry (or func_once, if not NULL) on it, and waits for the end.
  * args: args_size bytes, copied, at most ORBIT_MAX_ARGS; may be NULL with a size of 0. Pointers in them mean the same in the
  * orbit if they point into the areas. The objects must not change while the snapshot is taken: call inside the lock
- * that guards them. outcome may be NULL. func_once must be code that was loaded when the orbit was made, and is still: of a
+ * that guards them. If that lock lies in an area itself, it is held in the snapshot, and a task that takes it can never get it: its
+ * orbit is ended after a second (ORBIT_STUCK). Keep locks outside of areas, or have tasks not take them. outcome may be NULL. func_once must be code that was loaded when the orbit was made, and is still: of a
  * plugin loaded since EINVAL; an orbit made after that has it.
  * 0: the task returned, outcome->value is what. Else negative: if outcome->kind is not ORBIT_PENDING, the call was made and
- * ended so (EREMOTEIO, EOWNERDEAD, ENOMEM, ETIMEDOUT, ECANCELED), and the orbit is started again as its policy says;
+ * ended so (EREMOTEIO, EOWNERDEAD, ENOMEM, EDEADLK, ETIMEDOUT, ECANCELED), and the orbit is started again as its policy says;
  * otherwise it was not made (E2BIG, EBADF, EINVAL, ENOSPC, ENODEV, EHOSTDOWN, ECHILD, EPERM; ETIMEDOUT: no room). While the orbit is
  * down after a crash, the call waits for it, a second or until its deadline. Updates
  * that the task pushed wait at the orbit: take them with orbit_pull. */

@@ -75,6 +75,7 @@ pub struct COptions {
     pass_fd_count: u32,
     reserved: u32,
     down_wait_us: u64,
+    stuck_us: u64,
 }
 
 // SAFETY: integers, pointers and functions that may be null, the size first.
@@ -209,6 +210,9 @@ pub unsafe extern "C" fn orbit_create_with(options: *const COptions) -> *mut COr
         }
         if let Some(deadline) = micros(given.deadline_us) {
             builder = builder.deadline(deadline);
+        }
+        if let Some(after) = micros(given.stuck_us) {
+            builder = builder.stuck_after((given.stuck_us != u64::MAX).then_some(after));
         }
         if let Some(wait) = micros(given.down_wait_us) {
             builder = builder.wait_while_down(wait);

@@ -36,6 +36,7 @@ const KILLED: c_int = 4;
 const OUT_OF_MEMORY: c_int = 5;
 const TIMED_OUT: c_int = 6;
 const CANCELLED: c_int = 7;
+const STUCK: c_int = 8;
 
 /// Checks a place for an outcome, if one is wanted, and says there that the call has not ended. To be done before anything else
 /// is: a call that was made must have a place to be told in.
@@ -88,6 +89,7 @@ pub(crate) unsafe fn tell(outcome: &Outcome, to: *mut COutcome) -> c_int {
         Outcome::OutOfMemory => (OUT_OF_MEMORY, -libc::ENOMEM),
         Outcome::TimedOut => (TIMED_OUT, -libc::ETIMEDOUT),
         Outcome::Cancelled => (CANCELLED, -libc::ECANCELED),
+        Outcome::Stuck(_) => (STUCK, -libc::EDEADLK),
         // Kinds that the library may come to have are told by their text.
         _ => (KILLED, -libc::EOWNERDEAD),
     };
@@ -105,7 +107,7 @@ pub(crate) unsafe fn tell(outcome: &Outcome, to: *mut COutcome) -> c_int {
         // SAFETY: as above; every index is below its array's length.
         unsafe {
             match outcome {
-                Outcome::Crashed(crash) => {
+                Outcome::Crashed(crash) | Outcome::Stuck(crash) => {
                     (&raw mut (*to).signal).write(crash.signal);
                     (&raw mut (*to).code).write(crash.code);
                     (&raw mut (*to).address).write(crash.address as *mut c_void);

@@ -110,6 +110,7 @@ pub extern "C" fn orbit_strerror(error: c_int) -> *const c_char {
         libc::EINPROGRESS => c"the call has not ended",
         libc::EBUSY => c"the call runs or has ended: it cannot be cancelled",
         libc::EREMOTEIO => c"the task crashed",
+        libc::EDEADLK => c"the task slept on a lock that nobody in the orbit can release",
         libc::EOWNERDEAD => c"the task's process was killed or ended itself",
         libc::ENOMEM => c"out of memory",
         libc::EIO => c"an error of input or output, or a fault in the library itself",

@@ -67,6 +67,7 @@ programs! {
         &["beside-a-future", "pipes", "the-librarys"]];
     a_copier_holds_no_descriptor: ["tests/c/copier_holds.c"], [&[]];
     shared_memory_of_main: ["tests/c/shared_memory.c"], [&["0"], &["1"], &["2"]];
+    locks_in_an_area: ["tests/c/stuck_on_lock.c"], [&[]];
     limit_of_data: ["tests/c/few_resources.c"], [&["data"]];
     limit_of_locked_memory: ["tests/c/few_resources.c"], [&["locked-memory"]];
     what_an_operation_throws_reaches_main: ["tests/c/throwing_operation.cpp"], [&[]];

@@ -34,6 +34,10 @@ pub enum Outcome {
     Killed(i32),
     /// The orbit ran out of the memory it may use.
     OutOfMemory,
+    /// The task slept on a lock in an area that was held when the snapshot was made, which nobody in the orbit can release (see
+    /// [`OrbitBuilder::stuck_after`](crate::OrbitBuilder::stuck_after)); its orbit was ended. `address` is the lock's, `message` names its area, and the call
+    /// stack shows who took it.
+    Stuck(Box<Crash>),
     /// The call was not done at its deadline. If it was running, its orbit was killed.
     TimedOut,
     /// The call never ran: it was cancelled, replaced, or its orbit was destroyed or went down before its turn,
@@ -64,6 +68,10 @@ impl fmt::Display for Outcome {
             Outcome::Exited(status) => write!(f, "ended itself with exit status {status}"),
             Outcome::Killed(signal) => write!(f, "killed by signal {signal}"),
             Outcome::OutOfMemory => f.write_str("out of memory"),
+            Outcome::Stuck(crash) => {
+                write!(f, "stuck: {}", crash.message.as_deref().unwrap_or_default())?;
+                crash.write_stack(f)
+            }
             Outcome::TimedOut => f.write_str("not done at its deadline"),
             Outcome::Cancelled => f.write_str("cancelled before it ran"),
         }

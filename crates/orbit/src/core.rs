@@ -19,6 +19,7 @@ use crate::replica::Replica;
 use crate::runtime::Runtime;
 use crate::side::{Entry, Init};
 use crate::status::SlotHandle;
+use crate::stuck::Asleep;
 use crate::template::Template;
 
 /// What becomes of an orbit that has come to an end by itself.
@@ -88,6 +89,8 @@ pub(crate) struct Options {
     pub pending: Pending,
     pub when_full: WhenFull,
     pub deadline: Option<Duration>,
+    /// How long a task may sleep on a lock that nobody can release; none: for ever.
+    pub stuck_after: Option<Duration>,
     /// How long a call without a deadline waits for an orbit that is down.
     pub wait_while_down: Duration,
     pub log_bytes: usize,
@@ -153,6 +156,8 @@ pub(crate) enum EndedBy {
     Deadline,
     /// Main, because what the process wrote makes no sense.
     Nonsense,
+    /// Main, for a task that slept on a lock which nobody can release.
+    Stuck,
 }
 
 /// An orbit's process as main holds it.
@@ -197,6 +202,8 @@ pub(crate) struct Core {
     pub limits: Applied,
     /// Why it gets no process any more, if that is not its restart policy.
     pub why_ended: Option<Error>,
+    /// The lock that the task was seen asleep on, if so.
+    pub asleep: Option<Asleep>,
     /// Why the last start failed, if it did.
     pub why_down: Option<String>,
     /// What the process wrote that makes no sense, if it did.

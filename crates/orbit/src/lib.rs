@@ -62,6 +62,7 @@ mod shared;
 mod side;
 pub mod status;
 mod stream;
+mod stuck;
 mod supervisor;
 mod take_back;
 mod task;

@@ -264,7 +264,11 @@ impl Inner {
             format!("the process was not up yet when it ended: {end}")
         });
         let failed = rest.front_mut().filter(|head| has_ended_in(&process, &head.call)).map_or(0, |head| {
-            let outcome = understand(&process, ended, &core.limits, nonsense, is_late(&head.call));
+            let outcome = if process.ended_by == EndedBy::Stuck {
+                stuck(&process, self.describe_lock(core))
+            } else {
+                understand(&process, ended, &core.limits, nonsense, is_late(&head.call))
+            };
             self.let_go_of_copier(core, head);
             self.finish(core, &head.call, outcome, u64::MAX);
             1
@@ -537,6 +541,15 @@ fn has_ended_in(process: &Process, call: &Call) -> bool {
     process.ended_by != EndedBy::Deadline || is_late(call) || begun()
 }
 
+/// That the process was ended for a task asleep on this lock.
+fn stuck(process: &Process, (lock, why): (usize, String)) -> Outcome {
+    // SAFETY: as in `understand`.
+    let record = unsafe { blackbox::read(&process.up.black_box) };
+    let mut crash = record.map_or_else(|| Crash::bare(libc::SIGKILL), |record| record.into_crash(libc::SIGABRT));
+    (crash.address, crash.message) = (lock, Some(why));
+    Outcome::Stuck(Box::new(crash))
+}
+
 /// How a process that has ended came to its end, for a call that is `late` or not.
 fn understand(
     process: &Process,
@@ -554,7 +567,7 @@ fn understand(
             crash.message = nonsense.map(|what| format!("ended by main: the orbit {what}"));
             return Outcome::Crashed(Box::new(crash));
         }
-        EndedBy::Deadline | EndedBy::Itself => {}
+        EndedBy::Deadline | EndedBy::Itself | EndedBy::Stuck => {}
     }
     let out_of_memory = limits.oom_killed();
     match ended {

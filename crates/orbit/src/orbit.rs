@@ -93,6 +93,14 @@ impl OrbitBuilder {
         self
     }
 
+    /// How long a task may sleep on a lock that lies in an area and was held in the snapshot, before its orbit is ended with
+    /// [`Outcome::Stuck`]: nobody in the orbit can release it. Seen once a second, where `/proc` is there. `None`: it sleeps until
+    /// its deadline, or for ever. Default: one second. A task that spins on such a lock, or sleeps with a limit of time, is not seen.
+    pub fn stuck_after(mut self, after: Option<Duration>) -> Self {
+        self.options.stuck_after = after;
+        self
+    }
+
     /// Size of the log, bytes: rounded up to 256 KiB, which the largest arguments need, or the next power of two; 1 MiB by
     /// default. More than 1 GiB is refused when the orbit is built. All of it is memory in use from the start.
     pub fn log(mut self, bytes: usize) -> Self {
@@ -179,6 +187,7 @@ impl Orbit {
                 pending: Pending::default(),
                 when_full: WhenFull::default(),
                 deadline: None,
+                stuck_after: Some(Duration::from_secs(1)),
                 wait_while_down: Duration::from_secs(1),
                 log_bytes: LOG_BYTES,
                 may_alter: true,
@@ -246,6 +255,7 @@ impl Orbit {
                 limits,
                 why_ended: None,
                 why_down: None,
+                asleep: None,
                 nonsense: None,
                 asked: None,
                 failures: 0,

@@ -40,6 +40,8 @@ pub(crate) fn start(runtime: &Arc<Runtime>) -> Result<JoinHandle<()>> {
 fn supervise(weak: &Weak<Runtime>) {
     // When orbits are to be started again, by number.
     let mut starts: HashMap<u64, Instant> = HashMap::new();
+    // When to see whether their tasks sleep for ever, by number.
+    let mut looks: HashMap<u64, Instant> = HashMap::new();
     loop {
         let Some(runtime) = weak.upgrade().filter(|runtime| !runtime.is_closed()) else { return };
         let more_spares = runtime.restock();
@@ -55,7 +57,14 @@ fn supervise(weak: &Weak<Runtime>) {
             }
         }
         starts.retain(|number, _| orbits.iter().any(|o| o.number == *number));
-        let mut wait = wait_for(&orbits, &starts);
+        looks.retain(|number, _| orbits.iter().any(|o| o.number == *number));
+        for orbit in &orbits {
+            let now = Instant::now();
+            if looks.get(&orbit.number).is_none_or(|at| *at <= now) {
+                looks.insert(orbit.number, now + orbit.check_asleep().unwrap_or(CHECKED_EVERY).min(CHECKED_EVERY));
+            }
+        }
+        let mut wait = wait_for(&orbits, &starts, &looks);
         if more_spares {
             wait = Some(Duration::ZERO);
         } else if becoming {
@@ -150,8 +159,8 @@ const CHECKED_EVERY: Duration = Duration::from_secs(1);
 const BURY_EVERY: Duration = Duration::from_millis(5);
 
 /// Longest that the supervisor may sleep.
-fn wait_for(orbits: &[Arc<Inner>], starts: &HashMap<u64, Instant>) -> Option<Duration> {
-    let start = starts.values().min().map(|at| at.saturating_duration_since(Instant::now()));
+fn wait_for(orbits: &[Arc<Inner>], starts: &HashMap<u64, Instant>, looks: &HashMap<u64, Instant>) -> Option<Duration> {
+    let start = starts.values().chain(looks.values()).min().map(|at| at.saturating_duration_since(Instant::now()));
     start.into_iter().chain(earliest_deadline(orbits)).min()
 }
 

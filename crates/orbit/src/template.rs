@@ -13,6 +13,8 @@
 //! | main | `Clone` | |
 //! | main | `Kill { pid }`, where main itself may not: a process of this template | |
 //! | main | `LetGo`, where main may not kill the template: main lives on, and its control groups may be others' | |
+//! | main | `Look { pid }`: what do all its threads sleep on | |
+//! | template | `Seen { pid, words }`: addresses of futexes, see [`crate::stuck`] | |
 //! | main | `Finish`, where main may not kill the template: nothing is to be left | |
 //! | template | `Cloned { pid }` | a pidfd, main's end of the orbit's own socket |
 //! | template | `Failed { errno }` | |
@@ -30,7 +32,7 @@ use crate::area::born;
 use crate::error::{Error, Kind, Result};
 use crate::mains_shared::{self, SharedMemory};
 use crate::own::Own;
-use crate::{inherited, limits, shared, side, task};
+use crate::{inherited, limits, shared, side, stuck, task};
 
 use code::Code;
 pub(crate) use code::is_loaded;
@@ -44,6 +46,8 @@ const FAILED: u8 = 4;
 const ENDED: u8 = 5;
 const LET_GO: u8 = 6;
 const FINISH: u8 = 7;
+const LOOK: u8 = 8;
+const SEEN: u8 = 9;
 
 /// Longest message in bytes.
 const MESSAGE: usize = 4096;
@@ -88,6 +92,8 @@ pub(crate) struct Template {
 /// What came by the socket. Whoever reads it for one kind of message keeps what others wait for.
 struct Link {
     ended: HashMap<i32, Ended>,
+    /// Answers to [`Template::asleep_on`], the last of each process.
+    seen: HashMap<i32, Vec<usize>>,
     /// Answers to requests for a process, for whoever takes them.
     answers: VecDeque<std::result::Result<Clone, i32>>,
 }
@@ -124,7 +130,7 @@ impl Template {
             // SAFETY: as above.
             (fork_twice(life, &ours, || unsafe { raw_fork() }).map_err(|e| Error::system(doing, e))?, None)
         };
-        let link = Link { ended: HashMap::new(), answers: VecDeque::new() };
+        let link = Link { ended: HashMap::new(), seen: HashMap::new(), answers: VecDeque::new() };
         Ok(Template {
             pidfd: fd,
             socket: ours,
@@ -208,6 +214,28 @@ impl Template {
                     self.gone.store(true, Ordering::Relaxed);
                     return None;
                 }
+            }
+        }
+    }
+
+    /// The words that all threads of a process of this template sleep on without a limit of time, that of its first thread first; none
+    /// if one of them does anything else, or if the template does not say it within `patience`.
+    pub fn asleep_on(&self, pid: i32, patience: Duration) -> Vec<usize> {
+        let mut message = [LOOK; 5];
+        message[1..].copy_from_slice(&pid.to_le_bytes());
+        let deadline = Instant::now() + patience;
+        let mut link = self.lock();
+        link.seen.remove(&pid);
+        if self.socket.fd().and_then(|socket| socket::send_now(socket, &message, &[])).is_err() {
+            return Vec::new();
+        }
+        loop {
+            if let Some(seen) = link.seen.remove(&pid) {
+                return seen;
+            }
+            match link.read(&self.socket, deadline.saturating_duration_since(Instant::now())) {
+                Ok(true) => {}
+                _ => return Vec::new(),
             }
         }
     }
@@ -326,11 +354,20 @@ impl Link {
             (13.., ENDED, ..) => {
                 self.ended.insert(word(1), Ended { code: word(5), status: word(9) });
             }
+            (5.., SEEN, ..) => {
+                let word = |bytes: &[u8]| bytes.try_into().map_or(0, usize::from_le_bytes);
+                self.seen.insert(word_at(&bytes, 1), bytes[5..n].chunks_exact(8).map(word).collect());
+            }
             (0, ..) => return Err(std::io::Error::from_raw_os_error(libc::EPIPE)),
             _ => {}
         }
         Ok(true)
     }
+}
+
+/// The number at this place of a message.
+fn word_at(bytes: &[u8; MESSAGE], at: usize) -> i32 {
+    i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// Why the template made no process.
@@ -529,6 +566,15 @@ fn live(life: Life) -> ! {
                         break;
                     }
                     next = own_pair().ok();
+                }
+                Ok(5..) if bytes[0] == LOOK => {
+                    let pid = word_at(&bytes, 1);
+                    let mut message = vec![SEEN];
+                    message.extend_from_slice(&pid.to_le_bytes());
+                    if children.iter().any(|(child, _)| *child == pid) {
+                        message.extend(stuck::asleep_on(pid).into_iter().flat_map(u64::to_le_bytes));
+                    }
+                    let _ = socket::send_now(socket, &message, &[]);
                 }
                 Ok(5..) if bytes[0] == KILL => {
                     let wanted = i32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);

@@ -92,6 +92,14 @@ impl Crash {
         })
     }
 
+    /// Writes the call stack, each frame on a line of its own that it begins.
+    pub(crate) fn write_stack(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, frame) in self.backtrace().iter().enumerate() {
+            write!(f, "\n  {number:2}: {frame}")?;
+        }
+        Ok(())
+    }
+
     /// The frame to blame.
     fn culprit(&self) -> Option<&Frame> {
         let first = self.backtrace().iter().find(|frame| !frame.is_messenger());
@@ -118,10 +126,7 @@ impl fmt::Display for Crash {
         if let Some(message) = &self.message {
             write!(f, ": {message}")?;
         }
-        for (number, frame) in self.backtrace().iter().enumerate() {
-            write!(f, "\n  {number:2}: {frame}")?;
-        }
-        Ok(())
+        self.write_stack(f)
     }
 }
 
