@@ -8,7 +8,7 @@
 use crate::out::{self, WARN};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -120,11 +120,8 @@ pub fn append(path: &Path) -> Result<File, String> {
     let open = || {
         let file = File::options().create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         // Only the start is not to wait: a line that does not fit into a pipe at once would be cut.
-        // SAFETY: plain call on a descriptor of our own.
-        match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_APPEND) } {
-            -1 => Err(io::Error::last_os_error()),
-            _ => Ok(file),
-        }
+        orbit_linux::descriptor::set_flags(file.as_fd(), libc::O_APPEND)?;
+        Ok::<File, io::Error>(file)
     };
     open().map_err(|error| {
         let fifo = || std::fs::metadata(path).is_ok_and(|m| m.file_type().is_fifo());

@@ -4,6 +4,7 @@
 //! between. Rust's runtime ignores SIGPIPE before `main` and gives children the default, so a look is taken earlier still. One
 //! started with [`pass_name_on`] takes for its own what systemd meant for this command's process: sockets, the watchdog.
 
+use orbit_linux::signals;
 use std::ffi::{CStr, c_char};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -21,23 +22,13 @@ static IGNORED: AtomicU64 = AtomicU64::new(0);
 static LOOK: extern "C" fn() = look;
 
 extern "C" fn look() {
-    let ignored = (1..=64).filter(|signal| {
-        // SAFETY: all-zero bytes are a valid sigaction, which the call fills; nothing is changed. Those that libc keeps to
-        // itself are refused and stay zero, which is SIG_DFL.
-        let action = unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(*signal, ptr::null(), &raw mut action);
-            action
-        };
-        action.sa_sigaction == libc::SIG_IGN
-    });
+    let ignored = (1..=64).filter(|signal| signals::is_ignored(*signal));
     IGNORED.store(ignored.fold(0, |all, signal| all | 1 << (signal - 1)), Relaxed);
 }
 
 /// Lets this process know how its children end: the kernel keeps no status for one that ignores SIGCHLD.
 pub fn keep_statuses() {
-    // SAFETY: no handler is given.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    signals::set_default(libc::SIGCHLD);
 }
 
 /// Has the program ignore what this command was told to ignore.
@@ -45,8 +36,7 @@ pub fn pass_on(command: &mut Command) {
     let ignored = IGNORED.load(Relaxed);
     let ignore = move || {
         for signal in (1..=64).filter(|signal| ignored >> (signal - 1) & 1 == 1) {
-            // SAFETY: no handler is given; that they were ignored before says that they can be.
-            unsafe { libc::signal(signal, libc::SIG_IGN) };
+            signals::ignore(signal);
         }
         Ok(())
     };
@@ -75,8 +65,7 @@ pub fn pass_name_on(command: &mut Command) {
     }
     let rename = move || {
         for (name, variable) in &mut variables {
-            // SAFETY: reads a number.
-            number(unsafe { libc::getpid() } as u32, &mut variable[*name..]);
+            number(std::process::id(), &mut variable[*name..]);
         }
         // SAFETY: the child's own copy of the list, which it alone uses from now on, ends with a null, and its entries with a
         // zero each; the variables live in the command until the program takes its place.

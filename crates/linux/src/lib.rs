@@ -46,6 +46,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod descriptors;
 pub mod dispatch;
+pub mod descriptor;
 pub mod epoll;
 pub mod eventfd;
 pub mod futex;

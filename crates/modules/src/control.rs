@@ -5,10 +5,11 @@
 //! of JSON each way a connection.
 
 use orbit_console::out::Failure;
+use orbit_linux::{host, socket};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
@@ -49,25 +50,8 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Installing a module makes a process; on a busy machine that takes its time.
 const CHANGE: Duration = Duration::from_secs(60);
 
-fn user() -> u32 {
-    // SAFETY: no pointers are passed; always succeeds.
-    unsafe { libc::geteuid() }
-}
-
-/// The other side: its process and user.
-fn peer(stream: &UnixStream) -> io::Result<(i32, u32)> {
-    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    let to = (&raw mut cred).cast();
-    // SAFETY: at most `length` bytes are written to `cred`.
-    match unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut length) } {
-        0 => Ok((cred.pid, cred.uid)),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 fn address(pid: i32) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("orbit-core-{pid}-{}", user()))
+    SocketAddr::from_abstract_name(format!("orbit-core-{pid}-{}", host::user()))
 }
 
 /// Listens as this process' core, in a thread that lives as long as the process. Each question goes to `answer`, in a thread of its
@@ -96,7 +80,7 @@ pub fn serve(answer: impl Fn(Ask) -> Answer + Send + Sync + 'static) -> io::Resu
 
 /// Whether this core answers the other side: its own user, and root.
 fn is_allowed(stream: &UnixStream) -> bool {
-    peer(stream).is_ok_and(|(_, uid)| uid == user() || uid == 0)
+    socket::peer(stream.as_fd()).is_ok_and(|(_, uid)| uid == host::user() || uid == 0)
 }
 
 fn converse(stream: &UnixStream, answer: &impl Fn(Ask) -> Answer) -> io::Result<()> {
@@ -130,7 +114,7 @@ fn given_up(stream: &UnixStream) -> bool {
 
 /// The cores of this user that run now, by process number.
 pub fn cores() -> Vec<i32> {
-    let uid = user().to_string();
+    let uid = host::user().to_string();
     let text = orbit_linux::procfs::text("/proc/net/unix").unwrap_or_default();
     let of_line = |line: &str| {
         let (pid, owner) = line.rsplit_once("@orbit-core-")?.1.split_once('-')?;
@@ -163,7 +147,7 @@ pub fn ask(pid: i32, ask: &Ask) -> Result<Value, Failure> {
 
 fn exchange(pid: i32, ask: &Ask, limit: Duration) -> io::Result<String> {
     let stream = UnixStream::connect_addr(&address(pid)?)?;
-    if peer(&stream)? != (pid, user()) {
+    if socket::peer(stream.as_fd())? != (pid, host::user()) {
         return Err(io::Error::new(io::ErrorKind::NotFound, "another process has its name"));
     }
     stream.set_read_timeout(Some(limit))?;

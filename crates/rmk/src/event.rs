@@ -175,10 +175,7 @@ impl Event {
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of [`Event::time`].
 pub fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for the write; CLOCK_MONOTONIC always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    orbit_linux::clock::monotonic_ns()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! Leaving a line neither waits nor takes a lock. What finds [`ROOM`] others waiting is dropped, and counted in the output.
 
 use crate::{Error, watcher::settle};
+use orbit_linux::sched;
 use std::{
     fs::File,
     io::Write,
@@ -74,8 +75,7 @@ impl Output {
 
     /// Leaves a line to the writer of the CPU on which the caller runs.
     pub fn leave(&self, line: String) {
-        // SAFETY: takes no arguments.
-        let cpu = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0);
+        let cpu = sched::current_cpu();
         let Some((lines, writer)) = self.writers.get(cpu).and_then(Option::as_ref) else {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
             return;

@@ -4,10 +4,9 @@
 //! they are read. Those of the alarm are valid once `alarm` has the value of `accused`.
 
 use crate::Error;
+use orbit_linux::map::Mapping;
 use std::{
-    io,
-    os::fd::{AsRawFd, BorrowedFd},
-    ptr::NonNull,
+    os::fd::BorrowedFd,
     sync::atomic::{AtomicU32, AtomicU64},
 };
 
@@ -52,33 +51,23 @@ const _: () = assert!(size_of::<Cpu>() == 704);
 
 /// The table, mapped.
 pub struct Table {
-    at: NonNull<Cpu>,
+    mapping: Mapping,
 }
-
-// SAFETY: the table is only read as `&Cpu`, which consists of atomics.
-unsafe impl Send for Table {}
-// SAFETY: as above.
-unsafe impl Sync for Table {}
 
 const BYTES: usize = (MAX_CPUS * size_of::<Cpu>()).next_multiple_of(4096);
 
 impl Table {
     pub fn new(map: BorrowedFd) -> Result<Table, Error> {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        // SAFETY: a new mapping at an address of the kernel's choice; the descriptor is live.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, access, flags, map.as_raw_fd(), 0) };
-        match NonNull::new(at) {
-            Some(at) if at.as_ptr() != libc::MAP_FAILED => Ok(Table { at: at.cast() }),
-            _ => Err(Error::of("mapping the table of CPUs", &io::Error::last_os_error())),
-        }
+        let mapping =
+            Mapping::shared(map, BYTES, true, true).map_err(|why| Error::of("mapping the table of CPUs", &why))?;
+        Ok(Table { mapping })
     }
 
     /// CPU `n`, below [`MAX_CPUS`].
     pub fn cpu(&self, n: usize) -> &Cpu {
         assert!(n < MAX_CPUS, "CPU {n} is outside the table of {MAX_CPUS}");
         // SAFETY: row `n` lies inside the mapping, which lives as long as `self`, and every value is a valid atomic.
-        unsafe { self.at.add(n).as_ref() }
+        unsafe { &*self.mapping.as_ptr().cast::<Cpu>().add(n) }
     }
 
     /// Has each of these CPUs judged by the [`NEIGHBOURS`] before it, in a ring. Before the programs are attached.
@@ -92,12 +81,5 @@ impl Table {
             }
             self.cpu(n).watched.store(1, Relaxed);
         }
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        // SAFETY: this mapping was made in `new`, and no reference into it outlives `self`.
-        unsafe { libc::munmap(self.at.as_ptr().cast(), BYTES) };
     }
 }

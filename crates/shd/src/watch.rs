@@ -3,7 +3,6 @@
 use crate::{Action, Error, Event, Options, Shd, Sysrq, online, output::Output};
 use std::{
     fs::File,
-    io,
     os::fd::AsFd,
     sync::mpsc::{Receiver, sync_channel},
 };
@@ -45,11 +44,10 @@ pub(crate) fn begin(
     then: impl Fn(String) + Send + Sync + 'static,
 ) -> Result<Shd, Error> {
     let sysrq = Sysrq::new(action)?;
-    // SAFETY: no memory is given to the call.
-    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
+    orbit_linux::map::lock_all().map_err(|why| {
         let what = "locking memory (needs root, or CAP_IPC_LOCK, beside CAP_BPF, CAP_PERFMON and CAP_SYS_NICE)";
-        return Err(Error::of(what, &io::Error::last_os_error()));
-    }
+        Error::of(what, &why)
+    })?;
     options.check()?;
     let to = to.map(|to| Output::start(to, &online()?, options.priority)).transpose()?;
     Shd::start(options, move |event| {
@@ -94,7 +92,7 @@ mod tests {
     use super::*;
     use crate::How;
     use std::{
-        io::{Read, Write},
+        io::{self, Read, Write},
         os::fd::AsRawFd,
         sync::{atomic::Ordering, mpsc::channel},
         time::Duration,

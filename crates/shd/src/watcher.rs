@@ -4,8 +4,8 @@
 //! so an alarm is told by whichever living CPU comes first and nothing has to be woken across CPUs. An alarm is told once.
 
 use crate::{Error, Event, How, table::Table};
+use orbit_linux::{clock, host, sched};
 use std::{
-    io,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -106,35 +106,27 @@ impl Drop for Watchers {
 
 /// Pins the calling thread and gives it its priority.
 pub fn settle(cpu: usize, priority: i32) -> Result<(), Error> {
-    // SAFETY: all zeros is an empty set; the calls read the set and the parameter, and affect the calling thread only.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        if libc::sched_setaffinity(0, size_of_val(&set), &set) != 0 {
-            return Err(Error::of(&format!("pinning a watcher to CPU {cpu}"), &io::Error::last_os_error()));
-        }
-        let given = libc::sched_param { sched_priority: priority };
-        if priority > 0 && libc::sched_setscheduler(0, libc::SCHED_FIFO, &given) != 0 {
-            let why = io::Error::last_os_error();
+    sched::set_affinity(0, &[cpu]).map_err(|why| Error::of(&format!("pinning a watcher to CPU {cpu}"), &why))?;
+    if priority > 0 {
+        sched::set_fifo(0, priority).map_err(|why| {
             let what = format!("giving the watcher of CPU {cpu} real-time priority {priority} ({})", lacking());
-            return Err(Error::of(&what, &why));
-        }
+            Error::of(&what, &why)
+        })?;
     }
     Ok(())
 }
 
 /// What real-time priority is refused for: who has the capability may still be in a control group that has no real-time CPU time.
 fn lacking() -> String {
-    let text = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
-    let status = text("/proc/self/status");
-    let effective = status.lines().find_map(|l| u64::from_str_radix(l.strip_prefix("CapEff:")?.trim(), 16).ok());
-    why_refused(effective.unwrap_or(0), &text("/proc/self/cgroup"))
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    why_refused(host::has_capability(CAP_SYS_NICE), &groups)
 }
 
-/// The same, from the effective capabilities and the control groups of the process.
-fn why_refused(effective: u64, groups: &str) -> String {
-    const CAP_SYS_NICE: u32 = 23;
-    if effective & (1 << CAP_SYS_NICE) == 0 {
+const CAP_SYS_NICE: u32 = 23;
+
+/// The same, from whether the process has the capability, and from its control groups.
+fn why_refused(may: bool, groups: &str) -> String {
+    if !may {
         return "needs CAP_SYS_NICE".to_owned();
     }
     // `number:controllers:path`; version 2 has neither number nor controllers.
@@ -157,10 +149,7 @@ fn why_refused(effective: u64, groups: &str) -> String {
 
 /// Monotonic nanoseconds, the kernel half's clock.
 pub fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    clock::monotonic_ns()
 }
 
 impl Shared {
@@ -168,12 +157,8 @@ impl Shared {
         let mut next = now();
         loop {
             next = (next + self.period).max(now());
-            let until =
-                libc::timespec { tv_sec: (next / 1_000_000_000) as i64, tv_nsec: (next % 1_000_000_000) as i64 };
-            // SAFETY: the call reads one timespec. Interrupted or not, the loop looks and sleeps again.
-            unsafe {
-                libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &until, std::ptr::null_mut());
-            }
+            // Interrupted or not, the loop looks and sleeps again.
+            clock::sleep_until(next);
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
@@ -234,16 +219,15 @@ mod tests {
 
     #[test]
     fn why_there_is_no_real_time_priority() {
-        let nice = 1 << 23;
         let one = "9:memory:/a\n1:cpu,cpuacct:/orbit-7-0-shd\n0::/\n";
-        for (effective, groups, said) in [
-            (!nice, one, "needs CAP_SYS_NICE"),
-            (nice, one, "group /orbit-7-0-shd has no"),
-            (nice, "1:cpu:/\n0::/user.slice\n", "for control group /user.slice"),
-            (nice, "1:cpu:/\n0::/\n", "something else"),
-            (nice, "", "something else"),
+        for (may, groups, said) in [
+            (false, one, "needs CAP_SYS_NICE"),
+            (true, one, "group /orbit-7-0-shd has no"),
+            (true, "1:cpu:/\n0::/user.slice\n", "for control group /user.slice"),
+            (true, "1:cpu:/\n0::/\n", "something else"),
+            (true, "", "something else"),
         ] {
-            let why = why_refused(effective, groups);
+            let why = why_refused(may, groups);
             assert!(why.contains(said), "{why}");
         }
     }

@@ -5,10 +5,14 @@
 
 use super::subscription::lock;
 use crate::error::{Error, Result};
+use orbit_linux::{
+    epoll::{self, Epoll},
+    eventfd,
+};
 use std::{
     collections::HashMap,
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
     sync::{
         Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -49,8 +53,8 @@ impl Shared {
 /// See the module's head. Dropping it ends the thread.
 pub struct Dispatcher {
     shared: Arc<Shared>,
-    epoll: Arc<OwnedFd>,
-    wake: OwnedFd,
+    epoll: Arc<Epoll>,
+    wake: Arc<OwnedFd>,
     next: AtomicU64,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -69,40 +73,24 @@ impl Drop for Registration {
     }
 }
 
-fn owned(fd: i32, what: &str) -> Result<OwnedFd> {
-    if fd < 0 {
-        return Err(Error::System { what: what.into(), source: io::Error::last_os_error() });
-    }
-    // SAFETY: the caller has just got this descriptor from the kernel, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn epoll_add(epoll: RawFd, fd: RawFd, token: u64) -> io::Result<()> {
-    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
-    // SAFETY: `event` is valid for the call; the kernel copies it.
-    match unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &mut event) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 impl Dispatcher {
     /// Starts the thread.
     pub(crate) fn start() -> Result<Arc<Dispatcher>> {
-        // SAFETY: no pointers are passed.
-        let epoll = Arc::new(owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }, "epoll_create1")?);
-        // SAFETY: no pointers are passed.
-        let wake = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }, "eventfd")?;
-        epoll_add(epoll.as_raw_fd(), wake.as_raw_fd(), 0)
-            .map_err(|source| Error::System { what: "epoll_ctl".into(), source })?;
+        let system = |what: &str| {
+            let what = what.to_owned();
+            move |source| Error::System { what, source }
+        };
+        let epoll = Arc::new(Epoll::new().map_err(system("making the dispatcher's epoll set"))?);
+        let wake = Arc::new(eventfd::create().map_err(system("making the dispatcher's event counter"))?);
+        epoll.add(wake.as_fd(), 0).map_err(system("waiting for the dispatcher's event counter"))?;
         let shared: Arc<Shared> = Arc::default();
         let thread = std::thread::Builder::new()
             .name("rmk-dispatch".into())
             .spawn({
-                let (shared, epoll, wake) = (shared.clone(), epoll.clone(), wake.as_raw_fd());
-                move || run(&shared, epoll.as_raw_fd(), wake)
+                let (shared, epoll, wake) = (shared.clone(), epoll.clone(), wake.clone());
+                move || run(&shared, &epoll, wake.as_fd())
             })
-            .map_err(|source| Error::System { what: "starting the dispatcher's thread".into(), source })?;
+            .map_err(system("starting the dispatcher's thread"))?;
         Ok(Arc::new(Dispatcher { shared, epoll, wake, next: AtomicU64::new(1), thread: Mutex::new(Some(thread)) }))
     }
 
@@ -111,7 +99,7 @@ impl Dispatcher {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let fd = source.fd();
         self.shared.sources().insert(id, source);
-        if let Err(error) = epoll_add(self.epoll.as_raw_fd(), fd, id) {
+        if let Err(error) = self.epoll.add_raw(fd, id) {
             self.shared.sources().remove(&id);
             return Err(error);
         }
@@ -121,15 +109,12 @@ impl Dispatcher {
 
     fn remove(&self, id: u64) {
         let Some(source) = self.shared.sources().remove(&id) else { return };
-        // SAFETY: removing takes no event; a null pointer is allowed since Linux 2.6.9.
-        unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, source.fd(), std::ptr::null_mut()) };
+        self.epoll.remove(source.fd());
     }
 
     /// Makes the thread look at every source's `before_sleep` again.
     fn wake(&self) {
-        let one = 1u64;
-        // SAFETY: eight bytes are read from a live local; a full counter is as good as a wake-up.
-        unsafe { libc::write(self.wake.as_raw_fd(), (&raw const one).cast(), 8) };
+        eventfd::signal(self.wake.as_fd());
     }
 }
 
@@ -145,8 +130,8 @@ impl Drop for Dispatcher {
     }
 }
 
-fn run(shared: &Shared, epoll: RawFd, wake: RawFd) {
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+fn run(shared: &Shared, epoll: &Epoll, wake: BorrowedFd<'_>) {
+    let mut ready = Vec::with_capacity(epoll::MOST);
     let mut due = Vec::new();
     while !shared.stop.load(Ordering::Acquire) {
         let mut sleep = -1;
@@ -162,16 +147,12 @@ fn run(shared: &Shared, epoll: RawFd, wake: RawFd) {
         if shared.waiting.load(Ordering::Relaxed) > 0 {
             std::thread::sleep(Duration::from_micros(50));
         }
-        // SAFETY: the kernel writes at most as many events as the array holds.
-        let n = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), events.len() as i32, sleep) };
-        for event in &events[..n.max(0) as usize] {
-            let token = event.u64;
-            if token == 0 {
-                let mut count = 0u64;
-                // SAFETY: eight bytes are written to a live local; the descriptor lives as long as the thread.
-                unsafe { libc::read(wake, (&raw mut count).cast(), 8) };
-            } else if !due.contains(&token) {
-                due.push(token);
+        epoll.wait(sleep, &mut ready);
+        for token in &ready {
+            if *token == 0 {
+                eventfd::drain(wake);
+            } else if !due.contains(token) {
+                due.push(*token);
             }
         }
         let mut sources = lock(&shared.sources);

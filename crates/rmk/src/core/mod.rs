@@ -32,6 +32,7 @@ use crate::{
     filter::{Counts, Filter},
     pin::{PinKind, Probe},
 };
+use orbit_linux::stat::Stat;
 use state::{Loaded, Member, State};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -213,13 +214,11 @@ impl Core {
 
 /// When a process was started, in ticks since boot: tells it from a later one of the same pid.
 fn start_time(pid: u32) -> io::Result<u64> {
-    let stat = orbit_linux::procfs::text(format!("/proc/{pid}/stat")).map_err(|error| match error.kind() {
+    let stat = Stat::of(pid as i32).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::from_raw_os_error(libc::ESRCH),
         _ => error,
     })?;
-    let word = stat.rsplit_once(')').and_then(|(_, words)| words.split_whitespace().nth(19));
-    word.and_then(|word| word.parse().ok())
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat has no start time")))
+    Ok(stat.started_ticks)
 }
 
 /// Whether the process that was started then is still there; also where that cannot be read now, as for want of a descriptor.
