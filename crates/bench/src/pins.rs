@@ -10,11 +10,12 @@ use super::row::Measured;
 use super::stats::Summary;
 use super::{Bench, Common, Progress};
 use orbit_console::out::{self, Align, BAD, Failure, GOOD, PLAIN, Table};
+use orbit_linux::clock;
 use orbit_rmk::{Client, Filter, Kind};
 use serde::Serialize;
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
-use std::{fs::File, os::fd::FromRawFd};
+use std::fs::File;
 
 /// Measures events a second through the pin P_SYSC to one subscriber, up to the first that are lost, and their cost.
 ///
@@ -115,7 +116,7 @@ fn lossless(rows: &[Row]) -> f64 {
 fn step(module: &Client, child: &mut Child, calls: u64, pace: u64) -> Result<Row, Failure> {
     let filter = Filter::pids(&[child.pid as u32]).keys(&[libc::SYS_getppid as u32]).queue(QUEUE);
     let id = module.subscr_event("P_SYSC", Kind::CallBegun, filter).map_err(text)?;
-    let (process, subscriber) = (cpu_ns(libc::CLOCK_PROCESS_CPUTIME_ID), cpu_ns(libc::CLOCK_THREAD_CPUTIME_ID));
+    let (process, subscriber) = (clock::process_cpu_ns(), clock::thread_cpu_ns());
     child.order(calls, pace)?;
     let began = Instant::now();
     let (mut events, mut taken_at) = (Vec::with_capacity(BATCH), 0);
@@ -136,8 +137,8 @@ fn step(module: &Client, child: &mut Child, calls: u64, pace: u64) -> Result<Row
             )));
         }
     };
-    let subscriber_ns = cpu_ns(libc::CLOCK_THREAD_CPUTIME_ID) - subscriber;
-    let core_ns = (cpu_ns(libc::CLOCK_PROCESS_CPUTIME_ID) - process).saturating_sub(subscriber_ns);
+    let subscriber_ns = clock::thread_cpu_ns() - subscriber;
+    let core_ns = (clock::process_cpu_ns() - process).saturating_sub(subscriber_ns);
     let done = child.answer()?;
     module.unsubscr_event(id).map_err(text)?;
     let each = |ns: u64| if counts.delivered > 0 { round(ns as f64 / counts.delivered as f64) } else { 0.0 };
@@ -165,14 +166,6 @@ fn text(error: orbit_rmk::Error) -> Failure {
 /// To a tenth.
 fn round(figure: f64) -> f64 {
     (figure * 10.0).round() / 10.0
-}
-
-/// CPU time of this process or thread so far, nanoseconds.
-fn cpu_ns(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable; both clocks always exist.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// How an order was carried out.
@@ -239,13 +232,8 @@ impl Drop for Child {
 }
 
 fn pipe() -> io::Result<(File, File)> {
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors are written to the array.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just made them for us.
-    Ok(unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) })
+    let (reader, writer) = orbit_linux::descriptor::pipe(0)?;
+    Ok((reader.into(), writer.into()))
 }
 
 fn pair(a: u64, b: u64) -> [u8; 16] {

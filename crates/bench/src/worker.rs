@@ -5,17 +5,10 @@ use orbit_console::out::Failure;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Runs `part` in a child and waits for its result. Only while this process has one thread.
 pub fn run<T: Serialize + DeserializeOwned>(part: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors are written to the array.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error().into());
-    }
-    // SAFETY: the kernel just made them for us.
-    let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+    let (reader, writer) = orbit_linux::descriptor::pipe(0)?;
     // SAFETY: this process has one thread, so the child finds every lock free.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error().into()),

@@ -25,6 +25,26 @@ pub fn pipe(flags: i32) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
+/// Writes some of the bytes, as many as there is room for; returns how many. Async-signal-safe.
+///
+/// # Errors
+/// Those of `write(2)`: `EAGAIN` where there is no room and the descriptor does not block, `EPIPE`, `ENOSPC`.
+pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: the bytes are live for the call and only read.
+    let n = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+    crate::check(n as libc::c_long).map(|n| n as usize)
+}
+
+/// Reads some bytes, as many as there are and fit; 0 at the end. Async-signal-safe.
+///
+/// # Errors
+/// Those of `read(2)`: `EAGAIN` where there are none and the descriptor does not block, `EINTR`.
+pub fn read(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the bytes are live for the call, which writes at most as many.
+    let n = unsafe { libc::read(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
+    crate::check(n as libc::c_long).map(|n| n as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

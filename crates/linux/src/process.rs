@@ -9,7 +9,7 @@ use crate::status::Status;
 use crate::{Support, check, check_int, invalid};
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Linux 3.5, with checkpoint/restore support: where the kernel clears the thread id at a thread's end.
 const PR_GET_TID_ADDRESS: libc::c_int = 40;
@@ -163,6 +163,93 @@ fn close_between(first: libc::c_uint, last: libc::c_uint) {
 pub fn set_parent_death_signal(sig: i32) -> io::Result<()> {
     // SAFETY: an integer option.
     check_int(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, sig as libc::c_ulong) }).map(|_| ())
+}
+
+/// From now on processes below this one whose parent ends become its children.
+///
+/// # Errors
+/// None in practice.
+pub fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: numbers only.
+    check_int(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(|_| ())
+}
+
+/// Whether others of the same user may look into the calling process: not if it has rights that it was not started with.
+pub fn is_dumpable() -> bool {
+    // SAFETY: numbers only.
+    unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 1 }
+}
+
+/// The parent of the calling process now. Async-signal-safe.
+pub fn parent() -> i32 {
+    // SAFETY: no pointers are passed; always succeeds.
+    unsafe { libc::getppid() }
+}
+
+/// Begins a session, and a process group in it, with the calling process alone. Async-signal-safe.
+///
+/// # Errors
+/// `EPERM` if it leads a group already.
+pub fn new_session() -> io::Result<()> {
+    // SAFETY: no pointers are passed.
+    check_int(unsafe { libc::setsid() }).map(|_| ())
+}
+
+/// Whether the calling process leads its session.
+pub fn leads_session() -> bool {
+    // SAFETY: numbers only.
+    unsafe { libc::getsid(0) == libc::getpid() }
+}
+
+/// Whether a process is in the calling one's process group.
+pub fn is_in_own_group(pid: i32) -> bool {
+    // SAFETY: no pointers are passed.
+    unsafe { libc::getpgid(pid) == libc::getpgrp() }
+}
+
+/// Whether the calling process' group is in the foreground of a terminal.
+pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
+    // SAFETY: a live descriptor, and numbers.
+    unsafe { libc::tcgetpgrp(terminal.as_raw_fd()) == libc::getpgrp() }
+}
+
+/// Whether a child is stopped by a signal, which was not reported yet; `keep`: it stays unreported. Does not wait.
+pub fn child_has_stopped(pid: i32, keep: bool) -> bool {
+    let options = libc::WSTOPPED | libc::WNOHANG | if keep { libc::WNOWAIT } else { 0 };
+    changed(libc::P_PID, pid, options) == Some(pid)
+}
+
+/// A child of the calling thread that has ended and was not reaped: it stays so. Does not wait. Children that end without a
+/// signal are not seen.
+pub fn ended_child() -> Option<i32> {
+    changed(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::__WNOTHREAD | libc::WNOWAIT)
+}
+
+/// Reaps a child of the calling thread if it has ended. Does not wait.
+pub fn reap(pid: i32) {
+    changed(libc::P_PID, pid, libc::WEXITED | libc::WNOHANG | libc::__WNOTHREAD);
+}
+
+/// Kills a child and waits for its end, whatever its exit signal. Of a child that nobody else reaps.
+pub fn kill_child(pid: i32) {
+    // SAFETY: numbers, and a null status, which is allowed. The number is still the child's, since it was not reaped.
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        while libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) == -1
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
+    }
+}
+
+/// The child of which waitid reports something, if there is one.
+fn changed(which: libc::idtype_t, pid: i32, options: libc::c_int) -> Option<i32> {
+    // SAFETY: a siginfo is plain data; zeros say that nothing happened.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the struct outlives the call.
+    let done = unsafe { libc::waitid(which, pid as libc::id_t, &raw mut info, options) };
+    // SAFETY: waitid filled the fields of a child's change, or left zeros.
+    let child = unsafe { info.si_pid() };
+    (done == 0 && child != 0).then_some(child)
 }
 
 /// Names the calling thread (at most 15 bytes are kept), as `ps` and `top` show it. Async-signal-safe.

@@ -23,6 +23,8 @@ pub enum Resource {
     Locked,
     /// Processes and threads of the user.
     Processes,
+    /// Resident memory: no kernel since 2.4 heeds it.
+    Resident,
     /// Bytes of the main thread's stack.
     Stack,
 }
@@ -38,6 +40,7 @@ impl Resource {
             Resource::Files => libc::RLIMIT_NOFILE,
             Resource::Locked => libc::RLIMIT_MEMLOCK,
             Resource::Processes => libc::RLIMIT_NPROC,
+            Resource::Resident => libc::RLIMIT_RSS,
             Resource::Stack => libc::RLIMIT_STACK,
         }
     }
@@ -65,6 +68,14 @@ pub fn set(pid: i32, what: Resource, soft: u64, hard: u64) -> io::Result<()> {
     let new = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the struct outlives the call.
     check_int(unsafe { libc::prlimit(pid, what.number(), &raw const new, ptr::null_mut()) }).map(|_| ())
+}
+
+/// The soft limit of a process' resident memory, as anybody may read it in `/proc`; `None` if it has ended.
+pub fn resident_of(pid: i32) -> Option<u64> {
+    let limits = crate::procfs::text(format!("/proc/{pid}/limits")).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max resident set"))?;
+    let soft = line.split_whitespace().next()?;
+    if soft == "unlimited" { Some(INFINITE) } else { soft.parse().ok() }
 }
 
 /// Reads one limit and sets it to what it is.

@@ -86,32 +86,30 @@ impl Set {
         before
     }
 
-    /// Makes a descriptor that is readable while one of these waits for the process or the calling thread, non-blocking and
-    /// close-on-exec. They must be blocked, else their action comes first.
+    /// Makes a descriptor that is readable while one of these waits for the process or the calling thread, close-on-exec. They
+    /// must be blocked, else their action comes first. `blocks`: whether reading waits for one. Async-signal-safe.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
-    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+    pub fn descriptor(&self, blocks: bool) -> io::Result<OwnedFd> {
+        let flags = libc::SFD_CLOEXEC | if blocks { 0 } else { libc::SFD_NONBLOCK };
         // SAFETY: the set is live for the call.
-        let fd = check_int(unsafe { libc::signalfd(-1, &raw const self.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })?;
+        let fd = check_int(unsafe { libc::signalfd(-1, &raw const self.0, flags) })?;
         // SAFETY: the kernel just made this descriptor for us.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
-
-    /// The libc form.
-    pub fn as_raw(&self) -> &libc::sigset_t {
-        &self.0
-    }
 }
 
-/// Takes the next waiting signal from a [`Set::descriptor`]; `None` if there is none. Async-signal-safe.
-pub fn next(descriptor: BorrowedFd<'_>) -> Option<libc::signalfd_siginfo> {
+/// Takes the next waiting signal from a [`Set::descriptor`]. Async-signal-safe.
+///
+/// # Errors
+/// `EAGAIN` where none waits and the descriptor does not block; `EINTR` after the process was stopped and continued.
+pub fn next(descriptor: BorrowedFd<'_>) -> io::Result<libc::signalfd_siginfo> {
     // SAFETY: all-zero bytes are a valid value of this plain struct.
     let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
-    let size = size_of_val(&info);
-    // SAFETY: at most `size` bytes are written to a live local.
-    let n = unsafe { libc::read(descriptor.as_raw_fd(), (&raw mut info).cast(), size) };
-    usize::try_from(n).is_ok_and(|n| n == size).then_some(info)
+    // SAFETY: at most the size of the live struct is written to it; a signalfd gives whole ones.
+    let n = unsafe { libc::read(descriptor.as_raw_fd(), (&raw mut info).cast(), size_of_val(&info)) };
+    crate::check(n as libc::c_long).map(|_| info)
 }
 
 /// All signals that can be blocked are, in the thread that made it, while it lives; then the thread has the mask it had.
@@ -155,10 +153,10 @@ mod tests {
     fn a_blocked_signal_comes_by_its_descriptor() {
         let set = Set::of([libc::SIGUSR2, 0, 4711]);
         let before = set.block();
-        let descriptor = set.descriptor().expect("a descriptor");
-        assert!(next(descriptor.as_fd()).is_none());
+        let descriptor = set.descriptor(false).expect("a descriptor");
+        assert_eq!(next(descriptor.as_fd()).map(|_| ()).map_err(|e| e.kind()), Err(io::ErrorKind::WouldBlock));
         raise(libc::SIGUSR2);
-        assert_eq!(next(descriptor.as_fd()).map(|info| info.ssi_signo), Some(libc::SIGUSR2 as u32));
+        assert_eq!(next(descriptor.as_fd()).expect("it waits").ssi_signo, libc::SIGUSR2 as u32);
         before.set_mask();
         assert!(!blocked(libc::SIGUSR2));
     }

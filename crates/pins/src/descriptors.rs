@@ -1,7 +1,7 @@
 //! Files, sockets and channels of another process, through duplicates of its own descriptors (pidfd_getfd) and /proc. Nothing
 //! here changes a flag of the process' descriptors; only `seek` moves an offset, and only writes write.
 
-use orbit_linux::{pidfd, procfs};
+use orbit_linux::{maps, pidfd, procfs};
 use orbit_rmk::{Channel, OpenFile, PinError, Reply, Socket};
 use std::{
     collections::HashMap,
@@ -232,14 +232,9 @@ fn system_v(pid: u32, into: &mut Vec<Channel>) {
     let mut add = |kind: &str, identity: u64, waiting: u64, writable: bool| {
         into.push(Channel { fd: u32::MAX, kind: kind.into(), identity, waiting, writable });
     };
-    for line in procfs::text(format!("/proc/{pid}/maps")).unwrap_or_default().lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        // The memory's identifier stands where a file has its inode.
-        if let [_, access, _, _, id, name, ..] = words[..]
-            && name.starts_with("/SYSV")
-        {
-            add("sysv-shm", id.parse().unwrap_or(0), 0, access.contains('w'));
-        }
+    // The memory's identifier stands where a file has its inode.
+    for entry in maps::of(pid as i32).unwrap_or_default().iter().filter(|entry| entry.name.starts_with("/SYSV")) {
+        add("sysv-shm", entry.inode, 0, entry.protection & libc::PROT_WRITE != 0);
     }
     for line in fs::read_to_string("/proc/sysvipc/msg").unwrap_or_default().lines().skip(1) {
         let words: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap_or(0)).collect();

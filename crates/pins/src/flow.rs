@@ -10,13 +10,13 @@ use super::{
     layout::{Cpu, LISTED, Listed, MAX_CPUS, OWN, SUBS, Seen, Sub, Table},
 };
 use aya::maps::{HashMap as PidMap, MapData, RingBuf};
-use orbit_linux::procfs;
+use orbit_linux::{map::Mapping, stat::Stat};
 use orbit_rmk::{Counted, CpuState, Event, KernelSide, PinError, Source, Subscription, Who, lock};
 use std::{
     collections::{HashMap, VecDeque},
     io,
+    marker::PhantomData,
     os::fd::{AsFd, AsRawFd, RawFd},
-    ptr::NonNull,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{
@@ -29,51 +29,25 @@ use std::{
 /// Events that the ring holds, less what several CPUs may overshoot.
 const RING_EVENTS: u64 = (16 << 20) / 72 - 1024;
 
-/// A map of the kernel, seen as an array here.
+/// A map of the kernel, seen as an array here. `T` consists of atomics.
 pub(crate) struct View<T> {
-    at: NonNull<T>,
-    bytes: usize,
+    mapping: Mapping,
+    of: PhantomData<T>,
 }
-
-// SAFETY: the view is only read as `&T`, and every `T` it is made for consists of atomics.
-unsafe impl<T> Send for View<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for View<T> {}
 
 impl<T> View<T> {
     pub(crate) fn new(map: &MapData, count: usize) -> Result<View<T>, PinError> {
         let bytes = (count * size_of::<T>()).next_multiple_of(4096);
-        // SAFETY: a new mapping at an address of the kernel's choice; the descriptor is live.
-        let at = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                map.fd().as_fd().as_raw_fd(),
-                0,
-            )
-        };
-        if at == libc::MAP_FAILED {
-            return Err(PinError::last("mapping a table of the kernel programs"));
-        }
-        NonNull::new(at.cast())
-            .map(|at| View { at, bytes })
-            .ok_or_else(|| PinError::Refused("a mapping at address 0".into()))
+        let mapping = Mapping::shared(map.fd().as_fd(), bytes, true, false)
+            .map_err(|error| PinError::of("mapping a table of the kernel programs", error))?;
+        Ok(View { mapping, of: PhantomData })
     }
 
     fn get(&self, n: usize) -> &T {
-        assert!((n + 1) * size_of::<T>() <= self.bytes, "row {n} is outside the table");
+        assert!((n + 1) * size_of::<T>() <= self.mapping.len(), "row {n} is outside the table");
         // SAFETY: row `n` lies inside the mapping, which lives as long as `self`; `T` is made of atomics, for which every
         // value the kernel may write is valid.
-        unsafe { self.at.add(n).as_ref() }
-    }
-}
-
-impl<T> Drop for View<T> {
-    fn drop(&mut self) {
-        // SAFETY: this mapping was made in `new`, and no reference into it outlives `self`.
-        unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
+        unsafe { &*self.mapping.as_ptr().cast::<T>().add(n) }
     }
 }
 
@@ -331,16 +305,14 @@ fn lessen(pids: &mut PidMap<MapData, u32, Listed>, pid: u32, listed: Listed) {
 
 /// Whether no thread of the process will do anything more, so that `process_exit` was, or is about to be, called for its last.
 fn ended(pid: u32) -> bool {
-    const EXITING: u64 = 4; // PF_EXITING
     let gone = |error: io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
-    let exits = |stat: String| {
-        let flags = stat.rsplit_once(')').and_then(|(_, words)| words.split_whitespace().nth(6)?.parse::<u64>().ok());
-        flags.is_some_and(|flags| flags & EXITING != 0)
-    };
     match std::fs::read_dir(format!("/proc/{pid}/task")) {
         Ok(mut threads) => threads.all(|thread| {
-            let stat = thread.and_then(|thread| procfs::text(thread.path().join("stat")));
-            stat.map_or_else(gone, exits)
+            let stat = thread.and_then(|thread| {
+                let tid = thread.file_name().to_str().and_then(|name| name.parse().ok());
+                Stat::of_thread(pid as i32, tid.ok_or(io::ErrorKind::InvalidData)?)
+            });
+            stat.map_or_else(gone, |stat| stat.is_exiting())
         }),
         Err(error) => gone(error),
     }

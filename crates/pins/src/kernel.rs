@@ -16,6 +16,7 @@ use aya::{
         perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent},
     },
 };
+use orbit_linux::status::Status;
 use orbit_rmk::{Dispatcher, Env, Filter, PinError, Registration, Shared, Who, lock};
 use std::{
     collections::HashMap,
@@ -224,13 +225,8 @@ fn probe() -> Result<(), String> {
     if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err("needs a kernel built with CONFIG_DEBUG_INFO_BTF (there is no /sys/kernel/btf/vmlinux)".into());
     }
-    let status = orbit_linux::procfs::text("/proc/self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0);
-    let has = |bit: u32| effective & (1 << bit) != 0;
+    let status = Status::own().unwrap_or_default();
+    let has = |number: u32| status.has_capability(number);
     const SYS_ADMIN: u32 = 21;
     const PERFMON: u32 = 38;
     const BPF: u32 = 39;

@@ -71,9 +71,6 @@ pub(super) fn send_signal(pid: u32, signal: u32) -> Result<(), PinError> {
     // Pid 0 and negative ones are groups, which no command means.
     let target = i32::try_from(pid).ok().filter(|pid| *pid > 0);
     let target = target.ok_or_else(|| PinError::Refused(format!("{pid} is no process")))?;
-    // SAFETY: no pointers are passed.
-    match unsafe { libc::kill(target, signal as i32) } {
-        0 => Ok(()),
-        _ => Err(PinError::last(format!("signal {signal} to process {pid}"))),
-    }
+    orbit_linux::signals::send(target, signal as i32)
+        .map_err(|error| PinError::of(format!("signal {signal} to process {pid}"), error))
 }

@@ -4,6 +4,7 @@
 //! so that a CPU which works at all makes context switches, and one that makes none for some time is stuck.
 
 use crate::flow::online_cpus;
+use orbit_linux::sched;
 use orbit_rmk::{
     Command, Env, Event, Kind, Pin, PinError, PinKind, Probe, Registration, Reply, Subscription, lock, now, timer,
 };
@@ -124,16 +125,9 @@ impl Drop for Heart {
 }
 
 fn beat(cpu: u32, interval: Duration, stop: &(Mutex<bool>, Condvar)) {
-    // SAFETY: an all-zero cpu_set_t is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    let priority = libc::sched_param { sched_priority: 98 };
-    // SAFETY: `set` and `priority` live for the calls, which concern this thread only. Where the system refuses real-time
-    // priority the thread beats with its ordinary one: later on a busy CPU, never wrongly.
-    unsafe {
-        libc::CPU_SET(cpu as usize, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set);
-        libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority);
-    }
+    // Where the system refuses real-time priority the thread beats with its ordinary one: later on a busy CPU, never wrongly.
+    let _ = sched::set_affinity(0, &[cpu as usize]);
+    let _ = sched::set_fifo(0, 98);
     let mut stopped = lock(&stop.0);
     while !*stopped {
         stopped = stop.1.wait_timeout(stopped, interval).unwrap_or_else(PoisonError::into_inner).0;

@@ -1,7 +1,7 @@
 //! What /proc tells of a process, for the pins that need it. A thread or process that ends meanwhile is left out, not an error;
 //! a process that is not there at all is one.
 
-use orbit_linux::procfs;
+use orbit_linux::{maps, procfs, sched, stat::Stat};
 use orbit_rmk::{CallNow, InterruptCount, PinError, Region, ThreadTime};
 use std::{fs, io};
 
@@ -15,12 +15,9 @@ pub(super) fn threads(pid: u32) -> Result<Vec<u32>, PinError> {
 /// How each thread of a process was scheduled so far.
 pub(super) fn thread_times(pid: u32) -> Result<Vec<ThreadTime>, PinError> {
     let one = |tid: u32| {
-        let schedstat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-        let mut words = schedstat.split_whitespace().map(|word| word.parse().ok());
-        let (ran_ns, waited_ns, slices) = (words.next()??, words.next()??, words.next()??);
-        let stat = procfs::text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-        let state = *stat.rsplit_once(')')?.1.trim_start().as_bytes().first()?;
-        Some(ThreadTime { tid, state, ran_ns, waited_ns, slices })
+        let sched::Schedstat { run_ns, wait_ns, slices } = sched::schedstat(pid as i32, tid as i32).ok()?;
+        let state = Stat::of_thread(pid as i32, tid as i32).ok()?.state as u8;
+        Some(ThreadTime { tid, state, ran_ns: run_ns, waited_ns: wait_ns, slices })
     };
     Ok(threads(pid)?.into_iter().filter_map(one).collect())
 }
@@ -69,17 +66,11 @@ pub(super) fn interrupt_counts() -> Result<Vec<InterruptCount>, PinError> {
 
 /// The parts of a process' address space.
 pub(super) fn regions(pid: u32) -> Result<Vec<Region>, PinError> {
-    let text = procfs::text(format!("/proc/{pid}/maps"))
-        .map_err(|error| PinError::of(format!("address space of process {pid}"), error))?;
-    let region = |line: &str| {
-        let mut words = line.split_whitespace();
-        let (start, end) = words.next()?.split_once('-')?;
-        let flags = words.next()?.as_bytes();
-        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-        let access = [(0, b'r', 1), (1, b'w', 2), (2, b'x', 4), (3, b's', 8)];
-        let access = access.iter().filter(|(n, flag, _)| flags.get(*n) == Some(flag)).map(|(_, _, bit)| bit).sum();
-        let name = words.skip(3).collect::<Vec<_>>().join(" ");
-        Some(Region { start: hex(start)?, end: hex(end)?, access, name })
+    let maps = maps::of(pid as i32).map_err(|error| PinError::of(format!("address space of process {pid}"), error))?;
+    let region = |entry: maps::Entry| {
+        // PROT_READ, PROT_WRITE and PROT_EXEC are 1, 2 and 4.
+        let access = entry.protection as u32 | if entry.shared { 8 } else { 0 };
+        Region { start: entry.start, end: entry.end, access, name: entry.name }
     };
-    Ok(text.lines().filter_map(region).collect())
+    Ok(maps.into_iter().map(region).collect())
 }

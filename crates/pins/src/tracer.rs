@@ -17,7 +17,7 @@ pub(super) use interception::Interception;
 pub(super) use rules::What;
 
 use super::{calls, proc};
-use orbit_linux::ptrace;
+use orbit_linux::{ptrace, status::Status};
 use orbit_rmk::{CallVerdict, Env, Event, Kind, PinError, Shared, Subscription, Verdict, lock, now};
 use rules::{Concerned, Of, Rule};
 use std::{
@@ -579,7 +579,6 @@ fn what_came(tid: i32) -> Came {
 
 /// Whether this is a child of this process, and not one of such a child's other threads, which nobody waits for.
 fn is_own_child(tid: i32) -> bool {
-    let status = orbit_linux::procfs::text(format!("/proc/{tid}/status")).unwrap_or_default();
-    let number = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u32>().ok());
-    number("Tgid:") == Some(tid as u32) && number("PPid:") == Some(std::process::id())
+    let status = Status::of(tid).unwrap_or_default();
+    status.process() == Some(tid) && status.parent() == Some(std::process::id() as i32)
 }

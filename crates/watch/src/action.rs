@@ -3,6 +3,7 @@
 use super::program::{self, Signals};
 use super::settings::quoted;
 use orbit_ahd::Hang;
+use orbit_linux::status::Status;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -126,7 +127,10 @@ pub fn ends(pid: i32, signal: i32) -> bool {
     if signal == libc::SIGKILL {
         return true;
     }
-    !HARMLESS.contains(&signal) && !["SigBlk:", "SigIgn:", "SigCgt:"].into_iter().any(|set| is_in(pid, set, signal))
+    !HARMLESS.contains(&signal)
+        && ![Status::blocked_signals, Status::ignored_signals, Status::caught_signals]
+            .into_iter()
+            .any(|set| is_in(pid, set, signal))
 }
 
 /// Signals that ask for the end of the process: SIGTERM and SIGINT, unless it ignores them, and others that end it.
@@ -140,14 +144,13 @@ pub fn asks_to_end(pid: i32) -> Vec<i32> {
 
 /// Whether the process ignores the signal.
 pub fn ignores(pid: i32, signal: i32) -> bool {
-    is_in(pid, "SigIgn:", signal)
+    is_in(pid, Status::ignored_signals, signal)
 }
 
-/// Whether a set of its signals, by the name it has in `status`, has this one. So it has where that cannot be read; of one that has ended each is empty.
-fn is_in(pid: i32, set: &str, signal: i32) -> bool {
-    let status = orbit_linux::procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
-    let bits = status.lines().find_map(|line| line.strip_prefix(set)).map(str::trim);
-    bits.and_then(|bits| u64::from_str_radix(bits, 16).ok()).is_none_or(|bits| bits >> (signal - 1) & 1 == 1)
+/// Whether a set of its signals has this one. So it has where that cannot be read; of one that has ended each is empty.
+fn is_in(pid: i32, set: fn(&Status) -> Option<u64>, signal: i32) -> bool {
+    let bits = Status::of(pid).ok().and_then(|status| set(&status));
+    bits.is_none_or(|bits| bits >> (signal - 1) & 1 == 1)
 }
 
 /// Commands of `exec:` that run at a time.
@@ -200,7 +203,7 @@ impl Commands {
     }
 
     /// Runs what may run; answers what was done, and about which process. Waits for nothing.
-    pub fn go_on(&mut self, command: &str, signals: &Signals, limit: libc::rlimit) -> Vec<(String, i32)> {
+    pub fn go_on(&mut self, command: &str, signals: &Signals, limit: (u64, u64)) -> Vec<(String, i32)> {
         let mut did = self.ended();
         while self.running.len() < AT_A_TIME
             && let Some(report) = self.waiting.pop_front()
@@ -254,7 +257,7 @@ impl Commands {
 
 /// Runs the shell command of `exec:`, with the report as JSON on its stdin and its main points in the environment. Does not wait
 /// for it.
-fn exec(command: &str, report: &Report, signals: &Signals, limit: libc::rlimit) -> io::Result<Child> {
+fn exec(command: &str, report: &Report, signals: &Signals, limit: (u64, u64)) -> io::Result<Child> {
     let mut file = File::from(orbit_linux::memfd::create("orbit-guard-report", 0, false)?);
     writeln!(file, "{}", report.json)?;
     file.flush()?;

@@ -5,7 +5,7 @@
 //! one by neither. Their name has no word of the guard's command line, and stands first, so that neither is taken for the program by
 //! who looks at how a command line begins (`pidof`). Where the kernel does not say where the arguments are, all stays as it is.
 
-use orbit_linux::procfs;
+use orbit_linux::stat::Stat;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
@@ -31,10 +31,8 @@ impl Arguments {
             bytes
         };
         let (all, program) = (joined(&mut std::env::args_os()), joined(&mut program.iter().cloned()));
-        let stat = procfs::own_text("stat").ok()?;
-        // What follows the name begins with the third field; start and end are the 48th and the 49th.
-        let mut places = stat.rsplit_once(')')?.1.split_whitespace().skip(45).map_while(|field| field.parse().ok());
-        let (at, end): (usize, usize) = (places.next()?, places.next()?);
+        let places = Stat::own().ok()?.arguments;
+        let (at, end) = (usize::try_from(places.start).ok()?, usize::try_from(places.end).ok()?);
         if at == 0
             || end.checked_sub(at)? != all.len()
             || !all.ends_with(&program)

@@ -165,7 +165,7 @@ struct Guard {
     others: family::Others,
     teller: Teller,
     signals: Signals,
-    limit: libc::rlimit,
+    limit: (u64, u64),
     program: Vec<OsString>,
     /// The program, if the guard started it.
     child: Option<Child>,

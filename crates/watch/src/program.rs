@@ -7,11 +7,12 @@
 use super::action;
 use super::witness::{self, Note, To, Witnesses};
 use orbit_console::given;
-use orbit_linux::procfs;
+use orbit_linux::rlimit::{self, Resource};
+use orbit_linux::{process, procfs, signals};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -55,7 +56,7 @@ const INTERRUPTED: Duration = Duration::from_secs(60);
 pub struct Signals {
     fd: OwnedFd,
     /// The mask the guard was started with.
-    before: libc::sigset_t,
+    before: signals::Set,
     witnesses: Option<Witnesses>,
     /// What was read, and is not known yet to be for the program, in order.
     came: VecDeque<Came>,
@@ -76,17 +77,8 @@ impl Signals {
     pub fn catch() -> io::Result<Signals> {
         given::keep_statuses();
         let set = witness::forwarded();
-        // SAFETY: both sets are valid for the calls; all-zero bytes are one.
-        let (fd, before) = unsafe {
-            let mut before = std::mem::zeroed();
-            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
-            (libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK), before)
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel just made this descriptor for us.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let before = set.block();
+        let fd = set.descriptor(false)?;
         Ok(Signals { fd, before, witnesses: None, came: VecDeque::new(), asked: BTreeMap::new() })
     }
 
@@ -115,7 +107,7 @@ impl Signals {
     pub fn take(&mut self, program: Option<i32>) -> Vec<i32> {
         let since = orbit_rmk::now();
         let near = program.is_some_and(in_own_group);
-        while let Some(got) = witness::next(self.fd.as_raw_fd()) {
+        while let Ok(got) = witness::next(self.fd.as_fd()) {
             self.came.push_back(Came { got, near });
         }
         if let Some(w) = &mut self.witnesses {
@@ -156,7 +148,7 @@ impl Signals {
     /// To be called when a program was started: what came so far may have come before it was there, and goes on.
     pub fn before_program(&mut self) {
         self.asked.clear();
-        while let Some(got) = witness::next(self.fd.as_raw_fd()) {
+        while let Ok(got) = witness::next(self.fd.as_fd()) {
             self.came.push_back(Came { got, near: false });
         }
     }
@@ -196,11 +188,9 @@ fn age(got: &Note) -> Duration {
 
 /// Whether the kernel sends such a signal to a group: the terminal's but for its end, of which it tells the session's leader alone.
 fn to_a_group(signal: i32) -> bool {
-    // SAFETY: numbers only.
-    let leads = || unsafe { libc::getsid(0) == libc::getpid() };
     match signal {
         libc::SIGINT | libc::SIGQUIT | libc::SIGWINCH => true,
-        libc::SIGHUP => !leads(),
+        libc::SIGHUP => !process::leads_session(),
         _ => false,
     }
 }
@@ -218,49 +208,34 @@ fn with_guard(pid: i32) -> bool {
 
 /// Whether the process, a child not reaped yet, is in the guard's own process group.
 pub fn in_own_group(pid: i32) -> bool {
-    // SAFETY: no pointers are passed.
-    unsafe { libc::getpgid(pid) == libc::getpgrp() }
+    process::is_in_own_group(pid)
 }
 
 /// Stops the guard where the program has stopped itself in the foreground of their terminal, as an editor does: else the shell that waits for
 /// the guard would not learn of it, and the terminal would be nobody's. Does nothing where no shell would let them go on.
 pub fn stop_with(program: i32) {
-    if !has_stopped(program, libc::WNOWAIT) || !in_own_group(program) || !in_foreground() {
+    if !process::child_has_stopped(program, true) || !in_own_group(program) || !in_foreground() {
         return;
     }
     // A shell that lets a group go on sends to one process after the other, to the guard perhaps first.
     std::thread::sleep(LOOK);
-    if has_stopped(program, 0) {
-        // SAFETY: numbers only. The kernel ignores it in a group without a shell above.
-        unsafe { libc::raise(libc::SIGTSTP) };
+    if process::child_has_stopped(program, false) {
+        // The kernel ignores it in a group without a shell above.
+        signals::raise(libc::SIGTSTP);
     }
-}
-
-/// Whether it is stopped by a signal, and not known to be.
-fn has_stopped(program: i32, options: libc::c_int) -> bool {
-    // SAFETY: a siginfo is plain data; zeros tell that nothing happened.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let options = libc::WSTOPPED | libc::WNOHANG | options;
-    // SAFETY: the struct outlives the call, which fills the fields of a child's stop or leaves zeros.
-    unsafe { libc::waitid(libc::P_PID, program as libc::id_t, &raw mut info, options) == 0 && info.si_pid() == program }
 }
 
 /// Whether the guard's process group is in the foreground of its terminal.
 fn in_foreground() -> bool {
     let terminal = std::fs::File::open("/dev/tty");
-    // SAFETY: a descriptor that lives, and numbers.
-    terminal.is_ok_and(|terminal| unsafe { libc::tcgetpgrp(terminal.as_raw_fd()) == libc::getpgrp() })
+    terminal.is_ok_and(|terminal| process::is_in_foreground(terminal.as_fd()))
 }
 
-/// Raises the limit of open files, of which every watched thread takes one; answers what it was.
-pub fn raise_limit() -> libc::rlimit {
-    let mut was = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `was` is a valid place for the answer.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut was) } == 0 {
-        let more = libc::rlimit { rlim_cur: was.rlim_max, rlim_max: was.rlim_max };
-        // SAFETY: a limit that cannot be raised stays as it was: then fewer descriptors are kept open.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const more) };
-    }
+/// Raises the limit of open files, of which every watched thread takes one; answers what it was, soft and hard.
+pub fn raise_limit() -> (u64, u64) {
+    let was = rlimit::get(0, Resource::Files).unwrap_or((0, 0));
+    // One that cannot be raised stays as it was: then fewer descriptors are kept open.
+    let _ = rlimit::set(0, Resource::Files, was.1, was.1);
     was
 }
 
@@ -275,8 +250,8 @@ pub fn may_make_threads() -> bool {
 pub fn start(
     program: &[OsString],
     signals: &Signals,
-    limit: libc::rlimit,
-    mark: Option<libc::rlimit>,
+    limit: (u64, u64),
+    mark: Option<(u64, u64)>,
 ) -> io::Result<Child> {
     let (name, args) = program.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(name);
@@ -289,25 +264,25 @@ pub fn start(
 }
 
 /// Gives the command this limit of resident memory, as all that it makes will have it.
-pub fn marked(command: &mut Command, mark: libc::rlimit) {
+pub fn marked(command: &mut Command, mark: (u64, u64)) {
     // SAFETY: only an async-signal-safe call, on a value copied beforehand.
     unsafe {
         command.pre_exec(move || {
-            libc::setrlimit(libc::RLIMIT_RSS, &raw const mark);
+            let _ = rlimit::set(0, Resource::Resident, mark.0, mark.1);
             Ok(())
         });
     }
 }
 
 /// Gives the command what the guard was given, in place of what the guard has made of it.
-pub fn as_given(command: &mut Command, signals: &Signals, limit: libc::rlimit) {
+pub fn as_given(command: &mut Command, signals: &Signals, limit: (u64, u64)) {
     let mask = signals.before;
     given::pass_on(command);
     // SAFETY: only async-signal-safe calls, on values copied beforehand.
     unsafe {
         command.pre_exec(move || {
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-            libc::sigprocmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());
+            let _ = rlimit::set(0, Resource::Files, limit.0, limit.1);
+            mask.set_mask();
             Ok(())
         });
     }

@@ -8,6 +8,7 @@ use super::detector::About;
 use super::{readable, show};
 use orbit_console::events;
 use orbit_console::out::{BAD, Done, FAINT, Failure, GOOD, WARN};
+use orbit_linux::signals;
 use orbit_modules::hosted::{self, Hosted};
 use orbit_rmk::{Module, Report};
 use orbit_shd::module::{self, Orders, Output, Watch};
@@ -15,7 +16,7 @@ use orbit_shd::{Action, Error, Options, watch};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -144,20 +145,9 @@ struct Leave(OwnedFd);
 impl Leave {
     /// To be called before there are other threads.
     fn catch() -> io::Result<Leave> {
-        // SAFETY: the calls fill the set that they are given and read it.
-        let fd = unsafe {
-            let mut set = std::mem::zeroed();
-            libc::sigemptyset(&raw mut set);
-            libc::sigaddset(&raw mut set, libc::SIGINT);
-            libc::sigaddset(&raw mut set, libc::SIGTERM);
-            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-            libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC)
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel just made this descriptor for us.
-        Ok(Leave(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let set = signals::Set::of([libc::SIGINT, libc::SIGTERM]);
+        set.block();
+        set.descriptor(true).map(Leave)
     }
 
     /// Whether one comes within so long. An error, which cannot be waited out, counts as one.

@@ -19,13 +19,14 @@
 use super::arguments::Arguments;
 use super::program;
 use orbit_linux::process::{self, RawChild};
-use orbit_linux::signals::Blocked;
-use orbit_linux::{pidfd, procfs};
+use orbit_linux::signals::{self, Blocked};
+use orbit_linux::status::Status;
+use orbit_linux::{descriptor, pidfd};
 use orbit_rmk::now;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// A signal as one process got it. Read from a pipe, into which a witness wrote it whole.
 #[repr(C)]
@@ -45,6 +46,12 @@ pub struct Note {
 }
 
 impl Note {
+    /// As it is written to the pipe.
+    fn bytes(&self) -> [u8; SIZE] {
+        // SAFETY: a note is 32 bytes of plain numbers without gaps, so that all its bytes are values.
+        unsafe { std::mem::transmute(*self) }
+    }
+
     /// Whether the other is of a signal of the same kind from the same sender.
     pub fn same(&self, other: &Note) -> bool {
         let key = |n: &Note| (n.signal, n.code, n.pid, n.uid);
@@ -80,17 +87,11 @@ pub struct Witnesses {
 impl Witnesses {
     /// Makes them, of this process, which has one thread and has blocked [`program::forwarded`], and is to run this program.
     pub fn new(program: &[OsString]) -> io::Result<Witnesses> {
-        let mut ends = [-1; 2];
-        // SAFETY: the array has room for both ends.
-        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel just made both for us.
-        let (from, to) = unsafe { (File::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
-        let mut witnesses = Witnesses { all: Vec::new(), from, notes: Vec::new() };
+        let (from, to) = descriptor::pipe(libc::O_NONBLOCK)?;
+        let mut witnesses = Witnesses { all: Vec::new(), from: from.into(), notes: Vec::new() };
         let arguments = Arguments::own(program);
         for who in [NEAR, FAR] {
-            witnesses.all.push(begin(who, to.as_raw_fd(), arguments.as_ref())?);
+            witnesses.all.push(begin(who, to.as_fd(), arguments.as_ref())?);
         }
         Ok(witnesses)
     }
@@ -120,10 +121,8 @@ impl Witnesses {
     /// Whether one of them may have yet to note a signal that it got.
     pub fn busy(&self, signal: u32) -> bool {
         self.all.iter().any(|(pid, _)| {
-            let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
-            let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim);
-            let waiting = u64::from_str_radix(value("ShdPnd:"), 16).unwrap_or(0);
-            waiting >> (signal - 1) & 1 == 1 || value("State:").starts_with(['R', 'D'])
+            let status = Status::of(*pid).unwrap_or_default();
+            status.pending_signals() >> (signal - 1) & 1 == 1 || matches!(status.state(), Some('R' | 'D'))
         })
     }
 
@@ -177,82 +176,60 @@ impl Drop for Witnesses {
 }
 
 /// The signals that are handed on, as a set. Async-signal-safe.
-pub fn forwarded() -> libc::sigset_t {
-    // SAFETY: a sigset is plain bits, filled by the calls.
-    unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        for signal in program::forwarded() {
-            libc::sigaddset(&raw mut set, signal);
-        }
-        set
-    }
+pub fn forwarded() -> signals::Set {
+    signals::Set::of(program::forwarded())
 }
 
-/// The next signal of a signalfd, if there is one or the descriptor waits for it. Async-signal-safe.
-pub fn next(signals: RawFd) -> Option<Note> {
+/// The next signal of a descriptor of signals. Async-signal-safe.
+///
+/// # Errors
+/// Those of [`signals::next`].
+pub fn next(descriptor: BorrowedFd<'_>) -> io::Result<Note> {
     let at = now();
-    // SAFETY: all-zero bytes are a valid siginfo.
-    let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
-    let size = size_of::<libc::signalfd_siginfo>();
-    // SAFETY: the struct is as large as said.
-    let n = unsafe { libc::read(signals, (&raw mut info).cast(), size) };
+    let info = signals::next(descriptor)?;
     let (signal, code, pid, uid) = (info.ssi_signo, info.ssi_code, info.ssi_pid, info.ssi_uid);
-    (n == size as isize).then_some(Note { at, signal, code, pid, uid, ..Note::default() })
+    Ok(Note { at, signal, code, pid, uid, ..Note::default() })
 }
 
 /// Makes one.
-fn begin(who: u32, to: RawFd, arguments: Option<&Arguments>) -> io::Result<(i32, OwnedFd)> {
+fn begin(who: u32, to: BorrowedFd<'_>, arguments: Option<&Arguments>) -> io::Result<(i32, OwnedFd)> {
     let guard = std::process::id() as i32;
     let blocked = Blocked::all();
     // SAFETY: the child makes system calls only, and does not return from `note`.
     let child = unsafe { process::raw_fork(0) }?;
     let Some(RawChild { pid, pidfd }) = child else { note(guard, who, to, arguments) };
     drop(blocked);
-    let process = pidfd.map_or_else(|| pidfd::open(pid), Ok).inspect_err(|_| {
-        // SAFETY: the child just made, which nobody else reaps; a null status is allowed.
-        unsafe {
-            libc::kill(pid, libc::SIGKILL);
-            libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
-        }
-    })?;
+    let process = pidfd.map_or_else(|| pidfd::open(pid), Ok).inspect_err(|_| process::kill_child(pid))?;
     Ok((pid, process))
 }
 
 /// What a witness does, with all signals blocked.
-fn note(guard: i32, who: u32, to: RawFd, arguments: Option<&Arguments>) -> ! {
-    // SAFETY: numbers only.
-    let ended = |_| unsafe { libc::getppid() } != guard;
+fn note(guard: i32, who: u32, to: BorrowedFd<'_>, arguments: Option<&Arguments>) -> ! {
+    let ended = |_| process::parent() != guard;
     if process::set_parent_death_signal(libc::SIGKILL).map_or(true, ended) {
         process::end(1);
     }
     if let Some(arguments) = arguments {
         arguments.overwrite(who == FAR);
     }
-    process::close_all_but(&[to]);
-    let set = forwarded();
-    // SAFETY: the set outlives the call; numbers only.
-    let signals = unsafe {
-        if who == FAR && libc::setsid() < 0 {
-            process::end(1);
-        }
-        libc::signalfd(-1, &raw const set, 0)
-    };
+    process::close_all_but(&[to.as_raw_fd()]);
+    if who == FAR && process::new_session().is_err() {
+        process::end(1);
+    }
+    let Ok(signals) = forwarded().descriptor(true) else { process::end(1) };
     // Last, so who has the name is ready. Without it it does its work.
     let _ = process::set_name(c"guard-witness");
     loop {
         // Asked for again after a stop.
-        let Some(got) = next(signals) else {
-            if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
-                continue;
-            }
-            process::end(1);
+        let got = match next(signals.as_fd()) {
+            Ok(got) => got,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => process::end(1),
         };
         // When it was read, not when it was waited for.
         let note = Note { at: now(), who, ..got };
         // One that finds no room is lost: the guard takes its signal for one to itself alone.
-        // SAFETY: the struct is as large as said.
-        unsafe { libc::write(to, (&raw const note).cast(), SIZE) };
+        let _ = descriptor::write(to, &note.bytes());
     }
 }
 

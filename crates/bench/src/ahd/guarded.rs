@@ -5,6 +5,7 @@
 
 use orbit_console::out::Failure;
 use orbit_linux::pidfd;
+use orbit_linux::status::Status;
 use orbit_watch::family;
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -189,11 +190,7 @@ impl Guarded {
     /// How often the guard, with whatever it started besides the program, went to sleep by itself: about once a look. A busy machine takes the CPU
     /// from it more often, and that does not count.
     pub fn rests(&self) -> u64 {
-        let first = |pid: i32| {
-            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            line.and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0)
-        };
+        let first = |pid: i32| Status::of(pid).unwrap_or_default().voluntary_switches().unwrap_or(0);
         family::copies(self.guard.id() as i32).into_iter().map(first).sum()
     }
 
@@ -310,11 +307,5 @@ fn descendants(pid: i32) -> Vec<i32> {
 
 /// CPU time that a process has used, with its threads that ended, nanoseconds; 0 if it is gone.
 pub fn cpu_ns(pid: i32) -> u64 {
-    let mut clock = 0;
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: both calls write to what they are given.
-    let read = unsafe {
-        libc::clock_getcpuclockid(pid, &raw mut clock) == 0 && libc::clock_gettime(clock, &raw mut time) == 0
-    };
-    if read { time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 } else { 0 }
+    orbit_linux::clock::cpu_ns_of(pid).unwrap_or(0)
 }

@@ -16,6 +16,7 @@ use crate::reach::Reach;
 use crate::stats::Shuffle;
 use orbit_console::out::Failure;
 use serde::Serialize;
+use orbit_linux::stat::Stat;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -280,9 +281,7 @@ fn warm(guarded: &mut Guarded, pid: i32) -> Result<Vec<Told>, Failure> {
     {
         scratch::go_on()?;
         told.extend(guarded.watch(Duration::from_millis(75))?);
-        // pid (comm) state
-        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        asleep += usize::from(text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')));
+        asleep += usize::from(Stat::of(pid).is_ok_and(|stat| stat.state == 'S'));
     }
     Ok(told)
 }

@@ -34,8 +34,7 @@ pub fn redis(dir: &Path, more: &[&str]) -> Vec<OsString> {
 
 /// An nginx with one worker that serves `www`: by sendfile, and under `/aio/` by threads. `listen` may name one more place.
 pub fn nginx(dir: &Path, www: &Path, listen: Option<&str>) -> Result<Vec<OsString>, Failure> {
-    // SAFETY: takes nothing, cannot fail.
-    let root = unsafe { libc::geteuid() } == 0;
+    let root = orbit_linux::host::user() == 0;
     let user = if root { "user root;" } else { "" };
     let (at, www) = (dir.display(), www.display());
     let listen = listen.map_or_else(String::new, |place| format!("listen {place};"));

@@ -9,6 +9,7 @@ use orbit_console::out::Failure;
 use orbit_inspect::rings::RingWatch;
 use orbit_inspect::stacks::Unwinder;
 use serde::Serialize;
+use orbit_linux::stat::Stat;
 use std::hint::black_box;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -154,12 +155,9 @@ fn gdb(pid: i32) -> Result<Option<f64>, Failure> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
-    let stat = format!("/proc/{pid}/stat");
     let (mut first, mut last) = (None, None);
     while gdb.try_wait()?.is_none() {
-        // pid (comm) state
-        let text = std::fs::read_to_string(&stat)?;
-        if text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('t')) {
+        if Stat::of(pid)?.state == 't' {
             last = Some(Instant::now());
             first = first.or(last);
         }
