@@ -3,8 +3,9 @@
 #
 #   scripts/lint.sh
 #
-# Formatting, clippy and rustdoc with warnings as errors, floors (which crate may use which), the C header against its source (if there is a check for it), all
-# C and C++ examples with -Wall -Wextra -Werror, shell scripts with shellcheck.
+# Formatting, clippy and rustdoc with warnings as errors, floors (which crate may use which), raw system calls above the ground
+# floor, the C header against its source (if there is a check for it), all C and C++ examples with -Wall -Wextra -Werror, shell
+# scripts with shellcheck.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 scripts/packages.sh build lint || exit 1
@@ -48,6 +49,9 @@ scripts_of_project() { find scripts .ci examples apps lab crates -path '*/target
 step "floors" python3 scripts/floors.py
 step "rustfmt" cargo fmt --all --check
 step "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
+# Crates above linux that make no system call themselves: scripts/ground/clippy.toml. Tests are not looked at.
+step "raw system calls" env CLIPPY_CONF_DIR=scripts/ground cargo clippy --quiet --no-deps \
+    -p orbit-console -p orbit-modules -p orbit-rmk -p orbit-shd -p orbit-watch -- -D clippy::disallowed_methods
 step "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 if [ -x scripts/check-header.sh ]; then
     step "C header" scripts/check-header.sh
