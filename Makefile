@@ -4,14 +4,15 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help demo test test-full bench lint lab build install clean
+.PHONY: help demo check test test-full bench lint lab build install clean
 
 help:
 	@echo 'make demo       a tour: a crash contained, a deadlock explained; two minutes'
 	@echo 'make build      the library, the C library and the orbit command, into target/release'
+	@echo 'make check      formatting, floors, unit tests and one test of each kind: the loop of a developer, about three minutes'
 	@echo 'make test       every test; the last line is: N passed, N failed, N skipped'
 	@echo 'make test-full  the same with longer campaigns and fuzzing; SPECIFICATION.md says which are commands of their own'
-	@echo 'make lint       formatting, clippy, rustdoc, C examples, shell scripts'
+	@echo 'make lint       formatting, floors, clippy, licences, rustdoc, C examples, shell scripts'
 	@echo 'make bench      measurements (minutes; leave the machine alone meanwhile)'
 	@echo 'make lab        in a virtual machine with the 6.1 kernel of Debian 12: the tests of the library, and CPUs made to hang'
 	@echo 'make install    into $$(DESTDIR)$$(PREFIX), now $(DESTDIR)$(PREFIX)'
@@ -20,6 +21,9 @@ help:
 demo:
 	@scripts/packages.sh build demo
 	@scripts/demo.sh
+
+check:
+	@scripts/check.sh
 
 test:
 	@scripts/test.sh

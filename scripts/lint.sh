@@ -3,9 +3,9 @@
 #
 #   scripts/lint.sh
 #
-# Formatting, clippy and rustdoc with warnings as errors, floors (which crate may use which), raw system calls above the ground
-# floor, the C header against its source (if there is a check for it), all C and C++ examples with -Wall -Wextra -Werror, shell
-# scripts with shellcheck.
+# Formatting; clippy (which knows what the promised Rust lacks) and rustdoc with warnings as errors; floors, that is which crate may
+# use which; raw system calls above the ground floor; licences and duplicates of dependencies; the C header against its source
+# (if there is a check for it); all C and C++ examples with -Wall -Wextra -Werror; shell scripts with shellcheck.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 scripts/packages.sh build lint || exit 1
@@ -47,6 +47,7 @@ compile_c() {
 scripts_of_project() { find scripts .ci examples apps lab crates -path '*/target/*' -prune -o -type f \( -name '*.sh' -o -path '.ci/*' \) -print 2>/dev/null; }
 
 step "floors" python3 scripts/floors.py
+step "dependencies" python3 scripts/dependencies.py
 step "rustfmt" cargo fmt --all --check
 step "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
 # Crates above linux that make no system call themselves: scripts/ground/clippy.toml. Tests are not looked at.

@@ -1,7 +1,6 @@
 //! Each way to hang is found, of the right kind, with the right threads and places.
 
-mod guard_common;
-use guard_common::{Dir, Guard, build, functions, skipped};
+use crate::guard_common::{Dir, Guard, build, functions, skipped};
 use serde_json::Value;
 
 fn hang(dir: &Dir, options: &[&str], way: &str) -> Option<Value> {

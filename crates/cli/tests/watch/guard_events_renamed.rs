@@ -1,7 +1,6 @@
 //! Events go on in a new file of the same name once theirs was renamed or removed, as logrotate does; where none can be made, in theirs.
 
-mod guard_common;
-use guard_common::{Dir, Owned, signal, skipped, until};
+use crate::guard_common::{Dir, Owned, signal, skipped, until};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::Path;
@@ -12,7 +11,7 @@ fn a_file_that_was_renamed_is_made_again() {
     if skipped() {
         return;
     }
-    let dir = Dir::new("renamed");
+    let dir = Dir::new("events-renamed");
     let [events, old, stderr] = ["events", "events.1", "stderr"].map(|name| dir.0.join(name));
     // Children come and go, so there is always something to tell.
     let guard = Command::new(env!("CARGO_BIN_EXE_orbit"))

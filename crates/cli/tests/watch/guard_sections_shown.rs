@@ -1,7 +1,6 @@
 //! `--section NAME=FUNCTION` and `section = ` in a settings file: hangs are told with NAME, and at the end what the sections cost.
 
-mod guard_common;
-use guard_common::{Dir, Guard, skipped};
+use crate::guard_common::{Dir, Guard, skipped};
 use std::process::Command;
 
 fn build(dir: &Dir) -> std::path::PathBuf {

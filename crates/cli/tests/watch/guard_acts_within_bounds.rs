@@ -1,7 +1,6 @@
 //! Of many hangs at once a few commands run at a time, in turn, and what is left out is counted; a signal is sent once.
 
-mod guard_common;
-use guard_common::{Dir, Guard, PATIENCE, build, skipped};
+use crate::guard_common::{Dir, Guard, PATIENCE, build, skipped};
 use serde_json::Value;
 use std::process::Stdio;
 use std::time::{Duration, Instant};

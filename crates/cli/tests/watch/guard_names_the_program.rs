@@ -1,7 +1,6 @@
 //! Variables by which systemd names the guard's process name the program: it takes the sockets and the watchdog for its own.
 
-mod guard_common;
-use guard_common::skipped;
+use crate::guard_common::skipped;
 use std::process::Command;
 
 const GIVEN: &str = "export LISTEN_PID=$$ WATCHDOG_PID=$$ SYSTEMD_EXEC_PID=$$ LISTEN_PIDFDID=7 LISTEN_FDS=2 OTHER_PID=$$; exec \"$0\" \"$@\"";

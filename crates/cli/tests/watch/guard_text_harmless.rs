@@ -1,7 +1,6 @@
 //! Names that a program chooses are shown on one line and without control characters; JSON keeps them as they are.
 
-mod guard_common;
-use guard_common::{Dir, Guard, build, skipped};
+use crate::guard_common::{Dir, Guard, build, skipped};
 
 const NAME: &str = "a\u{1b}[31m\nb'c";
 const SHOWN: &str = "a\\u{1b}[31m\\nb'c";

@@ -1,7 +1,6 @@
 //! Every report of a hang has all promised fields, of the right type, whatever the kind of hang.
 
-mod guard_common;
-use guard_common::{Dir, Guard, build, skipped};
+use crate::guard_common::{Dir, Guard, build, skipped};
 
 #[test]
 fn of_each_kind() {

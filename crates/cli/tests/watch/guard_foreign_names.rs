@@ -1,7 +1,6 @@
 //! A program whose name is no UTF-8, such as one that the kernel cuts in the middle of a letter, is watched as any other.
 
-mod guard_common;
-use guard_common::{Dir, Guard, build, skipped};
+use crate::guard_common::{Dir, Guard, build, skipped};
 
 /// Letters of two bytes: the kernel keeps seven and a half.
 const LONG: &str = "абвгдежзик";

@@ -1,7 +1,6 @@
 //! Events that cannot be written are counted and told on stderr, once for all in a row; a line written in part spoils no other.
 
-mod guard_common;
-use guard_common::{Dir, Owned, PATIENCE, signal, skipped, until};
+use crate::guard_common::{Dir, Owned, PATIENCE, signal, skipped, until};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::process::CommandExt;

@@ -1,7 +1,6 @@
 //! Events are lines of JSON with the fields that are promised, and actions are done and told.
 
-mod guard_common;
-use guard_common::{Dir, Guard, build, skipped};
+use crate::guard_common::{Dir, Guard, build, skipped};
 
 #[test]
 fn fields_of_a_hang() {

@@ -1,7 +1,6 @@
 //! Settings that make no sense are refused before the program runs, with file, line, key and what would be right.
 
-mod guard_common;
-use guard_common::Dir;
+use crate::guard_common::Dir;
 use std::process::Command;
 
 fn refused(args: &[&str]) -> String {

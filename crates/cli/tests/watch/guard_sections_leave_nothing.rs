@@ -1,7 +1,6 @@
 //! A program that the guard joined and leaves has its code back, breakpoints of sections by name included.
 
-mod guard_common;
-use guard_common::{Dir, Owned, signal, until};
+use crate::guard_common::{Dir, Owned, signal, until};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 

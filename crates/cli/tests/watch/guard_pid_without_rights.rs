@@ -1,7 +1,6 @@
 //! A program that this user may not look into is not joined: hardly anything of it could be found.
 
-mod guard_common;
-use guard_common::Owned;
+use crate::guard_common::Owned;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::Command;

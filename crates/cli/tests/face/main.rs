@@ -1,0 +1,9 @@
+//! The other subcommands as a user meets them: tests that share one process, since each starts commands of its own.
+
+mod arguments_and_pipes;
+mod bench_files;
+mod bench_gives_rows;
+mod bench_shd_rows;
+mod doctor_names_every_facility;
+mod pins_missing_is_named;
+mod pins_twelve_rows;
