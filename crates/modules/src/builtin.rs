@@ -9,7 +9,7 @@ use orbit_shd::module::{Orders, Watch};
 pub struct Builtin {
     /// Its name there.
     pub name: &'static str,
-    /// One sentence: what it tells.
+    /// One sentence: what it reports.
     pub about: &'static str,
     /// Installs it with its default settings.
     pub install: fn(&Core) -> Result<Installed>,
@@ -19,27 +19,30 @@ pub struct Builtin {
 pub const ALL: [Builtin; 4] = [
     Builtin {
         name: Detector::NAME,
-        about: "tells when, where and why a guarded program hangs (`orbit watch` acts on it too)",
+        about: "reports when, where and why a guarded program hangs (`orbit watch` can act on it too)",
         install: |core| core.install::<Detector>(orbit_ahd::module::options(&orbit_ahd::Config::default())),
     },
     Builtin {
         name: Watch::NAME,
-        about: "tells when a CPU no longer schedules; needs root (`orbit watch --system` acts on it too)",
+        about: "reports a CPU that no longer schedules; needs root (`orbit watch --system` can act on it too)",
         install: |core| core.install::<Watch>(orbit_shd::module::options(&Orders::default())),
     },
     Builtin {
         name: Silence::NAME,
-        about: "tells when the guarded programs make no system call for a second, and when they do again",
+        about: "reports when the guarded programs make no system call for a second, and when they do again",
         install: |core| core.install::<Silence>(ModuleOptions::default()),
     },
     Builtin {
         name: Switches::NAME,
-        about: "tells each second how often threads of the guarded programs, and those that gave way to them, stopped running",
+        about: "reports each second the context switches from and to threads of the guarded programs",
         install: |core| core.install::<Switches>(ModuleOptions::default()),
     },
 ];
 
-/// The one of this name; else a sentence that names those there are.
+/// Returns the module of this name.
+///
+/// # Errors
+/// A sentence that lists the names.
 pub fn find(name: &str) -> std::result::Result<&'static Builtin, String> {
     ALL.iter().find(|builtin| builtin.name == name).ok_or_else(|| {
         let names = ALL.map(|builtin| builtin.name).join(", ");

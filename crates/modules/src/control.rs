@@ -1,8 +1,8 @@
-//! The way to running cores: each listens at an abstract UNIX socket named `orbit-core-PID-UID`, found in /proc/net/unix.
+//! The control socket of a running core: an abstract UNIX socket named `orbit-core-PID-UID`, found in /proc/net/unix.
 //!
-//! Abstract names leave no file behind, however a core ends, but have no mode: so each side asks the kernel who the other is.
-//! A core answers its own user and root; a command believes only the process that the name names, of its own user. One line
-//! of JSON each way a connection.
+//! Abstract names leave no file, but have no mode: each side asks the kernel for the credentials of the other. A core answers
+//! its own user and root; a command accepts only the process in the name, of its own user. A connection carries one line of
+//! JSON each way.
 
 use orbit_console::out::Failure;
 use orbit_linux::{host, socket};
@@ -15,40 +15,40 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a core can be asked.
+/// A request to a core.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Ask {
-    /// How it, its modules and its pins stand.
+pub enum Request {
+    /// The state of the core, its modules and its pins.
     List,
-    /// To install this module and guard these programs for it.
+    /// Install this module and guard these programs for it.
     Load {
         /// A name of [`crate::builtin::ALL`].
         name: String,
         /// Process numbers.
         pids: Vec<u32>,
     },
-    /// To remove it.
+    /// Remove this module.
     Unload(String),
-    /// To guard these programs for all modules.
+    /// Guard these programs for all modules.
     Guard(Vec<u32>),
-    /// To guard them no more.
+    /// Stop guarding them.
     Unguard(Vec<u32>),
 }
 
-/// What it answers.
+/// The core's answer: its state, or why the request failed.
 pub type Answer = Result<Value, String>;
 
-/// Longest line that either side reads, bytes.
-const LONGEST: u64 = 1 << 20;
-/// Conversations of a core at one time.
-const MOST: usize = 64;
-/// Pause when there is no room for one more.
-const NO_ROOM: Duration = Duration::from_millis(10);
-/// A core that does not answer a look within this is left out, and named.
-const LOOK: Duration = Duration::from_secs(2);
-/// Installing a module makes a process; on a busy machine that takes its time.
-const CHANGE: Duration = Duration::from_secs(60);
+/// Maximum length of a line that either side reads, bytes.
+const MAX_LINE_BYTES: u64 = 1 << 20;
+/// Maximum number of connections that a core serves at a time.
+const MAX_CONNECTIONS: usize = 64;
+/// Pause before the next connection is accepted when that many are open.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// Time limit for the answer to [`Request::List`]; a core that exceeds it is named and left out.
+const LIST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limit for the other requests: installing a module forks a process, which takes longer on a loaded machine.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn address(pid: i32) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("orbit-core-{pid}-{}", host::user()))
@@ -56,49 +56,49 @@ fn address(pid: i32) -> io::Result<SocketAddr> {
 
 /// Listens as this process' core, in a thread that lives as long as the process. Each question goes to `answer`, in a thread of its
 /// own: one that installs a module waits for its start, and nobody else is to.
-pub fn serve(answer: impl Fn(Ask) -> Answer + Send + Sync + 'static) -> io::Result<()> {
+pub fn serve(answer: impl Fn(Request) -> Answer + Send + Sync + 'static) -> io::Result<()> {
     let answer = Arc::new(answer);
     let listener = UnixListener::bind_addr(&address(std::process::id() as i32)?)?;
     std::thread::Builder::new().name("orbit-control".into()).spawn(move || {
         for stream in listener.incoming() {
             let Ok(stream) = stream else {
-                // No room for a descriptor: whoever comes waits until there is.
-                std::thread::sleep(NO_ROOM);
+                // No descriptor is free: the peer waits until one is.
+                std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             };
-            // Each conversation has an `answer`. Who comes when there are too many sees the end, as where there is no room for a thread.
-            if !is_allowed(&stream) || Arc::strong_count(&answer) > MOST {
+            // Each connection holds a clone of `answer`. Beyond the limit, or without a thread, a connection is closed at once.
+            if !is_allowed(&stream) || Arc::strong_count(&answer) > MAX_CONNECTIONS {
                 continue;
             }
             let answer = answer.clone();
-            let body = move || drop(converse(&stream, &*answer));
+            let body = move || drop(serve_one(&stream, &*answer));
             let _ = std::thread::Builder::new().name("orbit-answer".into()).spawn(body);
         }
     })?;
     Ok(())
 }
 
-/// Whether this core answers the other side: its own user, and root.
+/// Whether this core answers the peer: its own user, and root.
 fn is_allowed(stream: &UnixStream) -> bool {
     socket::peer(stream.as_fd()).is_ok_and(|(_, uid)| uid == host::user() || uid == 0)
 }
 
-fn converse(stream: &UnixStream, answer: &impl Fn(Ask) -> Answer) -> io::Result<()> {
-    stream.set_read_timeout(Some(LOOK))?;
-    stream.set_write_timeout(Some(LOOK))?;
+fn serve_one(stream: &UnixStream, answer: &impl Fn(Request) -> Answer) -> io::Result<()> {
+    stream.set_read_timeout(Some(LIST_TIMEOUT))?;
+    stream.set_write_timeout(Some(LIST_TIMEOUT))?;
     let mut line = String::new();
-    BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
-    // Who asked may have given up, here or while the module was installed: then it is not to stand.
-    if given_up(stream) {
+    BufReader::new(stream.take(MAX_LINE_BYTES)).read_line(&mut line)?;
+    // The peer may have hung up, here or while the module was installed: then its request is undone.
+    if has_hung_up(stream) {
         return Ok(());
     }
-    let ask = serde_json::from_str(&line).map_err(|error| format!("not understood: {error}"));
-    let undo = match &ask {
-        Ok(Ask::Load { name, .. }) => Some(Ask::Unload(name.clone())),
+    let request = serde_json::from_str(&line).map_err(|error| format!("not understood: {error}"));
+    let undo = match &request {
+        Ok(Request::Load { name, .. }) => Some(Request::Unload(name.clone())),
         _ => None,
     };
-    let said = ask.and_then(answer);
-    if let Some(undo) = undo.filter(|_| said.is_ok() && given_up(stream)) {
+    let said = request.and_then(answer);
+    if let Some(undo) = undo.filter(|_| said.is_ok() && has_hung_up(stream)) {
         let _ = answer(undo);
     }
     let mut bytes = serde_json::to_vec(&said)?;
@@ -106,13 +106,13 @@ fn converse(stream: &UnixStream, answer: &impl Fn(Ask) -> Answer) -> io::Result<
     (&mut &*stream).write_all(&bytes)
 }
 
-/// Whether the other side has closed its end.
-fn given_up(stream: &UnixStream) -> bool {
+/// Whether the peer has closed its end.
+fn has_hung_up(stream: &UnixStream) -> bool {
     let mut fds = [libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
     orbit_linux::poll::poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|n| n > 0)
 }
 
-/// The cores of this user that run now, by process number.
+/// Returns the process numbers of this user's running cores, sorted.
 pub fn cores() -> Vec<i32> {
     let uid = host::user().to_string();
     let text = orbit_linux::procfs::text("/proc/net/unix").unwrap_or_default();
@@ -126,12 +126,12 @@ pub fn cores() -> Vec<i32> {
     pids
 }
 
-/// Asks the core of this process.
+/// Sends a request to the core in this process and waits for the answer: 2 s for a list, 60 s for the others.
 ///
 /// # Errors
-/// There is none, it does not answer in time, or its own answer is an error.
-pub fn ask(pid: i32, ask: &Ask) -> Result<Value, Failure> {
-    let limit = if matches!(ask, Ask::List) { LOOK } else { CHANGE };
+/// There is no such core, it does not answer in time, or its answer is an error.
+pub fn ask(pid: i32, request: &Request) -> Result<Value, Failure> {
+    let limit = if matches!(request, Request::List) { LIST_TIMEOUT } else { CHANGE_TIMEOUT };
     let failed = |error: io::Error| {
         let why = match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => "no core of yours runs there".to_owned(),
@@ -140,22 +140,22 @@ pub fn ask(pid: i32, ask: &Ask) -> Result<Value, Failure> {
         };
         Failure::text(format!("core {pid}: {why}; `orbit modules` lists those that run"))
     };
-    let line = exchange(pid, ask, limit).map_err(failed)?;
+    let line = exchange(pid, request, limit).map_err(failed)?;
     let answer: Answer = serde_json::from_str(&line)?;
     answer.map_err(|why| Failure::text(format!("core {pid}: {why}")))
 }
 
-fn exchange(pid: i32, ask: &Ask, limit: Duration) -> io::Result<String> {
+fn exchange(pid: i32, request: &Request, limit: Duration) -> io::Result<String> {
     let stream = UnixStream::connect_addr(&address(pid)?)?;
     if socket::peer(stream.as_fd())? != (pid, host::user()) {
         return Err(io::Error::new(io::ErrorKind::NotFound, "another process has its name"));
     }
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
-    let mut bytes = serde_json::to_vec(ask)?;
+    let mut bytes = serde_json::to_vec(request)?;
     bytes.push(b'\n');
     (&mut &stream).write_all(&bytes)?;
     let mut line = String::new();
-    BufReader::new((&stream).take(LONGEST)).read_line(&mut line)?;
+    BufReader::new((&stream).take(MAX_LINE_BYTES)).read_line(&mut line)?;
     Ok(line)
 }

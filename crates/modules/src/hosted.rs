@@ -1,10 +1,10 @@
-//! A core with its modules by name, as a command holds them: what can be asked of it from outside, and what its modules report.
+//! A core with its modules by name, as a command holds it: requests from other processes, and the reports of its modules.
 //!
-//! Promises: no call but that which installs a module waits for it, so reports are read and others answered meanwhile; to unload
-//! one kills its process.
+//! Promises: only the call that installs a module waits for it; meanwhile reports are read and other requests answered.
+//! Unloading a module kills its process.
 
 use super::builtin;
-use super::control::{self, Answer, Ask};
+use super::control::{self, Answer, Request};
 use orbit_rmk::{Core, Counts, Installed, Report};
 use serde_json::{Value, json};
 use std::io;
@@ -27,7 +27,10 @@ struct Entry {
 }
 
 impl Hosted {
-    /// A core without modules. Makes the process from which modules' processes are made.
+    /// Makes a core without modules, and the template process that its modules are cloned from.
+    ///
+    /// # Errors
+    /// A sentence that says what could not be made.
     pub fn new() -> Result<Arc<Hosted>, String> {
         orbit::init().map_err(|error| error.to_string())?;
         let core = orbit_pins::core().map_err(|error| error.to_string())?;
@@ -43,13 +46,16 @@ impl Hosted {
         self.modules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Installs a module of the command's own, with its usual settings, and guards these programs for it alone.
+    /// Installs a built-in module with its default settings, and guards these programs for it alone. Blocks until it has started.
+    ///
+    /// # Errors
+    /// A sentence: no such module, loaded already, a missing pin, a process that cannot be guarded.
     pub fn load(&self, name: &str, pids: &[u32]) -> Result<(), String> {
         let builtin = builtin::find(name)?;
         self.install(builtin.name, pids, builtin.install)
     }
 
-    /// Installs a module in another way.
+    /// Installs a module by `install`, as [`Hosted::load`] does.
     pub fn install(
         &self,
         name: &'static str,
@@ -100,12 +106,12 @@ impl Hosted {
         self.lock().iter().any(|entry| entry.name == name)
     }
 
-    /// The process a module runs in; 0 if it is down or not loaded.
+    /// The number of the process in which a module runs; 0 if it is down or not loaded.
     pub fn process_of(&self, name: &str) -> i32 {
         self.lock().iter().find(|entry| entry.name == name).map_or(0, |entry| entry.installed.status().pid)
     }
 
-    /// What the modules reported, and the core about them, since the last time. Does not wait.
+    /// Returns what the modules reported, and what the core reported about them, since the last call. Does not block.
     pub fn reports(&self) -> Vec<(&'static str, Report)> {
         let mut all = Vec::new();
         for entry in self.lock().iter_mut() {
@@ -121,7 +127,7 @@ impl Hosted {
         all
     }
 
-    /// Descriptors that are readable while reports wait; of the modules that are loaded now.
+    /// Returns descriptors that are readable while reports wait, one for each module that is loaded now.
     pub fn descriptors(&self) -> Vec<OwnedFd> {
         self.lock().iter().filter_map(|entry| entry.installed.as_fd().try_clone_to_owned().ok()).collect()
     }
@@ -132,26 +138,29 @@ impl Hosted {
         drop(all);
     }
 
-    /// From now on `orbit modules` sees this core and may change it.
+    /// Starts a thread that serves `orbit modules`.
+    ///
+    /// # Errors
+    /// Those of making the socket or the thread.
     pub fn serve(self: &Arc<Hosted>) -> io::Result<()> {
         let hosted = self.clone();
         control::serve(move |ask| hosted.answer(ask))
     }
 
-    fn answer(&self, ask: Ask) -> Answer {
-        match ask {
-            Ask::List => {}
-            Ask::Load { name, pids } => self.load(&name, &pids)?,
-            Ask::Unload(name) => self.unload(&name)?,
-            Ask::Guard(pids) => {
+    fn answer(&self, request: Request) -> Answer {
+        match request {
+            Request::List => {}
+            Request::Load { name, pids } => self.load(&name, &pids)?,
+            Request::Unload(name) => self.unload(&name)?,
+            Request::Guard(pids) => {
                 pids.iter().try_for_each(|&pid| self.core.guard(pid)).map_err(|error| error.to_string())?
             }
-            Ask::Unguard(pids) => self.unguard(&pids)?,
+            Request::Unguard(pids) => self.unguard(&pids)?,
         }
         Ok(self.state())
     }
 
-    /// The core as the list has it.
+    /// The state of the core as `orbit modules` lists it.
     fn state(&self) -> Value {
         let pins = self.core.pins();
         let of_entry = |entry: &Entry| {
@@ -182,7 +191,7 @@ impl Hosted {
     }
 }
 
-/// The core's word for a report, and its text.
+/// Returns the kind of a report in one word, and its text.
 pub fn words(report: Report) -> (&'static str, String) {
     match report {
         Report::Said(text) => ("said", text),
@@ -190,7 +199,7 @@ pub fn words(report: Report) -> (&'static str, String) {
         Report::Reloaded { missed } => ("reloaded", format!("events missed so far: {missed}")),
         Report::GaveUp => ("gave up", "it failed too often and stays unloaded".to_owned()),
         Report::Refused(why) => ("refused", why),
-        Report::Dropped(reports) => ("dropped", format!("{reports} reports: nobody read them in time")),
+        Report::Dropped(reports) => ("dropped", format!("{reports} reports: they were not read in time")),
         other => ("said", format!("{other:?}")),
     }
 }

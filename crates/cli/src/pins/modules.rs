@@ -1,7 +1,7 @@
 //! `orbit modules`: what runs in the cores of this user, and loading and unloading there.
 
 use super::host;
-use control::Ask;
+use control::Request;
 use orbit_console::out::{self, Align, BAD, Done, FAINT, GOOD, PLAIN, Table, WARN};
 use orbit_modules::{builtin, control};
 use serde_json::Value;
@@ -81,15 +81,15 @@ pub fn run(args: &Args) -> Done {
         None => list(args.json),
         Some(What::Run(args)) => host::run(args),
         Some(What::Load { change, pid }) => {
-            ask(&change.at, &Ask::Load { name: change.name.clone(), pids: pid.clone() })
+            ask(&change.at, &Request::Load { name: change.name.clone(), pids: pid.clone() })
         }
-        Some(What::Unload(change)) => ask(&change.at, &Ask::Unload(change.name.clone())),
-        Some(What::Guard(programs)) => ask(&programs.at, &Ask::Guard(programs.pids.clone())),
-        Some(What::Unguard(programs)) => ask(&programs.at, &Ask::Unguard(programs.pids.clone())),
+        Some(What::Unload(change)) => ask(&change.at, &Request::Unload(change.name.clone())),
+        Some(What::Guard(programs)) => ask(&programs.at, &Request::Guard(programs.pids.clone())),
+        Some(What::Unguard(programs)) => ask(&programs.at, &Request::Unguard(programs.pids.clone())),
     }
 }
 
-fn ask(at: &At, what: &Ask) -> Done {
+fn ask(at: &At, what: &Request) -> Done {
     let pid = match (at.core, &control::cores()[..]) {
         (Some(pid), _) => pid,
         (None, [pid]) => *pid,
@@ -103,7 +103,7 @@ fn ask(at: &At, what: &Ask) -> Done {
 
 /// The cores that answer; says on stderr which do not.
 pub fn look() -> Vec<Value> {
-    let answers = control::cores().into_iter().map(|pid| control::ask(pid, &Ask::List));
+    let answers = control::cores().into_iter().map(|pid| control::ask(pid, &Request::List));
     let mut cores = Vec::new();
     for answer in answers {
         match answer {
