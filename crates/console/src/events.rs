@@ -1,9 +1,11 @@
-//! Where events go: a file or a FIFO that lines are appended to, or stdout.
+//! Event lines: appended to a file or a FIFO, or written to stdout.
 //!
-//! Promises: a line waits for its reader, also where another process has made the pipe one that does not wait. What cannot be
-//! written, on a disk that is full, is counted and told on stderr, once for all in a row; a line that was written in part ends
-//! before the next one begins. A file that was renamed or removed meanwhile, as logrotate does, is made again under its name; where
-//! that cannot be, lines go on into the one that had it.
+//! Promises:
+//! - A write blocks until the reader has made room, even if another process has made the pipe non-blocking.
+//! - Lines that cannot be written, as on a full disk, are counted and reported on stderr, once for all in a row.
+//! - A line that was written in part is ended before the next one begins.
+//! - A file that was renamed or removed, as logrotate does, is created again under its name. Where that fails, lines go to
+//!   the file that had the name.
 
 use crate::out::{self, WARN};
 use std::fs::File;
@@ -17,18 +19,21 @@ pub struct Events {
     to: File,
     /// `None` for stdout.
     path: Option<PathBuf>,
-    /// The command that writes them, for what it has to complain of.
+    /// The command that writes them, named in its warnings.
     command: &'static str,
-    /// Whether the last line was written in part.
+    /// Whether only a part of the last line was written.
     torn: bool,
-    /// Lines that could not be written since one was.
+    /// Lines that could not be written since the last one that was.
     lost: u64,
-    /// Whether the file has lost its name, and could not be made again.
+    /// Whether the file has lost its name and could not be created again.
     nameless: bool,
 }
 
 impl Events {
-    /// To be appended to this file; `-` is stdout.
+    /// Opens this file for appending; `-` is stdout.
+    ///
+    /// # Errors
+    /// A sentence that names the file and the reason.
     pub fn open(path: &Path, command: &'static str) -> Result<Events, String> {
         let (to, path) = if path.as_os_str() == "-" {
             let stdout = io::stdout().as_fd().try_clone_to_owned();
@@ -39,36 +44,36 @@ impl Events {
         Ok(Events { to, path, command, torn: false, lost: 0, nameless: false })
     }
 
-    /// Writes a line, its end included; before it, where some were lost, the line that `left_out` makes of their number.
+    /// Writes a line, its end included. If lines were lost before it, first writes the line that `left_out` makes of their number.
     pub fn write(&mut self, line: &[u8], left_out: impl FnOnce(u64) -> Vec<u8>) {
-        self.keep_name();
+        self.reopen_if_renamed();
         let lost = self.lost;
-        let told = if lost == 0 { Ok(()) } else { self.line(&left_out(lost)).map(|()| self.tell_lost()) };
-        if let Err(e) = told.and_then(|()| self.line(line)) {
+        let written = if lost == 0 { Ok(()) } else { self.line(&left_out(lost)).map(|()| self.report_lost()) };
+        if let Err(e) = written.and_then(|()| self.line(line)) {
             if self.lost == 0 {
                 let what =
-                    format!("cannot write events to {}: {e}: they are left out until it can be written", self.name());
-                self.complain(&what);
+                    format!("cannot write events to {}: {e}: they are dropped until it can be written", self.name());
+                self.warn(&what);
             }
             self.lost += 1;
         }
     }
 
-    /// Nothing more comes; `left_out` as for [`Events::write`].
+    /// Reports lines that are still lost, at the end; `left_out` as for [`Events::write`].
     pub fn finish(&mut self, left_out: impl FnOnce(u64) -> Vec<u8>) {
         let lost = self.lost;
         if lost == 0 {
             return;
         }
         match self.line(&left_out(lost)) {
-            Ok(()) => self.tell_lost(),
-            Err(_) => self.complain(&format!("{lost} events could not be written to {}", self.name())),
+            Ok(()) => self.report_lost(),
+            Err(_) => self.warn(&format!("{lost} events could not be written to {}", self.name())),
         }
     }
 
-    /// It can be written again.
-    fn tell_lost(&mut self) {
-        self.complain(&format!("events are written to {} again; {} were left out", self.name(), self.lost));
+    /// Reports that lines can be written again.
+    fn report_lost(&mut self) {
+        self.warn(&format!("events are written to {} again; {} were dropped", self.name(), self.lost));
         self.lost = 0;
     }
 
@@ -86,8 +91,8 @@ impl Events {
         Ok(())
     }
 
-    /// Makes the file again where its name is no more its own.
-    fn keep_name(&mut self) {
+    /// Creates the file again if its name is now another file's, or no file's.
+    fn reopen_if_renamed(&mut self) {
         let Some(path) = &self.path else { return };
         let number = |of: std::fs::Metadata| (of.dev(), of.ino());
         let Some(own) = self.to.metadata().ok().filter(|of| of.is_file()).map(number) else { return };
@@ -98,28 +103,31 @@ impl Events {
             Ok(to) => (self.to, self.torn, self.nameless) = (to, false, false),
             Err(e) if !self.nameless => {
                 self.nameless = true;
-                self.complain(&format!("{e}: they go on into the file that had this name"));
+                self.warn(&format!("{e}: they go to the file that had this name"));
             }
             Err(_) => {}
         }
     }
 
-    /// For people.
+    /// Its name in messages.
     fn name(&self) -> String {
         self.path.as_ref().map_or_else(|| "stdout".to_owned(), |path| path.display().to_string())
     }
 
-    fn complain(&self, what: &str) {
-        // Nobody is left to tell if stderr is closed.
+    fn warn(&self, what: &str) {
+        // There is no other place to report it if stderr is closed.
         let _ = out::say(|to| writeln!(to, "{WARN}orbit {}:{WARN:#} {what}", self.command));
     }
 }
 
-/// Opens it for writing at its end, and makes it if it is not there. Does not wait: where nobody reads a FIFO, that is an error.
+/// Opens a file for appending and creates it if there is none. Does not block: a FIFO without a reader is an error.
+///
+/// # Errors
+/// A sentence that names the file and the reason.
 pub fn append(path: &Path) -> Result<File, String> {
     let open = || {
         let file = File::options().create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        // Only the start is not to wait: a line that does not fit into a pipe at once would be cut.
+        // Only opening must not block: non-blocking writes would cut a line that does not fit into a pipe at once.
         orbit_linux::descriptor::set_flags(file.as_fd(), libc::O_APPEND)?;
         Ok::<File, io::Error>(file)
     };

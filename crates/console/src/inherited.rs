@@ -1,8 +1,10 @@
-//! What this command was started with: which signals were ignored, and variables that name its process.
+//! What this command inherited: which signals were ignored, and environment variables that hold its process number.
 //!
-//! Promises: a program started with [`pass_on`] ignores what this command was told to ignore, as if started without it in
-//! between. Rust's runtime ignores SIGPIPE before `main` and gives children the default, so a look is taken earlier still. One
-//! started with [`pass_name_on`] takes for its own what systemd meant for this command's process: sockets, the watchdog.
+//! Promises:
+//! - A program started with [`restore_ignored_signals`] ignores what this command was started with ignored. Rust's runtime
+//!   ignores SIGPIPE before `main` and resets it in children, so the state is recorded before the runtime starts.
+//! - A program started with [`rename_pid_variables`] accepts what systemd passed to this command's process: sockets, the
+//!   watchdog.
 
 use orbit_linux::signals;
 use std::ffi::{CStr, c_char};
@@ -11,7 +13,7 @@ use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bit n-1: signal n was ignored. Written once, by [`look`].
+/// Bit n-1: signal n was ignored. Written once, by [`record`].
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 
 /// Run by the loader, before Rust's runtime.
@@ -19,20 +21,20 @@ static IGNORED: AtomicU64 = AtomicU64::new(0);
 // SAFETY: the section holds pointers to functions that are called once each, without a result, before `main`; this is one, and
 // needs nothing that the runtime sets up.
 #[unsafe(link_section = ".init_array")]
-static LOOK: extern "C" fn() = look;
+static RECORD: extern "C" fn() = record;
 
-extern "C" fn look() {
+extern "C" fn record() {
     let ignored = (1..=64).filter(|signal| signals::is_ignored(*signal));
     IGNORED.store(ignored.fold(0, |all, signal| all | 1 << (signal - 1)), Relaxed);
 }
 
-/// Lets this process know how its children end: the kernel keeps no status for one that ignores SIGCHLD.
-pub fn keep_statuses() {
+/// Makes the kernel keep the exit status of children: it keeps none for a parent that ignores SIGCHLD.
+pub fn keep_child_statuses() {
     signals::set_default(libc::SIGCHLD);
 }
 
-/// Has the program ignore what this command was told to ignore.
-pub fn pass_on(command: &mut Command) {
+/// Makes the program ignore the signals that this command was started with ignored.
+pub fn restore_ignored_signals(command: &mut Command) {
     let ignored = IGNORED.load(Relaxed);
     let ignore = move || {
         for signal in (1..=64).filter(|signal| ignored >> (signal - 1) & 1 == 1) {
@@ -44,20 +46,20 @@ pub fn pass_on(command: &mut Command) {
     unsafe { command.pre_exec(ignore) };
 }
 
-/// Variables with the number of the process that others are meant for.
+/// Variables with the number of the process for which other variables are meant.
 const NAMING: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
-/// Names the process of the first of them a second time, by a number that only systemd gives. Without it that one alone counts.
+/// Names the process of the first of them a second time, by a number that only systemd assigns. Without it, only the first counts.
 const TWICE: &[u8] = b"LISTEN_PIDFDID=";
 
 unsafe extern "C" {
     static mut environ: *mut *mut c_char;
 }
 
-/// Has variables that name this process name the program.
-pub fn pass_name_on(command: &mut Command) {
+/// Makes variables with this process' number hold the program's.
+pub fn rename_pid_variables(command: &mut Command) {
     let own = std::process::id().to_string();
     let naming = NAMING.into_iter().filter(|name| std::env::var_os(name).is_some_and(|value| value == own.as_str()));
-    // Each with its name's length, and room for a number and a zero.
+    // Each with the length of its name, and room for a number and a zero byte.
     let mut variables: Vec<(usize, Vec<u8>)> =
         naming.map(|name| (name.len() + 1, format!("{name}={}", "\0".repeat(11)).into_bytes())).collect();
     if variables.is_empty() {
@@ -67,8 +69,8 @@ pub fn pass_name_on(command: &mut Command) {
         for (name, variable) in &mut variables {
             number(std::process::id(), &mut variable[*name..]);
         }
-        // SAFETY: the child's own copy of the list, which it alone uses from now on, ends with a null, and its entries with a
-        // zero each; the variables live in the command until the program takes its place.
+        // SAFETY: the list is the child's own copy, used by nobody else, and ends with a null pointer; each entry ends with a
+        // zero byte. The variables live in the command until exec.
         unsafe {
             let (mut from, mut to) = (environ, environ);
             while !from.is_null() && !(*from).is_null() {
@@ -90,7 +92,7 @@ pub fn pass_name_on(command: &mut Command) {
     unsafe { command.pre_exec(rename) };
 }
 
-/// Writes a number and a zero. Async-signal-safe.
+/// Writes a number in decimal and a zero byte. Async-signal-safe.
 fn number(mut n: u32, to: &mut [u8]) {
     let digits = n.checked_ilog10().unwrap_or(0) as usize + 1;
     for at in (0..digits).rev() {

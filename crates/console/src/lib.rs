@@ -1,7 +1,7 @@
 //! What the subcommands of `orbit` share: failures, tables and colours ([`out`]), files of events ([`events`]), and what the
-//! command was started with ([`given`]).
+//! command inherited ([`inherited`]).
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod events;
-pub mod given;
+pub mod inherited;
 pub mod out;

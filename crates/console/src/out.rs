@@ -1,7 +1,7 @@
-//! What goes out: failures, exit status, tables, colours.
+//! What a command writes: failures, exit status, tables, colours.
 //!
-//! Colour only on terminals (and never with `NO_COLOR`); that is `anstream`'s part. A reader that has gone away, as in
-//! `orbit ps | head -1`, ends a command in peace: writes answer an error and nothing panics.
+//! Colour only on terminals, and never with `NO_COLOR` (`anstream` decides). When the reader has closed the pipe, as in
+//! `orbit ps | head -1`, the command exits with 0: writes return an error and nothing panics.
 
 use anstyle::{AnsiColor, Style};
 use std::fmt;
@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::ExitCode;
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
     /// Reading or writing failed.
@@ -18,7 +18,7 @@ pub enum Failure {
     Text(String),
 }
 
-/// What a command comes to.
+/// The result of a command.
 pub type Done = Result<ExitCode, Failure>;
 
 impl Failure {
@@ -63,14 +63,14 @@ pub fn exit_code(done: Done) -> ExitCode {
         Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
             let bold = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
-            // Nobody is left to tell if stderr is closed too.
+            // There is no other place to report it if stderr is closed too.
             let _ = writeln!(anstream::stderr(), "{bold}orbit:{bold:#} {failure}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Writes a value as JSON for people and scripts, with a line end.
+/// Writes a value as indented JSON, with a line end.
 pub fn json(to: &mut impl Write, value: &impl serde::Serialize) -> Result<(), Failure> {
     serde_json::to_writer_pretty(&mut *to, value)?;
     writeln!(to)?;
@@ -78,7 +78,7 @@ pub fn json(to: &mut impl Write, value: &impl serde::Serialize) -> Result<(), Fa
     Ok(())
 }
 
-/// Writes text for people to stderr, in colour on a terminal, all of it.
+/// Writes text for people to stderr, in colour on a terminal. Blocks until all of it is written.
 pub fn say(text: impl FnOnce(&mut anstream::AutoStream<Vec<u8>>) -> io::Result<()>) -> io::Result<()> {
     let mut stderr = io::stderr();
     let mut styled = anstream::AutoStream::new(Vec::new(), anstream::AutoStream::choice(&stderr));
@@ -91,7 +91,8 @@ pub fn say(text: impl FnOnce(&mut anstream::AutoStream<Vec<u8>>) -> io::Result<(
     Ok(())
 }
 
-/// Writes some of it, a byte at least. Waits also where the descriptor does not: a program that shares it may have had it so.
+/// Writes at least one byte and returns how many. Blocks until there is room, even if the descriptor is non-blocking: another
+/// process that shares it may have made it so.
 pub fn some(to: &mut (impl Write + AsFd), bytes: &[u8]) -> io::Result<usize> {
     loop {
         match to.write(bytes) {
@@ -108,7 +109,7 @@ pub fn some(to: &mut (impl Write + AsFd), bytes: &[u8]) -> io::Result<usize> {
 
 /// Good news.
 pub const GOOD: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Green)));
-/// Worth a look.
+/// A warning.
 pub const WARN: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Yellow)));
 /// Bad news.
 pub const BAD: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
@@ -125,7 +126,7 @@ pub struct Table {
     rows: Vec<Vec<(String, Style)>>,
 }
 
-/// Where a cell's text stands in its column.
+/// How a cell is aligned in its column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// To the left: words.
@@ -145,7 +146,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Its lines, coloured, without line ends: the heading first.
+    /// Its lines, coloured, without line ends; the heading is the first.
     pub fn lines(&self) -> Vec<String> {
         let widths: Vec<usize> = (0..self.head.len())
             .map(|column| {

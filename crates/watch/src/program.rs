@@ -6,7 +6,7 @@
 
 use super::action;
 use super::witness::{self, Note, To, Witnesses};
-use orbit_console::given;
+use orbit_console::inherited;
 use orbit_linux::rlimit::{self, Resource};
 use orbit_linux::{process, procfs, signals};
 use std::collections::{BTreeMap, VecDeque};
@@ -75,7 +75,7 @@ struct Came {
 impl Signals {
     /// From now on signals wait here. To be called before there are other threads.
     pub fn catch() -> io::Result<Signals> {
-        given::keep_statuses();
+        inherited::keep_child_statuses();
         let set = witness::forwarded();
         let before = set.block();
         let fd = set.descriptor(false)?;
@@ -255,7 +255,7 @@ pub fn start(
 ) -> io::Result<Child> {
     let (name, args) = program.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(name);
-    given::pass_name_on(&mut command);
+    inherited::rename_pid_variables(&mut command);
     as_given(command.args(args), signals, limit);
     if let Some(mark) = mark {
         marked(&mut command, mark);
@@ -277,7 +277,7 @@ pub fn marked(command: &mut Command, mark: (u64, u64)) {
 /// Gives the command what the guard was given, in place of what the guard has made of it.
 pub fn as_given(command: &mut Command, signals: &Signals, limit: (u64, u64)) {
     let mask = signals.before;
-    given::pass_on(command);
+    inherited::restore_ignored_signals(command);
     // SAFETY: only async-signal-safe calls, on values copied beforehand.
     unsafe {
         command.pre_exec(move || {

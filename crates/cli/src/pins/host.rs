@@ -4,7 +4,7 @@
 //! socket end with it, and the guarded program goes on.
 
 use orbit_console::events::Events;
-use orbit_console::given;
+use orbit_console::inherited;
 use orbit_console::out::{self, Done, Failure};
 use orbit_modules::hosted::{self, Hosted};
 use orbit_rmk::Core;
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Done {
                 .map_err(|_| Failure::text(format!("--seconds {seconds}: give a number of seconds, 0 or more")))?,
         ),
     };
-    given::keep_statuses();
+    inherited::keep_child_statuses();
     let to = args.events.as_deref().map(|path| Events::open(path, "modules").map_err(Failure::Text));
     let mut to = to.transpose()?;
     let hosted = Hosted::new().map_err(Failure::text)?;
@@ -88,8 +88,8 @@ pub fn run(args: &Args) -> Done {
 fn start(core: &Core, program: &[OsString]) -> Result<Option<Child>, Failure> {
     let Some((name, args)) = program.split_first() else { return Ok(None) };
     let mut command = Command::new(name);
-    given::pass_on(&mut command);
-    given::pass_name_on(&mut command);
+    inherited::restore_ignored_signals(&mut command);
+    inherited::rename_pid_variables(&mut command);
     let child = command.args(args).spawn();
     let child = child.map_err(|error| Failure::text(format!("cannot start {}: {error}", name.display())))?;
     // Not reaped yet, so the number is its own; if it ended already there is nothing left to guard.

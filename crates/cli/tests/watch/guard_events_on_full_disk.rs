@@ -66,7 +66,7 @@ fn a_line_written_in_part_spoils_no_other() {
     });
     until("the failure", || said().contains("cannot write events to ").then_some(()));
     limit(pid, libc::RLIM_INFINITY);
-    until("the end of it", || said().contains("were left out").then_some(()));
+    until("the end of it", || said().contains("were dropped").then_some(()));
     signal(pid, libc::SIGTERM);
     let status = until("the guard's end", || guard.0.try_wait().expect("wait"));
     assert_eq!(status.code(), Some(4), "{}", said());

@@ -37,7 +37,7 @@ fn a_file_that_was_renamed_is_made_again() {
     });
     let before = lines(&old);
     until("events in the old one", || (lines(&old) >= before + 3).then_some(()));
-    assert_eq!(said().matches("they go on into the file that had this name").count(), 1, "{}", said());
+    assert_eq!(said().matches("they go to the file that had this name").count(), 1, "{}", said());
     fs::remove_dir(&events).expect("a directory");
     until("a file again", || (lines(&events) >= 3).then_some(()));
 
