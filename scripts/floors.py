@@ -26,8 +26,8 @@ FLOORS = [
     ["orbit-cli"],
 ]
 
-# Programs of their own: each may use every floor, and nobody uses them.
-ROOF = ["/apps/", "/lab/", "/fuzz/"]
+# By folder. Apps stand just below the benches, which measure them; the others are on top, and nobody uses them.
+FOLDERS = {"/apps/": "orbit-bench", "/lab/": None, "/fuzz/": None}
 
 # All that these may use from outside the project: a program that links them pays for nothing else.
 OUTSIDE = {
@@ -52,15 +52,16 @@ def main():
     )
     floor = {name: n for n, names in enumerate(FLOORS) for name in names}
     packages = {p["name"]: p for p in metadata["packages"]}
-    root = metadata["workspace_root"]
+    for name, package in packages.items():
+        for folder, above in FOLDERS.items():
+            if package["manifest_path"].removeprefix(metadata["workspace_root"]).startswith(folder):
+                floor[name] = floor[above] - 0.5 if above else len(FLOORS)
     wrong = []
     for name, package in sorted(packages.items()):
-        inside_root = package["manifest_path"].removeprefix(root)
-        roof = any(inside_root.startswith(folder) for folder in ROOF)
-        if name not in floor and not roof:
+        if name not in floor:
             wrong.append(f"{name} stands on no floor: give it its place in FLOORS of scripts/floors.py")
             continue
-        own = len(FLOORS) if roof else floor[name]
+        own = floor[name]
         for other, inside in used(package, [None, "build"]):
             if not inside:
                 if other not in OUTSIDE.get(name, {other}) and (other, inside) in used(package, [None]):

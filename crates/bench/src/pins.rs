@@ -232,7 +232,7 @@ impl Drop for Child {
 }
 
 fn pipe() -> io::Result<(File, File)> {
-    let (reader, writer) = orbit_linux::descriptor::pipe(0)?;
+    let (reader, writer) = orbit_linux::stream::pipe(0)?;
     Ok((reader.into(), writer.into()))
 }
 

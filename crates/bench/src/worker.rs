@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 
 /// Runs `part` in a child and waits for its result. Only while this process has one thread.
 pub fn run<T: Serialize + DeserializeOwned>(part: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    let (reader, writer) = orbit_linux::descriptor::pipe(0)?;
+    let (reader, writer) = orbit_linux::stream::pipe(0)?;
     // SAFETY: this process has one thread, so the child finds every lock free.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error().into()),

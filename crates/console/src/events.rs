@@ -128,7 +128,7 @@ pub fn append(path: &Path) -> Result<File, String> {
     let open = || {
         let file = File::options().create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         // Only opening must not block: non-blocking writes would cut a line that does not fit into a pipe at once.
-        orbit_linux::descriptor::set_flags(file.as_fd(), libc::O_APPEND)?;
+        orbit_linux::stream::set_flags(file.as_fd(), libc::O_APPEND)?;
         Ok::<File, io::Error>(file)
     };
     open().map_err(|error| {

@@ -46,7 +46,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod descriptors;
 pub mod dispatch;
-pub mod descriptor;
+
 pub mod epoll;
 pub mod eventfd;
 pub mod futex;
@@ -74,6 +74,7 @@ pub mod socket;
 pub mod socket_info;
 pub mod stat;
 pub mod status;
+pub mod stream;
 pub mod thread;
 pub mod timerfd;
 pub mod uffd;

@@ -21,7 +21,7 @@ use super::program;
 use orbit_linux::process::{self, RawChild};
 use orbit_linux::signals::{self, Blocked};
 use orbit_linux::status::Status;
-use orbit_linux::{descriptor, pidfd};
+use orbit_linux::{pidfd, stream};
 use orbit_rmk::now;
 use std::ffi::OsString;
 use std::fs::File;
@@ -87,7 +87,7 @@ pub struct Witnesses {
 impl Witnesses {
     /// Makes them, of this process, which has one thread and has blocked [`program::forwarded`], and is to run this program.
     pub fn new(program: &[OsString]) -> io::Result<Witnesses> {
-        let (from, to) = descriptor::pipe(libc::O_NONBLOCK)?;
+        let (from, to) = stream::pipe(libc::O_NONBLOCK)?;
         let mut witnesses = Witnesses { all: Vec::new(), from: from.into(), notes: Vec::new() };
         let arguments = Arguments::own(program);
         for who in [NEAR, FAR] {
@@ -229,7 +229,7 @@ fn note(guard: i32, who: u32, to: BorrowedFd<'_>, arguments: Option<&Arguments>)
         // When it was read, not when it was waited for.
         let note = Note { at: now(), who, ..got };
         // One that finds no room is lost: the guard takes its signal for one to itself alone.
-        let _ = descriptor::write(to, &note.bytes());
+        let _ = stream::write(to, &note.bytes());
     }
 }
 

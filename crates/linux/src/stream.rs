@@ -1,4 +1,4 @@
-//! What any descriptor has: flags, pipes between two of them.
+//! Bytes through a descriptor: pipes, reading, writing, status flags.
 
 use crate::check_int;
 use std::io;
