@@ -20,7 +20,7 @@ for test in \
     header_matches_library delegates marks \
     waits_told stacks_of_c is_left_as_it_was \
     pins_load_unload core_api_of_modules pin_mem constants_are_not_touched \
-    recordings_judged arguments_and_pipes; do
+    recordings_judged rules_act face; do
     set -- "$@" --test "$test"
 done
 cargo test --release --workspace --lib "$@"
