@@ -67,7 +67,7 @@ fn begin(args: &Args) -> Result<u8, (u8, String)> {
     let program = settings.command[0].clone();
     let name = Path::new(&program).file_name().unwrap_or(&program).to_string_lossy().into_owned();
     let reporter = report::Reporter::new(events, args.quiet, name);
-    orbit_console::given::keep_statuses();
+    orbit_console::inherited::keep_child_statuses();
     let signals = signals::Signals::catch().map_err(|e| (NOT_BEGUN, format!("catching signals: {e}")))?;
     let keeper = keeper::Keeper::start(&settings, reporter).map_err(|error| match &error {
         Error::Io("starting the program", source) => {
