@@ -75,8 +75,6 @@ impl How {
     }
 }
 
-/// Bytes of memory before a futex that its wait shows.
-const BEFORE: usize = 16;
 /// Kinds of glibc's mutexes are below this.
 const MUTEX_KINDS: u32 = 1024;
 /// More threads than this never use one mutex: what looks so is no mutex.
@@ -155,8 +153,7 @@ fn of_futex(facts: &Facts, thread: &Thread, wait: &WaitFacts) -> Wakers {
     if !matches!(op, 0 | 9) || sight.a3 != 0 {
         return Wakers::World;
     }
-    let memory = Memory(wait);
-    let Some([word, owner, users, kind]) = memory.words() else { return Wakers::World };
+    let Some([word, owner, users, kind]) = wait.words() else { return Wakers::World };
     let is_private = sight.a1 & PRIVATE != 0;
     let is_mutex = op == 0 && sight.a2 == 2 && kind < MUTEX_KINDS && (1..MUTEX_USERS).contains(&users) && owner != 0;
     if is_mutex && word == 2 {
@@ -194,22 +191,6 @@ fn of_file_lock(facts: &Facts, wait: &WaitFacts, fd: i32) -> Wakers {
     match &wait.lk {
         Some(holders) if !holders.is_empty() => whole(facts, holders.clone(), How::FileLock(fd)),
         _ => Wakers::World,
-    }
-}
-
-/// The words at a lock.
-struct Memory<'a>(&'a WaitFacts);
-
-impl Memory<'_> {
-    /// The word, and what is a mutex' owner, users and kind if it is one.
-    fn words(&self) -> Option<[u32; 4]> {
-        let (bytes, at) = match (&self.0.w, &self.0.w0) {
-            (Some(w), _) if !w.is_empty() => (w, BEFORE),
-            (_, Some(w0)) => (w0, 0),
-            _ => return None,
-        };
-        let word = |i: usize| Some(u32::from_le_bytes(bytes.get(at + i..at + i + 4)?.try_into().ok()?));
-        Some([word(0)?, word(8)?, word(12)?, word(16)?])
     }
 }
 
@@ -270,8 +251,12 @@ fn only(threads: Vec<Id>, how: How) -> Wakers {
     Wakers::Only { threads, processes: Vec::new(), how }
 }
 
-/// All threads of these processes, if each is watched.
+/// All threads of these processes, if each is watched. Of none at all: somebody was not seen.
 fn whole(facts: &Facts, processes: Vec<i32>, how: How) -> Wakers {
     let is_watched = |pid: &i32| facts.processes.get(pid).is_some_and(|p| !p.threads.is_empty());
-    if processes.iter().all(is_watched) { Wakers::Only { threads: Vec::new(), processes, how } } else { Wakers::World }
+    if !processes.is_empty() && processes.iter().all(is_watched) {
+        Wakers::Only { threads: Vec::new(), processes, how }
+    } else {
+        Wakers::World
+    }
 }

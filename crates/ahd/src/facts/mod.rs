@@ -35,6 +35,8 @@ pub struct Process {
     pub ready: BTreeMap<i32, f64>,
     /// Why it cannot be known who could end its waits.
     pub unsure: Vec<Unsure>,
+    /// When a thread of it was last seen to have ended, s.
+    pub thread_ended: f64,
 }
 
 /// A thread.
@@ -50,6 +52,8 @@ pub struct Thread {
     pub wait: Option<WaitFacts>,
     /// Since when it has not run, s.
     pub since: f64,
+    /// Since when the lock that it waits for is known to have the owner that it has now, s.
+    pub same_owner_since: f64,
     /// The watcher stopped it since it was seen last.
     pub stopped: bool,
 }
@@ -109,6 +113,9 @@ impl Facts {
             Record::Thread(sight) => return Some(self.saw(sight)),
             Record::Wait(wait) => {
                 if let Some(thread) = self.threads.get_mut(&Id { pid: wait.p, tid: wait.i }) {
+                    if thread.wait.as_ref().is_some_and(|old| old.named_owner() != wait.named_owner()) {
+                        thread.same_owner_since = wait.t;
+                    }
                     thread.wait = Some(wait.clone());
                 }
             }
@@ -124,7 +131,7 @@ impl Facts {
                     process.ready = fds.iter().map(since).collect();
                 }
             }
-            Record::Gone { p, i, .. } => self.gone(Id { pid: *p, tid: *i }),
+            Record::Gone { t, p, i } => self.gone(Id { pid: *p, tid: *i }, *t),
             Record::Stopped { p, i, .. } => {
                 if let Some(thread) = self.threads.get_mut(&Id { pid: *p, tid: *i }) {
                     thread.stopped = true;
@@ -145,7 +152,15 @@ impl Facts {
         }
         let Some(thread) = self.threads.get_mut(&id) else {
             let comm = sight.comm.clone().unwrap_or_default();
-            let thread = Thread { id, comm, sight: sight.clone(), wait: None, since: sight.t, stopped: false };
+            let thread = Thread {
+                id,
+                comm,
+                sight: sight.clone(),
+                wait: None,
+                since: sight.t,
+                same_owner_since: sight.t,
+                stopped: false,
+            };
             self.threads.insert(id, thread);
             return (Seen::New, None);
         };
@@ -164,13 +179,15 @@ impl Facts {
             thread.sight = old.clone();
             return (Seen::Same, Some(old));
         }
-        (thread.wait, thread.since, thread.stopped) = (None, sight.t, false);
+        (thread.wait, thread.since, thread.same_owner_since) = (None, sight.t, sight.t);
+        thread.stopped = false;
         (if sight.exec != 0 { Seen::Exec } else { Seen::Ran }, Some(old))
     }
 
-    fn gone(&mut self, id: Id) {
+    fn gone(&mut self, id: Id, t: f64) {
         self.threads.remove(&id);
         if let Some(process) = self.processes.get_mut(&id.pid) {
+            process.thread_ended = t;
             process.threads.remove(&id.tid);
             process.inner.retain(|_, tid| *tid != id.tid);
             if process.threads.is_empty() {

@@ -236,6 +236,26 @@ pub struct WaitFacts {
     pub alive: bool,
 }
 
+impl WaitFacts {
+    /// The four words at a futex: its own, and what is a mutex' owner, users and kind if it is one.
+    pub fn words(&self) -> Option<[u32; 4]> {
+        const BEFORE: usize = 16;
+        let (bytes, at) = match (&self.w, &self.w0) {
+            (Some(w), _) if !w.is_empty() => (w, BEFORE),
+            (_, Some(w0)) => (w0, 0),
+            _ => return None,
+        };
+        let word = |i: usize| Some(u32::from_le_bytes(bytes.get(at + i..at + i + 4)?.try_into().ok()?));
+        Some([word(0)?, word(8)?, word(12)?, word(16)?])
+    }
+
+    /// The thread that a mutex' memory names as its owner, if the wait is for one.
+    pub fn named_owner(&self) -> Option<i32> {
+        let [_, owner, ..] = self.words()?;
+        (self.a[2] == 2 && owner != 0).then_some(owner as i32)
+    }
+}
+
 /// A TCP socket: descriptor, own port, peer's port, whether it listens, ms since data came in, ms since data went out, bytes in,
 /// bytes out that were acknowledged, bytes not read yet, state.
 pub type Connection = (i32, u16, u16, u8, u32, u32, u64, u64, i64, u8);

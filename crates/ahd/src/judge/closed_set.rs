@@ -61,7 +61,8 @@ pub fn closed_set(facts: &Facts, _: &History, limits: &Limits) -> Vec<Verdict> {
             let is_new = component.is_disjoint(&done);
             let by_ends = component.iter().any(|id| sleepers[id].how.is_by_ends());
             if !is_new
-                || at_once && !is_ring_seen_twice(&sleepers, &component)
+                || !is_seen_asleep_at_once(facts, &sleepers, &component)
+                || at_once && !is_of_living_locks(&sleepers, &component)
                 || by_ends && facts.ends_read < last_rest(&sleepers, &component)
             {
                 continue;
@@ -155,14 +156,18 @@ fn components(facts: &Facts, sleepers: &Sleepers, closed: &BTreeSet<Id>) -> Vec<
     parts.into_values().collect()
 }
 
-/// Whether the set is held together by locks alone, and each wait was read after all of them had come to rest.
-fn is_ring_seen_twice(sleepers: &Sleepers, set: &BTreeSet<Id>) -> bool {
-    let last = last_rest(sleepers, set);
-    set.iter().all(|id| {
-        let s = &sleepers[id];
-        let read = s.thread.wait.as_ref().map_or(f64::MIN, |wait| wait.t);
-        matches!(s.how, How::Lock { lives: true, .. }) && read > last
-    })
+/// Whether all waits were read after the last of them had come to rest: at that moment all slept, so nobody was left to end it. A
+/// thread that was woken and has no CPU yet looks asleep until it is read again. That holds of one that ended too: a process that
+/// exits loses one thread after the other.
+fn is_seen_asleep_at_once(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>) -> bool {
+    let ended = |id: &Id| facts.processes.get(&id.pid).map_or(0.0, |p| p.thread_ended);
+    let last = set.iter().map(ended).fold(last_rest(sleepers, set), f64::max);
+    set.iter().all(|id| sleepers[id].thread.wait.as_ref().is_some_and(|wait| wait.t > last))
+}
+
+/// Whether the set is held together by locks alone, with owners that live.
+fn is_of_living_locks(sleepers: &Sleepers, set: &BTreeSet<Id>) -> bool {
+    set.iter().all(|id| matches!(sleepers[id].how, How::Lock { lives: true, .. }))
 }
 
 /// When the last of them came to rest.

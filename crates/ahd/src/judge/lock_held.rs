@@ -42,6 +42,10 @@ fn of(facts: &Facts, limits: &Limits, id: Id, thread: &Thread) -> Option<Verdict
     if end.sleeps() && serves(&end.sight) {
         return None;
     }
+    // A lock that goes from hand to hand is not held by any of them for long.
+    if facts.now - thread.same_owner_since < limits.limit {
+        return None;
+    }
     let sure = if end.idle_for(facts.now, limits.limit) { Sure::Likely } else { Sure::Guess };
     Some(verdict(Key::Held(end.id), sure, vec![end.id, id], Some(end.id)))
 }

@@ -18,7 +18,7 @@ const LIST_EVERY: u32 = 8;
 /// A thread that has slept for so long is asked what it waits for, s; again after the second, s.
 const ASK_AFTER: f64 = 0.15;
 const ASK_EVERY: f64 = 1.0;
-/// Readings of the same wait that are handed over although nothing changed.
+/// A thread at a lock is asked in so many scans one after the other.
 const REPEATS: u32 = 3;
 /// Who holds what is read once all threads of a process have slept for so long, s.
 const ALL_SLEEP: f64 = 0.5;
@@ -230,7 +230,7 @@ impl Process {
     pub(super) fn is_ring_possible(&self, t: f64) -> bool {
         let waits = |thread: &&Thread| thread.sight.st == 'S' && waits_for_lock(&thread.sight);
         self.threads.values().filter(|thread| thread.since == t).filter(waits).any(|thread| {
-            let owner = thread.wait.as_ref().and_then(wait::owner);
+            let owner = thread.wait.as_ref().and_then(WaitFacts::named_owner);
             owner.and_then(|owner| self.threads.get(&owner)).is_some_and(|thread| waits(&thread))
         })
     }
@@ -313,13 +313,15 @@ impl Thread {
         if t - self.since < due || t - self.asked < again {
             return;
         }
-        let facts = wait::read(pid, tid, t, &call);
         self.asked = t;
-        self.asks = self.asks.saturating_add(1);
-        let same = |old: &WaitFacts| WaitFacts { t, ..old.clone() } == facts;
-        if self.asks > REPEATS && self.wait.as_ref().is_some_and(same) {
+        // One that was woken and has no CPU yet has the same counters as before.
+        let line = procfs::text(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
+        if thread::call(&line) != Some(call) {
+            self.pending = true;
             return;
         }
+        self.asks = self.asks.saturating_add(1);
+        let facts = wait::read(pid, tid, t, &call);
         self.wait = Some(facts.clone());
         out(Record::Wait(facts));
     }

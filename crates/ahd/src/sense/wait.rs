@@ -45,7 +45,7 @@ pub(super) fn read(pid: i32, tid: i32, t: f64, call: &Call) -> WaitFacts {
                 w.w0 = some(a[0], AFTER);
             }
             w.to = some(a[3], 16);
-            w.alive = owner(&w).is_some_and(|owner| is_elsewhere(pid, owner));
+            w.alive = w.named_owner().is_some_and(|owner| is_elsewhere(pid, owner));
         }
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => {
             let text = procfs::text(format!("/proc/{pid}/task/{tid}/fdinfo/{}", a[0] as i32)).unwrap_or_default();
@@ -65,17 +65,6 @@ pub(super) fn read(pid: i32, tid: i32, t: f64, call: &Call) -> WaitFacts {
         _ => {}
     }
     w
-}
-
-/// The owner that a mutex' memory names, if the wait is for one.
-pub(super) fn owner(wait: &WaitFacts) -> Option<i32> {
-    let (bytes, at) = match (&wait.w, &wait.w0) {
-        (Some(w), _) if !w.is_empty() => (w, BEFORE as usize),
-        (_, Some(w0)) => (w0, 0),
-        _ => return None,
-    };
-    let owner = i32::from_le_bytes(bytes.get(at + 8..at + 12)?.try_into().ok()?);
-    (wait.a[2] == 2 && owner > 0).then_some(owner)
 }
 
 /// Whether a thread of this id lives, and is not the process' own.
