@@ -22,7 +22,7 @@ one() {
     shift 2
     case $only in "  " | *" $name "*) ;; *) return ;; esac
     command -v "$1" >/dev/null || { echo "SKIP: $name needs $1"; return; }
-    "$recorder" "$out/$name.jsonl" "$seconds" 16 -- "$@" >"$out/$name.log" 2>&1 </dev/null &
+    "$recorder" "$out/$name.jsonl" "$seconds" "${AFTER:-16}" -- "$@" >"$out/$name.log" 2>&1 </dev/null &
     running=$((running + 1))
     [ $running -lt "${JOBS:-4}" ] || { wait; running=0; }
 }
