@@ -9,6 +9,7 @@ use crate::judge::{Verdict, Why};
 use crate::old::describe::{Stacks, place, words};
 use crate::wakers::{How, Wakers, wakers};
 use orbit_inspect::Sure;
+use orbit_inspect::stacks::Frame;
 use orbit_inspect::waits::{Watched, call_name};
 use std::time::Duration;
 
@@ -139,11 +140,21 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
                  {does}{input}"
             )
         }
-        Why::LockHeld { waiter, waited, at: lock, holder } => {
+        Why::LockHeld { waiter, waited, at: lock, holder, reader } => {
             let waits = format!("{} has been blocked on lock {lock:#x} for {waited:.1} s", name(waiter));
-            match holder {
-                Some(holder) => format!("{waits}, held by {} which is in {at}", name(holder)),
-                None => format!("{waits}; its holder is not known"),
+            match (holder, reader, first.and_then(|t| taken_twice(&t.stack))) {
+                (Some(holder), ..) => format!("{waits}, held by {} which is in {at}", name(holder)),
+                (None, Some(reader), _) => format!(
+                    "{waits} that readers hold, and {} waits behind it to read: a reader that takes the lock again behind a \
+                     waiting writer waits for itself",
+                    name(reader)
+                ),
+                (None, None, Some(function)) => format!(
+                    "{waits}; {} waits for itself: a signal's handler interrupted it in {function} and takes the same lock \
+                     there again",
+                    verdict.threads.first().map(&name).unwrap_or_default()
+                ),
+                (None, None, None) => format!("{waits}; its holder is not known"),
             }
         }
         Why::Unanswered { port, requests, oldest, longest } => format!(
@@ -151,6 +162,17 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
             if *requests == 1 { "request was" } else { "requests were" }
         ),
     }
+}
+
+/// The function that takes a lock, if it stands in the stack once more below a signal's handler.
+fn taken_twice(stack: &[Frame]) -> Option<&str> {
+    let is_wait = |name: &str| ["lock_wait", "mutex_lock", "futex", "rwlock"].iter().any(|part| name.contains(part));
+    let names = stack.iter().map(|f| f.function.as_deref());
+    let taker = names.clone().flatten().find(|name| !is_wait(name))?;
+    // The kernel's return from a handler has no name in most C libraries.
+    let mut below = names.skip_while(|name| *name != Some(taker)).skip(1);
+    below.find(|name| name.is_none_or(|name| name == "__restore_rt"))?;
+    below.any(|name| name == Some(taker)).then_some(taker)
 }
 
 fn closed(members: &[(Id, How)], name: &dyn Fn(&Id) -> String) -> String {

@@ -26,14 +26,43 @@ pub fn lock_held(facts: &Facts, _: &History, limits: &Limits) -> Vec<Verdict> {
             known.threads.extend(new);
         }
     }
+    for verdict in verdicts.values_mut() {
+        // Whoever came first: where the holder is not known, a thread that waits for itself began to wait before all others.
+        let from = usize::from(matches!(verdict.why, Why::LockHeld { holder: Some(_), .. }));
+        let since = |id: &Id| facts.threads.get(id).map_or(f64::MAX, |t| t.since);
+        verdict.threads[from..].sort_by(|a, b| since(a).total_cmp(&since(b)));
+        if let Some(reader) = reader_behind(facts, verdict) {
+            verdict.threads.retain(|id| *id != reader);
+            verdict.threads.insert(0, reader);
+            if let Why::LockHeld { reader: found, .. } = &mut verdict.why {
+                *found = Some(reader);
+            }
+        }
+    }
     verdicts.into_values().collect()
+}
+
+/// In glibc's rwlock a reader behind a writer waits so many bytes before the word at which the writer waits for readers to leave.
+const READERS_BEFORE: u64 = 8;
+
+/// A reader that waits behind the writer whose wait the verdict is about: it may be one of those that the writer waits for.
+fn reader_behind(facts: &Facts, verdict: &Verdict) -> Option<Id> {
+    let Key::HeldAt(pid, at) = verdict.key else { return None };
+    let of = facts.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
+    let waits = |t: &&Thread| {
+        t.sleeps()
+            && t.sight.nr == libc::SYS_futex
+            && t.sight.a3 == 0
+            && Some(t.sight.a0) == at.checked_sub(READERS_BEFORE)
+    };
+    of.map(|(_, t)| t).filter(waits).min_by(|a, b| a.since.total_cmp(&b.since)).map(|t| t.id)
 }
 
 fn of(facts: &Facts, limits: &Limits, id: Id, thread: &Thread) -> Option<Verdict> {
     let end = chain_end(facts, thread)?;
     let (at, waited) = (thread.sight.a0, facts.now - thread.since);
     let verdict = |key, sure, threads, holder| {
-        let why = Why::LockHeld { waiter: id, waited, at, holder };
+        let why = Why::LockHeld { waiter: id, waited, at, holder, reader: None };
         Verdict { key, sure, threads, since: thread.since, allowed: limits.limit, why }
     };
     if end.id == id {

@@ -90,6 +90,8 @@ pub enum Why {
         at: u64,
         /// The thread at the end of the chain of holders; nothing if it is not known.
         holder: Option<Id>,
+        /// A thread that waits to read the same lock, behind the writer that waits.
+        reader: Option<Id>,
     },
     /// Requests were read and not answered.
     Unanswered {
