@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <orbit.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,39 +33,11 @@ static struct orbit_limits limits(void)
     return limits;
 }
 
-/* Unmaps what this process shares with others, but for the library's own: the cluster's main segment, and those for dynamic
- * shared memory of whatever type. False: it cannot be known what there is. */
-static bool drop_shared_memory(void)
-{
-    enum { MOST = 64 };
-    struct {
-        unsigned long start, end;
-    } found[MOST];
-    int count = 0;
-    char line[4096 + 128], access[8];
-    FILE *maps = fopen("/proc/self/maps", "r");
-    if (!maps)
-        return false;
-    while (count < MOST && fgets(line, sizeof line, maps)) {
-        if (sscanf(line, "%lx-%lx %7s", &found[count].start, &found[count].end, access) == 3 && access[3] == 's' &&
-            !strstr(line, "/memfd:orbit"))
-            count++;
-    }
-    fclose(maps);
-    for (int i = 0; i < count; i++)
-        if (munmap((void *)found[i].start, found[i].end - found[i].start) != 0)
-            return false;
-    return count < MOST;
-}
-
-/* Runs in the orbit, before its first call. It has nothing to do with the cluster: no exit callbacks, which would release what
- * the worker holds, and no shared memory. An orbit that cannot be kept from it never runs the task. */
+/* Runs in the orbit, before its first call: no exit callbacks, which would release what the worker holds. */
 static void *leave_the_cluster(void)
 {
     on_exit_reset();
     set_ps_display("task");
-    if (!drop_shared_memory())
-        _exit(1);
     return NULL;
 }
 
@@ -75,6 +46,9 @@ static void start_orbit(void)
     struct orbit_limits bounds = limits();
     struct orbit_options options = ORBIT_OPTIONS_INIT;
     struct orbit_area_options region = ORBIT_AREA_OPTIONS_INIT;
+    struct orbit_config config = ORBIT_CONFIG_INIT;
+    /* The cluster's memory, main segment and dynamic ones of whatever type: the orbit has none of it. */
+    config.shared_memory = ORBIT_SHARED_ABSENT;
     options.name = "pg-deadlock";
     options.entry = search_task;
     options.init = leave_the_cluster;
@@ -87,7 +61,7 @@ static void start_orbit(void)
      * take a killed orphan for a crashed backend. */
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
         ereport(ERROR, (errmsg("orbit_deadlock: could not become a subreaper: %m")));
-    if (orbit_init() < 0 || !(orbit = orbit_create_with(&options)) || !(area = orbit_area_create_with(&region)))
+    if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&options)) || !(area = orbit_area_create_with(&region)))
         ereport(ERROR, (errmsg("orbit_deadlock: could not set up the detector's process: %s", orbit_last_error()),
                         errhint("Deadlocks are broken by the server itself after orbit_deadlock.server_timeout.")));
 }
