@@ -203,6 +203,9 @@ static enum call_end call_orbit(int32_t fault)
     struct search_args args = {0};
     struct orbit_outcome outcome;
     int error;
+    /* A call would wait for an orbit that is being started again; the worker has other things to do. */
+    if (detector_orbit_pid() == 0)
+        return CALL_NOT_MADE;
     options.deadline_us = (uint64)setting_deadline * 1000;
     if (!copy_into_area(called_scan)) {
         report_failure(psprintf("no room for the waits: %s", orbit_last_error()));

@@ -103,6 +103,8 @@ bool save_init(void)
     options.name = "redis-rdb";
     options.entry = save_task;
     options.flags = ORBIT_DATA_ONLY;
+    /* Redis does not wait for an orbit that is down: it forks. */
+    options.down_wait_us = 1000;
     return rdb_save && rdb_populate_save_info && orbit_init() == 0 && (orbit = orbit_create_with(&options)) != NULL;
 }
 

@@ -4,6 +4,8 @@
 //! random order. Beside throughput stands CPU time, which a noisy machine changes less.
 
 mod postgres;
+mod redis_rdb;
+mod table;
 
 use super::{Bench, Common};
 use crate::plot::Chart;
@@ -25,12 +27,15 @@ pub struct Args {
 enum Part {
     /// PostgreSQL's deadlock detector.
     Postgres,
+    /// Redis' background save.
+    RedisRdb,
 }
 
 pub fn run(args: &Args) -> Done {
     let mut bench = Bench::start("apps", &args.common)?;
-    let (rows, table) = match args.part {
+    let (table, rows) = match args.part {
         Part::Postgres => postgres::run(&mut bench, args.common.quick)?,
+        Part::RedisRdb => redis_rdb::run(&mut bench, args.common.quick)?,
     };
     // Figures of different units: a table shows them, no chart does.
     let chart = Chart { title: "apps".to_owned(), x: String::new(), y: String::new(), series: Vec::new() };

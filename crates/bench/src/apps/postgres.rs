@@ -1,30 +1,19 @@
 //! PostgreSQL's deadlock detector: in an orbit, the server's own, none; and in a fork for each run (the paper's figure 13).
 
-use super::super::reach::{Reach, ratio};
-use super::super::row::Measured;
-use super::super::stats::{Samples, Shuffle, Summary, median};
-use super::super::{Bench, Progress};
-use orbit_console::out::{self, Align, Failure, PLAIN, Table};
+use super::table::{self, Own, Row, Rows, table};
+use crate::reach::{Reach, ratio};
+use crate::stats::{Samples, Shuffle, Summary, median};
+use crate::{Bench, Progress};
+use orbit_console::out::Failure;
 use orbit_postgres::deadlock::{Ring, is_waiting, prepare};
 use orbit_postgres::{Cluster, Session, family_cpu};
-use serde::Serialize;
 use std::time::{Duration, Instant};
-
-/// What a row has beside the shared fields.
-#[derive(Serialize)]
-pub struct Own {
-    part: &'static str,
-    /// Clients of pgbench, or sessions of a deadlock.
-    clients: usize,
-}
 
 /// Eight rows that all clients update: most transactions wait for a lock. One row each, so none deadlocks.
 const CONTENDED: &str = "\\set r random(0, 7)\nUPDATE ring SET v = v + 1 WHERE id = :r;\n";
 /// Four rows, each held for some time: at any time most clients wait.
 const HELD: &str = "\\set r random(0, 3)\nBEGIN;\nUPDATE ring SET v = v + 1 WHERE id = :r;\n\\sleep 2 ms\nCOMMIT;\n";
 const CLIENTS: usize = 8;
-
-type Rows = (Vec<Measured<Own>>, Table);
 
 pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
     let (rounds, seconds) = if quick { (3, 2) } else { (15, 4) };
@@ -33,17 +22,10 @@ pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
     rows.extend(time_to_break(bench, &progress, rounds)?);
     rows.extend(calls(bench, &progress, rounds, seconds)?);
     progress.finish();
-    let table = table(&rows);
-    Ok((rows.into_iter().map(|row| row.measured).collect(), table))
+    Ok((table(&rows), rows.into_iter().map(|row| row.measured).collect()))
 }
 
-/// A row, and how it is shown.
-struct Row {
-    cells: Vec<String>,
-    measured: Measured<Own>,
-}
-
-/// A row of one figure, ours and the rivals'.
+/// A row of this part.
 fn row(
     measure: &str,
     unit: &'static str,
@@ -51,23 +33,7 @@ fn row(
     rivals: &[(&'static str, Option<Summary>)],
     bounds: &[Reach],
 ) -> Row {
-    let shown = |figure: Option<Summary>| figure.map_or("-".to_owned(), |f| format!("{} ({})", out::figures(f.p50), out::figures(f.p99)));
-    let words: Vec<String> = rivals.iter().map(|(name, figure)| format!("{name} {}", shown(*figure))).collect();
-    let cells = vec![measure.to_owned(), unit.to_owned(), shown(ours), words.join(", ")];
-    let mut measured = Measured::new(measure, unit, Own { part: "postgres", clients: CLIENTS }).ours(ours);
-    for (name, figure) in rivals {
-        measured = measured.rival(name, *figure);
-    }
-    Row { cells, measured: measured.reach(bounds) }
-}
-
-fn table(rows: &[Row]) -> Table {
-    use Align::{Left, Right};
-    let mut table = Table::new(&[("MEASURE", Left), ("UNIT", Left), ("ORBIT (P99)", Right), ("RIVALS (P99)", Left)]);
-    for row in rows {
-        table.row(row.cells.iter().map(|cell| (cell.clone(), PLAIN)).collect());
-    }
-    table
+    table::row(measure, unit, ours, rivals, bounds, Own { part: "postgres", clients: CLIENTS })
 }
 
 /// A server, ready; an error where PostgreSQL is missing.

@@ -1,0 +1,132 @@
+//! Redis' background save: by the orbit and by a fork. How long Redis is held up, and what clients see of a save.
+
+use super::table::{Own, Row, Rows, row, table};
+use crate::reach::{Reach, ratio};
+use crate::stats::{Samples, Shuffle, median};
+use crate::{Bench, Progress};
+use orbit_console::out::Failure;
+use orbit_redis_rdb::{Connection, Server};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes of a value, and of memory that Redis takes for a key with such a value.
+const VALUE: usize = 1000;
+const PER_KEY: usize = 1180;
+const OWN: Own = Own { part: "redis-rdb", clients: 1 };
+
+pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
+    // Megabytes of heap.
+    let sizes: &[usize] = if quick { &[100] } else { &[350, 1000] };
+    let rounds = if quick { 4 } else { 12 };
+    let progress = Progress::new(sizes.len() * rounds);
+    let mut rows = Vec::new();
+    for (nth, &size) in sizes.iter().enumerate() {
+        rows.extend(of_size(bench, &progress, nth * rounds, size, rounds)?);
+    }
+    progress.finish();
+    bench.note("1 % of the keys is written between two saves; of the rows' rivals each save is a fork".to_owned());
+    bench.note("held up: latest_fork_usec of INFO, the fork or the call in its place".to_owned());
+    Ok((table(&rows), rows.into_iter().map(|row| row.measured).collect()))
+}
+
+/// A server that holds so many keys.
+fn server(orbit: bool, keys: usize) -> Result<Server, Failure> {
+    let server = if orbit { Server::start(&[]) } else { Server::start_stock(&[]) };
+    let server = server.ok_or_else(|| Failure::text("Redis 7.0 is missing: scripts/packages.sh bench"))?;
+    let said = server.run(&format!("DEBUG POPULATE {keys} key {VALUE}"));
+    if said == "OK" { Ok(server) } else { Err(Failure::text(format!("DEBUG POPULATE: {said}"))) }
+}
+
+/// Figures of one way to save, microseconds.
+#[derive(Default)]
+struct Figures {
+    held_up: Samples,
+    /// Of single requests while a save runs.
+    latency: Samples,
+    /// The longest of each save.
+    longest: Samples,
+}
+
+fn of_size(bench: &mut Bench, progress: &Progress, done: usize, size: usize, rounds: usize) -> Result<Vec<Row>, Failure> {
+    let keys = (size << 20) / PER_KEY;
+    let servers = [server(true, keys)?, server(false, keys)?];
+    let mut figures = [Figures::default(), Figures::default()];
+    let mut shuffle = Shuffle::new(3);
+    // The first hands over everything, the second is the first that does not.
+    for server in &servers {
+        for _ in 0..2 {
+            save(server, &mut Figures::default())?;
+        }
+    }
+    for round in 0..rounds {
+        progress.at(done + round, &format!("{size} MB"));
+        let mut order = [0, 1];
+        shuffle.shuffle(&mut order);
+        let written: Vec<usize> = (0..keys / 100).map(|_| shuffle.below(keys)).collect();
+        for nth in order {
+            write(&servers[nth], &written, round)?;
+            save(&servers[nth], &mut figures[nth])?;
+        }
+    }
+    let [ours, fork] = figures;
+    let [held, latency, longest] = [&ours.held_up, &ours.latency, &ours.longest].map(Samples::summary);
+    let [held_fork, latency_fork, longest_fork] = [&fork.held_up, &fork.latency, &fork.longest].map(Samples::summary);
+    let part = ratio(median(held), median(held_fork));
+    let bounds = [Reach::at_most(format!("held up by a save at {size} MB, of a fork"), part, 0.1, "times")];
+    let rows = vec![
+        row(&format!("Redis held up by a save, {size} MB"), "us", held, &[("fork", held_fork)], &bounds, OWN),
+        row(&format!("a request while it saves, {size} MB"), "us", latency, &[("fork", latency_fork)], &[], OWN),
+        row(&format!("longest request of a save, {size} MB"), "us", longest, &[("fork", longest_fork)], &[], OWN),
+    ];
+    bench.reach(bounds);
+    Ok(rows)
+}
+
+/// Writes these keys anew, in batches.
+fn write(server: &Server, keys: &[usize], round: usize) -> Result<(), Failure> {
+    let mut client = server.connect();
+    let value = format!("{round:0VALUE$}");
+    for batch in keys.chunks(100) {
+        for key in batch {
+            client.send(&["SET", &format!("key:{key}"), &value])?;
+        }
+        for _ in batch {
+            client.answer()?;
+        }
+    }
+    Ok(())
+}
+
+/// One background save, with a client that reads and writes meanwhile.
+fn save(server: &Server, figures: &mut Figures) -> Result<(), Failure> {
+    let stop = AtomicBool::new(false);
+    let good = std::thread::scope(|scope| -> Result<bool, Failure> {
+        let client = scope.spawn(|| requests(server, &stop));
+        let said = server.run("BGSAVE");
+        let good = said.starts_with("Background saving started") && server.wait_for_save();
+        stop.store(true, Ordering::Relaxed);
+        let times = client.join().map_err(|_| Failure::text("a client's thread ended"))??;
+        let longest = times.iter().copied().fold(0.0, f64::max);
+        figures.latency.extend(&times);
+        figures.longest.add_figure(longest);
+        Ok(good)
+    })?;
+    if !good {
+        return Err(Failure::text(format!("a save failed:\n{}", server.log())));
+    }
+    figures.held_up.add_figure(server.number("INFO stats", "latest_fork_usec") as f64);
+    Ok(())
+}
+
+/// Requests one after the other, some thousand a second; what each took, microseconds.
+fn requests(server: &Server, stop: &AtomicBool) -> Result<Vec<f64>, Failure> {
+    let mut client: Connection = server.connect();
+    let mut times = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        client.run(&["SET", &format!("own:{}", times.len() % 100), "value"])?;
+        times.push(began.elapsed().as_secs_f64() * 1e6);
+        std::thread::sleep(Duration::from_micros(300));
+    }
+    Ok(times)
+}
