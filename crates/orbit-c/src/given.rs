@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_void};
+use std::fmt;
 use std::time::Duration;
 
 use crate::failure::{Answer, Failure};
@@ -22,7 +23,7 @@ fn may_be_mapped(addr: usize) -> bool {
 }
 
 /// A pointer and a length from C, if they can be a range of memory at all. Whether it is mapped is the caller's affair.
-pub(crate) fn range(at: *const c_void, len: usize, what: &str) -> Answer<()> {
+pub(crate) fn range(at: *const c_void, len: usize, what: impl fmt::Display) -> Answer<()> {
     if at.is_null() {
         return Err(Failure::invalid(format!("{what}: the pointer is NULL, but the size is {len} bytes")));
     }
@@ -78,7 +79,7 @@ pub(crate) unsafe fn array<'a, T>(at: *const T, count: usize, most: usize, what:
     if at.is_null() {
         return Err(Failure::invalid(format!("the list of {what} is NULL, but its count is {count}")));
     }
-    range(at.cast(), count * size_of::<T>(), &format!("the list of {count} {what}"))?;
+    range(at.cast(), count * size_of::<T>(), format_args!("the list of {count} {what}"))?;
     if !at.is_aligned() {
         return Err(Failure::invalid(format!("the list of {what} at {at:p} is not aligned")));
     }
@@ -107,7 +108,7 @@ pub(crate) unsafe fn structure<T: Sized0>(at: *const T) -> Answer<T> {
         let text = format!("struct {} is NULL; give one that begins as {} and says what is wanted", T::NAME, T::MAKER);
         return Err(Failure::invalid(text));
     }
-    range(at.cast(), size_of::<usize>(), &format!("struct {}", T::NAME))?;
+    range(at.cast(), size_of::<usize>(), format_args!("struct {}", T::NAME))?;
     // SAFETY: as the caller vouches; the size is the first field.
     let size = unsafe { at.cast::<usize>().read_unaligned() };
     if !(size_of::<usize>()..=1 << 16).contains(&size) {

@@ -213,6 +213,8 @@ pub(crate) struct Core {
     /// Failures since a call last returned.
     pub failures: u32,
     pub stats: Stats,
+    /// Threads in [`Inner::wait_for_change`].
+    pub waiting_for_change: u32,
     /// Whom to wake when the lock is let go of.
     pub wakers: Wakers,
 }
@@ -251,9 +253,11 @@ impl Inner {
 
     /// Sleeps without the lock until something has changed in the life of an orbit that has no process, or this long.
     pub fn wait_for_change(&self, at_most: Duration) {
-        let core = self.core.lock().unwrap_or_else(|e| e.into_inner());
+        let mut core = self.core.lock().unwrap_or_else(|e| e.into_inner());
         if core.process.is_none() {
-            drop(self.changed.wait_timeout(core, at_most));
+            core.waiting_for_change += 1;
+            let (mut core, _) = self.changed.wait_timeout(core, at_most).unwrap_or_else(|e| e.into_inner());
+            core.waiting_for_change -= 1;
         }
     }
 }

@@ -260,6 +260,7 @@ impl Orbit {
                 asked: None,
                 failures: 0,
                 stats: Stats::default(),
+                waiting_for_change: 0,
                 wakers: Wakers::default(),
             }),
             changed: Condvar::new(),

@@ -315,7 +315,9 @@ impl Inner {
                 if !large || runs.pages() < used / 2 {
                     replica.small_again();
                 }
-                from = area.source_begins()?;
+                if large {
+                    from = area.source_begins()?;
+                }
             }
             gathered.pages += runs.pages();
             if large {
@@ -460,6 +462,10 @@ impl Inner {
 
     pub fn reap_locked(&self, core: &mut Core) {
         let Some(process) = core.process.as_ref().filter(|p| p.ended_by != EndedBy::Nonsense) else { return };
+        let nothing_new = process.up.completed.load(Ordering::Acquire) == core.queue.completed();
+        if nothing_new && !core.queue.answers.has_updates(&process.up) {
+            return;
+        }
         let up = process.up.clone();
         if let Err(nonsense) = self.take_answers(core, &up) {
             self.break_off(core, nonsense);
@@ -498,7 +504,8 @@ impl Inner {
             }
             self.finish(core, &waiting.call, outcome, ending.at);
         }
-        if count > 0 {
+        // Waking nobody is a system call too.
+        if count > 0 && core.waiting_for_change > 0 {
             self.changed.notify_all();
         }
         Ok(())
