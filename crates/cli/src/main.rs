@@ -27,6 +27,7 @@ Examples:
   orbit top           the same on a screen that follows them
   orbit keep --log -- redis-server
                       a server that is put back in place when it crashes
+  orbit why 4711      what the threads of a process do or wait for, now
   orbit bench call    what a call costs, against threads, pipes and fork
   orbit hijack --trace -- ls
                       each system call of an unmodified program
@@ -57,6 +58,7 @@ enum Command {
     // Its name until 0.1; services have guards of their own.
     #[command(visible_alias = "guard")]
     Watch(watch::Args),
+    Why(why::Args),
 }
 
 fn main() -> ExitCode {
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Ps(args) => ps::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Watch(args) => watch::run(&args),
+        Command::Why(args) => why::run(&args),
     };
     out::exit_code(done)
 }

@@ -23,7 +23,7 @@ fn a_program_that_does_not_end() {
     }
     let file = format!("/proc/{}/root{}/file", server.0.id(), mount.display());
     let script = format!("echo >>{}; exec {} hang {file}", starts.display(), stuck.display());
-    let mut guard = Guard::start(&dir, &["--on-hang", "restart"], &["sh", "-c", &script]);
+    let mut guard = Guard::start(&dir, &["--on-hang", "guess:restart"], &["sh", "-c", &script]);
     let program = guard.program();
     assert_eq!(said.next().expect("a line").expect("text"), "asked");
     let did = guard.next("action")["did"].as_str().expect("words").to_owned();

@@ -20,7 +20,7 @@ fn in_the_pause() {
     let dir = Dir::new("restart-ended");
     let (program, starts) = (build(&dir, "hangs.c"), dir.0.join("starts"));
     let script = format!("trap '' HUP; echo >>{}; exec {} ring2", starts.display(), program.display());
-    let mut guard = Guard::start(&dir, &["--on-hang", "restart"], &["sh", "-c", &script]);
+    let mut guard = Guard::start(&dir, &["--on-hang", "guess:restart"], &["sh", "-c", &script]);
     for restart in 1..=RESTARTS {
         guard.next("hang");
         // It is killed, and not started again yet.
@@ -48,7 +48,7 @@ fn hangs_while_ending(dir: &Dir) -> Guard {
     let script = format!("echo >>{}; exec {} ending", starts.display(), program.display());
     let mut orbit = Command::new(env!("CARGO_BIN_EXE_orbit"));
     orbit.process_group(0);
-    Guard::start_by(dir, orbit, &["--on-hang", "restart"], &["sh", "-c", &script], Stdio::piped())
+    Guard::start_by(dir, orbit, &["--on-hang", "guess:restart"], &["sh", "-c", &script], Stdio::piped())
 }
 
 /// Waits until the program catches what asks for its end.

@@ -40,7 +40,7 @@ fn restarted(options: &[&str], name: &str) {
         stray,
         program.display()
     );
-    let mut guard = Guard::start(&dir, &[options, &["--on-hang", "restart"]].concat(), &["sh", "-c", &script]);
+    let mut guard = Guard::start(&dir, &[options, &["--on-hang", "guess:restart"]].concat(), &["sh", "-c", &script]);
     guard.next("hang");
     let action = guard.next("action");
     let said = action["did"].as_str().expect("words").to_owned();

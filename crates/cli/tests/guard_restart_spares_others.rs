@@ -60,7 +60,8 @@ fn what_was_there_before() {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{{ {sidecar}; }} & exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_orbit")]);
     let program = program(&dir, &stray);
-    let mut guard = Guard::start_by(&dir, shell, &["--on-hang", "restart"], &["sh", "-c", &program], Stdio::inherit());
+    let mut guard =
+        Guard::start_by(&dir, shell, &["--on-hang", "guess:restart"], &["sh", "-c", &program], Stdio::inherit());
     guard.program();
     std::fs::write(&marker, "").expect("a file");
     let spared = [296, 297].map(|seconds| until("the sidecar", || runs(&stray, seconds)));
@@ -90,7 +91,7 @@ fn what_others_leave_in_a_container() {
     let dir = Dir::new("spares-container");
     let (stray, events) = (stray(&dir), dir.0.join("events"));
     let program = program(&dir, &stray);
-    let orbit = [env!("CARGO_BIN_EXE_orbit"), "watch", "--on-hang", "restart", "--events"];
+    let orbit = [env!("CARGO_BIN_EXE_orbit"), "watch", "--on-hang", "guess:restart", "--events"];
     let guard = unshare(&orbit).arg(&events).args(["--", "sh", "-c", &program]).stdout(Stdio::null()).spawn();
     let guard = Owned(guard.expect("unshare"));
     until("the program's", || runs(&stray, 299));

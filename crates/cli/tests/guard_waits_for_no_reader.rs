@@ -39,7 +39,7 @@ fn killed<T>(name: &str, flags: i32, end: impl FnOnce(i32, PipeReader, PipeReade
     let script = format!("echo $$ >{0}.part; mv {0}.part {0}; exec {1} ring2", pid.display(), program.display());
     let ((events, stdout), (reader, stderr)) = (full(flags), full(flags));
     let mut guard = Command::new(ORBIT)
-        .args(["watch", "--on-hang", "kill", "--events", "-", "--", "sh", "-c", &script])
+        .args(["watch", "--on-hang", "guess:kill", "--events", "-", "--", "sh", "-c", &script])
         .stdin(Stdio::null())
         .stdout(stdout)
         .stderr(stderr)

@@ -2,7 +2,7 @@
 
 use super::program::{self, Signals};
 use super::settings::quoted;
-use orbit_ahd::Hang;
+use orbit_ahd::{Hang, Sure};
 use orbit_linux::status::Status;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,11 +12,32 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 
-/// What to do when the program hangs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum OnHang {
-    /// Say so, and nothing else.
-    #[default]
+/// What to do when the program hangs, and how sure a report must be for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnHang {
+    /// What to do.
+    pub action: Action,
+    /// Reports that are less sure are shown, and nothing is done about them.
+    pub from: Sure,
+}
+
+impl Default for OnHang {
+    fn default() -> OnHang {
+        OnHang { action: Action::Report, from: Sure::Certain }
+    }
+}
+
+impl OnHang {
+    /// Whether it does something, but not about a report as sure as this one.
+    pub fn spares(&self, sure: Sure) -> bool {
+        self.action != Action::Report && sure < self.from
+    }
+}
+
+/// What is done about a hang.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing but to report it.
     Report,
     /// Send the hung process this signal.
     Signal(i32),
@@ -100,13 +121,29 @@ impl FromStr for OnHang {
     type Err = String;
 
     fn from_str(text: &str) -> Result<OnHang, String> {
+        let bar = text.split_once(':').and_then(|(word, action)| {
+            let from = [Sure::Guess, Sure::Likely, Sure::Certain].into_iter().find(|sure| sure.to_string() == word)?;
+            Some((from, action))
+        });
+        let (from, action) = bar.unwrap_or((Sure::Certain, text));
+        Ok(OnHang { action: action.parse()?, from })
+    }
+}
+
+impl FromStr for Action {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Action, String> {
         match text.split_once(':') {
-            None if text == "report" => Ok(OnHang::Report),
-            None if text == "kill" => Ok(OnHang::Kill),
-            None if text == "restart" => Ok(OnHang::Restart),
-            Some(("signal", name)) => signal(name).map(OnHang::Signal),
-            Some(("exec", command)) if !command.trim().is_empty() => Ok(OnHang::Exec(command.to_owned())),
-            _ => Err(format!("`{}` is no action: use report, signal:SIG, kill, restart or exec:CMD", quoted(text))),
+            None if text == "report" => Ok(Action::Report),
+            None if text == "kill" => Ok(Action::Kill),
+            None if text == "restart" => Ok(Action::Restart),
+            Some(("signal", name)) => signal(name).map(Action::Signal),
+            Some(("exec", command)) if !command.trim().is_empty() => Ok(Action::Exec(command.to_owned())),
+            _ => Err(format!(
+                "`{}` is no action: use report, signal:SIG, kill, restart or exec:CMD, with likely: or guess: before it to act on such reports too",
+                quoted(text)
+            )),
         }
     }
 }
@@ -298,9 +335,9 @@ mod tests {
 
     #[test]
     fn actions() {
-        assert_eq!("signal:SIGABRT".parse(), Ok(OnHang::Signal(libc::SIGABRT)));
-        assert_eq!("signal:12".parse(), Ok(OnHang::Signal(12)));
-        assert_eq!("exec:a:b".parse(), Ok(OnHang::Exec("a:b".into())));
+        assert_eq!("signal:SIGABRT".parse(), Ok(Action::Signal(libc::SIGABRT)));
+        assert_eq!("signal:12".parse(), Ok(Action::Signal(12)));
+        assert_eq!("exec:a:b".parse(), Ok(Action::Exec("a:b".into())));
         let (low, high) = (libc::SIGRTMIN(), libc::SIGRTMAX());
         for (name, number) in [
             ("CONT", libc::SIGCONT),
@@ -311,7 +348,7 @@ mod tests {
             ("RTMAX-1", high - 1),
             ("RTMAX", high),
         ] {
-            assert_eq!(format!("signal:{name}").parse(), Ok(OnHang::Signal(number)), "{name}");
+            assert_eq!(format!("signal:{name}").parse(), Ok(Action::Signal(number)), "{name}");
         }
         assert!(SIGNALS.iter().take(31).map(|(_, number)| *number).eq(1..=31), "a name for each");
         for wrong in [
@@ -325,6 +362,22 @@ mod tests {
             "kill:9",
             "Report",
         ] {
+            assert!(wrong.parse::<OnHang>().is_err(), "{wrong}");
+        }
+    }
+    #[test]
+    fn only_certain_reports_are_acted_on_unless_asked_for() {
+        let spared = |text: &str| {
+            let on_hang: OnHang = text.parse().expect("an action");
+            [Sure::Guess, Sure::Likely, Sure::Certain].map(|sure| on_hang.spares(sure))
+        };
+        for action in ["kill", "restart", "signal:TERM", "exec:true", "certain:kill"] {
+            assert_eq!(spared(action), [true, true, false], "{action}");
+        }
+        assert_eq!(spared("likely:kill"), [true, false, false]);
+        assert_eq!(spared("guess:exec:likely:x"), [false; 3]);
+        assert_eq!(spared("report"), [false; 3]);
+        for wrong in ["likely", "likely:", "sure:kill", "likely:likely:kill", "Likely:kill"] {
             assert!(wrong.parse::<OnHang>().is_err(), "{wrong}");
         }
     }

@@ -18,11 +18,11 @@ mod system;
 mod teller;
 mod witness;
 
-pub use show::Harmless;
+pub use orbit_console::harmless::Harmless;
 
-use action::{Commands, OnHang};
+use action::{Action, Commands, OnHang};
 use detector::{Detector, News};
-use orbit_ahd::{Config, Event, Hang, Method, Sure, Watcher};
+use orbit_ahd::{Config, Event, Hang, Method, Watcher};
 use orbit_console::events::Events;
 use orbit_console::out::{self, Done, Failure};
 use program::Signals;
@@ -44,7 +44,7 @@ report as a line of JSON on stdin.
 Examples:
   orbit watch -- redis-server --port 7000
   orbit watch --events hangs.jsonl --on-hang kill -- ./server
-  orbit watch --on-hang 'exec:mail -s hang ops@example.org' --pid 4711
+  orbit watch --on-hang 'likely:exec:mail -s hang ops@example.org' --pid 4711
   orbit watch --section request=handle_request --section query=libdb.so:Db::run -- ./server
   orbit watch --system=reboot --events /var/log/cpu-hangs.jsonl
 
@@ -70,8 +70,9 @@ pub struct Args {
     /// Appends events as JSON lines to this file; - for stdout.
     #[arg(long, value_name = "FILE|-")]
     events: Option<PathBuf>,
-    /// What to do: report, signal:SIG, kill (the hung process), restart (the program, with all processes it made), exec:CMD. For
-    /// restart the guard, in place of init, becomes the parent of processes whose own has ended.
+    /// What to do about a certain hang: report, signal:SIG, kill (the hung process), restart (the program, with all processes it made),
+    /// exec:CMD. With likely: or guess: before it, as in likely:kill, about those too. For restart the guard, in place of init,
+    /// becomes the parent of processes whose own has exited.
     #[arg(long, value_name = "ACTION")]
     on_hang: Option<OnHang>,
     /// A section: FUNCTION of the program or a library it uses. A thread that uses far more CPU in one execution of it than usual, or sits in
@@ -158,7 +159,6 @@ pub fn run(args: &Args) -> Done {
 
 struct Guard {
     detector: Detector,
-    method: Method,
     on_hang: OnHang,
     /// Whether orphans of the program become the guard's children.
     adopts: bool,
@@ -173,6 +173,8 @@ struct Guard {
     pidfd: OwnedFd,
     /// Processes that were sent a signal for hanging that ends them, and have not left: that they get on is no news.
     ended: BTreeSet<i32>,
+    /// Processes about whose hangs nothing was done, since no report was sure enough, which has been said.
+    spared: BTreeSet<i32>,
     /// Processes that a signal was sent for hanging, with the time of their last report.
     waves: BTreeMap<i32, Instant>,
     commands: Commands,
@@ -207,7 +209,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     settings.config.limit = args.limit.map_or(settings.config.limit, Duration::from_secs_f64);
     settings.config.record = args.record.as_ref().map(std::path::absolute).transpose()?;
     let on_hang = args.on_hang.clone().or_else(|| settings.on_hang.clone()).unwrap_or_default();
-    if args.pid.is_some() && on_hang == OnHang::Restart {
+    if args.pid.is_some() && on_hang.action == Action::Restart {
         return Err(Failure::text("--on-hang restart needs a program that the guard started, not --pid"));
     }
     let events = match (&args.events, &settings.events) {
@@ -223,7 +225,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         signals = signals.with_witnesses(&args.program);
     }
     let limit = program::raise_limit();
-    let adopts = on_hang == OnHang::Restart && family::adopt().is_ok();
+    let adopts = on_hang.action == Action::Restart && family::adopt().is_ok();
     let others = if adopts { family::Others::before_program() } else { family::Others::default() };
     // Tried here, while nothing has begun: a filter may forbid it.
     orbit_linux::pidfd::open(std::process::id() as i32).map_err(|e| cannot("cannot hold a process", e))?;
@@ -279,7 +281,6 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     let teller = teller.map_err(|e| cannot("cannot make a thread", e))?;
     Ok(Guard {
         detector,
-        method: settings.config.method,
         on_hang,
         adopts,
         others,
@@ -291,6 +292,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         pid,
         pidfd,
         ended: BTreeSet::new(),
+        spared: BTreeSet::new(),
         waves: BTreeMap::new(),
         commands: Commands::default(),
         started: Instant::now(),
@@ -341,8 +343,8 @@ impl Guard {
                     Event::Hang(hang) => self.act(hang).map(|did| (did, hang.pid)),
                     _ => None,
                 };
-                if let (Event::Hang(hang), OnHang::Restart) = (&event, &self.on_hang)
-                    && !self.spares(hang)
+                if let (Event::Hang(hang), Action::Restart) = (&event, &self.on_hang.action)
+                    && !self.on_hang.spares(hang.sure)
                 {
                     restart = restart.or(Some(hang.pid));
                 }
@@ -359,7 +361,7 @@ impl Guard {
             if self.adopts {
                 family::reap(self.pid);
             }
-            if let OnHang::Exec(command) = &self.on_hang {
+            if let Action::Exec(command) = &self.on_hang.action {
                 for (did, pid) in self.commands.go_on(command, &self.signals, self.limit) {
                     self.teller.did(did, pid);
                 }
@@ -373,6 +375,7 @@ impl Guard {
             Event::Recovered { pid, .. } if self.ended.contains(&pid) => return,
             Event::Left { pid } => {
                 self.ended.remove(&pid);
+                self.spared.remove(&pid);
                 self.waves.remove(&pid);
             }
             _ => {}
@@ -403,22 +406,21 @@ impl Guard {
         }
     }
 
-    /// Whether a hang is not sure enough to end a program for it: a guess of the rules.
-    fn spares(&self, hang: &Hang) -> bool {
-        self.method == Method::Judge && hang.sure == Sure::Guess
-    }
-
-    /// Does what was asked for, but for a restart, or has it done; answers what was done.
+    /// Does what was asked for, but for a restart, or has it done; returns what was done.
     fn act(&mut self, hang: &Hang) -> Option<String> {
-        let is_deed = !matches!(self.on_hang, OnHang::Exec(_));
-        if is_deed && self.spares(hang) {
-            return None;
+        if self.on_hang.spares(hang.sure) {
+            let is_first = self.spared.insert(hang.pid);
+            let (sure, from) = (hang.sure, self.on_hang.from);
+            return is_first.then(|| {
+                let pid = hang.pid;
+                format!("did nothing about process {pid}: its report is `{sure}`, --on-hang acts from `{from}` on ({sure}:ACTION lowers that)")
+            });
         }
-        let signal = match &self.on_hang {
-            OnHang::Report | OnHang::Restart => return None,
-            OnHang::Signal(s) => *s,
-            OnHang::Kill => libc::SIGKILL,
-            OnHang::Exec(_) => {
+        let signal = match &self.on_hang.action {
+            Action::Report | Action::Restart => return None,
+            Action::Signal(signal) => *signal,
+            Action::Kill => libc::SIGKILL,
+            Action::Exec(_) => {
                 self.commands.add(hang);
                 return None;
             }

@@ -38,7 +38,10 @@ const KEYS: [(&str, &str); 15] = [
     ("section", "\"NAME=FUNCTION\", FUNCTION as in --section; may be given several times"),
     ("section_cost", "a number from 0 to 100, percent; 0 for no bound"),
     ("deadline_ms", "a whole number from 500 to 3600000"),
-    ("on_hang", "\"report\", \"signal:SIG\", \"kill\", \"restart\" or \"exec:CMD\""),
+    (
+        "on_hang",
+        "\"report\", \"signal:SIG\", \"kill\", \"restart\" or \"exec:CMD\", perhaps with \"likely:\" or \"guess:\" before it",
+    ),
     ("events", "a file name of at most 4095 bytes in double quotes, or \"-\" for stdout"),
 ];
 
@@ -187,6 +190,7 @@ fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result
 
 #[cfg(test)]
 mod tests {
+    use super::super::action::Action;
     use super::*;
 
     #[test]
@@ -198,7 +202,7 @@ mod tests {
         .0;
         assert_eq!(s.config.period, Duration::from_millis(100));
         assert_eq!((s.config.factor, s.config.children), (2.5, false));
-        assert_eq!(s.on_hang, Some(OnHang::Exec("echo '#'".into())));
+        assert_eq!(s.on_hang.map(|on_hang| on_hang.action), Some(Action::Exec("echo '#'".into())));
     }
 
     #[test]

@@ -1,47 +1,25 @@
 //! Reports, for people and for machines.
 //!
 //! For people: clear text on stderr, in colour on a terminal. For machines: one JSON object a line; every line has
-//! `event` and `time_ms` (since the guard began).
+//! `event`, `time_ms` (since the guard began) and `time` (by the clock, RFC 3339).
 //!
 //! Names come from the watched program, which may choose any: for people what is no letter, line breaks and a terminal's orders
 //! among it, is shown as `\n` or `\u{1b}` ([`Harmless`]); JSON has escapes of its own.
 
 use super::detector::About;
 use orbit_ahd::{Event, Hang, Unit};
+use orbit_console::harmless::Harmless;
 use orbit_console::out::{BAD, FAINT, GOOD, HEAD, WARN};
+use orbit_console::time::rfc3339;
 use serde_json::{Value, json};
-use std::fmt;
 use std::io::{self, Write};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Frames of a stack that people are shown; machines get all.
 const SHOWN: usize = 12;
 
 /// CPU time of a process from which on people are told of sections that nobody entered, ns.
 const WORTH_A_LINE: u64 = 100_000_000;
-
-/// Text that others chose, on one line and without characters that a terminal obeys or does not show.
-pub struct Harmless<T>(pub T);
-
-impl<T: fmt::Display> fmt::Display for Harmless<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use fmt::Write;
-        write!(Escaping(f), "{}", self.0)
-    }
-}
-
-struct Escaping<'a, 'b>(&'a mut fmt::Formatter<'b>);
-
-impl fmt::Write for Escaping<'_, '_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        // Rust's escapes, but for those that only its own strings need.
-        const KEPT: [char; 3] = ['"', '\'', '\\'];
-        text.split_inclusive(KEPT).try_for_each(|part| {
-            let plain = part.trim_end_matches(KEPT);
-            write!(self.0, "{}{}", plain.escape_debug(), &part[plain.len()..])
-        })
-    }
-}
 
 fn ms(d: Duration) -> f64 {
     d.as_micros() as f64 / 1e3
@@ -79,6 +57,7 @@ pub fn json_did(to: &mut impl Write, did: &str, pid: i32, at: Duration) -> io::R
 
 fn line(to: &mut impl Write, mut value: Value, at: Duration) -> io::Result<()> {
     value["time_ms"] = json!(ms(at));
+    value["time"] = json!(rfc3339(SystemTime::now()));
     writeln!(to, "{value}")?;
     to.flush()
 }

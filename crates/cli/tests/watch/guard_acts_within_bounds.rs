@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const THREADS: usize = 150;
 
 fn start(dir: &Dir, on_hang: &str, program: &[&str]) -> Guard {
-    Guard::start_saying(dir, &["--on-hang", on_hang], program, Stdio::null())
+    Guard::start_saying(dir, &["--on-hang", &format!("guess:{on_hang}")], program, Stdio::null())
 }
 
 fn of<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {

@@ -39,7 +39,8 @@ fn a_command_gets_the_report() {
         "exec:cat >{0}.part && mv {0}.part {0}; [ $ORBIT_WATCH_PID = $ORBIT_GUARD_PID ] && kill -9 $ORBIT_WATCH_PID",
         to.display()
     );
-    let guard = Guard::start(&dir, &["--on-hang", &command], &[program.to_str().expect("a path"), "self"]);
+    let guard =
+        Guard::start(&dir, &["--on-hang", &format!("guess:{command}")], &[program.to_str().expect("a path"), "self"]);
     assert_eq!(guard.finish().status.code(), Some(137));
     let report: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(&to).expect("a report")).expect("JSON");
@@ -56,7 +57,7 @@ fn a_program_is_started_again() {
     let marker = dir.0.join("second");
     let script =
         format!("if [ -e {0} ]; then exit 5; fi; echo >{0}; exec {1} self", marker.display(), program.display());
-    let mut guard = Guard::start(&dir, &["--on-hang", "restart"], &["sh", "-c", &script]);
+    let mut guard = Guard::start(&dir, &["--on-hang", "guess:restart"], &["sh", "-c", &script]);
     let first = guard.program();
     assert_eq!(guard.next("left")["pid"], first, "the killed process left");
     let second = guard.next("joined")["pid"].clone();

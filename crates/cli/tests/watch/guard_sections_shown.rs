@@ -19,7 +19,8 @@ fn a_hang_and_what_it_cost() {
     let dir = Dir::new("named");
     let program = build(&dir);
     let config = dir.file("guard.toml", "blocked_ms = 1000\nsection = \"inner=inner\"\nsection_cost = 1.5\n");
-    let options = ["--config", config.to_str().expect("a path"), "--section", "request=request", "--on-hang", "kill"];
+    let options =
+        ["--config", config.to_str().expect("a path"), "--section", "request=request", "--on-hang", "guess:kill"];
     // Healthy for 4 s from its start: time enough to be joined on a busy machine.
     let mut guard = Guard::start(&dir, &options, &[program.to_str().expect("a path"), "spin", "40"]);
     let hang = guard.next("hang");

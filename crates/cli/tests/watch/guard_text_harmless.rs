@@ -13,7 +13,7 @@ fn a_name_with_a_line_break() {
     let dir = Dir::new("harmless");
     let program = dir.0.join(NAME);
     std::fs::rename(build(&dir, "hangs.c"), &program).expect("another name");
-    let mut guard = Guard::start(&dir, &["--on-hang", "kill"], &[program.to_str().expect("a path"), "self"]);
+    let mut guard = Guard::start(&dir, &["--on-hang", "guess:kill"], &[program.to_str().expect("a path"), "self"]);
     assert_eq!(guard.next("hang")["comm"], NAME);
     let text = String::from_utf8(guard.finish().stderr).expect("text");
     assert!(text.contains(&format!("({SHOWN}), thread")), "{text}");
@@ -33,7 +33,7 @@ fn a_section_with_a_line_break() {
     let cc = std::process::Command::new("cc").args(["-O2", "-g", "-pthread", "-o"]).arg(&out).arg(source).status();
     assert!(cc.expect("cc").success());
     let section = format!("{NAME}=request");
-    let options = ["--section", &section, "--on-hang", "kill"];
+    let options = ["--section", &section, "--on-hang", "guess:kill"];
     let mut guard = Guard::start(&dir, &options, &[out.to_str().expect("a path"), "spin", "10"]);
     assert_eq!(guard.next("hang")["section"], NAME);
     let text = String::from_utf8(guard.finish().stderr).expect("text");

@@ -1,0 +1,76 @@
+//! `orbit why PID`: rings of locks with their holders, the processes at the other end of a pipe, threads that use CPU, equal stacks once.
+
+mod guard_common;
+use guard_common::{Dir, Owned, build, skipped, until};
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+
+fn why(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_orbit")).arg("why").args(arguments).output().expect("orbit why")
+}
+
+fn json(pid: u32) -> Value {
+    let output = why(&["--json", &pid.to_string()]);
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn start(program: &str, arguments: &[&str]) -> Owned {
+    Owned(Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a program"))
+}
+
+#[test]
+fn a_deadlock_with_its_holders() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new("why-ring");
+    let program = build(&dir, "hangs.c");
+    let child = start(program.to_str().expect("a path"), &["ring2"]);
+    let seen = until("the deadlock", || Some(json(child.0.id())).filter(|seen| seen["deadlocks"][0].is_object()));
+    let threads = seen["threads"].as_array().expect("threads");
+    let stuck: Vec<&Value> = threads.iter().filter(|thread| thread["in_deadlock"] == true).collect();
+    assert_eq!(stuck.len(), 2, "{seen:#}");
+    assert_eq!(
+        (&stuck[0]["holder"]["tid"], &stuck[1]["holder"]["tid"]),
+        (&stuck[1]["tid"], &stuck[0]["tid"]),
+        "{seen:#}"
+    );
+    assert!(stuck.iter().all(|thread| thread["frames"][0]["module"].is_string()), "{seen:#}");
+    assert!(seen["command"].as_str().is_some_and(|command| command.ends_with("ring2")), "{seen:#}");
+    let text = why(&[&child.0.id().to_string()]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("deadlock: ") && text.contains("held by thread"), "{text}");
+}
+
+#[test]
+fn the_other_end_of_a_pipe() {
+    if skipped() {
+        return;
+    }
+    // This test holds the other end of its input.
+    let child = start("cat", &[]);
+    let own = u64::from(std::process::id());
+    let seen = until("it waits", || Some(json(child.0.id())).filter(|seen| seen["threads"][0]["peers"][0].is_object()));
+    let peers = seen["threads"][0]["peers"].as_array().expect("peers");
+    assert!(peers.iter().any(|peer| peer["pid"] == own && peer["command"].is_string()), "{seen:#}");
+    assert!(seen["threads"][0]["waits_for"].as_str().is_some_and(|wait| wait.contains("pipe")), "{seen:#}");
+}
+
+#[test]
+fn a_thread_that_uses_a_cpu() {
+    if skipped() {
+        return;
+    }
+    let child = start("sh", &["-c", "while :; do :; done"]);
+    let seen = until("it runs", || Some(json(child.0.id())).filter(|seen| seen["threads"][0]["waits_for"].is_null()));
+    assert!(seen["threads"][0]["cpu"].as_f64().is_some_and(|cpu| cpu > 0.0), "{seen:#}");
+    assert!(seen["time"].as_str().is_some_and(|time| time.ends_with('Z')), "{seen:#}");
+}
+
+#[test]
+fn what_is_not_there() {
+    let output = why(&["999999999"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && said.contains("999999999"), "{output:?}");
+}

@@ -1,0 +1,158 @@
+//! Reading a process: waits, holders, peers, rings, stacks, Python frames, CPU use.
+//!
+//! Waits are read before the stacks, for a stop may end a wait. All text that the process chooses is made harmless when it is shown.
+
+use orbit_inspect::rings::{Ring, RingWatch};
+use orbit_inspect::stacks::{Frame, Unwinder};
+use orbit_inspect::waits::{FutexKind, Owner, State, Wait, Watched};
+use orbit_inspect::{Error, python};
+use orbit_linux::procfs;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
+
+/// What was read of a process.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    pub(crate) pid: i32,
+    pub(crate) at: SystemTime,
+    /// The command line, for a thread of the kernel or an exited process the short name.
+    pub(crate) command: String,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) rings: Vec<Ring>,
+    /// Command lines of processes at the other ends.
+    pub(crate) commands: BTreeMap<i32, String>,
+    /// What could not be read, in sentences.
+    pub(crate) lacks: Vec<String>,
+}
+
+/// One thread.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub(crate) tid: i32,
+    pub(crate) name: String,
+    pub(crate) wait: Wait,
+    /// CPU time per time, over the interval: 1 is one whole CPU.
+    pub(crate) cpu: f64,
+    /// The thread that holds what it waits for, with its process.
+    pub(crate) holder: Option<(i32, i32)>,
+    /// Processes at the other end of what it waits for.
+    pub(crate) peers: Vec<i32>,
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) python: Vec<String>,
+    /// In a ring of locks.
+    pub(crate) in_ring: bool,
+}
+
+impl Thread {
+    /// From this share of a CPU on a thread is said to use it.
+    const BUSY: f64 = 0.05;
+
+    /// Whether it uses a CPU.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.cpu >= Thread::BUSY
+    }
+}
+
+/// Reads a process. Blocks for the interval and what reading takes.
+pub(crate) fn take(pid: i32, interval: Duration) -> Result<Sample, Error> {
+    let mut lacks = Vec::new();
+    let mut watched = Watched::new(pid)?;
+    let (began, before) = (Instant::now(), cpu_times(&mut watched));
+    std::thread::sleep(interval);
+    let found = watched.scan();
+    let elapsed = began.elapsed();
+    let rings = RingWatch::new(&[pid])?.scan();
+    let waits: Vec<(i32, Wait)> = found.iter().map(|thread| (thread.tid, watched.wait_of(thread.tid))).collect();
+    let mut stacks = stacks(pid, &mut lacks)?;
+    let mut pythons = python_frames(pid, &mut lacks);
+    let mut threads = Vec::new();
+    for (state, (tid, wait)) in found.into_iter().zip(waits) {
+        if state.state == State::Ended {
+            continue;
+        }
+        let used = state.cpu_ns.saturating_sub(before.get(&tid).copied().unwrap_or(state.cpu_ns));
+        let (holder, peers) = (holder(&wait), peers(&wait));
+        threads.push(Thread {
+            tid,
+            name: state.comm,
+            cpu: used as f64 / elapsed.as_nanos() as f64,
+            holder,
+            peers,
+            frames: stacks.remove(&tid).unwrap_or_default(),
+            python: pythons.remove(&tid).unwrap_or_default(),
+            in_ring: rings.iter().any(|ring| ring.members.iter().any(|member| member.tid == tid)),
+            wait,
+        });
+    }
+    let others =
+        threads.iter().flat_map(|thread| thread.peers.iter().copied().chain(thread.holder.map(|(pid, _)| pid)));
+    let commands = others.filter(|other| *other != pid).map(|other| (other, command(other))).collect();
+    Ok(Sample { pid, at: SystemTime::now(), command: command(pid), threads, rings, commands, lacks })
+}
+
+fn cpu_times(watched: &mut Watched) -> BTreeMap<i32, u64> {
+    watched.scan().into_iter().map(|thread| (thread.tid, thread.cpu_ns)).collect()
+}
+
+fn stacks(pid: i32, lacks: &mut Vec<String>) -> Result<BTreeMap<i32, Vec<Frame>>, Error> {
+    let mut unwinder = Unwinder::new(pid)?;
+    if let Err(error) = unwinder.prepare() {
+        lacks.push(error.to_string());
+    }
+    let stacks = unwinder.capture(&[]);
+    lacks.extend(
+        stacks.iter().filter(|stack| stack.frames.is_empty()).filter_map(|s| Some(s.error.as_ref()?.to_string())),
+    );
+    Ok(stacks.into_iter().map(|stack| (stack.tid, stack.frames)).collect())
+}
+
+fn python_frames(pid: i32, lacks: &mut Vec<String>) -> BTreeMap<i32, Vec<String>> {
+    let python = match python::find(pid) {
+        Ok(Some(python)) => python,
+        Ok(None) => return BTreeMap::new(),
+        Err(error) => {
+            lacks.push(error.to_string());
+            return BTreeMap::new();
+        }
+    };
+    let line = |frame: python::PyFrame| match frame.line {
+        Some(line) => format!("{} at {}:{line}", frame.function, frame.file),
+        None => format!("{} at {}", frame.function, frame.file),
+    };
+    python.stacks().into_iter().map(|thread| (thread.tid, thread.frames.into_iter().map(line).collect())).collect()
+}
+
+/// The thread that holds what is waited for: its process and its id.
+fn holder(wait: &Wait) -> Option<(i32, i32)> {
+    let owner = match wait {
+        Wait::Futex(futex) => match futex.kind {
+            FutexKind::Mutex { owner } | FutexKind::RwLock { writer: owner } | FutexKind::Join(owner) => owner,
+            _ => return None,
+        },
+        Wait::FileLock { owner, .. } => return owner.map(|pid| (pid, pid)),
+        _ => return None,
+    };
+    match owner {
+        Owner::Thread { pid, tid } => Some((pid, tid)),
+        _ => None,
+    }
+}
+
+fn peers(wait: &Wait) -> Vec<i32> {
+    match wait {
+        Wait::Pipe { peers, .. } | Wait::Socket { peers, .. } => peers.clone(),
+        Wait::Child { pids } => pids.clone(),
+        Wait::Traced { by } if *by != 0 => vec![*by],
+        _ => Vec::new(),
+    }
+}
+
+/// A process' command line; its short name where it has none; empty if it has exited.
+fn command(pid: i32) -> String {
+    let line = procfs::text(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = line.trim_end_matches('\0').replace('\0', " ");
+    match line.is_empty() {
+        true => procfs::text(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned(),
+        false => line,
+    }
+}

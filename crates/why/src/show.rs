@@ -1,0 +1,125 @@
+//! A sample for people and for scripts.
+
+use crate::groups::groups;
+use crate::sample::{Sample, Thread};
+use orbit_console::harmless::Harmless;
+use orbit_console::out::{BAD, FAINT, HEAD, WARN};
+use orbit_console::time::rfc3339;
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+/// Frames of a stack that people are shown; scripts get all.
+const SHOWN: usize = 16;
+/// Threads of a group that are named.
+const NAMED: usize = 8;
+
+/// Text for people.
+pub(crate) fn text(to: &mut impl Write, sample: &Sample) -> io::Result<()> {
+    let Sample { pid, command, threads, .. } = sample;
+    let time = rfc3339(sample.at);
+    writeln!(to, "{HEAD}process {pid}{HEAD:#}: {} ({} threads, {time})", Harmless(command), threads.len())?;
+    for ring in &sample.rings {
+        writeln!(to, "{BAD}deadlock:{BAD:#} {}", Harmless(ring))?;
+    }
+    for group in groups(threads) {
+        let members: Vec<&Thread> = group.iter().map(|place| &threads[*place]).collect();
+        writeln!(to)?;
+        heads(to, sample, &members)?;
+        frames(to, members[0])?;
+    }
+    for lack in &sample.lacks {
+        writeln!(to, "{WARN}not seen:{WARN:#} {}", Harmless(lack))?;
+    }
+    to.flush()
+}
+
+/// A line for each thread, up to [`NAMED`].
+fn heads(to: &mut impl Write, sample: &Sample, members: &[&Thread]) -> io::Result<()> {
+    for thread in members.iter().take(NAMED) {
+        write!(to, "{HEAD}thread {}{HEAD:#} ({}) ", thread.tid, Harmless(&thread.name))?;
+        match thread.is_busy() {
+            true => write!(to, "uses {:.0} % of a CPU", thread.cpu * 100.0)?,
+            false => write!(to, "waits for {}", Harmless(&thread.wait))?,
+        }
+        let others = thread.peers.iter().copied().chain(thread.holder.map(|(pid, _)| pid));
+        for other in others.filter(|other| *other != sample.pid) {
+            if let Some(command) = sample.commands.get(&other).filter(|command| !command.is_empty()) {
+                write!(to, "; {other} is {}", Harmless(command))?;
+            }
+        }
+        writeln!(to)?;
+    }
+    if members.len() > NAMED {
+        writeln!(to, "{FAINT}and {} more threads with the same stack{FAINT:#}", members.len() - NAMED)?;
+    }
+    Ok(())
+}
+
+fn frames(to: &mut impl Write, thread: &Thread) -> io::Result<()> {
+    for line in thread.python.iter().take(SHOWN) {
+        writeln!(to, "    {} (Python)", Harmless(line))?;
+    }
+    for (place, frame) in thread.frames.iter().take(SHOWN).enumerate() {
+        writeln!(to, "    {FAINT}{place:>2}{FAINT:#} {}", Harmless(frame))?;
+    }
+    match thread.frames.len() {
+        0 => writeln!(to, "    {FAINT}its stack could not be read{FAINT:#}"),
+        n if n > SHOWN => writeln!(to, "    {FAINT}and {} more frames{FAINT:#}", n - SHOWN),
+        _ => Ok(()),
+    }
+}
+
+/// The same for scripts.
+pub(crate) fn json(sample: &Sample) -> Value {
+    let threads: Vec<Value> = sample.threads.iter().map(|thread| of_thread(sample, thread)).collect();
+    let groups: Vec<Vec<i32>> = groups(&sample.threads)
+        .iter()
+        .map(|group| group.iter().map(|place| sample.threads[*place].tid).collect())
+        .collect();
+    let ring = |ring: &orbit_inspect::rings::Ring| {
+        let tids: Vec<i32> = ring.members.iter().map(|member| member.tid).collect();
+        json!({"tids": tids, "sure": ring.sure.to_string(), "text": ring.to_string()})
+    };
+    json!({
+        "pid": sample.pid,
+        "time": rfc3339(sample.at),
+        "command": sample.command,
+        "deadlocks": sample.rings.iter().map(ring).collect::<Vec<_>>(),
+        "groups": groups,
+        "threads": threads,
+        "not_seen": sample.lacks,
+    })
+}
+
+fn of_thread(sample: &Sample, thread: &Thread) -> Value {
+    let peers: Vec<Value> = thread
+        .peers
+        .iter()
+        .map(|pid| json!({"pid": pid, "command": sample.commands.get(pid).unwrap_or(&sample.command)}))
+        .collect();
+    let frames: Vec<Value> = thread
+        .frames
+        .iter()
+        .map(|frame| {
+            json!({
+                "function": frame.function,
+                "module": frame.module,
+                "file": frame.file,
+                "line": frame.line,
+                "address": frame.address,
+                "sure": frame.sure.to_string(),
+            })
+        })
+        .collect();
+    json!({
+        "tid": thread.tid,
+        "name": thread.name,
+        "waits_for": (!thread.is_busy()).then(|| thread.wait.to_string()),
+        "cpu": (thread.cpu * 1000.0).round() / 1000.0,
+        "holder": thread.holder.map(|(pid, tid)| json!({"pid": pid, "tid": tid})),
+        "peers": peers,
+        "in_deadlock": thread.in_ring,
+        "python": thread.python,
+        "frames": frames,
+    })
+}
