@@ -30,6 +30,12 @@ fn layout(of: &Stat) -> [u64; 5] {
     [of.code.start, of.code.end, of.stack, of.arguments.start, of.environment]
 }
 
+/// The command line of a process, its arguments separated by spaces; empty if it has none or has exited.
+pub fn command(pid: i32) -> String {
+    let line = orbit_linux::procfs::text(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.trim_end_matches('\0').replace('\0', " ")
+}
+
 /// Whether this is a thread of the kernel, which has no program.
 pub fn is_kernel_thread(pid: i32) -> bool {
     Stat::of(pid).is_ok_and(|stat| stat.is_kernel_thread())

@@ -339,6 +339,11 @@ impl Guard {
             let mut restart = None;
             for news in self.detector.news() {
                 let Some(event) = self.event(news) else { continue };
+                // Read before anything is done: afterwards there may be none.
+                let command = match &event {
+                    Event::Hang(hang) => family::command(hang.pid),
+                    _ => String::new(),
+                };
                 let acted = match &event {
                     Event::Hang(hang) => self.act(hang).map(|did| (did, hang.pid)),
                     _ => None,
@@ -348,7 +353,7 @@ impl Guard {
                 {
                     restart = restart.or(Some(hang.pid));
                 }
-                self.tell(event);
+                self.tell(event, command);
                 if let Some((did, pid)) = acted {
                     self.teller.did(did, pid);
                 }
@@ -370,7 +375,7 @@ impl Guard {
     }
 
     /// Tells an event, unless it is no news.
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: Event, command: String) {
         match event {
             Event::Recovered { pid, .. } if self.ended.contains(&pid) => return,
             Event::Left { pid } => {
@@ -380,7 +385,7 @@ impl Guard {
             }
             _ => {}
         }
-        self.teller.event(event);
+        self.teller.event(event, command);
     }
 
     /// The event that a piece of news is; else it is about a module, and told.
@@ -401,7 +406,7 @@ impl Guard {
         }
         for news in self.detector.finish() {
             if let Some(event) = self.event(news) {
-                self.tell(event);
+                self.tell(event, String::new());
             }
         }
     }
@@ -451,7 +456,7 @@ impl Guard {
         let there = self.detector.pids().contains(&self.pid);
         self.finish();
         if there {
-            self.tell(Event::Left { pid: self.pid });
+            self.tell(Event::Left { pid: self.pid }, String::new());
         }
         match self.child.as_mut().map(Child::wait) {
             None => ExitCode::SUCCESS,

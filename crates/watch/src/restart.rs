@@ -53,7 +53,7 @@ impl Guard {
         gone.extend(self.detector.pids());
         self.detector.forget();
         for pid in gone {
-            self.tell(Event::Left { pid });
+            self.tell(Event::Left { pid }, String::new());
         }
         if self.started.elapsed() > CALM {
             self.pause = PAUSE;

@@ -25,9 +25,13 @@ fn ms(d: Duration) -> f64 {
     d.as_micros() as f64 / 1e3
 }
 
-/// An event as one line of JSON; `at` is the time since the guard began.
-pub fn json(to: &mut impl Write, event: &Event, at: Duration) -> io::Result<()> {
-    line(to, orbit_ahd::json::value(event), at)
+/// An event as one line of JSON; `at` is the time since the guard began. A hang has the command line of its process.
+pub fn json(to: &mut impl Write, event: &Event, command: &str, at: Duration) -> io::Result<()> {
+    let mut value = orbit_ahd::json::value(event);
+    if let Event::Hang(_) = event {
+        value["command"] = json!(command);
+    }
+    line(to, value, at)
 }
 
 /// How a module stands, as one line of JSON.

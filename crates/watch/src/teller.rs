@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Something to tell.
 enum Said {
-    Event(Event),
+    /// With the command line of the process that it is about, if it was read.
+    Event(Event, String),
     About(About),
     Did(String, i32),
 }
@@ -27,7 +28,7 @@ impl Said {
     /// 1, and 1 for each stack.
     fn weight(&self) -> u64 {
         match self {
-            Said::Event(Event::Hang(hang)) => 1 + hang.threads.len() as u64,
+            Said::Event(Event::Hang(hang), _) => 1 + hang.threads.len() as u64,
             _ => 1,
         }
     }
@@ -69,9 +70,9 @@ impl Teller {
         Ok(Teller { to, done, counts, began })
     }
 
-    /// Tells an event.
-    pub fn event(&self, event: Event) {
-        self.say(Said::Event(event));
+    /// Reports an event, with the command line of the process that it is about (may be empty).
+    pub fn event(&self, event: Event, command: String) {
+        self.say(Said::Event(event, command));
     }
 
     /// Tells how a module stands.
@@ -134,7 +135,7 @@ fn write_all(
 fn write(events: &mut Option<Events>, said: &Said, at: Duration) {
     // Nobody is left to tell if stderr is closed.
     let _ = out::say(|to| match said {
-        Said::Event(event) => show::text(to, event),
+        Said::Event(event, _) => show::text(to, event),
         Said::About(about) => show::text_about(to, about),
         Said::Did(what, _) => writeln!(to, "{FAINT}orbit watch: {what}{FAINT:#}"),
     });
@@ -152,7 +153,7 @@ fn json(said: &Said, at: Duration) -> Vec<u8> {
     let mut line = Vec::new();
     // Memory takes all.
     let _ = match said {
-        Said::Event(event) => show::json(&mut line, event, at),
+        Said::Event(event, command) => show::json(&mut line, event, command, at),
         Said::About(about) => show::json_about(&mut line, about, at),
         Said::Did(what, pid) => show::json_did(&mut line, what, *pid, at),
     };

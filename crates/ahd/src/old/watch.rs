@@ -367,6 +367,8 @@ impl Ahd {
                 }
                 Ok(None) => {}
                 Err(e) if gone(&e) => {}
+                // Of one that has ended and was not waited for the kernel shows that to nobody but root.
+                Err(_) if p.dir.status(tid).is_none_or(|status| matches!(status.state, b'Z' | b'X')) => {}
                 Err(e) if !self.troubled => {
                     self.troubled = true;
                     let text = format!(

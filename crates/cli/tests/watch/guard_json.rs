@@ -11,6 +11,8 @@ fn fields_of_a_hang() {
     let program = build(&dir, "hangs.c");
     let mut guard = Guard::start(&dir, &["--on-hang", "kill"], &[program.to_str().expect("a path"), "ring2"]);
     let hang = guard.next("hang");
+    assert!(hang["command"].as_str().is_some_and(|command| command.ends_with("hangs ring2")), "{hang:#}");
+    assert!(hang["time"].as_str().is_some_and(|time| time.starts_with("20") && time.ends_with('Z')), "{hang:#}");
     for field in ["pid", "tid", "progress", "check_value", "since_ms", "latency_ms", "time_ms"] {
         assert!(hang[field].is_number(), "{field}: {hang:#}");
     }
