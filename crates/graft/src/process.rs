@@ -97,27 +97,37 @@ impl Process {
     /// # Errors
     /// [`Error::Gone`], [`Error::NotPermitted`], [`Error::Io`].
     pub fn mappings(&self) -> Result<Vec<Entry>, Error> {
-        let what = "reading the mappings of";
-        let maps = maps::of(self.living_thread()).map_err(|e| explain(self.pid, self.pid, what, e))?;
-        if maps.is_empty() {
-            return Err(Error::Gone { id: self.pid });
-        }
-        Ok(maps)
+        let whole = |tid| match maps::of(tid) {
+            Ok(maps) if maps.is_empty() => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            maps => maps,
+        };
+        self.through_a_thread(whole).map_err(|e| explain(self.pid, self.pid, "reading the mappings of", e))
     }
 
     pub(crate) fn waits(&self) -> MutexGuard<'_, HashMap<i32, Wait>> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread through which `/proc` shows memory: not a leader that has ended before the others.
-    pub(crate) fn living_thread(&self) -> i32 {
+    /// Does something to the memory through the leader, or through another thread if that has ended before the others.
+    pub(crate) fn through_a_thread<R>(&self, mut work: impl FnMut(i32) -> io::Result<R>) -> io::Result<R> {
+        let first = work(self.pid);
+        match first {
+            Ok(done) => Ok(done),
+            Err(error) => match self.living_thread() {
+                Some(tid) if tid != self.pid => work(tid),
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn living_thread(&self) -> Option<i32> {
         let ended = |tid: i32| {
             procfs::text(format!("/proc/{}/task/{tid}/stat", self.pid))
                 .is_ok_and(|s| s.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])))
         };
         match ended(self.pid) {
-            false => self.pid,
-            true => seize::tasks(self.pid).into_iter().find(|tid| !ended(*tid)).unwrap_or(self.pid),
+            false => Some(self.pid),
+            true => seize::tasks(self.pid).into_iter().find(|tid| !ended(*tid)),
         }
     }
 
@@ -126,7 +136,7 @@ impl Process {
     /// # Errors
     /// [`Error::Memory`] if a part is not mapped; [`Error::Gone`], [`Error::NotPermitted`].
     pub fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Error> {
-        match remote::read(self.living_thread(), address, buffer) {
+        match self.through_a_thread(|tid| remote::read(tid, address, buffer)) {
             Ok(n) if n == buffer.len() => Ok(()),
             Ok(_) => Err(self.memory("reading", address, buffer.len(), io::Error::from_raw_os_error(libc::EFAULT))),
             Err(e) => Err(self.memory("reading", address, buffer.len(), e)),
@@ -138,7 +148,8 @@ impl Process {
     /// # Errors
     /// As [`Process::read`]; a part may be written then.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
-        remote::write(self.living_thread(), address, bytes).map_err(|e| self.memory("writing", address, bytes.len(), e))
+        self.through_a_thread(|tid| remote::write(tid, address, bytes))
+            .map_err(|e| self.memory("writing", address, bytes.len(), e))
     }
 
     pub(crate) fn memory(&self, what: &'static str, address: u64, len: usize, source: io::Error) -> Error {

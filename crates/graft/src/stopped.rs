@@ -130,9 +130,8 @@ impl<'p> Stopped<'p> {
     /// # Errors
     /// [`Error::Memory`] where nothing is mapped and where shared memory may not be written; [`Error::Gone`].
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
-        let Err(first) = remote::write_through_protection(self.process.living_thread(), address, bytes) else {
-            return Ok(());
-        };
+        let through = self.process.through_a_thread(|tid| remote::write_through_protection(tid, address, bytes));
+        let Err(first) = through else { return Ok(()) };
         // A kernel may deny that file and still let a tracer do it, word by word.
         self.poke(address, bytes).map_err(|_| self.process.memory("writing", address, bytes.len(), first))
     }

@@ -156,3 +156,63 @@ fn command(pid: i32) -> String {
         false => line,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+
+    /// A program that is killed at the end.
+    struct Running(Child);
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// Samples a program until the sample is as said; fails after a minute.
+    fn until(arguments: &[&str], holds: impl Fn(&Sample) -> bool) -> Sample {
+        let mut command = Command::new(arguments[0]);
+        command.args(&arguments[1..]).stdin(Stdio::piped()).stdout(Stdio::null());
+        let running = Running(command.spawn().expect("a program"));
+        let began = Instant::now();
+        loop {
+            let sample = take(running.0.id() as i32, Duration::from_millis(50)).expect("a sample");
+            if holds(&sample) {
+                return sample;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "{sample:#?}");
+        }
+    }
+
+    #[test]
+    fn the_other_end_of_a_pipe_is_named() {
+        let own = std::process::id() as i32;
+        let sample = until(&["cat"], |sample| sample.threads.iter().any(|thread| thread.peers.contains(&own)));
+        assert!(sample.commands.contains_key(&own) && sample.command == "cat", "{sample:#?}");
+        assert!(!sample.threads[0].frames.is_empty() && !sample.threads[0].is_busy(), "{sample:#?}");
+        let mut text = Vec::new();
+        crate::show::text(&mut text, &sample).expect("memory takes all");
+        let text = String::from_utf8(text).expect("text");
+        assert!(text.contains("bytes from the pipe") && text.contains(&format!("{own} is ")), "{text}");
+        let json = crate::show::json(&sample);
+        assert!(
+            json["threads"][0]["peers"].as_array().is_some_and(|peers| peers.iter().any(|p| p["pid"] == own)),
+            "{json:#}"
+        );
+    }
+
+    #[test]
+    fn a_thread_that_computes_is_busy() {
+        let sample = until(&["sh", "-c", "while :; do :; done"], |sample| sample.threads[0].is_busy());
+        assert!(sample.threads[0].cpu <= 1.5, "{sample:#?}");
+        assert!(crate::show::json(&sample)["threads"][0]["waits_for"].is_null());
+    }
+
+    #[test]
+    fn a_process_that_is_not_there() {
+        assert!(take(i32::MAX, Duration::from_millis(10)).is_err());
+    }
+}
