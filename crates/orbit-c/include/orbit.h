@@ -20,6 +20,8 @@
  *     if (orbit_call(checker, 1, &area, NULL, &a, sizeof a, &end) < 0)
  *         log(orbit_last_error());                          // "crashed: SIGSEGV at 0x0 in check (account.c:12)"
  *
+ * What a task has of main and what not, where to set up, what it costs: docs/adopting.md.
+ *
  * Build: cc prog.c $(pkg-config --cflags --libs orbit). Linux on x86-64.
  *
  * Errors. A function that gives an int or long gives a negative errno value when it fails; one that gives a pointer
