@@ -14,7 +14,7 @@ group() {
         llvm=llvm-strip|/usr/bin/llvm-strip-*|/usr/lib/llvm-*/bin/llvm-strip libbpf-dev=/usr/include/bpf/bpf_helpers.h
         libclang-dev=/usr/lib/llvm-*/lib/libclang.so*|/usr/lib/llvm-*/lib/libclang-[0-9]*.so*" ;;
     test) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx valgrind=valgrind
-        python3=python3 stress-ng=stress-ng iproute2=ip|/sbin/ip|/usr/sbin/ip
+        python3=python3 stress-ng=stress-ng iproute2=ip|/sbin/ip|/usr/sbin/ip lld=wasm-ld|/usr/bin/wasm-ld-*
         musl-tools=musl-gcc golang-go=go strace=strace sqlite3=sqlite3" ;;
     demo) echo "redis-server=redis-server redis-tools=redis-cli" ;;
     bench) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx" ;;

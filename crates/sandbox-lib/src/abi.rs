@@ -15,7 +15,7 @@
 //! Members can write the control part at any time. A wrong word there can delay or drop a run, and make a counter wrong;
 //! it cannot reach a service's data or the host, which clamps what it reads.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
 /// First address of the region, free in ordinary programs: below what the kernel gives to mappings, above heaps.
 pub const BASE: usize = 0x7e50_0000_0000;
@@ -63,6 +63,8 @@ pub const STACK_LEN: usize = 0x4000;
 pub const MAGIC: u64 = 0x6f72_6269_7473_0001;
 /// Handles of a service at most.
 pub const GRANTS: usize = 32;
+/// Attributes that all services of a host may set, at most.
+pub const LEDGER: usize = 1024;
 /// Bytes of a service's arguments at most.
 pub const ARGUMENTS: usize = 1024;
 /// The latest run times and delays that the control part keeps for each slot.
@@ -100,6 +102,8 @@ pub struct Directory {
     pub grace_ns: u64,
     /// The library's ways in.
     pub library: Library,
+    /// What is to be put back when the host is gone.
+    pub ledger: [Entry; LEDGER],
     /// The services, by slot.
     pub services: [Service; SLOTS],
 }
@@ -167,8 +171,18 @@ pub struct Grant {
     pub min: i64,
     /// The largest value.
     pub max: i64,
-    /// What the attribute was when it was granted: restored when the service ends.
-    pub original: i64,
+}
+
+/// What an attribute was before a service could set it. Agents put it back when the host is gone.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Entry {
+    /// A class of [`crate::attribute`]; 0: the entry is free. Written last.
+    pub class: AtomicU32,
+    /// The target.
+    pub target: AtomicI32,
+    /// The value.
+    pub original: AtomicI64,
 }
 
 /// One slot's words in the control part. Every member can write them.
@@ -229,6 +243,8 @@ pub struct Record {
     pub cause: u32,
     /// `stack_t` of the stack for faults.
     pub fault_stack: [u64; 3],
+    /// `stack_t` of the thread's own alternate stack, as it was when the handler was called.
+    pub own_stack: [u64; 3],
     /// Number of the run: a timer that fires late is known by it.
     pub sequence: u64,
     /// CPU clock of the thread when the handler was called.

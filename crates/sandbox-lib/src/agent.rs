@@ -4,7 +4,7 @@
 //! It outlives its host by the moment it takes to put back what services set: when the host's end of the life pipe
 //! closes, the agent restores every attribute that was granted for setting, and exits.
 
-use crate::abi::{self, LIVE, PURE, SET};
+use crate::abi::{self, LIVE, PURE};
 use crate::run::{self, Place};
 use crate::{attribute, entry, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -100,13 +100,13 @@ fn release_dead(slot: usize) {
     }
 }
 
-/// Puts back every attribute that a service was granted to set.
+/// Puts back every attribute that services could set.
 fn restore() {
-    for service in &abi::directory().services[abi::FIRST_SERVICE..] {
-        let granted = (service.grants as usize).min(abi::GRANTS);
-        for grant in service.grant[..granted].iter().filter(|grant| grant.rights & SET != 0) {
+    for entry in &abi::directory().ledger {
+        let class = entry.class.load(Acquire);
+        if class != 0 {
             // A target that is gone needs nothing put back.
-            let _ = attribute::apply(grant.class, grant.target, grant.original);
+            let _ = attribute::apply(class, entry.target.load(Relaxed), entry.original.load(Relaxed));
         }
     }
 }

@@ -205,6 +205,7 @@ unsafe fn call(slot: usize, record: *mut Record, service: &Service, event: Event
         }
         let stack = (bottom + abi::FAULT_STACK_AT) as u64;
         let cause = on_stack(record, stack, service.entry, &raw const r.context, &raw const r.event);
+        sys::set_alternate_stack(&(*record).own_stack);
         let cost = sys::clock(sys::THREAD_CPU).saturating_sub((*record).cpu_began);
         sys::timer_delete((*record).timer);
         (cause, cost)
@@ -241,7 +242,8 @@ pub fn is_live(slot: usize) -> bool {
 /// Calls `entry(context, event)` on another stack, with the record's stack for faults; answers the cause of an abort, or 0.
 ///
 /// `sigaltstack` is called on the new stack, since the kernel refuses it to a thread that is on its alternate stack. The
-/// kernel puts the member's own alternate stack back when the upcall's signal handler returns.
+/// thread's own one is put back by the caller: the kernel does so when a signal handler returns, but not in a program whose
+/// alternate stack was inherited across an exec, where it has size 0 and is not marked as disabled.
 ///
 /// # Safety
 /// All pointers are those of one slot that is open; `stack` is the end of a stack, 16-byte aligned.
@@ -261,7 +263,7 @@ unsafe extern "C" fn on_stack(
         "mov rbx, rdi", "mov r12, rdx", "mov r13, rcx", "mov r14, r8",
         "mov rsp, rsi",
         "lea rdi, [rbx + {fault_stack}]",
-        "xor esi, esi",
+        "lea rsi, [rbx + {own_stack}]",
         "mov eax, 131",
         "syscall",
         "mov rdi, r13", "mov rsi, r14",
@@ -282,6 +284,7 @@ unsafe extern "C" fn on_stack(
         stack_pointer = const offset_of!(Record, stack_pointer),
         landing = const offset_of!(Record, landing),
         fault_stack = const offset_of!(Record, fault_stack),
+        own_stack = const offset_of!(Record, own_stack),
         active = const offset_of!(Record, active),
         cause = const offset_of!(Record, cause),
     )

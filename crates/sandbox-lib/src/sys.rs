@@ -12,6 +12,7 @@ pub const THREAD_CPU: i32 = 3;
 const RT_SIGACTION: usize = 13;
 const RT_SIGPROCMASK: usize = 14;
 const MPROTECT: usize = 10;
+const SIGALTSTACK: usize = 131;
 const GETPID: usize = 39;
 const EXIT_GROUP: usize = 231;
 const SETPRIORITY: usize = 141;
@@ -202,6 +203,13 @@ pub fn poll(descriptors: &mut [Poll]) -> isize {
 pub fn read_word(descriptor: i32) -> isize {
     let mut word = 0u64;
     plain(READ, descriptor as usize, &raw mut word as usize, 8, 0)
+}
+
+/// Sets the alternate stack of the calling thread to what `sigaltstack` answered before; one of size 0 is none.
+pub fn set_alternate_stack(stack: &[u64; 3]) -> isize {
+    const DISABLE: u64 = 2;
+    let stack = if stack[2] == 0 { [0, DISABLE, 0] } else { *stack };
+    plain(SIGALTSTACK, &raw const stack as usize, 0, 0, 0)
 }
 
 /// Ends the process.

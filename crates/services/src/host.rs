@@ -9,6 +9,7 @@ use crate::agent::Agent;
 use crate::budget::{self, Budget};
 use crate::elf;
 use crate::error::{Error, Kind, Result};
+use crate::grant::Granted;
 use crate::manager::{AttributeClass, GrantRequest, Manager};
 use crate::managers::cpu::Cpu;
 use crate::member::{self, Invitation};
@@ -19,6 +20,7 @@ use orbit_sandbox_lib::abi::{self, GRANTS, Grant, SET};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -89,6 +91,12 @@ pub struct ServiceId {
     generation: u64,
 }
 
+impl std::fmt::Display for ServiceId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "n{}.{}", self.slot, self.generation)
+    }
+}
+
 /// What a service is like now.
 #[derive(Clone, Debug)]
 pub struct Status {
@@ -139,7 +147,7 @@ struct Loaded {
     owner: i32,
     life: OwnedFd,
     budget: Budget,
-    grants: Vec<(usize, AttributeClass, Grant)>,
+    grants: Vec<Granted>,
     since: Instant,
     is_revoked: bool,
 }
@@ -148,7 +156,7 @@ struct Loaded {
 #[derive(Debug)]
 pub struct Host {
     options: Options,
-    managers: Vec<Box<dyn Manager>>,
+    managers: Vec<Arc<dyn Manager>>,
     services: [Option<Loaded>; abi::SLOTS],
     generations: [u64; abi::SLOTS],
     members: BTreeSet<i32>,
@@ -180,7 +188,7 @@ impl Host {
         }
         let region = Region::new(upcall, budget, options.grace.as_nanos() as u64)?;
         let mut host = Host {
-            managers: vec![Box::new(Cpu)],
+            managers: vec![Arc::new(Cpu)],
             services: Default::default(),
             generations: [0; abi::SLOTS],
             members: BTreeSet::new(),
@@ -205,6 +213,11 @@ impl Host {
     /// All attribute classes.
     pub fn classes(&self) -> impl Iterator<Item = &'static AttributeClass> {
         self.managers.iter().flat_map(|manager| manager.classes())
+    }
+
+    /// The region.
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
     }
 
     /// How programs find the region.
@@ -258,6 +271,19 @@ impl Host {
         self.no_ticks.as_deref()
     }
 
+    /// All native services, loaded or revoked.
+    pub fn list(&self) -> Vec<(ServiceId, Status)> {
+        (abi::FIRST_SERVICE..abi::SLOTS)
+            .map(|slot| ServiceId { slot, generation: self.generations[slot] })
+            .filter_map(|id| self.status(id).ok().map(|status| (id, status)))
+            .collect()
+    }
+
+    /// The members.
+    pub fn members(&self) -> impl Iterator<Item = i32> {
+        self.members.iter().copied()
+    }
+
     /// What became of ticks.
     pub fn tick_outcomes(&self) -> Option<Outcomes> {
         self.ticks.as_ref().map(Ticks::outcomes)
@@ -295,12 +321,16 @@ impl Host {
         let life = pidfd::open(spec.owner).map_err(|_| {
             Error::new(Kind::NotFound, format!("service {name:?}: its owner, process {}, is gone", spec.owner))
         })?;
-        let grants = self.grants(spec)?;
         let image = elf::load(name, object, slot, self.region.library())?;
         let Some(entry) = image.exports.get("orbit_handler").copied() else {
             let text = format!("service {name:?} exports no orbit_handler: see orbit_service.h");
             return Err(Error::new(Kind::BadObject, text));
         };
+        let grants = self.grant(spec.owner, &spec.grants)?;
+        let mut handles = [Grant::default(); GRANTS];
+        for (to, grant) in handles.iter_mut().zip(&grants) {
+            *to = grant.native(random()?);
+        }
         self.region.clear_control(slot);
         self.region.install(slot, &image, &spec.arguments, |service| {
             service.flags = if spec.dispatch == Dispatch::Upcall { abi::PURE } else { 0 };
@@ -312,10 +342,7 @@ impl Host {
                 (spec.budget.cpu().as_nanos() as u64, spec.budget.cpu().as_nanos() as u64);
             service.window_ns = spec.budget.window().as_nanos() as u64;
             service.grants = grants.len() as u32;
-            service.grant = [Grant::default(); GRANTS];
-            for (to, (_, _, grant)) in service.grant.iter_mut().zip(&grants) {
-                *to = *grant;
-            }
+            service.grant = handles;
         });
         let (budget, owner) = (spec.budget, spec.owner);
         self.services[slot] =
@@ -327,51 +354,90 @@ impl Host {
         Ok(ServiceId { slot, generation: self.generations[slot] })
     }
 
-    /// Makes the handles a service asks for.
-    fn grants(&self, spec: &Spec) -> Result<Vec<(usize, AttributeClass, Grant)>> {
-        use std::os::unix::fs::MetadataExt;
-        let about = |text: String| format!("service {:?}: {text}", spec.name);
-        if spec.grants.len() > GRANTS {
-            return Err(Error::new(
-                Kind::Invalid,
-                about(format!("{} handles, of at most {GRANTS}", spec.grants.len())),
-            ));
-        }
-        let user = fs::metadata(format!("/proc/{}", spec.owner))
-            .map_err(|_| Error::new(Kind::NotFound, about(format!("its owner, process {}, is gone", spec.owner))))?
-            .uid();
+    /// Makes what a service of this owner asks for, all of it or nothing. What may be set is noted, to be put back.
+    ///
+    /// # Errors
+    /// `NotFound` for classes, owners and targets that are not there; `Denied` for what the owner's user may not have;
+    /// `Invalid` beyond [`GRANTS`]; `Full` beyond [`abi::LEDGER`] attributes of all services together.
+    pub fn grant(&mut self, owner: i32, requests: &[GrantRequest]) -> Result<Vec<Granted>> {
         let mut grants = Vec::new();
-        for request in &spec.grants {
-            let found = self.managers.iter().enumerate().find_map(|(nth, manager)| {
-                manager.classes().iter().find(|class| class.name == request.class).map(|class| (nth, manager, *class))
-            });
-            let Some((nth, manager, class)) = found else {
-                let names: Vec<_> = self.classes().map(|class| class.name).collect();
-                let text = about(format!("there is no class {:?}: there are {}", request.class, names.join(", ")));
-                return Err(Error::new(Kind::NotFound, text));
-            };
-            if request.rights & SET != 0 && !class.settable {
-                return Err(Error::new(Kind::Denied, about(format!("{} can be read only", class.name))));
+        for request in requests {
+            match self.grant_one(owner, request) {
+                Ok(granted) => grants.push(granted),
+                Err(error) => {
+                    self.release(&grants);
+                    return Err(error);
+                }
             }
-            manager.may(user, request.target)?;
-            let guard = request.guard.map_or(class.guard(), |guard| guard.within(&class.guard()));
-            let original = manager.read(&class, request.target)?;
-            grants.push((
-                nth,
-                class,
-                Grant {
-                    handle: random()?,
-                    class: class.id,
-                    rights: request.rights,
-                    target: request.target,
-                    clamp: u32::from(guard.clamp),
-                    min: guard.min,
-                    max: guard.max,
-                    original,
-                },
-            ));
+        }
+        if grants.len() > GRANTS {
+            self.release(&grants);
+            return Err(Error::new(Kind::Invalid, format!("{} handles, of at most {GRANTS}", grants.len())));
         }
         Ok(grants)
+    }
+
+    fn grant_one(&self, owner: i32, request: &GrantRequest) -> Result<Granted> {
+        use std::os::unix::fs::MetadataExt;
+        let gone = |_| Error::new(Kind::NotFound, format!("the owner, process {owner}, is gone"));
+        let user = fs::metadata(format!("/proc/{owner}")).map_err(gone)?.uid();
+        let found = self.managers.iter().find_map(|manager| {
+            manager.classes().iter().find(|class| class.name == request.class).map(|class| (manager.clone(), *class))
+        });
+        let Some((manager, class)) = found else {
+            let names: Vec<_> = self.classes().map(|class| class.name).collect();
+            let text = format!("there is no class {:?}: there are {}", request.class, names.join(", "));
+            return Err(Error::new(Kind::NotFound, text));
+        };
+        if request.rights & SET != 0 && !class.settable {
+            return Err(Error::new(Kind::Denied, format!("{} can be read only", class.name)));
+        }
+        manager.may(user, request.target)?;
+        let guard = request.guard.map_or(class.guard(), |guard| guard.within(&class.guard()));
+        let (rights, target) = (request.rights, request.target);
+        let original = manager.read(&class, target)?;
+        let mut entry = None;
+        if rights & SET != 0 {
+            entry = self.region.note(class.id, target, original);
+            if entry.is_none() {
+                let text =
+                    format!("services may set {} attributes already, as many as a host has room for", abi::LEDGER);
+                return Err(Error::new(Kind::Full, text));
+            }
+        }
+        Ok(Granted { manager, class, target, rights, guard, original, entry })
+    }
+
+    /// Reads an attribute in the name of this process, or sets it through its guard, for good. Answers the value that it has then.
+    ///
+    /// # Errors
+    /// As [`Host::grant`]; `Invalid` for a value that the guard refuses; those of the manager.
+    pub fn attribute(&mut self, request: &GrantRequest, value: Option<i64>) -> Result<i64> {
+        let granted = self.grant_one(std::process::id() as i32, request)?;
+        if let Some(entry) = granted.entry {
+            self.region.strike(entry);
+        }
+        if let Some(value) = value {
+            let (verdict, applied) = granted.set(value);
+            applied?;
+            if verdict.value().is_none() {
+                return Err(Error::new(
+                    Kind::Invalid,
+                    format!("{} of {}: {value} is out of range", request.class, request.target),
+                ));
+            }
+        }
+        granted.read()
+    }
+
+    /// Puts back what was set through these, and strikes them off. No service may use them any more.
+    pub fn release(&mut self, grants: &[Granted]) {
+        for granted in grants {
+            granted.restore();
+            if let Some(entry) = granted.entry {
+                self.region.strike(entry);
+            }
+        }
     }
 
     /// The service of this number.
@@ -440,14 +506,11 @@ impl Host {
             self.agents.iter().for_each(Agent::ring);
             std::thread::sleep(Duration::from_millis(1));
         }
-        let Some(loaded) = &mut self.services[slot] else { return Ok(()) };
-        if !loaded.is_revoked {
-            for (manager, class, grant) in loaded.grants.iter().filter(|(_, _, grant)| grant.rights & SET != 0) {
-                // A target that is gone needs nothing put back.
-                let _ = self.managers[*manager].apply(class, grant.target, grant.original);
-            }
+        if let Some(loaded) = &mut self.services[slot] {
+            loaded.is_revoked = true;
+            let grants = std::mem::take(&mut loaded.grants);
+            self.release(&grants);
         }
-        loaded.is_revoked = true;
         Ok(())
     }
 

@@ -32,8 +32,8 @@ impl AttributeClass {
     }
 }
 
-/// A service manager. Its methods are called by one thread at a time; they may block for a system call, no longer.
-pub trait Manager: fmt::Debug + Send {
+/// A service manager. Any thread may call its methods; they may block for a system call, no longer.
+pub trait Manager: fmt::Debug + Send + Sync {
     /// The classes it owns.
     fn classes(&self) -> &'static [AttributeClass];
 

@@ -4,9 +4,10 @@
 //! itself ([`Local`]); in a running program whoever can make system calls in it does ([`Steps`]).
 
 use crate::error::{Error, Kind, Result};
+use orbit_linux::map::Mapping;
 use orbit_sandbox_lib::{abi, entry};
 use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 const READ: usize = libc::PROT_READ as usize;
 const WRITE: usize = libc::PROT_WRITE as usize;
@@ -122,6 +123,30 @@ fn handlers(steps: &mut impl Steps, directory: &abi::Directory, role: Role) -> R
     Ok(())
 }
 
+/// Puts the handlers back that the process had, and unmaps the region. No thread of it may be in an upcall.
+///
+/// # Errors
+/// `System`.
+pub fn leave(steps: &mut impl Steps, directory: &abi::Directory) -> Result<()> {
+    let field = |offset: usize| abi::PRIVATE + offset;
+    let scratch = field(std::mem::offset_of!(abi::Private, scratch));
+    for (nth, signal) in abi::FAULTS.iter().enumerate() {
+        let before = field(std::mem::offset_of!(abi::Private, actions) + nth * 32);
+        step(steps, libc::SYS_rt_sigaction, [*signal as usize, before, 0, 8, 0, 0])?;
+    }
+    // Ignored first: that discards an upcall that is waiting, which the default action would make the end of the program.
+    for action in [libc::SIG_IGN, libc::SIG_DFL] {
+        let mut bytes = [0u8; 32];
+        bytes[..8].copy_from_slice(&action.to_ne_bytes());
+        steps.write(scratch, &bytes).map_err(|error| Error::system("writing to the process", &error))?;
+        for signal in [directory.upcall_signal, directory.budget_signal] {
+            step(steps, libc::SYS_rt_sigaction, [signal as usize, scratch, 0, 8, 0, 0])?;
+        }
+    }
+    step(steps, libc::SYS_munmap, [abi::BASE, abi::END - abi::BASE, 0, 0, 0, 0])?;
+    Ok(())
+}
+
 /// One call, with the kernel's refusal as an error.
 fn step(steps: &mut impl Steps, number: libc::c_long, arguments: [usize; 6]) -> Result<isize> {
     let what = "joining the sandbox region";
@@ -157,20 +182,35 @@ impl Invitation {
     /// # Errors
     /// `System` when the host is gone or belongs to another user; as [`join`].
     pub fn accept(&self) -> Result<()> {
+        let (files, first) = self.open()?;
+        join(&mut Local, files.each_ref().map(AsRawFd::as_raw_fd), first.directory(), Role::Member)
+    }
+
+    /// Opens the host's files, and maps the directory.
+    pub(crate) fn open(&self) -> Result<([OwnedFd; 3], First)> {
         let open = |fd: RawFd, writable: bool| {
             let path = format!("/proc/{}/fd/{fd}", self.host);
             let file = fs::OpenOptions::new().read(true).write(writable).open(&path);
             file.map(OwnedFd::from).map_err(|error| Error::system(path, &error))
         };
         let files = [open(self.files[0], false)?, open(self.files[1], true)?, open(self.files[2], true)?];
-        let first = orbit_linux::map::Mapping::shared(std::os::fd::AsFd::as_fd(&files[0]), abi::SLOT, false, false);
-        let first = first.map_err(|error| Error::system("mapping the sandbox region", &error))?;
-        // SAFETY: the first slot of a public file is a directory, which nobody but its host can write.
-        let directory = unsafe { &*first.as_ptr().cast::<abi::Directory>() };
-        if directory.magic != abi::MAGIC {
+        let first = Mapping::shared(files[0].as_fd(), abi::SLOT, false, false);
+        let first = First(first.map_err(|error| Error::system("mapping the sandbox region", &error))?);
+        if first.directory().magic != abi::MAGIC {
             return Err(Error::new(Kind::Invalid, format!("process {} is no host of services", self.host)));
         }
-        join(&mut Local, [files[0].as_raw_fd(), files[1].as_raw_fd(), files[2].as_raw_fd()], directory, Role::Member)
+        Ok((files, first))
+    }
+}
+
+/// The first slot of a region, mapped to be read.
+pub(crate) struct First(Mapping);
+
+impl First {
+    /// The directory.
+    pub(crate) fn directory(&self) -> &abi::Directory {
+        // SAFETY: the mapping has a slot's length, which is enough for a directory; any bytes are one.
+        unsafe { &*self.0.as_ptr().cast::<abi::Directory>() }
     }
 }
 

@@ -144,6 +144,23 @@ impl Region {
         service.state.store(abi::LIVE, Release);
     }
 
+    /// Notes what an attribute is, to be put back when the host is gone. `None` when the ledger is full.
+    pub(crate) fn note(&self, class: u32, target: i32, original: i64) -> Option<usize> {
+        let ledger = &self.directory().ledger;
+        let at = ledger.iter().position(|entry| entry.class.load(SeqCst) == 0)?;
+        ledger[at].target.store(target, SeqCst);
+        ledger[at].original.store(original, SeqCst);
+        ledger[at].class.store(class, SeqCst);
+        Some(at)
+    }
+
+    /// Strikes an entry off the ledger.
+    pub(crate) fn strike(&self, entry: usize) {
+        if let Some(entry) = self.directory().ledger.get(entry) {
+            entry.class.store(0, SeqCst);
+        }
+    }
+
     /// Sets a slot's state: events start nothing in a slot that is not [`abi::LIVE`].
     pub(crate) fn set_state(&self, slot: usize, state: u32) {
         self.directory().services[slot % abi::SLOTS].state.store(state, SeqCst);

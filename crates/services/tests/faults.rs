@@ -13,9 +13,10 @@ fn member_program() {
 }
 
 /// Ways to misbehave: the letter `wild.c` has for it, and whether that is an overrun.
-const WAYS: [(u8, &str, bool); 9] = [
+const WAYS: [(u8, &str, bool); 10] = [
     (b's', "spins", true),
     (b'c', "calls without end", true),
+    (b'm', "allocates without end", false),
     (b'n', "writes to address 8", false),
     (b'w', "writes to its code", false),
     (b'o', "writes to another service's data", false),

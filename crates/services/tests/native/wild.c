@@ -17,7 +17,18 @@ void orbit_handler(const struct orbit_context *context, const struct orbit_event
 			;
 	case 'c': // loops in calls of the library
 		for (;;)
-			orbit_now(), orbit_alloc(16);
+			orbit_now();
+#ifdef __wasm__
+	case 'm': // allocates without end
+		while (__builtin_wasm_memory_grow(0, 1) != (unsigned long)-1)
+			;
+		__builtin_trap();
+#else
+	case 'm':
+		while (orbit_alloc(16))
+			;
+		__builtin_trap();
+#endif
 	case 'n':
 		*(volatile int *)8 = 1;
 		break;

@@ -1,0 +1,362 @@
+//! One wasm service: its module, its memory, the calls it makes, and one run of its handler.
+
+use orbit_services::grant::Granted;
+use orbit_services::{Account, Budget, Control, Error, Event, Kind, Result, Verdict, sys};
+use std::time::Duration;
+use wasmi::errors::ErrorKind;
+use wasmi::{
+    Caller, Config, EnforcedLimits, Extern, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder, TrapCode,
+    TypedFunc,
+};
+
+/// Bytes of a page of a module's memory.
+const PAGE: usize = 65_536;
+/// Where context, event and arguments are in the page that the host adds to a module's memory.
+const EVENT_AT: u32 = 512;
+const ARGUMENTS_AT: u32 = 1024;
+/// Handles of a service at most, as in `orbit_service.h`.
+const HANDLES: usize = 32;
+/// Bytes of arguments at most.
+const ARGUMENTS: usize = 1024;
+/// `-EBADF`, `-EACCES`, `-ERANGE`, `-EIO`.
+const NO_HANDLE: i64 = -9;
+const NO_RIGHT: i64 = -13;
+const OUT_OF_RANGE: i64 = -34;
+const FAILED: i64 = -5;
+
+/// The interpreter, and how much fuel it burns here.
+#[derive(Debug)]
+pub struct Engine {
+    engine: wasmi::Engine,
+    fuel_per_us: f64,
+}
+
+impl Engine {
+    /// Sets it up, and measures how much fuel a microsecond of CPU time is on this machine: some milliseconds.
+    ///
+    /// # Errors
+    /// `Unsupported` if the interpreter does not run its own measurement.
+    pub fn new() -> Result<Engine> {
+        let mut config = Config::default();
+        config.consume_fuel(true).enforced_limits(EnforcedLimits::strict()).ignore_custom_sections(true);
+        // A start function would run outside of any budget.
+        config.allow_start_fn(false).set_max_recursion_depth(1000).set_max_stack_height(1 << 16);
+        let engine = wasmi::Engine::new(&config);
+        let fuel_per_us = calibrate(&engine).map_err(|error| {
+            Error::new(Kind::Unsupported, format!("the wasm interpreter cannot be measured: {error}"))
+        })?;
+        Ok(Engine { engine, fuel_per_us })
+    }
+
+    /// Fuel of a CPU time.
+    fn fuel(&self, time: Duration) -> u64 {
+        (time.as_secs_f64() * 1e6 * self.fuel_per_us).max(1.0) as u64
+    }
+}
+
+/// A loop that adds: `(func (export "f") (loop (br 0)))` with work in it.
+const LOOP: &[u8] = &[
+    0, 0x61, 0x73, 0x6d, 1, 0, 0, 0, // magic, version
+    1, 4, 1, 0x60, 0, 0, // type: () -> ()
+    3, 2, 1, 0, // function 0
+    7, 5, 1, 1, b'f', 0, 0, // export "f"
+    10, 18, 1, 16, 1, 1, 0x7e, // code: one local, i64
+    3, 0x40, 0x20, 0, 0x42, 1, 0x7c, 0x21, 0, 0x0c, 0, 0x0b, 0x0b,
+];
+
+/// Runs a loop out of fuel a few times, and takes the slowest as the interpreter's speed: other code costs more for its fuel.
+fn calibrate(engine: &wasmi::Engine) -> std::result::Result<f64, wasmi::Error> {
+    const FUEL: u64 = 2_000_000;
+    let module = Module::new(engine, LOOP)?;
+    let mut store = Store::new(engine, ());
+    store.set_fuel(FUEL)?;
+    let instance = Linker::new(engine).instantiate_and_start(&mut store, &module)?;
+    let function = instance.get_typed_func::<(), ()>(&store, "f")?;
+    let mut slowest = f64::INFINITY;
+    for _ in 0..3 {
+        store.set_fuel(FUEL)?;
+        let began = sys::clock(sys::THREAD_CPU);
+        // It ends by lack of fuel, which is an error.
+        let _ = function.call(&mut store, ());
+        let us = sys::clock(sys::THREAD_CPU).saturating_sub(began).max(1) as f64 / 1e3;
+        slowest = slowest.min(FUEL as f64 / us);
+    }
+    Ok(slowest)
+}
+
+/// A wasm service to load.
+#[derive(Clone, Debug)]
+pub struct WasmSpec {
+    /// For messages.
+    pub name: String,
+    /// The process it belongs to.
+    pub owner: i32,
+    /// CPU time of a run and of a window.
+    pub budget: Budget,
+    /// Bytes of memory at most; a page of 64 KiB more is the host's.
+    pub memory: usize,
+    /// Time between two timer events; `None`: only posted ones.
+    pub period: Option<Duration>,
+    /// What its handler gets with each event; at most 1024 bytes.
+    pub arguments: Vec<u8>,
+}
+
+/// What became of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The handler returned.
+    Done,
+    /// It used up its fuel, in its own code or in calls.
+    Overrun,
+    /// It trapped.
+    Trapped,
+}
+
+/// What the host's side of a module's calls knows.
+struct Guest {
+    grants: Vec<Granted>,
+    limits: StoreLimits,
+    fuel_per_us: f64,
+    account: Account,
+}
+
+/// A loaded module. Used by one thread at a time.
+pub struct Service {
+    store: Store<Guest>,
+    handler: TypedFunc<(u32, u32), ()>,
+    memory: Memory,
+    page: u32,
+    fuel: u64,
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("account", &self.store.data().account).finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    /// Loads a module with these handles.
+    ///
+    /// # Errors
+    /// `BadObject`, with what is wrong with the module: no valid wasm, a start function, imports that services have not got,
+    /// more memory than allowed, no handler. `Invalid` for too many handles or arguments.
+    pub fn load(engine: &Engine, spec: &WasmSpec, module: &[u8], grants: Vec<Granted>) -> Result<Service> {
+        let name = &spec.name;
+        let wrong = |why: String| Error::new(Kind::BadObject, format!("service {name:?}: {why}"));
+        if grants.len() > HANDLES || spec.arguments.len() > ARGUMENTS {
+            let text = format!(
+                "service {name:?}: {} handles and {} bytes of arguments, of at most {HANDLES} and {ARGUMENTS}",
+                grants.len(),
+                spec.arguments.len()
+            );
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        let module = Module::new(&engine.engine, module).map_err(|error| wrong(format!("no wasm module: {error}")))?;
+        let limits = StoreLimitsBuilder::new()
+            .memory_size(spec.memory.saturating_add(PAGE))
+            .table_elements(10_000)
+            .instances(1)
+            .memories(1)
+            .tables(1)
+            .build();
+        let handles = grants.len();
+        let guest = Guest { grants, limits, fuel_per_us: engine.fuel_per_us, account: Account::default() };
+        let mut store = Store::new(&engine.engine, guest);
+        store.limiter(|guest| &mut guest.limits);
+        // Of instantiation: data segments cost fuel too.
+        let fuel = engine.fuel(spec.budget.cpu());
+        store.set_fuel(fuel.max(1_000_000)).map_err(|error| wrong(error.to_string()))?;
+        let linker = calls(&engine.engine).map_err(|error| wrong(error.to_string()))?;
+        let instance = linker.instantiate_and_start(&mut store, &module).map_err(|error| {
+            wrong(format!(
+                "{error}; it may import \"orbit\" now, get, set and control_step, and use {} bytes of memory",
+                spec.memory
+            ))
+        })?;
+        let handler = instance
+            .get_typed_func::<(u32, u32), ()>(&store, "orbit_handler")
+            .map_err(|_| wrong("it exports no orbit_handler(context, event): see orbit_service.h".into()))?;
+        let memory = instance.get_memory(&store, "memory").ok_or_else(|| wrong("it exports no memory".into()))?;
+        let pages = memory.grow(&mut store, 1).map_err(|_| {
+            wrong(format!("its memory cannot have the page for its events beside {} bytes", spec.memory))
+        })?;
+        let page = pages as u32 * PAGE as u32;
+        let mut context = Vec::new();
+        context.extend_from_slice(&u64::from(page + ARGUMENTS_AT).to_le_bytes());
+        context.extend_from_slice(&(spec.arguments.len() as u32).to_le_bytes());
+        context.extend_from_slice(&(handles as u32).to_le_bytes());
+        for nth in 1..=handles as u64 {
+            context.extend_from_slice(&nth.to_le_bytes());
+        }
+        for (at, bytes) in [(page, &context), (page + ARGUMENTS_AT, &spec.arguments)] {
+            memory.write(&mut store, at as usize, bytes).map_err(|error| wrong(error.to_string()))?;
+        }
+        Ok(Service { store, handler, memory, page, fuel })
+    }
+
+    /// Runs the handler once, on the calling thread, and charges it.
+    pub fn run(&mut self, event: &Event) -> Outcome {
+        let began = sys::clock(sys::THREAD_CPU);
+        let mut bytes = [0u8; 32];
+        bytes[..4].copy_from_slice(&event.kind.to_le_bytes());
+        bytes[4..8].copy_from_slice(&event.lost.to_le_bytes());
+        bytes[8..16].copy_from_slice(&event.due_ns.to_le_bytes());
+        bytes[16..24].copy_from_slice(&event.now_ns.to_le_bytes());
+        bytes[24..].copy_from_slice(&event.value.to_le_bytes());
+        let at = self.page + EVENT_AT;
+        let ready =
+            self.memory.write(&mut self.store, at as usize, &bytes).is_ok() && self.store.set_fuel(self.fuel).is_ok();
+        let result = if ready {
+            self.handler.call(&mut self.store, (self.page, at))
+        } else {
+            Err(TrapCode::MemoryOutOfBounds.into())
+        };
+        let account = &mut self.store.data_mut().account;
+        account.runs += 1;
+        account.cpu_ns += sys::clock(sys::THREAD_CPU).saturating_sub(began);
+        match result {
+            Ok(()) => Outcome::Done,
+            Err(error) if is_out_of_fuel(&error) => {
+                account.overruns += 1;
+                Outcome::Overrun
+            }
+            Err(_) => {
+                account.faults += 1;
+                Outcome::Trapped
+            }
+        }
+    }
+
+    /// What it used.
+    pub fn account(&self) -> Account {
+        self.store.data().account
+    }
+
+    /// An event was dropped: the reservation is used up.
+    pub(crate) fn count_unpaid(&mut self) {
+        self.store.data_mut().account.unpaid += 1;
+    }
+
+    /// Its handles.
+    pub fn grants(&self) -> &[Granted] {
+        &self.store.data().grants
+    }
+}
+
+fn is_out_of_fuel(error: &wasmi::Error) -> bool {
+    error.as_trap_code() == Some(TrapCode::OutOfFuel) || matches!(error.kind(), ErrorKind::Fuel(_))
+}
+
+/// The calls of `orbit_service.h`. Each consumes fuel by the time it takes, so a loop of calls is bounded as any other.
+fn calls(engine: &wasmi::Engine) -> std::result::Result<Linker<Guest>, wasmi::Error> {
+    let mut linker = Linker::new(engine);
+    linker.func_wrap("orbit", "now", |mut caller: Caller<'_, Guest>| charged(&mut caller, |_| Ok(sys::now())))?;
+    linker.func_wrap("orbit", "get", |mut caller: Caller<'_, Guest>, handle: u64, to: u32| {
+        charged(&mut caller, |caller| get(caller, handle, to))
+    })?;
+    linker.func_wrap("orbit", "set", |mut caller: Caller<'_, Guest>, handle: u64, value: i64| {
+        charged(&mut caller, |caller| Ok(set(caller.data_mut(), handle, value)))
+    })?;
+    linker.func_wrap("orbit", "control_step", |mut caller: Caller<'_, Guest>, control: u32, now: u64, used: u64| {
+        charged(&mut caller, |caller| step(caller, control, now, used))
+    })?;
+    Ok(linker)
+}
+
+/// Makes a call and takes its time from the fuel.
+fn charged<R>(
+    caller: &mut Caller<'_, Guest>,
+    body: impl FnOnce(&mut Caller<'_, Guest>) -> std::result::Result<R, wasmi::Error>,
+) -> std::result::Result<R, wasmi::Error> {
+    let began = std::time::Instant::now();
+    let result = body(caller)?;
+    let fuel = (began.elapsed().as_secs_f64() * 1e6 * caller.data().fuel_per_us) as u64 + 1;
+    match caller.get_fuel()?.checked_sub(fuel) {
+        Some(left) => caller.set_fuel(left)?,
+        None => return Err(TrapCode::OutOfFuel.into()),
+    }
+    Ok(result)
+}
+
+/// The handle's grant. A handle is its place in the table, counted from 1.
+fn grant(guest: &mut Guest, handle: u64) -> Option<&Granted> {
+    let at = usize::try_from(handle).ok()?.checked_sub(1)?;
+    if at >= guest.grants.len() {
+        guest.account.refused += 1;
+    }
+    guest.grants.get(at)
+}
+
+fn memory(caller: &Caller<'_, Guest>) -> std::result::Result<Memory, wasmi::Error> {
+    caller.get_export("memory").and_then(Extern::into_memory).ok_or_else(|| TrapCode::MemoryOutOfBounds.into())
+}
+
+fn get(caller: &mut Caller<'_, Guest>, handle: u64, to: u32) -> std::result::Result<i64, wasmi::Error> {
+    let Some(grant) = grant(caller.data_mut(), handle) else { return Ok(NO_HANDLE) };
+    if !grant.may_get() {
+        return Ok(NO_RIGHT);
+    }
+    match grant.read() {
+        Ok(value) => {
+            memory(caller)?.write(&mut *caller, to as usize, &value.to_le_bytes())?;
+            Ok(0)
+        }
+        Err(error) => Ok(number(&error)),
+    }
+}
+
+fn set(guest: &mut Guest, handle: u64, value: i64) -> i64 {
+    let Some(grant) = grant(guest, handle) else { return NO_HANDLE };
+    let (verdict, result) = grant.set(value);
+    let account = &mut guest.account;
+    match verdict {
+        Verdict::NoRight => return NO_RIGHT,
+        Verdict::OutOfRange => {
+            account.refused += 1;
+            return OUT_OF_RANGE;
+        }
+        Verdict::Clamp(_) => account.clamped += 1,
+        Verdict::Pass(_) => {}
+    }
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            account.failed += 1;
+            number(&error)
+        }
+    }
+}
+
+/// `-errno` of an error.
+fn number(error: &Error) -> i64 {
+    match error.kind() {
+        Kind::NotFound => -3,
+        Kind::Denied => -1,
+        Kind::System(errno) => -i64::from(errno),
+        _ => FAILED,
+    }
+}
+
+/// `orbit_control_step` on a structure in the module's memory.
+fn step(caller: &mut Caller<'_, Guest>, at: u32, now: u64, used: u64) -> std::result::Result<i32, wasmi::Error> {
+    let memory = memory(caller)?;
+    let mut words = [[0u8; 8]; 7];
+    memory.read(&*caller, at as usize, words.as_flattened_mut())?;
+    let [target_ns, period_ns, began_ns, used_ns, budget_ns, integral, error] = words.map(u64::from_le_bytes);
+    let mut control = Control {
+        target_ns,
+        period_ns,
+        began_ns,
+        used_ns,
+        budget_ns,
+        integral_ns: integral as i64,
+        error_ns: error as i64,
+    };
+    let is_owed = control.step(now, used);
+    let Control { target_ns, period_ns, began_ns, used_ns, budget_ns, integral_ns, error_ns } = control;
+    words =
+        [target_ns, period_ns, began_ns, used_ns, budget_ns, integral_ns as u64, error_ns as u64].map(u64::to_le_bytes);
+    memory.write(&mut *caller, at as usize, words.as_flattened())?;
+    Ok(i32::from(is_owed))
+}

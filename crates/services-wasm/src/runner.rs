@@ -1,0 +1,258 @@
+//! The agent thread of wasm services: takes their events in the order of their times, one run after the other.
+
+use crate::guest::{Outcome, Service, WasmSpec};
+use orbit_linux::sched;
+use orbit_services::{Account, Budget, Error, Event, Kind, Result, budget, sys};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Posted events that wait for one service, at most; more are dropped and counted.
+const QUEUE: usize = 64;
+/// Events: their kinds in `orbit_service.h`.
+const TIMER: u32 = 1;
+const POSTED: u32 = 2;
+/// The thread wakes up after this, whatever it knows of: nanoseconds.
+const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
+
+/// A loaded service. A number is not given again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub u64);
+
+/// What a service is like now.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Its number.
+    pub id: Id,
+    /// Its name.
+    pub name: String,
+    /// The process it belongs to.
+    pub owner: i32,
+    /// Its budget.
+    pub budget: Budget,
+    /// Whether it is not run any more, for it was aborted too often.
+    pub is_revoked: bool,
+    /// What it used.
+    pub account: Account,
+    /// Events dropped since its queue was full.
+    pub lost: u64,
+}
+
+/// A service and its events.
+struct Slot {
+    service: Service,
+    spec: WasmSpec,
+    /// Monotonic nanoseconds.
+    due: Option<u64>,
+    posted: VecDeque<u64>,
+    lost: u64,
+    lost_since: u32,
+    window_began: u64,
+    spent_ns: u64,
+    is_revoked: bool,
+}
+
+struct State {
+    slots: BTreeMap<Id, Slot>,
+    next: u64,
+    stop: bool,
+}
+
+/// The thread and what it runs. Dropping it stops the thread; it does not put back what services set: see [`Runner::unload`].
+pub struct Runner {
+    shared: Arc<(Mutex<State>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+    limit: f64,
+    priority: i32,
+}
+
+impl std::fmt::Debug for Runner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runner").field("services", &self.list().len()).finish_non_exhaustive()
+    }
+}
+
+impl Runner {
+    /// Starts the thread on a processor, at this real-time priority where it is allowed one (0: an ordinary thread).
+    /// `limit`: share of a CPU that all services together may reserve; `aborts`: after which one is revoked.
+    ///
+    /// # Errors
+    /// `System` when no thread can be made.
+    pub fn start(cpu: usize, priority: i32, limit: f64, aborts: u64) -> Result<Runner> {
+        let state = State { slots: BTreeMap::new(), next: 1, stop: false };
+        let shared = Arc::new((Mutex::new(state), Condvar::new()));
+        let (theirs, told) = (shared.clone(), Arc::new(Mutex::new(0)));
+        let (answer, ready) = (told.clone(), Arc::new(std::sync::Barrier::new(2)));
+        let theirs_ready = ready.clone();
+        let thread = std::thread::Builder::new().name("orbit-wasm".into()).spawn(move || {
+            // A processor that went away since is no reason not to run.
+            let _ = sched::set_affinity(0, &[cpu]);
+            let is_real_time = priority > 0 && sys::set_priority(0, priority) == 0;
+            *lock(&answer) = if is_real_time { priority } else { 0 };
+            theirs_ready.wait();
+            serve(&theirs, aborts);
+        });
+        let thread = thread.map_err(|error| Error::system("starting the thread of wasm services", &error))?;
+        ready.wait();
+        let priority = *lock(&told);
+        Ok(Runner { shared, thread: Some(thread), limit, priority })
+    }
+
+    /// The thread's real-time priority; 0: it is an ordinary thread, since the host may not have one.
+    pub fn priority(&self) -> i32 {
+        self.priority
+    }
+
+    /// Lets events start a service.
+    ///
+    /// # Errors
+    /// `Full` when its budget does not fit beside those admitted.
+    pub fn add(&self, spec: WasmSpec, service: Service) -> Result<Id> {
+        let mut state = lock(&self.shared.0);
+        let admitted = state.slots.values().filter(|slot| !slot.is_revoked).map(|slot| slot.spec.budget);
+        budget::admit(admitted, spec.budget, self.limit)?;
+        let id = Id(state.next);
+        state.next += 1;
+        let due = spec.period.map(|period| sys::now() + period.as_nanos() as u64);
+        let slot = Slot {
+            service,
+            spec,
+            due,
+            posted: VecDeque::new(),
+            lost: 0,
+            lost_since: 0,
+            window_began: 0,
+            spent_ns: 0,
+            is_revoked: false,
+        };
+        state.slots.insert(id, slot);
+        drop(state);
+        self.shared.1.notify_one();
+        Ok(id)
+    }
+
+    /// Posts an event. Beyond [`QUEUE`] waiting ones it is dropped and counted.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn post(&self, id: Id, value: u64) -> Result<()> {
+        let mut state = lock(&self.shared.0);
+        let slot = state.slots.get_mut(&id).ok_or_else(|| gone(id))?;
+        if slot.posted.len() < QUEUE {
+            slot.posted.push_back(value);
+        } else {
+            slot.lost += 1;
+            slot.lost_since = slot.lost_since.saturating_add(1);
+        }
+        drop(state);
+        self.shared.1.notify_one();
+        Ok(())
+    }
+
+    /// Takes a service off, and puts back what it set.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn unload(&self, id: Id) -> Result<Service> {
+        let slot = lock(&self.shared.0).slots.remove(&id).ok_or_else(|| gone(id))?;
+        slot.service.grants().iter().for_each(orbit_services::grant::Granted::restore);
+        Ok(slot.service)
+    }
+
+    /// All services.
+    pub fn list(&self) -> Vec<Status> {
+        let state = lock(&self.shared.0);
+        let status = |(id, slot): (&Id, &Slot)| Status {
+            id: *id,
+            name: slot.spec.name.clone(),
+            owner: slot.spec.owner,
+            budget: slot.spec.budget,
+            is_revoked: slot.is_revoked,
+            account: slot.service.account(),
+            lost: slot.lost,
+        };
+        state.slots.iter().map(status).collect()
+    }
+
+    /// One service.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn status(&self, id: Id) -> Result<Status> {
+        self.list().into_iter().find(|status| status.id == id).ok_or_else(|| gone(id))
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        lock(&self.shared.0).stop = true;
+        self.shared.1.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic of it has been reported.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn gone(id: Id) -> Error {
+    Error::new(Kind::NotFound, format!("wasm service {} is not loaded", id.0))
+}
+
+/// A service that panicked the thread is a bug that must not take the host along.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread's loop.
+fn serve((state, changed): &(Mutex<State>, Condvar), aborts: u64) {
+    let mut guard = lock(state);
+    while !guard.stop {
+        let mut next = sys::now() + LONGEST_SLEEP_NS;
+        let mut is_waiting = false;
+        for slot in guard.slots.values_mut().filter(|slot| !slot.is_revoked) {
+            if let Some(event) = take(slot, sys::now()) {
+                run(slot, &event, aborts);
+            }
+            is_waiting |= !slot.is_revoked && !slot.posted.is_empty();
+            next = slot.due.map_or(next, |due| next.min(due));
+        }
+        if !is_waiting {
+            let wait = Duration::from_nanos(next.saturating_sub(sys::now()));
+            guard = changed.wait_timeout(guard, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// The next event of a slot, if one is due: posted ones first, in their order.
+fn take(slot: &mut Slot, now: u64) -> Option<Event> {
+    if let Some(value) = slot.posted.pop_front() {
+        let lost = std::mem::take(&mut slot.lost_since);
+        return Some(Event { kind: POSTED, lost, due_ns: now, now_ns: now, value });
+    }
+    let (due, period) = slot.due.zip(slot.spec.period).filter(|(due, _)| *due <= now)?;
+    let period = (period.as_nanos() as u64).max(1);
+    let missed = (now - due) / period;
+    slot.due = Some(due + (missed + 1) * period);
+    Some(Event { kind: TIMER, lost: u32::try_from(missed).unwrap_or(u32::MAX), due_ns: due, now_ns: now, value: 0 })
+}
+
+/// Runs a service within its reservation.
+fn run(slot: &mut Slot, event: &Event, aborts: u64) {
+    let budget = slot.spec.budget;
+    if event.now_ns.saturating_sub(slot.window_began) >= budget.window().as_nanos() as u64 {
+        (slot.window_began, slot.spent_ns) = (event.now_ns, 0);
+    }
+    if slot.spent_ns >= budget.cpu().as_nanos() as u64 {
+        slot.service.count_unpaid();
+        return;
+    }
+    let before = slot.service.account().cpu_ns;
+    let outcome = slot.service.run(event);
+    let account = slot.service.account();
+    slot.spent_ns += account.cpu_ns - before;
+    if outcome != Outcome::Done && account.is_abusive(aborts) {
+        slot.is_revoked = true;
+        slot.service.grants().iter().for_each(orbit_services::grant::Granted::restore);
+    }
+}

@@ -1,0 +1,191 @@
+//! Wasm services: the same sources as native ones do the same, and what misbehaves is aborted and revoked.
+
+use orbit_services::{Budget, GrantRequest, Guard, Host, Options};
+use orbit_services_wasm::{Engine, Id, Outcome, Runner, Service, WasmSpec};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Compiles a service of `crates/services/tests/native` to wasm. `None` where there is no linker for it.
+fn wasm(name: &str) -> Option<Vec<u8>> {
+    let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services");
+    let flat = name.replace('/', "-");
+    let object = format!("orbit-{}-{flat}-{:?}.wasm", std::process::id(), std::thread::current().id());
+    let object = std::env::temp_dir().join(object);
+    let done = Command::new(std::env::var_os("CLANG").unwrap_or_else(|| "clang".into()))
+        .args(["--target=wasm32", "-O2", "-nostdlib", "-ffreestanding", "-Wl,--no-entry", "-Wl,--allow-undefined"])
+        .arg("-I")
+        .arg(services.join("include"))
+        .arg("-o")
+        .arg(&object)
+        .arg(services.join(name))
+        .output()
+        .expect("clang");
+    let said = String::from_utf8_lossy(&done.stderr);
+    if !done.status.success() && said.contains("unable to execute") {
+        println!("SKIP: needs wasm-ld (package lld): {said}");
+        return None;
+    }
+    assert!(done.status.success(), "{said}");
+    let bytes = std::fs::read(&object).expect("the module");
+    let _ = std::fs::remove_file(object);
+    Some(bytes)
+}
+
+fn spec(name: &str) -> WasmSpec {
+    WasmSpec {
+        name: name.to_owned(),
+        owner: std::process::id() as i32,
+        budget: Budget::new(Duration::from_millis(2), Duration::from_millis(10)).expect("a budget"),
+        memory: 1 << 20,
+        period: Some(Duration::from_millis(2)),
+        arguments: Vec::new(),
+    }
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "waited a minute for: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The account of a service.
+fn account(runner: &Runner, id: Id) -> orbit_services::Account {
+    runner.status(id).expect("loaded").account
+}
+
+#[test]
+fn sets_attributes_through_its_handles_and_they_are_put_back() {
+    let Some(module) = wasm("tests/native/count.c") else { return };
+    let mut host = Host::new(Options { agent_priority: 0, ..Options::default() }).expect("a host");
+    let mut target = Command::new("sleep").arg("1000").spawn().expect("sleep");
+    let pid = target.id() as i32;
+    let nice = || orbit_linux::sched::nice(pid).expect("its niceness");
+    let (engine, runner) = (Engine::new().expect("an engine"), Runner::start(0, 0, 0.5, 3).expect("a thread"));
+    let before = nice();
+    let guard = Guard { min: i64::from(before) + 1, max: 19, clamp: true };
+    let request = GrantRequest { guard: Some(guard), ..GrantRequest::set("cpu:nice", pid) };
+    let grants = host.grant(std::process::id() as i32, &[request]).expect("granted");
+    let spec = spec("count");
+    let service = Service::load(&engine, &spec, &module, grants).expect("loaded");
+    let id = runner.add(spec, service).expect("admitted");
+    until("it sets the niceness", || nice() > before && account(&runner, id).runs > 20);
+    assert_eq!(account(&runner, id).aborts(), 0);
+    let service = runner.unload(id).expect("loaded");
+    // Only root may lower a niceness again.
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } == 0 {
+        assert_eq!(nice(), before);
+    }
+    host.release(service.grants());
+    target.kill().expect("own child");
+    target.wait().expect("own child");
+}
+
+#[test]
+fn modules_that_misbehave_are_aborted_and_revoked() {
+    let Some(module) = wasm("tests/native/wild.c") else { return };
+    let (engine, runner) = (Engine::new().expect("an engine"), Runner::start(0, 0, 0.9, 3).expect("a thread"));
+    let ways: [(u8, &str, bool); 6] = [
+        (b's', "spins", true),
+        (b'c', "calls without end", true),
+        (b'm', "allocates without end", false),
+        (b'd', "divides by zero", false),
+        (b'i', "executes an unreachable instruction", false),
+        (b'r', "recurses without end", false),
+    ];
+    for (way, what, is_overrun) in ways {
+        let mut spec = spec("wild");
+        spec.arguments = vec![way];
+        let service = Service::load(&engine, &spec, &module, vec![]).expect("loaded");
+        let id = runner.add(spec, service).expect("admitted");
+        until(what, || runner.status(id).expect("loaded").is_revoked);
+        let account = account(&runner, id);
+        assert!(if is_overrun { account.overruns > 3 } else { account.faults > 3 }, "{what}: {account:?}");
+        runner.unload(id).expect("loaded");
+    }
+}
+
+#[test]
+fn a_run_costs_no_more_than_a_few_budgets() {
+    let Some(module) = wasm("tests/native/wild.c") else { return };
+    let engine = Engine::new().expect("an engine");
+    for way in *b"sc" {
+        let mut spec = spec("wild");
+        spec.arguments = vec![way];
+        let mut service = Service::load(&engine, &spec, &module, vec![]).expect("loaded");
+        let event = orbit_services::Event { kind: 1, ..Default::default() };
+        let mut costs: Vec<u64> = (0..9)
+            .map(|_| {
+                let before = service.account().cpu_ns;
+                assert_eq!(service.run(&event), Outcome::Overrun);
+                service.account().cpu_ns - before
+            })
+            .collect();
+        costs.sort_unstable();
+        let budget = spec.budget.cpu().as_nanos() as u64;
+        assert!(costs[4] < 4 * budget && costs[4] > budget / 20, "{}: {costs:?} of {budget}", way as char);
+    }
+}
+
+#[test]
+fn forged_handles_are_refused() {
+    let Some(module) = wasm("tests/native/wild.c") else { return };
+    let mut host = Host::new(Options { agent_priority: 0, ..Options::default() }).expect("a host");
+    let me = std::process::id() as i32;
+    let guard = Guard { min: 0, max: 19, clamp: false };
+    let grants =
+        host.grant(me, &[GrantRequest { guard: Some(guard), ..GrantRequest::set("cpu:nice", me) }]).expect("granted");
+    let mut spec = spec("wild");
+    spec.arguments = vec![b'f'];
+    let mut service = Service::load(&Engine::new().expect("an engine"), &spec, &module, grants).expect("loaded");
+    assert_eq!(service.run(&orbit_services::Event::default()), Outcome::Done);
+    assert_eq!((service.account().refused, service.account().failed), (9, 0));
+}
+
+#[test]
+fn what_is_no_service_is_refused_with_the_reason() {
+    let engine = Engine::new().expect("an engine");
+    let no_handler = b"\0asm\x01\0\0\0";
+    for (module, hint) in [(&b"\x7fELF"[..], "no wasm module"), (no_handler, "orbit_handler"), (b"", "no wasm module")]
+    {
+        let error = Service::load(&engine, &spec("x"), module, vec![]).expect_err("no service");
+        assert!(error.to_string().contains(hint), "{error}");
+    }
+    let Some(module) = wasm("tests/native/count.c") else { return };
+    // Cut after its last code it may still be a module: the names at its end are optional.
+    let loads = |length: usize| Service::load(&engine, &spec("cut"), &module[..length], vec![]).is_ok();
+    let complete = (0..module.len()).filter(|length| loads(*length)).count();
+    assert!(complete < 5 && !loads(module.len() / 3), "{complete} of {} cuts load", module.len());
+    let mut small = spec("small");
+    small.memory = 1000;
+    let error = Service::load(&engine, &small, &module, vec![]).expect_err("too much memory");
+    assert!(error.to_string().contains("1000 bytes"), "{error}");
+}
+
+#[test]
+fn a_thousand_services_and_a_flood_of_events_are_bounded() {
+    let Some(module) = wasm("tests/native/wild.c") else { return };
+    let (engine, runner) = (Engine::new().expect("an engine"), Runner::start(0, 0, 0.9, 3).expect("a thread"));
+    let mut spec = spec("idle");
+    spec.period = None;
+    spec.budget = Budget::new(Duration::from_micros(50), Duration::from_millis(100)).expect("a budget");
+    let ids: Vec<Id> = (0..1000)
+        .map(|_| {
+            runner.add(spec.clone(), Service::load(&engine, &spec, &module, vec![]).expect("loaded")).expect("admitted")
+        })
+        .collect();
+    for nth in 0..10_000 {
+        runner.post(ids[500], nth).expect("loaded");
+    }
+    until("the queue is empty", || {
+        let status = runner.status(ids[500]).expect("loaded");
+        status.account.runs + status.account.unpaid + status.lost == 10_000
+    });
+    let beyond = Service::load(&engine, &spec, &module, vec![]).expect("loaded");
+    spec.budget = Budget::new(Duration::from_millis(50), Duration::from_millis(100)).expect("a budget");
+    let error = runner.add(spec, beyond).expect_err("more than there is");
+    assert_eq!(error.kind(), orbit_services::Kind::Full);
+}

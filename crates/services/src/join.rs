@@ -1,0 +1,133 @@
+//! Joining from outside: a running program, or one that is about to start, becomes a member without knowing of it. Stands
+//! on `graft`, which stops it for about a millisecond.
+
+use crate::error::{Error, Kind, Result};
+use crate::host::Host;
+use crate::member::{self, Invitation, Role, Steps};
+use graft::{Process, Stopped};
+use orbit_sandbox_lib::abi;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+impl From<graft::Error> for Error {
+    fn from(error: graft::Error) -> Error {
+        let kind = match &error {
+            graft::Error::Gone { .. } => Kind::NotFound,
+            graft::Error::NotPermitted { .. } | graft::Error::Traced { .. } => Kind::Denied,
+            graft::Error::Unsuitable { .. } | graft::Error::Filtered { .. } => Kind::Unsupported,
+            other => Kind::System(other.errno()),
+        };
+        Error::new(kind, error.to_string())
+    }
+}
+
+/// A stopped program.
+struct Remote<'s, 'p>(&'s mut Stopped<'p>);
+
+impl Steps for Remote<'_, '_> {
+    fn call(&mut self, number: libc::c_long, arguments: [usize; 6]) -> io::Result<isize> {
+        match self.0.call(number, arguments.map(|argument| argument as u64)) {
+            Ok(result) => Ok(result as isize),
+            Err(graft::Error::Call { errno, .. }) => Ok(-(errno as isize)),
+            Err(error) => Err(io::Error::other(error.to_string())),
+        }
+    }
+
+    fn write(&mut self, address: usize, bytes: &[u8]) -> io::Result<()> {
+        self.0.write(address as u64, bytes).map_err(|error| io::Error::other(error.to_string()))
+    }
+}
+
+/// Maps the region into a stopped program. Descriptors that it needs meanwhile are closed when it is released.
+fn enter(stopped: &mut Stopped<'_>, host: &Host) -> Result<()> {
+    let mut files = [0; 3];
+    for (to, file) in files.iter_mut().zip(host.region().descriptors()) {
+        // SAFETY: a descriptor of the region, which lives as long as the host, that is, longer than this call.
+        *to = stopped.send(unsafe { BorrowedFd::borrow_raw(file) })?;
+    }
+    member::join(&mut Remote(stopped), files, host.region().directory(), Role::Member)
+}
+
+/// Starts a program as a member of another process' region: it has joined before its first instruction. `joined` runs
+/// while it stands there, with its process: it lets the host add the member.
+///
+/// # Errors
+/// As for [`Invitation::accept`] and [`Host::launch`]; those of `joined`: then the program is killed.
+pub fn launch(
+    invitation: &Invitation,
+    command: Command,
+    joined: impl FnOnce(i32) -> Result<()> + Send,
+) -> Result<Child> {
+    let (files, first) = invitation.open()?;
+    let (child, ()) = graft::launch(command, |stopped| -> Result<()> {
+        let mut theirs = [0; 3];
+        for (to, file) in theirs.iter_mut().zip(&files) {
+            *to = stopped.send(file.as_fd())?;
+        }
+        member::join(&mut Remote(stopped), theirs, first.directory(), Role::Member)?;
+        joined(stopped.pid())
+    })?;
+    Ok(child)
+}
+
+impl Host {
+    /// Makes a running program a member. Answers how long it was stopped.
+    ///
+    /// # Errors
+    /// `NotFound` when it is gone, `Denied` when it may not be entered (another user's, or it is being debugged),
+    /// `Unsupported` for programs that cannot be entered, `Invalid` when the region's addresses are taken there: it is a
+    /// member already.
+    pub fn join(&mut self, process: i32) -> Result<Duration> {
+        let target = Process::find(process)?;
+        target.while_stopped(|stopped| {
+            enter(stopped, self)?;
+            self.add_member(process)?;
+            Ok(stopped.stopped_for())
+        })
+    }
+
+    /// Starts a program as a member: it has joined before its first instruction.
+    ///
+    /// # Errors
+    /// As for [`Host::join`]; `System` when it cannot be started.
+    pub fn launch(&mut self, command: Command) -> Result<Child> {
+        let (child, ()) = graft::launch(command, |stopped| {
+            enter(stopped, self)?;
+            self.add_member(stopped.pid())
+        })?;
+        Ok(child)
+    }
+
+    /// Takes the region out of a member: its handlers are what they were, nothing of the region is left there.
+    ///
+    /// # Errors
+    /// As for [`Host::join`]; `System` with `EBUSY` when it is in an upcall for a whole second.
+    pub fn leave(&mut self, process: i32) -> Result<()> {
+        self.remove_member(process);
+        let target = Process::find(process)?;
+        let began = Instant::now();
+        let this = &*self;
+        loop {
+            let has_left = target.while_stopped(|stopped| -> Result<bool> {
+                for tid in stopped.tids() {
+                    let at = stopped.thread(tid)?.general()?.rip as usize;
+                    if (abi::BASE..abi::END).contains(&at) {
+                        return Ok(false);
+                    }
+                }
+                member::leave(&mut Remote(stopped), this.region().directory())?;
+                Ok(true)
+            })?;
+            if has_left {
+                return Ok(());
+            }
+            if began.elapsed() > Duration::from_secs(1) {
+                let busy = io::Error::from_raw_os_error(libc::EBUSY);
+                return Err(Error::system(format!("process {process} does not come out of an upcall"), &busy));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
