@@ -54,11 +54,13 @@ pub(crate) struct Kept {
     tracker: Option<Tracker>,
     history: History<State>,
     policy: Policy,
+    /// Pages that the next checkpoint is expected to copy.
+    expected: usize,
 }
 
 impl Kept {
     pub fn new(process: Process, policy: Policy) -> Kept {
-        Kept { process, tracker: None, history: History::new(), policy }
+        Kept { process, tracker: None, history: History::new(), policy, expected: 0 }
     }
 
     pub fn process(&self) -> &Process {
@@ -90,11 +92,11 @@ impl Kept {
         if !shared.is_ready() {
             return Ok(Taken::NotReady);
         }
-        let Kept { process, tracker, history, policy } = self;
+        let Kept { process, tracker, history, policy, expected } = self;
         let before = history.newest().map(|c| c.state.mappings.clone());
         let mut pool = std::mem::take(history.pool());
         // Faults come before the pause, not in it.
-        pool.reserve(1024);
+        pool.reserve(1024.max(*expected + *expected / 4));
         let mut is_new_log = false;
         let taken = process.while_stopped(|stopped| -> Result<_, Error> {
             if shared.crash().is_some() {
@@ -128,6 +130,8 @@ impl Kept {
             Err(not) => return Ok(not),
         };
         let figures = Figures { pause, pages: pages.len() };
+        // The first one copies everything, later ones what was written.
+        *expected = if history.newest().is_some() { pages.len() } else { 0 };
         let mut changed: Vec<_> = Vec::with_capacity(pages.len());
         let copied: std::collections::HashSet<u64> = pages.iter().map(|(address, _)| *address).collect();
         for (start, end) in anew {
