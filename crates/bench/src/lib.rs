@@ -56,6 +56,7 @@ benches! {
     shd Shd,
     apps Apps,
     hijack Hijack,
+    keep Keep,
     page Page,
     service Service,
 }
