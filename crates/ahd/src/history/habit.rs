@@ -90,6 +90,8 @@ pub struct Habit {
     pub longest: f64,
     /// Whether its last sight was at a home.
     pub at_home: bool,
+    /// Whether its last home was one at which events of the whole process come in.
+    pub is_event_loop: bool,
 }
 
 impl Habit {
@@ -121,6 +123,7 @@ impl Habit {
             }
             self.last_home = Some((Stamp::of(new), new.v));
             self.at_home = true;
+            self.is_event_loop = home.is_shared();
         }
         self.places.age();
     }

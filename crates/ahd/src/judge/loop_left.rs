@@ -1,6 +1,7 @@
 //! Loop left: a thread that kept coming back to a place where work comes in has not been there for longer than ever.
 //!
-//! A guess: one job may simply take longer than all before. Likely once it lasts twice as long while input waits that nobody takes.
+//! A guess: one job may simply take longer than all before. Likely once an event loop is left for twice as long while
+//! input waits that nobody takes: input of a worker or a filter may wait for a long job to end.
 //! Left out: who is blocked by a lock whose holder itself waits for work, for then it is the turn of others.
 
 use super::{Key, Verdict, Why};
@@ -39,7 +40,7 @@ pub fn loop_left(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdi
         let unread = |since: f64| since > last.t && facts.now - since > limits.limit - 1.0;
         let waiting: Vec<i32> = process.ready.iter().filter(|(_, t)| unread(**t)).map(|(fd, _)| *fd).collect();
         let lasts = away > limits.likely_times * allowed;
-        let sure = if lasts && !waiting.is_empty() { Sure::Likely } else { Sure::Guess };
+        let sure = if lasts && habit.is_event_loop && !waiting.is_empty() { Sure::Likely } else { Sure::Guess };
         let call = thread.sleeps().then_some(thread.sight.nr);
         let why = Why::LoopLeft { away, longest: habit.longest, returns: habit.returns, call, waiting };
         Some(Verdict { key: Key::Left(*id), sure, threads, since: facts.now - away, allowed, why })
