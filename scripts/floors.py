@@ -19,7 +19,7 @@ FLOORS = [
     ["orbit", "orbit-inspect", "orbit-graft", "orbit-uprobe", "rmk-section"],
     ["orbit-c", "orbit-rmk", "orbit-console", "orbit-hijack"],
     ["orbit-pins", "orbit-analyse", "orbit-services"],
-    ["orbit-ahd", "orbit-shd", "orbit-keep", "orbit-services-wasm"],
+    ["orbit-ahd", "orbit-shd", "orbit-keep", "orbit-why", "orbit-services-wasm"],
     ["orbit-modules"],
     ["orbit-watch"],
     ["orbit-bench"],

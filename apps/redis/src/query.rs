@@ -3,11 +3,12 @@
 //! The client is blocked in Redis' sense, and a thread of its own waits for the call: it takes updates while they come and
 //! writes the reply, which needs Redis' lock neither. So Redis' main thread makes the call and lets go of the client,
 //! however long the answer is. The call has a deadline, so the thread ends whatever the orbit does; a query whose orbit came
-//! to an end is asked again of the next process, a few times. There are no more threads than calls in the orbit's queue, and
+//! to an end is asked again of the next process, a few times; one that a crash of another call cancelled, for ten seconds. There are no more threads than calls in the orbit's queue, and
 //! none is left once [`close`] has returned.
 
 use std::sync::Mutex;
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use orbit::{Future, Outcome, Update};
 use redis_module::raw::{self, RedisModuleBlockedClient};
@@ -16,8 +17,10 @@ use redis_module::{Context, RedisError, RedisResult, RedisValue};
 use crate::keeper::Keeper;
 use crate::with_keeper;
 
-/// Times that a query is asked.
+/// Times that a query runs in an orbit that does not finish it.
 const TRIES: u32 = 4;
+/// How long a query is asked again that was cancelled before it ran. Another call's crash cancels it, so it does not count as a try.
+const CANCELLED_FOR: Duration = Duration::from_secs(10);
 /// Bytes of a thread's stack.
 const STACK: usize = 512 << 10;
 
@@ -107,12 +110,14 @@ fn wait(question: &mut dyn Question, future: Future, client: &Context) {
 
 fn calls(question: &mut dyn Question, mut future: Future, client: &Context) -> Result<(), RedisError> {
     let mut tries = 1;
+    let began = Instant::now();
     loop {
         let outcome = end(question, &future).map_err(|e| RedisError::String(format!("ORBIT {e}")))?;
         with_keeper(|keeper| keeper.note_outcome(&outcome));
         match question.answer(&outcome, client) {
             Next::Answered => return Ok(()),
             Next::More => {}
+            Next::Again if outcome == Outcome::Cancelled && began.elapsed() < CANCELLED_FOR => {}
             Next::Again if tries == TRIES => {
                 let text = format!("ORBIT the slow log's orbit did not answer: {outcome}");
                 return Err(RedisError::String(text));
