@@ -30,6 +30,8 @@ ALLOWED = {
 # Two versions of these are linked, because the crates named use different ones.
 TWICE = {
     "bitflags": "redis-module's nix",
+    "foldhash": "hashbrown",
+    "hashbrown": "string-interner of wasmi, and aya",
     "heck": "build time only",
     "miniz_oxide": "backtrace and flate2",
     "num-traits": "redis-module",

@@ -1,7 +1,7 @@
 //! Recordings: one [`Record`] a line, read back and judged without any process.
 //!
 //! Owns: reading (plain or gzip), the writer for `--record`, and [`replay`]. Promises: a line that is cut off at the end is left out;
-//! any other line that is no record is an error with its number. Bounded: at most [`MOST`] bytes unpacked.
+//! any other line that is no record is an error with its number. Bounded: at most `MOST` bytes unpacked.
 
 use crate::facts::{Facts, Record};
 use crate::history::History;

@@ -1,7 +1,7 @@
 //! Records of the rings, checked and put in the order of their times.
 //!
 //! Whatever a guest writes into its ring, the reader neither panics nor reads beyond it: a ring with
-//! a record that makes no sense is emptied, and counted in [`Reader::damaged`].
+//! a record that makes no sense is emptied, and counted in `Reader::damaged`.
 
 use crate::calls;
 use crate::shared::{Memory, RING_BYTES, SLOT_DONE, SLOT_FREE, SLOT_USED, Slot};

@@ -4,12 +4,12 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | [`keeper`] | when a checkpoint is taken, what is done at a crash |
-//! | [`kept`], [`capture`], [`restore`] | a checkpoint of a stopped program, and going back to it |
-//! | [`history`], [`pages`] | one full image, and what each older checkpoint had otherwise |
-//! | [`space`] | what to do to mappings, as a pure function |
-//! | [`ladder`] | which way of recovery, as a pure judge |
-//! | [`layout`], [`shared`] | the memory that program and keeper share; nothing in it is trusted |
+//! | `keeper` | when a checkpoint is taken, what is done at a crash |
+//! | `kept`, `capture`, `restore` | a checkpoint of a stopped program, and going back to it |
+//! | `history`, `pages` | one full image, and what each older checkpoint had otherwise |
+//! | `space` | what to do to mappings, as a pure function |
+//! | `ladder` | which way of recovery, as a pure judge |
+//! | `layout`, `shared` | the memory that program and keeper share; nothing in it is trusted |
 //! | `side/` | the program's side: its log of calls, its handlers for fatal signals |
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -43,7 +43,7 @@ pub unsafe fn raw_fork(exit_signal: i32) -> io::Result<Option<RawChild>> {
 }
 
 /// The same, with one table of descriptors for parent and child: what either closes or opens is so for both, and the child keeps no
-/// file of the parent's open. It takes a table of its own by [`crate::descriptors::close_from_unshared`].
+/// file of the parent's open. It takes a table of its own by [`crate::descriptors::keep_only_unshared`].
 ///
 /// # Safety
 /// That of [`raw_fork`]; the child closes nothing before it has a table of its own.

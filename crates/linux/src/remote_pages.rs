@@ -3,7 +3,7 @@
 use crate::{check, invalid};
 use std::io;
 
-/// Bytes of a page, as [`read`] and [`write`] copy them.
+/// Bytes of a page, as [`read`] and [`write()`] copy them.
 pub const PAGE: usize = 4096;
 /// Pages in one call: what the kernel takes at most.
 const AT_ONCE: usize = 1024;

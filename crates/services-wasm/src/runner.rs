@@ -132,7 +132,7 @@ impl Runner {
         Ok(id)
     }
 
-    /// Posts an event. Beyond [`QUEUE`] waiting ones it is dropped and counted.
+    /// Posts an event. Beyond 64 waiting events it is dropped and counted.
     ///
     /// # Errors
     /// `NotFound`.

@@ -27,6 +27,7 @@ static void *computes(void *unused)
 {
 	(void)unused;
 	for (;;) __atomic_fetch_add(&state.rounds, 1, __ATOMIC_SEQ_CST);
+	return NULL;
 }
 
 static void ready(void)
@@ -83,6 +84,7 @@ static void *sequences(void *unused)
 		aborted++;
 		__atomic_fetch_add(&state.handled, 1, __ATOMIC_SEQ_CST);
 	}
+	return NULL;
 }
 
 extern const ptrdiff_t __rseq_offset __attribute__((weak));

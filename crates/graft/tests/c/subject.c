@@ -162,6 +162,7 @@ static void *worker(void *unused)
 	(void)unused;
 	state.threads++;
 	for (;;) compute();
+	return NULL;
 }
 
 static void *sleeper(void *unused)
@@ -172,6 +173,7 @@ static void *sleeper(void *unused)
 		usleep(1000);
 		__atomic_fetch_add(&state.rounds, 1, __ATOMIC_SEQ_CST);
 	}
+	return NULL;
 }
 
 static void *next_thread(void *unused)

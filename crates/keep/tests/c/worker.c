@@ -21,6 +21,9 @@ static void *count(void *of)
     return NULL;
 }
 
+/* An address where nothing is mapped; the compiler must not know it. */
+static volatile int *volatile nowhere = (volatile int *)8;
+
 int main(int argc, char **argv)
 {
     pthread_t threads[2];
@@ -45,7 +48,7 @@ int main(int argc, char **argv)
         if (write(fd, line, len) != len)
             return 4;
         if (unlink("crash1") == 0)
-            *(volatile int *)8 = 1;
+            *nowhere = 1;
         if (unlink("crash2") == 0)
             abort();
         usleep(1000);
