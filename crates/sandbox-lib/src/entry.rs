@@ -1,10 +1,10 @@
 //! The ways into the region: signal handlers of members and agents.
 //!
-//! - [`upcall`]: an event may be due. Runs what is, in the interrupted thread.
-//! - [`over_budget`]: a budget's timer fired. If the CPU time is used up, the handler is aborted: the frame that this
+//! - `upcall`: an event may be due. Runs what is, in the interrupted thread.
+//! - `over_budget`: a budget's timer fired. If the CPU time is used up, the handler is aborted: the frame that this
 //!   signal interrupted is rewritten to continue at the end of the run, so the kernel itself restores every register, mask
 //!   and key of the upcall.
-//! - [`fault`]: an illegal access. In a handler it aborts it; elsewhere the process's own action is taken.
+//! - `fault`: an illegal access. In a handler it aborts it; elsewhere the process's own action is taken.
 //!
 //! Whether a signal met a handler is known by where its frame is: handlers take these two signals on a stack in their slot.
 
