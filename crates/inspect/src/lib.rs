@@ -21,6 +21,7 @@ compile_error!("orbit-inspect knows the registers and lock layouts of x86_64 Lin
 mod error;
 mod family;
 pub mod functions;
+pub mod globals;
 mod maps;
 mod memory;
 mod procfs;

@@ -281,6 +281,23 @@ impl Unwinder {
         threads.into_iter().map(|(tid, (how, copied, error))| self.stack(tid, how, copied, error, &maps)).collect()
     }
 
+    /// Names return addresses of the process, as it has its files mapped now: of each the function it is in, after those inlined there.
+    /// Takes as long as [`Unwinder::name`].
+    ///
+    /// # Errors
+    /// As [`Unwinder::new`].
+    pub fn returns(&mut self, addresses: &[u64]) -> Result<Vec<Vec<Frame>>, Error> {
+        let maps = Maps::of(self.pid)?;
+        self.follow(&maps);
+        let named = addresses.iter().map(|&address| {
+            let lookup = address.wrapping_sub(1);
+            let mut frames = Vec::new();
+            self.frame(address, lookup, maps.at(lookup).filter(|m| m.exec), Sure::Certain, &mut frames);
+            frames
+        });
+        Ok(named.collect())
+    }
+
     /// Parses what is new in the map and forgets what is gone.
     fn follow(&mut self, maps: &Maps) {
         let code = |m: &&Mapping| m.exec && (m.ino != 0 || m.path == "[vdso]");

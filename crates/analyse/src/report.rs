@@ -1,0 +1,271 @@
+//! What was found, with names.
+
+use crate::Error;
+use crate::copy::End;
+use crate::tally::{Tally, Use};
+use crate::wait::Status;
+use orbit_inspect::globals::Global;
+use orbit_inspect::stacks::{Frame, Unwinder, of_c_library};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+/// A place in the code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// Function, demangled, or `FILE+0xOFFSET`.
+    pub function: String,
+    /// Source file, where there is debug information.
+    pub file: Option<String>,
+    /// Line in it, from 1.
+    pub line: Option<u32>,
+}
+
+/// An allocation point that the task needs in an area, by one call path.
+#[derive(Clone, Debug, Serialize)]
+pub struct Site {
+    /// The innermost place of the call path that is not in a library of C, C++ or Rust: the line to
+    /// change.
+    pub at: Place,
+    /// The call path from there outwards.
+    pub path: Vec<Place>,
+    /// Distinct objects that were accessed.
+    pub objects: u64,
+    /// Bytes of the smallest and the largest.
+    pub sizes: [u64; 2],
+    /// Accesses that read.
+    pub reads: u64,
+    /// Accesses that wrote.
+    pub writes: u64,
+    /// Bytes read: first and last of each run, from the object's first, of all objects together.
+    pub read: Vec<[u64; 2]>,
+    /// The same for writes.
+    pub written: Vec<[u64; 2]>,
+    /// Where objects were accessed that had been freed.
+    pub after_free: Vec<Place>,
+}
+
+/// A global variable that the task accesses.
+#[derive(Clone, Debug, Serialize)]
+pub struct GlobalUse {
+    /// Its name.
+    pub name: String,
+    /// The program or library that has it.
+    pub module: String,
+    /// Its size, bytes.
+    pub size: u64,
+    /// Accesses that read.
+    pub reads: u64,
+    /// Accesses that wrote.
+    pub writes: u64,
+    /// As in [`Site::read`].
+    pub read: Vec<[u64; 2]>,
+    /// As in [`Site::written`].
+    pub written: Vec<[u64; 2]>,
+}
+
+/// What a task needs. [`fmt::Display`] shows it as text.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The task's entry.
+    pub entry: String,
+    /// Calls that were watched.
+    pub calls: u64,
+    /// Instructions that were stepped.
+    pub steps: u64,
+    /// Allocation points, the most objects first.
+    pub sites: Vec<Site>,
+    /// Global variables, by name.
+    pub globals: Vec<GlobalUse>,
+    /// What this report does not show.
+    pub notes: Vec<String>,
+    /// The program's exit status; 128 and the signal that killed it.
+    pub status: i32,
+}
+
+/// Whether a file is a library of C's or C++'s implementation.
+pub(crate) fn is_library(path: &str) -> bool {
+    let file = path.rsplit('/').next().unwrap_or_default();
+    of_c_library(path) || ["libstdc++", "libgcc_s", "libc++", "libm.so"].iter().any(|begin| file.starts_with(begin))
+}
+
+/// Whether a frame is not the program's own: of a library, or of a header of the language inlined
+/// into the program.
+fn is_foreign(frame: &Frame) -> bool {
+    let header = ["/usr/include/c++/", "/usr/lib/gcc/", "/rustc/", "/usr/lib/llvm-"];
+    let name =
+        ["std::", "__gnu_cxx::", "operator new", "alloc::", "core::", "__rust", "__rdl", "void std::", "char* std::"];
+    is_library(&frame.module)
+        || frame.file.as_ref().is_some_and(|f| header.iter().any(|h| f.starts_with(h)))
+        || frame.file.is_none() && frame.function.as_ref().is_some_and(|f| name.iter().any(|n| f.starts_with(n)))
+}
+
+fn place(frame: &Frame) -> Place {
+    let module = frame.module.rsplit('/').next().unwrap_or_default();
+    let function = frame.function.clone().unwrap_or_else(|| format!("{module}+{:#x}", frame.offset));
+    Place { function, file: frame.file.clone(), line: frame.line }
+}
+
+/// Gives names while the program lives.
+pub(crate) struct Namer {
+    unwinder: Unwinder,
+    stacks: HashMap<usize, Vec<Frame>>,
+    instructions: HashMap<u64, Place>,
+    globals: BTreeMap<u64, Global>,
+}
+
+impl Namer {
+    pub(crate) fn new(pid: i32) -> Result<Namer, Error> {
+        let (stacks, instructions, globals) = (HashMap::new(), HashMap::new(), BTreeMap::new());
+        Ok(Namer { unwinder: Unwinder::new(pid)?, stacks, instructions, globals })
+    }
+
+    pub(crate) fn know(&mut self, globals: &BTreeMap<u64, Global>) {
+        self.globals.extend(globals.iter().map(|(&at, g)| (at, g.clone())));
+    }
+
+    /// Names what is new.
+    pub(crate) fn name(&mut self, tally: &Tally) -> Result<(), Error> {
+        for (number, stack) in tally.stacks() {
+            if !self.stacks.contains_key(&number) {
+                let frames = self.unwinder.returns(stack)?.into_iter().flatten().collect();
+                self.stacks.insert(number, frames);
+            }
+        }
+        for &at in tally.sites.values().flat_map(|used| &used.after_free) {
+            if !self.instructions.contains_key(&at) {
+                // By an address in it: names are those of what comes ahead of a return address.
+                let frames = self.unwinder.returns(&[at + 1])?.into_iter().flatten().next();
+                let unknown = || Place { function: format!("{at:#x}"), file: None, line: None };
+                self.instructions.insert(at, frames.as_ref().map_or_else(unknown, place));
+            }
+        }
+        Ok(())
+    }
+
+    fn site(&self, number: usize, used: &Use) -> Site {
+        let frames = self.stacks.get(&number).map(Vec::as_slice).unwrap_or_default();
+        let own = frames.iter().position(|f| !is_foreign(f)).unwrap_or(0);
+        let path: Vec<Place> =
+            frames[own.min(frames.len())..].iter().filter(|f| !is_library(&f.module)).map(place).collect();
+        let unknown = Place { function: "unknown".into(), file: None, line: None };
+        let at = frames.get(own).map_or(unknown, place);
+        let (least, most) = used.sizes.unwrap_or_default();
+        Site {
+            at,
+            path,
+            objects: used.objects.len() as u64,
+            sizes: [least, most],
+            reads: used.reads,
+            writes: used.writes,
+            read: used.read.runs(),
+            written: used.written.runs(),
+            after_free: used.after_free.iter().filter_map(|at| self.instructions.get(at).cloned()).collect(),
+        }
+    }
+}
+
+pub(crate) fn make(
+    entry: String,
+    tally: Tally,
+    namer: Namer,
+    ends: &[End],
+    lost: u64,
+    ended: Option<Status>,
+) -> Report {
+    let mut sites: Vec<Site> = tally.sites.iter().map(|(&number, used)| namer.site(number, used)).collect();
+    sites.sort_by(|a, b| (b.objects, &a.at.file, a.at.line).cmp(&(a.objects, &b.at.file, b.at.line)));
+    let global = |(at, used): (&u64, &Use)| {
+        let g = namer.globals.get(at)?;
+        Some(GlobalUse {
+            name: g.name.clone(),
+            module: g.module.clone(),
+            size: g.size,
+            reads: used.reads,
+            writes: used.writes,
+            read: used.read.runs(),
+            written: used.written.runs(),
+        })
+    };
+    let mut globals: Vec<GlobalUse> = tally.globals.iter().filter_map(global).collect();
+    globals.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut notes = Vec::new();
+    if ends.is_empty() {
+        notes.push("the entry was never called".into());
+    }
+    for (i, end) in ends.iter().enumerate() {
+        let why = match end {
+            End::Returned => continue,
+            End::Exited(status) => format!("the process ended in it with status {status}"),
+            End::Signal(signal) => format!("it got signal {signal}"),
+            End::TooLong => "it took longer than the limit; raise --limit".into(),
+            End::Replaced => "it was about to run another program".into(),
+        };
+        notes.push(format!("call {} was not watched to its end: {why}", i + 1));
+    }
+    if lost > 0 {
+        notes.push(format!("{lost} allocations were not recorded: the table is full"));
+    }
+    if tally.unknown > 0 {
+        notes.push(format!("{} accesses (gathers and scatters) have addresses that are not known", tally.unknown));
+    }
+    let status = match ended {
+        Some(Status::Exited(status)) => status,
+        Some(Status::Killed(signal)) => 128 + signal,
+        _ => 0,
+    };
+    Report { entry, calls: ends.len() as u64, steps: tally.steps, sites, globals, notes, status }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.file, self.line) {
+            (Some(file), Some(line)) => write!(f, "{} ({file}:{line})", self.function),
+            _ => f.write_str(&self.function),
+        }
+    }
+}
+
+/// Runs of bytes as text.
+struct Runs<'a>(&'a [[u64; 2]]);
+
+impl fmt::Display for Runs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        for (i, [first, last]) in self.0.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            if first == last { write!(f, "{comma}{first}")? } else { write!(f, "{comma}{first}-{last}")? }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {} calls watched, {} instructions", self.entry, self.calls, self.steps)?;
+        writeln!(f, "\nAllocation points that must move into areas: {}", self.sites.len())?;
+        for site in &self.sites {
+            let [least, most] = site.sizes;
+            let size = if least == most { format!("{least}") } else { format!("{least} to {most}") };
+            writeln!(f, "  {}", site.at)?;
+            writeln!(f, "    {} objects of {size} bytes", site.objects)?;
+            writeln!(f, "    bytes read {}; written {}", Runs(&site.read), Runs(&site.written))?;
+            for caller in site.path.iter().skip(1) {
+                writeln!(f, "    called by {caller}")?;
+            }
+            for place in &site.after_free {
+                writeln!(f, "    accessed after it was freed, in {place}")?;
+            }
+        }
+        writeln!(f, "\nGlobal variables: {}", self.globals.len())?;
+        for g in &self.globals {
+            writeln!(f, "  {} of {} bytes: read {}; written {}", g.name, g.size, Runs(&g.read), Runs(&g.written))?;
+        }
+        for note in &self.notes {
+            writeln!(f, "note: {note}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! Allocation points, globals and bytes of programs whose sources say where they are: all are
+//! found, and none besides.
+
+use orbit_analyse::{Error, Options, Report, Site, analyse};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// A subject's source.
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects").join(name)
+}
+
+/// Compiles it, for one test.
+fn compile(compiler: &str, name: &str, test: &str, flags: &[&str]) -> PathBuf {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("analyse-{test}"));
+    let done = Command::new(compiler)
+        .args(["-g", "-pthread"])
+        .args(flags)
+        .arg("-o")
+        .arg(&program)
+        .arg(source(name))
+        .status()
+        .expect("the compiler runs");
+    assert!(done.success(), "{name} compiles");
+    program
+}
+
+/// Lines of a subject's source with this mark.
+fn marked(name: &str, mark: &str) -> BTreeSet<u32> {
+    let text = std::fs::read_to_string(source(name)).expect("the source is readable");
+    let lines = text.lines().enumerate().filter(|(_, line)| line.contains(mark));
+    lines.map(|(i, _)| i as u32 + 1).collect()
+}
+
+fn watch(program: &Path, arguments: &[&str], entry: &str) -> Result<Report, Error> {
+    let words = std::iter::once(program.into()).chain(arguments.iter().map(Into::into));
+    analyse(&Options {
+        entry: entry.parse().expect("a function"),
+        program: words.collect(),
+        calls: 8,
+        limit: Duration::from_secs(120),
+    })
+}
+
+fn found(report: &Report, name: &str) -> BTreeSet<u32> {
+    let of = |site: &&Site| site.at.file.as_ref().is_some_and(|f| f.ends_with(name));
+    assert_eq!(report.sites.iter().filter(of).count(), report.sites.len(), "{report}");
+    report.sites.iter().filter_map(|site| site.at.line).collect()
+}
+
+fn site(report: &Report, line: u32) -> &Site {
+    report.sites.iter().find(|s| s.at.line == Some(line)).expect("the site is there")
+}
+
+fn line(name: &str, mark: &str) -> u32 {
+    *marked(name, mark).first().expect("the mark is there")
+}
+
+#[test]
+fn all_sites_of_a_c_program_and_none_besides() {
+    // A call that a compiler turned into a jump has no frame: its caller would be named.
+    for flags in [["-O0", "-fno-optimize-sibling-calls"], ["-O2", "-fno-optimize-sibling-calls"]] {
+        let program = compile("cc", "locks.c", &format!("c{}", flags[0]), &flags);
+        let report = watch(&program, &[], "chain_length").expect("the program is analysed");
+        let mut expected = marked("locks.c", "SITE");
+        expected.remove(&line("locks.c", "SITE dangling"));
+        assert_eq!(found(&report, "locks.c"), expected, "{report}");
+        // The program ran as ever: its own task saw two calls.
+        assert_eq!((report.calls, report.status), (2, 5), "{report}");
+        assert_eq!(report.notes, Vec::<String>::new());
+
+        let waiters = site(&report, line("locks.c", "SITE plain"));
+        assert_eq!((waiters.objects, waiters.sizes), (8, [224, 224]), "{report}");
+        // Only the pointer to the next one is read, and nothing written.
+        assert_eq!((&waiters.read, &waiters.written), (&vec![[8, 15]], &vec![]), "{report}");
+        assert!(waiters.path.iter().any(|p| p.function == "main" || p.function == "new_waiter"), "{report}");
+        let names: Vec<&str> = report.globals.iter().map(|g| g.name.as_str()).collect();
+        assert_eq!(names, ["deepest", "registry"], "{report}");
+        assert_eq!(report.globals[0].written, [[0, 3]]);
+        assert_eq!(report.globals[1].written, Vec::<[u64; 2]>::new());
+    }
+}
+
+#[test]
+fn all_sites_of_a_c_plus_plus_program_and_none_besides() {
+    for flags in [["-std=c++17", "-O0"], ["-std=c++17", "-O2"]] {
+        let program = compile("c++", "items.cc", &format!("cc{}", flags[1]), &flags);
+        let report = watch(&program, &[], "tasks::total").expect("the program is analysed");
+        assert_eq!(found(&report, "items.cc"), marked("items.cc", "SITE"), "{report}");
+        let texts = site(&report, line("items.cc", "SITE text"));
+        // One letter of each.
+        assert_eq!((texts.objects, &texts.read), (20, &vec![[3, 3]]), "{report}");
+        assert_eq!(site(&report, line("items.cc", "SITE node")).objects, 20);
+        let names: Vec<&str> = report.globals.iter().map(|g| g.name.as_str()).collect();
+        assert_eq!(names, ["items"], "{report}");
+    }
+}
+
+#[test]
+fn a_read_of_freed_memory_is_shown_with_its_place() {
+    let program = compile("cc", "locks.c", "freed", &["-O0"]);
+    let report = watch(&program, &["freed"], "reads_freed").expect("the program is analysed");
+    let [site] = report.sites.as_slice() else { panic!("one site: {report}") };
+    assert_eq!(site.at.line, Some(line("locks.c", "SITE dangling")), "{report}");
+    assert_eq!(site.after_free.iter().map(|p| p.function.as_str()).collect::<Vec<_>>(), ["reads_freed"], "{report}");
+    assert_eq!(site.read, [[216, 219]], "{report}");
+}
+
+#[test]
+fn an_unknown_entry_and_a_static_program_are_refused() {
+    let program = compile("cc", "locks.c", "unknown", &["-O0"]);
+    let error = watch(&program, &[], "chain_lengt").expect_err("there is no such function").to_string();
+    assert!(error.contains("chain_length"), "{error}");
+    let program = compile("cc", "locks.c", "static", &["-O0", "-static"]);
+    let error = watch(&program, &[], "chain_length").expect_err("the recorder is not loaded").to_string();
+    assert!(error.contains("dynamically"), "{error}");
+}
