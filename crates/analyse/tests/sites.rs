@@ -109,6 +109,16 @@ fn a_read_of_freed_memory_is_shown_with_its_place() {
 }
 
 #[test]
+fn threads_and_children_of_the_program_go_on() {
+    let program = compile("cc", "threads.c", "threads", &["-O0"]);
+    let report = watch(&program, &[], "sum").expect("the program is analysed");
+    assert_eq!((report.status, report.calls), (0, 8), "{report}");
+    assert_eq!(found(&report, "threads.c"), marked("threads.c", "SITE"), "{report}");
+    let [site] = report.sites.as_slice() else { panic!("one site: {report}") };
+    assert_eq!((site.objects, &site.read), (4, &vec![[0, 3], [8, 15]]), "{report}");
+}
+
+#[test]
 fn an_unknown_entry_and_a_static_program_are_refused() {
     let program = compile("cc", "locks.c", "unknown", &["-O0"]);
     let error = watch(&program, &[], "chain_lengt").expect_err("there is no such function").to_string();

@@ -4,6 +4,7 @@
 //! for it ends as its program does.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod analyse;
 mod doctor;
 mod hijack;
 mod pins;
@@ -31,6 +32,8 @@ Examples:
   orbit bench call    what a call costs, against threads, pipes and fork
   orbit hijack --trace -- ls
                       each system call of an unmodified program
+  orbit analyse --entry check -- ./server
+                      which allocations a task needs in areas
 
 An orbit is an auxiliary task (a checker, a watchdog, a snapshot writer) that a
 program runs in a process of its own. It sees the program's latest state; when
@@ -47,6 +50,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Analyse(analyse::Args),
     Bench(bench::Args),
     Doctor(doctor::Args),
     Hijack(hijack::Args),
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     let done = match args.command {
+        Command::Analyse(args) => analyse::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Hijack(args) => hijack::run(&args),

@@ -1,0 +1,75 @@
+//! `orbit analyse`: which allocations of a program does its task need?
+
+use orbit_analyse::{Options, Wanted, analyse};
+use orbit_console::out::{Done, Failure};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  orbit analyse --entry check_and_resolve -- ./server --self-test
+  orbit analyse --entry 'db::Compactor::run' --calls 1 -- ./db-test
+  orbit analyse --entry libtask.so:run --json -o needs.json -- ./server
+
+The report goes to stderr when the program has ended: each allocation point (file and line,
+call path) whose objects the task accessed, which bytes of them, the global variables, and
+accesses to freed memory. Compile the program with -g for lines. It says what the watched calls
+did; what no call did is not in it.
+
+Each call runs twice: in a copy that is watched, then in the program. What the copy writes to files
+and connections is written twice.";
+
+/// Finds what a task reads and writes: which allocations of a program must move into areas.
+///
+/// Runs the unmodified program; each call of the entry function is watched in a copy of the process, instruction by
+/// instruction. The exit status is the program's; 1 if it could not be analysed.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The task's entry: FUNCTION, FILE:FUNCTION or 0xADDRESS.
+    #[arg(short, long, value_name = "FUNCTION")]
+    entry: Wanted,
+    /// Watches so many calls, from the first on.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    calls: u64,
+    /// Watches one call no longer than this.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    limit: u32,
+    /// Writes the report as one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Writes it to this file, in place of stderr.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+pub fn run(args: &Args) -> Done {
+    let mut to: Box<dyn Write> = match &args.output {
+        None => Box::new(io::stderr()),
+        Some(path) => {
+            let file = File::create(path);
+            Box::new(file.map_err(|error| Failure::text(format!("--output {}: {error}", path.display())))?)
+        }
+    };
+    let options = Options {
+        entry: args.entry.clone(),
+        program: args.program.clone(),
+        calls: args.calls,
+        limit: Duration::from_secs(args.limit.into()),
+    };
+    let report = analyse(&options).map_err(|error| Failure::text(error.to_string()))?;
+    if args.json {
+        serde_json::to_writer(&mut to, &report)?;
+        writeln!(to)?;
+    } else {
+        write!(to, "{report}")?;
+    }
+    Ok(ExitCode::from(u8::try_from(report.status).unwrap_or(1)))
+}
