@@ -38,8 +38,7 @@ pub struct Options {
     pub program: Vec<OsString>,
     /// Calls of the entry that are watched, from the first on; those after them run unseen.
     pub calls: u64,
-    /// One call is watched no longer than this; about a hundred thousand instructions a second are
-    /// stepped.
+    /// One call is watched no longer than this: some ten thousand instructions are stepped a second.
     pub limit: Duration,
 }
 

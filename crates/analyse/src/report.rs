@@ -27,7 +27,7 @@ pub struct Site {
     /// The innermost place of the call path that is not in a library of C, C++ or Rust: the line to
     /// change.
     pub at: Place,
-    /// The call path from there outwards.
+    /// The call path from there outwards, without what is in such libraries.
     pub path: Vec<Place>,
     /// Distinct objects that were accessed.
     pub objects: u64,
@@ -89,15 +89,16 @@ pub(crate) fn is_library(path: &str) -> bool {
     of_c_library(path) || ["libstdc++", "libgcc_s", "libc++", "libm.so"].iter().any(|begin| file.starts_with(begin))
 }
 
-/// Whether a frame is not the program's own: of a library, or of a header of the language inlined
-/// into the program.
+/// Whether a frame is not the program's own: of a library, or of a language's own source that was
+/// compiled into the program.
 fn is_foreign(frame: &Frame) -> bool {
-    let header = ["/usr/include/c++/", "/usr/lib/gcc/", "/rustc/", "/usr/lib/llvm-"];
-    let name =
-        ["std::", "__gnu_cxx::", "operator new", "alloc::", "core::", "__rust", "__rdl", "void std::", "char* std::"];
+    let sources = ["/usr/include/c++/", "/usr/lib/gcc/", "/usr/lib/llvm-", "/rustc/", "/rust/deps/"];
+    let names =
+        ["std::", "void std::", "char* std::", "__gnu_cxx::", "operator new", "alloc::", "core::", "__rust", "_start"];
+    let named = |f: &String| names.iter().any(|n| f.trim_start_matches('<').starts_with(n));
     is_library(&frame.module)
-        || frame.file.as_ref().is_some_and(|f| header.iter().any(|h| f.starts_with(h)))
-        || frame.file.is_none() && frame.function.as_ref().is_some_and(|f| name.iter().any(|n| f.starts_with(n)))
+        || frame.file.as_ref().is_some_and(|f| sources.iter().any(|s| f.starts_with(s)))
+        || frame.file.is_none() && frame.function.as_ref().is_some_and(named)
 }
 
 fn place(frame: &Frame) -> Place {
@@ -146,8 +147,8 @@ impl Namer {
     fn site(&self, number: usize, used: &Use) -> Site {
         let frames = self.stacks.get(&number).map(Vec::as_slice).unwrap_or_default();
         let own = frames.iter().position(|f| !is_foreign(f)).unwrap_or(0);
-        let path: Vec<Place> =
-            frames[own.min(frames.len())..].iter().filter(|f| !is_library(&f.module)).map(place).collect();
+        let outwards = frames[own.min(frames.len())..].iter();
+        let path: Vec<Place> = outwards.filter(|f| !is_foreign(f)).map(place).collect();
         let unknown = Place { function: "unknown".into(), file: None, line: None };
         let at = frames.get(own).map_or(unknown, place);
         let (least, most) = used.sizes.unwrap_or_default();

@@ -99,6 +99,21 @@ fn all_sites_of_a_c_plus_plus_program_and_none_besides() {
 }
 
 #[test]
+fn all_sites_of_a_rust_program_and_none_besides() {
+    for optimize in ["0", "2"] {
+        let name = format!("analyse-rust{optimize}");
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let mut command = Command::new(rustc);
+        command.args(["--edition=2021", "-g", "-C"]).arg(format!("opt-level={optimize}"));
+        let done = command.arg("-o").arg(&program).arg(source("items.rs")).status().expect("rustc runs");
+        assert!(done.success(), "items.rs compiles");
+        let report = watch(&program, &[], "total").expect("the program is analysed");
+        assert_eq!(found(&report, "items.rs"), marked("items.rs", "SITE"), "{report}");
+    }
+}
+
+#[test]
 fn a_read_of_freed_memory_is_shown_with_its_place() {
     let program = compile("cc", "locks.c", "freed", &["-O0"]);
     let report = watch(&program, &["freed"], "reads_freed").expect("the program is analysed");
