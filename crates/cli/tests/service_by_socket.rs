@@ -1,0 +1,170 @@
+//! `orbit service`: a host, a wasm service loaded by a command, what it set, what is put back, and what is refused.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A child that is killed at the end.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn orbit(socket: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_orbit"))
+        .arg("service")
+        .arg("--socket")
+        .arg(socket)
+        .args(args)
+        .output()
+        .expect("orbit")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "waited a minute for: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Compiles the test service of `crates/services`. `None` where there is no linker for wasm.
+fn module(folder: &Path) -> Option<PathBuf> {
+    let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services");
+    let module = folder.join("count.wasm");
+    let done = Command::new(std::env::var_os("CLANG").unwrap_or_else(|| "clang".into()))
+        .args([
+            "--target=wasm32",
+            "-O2",
+            "-nostdlib",
+            "-ffreestanding",
+            "-Wl,--no-entry",
+            "-Wl,--allow-undefined",
+            "-I",
+        ])
+        .arg(services.join("include"))
+        .arg("-o")
+        .arg(&module)
+        .arg(services.join("tests/native/count.c"))
+        .output()
+        .expect("clang");
+    let errors = String::from_utf8_lossy(&done.stderr);
+    if errors.contains("unable to execute") {
+        println!("SKIP: needs wasm-ld (package lld)");
+        return None;
+    }
+    assert!(done.status.success(), "{errors}");
+    Some(module)
+}
+
+#[test]
+fn services_are_loaded_run_listed_and_revoked() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: needs root: what is put back is a lower niceness");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("orbit-service-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let Some(module) = module(&folder) else { return };
+    let module = module.to_str().expect("a path");
+    let socket = folder.join("host.sock");
+    assert!(said(&orbit(&socket, &["ls"])).contains("orbit service run"), "without a host");
+    let mut host = Running(
+        Command::new(env!("CARGO_BIN_EXE_orbit"))
+            .args(["service", "run", "--socket"])
+            .arg(&socket)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a host"),
+    );
+    let mut line = String::new();
+    BufReader::new(host.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    assert!(line.starts_with("services at"), "{line}");
+
+    let target = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let pid = target.0.id().to_string();
+    let nice = || orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness");
+    let before = nice();
+    let grant = format!("cpu:nice:set(pid={pid},min={})", before + 1);
+    let load = ["load", module, "--owner", &pid, "--on", "tick=5ms", "--budget", "1ms/10ms", "--grant", &grant];
+    let loaded = orbit(&socket, &load);
+    assert!(loaded.status.success(), "{}", said(&loaded));
+    let id = said(&loaded).trim().to_owned();
+    until("the service sets the niceness", || nice() > before);
+    let listed: Value = serde_json::from_slice(&orbit(&socket, &["ls", "--json"]).stdout).expect("JSON");
+    let service = &listed["list"]["services"][0];
+    assert!(
+        service["id"] == id.as_str() && service["class"] == "wasm" && service["runs"].as_u64() > Some(0),
+        "{listed}"
+    );
+
+    for (args, hint) in [
+        (["load", module, "--owner", "1", "--budget", "9ms/10ms"], "of a CPU"),
+        (["load", "/etc/passwd", "--owner", "1", "--budget", "50us/10ms"], "no wasm module"),
+        (["load", module, "--owner", "1", "--grant", "cpu:luck:set(pid=1)"], "there is no class"),
+        (["load", module, "--owner", "1", "--grant", "cpu:used:set(pid=1)"], "can be read only"),
+        (["load", module, "--owner", "999999999", "--budget", "50us/10ms"], "is gone"),
+    ] {
+        let refused = orbit(&socket, &args);
+        assert!(!refused.status.success() && said(&refused).contains(hint), "{args:?}: {}", said(&refused));
+    }
+    assert!(orbit(&socket, &["revoke", &id]).status.success());
+    assert_eq!(nice(), before);
+    assert!(said(&orbit(&socket, &["log"])).contains(&format!("revoked {id}")));
+
+    // An owner that exits takes its service along; a host that is told to end puts back what is left.
+    assert!(orbit(&socket, &load).status.success());
+    until("it runs again", || nice() > before);
+    // SAFETY: an own child.
+    unsafe { libc::kill(host.0.id() as i32, libc::SIGTERM) };
+    let ended = host.0.wait().expect("own child");
+    assert!(ended.success(), "{ended}");
+    assert_eq!(nice(), before);
+    assert!(!socket.exists());
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+#[test]
+fn a_program_starts_as_a_member_and_a_running_one_joins_and_leaves() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: needs root");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("orbit-member-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let socket = folder.join("host.sock");
+    let mut host = Running(
+        Command::new(env!("CARGO_BIN_EXE_orbit"))
+            .args(["service", "run", "--socket"])
+            .arg(&socket)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a host"),
+    );
+    let mut line = String::new();
+    BufReader::new(host.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    let inside = orbit(&socket, &["exec", "--", "sh", "-c", "grep -c orbit-sandbox /proc/$$/maps; exit 7"]);
+    assert_eq!(inside.status.code(), Some(7), "{}", said(&inside));
+    assert!(said(&inside).trim().parse::<u32>().is_ok_and(|mappings| mappings >= 3), "{}", said(&inside));
+    let program = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let pid = program.0.id().to_string();
+    let is_member = || std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps").contains("orbit-sandbox");
+    let joined = orbit(&socket, &["join", &pid]);
+    assert!(joined.status.success() && is_member(), "{}", said(&joined));
+    assert!(said(&orbit(&socket, &["ls"])).contains(&format!("members: {pid}")));
+    let left = orbit(&socket, &["leave", &pid]);
+    assert!(left.status.success() && !is_member(), "{}", said(&left));
+    let _ = std::fs::remove_dir_all(folder);
+}
