@@ -123,7 +123,18 @@ fn services_are_loaded_run_listed_and_revoked() {
     assert_eq!(nice(), before);
     assert!(said(&orbit(&socket, &["log"])).contains(&format!("revoked {id}")));
 
-    // An owner that exits takes its service along; a host that is told to end puts back what is left.
+    assert!(said(&orbit(&socket, &["revoke", &id])).contains("orbit service ls"), "revoked twice");
+    let posted = orbit(&socket, &["load", module, "--owner", &pid, "--budget", "1ms/10ms", "--grant", &grant]);
+    let posted_id = said(&posted).trim().to_owned();
+    assert!(orbit(&socket, &["post", &posted_id, "5"]).status.success());
+    until("a posted event starts it", || nice() == 1.max(before + 1));
+    assert_eq!(said(&orbit(&socket, &["attr", "cpu:nice", &pid])).trim(), nice().to_string());
+    assert!(orbit(&socket, &["revoke", &posted_id]).status.success());
+    assert_eq!(nice(), before);
+    assert_eq!(said(&orbit(&socket, &["attr", "cpu:nice", &pid, "3"])).trim(), "3");
+    assert!(orbit(&socket, &["attr", "cpu:nice", &pid, &before.to_string()]).status.success());
+
+    // A host that is asked to end puts back what services set.
     assert!(orbit(&socket, &load).status.success());
     until("it runs again", || nice() > before);
     // SAFETY: an own child.
@@ -166,5 +177,63 @@ fn a_program_starts_as_a_member_and_a_running_one_joins_and_leaves() {
     assert!(said(&orbit(&socket, &["ls"])).contains(&format!("members: {pid}")));
     let left = orbit(&socket, &["leave", &pid]);
     assert!(left.status.success() && !is_member(), "{}", said(&left));
+    let again = orbit(&socket, &["leave", &pid]);
+    assert!(!again.status.success() && said(&again).contains("is not a member"), "{}", said(&again));
+
+    // A member that exits is off the list; a host that ends lets the others leave.
+    let gone = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let gone_pid = gone.0.id().to_string();
+    assert!(orbit(&socket, &["join", &gone_pid]).status.success());
+    drop(gone);
+    assert!(orbit(&socket, &["join", &pid]).status.success());
+    let listed: Value = serde_json::from_slice(&orbit(&socket, &["ls", "--json"]).stdout).expect("JSON");
+    assert_eq!(listed["list"]["members"], serde_json::json!([program.0.id()]));
+    // SAFETY: an own child.
+    unsafe { libc::kill(host.0.id() as i32, libc::SIGTERM) };
+    assert!(host.0.wait().expect("own child").success() && !is_member());
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+#[test]
+fn a_host_that_is_killed_leaves_no_process_and_nothing_set() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: needs root: what is put back is a lower niceness");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("orbit-killed-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let Some(module) = module(&folder) else { return };
+    let socket = folder.join("host.sock");
+    let start = || {
+        let run = ["service", "run", "--json", "--socket"];
+        let host = Command::new(env!("CARGO_BIN_EXE_orbit")).args(run).arg(&socket).stdout(Stdio::null()).spawn();
+        let host = Running(host.expect("a host"));
+        until("the host answers", || orbit(&socket, &["ls"]).status.success());
+        host
+    };
+    let mut host = start();
+    let target = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let pid = target.0.id().to_string();
+    let nice = || orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness");
+    let before = nice();
+    let grant = format!("cpu:nice:set(pid={pid},min={})", before + 1);
+    let module = module.to_str().expect("a path");
+    let loaded = orbit(&socket, &["load", module, "--owner", &pid, "--on", "tick=5ms", "--grant", &grant]);
+    assert!(loaded.status.success(), "{}", said(&loaded));
+    until("the service sets the niceness", || nice() > before);
+    let children = format!("/proc/{0}/task/{0}/children", host.0.id());
+    let agents = std::fs::read_to_string(children).expect("its children");
+    assert!(!agents.trim().is_empty(), "a host has an agent");
+    host.0.kill().expect("own child");
+    host.0.wait().expect("own child");
+    until("the niceness is put back", || nice() == before);
+    let runs = |agent: &str| {
+        let stat = std::fs::read_to_string(format!("/proc/{agent}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    };
+    until("its agents exit", || !agents.split_whitespace().any(runs));
+    // The next host replaces the socket's file.
+    drop(start());
     let _ = std::fs::remove_dir_all(folder);
 }

@@ -1,14 +1,14 @@
 //! The host's process: owns native and wasm services, answers commands one by one, and tends owners and accounts between.
 
 use crate::protocol::{self, Load, Reply, Request};
-use orbit_linux::{pidfd, poll};
+use orbit_linux::{pidfd, poll, sched};
 use orbit_services::budget::Budget;
 use orbit_services::{Dispatch, Error, GrantRequest, Happened, Host, Kind, Options, Result, ServiceId, Spec};
 use orbit_services_wasm::{Engine, Id, Runner, Service, WasmSpec};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Lines of the log that are kept.
 const LOG: usize = 1000;
-/// Time between two looks at owners and accounts.
+/// Time between two checks of owners and accounts.
 const TEND: Duration = Duration::from_millis(100);
 /// A command that takes longer to arrive is dropped.
 const ARRIVE: Duration = Duration::from_secs(1);
@@ -31,6 +31,8 @@ struct Daemon {
     runner: Runner,
     /// Owners of wasm services.
     owners: BTreeMap<Id, OwnedFd>,
+    /// Wasm services whose revocation is in the log.
+    revoked: BTreeSet<Id>,
     log: VecDeque<String>,
     began: std::time::Instant,
 }
@@ -44,19 +46,53 @@ impl Drop for Socket {
     }
 }
 
+/// What a host says once it answers commands.
+#[derive(Debug, serde::Serialize)]
+pub struct Ready {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Its process.
+    pub pid: u32,
+    /// The processor of agents and ticks.
+    pub cpu: usize,
+    /// Why there are no upcalls, if there are none.
+    pub no_ticks: Option<String>,
+    /// Real-time priority of agents; 0: they are ordinary processes.
+    pub priority: i32,
+}
+
+impl std::fmt::Display for Ready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let agents = if self.priority > 0 { "real-time agents" } else { "ordinary agents" };
+        write!(f, "services at {}: CPU {}, {agents}, ", self.socket.display(), self.cpu)?;
+        match &self.no_ticks {
+            None => f.write_str("upcalls"),
+            Some(why) => write!(f, "no upcalls: {why}"),
+        }
+    }
+}
+
 /// Runs until SIGTERM or SIGINT; then what services set is put back. `ready` runs once commands are answered.
 ///
 /// # Errors
-/// When another host listens there, or the region, the interpreter or the socket cannot be had.
-pub fn run(socket: &Path, cpu: usize, tick: Duration, ready: impl FnOnce(&str)) -> Result<()> {
+/// When another host listens there, or the region, the interpreter or the socket is not available.
+pub fn run(socket: &Path, cpu: usize, tick: Duration, ready: impl FnOnce(&Ready)) -> Result<()> {
     if UnixStream::connect(socket).is_ok() {
         let text =
             format!("a host of services listens at {} already: use it, or name another socket", socket.display());
         return Err(Error::new(Kind::Invalid, text));
     }
+    check(cpu)?;
     let failed = |error: std::io::Error| Error::system(format!("listening at {}", socket.display()), &error);
-    // What a host that was killed left there.
-    let _ = std::fs::remove_file(socket);
+    match std::fs::symlink_metadata(socket) {
+        // A host that was killed left it.
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(socket).map_err(failed)?,
+        Ok(_) => {
+            let text = format!("{} exists and is no socket: name another path with --socket", socket.display());
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        Err(_) => {}
+    }
     let listener = UnixListener::bind(socket).map_err(failed)?;
     let _socket = Socket(socket.to_owned());
     // The host's own user and root: who may load native code is as powerful as the host.
@@ -71,11 +107,10 @@ pub fn run(socket: &Path, cpu: usize, tick: Duration, ready: impl FnOnce(&str)) 
     host.start_ticks(tick);
     let engine = Engine::new()?;
     let runner = Runner::start(cpu, 99, 0.5, 3)?;
-    let upcalls = host.no_ticks().map_or("upcalls and agents".to_owned(), |why| format!("agents only: {why}"));
-    let real_time = if runner.priority() > 0 { "real-time" } else { "ordinary" };
-    ready(&format!("services at {}: CPU {cpu}, {upcalls}, {real_time} agents", socket.display()));
-    let (owners, log) = (BTreeMap::new(), VecDeque::new());
-    let mut daemon = Daemon { host, engine, runner, owners, log, began: std::time::Instant::now() };
+    let (no_ticks, priority) = (host.no_ticks().map(str::to_owned), runner.priority());
+    ready(&Ready { socket: socket.to_owned(), pid: std::process::id(), cpu, no_ticks, priority });
+    let (owners, revoked, log) = (BTreeMap::new(), BTreeSet::new(), VecDeque::new());
+    let mut daemon = Daemon { host, engine, runner, owners, revoked, log, began: std::time::Instant::now() };
     while !STOP.load(Ordering::Relaxed) {
         let mut polled = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
         let _ = poll::poll(&mut polled, Some(TEND));
@@ -87,7 +122,22 @@ pub fn run(socket: &Path, cpu: usize, tick: Duration, ready: impl FnOnce(&str)) 
     }
     let ids: Vec<Id> = daemon.owners.keys().copied().collect();
     ids.into_iter().for_each(|id| drop(daemon.unload(id)));
+    // Otherwise they could not join the next host. One that has exited or cannot be stopped stays as it is.
+    let members: Vec<i32> = daemon.members().collect();
+    members.into_iter().for_each(|pid| drop(daemon.host.leave(pid)));
     Ok(())
+}
+
+/// Whether this process may run on a processor: agents would fail there without a word.
+fn check(cpu: usize) -> Result<()> {
+    let failed = |error: std::io::Error| Error::system("the processors of this process", &error);
+    let before = sched::affinity(0).map_err(failed)?;
+    let refused = |_| {
+        let text = format!("CPU {cpu} is not there or not allowed here: choose --cpu out of {before:?}");
+        Error::new(Kind::Invalid, text)
+    };
+    sched::set_affinity(0, &[cpu]).map_err(refused)?;
+    sched::set_affinity(0, &before).map_err(failed)
 }
 
 extern "C" fn stop(_: i32) {
@@ -95,6 +145,12 @@ extern "C" fn stop(_: i32) {
 }
 
 impl Daemon {
+    /// Members that have not exited and have not executed another program since.
+    fn members(&mut self) -> impl Iterator<Item = i32> {
+        self.host.forget_former_members();
+        self.host.members()
+    }
+
     fn serve(&mut self, stream: &UnixStream) -> std::io::Result<()> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(ARRIVE))?;
@@ -128,7 +184,7 @@ impl Daemon {
             }
             Request::List => Ok(Reply::List {
                 services: self.list(),
-                members: self.host.members().collect(),
+                members: self.members().collect(),
                 no_ticks: self.host.no_ticks().map(str::to_owned),
             }),
             Request::Attr { class, pid, value } => {
@@ -147,6 +203,10 @@ impl Daemon {
             Request::Post { id, value } => {
                 match self.find(&id)? {
                     Which::Wasm(id) => self.runner.post(id, value)?,
+                    Which::Native(_) if value != 0 => {
+                        let text = "the event of a native service carries how many were posted: leave the value out";
+                        return Err(Error::new(Kind::Unsupported, text));
+                    }
                     Which::Native(id) => self.host.post(id)?,
                 }
                 done(id)
@@ -158,9 +218,13 @@ impl Daemon {
                 done(format!("process {pid} is a member; it was stopped for {stopped:.1?}"))
             }
             Request::Leave { pid } => {
+                if !self.members().any(|member| member == pid) {
+                    let text = format!("process {pid} is not a member: see orbit service ls");
+                    return Err(Error::new(Kind::NotFound, text));
+                }
                 self.host.leave(pid)?;
                 self.note(format!("process {pid} left"));
-                done(format!("process {pid} is no member"))
+                done(format!("process {pid} is a member no more"))
             }
             Request::Invite => done(self.host.invitation().to_string()),
             Request::Add { pid } => {
@@ -206,6 +270,7 @@ impl Daemon {
     /// Takes a wasm service off.
     fn unload(&mut self, id: Id) -> Result<()> {
         self.owners.remove(&id);
+        self.revoked.remove(&id);
         let service = self.runner.unload(id)?;
         self.host.release(service.grants());
         Ok(())
@@ -247,6 +312,11 @@ impl Daemon {
                 Happened::Revoked { name, aborts } => format!("{name}: revoked after {aborts} aborts"),
                 Happened::AgentDied { cpu } => format!("the agent of CPU {cpu} died and was started again"),
             });
+        }
+        for status in self.runner.list().into_iter().filter(|status| status.is_revoked) {
+            if self.revoked.insert(status.id) {
+                self.note(format!("w{}: revoked after {} aborts", status.id.0, status.account.aborts()));
+            }
         }
         let ended: Vec<Id> =
             self.owners.iter().filter(|(_, life)| pidfd::has_ended(life.as_fd())).map(|(id, _)| *id).collect();

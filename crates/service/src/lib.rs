@@ -8,7 +8,7 @@ use orbit_console::out::{self, Align, BAD, Done, Failure, PLAIN, Table};
 use orbit_services::budget;
 use orbit_services::{Invitation, join};
 use protocol::{Load, Reply, Request};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub struct Args {
     /// The host's socket [default: orbit-services.sock in $XDG_RUNTIME_DIR or /run].
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Answers in JSON.
+    /// Prints JSON.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -37,7 +37,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Hosts services until SIGTERM or SIGINT; then puts back what they set.
+    /// Hosts services until SIGTERM or SIGINT; then puts back what they set and lets members leave.
     Run {
         /// The processor of agents and ticks.
         #[arg(long, default_value_t = 0)]
@@ -143,8 +143,11 @@ pub fn run(args: &Args) -> Done {
     let socket = args.socket.clone().unwrap_or_else(protocol::default_socket);
     let request = match &args.what {
         What::Run { cpu, tick } => {
-            let ready = |line: &str| {
-                let _ = writeln!(anstream::stdout(), "{line}").and_then(|()| anstream::stdout().flush());
+            let ready = |ready: &host::Ready| {
+                let mut to = anstream::stdout().lock();
+                // Without a reader the host still runs.
+                let _ = if args.json { out::json(&mut to, ready) } else { Ok(writeln!(to, "{ready}").unwrap_or(())) };
+                let _ = to.flush();
             };
             return host::run(&socket, *cpu, *tick, ready).map(|()| ExitCode::SUCCESS).map_err(said);
         }
@@ -179,10 +182,14 @@ fn ask(socket: &Path, request: &Request) -> Result<Reply, Failure> {
     match protocol::ask(socket, request) {
         Ok(Reply::Failed(why)) => Err(Failure::text(why)),
         Ok(reply) => Ok(reply),
-        Err(error) => Err(Failure::text(format!(
-            "no host of services at {}: {error}: start one with orbit service run",
-            socket.display()
-        ))),
+        Err(error) => {
+            let way_out = match error.kind() {
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused => "start one with orbit service run",
+                ErrorKind::PermissionDenied => "it is another user's: run this as that user or root",
+                _ => "see whether its process runs",
+            };
+            Err(Failure::text(format!("no answer from a host of services at {}: {error}: {way_out}", socket.display())))
+        }
     }
 }
 
@@ -194,10 +201,9 @@ fn exec(socket: &Path, command: &[String]) -> Done {
     let invitation = Invitation::parse(&text).ok_or_else(|| Failure::text(format!("{text:?} is no invitation")))?;
     let mut program = Command::new(&command[0]);
     program.args(&command[1..]);
-    let joined = |pid: i32| match protocol::ask(socket, &Request::Add { pid }) {
-        Ok(Reply::Done(_)) => Ok(()),
-        Ok(other) => Err(orbit_services::Error::new(orbit_services::Kind::Invalid, format!("{other:?}"))),
-        Err(error) => Err(orbit_services::Error::system("asking the host", &error)),
+    let joined = |pid: i32| {
+        let refused = |error: Failure| orbit_services::Error::new(orbit_services::Kind::Invalid, error.to_string());
+        ask(socket, &Request::Add { pid }).map(drop).map_err(refused)
     };
     let mut child = join::launch(&invitation, program, joined).map_err(said)?;
     let status = child.wait()?;
