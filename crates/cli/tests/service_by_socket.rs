@@ -219,7 +219,8 @@ fn a_host_that_is_killed_leaves_no_process_and_nothing_set() {
     let before = nice();
     let grant = format!("cpu:nice:set(pid={pid},min={})", before + 1);
     let module = module.to_str().expect("a path");
-    let loaded = orbit(&socket, &["load", module, "--owner", &pid, "--on", "tick=5ms", "--grant", &grant]);
+    let load = ["load", module, "--owner", &pid, "--on", "tick=5ms", "--budget", "1ms/10ms", "--grant", &grant];
+    let loaded = orbit(&socket, &load);
     assert!(loaded.status.success(), "{}", said(&loaded));
     until("the service sets the niceness", || nice() > before);
     let children = format!("/proc/{0}/task/{0}/children", host.0.id());
