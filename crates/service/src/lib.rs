@@ -146,7 +146,8 @@ pub fn run(args: &Args) -> Done {
             let ready = |ready: &host::Ready| {
                 let mut to = anstream::stdout().lock();
                 // Without a reader the host still runs.
-                let _ = if args.json { out::json(&mut to, ready) } else { Ok(writeln!(to, "{ready}").unwrap_or(())) };
+                let _ =
+                    if args.json { out::json(&mut to, ready) } else { writeln!(to, "{ready}").map_err(Failure::Io) };
                 let _ = to.flush();
             };
             return host::run(&socket, *cpu, *tick, ready).map(|()| ExitCode::SUCCESS).map_err(said);
