@@ -134,6 +134,19 @@ fn services_are_loaded_run_listed_and_revoked() {
     assert_eq!(said(&orbit(&socket, &["attr", "cpu:nice", &pid, "3"])).trim(), "3");
     assert!(orbit(&socket, &["attr", "cpu:nice", &pid, &before.to_string()]).status.success());
 
+    let owner = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let owner_pid = owner.0.id().to_string();
+    let owned = orbit(
+        &socket,
+        &["load", module, "--owner", &owner_pid, "--on", "tick=5ms", "--budget", "1ms/10ms", "--grant", &grant],
+    );
+    assert!(owned.status.success(), "{}", said(&owned));
+    until("the owned service runs", || nice() > before);
+    drop(owner);
+    until("its owner's exit puts the niceness back", || nice() == before);
+    let no_cpu = orbit(&socket.with_extension("other"), &["run", "--cpu", "1000"]);
+    assert!(!no_cpu.status.success() && said(&no_cpu).contains("--cpu"), "{}", said(&no_cpu));
+
     // A host that is asked to end puts back what services set.
     assert!(orbit(&socket, &load).status.success());
     until("it runs again", || nice() > before);

@@ -19,9 +19,9 @@ use std::time::Duration;
 /// trust domain of the host, which runs as an upcall in whichever member is current. Both are written against
 /// orbit_service.h:
 ///
-///     orbit service run &
-///     orbit service load nice.wasm --owner 42 --budget 50us/10ms --on tick=10ms --grant 'cpu:nice:set(pid=42,min=0)'
-///     orbit service ls
+///   orbit service run &
+///   orbit service load nice.wasm --owner 42 --budget 50us/10ms --on tick=10ms --grant 'cpu:nice:set(pid=42,min=0)'
+///   orbit service ls
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
