@@ -17,6 +17,7 @@ use clap::{Parser, Subcommand};
 use orbit_bench as bench;
 use orbit_console::out;
 use orbit_keep as keep;
+use orbit_service as service;
 use orbit_watch as watch;
 use std::process::ExitCode;
 
@@ -34,6 +35,7 @@ Examples:
                       each system call of an unmodified program
   orbit analyse --entry check -- ./server
                       which allocations a task needs in areas
+  orbit service run   a host of services: code that runs when its event comes
 
 An orbit is an auxiliary task (a checker, a watchdog, a snapshot writer) that a
 program runs in a process of its own. It sees the program's latest state; when
@@ -58,6 +60,7 @@ enum Command {
     Modules(pins::modules::Args),
     Pins(pins::Args),
     Ps(ps::Args),
+    Service(service::Args),
     Top(top::Args),
     // Its name until 0.1; services have guards of their own.
     #[command(visible_alias = "guard")]
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Modules(args) => pins::modules::run(&args),
         Command::Pins(args) => pins::run(&args),
         Command::Ps(args) => ps::run(&args),
+        Command::Service(args) => service::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Why(args) => why::run(&args),

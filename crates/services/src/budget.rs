@@ -54,8 +54,16 @@ impl Budget {
 
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}/{:?}", self.cpu, self.window)
+        write!(f, "{}/{}", text(self.cpu), text(self.window))
     }
+}
+
+/// A time as [`duration`] reads it, in the largest unit that leaves no rest.
+fn text(time: Duration) -> String {
+    let ns = time.as_nanos();
+    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+    let (size, unit) = units.into_iter().find(|(size, _)| ns.is_multiple_of(*size)).unwrap_or((1, "ns"));
+    format!("{}{unit}", ns / size)
 }
 
 impl FromStr for Budget {
@@ -111,6 +119,9 @@ mod tests {
     fn budgets_are_read_with_their_units() {
         let budget: Budget = "50us/10ms".parse().expect("a budget");
         assert_eq!((budget.cpu(), budget.window()), (Duration::from_micros(50), Duration::from_millis(10)));
+        for written in ["50us/10ms", "1500us/1s", "12345ns/60s"] {
+            assert_eq!(written.parse::<Budget>().map(|budget| budget.to_string()), Ok(written.to_owned()));
+        }
         for bad in
             ["", "50us", "50/10ms", "50us/", "0us/10ms", "20ms/10ms", "1s/100s", "-1us/1s", "99999999999999999999s/1s"]
         {

@@ -251,6 +251,13 @@ impl Host {
         self.members.remove(&process);
     }
 
+    /// Takes off the list what is no member any more: it has exited, or executed another program. The kernel half has
+    /// stopped upcalls there already.
+    pub fn forget_former_members(&mut self) {
+        let signal = self.options.signals.0;
+        self.members.retain(|process| member::has_joined(*process, signal).unwrap_or(false));
+    }
+
     /// Starts ticks that make upcalls, of this period. Without the rights for it agents take every event, and
     /// [`Host::no_ticks`] says why.
     pub fn start_ticks(&mut self, period: Duration) {

@@ -36,7 +36,7 @@ fn exec_program() {
 fn host_program() {
     let Ok(target) = std::env::var("ORBIT_TEST_TARGET") else { return };
     let mut host = host();
-    let target = GrantRequest::set("cpu:nice", target.parse().expect("a number"));
+    let target = raises(target.parse().expect("a number"));
     let id = host.load(&spec("count", Dispatch::Agent, vec![target]), &native("count")).expect("loaded");
     until("it runs", || host.status(id).expect("loaded").account.runs > 5);
     println!("agent {}", host.agents().next().expect("an agent"));
@@ -69,6 +69,11 @@ fn nice(pid: i32) -> i32 {
     orbit_linux::sched::nice(pid).expect("its niceness")
 }
 
+/// A handle by which any value of the test service is a higher niceness, also where tests run with a niceness of their own.
+fn raises(pid: i32) -> GrantRequest {
+    format!("cpu:nice:set(pid={pid},min={})", nice(pid) + 1).parse().expect("a grant")
+}
+
 #[test]
 fn a_service_ends_with_its_owner_and_what_it_set_is_put_back() {
     if !is_root() {
@@ -77,7 +82,7 @@ fn a_service_ends_with_its_owner_and_what_it_set_is_put_back() {
     let mut host = host();
     let (target, mut owner) = (Sleeper::start(), Sleeper::start());
     let before = nice(target.pid());
-    let mut spec = spec("count", Dispatch::Agent, vec![GrantRequest::set("cpu:nice", target.pid())]);
+    let mut spec = spec("count", Dispatch::Agent, vec![raises(target.pid())]);
     spec.owner = owner.pid();
     let id = host.load(&spec, &native("count")).expect("loaded");
     until("the service sets the niceness", || nice(target.pid()) > before);

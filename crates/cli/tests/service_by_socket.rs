@@ -1,0 +1,253 @@
+//! `orbit service`: a host, a wasm service loaded by a command, what it set, what is put back, and what is refused.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A child that is killed at the end.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn orbit(socket: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_orbit"))
+        .arg("service")
+        .arg("--socket")
+        .arg(socket)
+        .args(args)
+        .output()
+        .expect("orbit")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "waited a minute for: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Compiles the test service of `crates/services`. `None` where there is no linker for wasm.
+fn module(folder: &Path) -> Option<PathBuf> {
+    let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services");
+    let module = folder.join("count.wasm");
+    let done = Command::new(std::env::var_os("CLANG").unwrap_or_else(|| "clang".into()))
+        .args([
+            "--target=wasm32",
+            "-O2",
+            "-nostdlib",
+            "-ffreestanding",
+            "-Wl,--no-entry",
+            "-Wl,--allow-undefined",
+            "-I",
+        ])
+        .arg(services.join("include"))
+        .arg("-o")
+        .arg(&module)
+        .arg(services.join("tests/native/count.c"))
+        .output()
+        .expect("clang");
+    let errors = String::from_utf8_lossy(&done.stderr);
+    if errors.contains("unable to execute") {
+        println!("SKIP: needs wasm-ld (package lld)");
+        return None;
+    }
+    assert!(done.status.success(), "{errors}");
+    Some(module)
+}
+
+#[test]
+fn services_are_loaded_run_listed_and_revoked() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: needs root: what is put back is a lower niceness");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("orbit-service-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let Some(module) = module(&folder) else { return };
+    let module = module.to_str().expect("a path");
+    let socket = folder.join("host.sock");
+    assert!(said(&orbit(&socket, &["ls"])).contains("orbit service run"), "without a host");
+    let mut host = Running(
+        Command::new(env!("CARGO_BIN_EXE_orbit"))
+            .args(["service", "run", "--socket"])
+            .arg(&socket)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a host"),
+    );
+    let mut line = String::new();
+    BufReader::new(host.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    assert!(line.starts_with("services at"), "{line}");
+
+    let target = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let pid = target.0.id().to_string();
+    let nice = || orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness");
+    let before = nice();
+    let grant = format!("cpu:nice:set(pid={pid},min={})", before + 1);
+    let load = ["load", module, "--owner", &pid, "--on", "tick=5ms", "--budget", "1ms/10ms", "--grant", &grant];
+    let loaded = orbit(&socket, &load);
+    assert!(loaded.status.success(), "{}", said(&loaded));
+    let id = said(&loaded).trim().to_owned();
+    until("the service sets the niceness", || nice() > before);
+    let listed: Value = serde_json::from_slice(&orbit(&socket, &["ls", "--json"]).stdout).expect("JSON");
+    let service = &listed["list"]["services"][0];
+    assert!(
+        service["id"] == id.as_str() && service["class"] == "wasm" && service["runs"].as_u64() > Some(0),
+        "{listed}"
+    );
+
+    for (args, hint) in [
+        (["load", module, "--owner", "1", "--budget", "9ms/10ms"], "of a CPU"),
+        (["load", "/etc/passwd", "--owner", "1", "--budget", "50us/10ms"], "no wasm module"),
+        (["load", module, "--owner", "1", "--grant", "cpu:luck:set(pid=1)"], "there is no class"),
+        (["load", module, "--owner", "1", "--grant", "cpu:used:set(pid=1)"], "can be read only"),
+        (["load", module, "--owner", "999999999", "--budget", "50us/10ms"], "is gone"),
+    ] {
+        let refused = orbit(&socket, &args);
+        assert!(!refused.status.success() && said(&refused).contains(hint), "{args:?}: {}", said(&refused));
+    }
+    assert!(orbit(&socket, &["revoke", &id]).status.success());
+    assert_eq!(nice(), before);
+    assert!(said(&orbit(&socket, &["log"])).contains(&format!("revoked {id}")));
+
+    assert!(said(&orbit(&socket, &["revoke", &id])).contains("orbit service ls"), "revoked twice");
+    let posted = orbit(&socket, &["load", module, "--owner", &pid, "--budget", "1ms/10ms", "--grant", &grant]);
+    let posted_id = said(&posted).trim().to_owned();
+    assert!(orbit(&socket, &["post", &posted_id, "5"]).status.success());
+    until("a posted event starts it", || nice() == 1.max(before + 1));
+    assert_eq!(said(&orbit(&socket, &["attr", "cpu:nice", &pid])).trim(), nice().to_string());
+    assert!(orbit(&socket, &["revoke", &posted_id]).status.success());
+    assert_eq!(nice(), before);
+    assert_eq!(said(&orbit(&socket, &["attr", "cpu:nice", &pid, "3"])).trim(), "3");
+    assert!(orbit(&socket, &["attr", "cpu:nice", &pid, &before.to_string()]).status.success());
+
+    let owner = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let owner_pid = owner.0.id().to_string();
+    let owned = orbit(
+        &socket,
+        &["load", module, "--owner", &owner_pid, "--on", "tick=5ms", "--budget", "1ms/10ms", "--grant", &grant],
+    );
+    assert!(owned.status.success(), "{}", said(&owned));
+    until("the owned service runs", || nice() > before);
+    drop(owner);
+    until("its owner's exit puts the niceness back", || nice() == before);
+    let no_cpu = orbit(&socket.with_extension("other"), &["run", "--cpu", "1000"]);
+    assert!(!no_cpu.status.success() && said(&no_cpu).contains("--cpu"), "{}", said(&no_cpu));
+
+    // A host that is asked to end puts back what services set.
+    assert!(orbit(&socket, &load).status.success());
+    until("it runs again", || nice() > before);
+    // SAFETY: an own child.
+    unsafe { libc::kill(host.0.id() as i32, libc::SIGTERM) };
+    let ended = host.0.wait().expect("own child");
+    assert!(ended.success(), "{ended}");
+    assert_eq!(nice(), before);
+    assert!(!socket.exists());
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+#[test]
+fn a_program_starts_as_a_member_and_a_running_one_joins_and_leaves() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: needs root");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("orbit-member-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let socket = folder.join("host.sock");
+    let mut host = Running(
+        Command::new(env!("CARGO_BIN_EXE_orbit"))
+            .args(["service", "run", "--socket"])
+            .arg(&socket)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a host"),
+    );
+    let mut line = String::new();
+    BufReader::new(host.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    let inside = orbit(&socket, &["exec", "--", "sh", "-c", "grep -c orbit-sandbox /proc/$$/maps; exit 7"]);
+    assert_eq!(inside.status.code(), Some(7), "{}", said(&inside));
+    assert!(said(&inside).trim().parse::<u32>().is_ok_and(|mappings| mappings >= 3), "{}", said(&inside));
+    let program = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let pid = program.0.id().to_string();
+    let is_member = || std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps").contains("orbit-sandbox");
+    let joined = orbit(&socket, &["join", &pid]);
+    assert!(joined.status.success() && is_member(), "{}", said(&joined));
+    assert!(said(&orbit(&socket, &["ls"])).contains(&format!("members: {pid}")));
+    let left = orbit(&socket, &["leave", &pid]);
+    assert!(left.status.success() && !is_member(), "{}", said(&left));
+    let again = orbit(&socket, &["leave", &pid]);
+    assert!(!again.status.success() && said(&again).contains("is not a member"), "{}", said(&again));
+
+    // A member that exits is off the list; a host that ends lets the others leave.
+    let gone = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let gone_pid = gone.0.id().to_string();
+    assert!(orbit(&socket, &["join", &gone_pid]).status.success());
+    drop(gone);
+    assert!(orbit(&socket, &["join", &pid]).status.success());
+    let listed: Value = serde_json::from_slice(&orbit(&socket, &["ls", "--json"]).stdout).expect("JSON");
+    assert_eq!(listed["list"]["members"], serde_json::json!([program.0.id()]));
+    // SAFETY: an own child.
+    unsafe { libc::kill(host.0.id() as i32, libc::SIGTERM) };
+    assert!(host.0.wait().expect("own child").success() && !is_member());
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+#[test]
+fn a_host_that_is_killed_leaves_no_process_and_nothing_set() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: needs root: what is put back is a lower niceness");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("orbit-killed-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let Some(module) = module(&folder) else { return };
+    let socket = folder.join("host.sock");
+    let start = || {
+        let run = ["service", "run", "--json", "--socket"];
+        let host = Command::new(env!("CARGO_BIN_EXE_orbit")).args(run).arg(&socket).stdout(Stdio::null()).spawn();
+        let host = Running(host.expect("a host"));
+        until("the host answers", || orbit(&socket, &["ls"]).status.success());
+        host
+    };
+    let mut host = start();
+    let target = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let pid = target.0.id().to_string();
+    let nice = || orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness");
+    let before = nice();
+    let grant = format!("cpu:nice:set(pid={pid},min={})", before + 1);
+    let module = module.to_str().expect("a path");
+    let load = ["load", module, "--owner", &pid, "--on", "tick=5ms", "--budget", "1ms/10ms", "--grant", &grant];
+    let loaded = orbit(&socket, &load);
+    assert!(loaded.status.success(), "{}", said(&loaded));
+    until("the service sets the niceness", || nice() > before);
+    let children = format!("/proc/{0}/task/{0}/children", host.0.id());
+    let agents = std::fs::read_to_string(children).expect("its children");
+    assert!(!agents.trim().is_empty(), "a host has an agent");
+    host.0.kill().expect("own child");
+    host.0.wait().expect("own child");
+    until("the niceness is put back", || nice() == before);
+    let runs = |agent: &str| {
+        let stat = std::fs::read_to_string(format!("/proc/{agent}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    };
+    until("its agents exit", || !agents.split_whitespace().any(runs));
+    // The next host replaces the socket's file.
+    drop(start());
+    let _ = std::fs::remove_dir_all(folder);
+}

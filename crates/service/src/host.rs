@@ -1,0 +1,358 @@
+//! The host's process: owns native and wasm services, answers commands one by one, and tends owners and accounts between.
+
+use crate::protocol::{self, Load, Reply, Request};
+use orbit_linux::{pidfd, poll, sched};
+use orbit_services::budget::Budget;
+use orbit_services::{Dispatch, Error, GrantRequest, Happened, Host, Kind, Options, Result, ServiceId, Spec};
+use orbit_services_wasm::{Engine, Id, Runner, Service, WasmSpec};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Lines of the log that are kept.
+const LOG: usize = 1000;
+/// Time between two checks of owners and accounts.
+const TEND: Duration = Duration::from_millis(100);
+/// A command that takes longer to arrive is dropped.
+const ARRIVE: Duration = Duration::from_secs(1);
+
+/// Set by SIGTERM and SIGINT.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// What the host's process has.
+struct Daemon {
+    host: Host,
+    engine: Engine,
+    runner: Runner,
+    /// Owners of wasm services.
+    owners: BTreeMap<Id, OwnedFd>,
+    /// Wasm services whose revocation is in the log.
+    revoked: BTreeSet<Id>,
+    log: VecDeque<String>,
+    began: std::time::Instant,
+}
+
+/// The socket's file, removed at the end.
+struct Socket(PathBuf);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// What a host says once it answers commands.
+#[derive(Debug, serde::Serialize)]
+pub struct Ready {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Its process.
+    pub pid: u32,
+    /// The processor of agents and ticks.
+    pub cpu: usize,
+    /// Why there are no upcalls, if there are none.
+    pub no_ticks: Option<String>,
+    /// Real-time priority of agents; 0: they are ordinary processes.
+    pub priority: i32,
+}
+
+impl std::fmt::Display for Ready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let agents = if self.priority > 0 { "real-time agents" } else { "ordinary agents" };
+        write!(f, "services at {}: CPU {}, {agents}, ", self.socket.display(), self.cpu)?;
+        match &self.no_ticks {
+            None => f.write_str("upcalls"),
+            Some(why) => write!(f, "no upcalls: {why}"),
+        }
+    }
+}
+
+/// Runs until SIGTERM or SIGINT; then what services set is put back. `ready` runs once commands are answered.
+///
+/// # Errors
+/// When another host listens there, or the region, the interpreter or the socket is not available.
+pub fn run(socket: &Path, cpu: usize, tick: Duration, ready: impl FnOnce(&Ready)) -> Result<()> {
+    if UnixStream::connect(socket).is_ok() {
+        let text =
+            format!("a host of services listens at {} already: use it, or name another socket", socket.display());
+        return Err(Error::new(Kind::Invalid, text));
+    }
+    check(cpu)?;
+    let failed = |error: std::io::Error| Error::system(format!("listening at {}", socket.display()), &error);
+    match std::fs::symlink_metadata(socket) {
+        // A host that was killed left it.
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(socket).map_err(failed)?,
+        Ok(_) => {
+            let text = format!("{} exists and is no socket: name another path with --socket", socket.display());
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(socket).map_err(failed)?;
+    let _socket = Socket(socket.to_owned());
+    // The host's own user and root: who may load native code is as powerful as the host.
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        // SAFETY: the handler stores one atomic word.
+        unsafe { libc::signal(signal, stop as extern "C" fn(i32) as libc::sighandler_t) };
+    }
+    // Before there is a thread: agents are forks.
+    let mut host = Host::new(Options { cpus: vec![cpu], ..Options::default() })?;
+    host.start_ticks(tick);
+    let engine = Engine::new()?;
+    let runner = Runner::start(cpu, 99, 0.5, 3)?;
+    let (no_ticks, priority) = (host.no_ticks().map(str::to_owned), runner.priority());
+    ready(&Ready { socket: socket.to_owned(), pid: std::process::id(), cpu, no_ticks, priority });
+    let (owners, revoked, log) = (BTreeMap::new(), BTreeSet::new(), VecDeque::new());
+    let mut daemon = Daemon { host, engine, runner, owners, revoked, log, began: std::time::Instant::now() };
+    while !STOP.load(Ordering::Relaxed) {
+        let mut polled = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        let _ = poll::poll(&mut polled, Some(TEND));
+        while let Ok((stream, _)) = listener.accept() {
+            // A client that went away is its own affair.
+            let _ = daemon.serve(&stream);
+        }
+        daemon.tend();
+    }
+    let ids: Vec<Id> = daemon.owners.keys().copied().collect();
+    ids.into_iter().for_each(|id| drop(daemon.unload(id)));
+    // Otherwise they could not join the next host. One that has exited or cannot be stopped stays as it is.
+    let members: Vec<i32> = daemon.members().collect();
+    members.into_iter().for_each(|pid| drop(daemon.host.leave(pid)));
+    Ok(())
+}
+
+/// Whether this process may run on a processor: agents would fail there without a word.
+fn check(cpu: usize) -> Result<()> {
+    let failed = |error: std::io::Error| Error::system("the processors of this process", &error);
+    let before = sched::affinity(0).map_err(failed)?;
+    let refused = |_| {
+        let text = format!("CPU {cpu} is not there or not allowed here: choose --cpu out of {before:?}");
+        Error::new(Kind::Invalid, text)
+    };
+    sched::set_affinity(0, &[cpu]).map_err(refused)?;
+    sched::set_affinity(0, &before).map_err(failed)
+}
+
+extern "C" fn stop(_: i32) {
+    STOP.store(true, Ordering::Relaxed);
+}
+
+impl Daemon {
+    /// Members that have not exited and have not executed another program since.
+    fn members(&mut self) -> impl Iterator<Item = i32> {
+        self.host.forget_former_members();
+        self.host.members()
+    }
+
+    fn serve(&mut self, stream: &UnixStream) -> std::io::Result<()> {
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(ARRIVE))?;
+        stream.set_write_timeout(Some(ARRIVE))?;
+        let mut line = String::new();
+        BufReader::new(stream.take(protocol::LINE)).read_line(&mut line)?;
+        let reply = match serde_json::from_str::<Request>(&line) {
+            Ok(request) => self.answer(request).unwrap_or_else(|error| Reply::Failed(error.to_string())),
+            Err(error) => Reply::Failed(format!("no command: {error}")),
+        };
+        let mut bytes = serde_json::to_vec(&reply)?;
+        bytes.push(b'\n');
+        let mut to = stream;
+        to.write_all(&bytes)
+    }
+
+    fn note(&mut self, line: String) {
+        if self.log.len() == LOG {
+            self.log.pop_front();
+        }
+        self.log.push_back(format!("{:10.3} {line}", self.began.elapsed().as_secs_f64()));
+    }
+
+    fn answer(&mut self, request: Request) -> Result<Reply> {
+        let done = |text: String| Ok(Reply::Done(text));
+        match request {
+            Request::Load(load) => {
+                let id = self.load(&load)?;
+                self.note(format!("loaded {id} from {}, owner {}, {}", load.file.display(), load.owner, load.budget));
+                done(id)
+            }
+            Request::List => Ok(Reply::List {
+                services: self.list(),
+                members: self.members().collect(),
+                no_ticks: self.host.no_ticks().map(str::to_owned),
+            }),
+            Request::Attr { class, pid, value } => {
+                let request =
+                    if value.is_some() { GrantRequest::set(&class, pid) } else { GrantRequest::get(&class, pid) };
+                self.host.attribute(&request, value).map(|value| Reply::Done(value.to_string()))
+            }
+            Request::Revoke { id } => {
+                match self.find(&id)? {
+                    Which::Wasm(id) => self.unload(id)?,
+                    Which::Native(id) => self.host.unload(id)?,
+                }
+                self.note(format!("revoked {id}"));
+                done(id)
+            }
+            Request::Post { id, value } => {
+                match self.find(&id)? {
+                    Which::Wasm(id) => self.runner.post(id, value)?,
+                    Which::Native(_) if value != 0 => {
+                        let text = "the event of a native service carries how many were posted: leave the value out";
+                        return Err(Error::new(Kind::Unsupported, text));
+                    }
+                    Which::Native(id) => self.host.post(id)?,
+                }
+                done(id)
+            }
+            Request::Log => Ok(Reply::Lines(self.log.iter().cloned().collect())),
+            Request::Join { pid } => {
+                let stopped = self.host.join(pid)?;
+                self.note(format!("process {pid} joined, stopped for {stopped:.1?}"));
+                done(format!("process {pid} is a member; it was stopped for {stopped:.1?}"))
+            }
+            Request::Leave { pid } => {
+                if !self.members().any(|member| member == pid) {
+                    let text = format!("process {pid} is not a member: see orbit service ls");
+                    return Err(Error::new(Kind::NotFound, text));
+                }
+                self.host.leave(pid)?;
+                self.note(format!("process {pid} left"));
+                done(format!("process {pid} is a member no more"))
+            }
+            Request::Invite => done(self.host.invitation().to_string()),
+            Request::Add { pid } => {
+                self.host.add_member(pid)?;
+                self.note(format!("process {pid} started as a member"));
+                done(String::new())
+            }
+        }
+    }
+
+    fn load(&mut self, load: &Load) -> Result<String> {
+        let bytes = std::fs::read(&load.file).map_err(|error| Error::system(load.file.display(), &error))?;
+        let name = load.file.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let budget: Budget = load.budget.parse()?;
+        let grants = load.grants.iter().map(|text| text.parse()).collect::<Result<Vec<GrantRequest>>>()?;
+        let (owner, arguments) = (load.owner, load.arguments.clone().into_bytes());
+        let period = load.period_ns.map(Duration::from_nanos);
+        if load.native {
+            let period = period.ok_or_else(|| {
+                Error::new(Kind::Invalid, format!("service {name:?}: a native service needs a tick: --on tick=10ms"))
+            })?;
+            let spec = Spec { name, owner, budget, period, dispatch: Dispatch::Upcall, raise: None, arguments, grants };
+            return self.host.load(&spec, &bytes).map(|id| id.to_string());
+        }
+        let gone = |_| Error::new(Kind::NotFound, format!("service {name:?}: its owner, process {owner}, is gone"));
+        let life = pidfd::open(owner).map_err(gone)?;
+        let grants = self.host.grant(owner, &grants)?;
+        let spec = WasmSpec { name, owner, budget, memory: load.memory, period, arguments };
+        let loaded = Service::load(&self.engine, &spec, &bytes, grants.clone())
+            .and_then(|service| self.runner.add(spec, service));
+        match loaded {
+            Ok(id) => {
+                self.owners.insert(id, life);
+                Ok(format!("w{}", id.0))
+            }
+            Err(error) => {
+                self.host.release(&grants);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes a wasm service off.
+    fn unload(&mut self, id: Id) -> Result<()> {
+        self.owners.remove(&id);
+        self.revoked.remove(&id);
+        let service = self.runner.unload(id)?;
+        self.host.release(service.grants());
+        Ok(())
+    }
+
+    fn find(&self, text: &str) -> Result<Which> {
+        let wasm = text.strip_prefix('w').and_then(|number| number.parse().ok()).map(Id);
+        if let Some(id) = wasm.filter(|id| self.owners.contains_key(id)) {
+            return Ok(Which::Wasm(id));
+        }
+        let native = self.host.list().into_iter().find(|(id, _)| id.to_string() == text);
+        native
+            .map(|(id, _)| Which::Native(id))
+            .ok_or_else(|| Error::new(Kind::NotFound, format!("there is no service {text:?}: see orbit service ls")))
+    }
+
+    fn list(&self) -> Vec<protocol::Service> {
+        let wasm = self.runner.list().into_iter().map(|status| {
+            let id = format!("w{}", status.id.0);
+            entry(
+                id,
+                "wasm",
+                (status.name, status.owner, status.budget, status.is_revoked),
+                &status.account,
+                status.lost,
+            )
+        });
+        let native = self.host.list().into_iter().map(|(id, status)| {
+            let about = (status.name, status.owner, status.budget, status.is_revoked);
+            entry(id.to_string(), "native", about, &status.account, 0)
+        });
+        wasm.chain(native).collect()
+    }
+
+    fn tend(&mut self) {
+        for happened in self.host.tend() {
+            self.note(match happened {
+                Happened::OwnerEnded { name, owner } => format!("{name}: unloaded, its owner {owner} has exited"),
+                Happened::Revoked { name, aborts } => format!("{name}: revoked after {aborts} aborts"),
+                Happened::AgentDied { cpu } => format!("the agent of CPU {cpu} died and was started again"),
+            });
+        }
+        for status in self.runner.list().into_iter().filter(|status| status.is_revoked) {
+            if self.revoked.insert(status.id) {
+                self.note(format!("w{}: revoked after {} aborts", status.id.0, status.account.aborts()));
+            }
+        }
+        let ended: Vec<Id> =
+            self.owners.iter().filter(|(_, life)| pidfd::has_ended(life.as_fd())).map(|(id, _)| *id).collect();
+        for id in ended {
+            if self.unload(id).is_ok() {
+                self.note(format!("w{}: unloaded, its owner has exited", id.0));
+            }
+        }
+    }
+}
+
+/// A service by its class.
+enum Which {
+    Wasm(Id),
+    Native(ServiceId),
+}
+
+fn entry(
+    id: String,
+    class: &str,
+    (name, owner, budget, is_revoked): (String, i32, Budget, bool),
+    account: &orbit_services::Account,
+    lost: u64,
+) -> protocol::Service {
+    protocol::Service {
+        id,
+        name,
+        class: class.to_owned(),
+        owner,
+        budget: budget.to_string(),
+        is_revoked,
+        runs: account.runs,
+        upcalls: account.upcalls,
+        cpu_ns: account.cpu_ns,
+        aborts: account.aborts(),
+        dropped: account.unpaid.saturating_add(lost),
+        refused: account.refused,
+    }
+}

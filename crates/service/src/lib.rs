@@ -1,0 +1,275 @@
+//! `orbit service`: a host of services in a process of its own, and the commands that reach it by a socket.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod host;
+mod protocol;
+
+use orbit_console::out::{self, Align, BAD, Done, Failure, PLAIN, Table};
+use orbit_services::budget;
+use orbit_services::{Invitation, join};
+use protocol::{Load, Reply, Request};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// Runs application code when its event comes, within a budget, charged to its owner.
+///
+/// Start a host, then load services. A service is a wasm module, which anyone can be trusted to load, or a native object for the
+/// trust domain of the host, which runs as an upcall in whichever member is current. Both are written against
+/// orbit_service.h:
+///
+///   orbit service run &
+///   orbit service load nice.wasm --owner 42 --budget 50us/10ms --on tick=10ms --grant 'cpu:nice:set(pid=42,min=0)'
+///   orbit service ls
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// The host's socket [default: orbit-services.sock in $XDG_RUNTIME_DIR or /run].
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Prints JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Hosts services until SIGTERM or SIGINT; then puts back what they set and lets members leave.
+    Run {
+        /// The processor of agents and ticks.
+        #[arg(long, default_value_t = 0)]
+        cpu: usize,
+        /// Time between two ticks that start upcalls.
+        #[arg(long, default_value = "10ms", value_parser = time)]
+        tick: Duration,
+    },
+    /// Starts a program as a member, before its first instruction; exits as it does.
+    Exec {
+        /// The program and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Makes a running program a member.
+    Join {
+        /// The process.
+        pid: i32,
+    },
+    /// Takes the region out of a member; it is as it was before.
+    Leave {
+        /// The process.
+        pid: i32,
+    },
+    /// Loads a service and prints its number.
+    Load {
+        /// A wasm module, or with --native an ELF object.
+        file: PathBuf,
+        /// The process it belongs to: it ends with that.
+        #[arg(long, value_name = "PID")]
+        owner: i32,
+        /// CPU time of a run, and of each window.
+        #[arg(long, default_value = "50us/10ms")]
+        budget: String,
+        /// Memory of a wasm module: bytes, or with K or M.
+        #[arg(long, default_value = "256K", value_parser = memory)]
+        memory: usize,
+        /// Events: tick=10ms. Posted events always start it.
+        #[arg(long, value_parser = tick)]
+        on: Option<Duration>,
+        /// A handle: cpu:priority:set(pid=42,min=0,max=80) or cpu:used:get(pid=42).
+        #[arg(long, value_name = "GRANT")]
+        grant: Vec<String>,
+        /// What its handler gets with each event.
+        #[arg(long, default_value = "")]
+        arguments: String,
+        /// It is native code of this trust domain.
+        #[arg(long)]
+        native: bool,
+    },
+    /// Lists services, with what they used, and members.
+    Ls,
+    /// Reads an attribute, or sets it through its guard.
+    Attr {
+        /// cpu:priority, cpu:used or cpu:nice.
+        class: String,
+        /// The thread or process.
+        pid: i32,
+        /// The value.
+        #[arg(allow_negative_numbers = true)]
+        value: Option<i64>,
+    },
+    /// Starts a service's handler.
+    Post {
+        /// As ls shows it.
+        id: String,
+        /// What its event carries.
+        #[arg(default_value_t = 0)]
+        value: u64,
+    },
+    /// Ends a service and puts back what it set.
+    Revoke {
+        /// As ls shows it.
+        id: String,
+    },
+    /// What happened.
+    Log,
+}
+
+/// `10ms`.
+fn time(text: &str) -> Result<Duration, String> {
+    budget::duration(text).ok_or_else(|| "write a time with its unit: 10ms, 500us, 1s".to_owned())
+}
+
+/// `tick=10ms`.
+fn tick(text: &str) -> Result<Duration, String> {
+    time(text.strip_prefix("tick=").ok_or("write tick=TIME, as in tick=10ms")?)
+}
+
+/// `256K`.
+fn memory(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.strip_suffix(['K', 'M']) {
+        Some(digits) if text.ends_with('K') => (digits, 1 << 10),
+        Some(digits) => (digits, 1 << 20),
+        None => (text, 1),
+    };
+    let bytes = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.ok_or_else(|| "write bytes, or with K or M: 256K".to_owned())
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Done {
+    let socket = args.socket.clone().unwrap_or_else(protocol::default_socket);
+    let request = match &args.what {
+        What::Run { cpu, tick } => {
+            let ready = |ready: &host::Ready| {
+                let mut to = anstream::stdout().lock();
+                // Without a reader the host still runs.
+                let _ =
+                    if args.json { out::json(&mut to, ready) } else { writeln!(to, "{ready}").map_err(Failure::Io) };
+                let _ = to.flush();
+            };
+            return host::run(&socket, *cpu, *tick, ready).map(|()| ExitCode::SUCCESS).map_err(said);
+        }
+        What::Exec { command } => return exec(&socket, command),
+        What::Load { file, owner, budget, memory, on, grant, arguments, native } => Request::Load(Load {
+            file: std::path::absolute(file)?,
+            owner: *owner,
+            budget: budget.clone(),
+            memory: *memory,
+            period_ns: on.map(|on| u64::try_from(on.as_nanos()).unwrap_or(u64::MAX)),
+            native: *native,
+            grants: grant.clone(),
+            arguments: arguments.clone(),
+        }),
+        What::Join { pid } => Request::Join { pid: *pid },
+        What::Leave { pid } => Request::Leave { pid: *pid },
+        What::Ls => Request::List,
+        What::Attr { class, pid, value } => Request::Attr { class: class.clone(), pid: *pid, value: *value },
+        What::Post { id, value } => Request::Post { id: id.clone(), value: *value },
+        What::Revoke { id } => Request::Revoke { id: id.clone() },
+        What::Log => Request::Log,
+    };
+    show(&ask(&socket, &request)?, args.json)
+}
+
+fn said(error: orbit_services::Error) -> Failure {
+    Failure::text(error.to_string())
+}
+
+/// Asks the host; what it refuses is a failure.
+fn ask(socket: &Path, request: &Request) -> Result<Reply, Failure> {
+    match protocol::ask(socket, request) {
+        Ok(Reply::Failed(why)) => Err(Failure::text(why)),
+        Ok(reply) => Ok(reply),
+        Err(error) => {
+            let way_out = match error.kind() {
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused => "start one with orbit service run",
+                ErrorKind::PermissionDenied => "it is another user's: run this as that user or root",
+                _ => "see whether its process runs",
+            };
+            Err(Failure::text(format!("no answer from a host of services at {}: {error}: {way_out}", socket.display())))
+        }
+    }
+}
+
+/// Starts a program as a member.
+fn exec(socket: &Path, command: &[String]) -> Done {
+    let Reply::Done(text) = ask(socket, &Request::Invite)? else {
+        return Err(Failure::text("the host did not answer with an invitation"));
+    };
+    let invitation = Invitation::parse(&text).ok_or_else(|| Failure::text(format!("{text:?} is no invitation")))?;
+    let mut program = Command::new(&command[0]);
+    program.args(&command[1..]);
+    let joined = |pid: i32| {
+        let refused = |error: Failure| orbit_services::Error::new(orbit_services::Kind::Invalid, error.to_string());
+        ask(socket, &Request::Add { pid }).map(drop).map_err(refused)
+    };
+    let mut child = join::launch(&invitation, program, joined).map_err(said)?;
+    let status = child.wait()?;
+    use std::os::unix::process::ExitStatusExt;
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    Ok(ExitCode::from(code as u8))
+}
+
+fn show(reply: &Reply, json: bool) -> Done {
+    let mut to = anstream::stdout().lock();
+    match reply {
+        _ if json => out::json(&mut to, reply)?,
+        Reply::Done(text) => writeln!(to, "{text}")?,
+        Reply::Lines(lines) => {
+            for line in lines {
+                writeln!(to, "{line}")?;
+            }
+        }
+        Reply::List { services, members, no_ticks } => {
+            list(services).write(&mut to)?;
+            let members: Vec<String> = members.iter().map(i32::to_string).collect();
+            writeln!(to, "members: {}", if members.is_empty() { "none".to_owned() } else { members.join(", ") })?;
+            if let Some(why) = no_ticks {
+                writeln!(to, "no upcalls: {why}")?;
+            }
+        }
+        Reply::Failed(why) => return Err(Failure::text(why.clone())),
+    }
+    to.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(services: &[protocol::Service]) -> Table {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("ID", Left),
+        ("NAME", Left),
+        ("CLASS", Left),
+        ("OWNER", Right),
+        ("BUDGET", Left),
+        ("RUNS", Right),
+        ("UPCALLS", Right),
+        ("CPU", Right),
+        ("ABORTS", Right),
+        ("DROPPED", Right),
+        ("REFUSED", Right),
+        ("", Left),
+    ]);
+    for service in services {
+        let plain = |text: String| (text, PLAIN);
+        let count = |number: u64| (number.to_string(), PLAIN);
+        table.row(vec![
+            plain(service.id.clone()),
+            plain(service.name.escape_default().to_string()),
+            plain(service.class.clone()),
+            plain(service.owner.to_string()),
+            plain(service.budget.clone()),
+            count(service.runs),
+            count(service.upcalls),
+            plain(out::time(service.cpu_ns as f64 / 1e3)),
+            count(service.aborts),
+            count(service.dropped),
+            count(service.refused),
+            if service.is_revoked { ("revoked".to_owned(), BAD) } else { plain(String::new()) },
+        ]);
+    }
+    table
+}

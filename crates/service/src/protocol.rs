@@ -1,0 +1,152 @@
+//! What commands and host say to each other: one line of JSON each way, then the connection ends.
+
+use serde::{Deserialize, Serialize};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Bytes of a line at most.
+pub const LINE: u64 = 1 << 20;
+
+/// A command.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "lowercase")]
+pub enum Request {
+    /// Loads a service.
+    Load(Load),
+    /// Lists services and members.
+    List,
+    /// Reads an attribute, or sets it through its guard.
+    Attr {
+        /// `cpu:priority`.
+        class: String,
+        /// The thread or process.
+        pid: i32,
+        /// `None`: read it.
+        value: Option<i64>,
+    },
+    /// Unloads a service and puts back what it set.
+    Revoke {
+        /// As `ls` shows it.
+        id: String,
+    },
+    /// Starts a service's handler.
+    Post {
+        /// As `ls` shows it.
+        id: String,
+        /// What its event carries.
+        value: u64,
+    },
+    /// What happened, the latest lines.
+    Log,
+    /// Makes a running program a member.
+    Join {
+        /// The process.
+        pid: i32,
+    },
+    /// Takes the region out of a member.
+    Leave {
+        /// The process.
+        pid: i32,
+    },
+    /// How a program finds the region.
+    Invite,
+    /// Takes a process that has joined for a member.
+    Add {
+        /// The process.
+        pid: i32,
+    },
+}
+
+/// A service to load.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Load {
+    /// The module or object.
+    pub file: PathBuf,
+    /// The process it belongs to.
+    pub owner: i32,
+    /// `50us/10ms`.
+    pub budget: String,
+    /// Bytes of memory, of a wasm module.
+    pub memory: usize,
+    /// Nanoseconds between two ticks; `None`: posted events only.
+    pub period_ns: Option<u64>,
+    /// Whether it is native code, which runs as an upcall where it can.
+    pub native: bool,
+    /// `cpu:priority:set(pid=42)`.
+    pub grants: Vec<String>,
+    /// What its handler gets.
+    pub arguments: String,
+}
+
+/// A service in a list.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Service {
+    /// Its number.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// `wasm` or `native`.
+    pub class: String,
+    /// The process it belongs to.
+    pub owner: i32,
+    /// Its budget.
+    pub budget: String,
+    /// Whether it was revoked.
+    pub is_revoked: bool,
+    /// Runs, and of these upcalls.
+    pub runs: u64,
+    /// Runs as upcalls in members.
+    pub upcalls: u64,
+    /// CPU time so far, nanoseconds.
+    pub cpu_ns: u64,
+    /// Runs aborted.
+    pub aborts: u64,
+    /// Events dropped: the reservation was used up, or the queue was full.
+    pub dropped: u64,
+    /// Values refused, and forged handles.
+    pub refused: u64,
+}
+
+/// What the host answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reply {
+    /// Done: what there is to say about it.
+    Done(String),
+    /// The services and members.
+    List {
+        /// All services.
+        services: Vec<Service>,
+        /// Processes of members.
+        members: Vec<i32>,
+        /// Why there are no upcalls, if there are none.
+        no_ticks: Option<String>,
+    },
+    /// Lines.
+    Lines(Vec<String>),
+    /// It failed.
+    Failed(String),
+}
+
+/// Where the host's socket is, unless it is named: in the user's folder for such files.
+pub fn default_socket() -> PathBuf {
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(|| PathBuf::from("/run"), PathBuf::from);
+    folder.join("orbit-services.sock")
+}
+
+/// Asks the host.
+///
+/// # Errors
+/// When nobody listens there, or the answer is none.
+pub fn ask(socket: &Path, request: &Request) -> io::Result<Reply> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut answer = String::new();
+    BufReader::new(stream.take(LINE)).read_line(&mut answer)?;
+    Ok(serde_json::from_str(&answer)?)
+}
