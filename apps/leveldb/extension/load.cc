@@ -1,7 +1,7 @@
 // A program that uses LevelDB, for the tests: writes, reads back, prints a hash of the contents and what happened.
 //
 //   load DIRECTORY writes SEED COUNT FAULT TIMES     COUNT writes, all of them from SEED; TIMES tries do the harm FAULT
-//                                                    FAULT kill: kill -9 of the orbit while it compacts, three times;
+//                                                    FAULT kill: kill -9 of the orbit in TIMES tries;
 //                                                    close: ends while the orbit compacts; stay: waits for ever then
 //   load DIRECTORY check                             opens, verifies, prints the hash
 #include <leveldb/db.h>
@@ -95,16 +95,14 @@ void Write(leveldb::DB* db, int count, std::map<std::string, std::string>* model
 }
 
 #ifdef IN_ORBIT
-// kill -9, three times, of the orbit while it compacts.
-void KillWhileItRuns() {
-  for (int kills = 0; kills < 3;) {
-    orbit_leveldb_counters now;
+// kill -9 of the orbit in so many tries. Each hangs, so none ends before it is killed.
+void KillWhileItRuns(uint64_t tries) {
+  orbit_leveldb_counters now = {};
+  for (uint64_t kills = 0; now.failures < tries;) {
+    // The next kill waits until the try of the last one has failed.
+    if (kills == now.failures && now.is_running && now.pid > 0 && kill(now.pid, SIGKILL) == 0) kills++;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
     orbit_leveldb_get_counters(&now);
-    if (now.is_running && now.pid > 0 && kill(now.pid, SIGKILL) == 0) {
-      kills++;
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
@@ -175,8 +173,8 @@ int main(int argc, char** argv) {
     const bool ends_early = fault == "close" || fault == "stay";
     if (fault == "hang") limits.deadline_us = 2 * 1000 * 1000;
     orbit_leveldb_set_limits(&limits);
-    orbit_leveldb_inject(ends_early ? ORBIT_LEVELDB_ENDLESS_LOOP : FaultOf(fault), static_cast<uint32_t>(atoi(argv[6])));
-    if (fault == "kill") killer = std::thread(KillWhileItRuns);
+    orbit_leveldb_inject(ends_early || fault == "kill" ? ORBIT_LEVELDB_ENDLESS_LOOP : FaultOf(fault), static_cast<uint32_t>(atoi(argv[6])));
+    if (fault == "kill") killer = std::thread(KillWhileItRuns, atoi(argv[6]));
 #endif
     Write(db.get(), atoi(argv[4]), &model);
 #ifdef IN_ORBIT

@@ -42,8 +42,7 @@ fn fault_is_survived(fault: &str, times: u32, event: &str) {
     let log = database.log();
     assert_eq!(said["hash"], stock, "{fault}");
     assert!(log.contains(event), "{fault}: not in the log: {event}\n{log}");
-    let failures = if fault == "kill" { 3 } else { u64::from(times) };
-    assert_eq!(number(&said, "failures"), failures, "{said:?}\n{log}");
+    assert_eq!(number(&said, "failures"), u64::from(times), "{said:?}\n{log}");
     assert!(number(&said, "compactions") > 5, "the next process compacts: {said:?}");
     assert_eq!(database.run(Library::Stock, "check")["hash"], stock, "{fault}: reopened by stock");
 }
@@ -75,7 +74,7 @@ fn results_that_are_not_true() {
 
 #[test]
 fn kill_9() {
-    fault_is_survived("kill", 0, "killed by signal 9");
+    fault_is_survived("kill", 2, "try 2 of 3: killed by signal 9");
 }
 
 #[test]
