@@ -21,7 +21,8 @@ group() {
     lint) echo "shellcheck=shellcheck python3=python3" ;;
     fuzz) echo "clang=clang" ;;
     ports) echo "postgresql-15=/usr/lib/postgresql/15/bin/pgbench
-        postgresql-server-dev-15=/usr/include/postgresql/15/server/postgres.h" ;;
+        postgresql-server-dev-15=/usr/include/postgresql/15/server/postgres.h
+        libleveldb-dev=/usr/include/leveldb/db.h libsnappy-dev=/usr/include/snappy-c.h" ;;
     lab) echo "qemu-system-x86=qemu-system-x86_64 busybox-static=busybox cpio=cpio zstd=zstd" ;;
     *)
         echo "packages.sh: no group $1: build test demo lint fuzz lab bench ports" >&2

@@ -3,6 +3,7 @@
 //! Servers are those of the distribution, started by the bench on unix sockets; the variants take turns, round by round, in
 //! random order. Beside throughput stands CPU time, which a noisy machine changes less.
 
+mod leveldb;
 mod postgres;
 mod redis_rdb;
 mod table;
@@ -29,12 +30,15 @@ enum Part {
     Postgres,
     /// Redis' background save.
     RedisRdb,
+    /// LevelDB's compaction.
+    Leveldb,
 }
 
 pub fn run(args: &Args) -> Done {
     let mut bench = Bench::start("apps", &args.common)?;
     let (table, rows) = match args.part {
         Part::Postgres => postgres::run(&mut bench, args.common.quick)?,
+        Part::Leveldb => leveldb::run(&mut bench, args.common.quick)?,
         Part::RedisRdb => redis_rdb::run(&mut bench, args.common.quick)?,
     };
     // Figures of different units: a table shows them, no chart does.

@@ -1,0 +1,26 @@
+#!/bin/sh
+# Gets Debian's source package of the LevelDB that is installed, for its private headers, into a directory. Needs no root, and
+# changes nothing of the system's package lists: it has lists of its own.
+#
+#   source.sh DIRECTORY       afterwards there is DIRECTORY/leveldb-1.23
+set -eu
+directory=$1
+version=$(dpkg-query -W -f '${source:Version}' libleveldb-dev)
+case $version in
+1.23-*) ;;
+*) echo "source.sh: libleveldb-dev is $version: the port knows 1.23" >&2 && exit 1 ;;
+esac
+mkdir -p "$directory/lists/partial" "$directory/cache/archives/partial"
+cd "$directory"
+echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main" \
+    >sources.list
+get() {
+    apt-get -q -o Dir::Etc::sourcelist="$PWD/sources.list" -o Dir::Etc::sourceparts=- -o Dir::State::lists="$PWD/lists" \
+        -o Dir::Cache="$PWD/cache" "$@"
+}
+if ! { get update && get source --download-only "leveldb=$version"; } >log 2>&1; then
+    cat log >&2
+    exit 1
+fi
+rm -rf leveldb-1.23
+tar -xzf leveldb_1.23.orig.tar.gz
