@@ -48,7 +48,7 @@ fn section(page: &mut String, report: &Value) -> Result<(), &'static str> {
     let _ = writeln!(page, "\n## {name}\n");
     let _ = writeln!(
         page,
-        "{} with {} CPUs, Linux {}; {} % of the CPUs busy, {} % taken by the host, load {} to {}; commit {}{}.\n",
+        "{} with {} CPUs, {}; {} % of the CPUs busy, {} % taken by the host, load {} to {}; commit {}{}.\n",
         word("cpu_model"),
         word("cpus"),
         word("kernel"),
@@ -147,7 +147,7 @@ mod tests {
     fn report() -> Value {
         json!({
             "bench": "call", "quick": true, "commit": "0123abc",
-            "machine": {"cpu_model": "a model", "cpus": 2, "kernel": "6.18", "busy_percent": 51.5,
+            "machine": {"cpu_model": "a model", "cpus": 2, "kernel": "Linux 6.18", "busy_percent": 51.5,
                         "steal_percent": 0.0, "load_before": 0.1, "load_after": 1.2},
             "rows": [{"measure": "a|b", "unit": "us", "ours": {"p50": 1.23456, "p99": 250.4, "n": 40},
                       "rivals": {"fork": {"p50": 900.0, "p99": 1.0, "n": 40}}, "reach": "at most 2 times", "met": false}],
