@@ -102,7 +102,7 @@ pub struct Args {
     #[arg(long, value_name = "old|new", default_value = "old")]
     detector: How,
     /// With --detector new: how long a thread may be away from its loop, a request wait for its answer, a lock be waited for (5s if not
-    /// given). Shorter ones report more healthy programs as guesses: crates/ahd/README.md has the rates.
+    /// given). Shorter ones report more healthy programs as guesses; how many was not measured.
     #[arg(long, value_name = "SECONDS", value_parser = replay::limit)]
     limit: Option<f64>,
     /// With --detector new: writes all facts to FILE, so that a false alarm can be judged again.
