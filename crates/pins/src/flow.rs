@@ -11,7 +11,7 @@ use super::{
 };
 use aya::maps::{HashMap as PidMap, MapData, RingBuf};
 use orbit_linux::{map::Mapping, stat::Stat};
-use orbit_rmk::{Counted, CpuState, Event, KernelSide, PinError, Source, Subscription, Who, lock};
+use orbit_rmk::{Counted, CpuState, Event, KernelSide, PinError, Scope, Source, Subscription, lock};
 use std::{
     collections::{HashMap, VecDeque},
     io,
@@ -135,7 +135,7 @@ impl Flow {
         drop(slots);
         sub.bind(self.clone(), slot);
         let table = self.tables.table.get(0);
-        if filter.who == Who::Everyone {
+        if filter.scope == Scope::Everyone {
             table.everyone.fetch_or(1 << slot, SeqCst);
         } else {
             table.everyone.fetch_and(!(1 << slot), SeqCst);
@@ -151,7 +151,7 @@ impl Flow {
         match replaced {
             // At once, so that each event is counted by one of them.
             Some((at, Some(owner))) => {
-                if filter.who != Who::Everyone {
+                if filter.scope != Scope::Everyone {
                     self.list_followed(at, slot);
                 }
                 sub.take_over(owner);

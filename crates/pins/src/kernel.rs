@@ -17,7 +17,7 @@ use aya::{
     },
 };
 use orbit_linux::status::Status;
-use orbit_rmk::{Dispatcher, Env, Filter, PinError, Registration, Shared, Who, lock};
+use orbit_rmk::{Dispatcher, Env, Filter, PinError, Registration, Scope, Shared, lock};
 use std::{
     collections::HashMap,
     io,
@@ -141,7 +141,8 @@ impl Kernel {
         filter: &Filter,
         programs: &[&'static str],
     ) -> Result<Vec<Attachment>, PinError> {
-        let bound: &[&'static str] = if filter.who == Who::Everyone { &[] } else { &["process_fork", "process_exit"] };
+        let bound: &[&'static str] =
+            if filter.scope == Scope::Everyone { &[] } else { &["process_fork", "process_exit"] };
         programs.iter().chain(bound).map(|program| self.attach(program)).collect()
     }
 

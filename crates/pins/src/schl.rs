@@ -7,7 +7,7 @@
 use super::proc;
 use crate::kernel::{self, Attachment, Kernel};
 use orbit_rmk::{
-    Command, Env, Event, Kind, Pin, PinError, PinKind, Probe, Registration, Reply, Subscription, Who, now, timer,
+    Command, Env, Event, Kind, Pin, PinError, PinKind, Probe, Registration, Reply, Scope, Subscription, now, timer,
 };
 use std::{collections::HashMap, sync::Arc};
 
@@ -88,7 +88,7 @@ impl Pin for Sampled {
     }
 
     fn subscribe(&mut self, subscription: &Arc<Subscription>) -> Result<(), PinError> {
-        if subscription.kind != Kind::ContextSwitch || subscription.filter.who == Who::Everyone {
+        if subscription.kind != Kind::ContextSwitch || subscription.filter.scope == Scope::Everyone {
             let why = kernel::support(&self.env).err().unwrap_or_default();
             return Err(PinError::Refused(format!(
                 "without kernel programs only the switches of listed processes are sampled: {why}"

@@ -22,7 +22,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// What a counter counts. What the processor does not offer is refused, but for instructions: those become CPU time.
+    /// What a counter counts. What the processor does not offer is rejected, except instructions: those become CPU time.
     Measure {
         /// Instructions retired; where there is no counter for them, nanoseconds of CPU time, and the reply says so.
         0 Instructions {}
@@ -113,7 +113,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// What the system is told about a range of memory, or sets for it.
+    /// Advice to the system about a range of memory, or its protection.
     PageProperty {
         /// Not needed soon: first to be reclaimed.
         0 Cold {}
@@ -148,7 +148,7 @@ wire_enum! {
             /// The counter.
             id: u64,
         }
-        /// P_PMC: counts no more, keeps its value.
+        /// P_PMC: stops counting, keeps its value.
         2 CounterStop {
             /// The counter.
             id: u64,
@@ -181,7 +181,7 @@ wire_enum! {
             /// Where the overflow goes.
             delivery: Delivery,
         }
-        /// P_APIC: no more.
+        /// P_APIC: disarms it.
         7 OverflowDisarm {
             /// The armed overflow.
             id: u64,
@@ -217,10 +217,10 @@ wire_enum! {
         12 SignalDecide {
             /// The ticket.
             ticket: u64,
-            /// `Hold` is refused.
+            /// `Hold` is rejected.
             verdict: Verdict,
         }
-        /// P_SIG: intercepts nothing there any more; what is held is delivered.
+        /// P_SIG: ends the interception; what is held is delivered.
         13 SignalRelease {
             /// The process.
             pid: u32,
@@ -269,7 +269,7 @@ wire_enum! {
             /// The watch.
             id: u64,
         }
-        /// P_MEM: no more.
+        /// P_MEM: ends the watch.
         20 PagesForget {
             /// The watch.
             id: u64,
@@ -374,7 +374,7 @@ wire_enum! {
         35 CallDecide {
             /// The ticket.
             ticket: u64,
-            /// `Hold` is refused.
+            /// `Hold` is rejected.
             verdict: CallVerdict,
         }
         /// The same pins: this one intercepts nothing there any more; what is held is made.

@@ -60,7 +60,7 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
-    /// The system refused something that the core itself needs.
+    /// The system denied something that the core itself needs.
     System {
         /// What was asked of it.
         what: String,
@@ -107,7 +107,7 @@ pub enum PinError {
     NotMine,
     /// The request cannot be met: what, which value, which limit, and the way out.
     Refused(String),
-    /// The system refused.
+    /// The system denied it.
     System {
         /// What was asked of it.
         what: String,

@@ -1,4 +1,4 @@
-//! What pins tell modules: [`Event`], a fixed-size record, and [`Kind`], which says what its values mean.
+//! What pins send to modules: [`Event`], a fixed-size record, and [`Kind`], which says what its values mean.
 //!
 //! An event is plain data of 64 bytes: it is made in the kernel, travels through a ring, a queue and the arguments of an orbit
 //! call, and is never translated on the way.
@@ -37,7 +37,7 @@ pub enum Kind {
     SoftInterrupt = 10,
     /// P_INTR: a page fault of a program. Key: the fault's code. Values: address, code, instruction.
     PageFault = 11,
-    /// P_INTR: the processor refused an instruction of a program. Key: the signal it becomes. Values: signal, si_code, address.
+    /// P_INTR: the processor rejected an instruction of a program. Key: the signal it becomes. Values: signal, si_code, address.
     Exception = 12,
     /// P_SYSC, P_FILE, P_NET, P_IPC: a system call begins. Key: its number. Values: number, first three arguments.
     CallBegun = 13,

@@ -1,11 +1,11 @@
-//! What a subscription wants: [`Filter`]. It is evaluated where the event is made, in the kernel for most pins, and each
+//! Which events a subscription receives: [`Filter`]. It is evaluated where the event is made, in the kernel for most pins, and each
 //! subscription has its own, so that modules on one pin do not see each other's choices.
 
 use std::time::Duration;
 
 /// Whose events pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum Scope {
     /// Every process but the core's own.
     Everyone,
     /// The programs guarded for this module (`Core::guard`, `Client::guard`), as they come and go.
@@ -26,7 +26,7 @@ pub enum Who {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     /// Whose events.
-    pub who: Who,
+    pub scope: Scope,
     /// Also those of processes that a listed process makes from now on.
     pub follow: bool,
     /// CPUs; `None`: all.
@@ -56,7 +56,7 @@ impl Filter {
     /// Events of the guarded programs and the processes they make.
     pub fn guarded() -> Filter {
         Filter {
-            who: Who::Guarded,
+            scope: Scope::Guarded,
             follow: true,
             cpus: None,
             keys: None,
@@ -70,12 +70,12 @@ impl Filter {
 
     /// Events of every process but the core's own.
     pub fn everyone() -> Filter {
-        Filter { who: Who::Everyone, ..Filter::guarded() }
+        Filter { scope: Scope::Everyone, ..Filter::guarded() }
     }
 
     /// Events of these processes and those they make from now on.
     pub fn pids(pids: &[u32]) -> Filter {
-        Filter { who: Who::Pids(pids.to_vec()), ..Filter::guarded() }
+        Filter { scope: Scope::Pids(pids.to_vec()), ..Filter::guarded() }
     }
 
     /// No longer those of processes that the listed ones make.
@@ -120,7 +120,7 @@ impl Filter {
 
     /// What it has too many of to be kept, if it has: which, how many, and the limit.
     pub(crate) fn too_long(&self) -> Option<String> {
-        let pids = if let Who::Pids(pids) = &self.who { pids.len() } else { 0 };
+        let pids = if let Scope::Pids(pids) = &self.scope { pids.len() } else { 0 };
         let count = |some: &Option<Vec<u32>>| some.as_ref().map_or(0, Vec::len);
         [
             ("processes", pids, Filter::MAX_PIDS),

@@ -27,5 +27,5 @@ pub use command::{
 };
 pub use error::{Error, PinError, Result};
 pub use event::{Event, Kind, now};
-pub use filter::{Counts, Filter, Who};
+pub use filter::{Counts, Filter, Scope};
 pub use pin::{Pin, PinKind, Probe};

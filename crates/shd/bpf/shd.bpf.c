@@ -3,7 +3,7 @@
 //
 // A CPU makes progress when it switches between tasks, or when an interrupt finds it in user mode. A pinned thread of user
 // space is woken on every CPU once a tick, so a CPU that can schedule does switch. A judge counts its own ticks since the
-// victim's last progress: a judge that was held up itself has counted nothing, and accuses nobody.
+// victim's last progress: a judge that was delayed itself has counted nothing, and accuses no CPU.
 #include <linux/bpf.h>
 #include <linux/bpf_perf_event.h>
 #include <bpf/bpf_helpers.h>
@@ -19,7 +19,7 @@ typedef __u32 u32;
 #define WINDOW 64 // a power of two
 #define NOBODY (~0u)
 
-// What is known of one CPU. Written by that CPU only, but for: `accused` and what follows it, by whoever judges it;
+// What is known of one CPU. Written by that CPU only, but for: `accused` and what follows it, by the CPU that judges it;
 // `watched` and `neighbours`, by user space before the programs are attached (and `watched` at CPU hotplug).
 struct cpu {
 	u64 progress;             // when it last made progress, ns
@@ -97,7 +97,7 @@ int BPF_PROG(hotplug, unsigned int n)
 static __always_inline void accuse(struct cpu *victim, u64 progress, u64 now, u32 by)
 {
 	u64 before = victim->accused;
-	// One alarm a hang, whoever is first.
+	// One alarm a hang, by the first judge.
 	if (before == progress || __sync_val_compare_and_swap(&victim->accused, before, progress) != before)
 		return;
 	victim->alarm_time = now;
@@ -168,7 +168,7 @@ int tick(struct bpf_perf_event_data *at)
 }
 
 // The CPU has run for so many cycles. Comes as an NMI, so also with interrupts off: then the CPU can accuse itself. Time alone
-// does not count: between the first and the fifth interrupt it has run, and was not held up by a hypervisor.
+// does not count: between the first and the fifth interrupt it has run, and no hypervisor delayed it.
 #define COUNTS 4
 SEC("perf_event")
 int counted(struct bpf_perf_event_data *at)

@@ -71,11 +71,11 @@ impl Options {
 pub enum How {
     /// It takes interrupts, but does not schedule: a loop or a lock with preemption off.
     InterruptsOn,
-    /// It takes no interrupts, but executes instructions (told by its performance counter).
+    /// It takes no interrupts, but executes instructions (its performance counter says so).
     InterruptsOff,
-    /// It executes nothing (told by its performance counter's silence).
+    /// It executes nothing (its performance counter is silent).
     Halted,
-    /// It takes no interrupts; without a performance counter the two are not told apart.
+    /// It takes no interrupts; without a performance counter the two look the same.
     InterruptsOffOrHalted,
 }
 
@@ -172,7 +172,7 @@ pub struct Shd {
 impl Shd {
     /// Starts to watch every CPU that is online.
     ///
-    /// `handler` is called on a watcher thread, pinned to a CPU that lives, with real-time priority. It must not wait for
+    /// `handler` is called on a watcher thread, pinned to a living CPU, with real-time priority. It must not wait for
     /// locks, for memory, or for other threads: their holders may be on the hung CPU. It may be called by two threads at once.
     pub fn start(options: &Options, handler: impl Fn(&Event) + Send + Sync + 'static) -> Result<Shd, Error> {
         options.check()?;

@@ -1,6 +1,6 @@
 //! System hang detection as a module of the reliability microkernel: `shd`.
 //!
-//! Owns: what the module is told ([`Orders`]) and how it tells. The watchers run as ever, pinned one to each CPU, in the
+//! Owns the module's settings ([`Orders`]) and how it reports. The watchers run as without it, pinned one to each CPU, in the
 //! module's process: an event is logged, acted on and left to a writer on the same CPU straight from there. That needs neither the
 //! module's own loop, nor the core, nor any other process: those may be scheduled on the CPU that hangs. Only then the line goes
 //! to the core as a report too, at the latest with the next period once the loop runs again; a report that finds 256
@@ -28,7 +28,7 @@ pub enum Output {
     File(PathBuf),
 }
 
-/// What the module is told.
+/// The module's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
     /// How to judge.
@@ -101,9 +101,9 @@ impl Orders {
                 Some(file.map_err(|e| format!("cannot write events to {}: {e}", path.display()))?)
             }
         };
-        let (lines, told) = watch::again();
+        let (lines, repeated) = watch::again();
         let shd = watch::begin(&self.options, self.action, to, lines).map_err(|e| e.to_string())?;
-        Ok((shd, told))
+        Ok((shd, repeated))
     }
 
     /// Times in nanoseconds, priority, action, and what is left is the output.

@@ -93,19 +93,19 @@ impl Drop for Output {
         for (_, writer) in self.writers.drain(..).flatten() {
             writer.unpark();
         }
-        // Nothing is ever sent: it comes back when the last has ended. One that its output blocks for longer is left behind.
+        // Nothing is ever sent: it returns when the last has exited. One that its output blocks for longer is not waited for.
         let _ = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).recv_timeout(PATIENCE);
     }
 }
 
 impl Shared {
-    /// Runs a writer. `_ending` tells of its end by going.
+    /// Runs a writer. Dropping `_ending` reports that it has exited.
     fn write(&self, waiting: &Receiver<String>, _ending: &Sender<()>) {
         loop {
             // Looked at first: what was left before the end is found below.
             let closed = self.closed.load(Ordering::Acquire);
             for line in waiting.try_iter() {
-                // If nobody reads, nobody is told.
+                // Without a reader there is nothing to report.
                 let _ = (&self.to).write_all(line.as_bytes());
                 let dropped = self.dropped.swap(0, Ordering::Relaxed);
                 if dropped != 0 {

@@ -67,15 +67,15 @@ impl Sysrq {
         Ok(Sysrq { action, trigger, log: open("/dev/kmsg").ok() })
     }
 
-    /// Leaves a line in the kernel's log, which lives on where terminals and disks may not.
+    /// Leaves a line in the kernel's log, which works where terminals and disks may not.
     pub fn log(&self, line: &str) {
         if let Some(mut log) = self.log.as_ref() {
-            // <2>: critical. One write is one record. There is no better place to tell of a failure.
+            // <2>: critical. One write is one record. There is no better place to report a failure.
             let _ = log.write_all(format!("<2>orbit: {line}\n").as_bytes());
         }
     }
 
-    /// Carries it out. After crash or reboot it does not return, unless the kernel refuses, which is the result.
+    /// Carries it out. After crash or reboot it does not return, unless the kernel rejects it, which is the result.
     pub fn act(&self) -> std::io::Result<()> {
         let letter = match self.action {
             Action::Report => return Ok(()),

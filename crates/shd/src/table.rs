@@ -66,7 +66,7 @@ impl Table {
     /// CPU `n`, below [`MAX_CPUS`].
     pub fn cpu(&self, n: usize) -> &Cpu {
         assert!(n < MAX_CPUS, "CPU {n} is outside the table of {MAX_CPUS}");
-        // SAFETY: row `n` lies inside the mapping, which lives as long as `self`, and every value is a valid atomic.
+        // SAFETY: row `n` lies inside the mapping, which exists as long as `self`, and every value is a valid atomic.
         unsafe { &*self.mapping.as_ptr().cast::<Cpu>().add(n) }
     }
 

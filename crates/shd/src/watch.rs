@@ -1,4 +1,4 @@
-//! System hang detection as a command: watches until it is told to stop, writes events as JSON lines, acts on a hang.
+//! System hang detection as a command: watches until a signal stops it, writes events as JSON lines, acts on a hang.
 
 use crate::{Action, Error, Event, Options, Shd, Sysrq, online, output::Output};
 use std::{
@@ -7,14 +7,14 @@ use std::{
     sync::mpsc::{Receiver, sync_channel},
 };
 
-/// Lines that may wait for whoever wants each event a second time.
+/// Lines that may wait for the reader that receives each event a second time.
 const ROOM: usize = 256;
 
 /// Watches the system until `until` returns, writing a JSON line an event to `to`.
 ///
-/// A hang is also told to the kernel's log and, if `action` says so, ends the kernel. Locks the memory of the whole process,
-/// which must not have to wait for pages once a CPU hangs. Output that blocks holds nobody up: what finds no room is counted by a line
-/// `events-dropped` once it goes on. `until` is called once, with the detection running, and gets each line once again, but for those
+/// A hang is also written to the kernel's log and, if `action` says so, ends the kernel. Locks the memory of the whole process,
+/// which must not have to wait for pages once a CPU hangs. Output that blocks delays no watcher: what finds no room is counted by a line
+/// `events-dropped` once it continues. `until` is called once, with the detection running, and gets each line once again, but for those
 /// that find 256 others waiting; it blocks this thread only.
 pub fn watch(
     options: &Options,
@@ -23,16 +23,16 @@ pub fn watch(
     until: impl FnOnce(&Shd, &Receiver<String>),
 ) -> Result<(), Error> {
     let to = to.as_fd().try_clone_to_owned().map_err(|e| Error::of("duplicating the output", &e))?;
-    let (lines, told) = again();
+    let (lines, repeated) = again();
     let shd = begin(options, action, Some(File::from(to)), lines)?;
-    until(&shd, &told);
+    until(&shd, &repeated);
     Ok(())
 }
 
 /// What gets each line once more, and where it is read. Made beforehand and bounded: to leave one neither allocates nor waits.
 pub(crate) fn again() -> (impl Fn(String) + Send + Sync + 'static, Receiver<String>) {
-    let (lines, told) = sync_channel(ROOM);
-    (move |line| drop(lines.try_send(line)), told)
+    let (lines, repeated) = sync_channel(ROOM);
+    (move |line| drop(lines.try_send(line)), repeated)
 }
 
 /// Begins to watch, as [`watch`] does. `to` is where each event's line goes; `then` gets it last of all, under the same rules
@@ -62,7 +62,7 @@ pub(crate) fn begin(
             to.leave(format!("{line}\n"));
         }
         if let Err(error) = done {
-            sysrq.log(&format!("the action was refused: {error}"));
+            sysrq.log(&format!("the action failed: {error}"));
         }
         then(line);
     })
@@ -115,7 +115,7 @@ mod tests {
         let patient = Duration::from_secs(120);
         let options = Options { check_least: patient, check_most: patient, ..Options::default() };
         let to = File::from(std::os::fd::OwnedFd::from(writer));
-        let (lines, told) = channel();
+        let (lines, repeated) = channel();
         let then = move |line| drop(lines.send(line));
         let shd = match begin(&options, Action::Report, Some(to), then) {
             Ok(shd) => shd,
@@ -129,11 +129,11 @@ mod tests {
             shd.watchers.shared.table.cpu(cpu).watched.store(0, Ordering::Relaxed);
         }
         let mut all: Vec<String> =
-            cpus.iter().map(|_| told.recv_timeout(Duration::from_secs(30)).expect("a watcher goes on")).collect();
+            cpus.iter().map(|_| repeated.recv_timeout(Duration::from_secs(30)).expect("a watcher continues")).collect();
         all.sort();
         let mut sorted: Vec<String> = cpus.iter().map(|&cpu| json(&Event::Left { cpu })).collect();
         sorted.sort();
-        assert_eq!(all, sorted, "told while nobody reads the output");
+        assert_eq!(all, sorted, "reported while the output is not read");
         reader.read_exact(&mut vec![0; filled]).expect("what filled the pipe");
         drop(shd);
         let mut text = String::new();

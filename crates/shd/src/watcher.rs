@@ -1,7 +1,7 @@
 //! The threads in user space: one pinned to each CPU, woken once a tick.
 //!
-//! A watcher's wake-up is the context switch that a healthy CPU makes. Awake, it looks for alarms of any CPU and tells them,
-//! so an alarm is told by whichever living CPU comes first and nothing has to be woken across CPUs. An alarm is told once.
+//! A watcher's wake-up is the context switch that a healthy CPU makes. Awake, it reports the alarms of any CPU,
+//! so the first living CPU reports an alarm and no wake-up crosses CPUs. Each alarm is reported once.
 
 use crate::{Error, Event, How, table::Table};
 use orbit_linux::{clock, host, sched};
@@ -21,9 +21,9 @@ pub type Handler = dyn Fn(&Event) + Send + Sync;
 pub struct Shared {
     pub table: Table,
     pub cpus: Vec<usize>,
-    /// Per CPU of `cpus`: the alarm (its `progress`) that was told last.
-    told: Vec<AtomicU64>,
-    /// Per CPU: the alarm whose end was told, or (`u64::MAX`) that it is no longer watched.
+    /// Per CPU of `cpus`: the alarm (its `progress`) that was reported last.
+    reported: Vec<AtomicU64>,
+    /// Per CPU: the alarm whose end was reported, or (`u64::MAX`) that it is no longer watched.
     ended: Vec<AtomicU64>,
     stop: AtomicBool,
     period: u64,
@@ -51,7 +51,7 @@ impl Watchers {
         let shared = Arc::new(Shared {
             table,
             cpus: cpus.to_vec(),
-            told: zeros(),
+            reported: zeros(),
             ended: zeros(),
             stop: AtomicBool::new(false),
             period: period.as_nanos() as u64,
@@ -88,7 +88,7 @@ impl Watchers {
 }
 
 impl Watchers {
-    /// From now on nothing is told any more.
+    /// From now on nothing is reported.
     pub fn hush(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
@@ -116,7 +116,7 @@ pub fn settle(cpu: usize, priority: i32) -> Result<(), Error> {
     Ok(())
 }
 
-/// What real-time priority is refused for: who has the capability may still be in a control group that has no real-time CPU time.
+/// Why real-time priority was denied: a process with the capability may still be in a control group without real-time CPU time.
 fn lacking() -> String {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     why_refused(host::has_capability(CAP_SYS_NICE), &groups)
@@ -157,26 +157,26 @@ impl Shared {
         let mut next = now();
         loop {
             next = (next + self.period).max(now());
-            // Interrupted or not, the loop looks and sleeps again.
+            // Interrupted or not, the loop checks and sleeps again.
             clock::sleep_until(next);
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
             for place in 0..self.cpus.len() {
-                self.look(place);
+                self.check(place);
             }
         }
     }
 
-    /// Tells what is new of the CPU at `place`. Whoever changes `told` or `ended` is the one to tell.
-    fn look(&self, place: usize) {
+    /// Reports what is new of the CPU at `place`. The watcher that changes `reported` or `ended` reports it.
+    fn check(&self, place: usize) {
         let (cpu, row) = (self.cpus[place], self.table.cpu(self.cpus[place]));
         let alarm = row.alarm.load(Ordering::Acquire);
         let claim = |of: &AtomicU64, value: u64| {
             let before = of.load(Ordering::Relaxed);
             before != value && of.compare_exchange(before, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        if alarm != 0 && claim(&self.told[place], alarm) {
+        if alarm != 0 && claim(&self.reported[place], alarm) {
             let time = row.alarm_time.load(Ordering::Relaxed);
             let recent = |last: u64| last + 3 * self.period > time;
             let how = if recent(row.alarm_tick.load(Ordering::Relaxed)) {
@@ -198,12 +198,12 @@ impl Shared {
             });
         }
         let progress = row.progress.load(Ordering::Relaxed);
-        let told = self.told[place].load(Ordering::Acquire);
+        let reported = self.reported[place].load(Ordering::Acquire);
         let gone = row.watched.load(Ordering::Relaxed) == 0;
         if self.ended[place].load(Ordering::Relaxed) == u64::MAX {
             return;
         }
-        if told != 0 && told == alarm && progress != alarm && claim(&self.ended[place], alarm) {
+        if reported != 0 && reported == alarm && progress != alarm && claim(&self.ended[place], alarm) {
             let lasted = Duration::from_nanos(progress.saturating_sub(alarm));
             (self.handler)(&Event::Recovered { cpu, since: Duration::from_nanos(alarm), lasted });
         }

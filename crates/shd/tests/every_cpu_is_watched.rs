@@ -22,7 +22,7 @@ fn watchers() -> usize {
 
 #[test]
 fn every_cpu_is_watched() {
-    // No machine that runs tests is held up for so long: nothing may be called a hang.
+    // No machine that runs tests is delayed for so long: nothing may be called a hang.
     let patient = Duration::from_secs(120);
     let options = Options { check_least: patient, check_most: patient, ..Options::default() };
     let alarms = Arc::new(AtomicUsize::new(0));

@@ -17,7 +17,7 @@ use std::{
 };
 
 /// A module as the core sees it: pins it uses, events it subscribed to, programs guarded for it. All calls may be made from any
-/// thread. Dropping it gives everything back.
+/// thread. Dropping it releases everything.
 pub struct Client {
     pub(super) core: Arc<Inner>,
     pub(super) id: u64,
@@ -40,7 +40,7 @@ impl Client {
         self.core.use_pin(self.id, &self.name, pin)
     }
 
-    /// The module uses the pin no more: its subscriptions there end, and what it made there is forgotten. The last user unloads the pin.
+    /// The module no longer uses the pin: its subscriptions there end, and what it made there is forgotten. The last user unloads the pin.
     pub fn release_pin(&self, pin: &str) -> Result<()> {
         for id in self.core.release_pin(self.id, &self.name, pin)? {
             lock(&self.subscriptions).remove(&id);
@@ -103,7 +103,7 @@ impl Client {
         all
     }
 
-    /// Whether this subscription goes on.
+    /// Whether this subscription still exists.
     pub(super) fn has(&self, subscription: u64) -> bool {
         lock(&self.subscriptions).contains_key(&subscription)
     }
@@ -120,7 +120,7 @@ impl Client {
         self.core.guard(Some(self.id), pid)
     }
 
-    /// Guards it for this module no more.
+    /// No longer guards it for this module.
     pub fn unguard(&self, pid: u32) {
         self.core.unguard(Some(self.id), pid);
     }

@@ -112,7 +112,7 @@ impl Dispatcher {
         self.epoll.remove(source.fd());
     }
 
-    /// Makes the thread look at every source's `before_sleep` again.
+    /// Makes the thread call every source's `before_sleep` again.
     fn wake(&self) {
         eventfd::signal(self.wake.as_fd());
     }
@@ -143,7 +143,7 @@ fn run(shared: &Shared, epoll: &Epoll, wake: BorrowedFd<'_>) {
                 sleep = if sleep < 0 { limit } else { sleep.min(limit) };
             }
         }
-        // A thread that wants the lock gets a chance also while sources have work without end.
+        // A thread that waits for the lock acquires it even while sources always have work.
         if shared.waiting.load(Ordering::Relaxed) > 0 {
             std::thread::sleep(Duration::from_micros(50));
         }

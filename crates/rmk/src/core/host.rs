@@ -1,5 +1,5 @@
-//! The core's side of a module: installs it in an orbit of its own, hands it events, does what it asks, and when it crashes,
-//! loops or leaks, reports that and loads it again. Who installed it has an [`Installed`].
+//! The core's side of a module: installs it in an orbit of its own, hands it events, carries out its requests. When it
+//! crashes, loops or leaks, reports that and loads it again. The program that installed it has an [`Installed`].
 //!
 //! A module's life is one [`Client`]. When a life ends the client stays until another has started, however often that fails: its
 //! subscriptions go on counting, nothing reads them, and what they counted is the number of missed events. A subscription to the
@@ -7,13 +7,13 @@
 //! loaded, and other modules notice nothing. The programs guarded for it go over to the next life too.
 //!
 //! Invariant: of the events that pass a module's subscriptions, whole calls of them are `handled`, and the rest is `missed`, `lost`
-//! or waits; those of the call in which it failed are missed, since nobody knows how far it came.
+//! or waits; those of the call in which it failed are missed: how far it came is not known.
 
 use super::{
     Core,
     installed::{Installed, Report, Shared},
-    life::{CALL_BYTES, Life, Room, asked, encoded},
-    module::{Module, Told},
+    life::{CALL_BYTES, Life, Room, encoded, requests_of},
+    module::{Message, Module},
     subscription::lock,
     task::{self, NOT_STARTED},
 };
@@ -59,11 +59,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const HEALTHY: Duration = Duration::from_secs(10);
 
 impl Core {
-    /// Installs a module: makes its process, lets it start, and does what it asks in [`Module::start`]. Returns when all that is
+    /// Installs a module: makes its process, starts it, and carries out the requests of [`Module::start`]. Returns when all that is
     /// done. A program with threads had better call [`orbit::init`] before it makes them.
     ///
     /// # Errors
-    /// [`Error::PinMissing`] for a pin of [`Module::PINS`]; whatever its start asked for and was refused; how its start failed.
+    /// [`Error::PinMissing`] for a pin of [`Module::PINS`]; a request of its start that failed; how its start failed.
     pub fn install<M: Module>(&self, options: ModuleOptions) -> Result<Installed> {
         let wrong = |why: String| Error::Module { module: M::NAME.into(), why };
         let shared = Arc::new(Shared::new(M::NAME)?);
@@ -121,7 +121,7 @@ struct Host {
     options: ModuleOptions,
     life: Life,
     period: Option<Duration>,
-    /// Of lives that ended: events missed, and events that found the queue full while the module was up.
+    /// Of earlier lives: events missed, and events that found the queue full while the module was up.
     missed: u64,
     lost: u64,
     make: fn(&Core, &Shared, u64) -> Result<Life>,
@@ -154,7 +154,7 @@ impl Host {
         let gone = std::mem::take(&mut known.clients);
         drop(known);
         drop(gone);
-        // An orbit that is down already is as gone as one that was just ended.
+        // An orbit that is down already counts as terminated.
         let _ = self.orbit.destroy();
     }
 
@@ -166,7 +166,7 @@ impl Host {
             Some(at) => at.saturating_duration_since(Instant::now()).min(idle),
             None => idle,
         };
-        for refused in self.tell_guarded()? {
+        for refused in self.send_guarded()? {
             self.shared.report(Report::Refused(refused.to_string()));
         }
         // One that ends between two calls fails none, and the next process in its place knows nothing.
@@ -182,7 +182,7 @@ impl Host {
                 bytes.extend(event.to_bytes());
             }
             lock(&self.shared.state).status.handled += events.len() as u64;
-            if let Err(how) = self.tell(&Told::Happened { events: bytes }) {
+            if let Err(how) = self.send(&Message::Happened { events: bytes }) {
                 lock(&self.shared.state).status.handled -= events.len() as u64;
                 self.missed += events.len() as u64;
                 return Err(how);
@@ -191,26 +191,26 @@ impl Host {
         // Replies to what it asks meanwhile come after the next events: a module that always asks sees those all the same.
         for _ in 0..self.life.waiting() {
             let Some(reply) = self.life.next_reply() else { break };
-            self.hand(&reply)?;
+            self.send_encoded(&reply)?;
         }
         if let (Some(at), Some(period)) = (*next_tick, self.period)
             && at <= Instant::now()
         {
             *next_tick = Some((at + period).max(Instant::now()));
-            self.tell(&Told::Tick {})?;
+            self.send(&Message::Tick {})?;
         }
         let lost = self.lost + self.life.sum(|counts| counts.lost);
         lock(&self.shared.state).status.lost = lost;
         Ok(())
     }
 
-    /// Tells the module which programs are guarded, if that changed; gives what was refused.
-    fn tell_guarded(&mut self) -> std::result::Result<Vec<Error>, String> {
+    /// Sends the module the guarded programs, if they changed; returns the requests that failed.
+    fn send_guarded(&mut self) -> std::result::Result<Vec<Error>, String> {
         const MOST: usize = (CALL_BYTES - 64) / size_of::<u32>();
         let Some(mut pids) = self.life.client.newly_guarded(&mut self.life.guards) else { return Ok(Vec::new()) };
         let beyond = pids.len().saturating_sub(MOST);
         pids.truncate(MOST);
-        let mut refused = self.call(&encoded(&Told::Guarded { pids }))?;
+        let mut refused = self.call(&encoded(&Message::Guarded { pids }))?;
         if beyond > 0 {
             let why = format!("it sees {MOST} guarded programs at most: {beyond} were left out");
             refused.push(Error::Module { module: self.life.client.name().into(), why });
@@ -218,27 +218,27 @@ impl Host {
         Ok(refused)
     }
 
-    /// Makes one call of the orbit and does what the module asks.
-    fn tell(&mut self, told: &Told) -> std::result::Result<(), String> {
-        self.hand(&encoded(told))
+    /// Makes one call of the orbit and carries out the module's requests.
+    fn send(&mut self, message: &Message) -> std::result::Result<(), String> {
+        self.send_encoded(&encoded(message))
     }
 
-    /// The same, with what is told encoded already.
-    fn hand(&mut self, args: &[u8]) -> std::result::Result<(), String> {
+    /// The same, for a message that is encoded already.
+    fn send_encoded(&mut self, args: &[u8]) -> std::result::Result<(), String> {
         for refused in self.call(args)? {
             self.shared.report(Report::Refused(refused.to_string()));
         }
         Ok(())
     }
 
-    /// The same; gives what was refused and has no ticket.
+    /// The same; returns the requests that failed and have no ticket.
     fn call(&mut self, args: &[u8]) -> std::result::Result<Vec<Error>, String> {
         let future = self.orbit.call_async(&[], args).map_err(|error| error.to_string())?;
         let (mut refused, mut room) = (Vec::new(), Room::default());
         // Ends with the call; updates come in the order in which they were pushed.
         while let Some(update) = future.pull().map_err(|error| error.to_string())? {
-            for ask in asked(update.first_data().unwrap_or_default(), &mut room)? {
-                refused.extend(self.life.ask(ask, &self.shared).err());
+            for request in requests_of(update.first_data().unwrap_or_default(), &mut room)? {
+                refused.extend(self.life.carry_out(request, &self.shared).err());
                 self.life.within()?;
             }
         }
@@ -250,16 +250,16 @@ impl Host {
         }
     }
 
-    /// Lets the module start, having missed so many events; gives what it asked and was refused.
+    /// Starts the module after so many missed events; returns its requests that failed.
     fn start(&mut self, missed: u64) -> std::result::Result<Vec<Error>, String> {
         self.orbit.wait_ready(Duration::from_secs(30)).map_err(|error| error.to_string())?;
         let pid = self.orbit.pid();
         self.core.mark_own(self.own, false);
         self.own = pid as u32;
         self.core.mark_own(self.own, true);
-        let told = Told::Start { settings: self.options.settings.clone(), missed };
-        let mut refused = self.call(&encoded(&told))?;
-        refused.extend(self.tell_guarded()?);
+        let message = Message::Start { settings: self.options.settings.clone(), missed };
+        let mut refused = self.call(&encoded(&message))?;
+        refused.extend(self.send_guarded()?);
         let mut known = lock(&self.shared.state);
         (known.status.pid, known.status.up) = (pid, true);
         Ok(refused)
@@ -301,7 +301,7 @@ impl Host {
                     // soon as that subscribes to the same, the old one counts no more.
                     self.missed += unseen(&other);
                 } else {
-                    // The old one goes on counting.
+                    // The old one continues to count.
                     std::mem::swap(&mut self.life, &mut other);
                 }
                 let kept = vec![self.life.client.clone()];

@@ -1,4 +1,4 @@
-//! A module for whoever installed it: how it stands, its reports, and the programs guarded for it.
+//! An installed module: its status, its reports, and the programs guarded for it.
 //!
 //! Reports are bounded in number and in bytes; older ones go first, and are counted.
 
@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a module, or the core about it, has to tell.
+/// A report by a module, or by the core about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Report {
@@ -29,13 +29,13 @@ pub enum Report {
     },
     /// It failed too often and stays unloaded.
     GaveUp,
-    /// Something that it asked was refused, though it has no ticket for a reply.
+    /// A request without a ticket failed.
     Refused(String),
-    /// So many reports were thrown away in this place, because nobody read them in time.
+    /// So many reports were dropped here, since they were not read in time.
     Dropped(u64),
 }
 
-/// How a module stands.
+/// The status of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModuleStatus {
     /// Its name.
@@ -49,15 +49,15 @@ pub struct ModuleStatus {
     /// Events that came while it was down, and those of the calls in which it failed: up to 1,022 each time, of which it may have
     /// seen the first.
     pub missed: u64,
-    /// Events that found its queue full while it was up, in all its lives.
+    /// Events that found its queue full while it was up, over all its lives.
     pub lost: u64,
     /// Times it failed.
     pub failures: u64,
-    /// Reports that were thrown away because nobody read them.
+    /// Reports that were dropped since they were not read in time.
     pub unread: u64,
 }
 
-/// What the module's thread shares with whoever installed it.
+/// What the module's thread shares with the program that installed it.
 pub(super) struct Shared {
     pub state: Mutex<Known>,
     changed: Condvar,
@@ -71,7 +71,7 @@ pub(super) struct Known {
     reports: VecDeque<Report>,
     /// Bytes of the texts of `reports`.
     bytes: usize,
-    /// Reports thrown away that the reader was not told of yet: older than all that wait.
+    /// Dropped reports that the reader does not know of yet: older than all that wait.
     dropped: u64,
     /// That of the life that started last, and beside it, while another starts, that one's.
     pub clients: Vec<Arc<Client>>,
@@ -79,7 +79,7 @@ pub(super) struct Known {
     pub stop: bool,
 }
 
-/// Reports kept for a reader that does not come; older ones go first.
+/// Reports kept for a reader that is late; older ones are dropped first.
 const REPORTS: usize = 1024;
 /// Bytes of their texts; one that alone has more is kept alone.
 const REPORT_BYTES: usize = 32 << 20;
@@ -95,7 +95,7 @@ impl Report {
 }
 
 impl Known {
-    /// Guards a program for all lives that there are, or for none if one of them cannot have it.
+    /// Guards a program for all lives that there are, or for none if it fails for one of them.
     fn guard(&mut self, pid: u32) -> Result<()> {
         let guarded = self.clients.iter().try_for_each(|client| client.guard(pid));
         self.guarded.retain(|guarded| *guarded != pid);
@@ -156,7 +156,7 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// How it stands.
+    /// Its status.
     pub fn status(&self) -> ModuleStatus {
         lock(&self.shared.state).status.clone()
     }
@@ -186,7 +186,7 @@ impl Installed {
         lock(&self.shared.state).guard(pid)
     }
 
-    /// Guards it for this module no more.
+    /// No longer guards it for this module.
     pub fn unguard(&self, pid: u32) {
         let mut known = lock(&self.shared.state);
         known.guarded.retain(|guarded| *guarded != pid);

@@ -1,13 +1,13 @@
-//! One life of a module: its client, what it asks, and the replies that wait for it.
+//! One life of a module: its client, its requests, and the replies that wait for it.
 //!
 //! All of it is memory of the core that the module fills, so all of it is bounded. A reply that cannot be handed over becomes an
 //! error at once, and so does a command once [`REPLY_BYTES`] of replies wait; a module that asks for more than a call's [`Room`],
-//! or has more than [`ASKS`] replies to come, has failed.
+//! or has more than [`MAX_REQUESTS_A_CALL`] replies to come, has failed.
 
 use super::{
     Client,
     installed::{Report, Shared},
-    module::{Ask, Told},
+    module::{Message, Request},
 };
 use crate::{
     command::{Command, Reply},
@@ -25,8 +25,8 @@ pub(super) const CALL_BYTES: usize = orbit::MAX_ARGS - 64;
 /// Bytes of replies that may wait for a module.
 const REPLY_BYTES: usize = 4 << 20;
 /// Things that a module may ask for in one call, and their bytes. As many replies may wait for it, those that are errors too.
-const ASKS: u64 = 16_384;
-const ASKED_BYTES: usize = orbit::MAX_BYTES;
+const MAX_REQUESTS_A_CALL: u64 = 16_384;
+const MAX_REQUEST_BYTES_A_CALL: usize = orbit::MAX_BYTES;
 
 /// What belongs to one life of a module.
 pub(super) struct Life {
@@ -37,38 +37,38 @@ pub(super) struct Life {
     /// Calls to make with the replies to its commands, and their bytes together.
     replies: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// What it was told last of the guarded programs; see [`Client::newly_guarded`].
+    /// The state of the guarded programs that it received last; see [`Client::newly_guarded`].
     pub guards: u64,
 }
 
 /// What a module may still ask for in a call.
 pub(super) struct Room {
-    asks: u64,
+    requests: u64,
     bytes: usize,
 }
 
 impl Default for Room {
     fn default() -> Room {
-        Room { asks: ASKS, bytes: ASKED_BYTES }
+        Room { requests: MAX_REQUESTS_A_CALL, bytes: MAX_REQUEST_BYTES_A_CALL }
     }
 }
 
 /// What was pushed, taken off the room of the call; the error says how the module failed.
-pub(super) fn asked(mut bytes: &[u8], room: &mut Room) -> std::result::Result<Vec<Ask>, String> {
+pub(super) fn requests_of(mut bytes: &[u8], room: &mut Room) -> std::result::Result<Vec<Request>, String> {
     // The list begins with its length, and is not read before it is known to be short enough.
     let count = u64::read(&mut &*bytes).unwrap_or(0);
-    let left = room.asks.checked_sub(count).zip(room.bytes.checked_sub(bytes.len()));
-    let (asks, left) = left.ok_or_else(|| {
-        format!("it asked for more than {ASKS} things, or {ASKED_BYTES} bytes of them, in one call: ask for the rest in the next")
+    let left = room.requests.checked_sub(count).zip(room.bytes.checked_sub(bytes.len()));
+    let (requests, left) = left.ok_or_else(|| {
+        format!("it asked for more than {MAX_REQUESTS_A_CALL} things, or {MAX_REQUEST_BYTES_A_CALL} bytes of them, in one call: ask for the rest in the next")
     })?;
-    *room = Room { asks, bytes: left };
+    *room = Room { requests, bytes: left };
     Vec::read(&mut bytes).ok_or_else(|| "it pushed something that is no request".into())
 }
 
-/// Arguments of the call that tells this: the length of what follows, as `u32`, and that.
-pub(super) fn encoded(told: &Told) -> Vec<u8> {
+/// Arguments of the call that carries a message: its length as `u32`, and the message.
+pub(super) fn encoded(message: &Message) -> Vec<u8> {
     let mut args = vec![0; 4];
-    told.put(&mut args);
+    message.put(&mut args);
     let length = (args.len() - 4) as u32;
     args[..4].copy_from_slice(&length.to_ne_bytes());
     args
@@ -98,9 +98,9 @@ impl Life {
     /// How the module failed, if more replies wait than may: one that asks for several in each reply never comes to an end.
     pub fn within(&self) -> std::result::Result<(), String> {
         match self.waiting() as u64 {
-            ..=ASKS => Ok(()),
+            ..=MAX_REQUESTS_A_CALL => Ok(()),
             _ => Err(format!(
-                "it issued more commands than it took replies, and {ASKS} wait for it: issue the rest once those came"
+                "it issued more commands than it took replies, and {MAX_REQUESTS_A_CALL} wait for it: issue the rest once those came"
             )),
         }
     }
@@ -129,45 +129,45 @@ impl Life {
     }
 
     fn reply(&mut self, ticket: u64, reply: std::result::Result<Reply, String>) {
-        let mut args = encoded(&Told::Replied { ticket, reply });
+        let mut args = encoded(&Message::Replied { ticket, reply });
         if args.len() > CALL_BYTES {
-            args = encoded(&Told::Replied { ticket, reply: Err(too_long(args.len() as u64)) });
+            args = encoded(&Message::Replied { ticket, reply: Err(too_long(args.len() as u64)) });
         }
         self.bytes += args.len();
         self.replies.push_back(args);
     }
 
-    /// Does one thing that the module asks; the error is for what has no ticket.
-    pub fn ask(&mut self, ask: Ask, shared: &Shared) -> Result<()> {
-        match ask {
-            Ask::Use { pin } => self.client.use_pin(&pin),
-            Ask::Release { pin } => {
+    /// Carries out one request of the module; the error is for a request without a ticket.
+    pub fn carry_out(&mut self, request: Request, shared: &Shared) -> Result<()> {
+        match request {
+            Request::Use { pin } => self.client.use_pin(&pin),
+            Request::Release { pin } => {
                 self.client.release_pin(&pin)?;
                 self.ids.retain(|id, _| self.client.has(*id));
                 self.handles.retain(|_, id| self.client.has(*id));
                 Ok(())
             }
-            Ask::Subscribe { handle, pin, kind, filter } => {
+            Request::Subscribe { handle, pin, kind, filter } => {
                 let id = self.client.subscr_event(&pin, kind, filter)?;
                 self.ids.insert(id, handle);
                 self.handles.insert(handle, id);
                 Ok(())
             }
-            Ask::Unsubscribe { handle } => {
+            Request::Unsubscribe { handle } => {
                 let id = self.handles.remove(&handle).unwrap_or(0);
                 self.ids.remove(&id);
                 self.client.unsubscr_event(id)
             }
-            Ask::Command { ticket, pin, command } => {
+            Request::Command { ticket, pin, command } => {
                 let reply = self.command(&pin, &command);
                 self.reply(ticket, reply);
                 Ok(())
             }
-            Ask::Report { text } => {
+            Request::Report { text } => {
                 shared.report(Report::Said(text));
                 Ok(())
             }
-            Ask::Fail { why } => Err(Error::Module { module: self.client.name().into(), why }),
+            Request::Fail { why } => Err(Error::Module { module: self.client.name().into(), why }),
         }
     }
 }

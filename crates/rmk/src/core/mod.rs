@@ -1,9 +1,9 @@
 //! The core, between modules and pins (the paper's section 3.3): it loads a pin for its first user and unloads it with the
-//! last, keeps who subscribed to what, hands events on, and knows which programs are guarded.
+//! last, keeps the subscriptions, delivers events, and knows which programs are guarded.
 //!
 //! Locks, in the order in which they are taken: a pin, the core's state, the dispatcher's sources, a queue. The dispatcher's
 //! thread takes only the last two, so a pin may wait for it while it is unloaded. A pin may wait for long, for a program or the
-//! system; so nobody waits for a pin who holds the state, and only those who use that pin wait with it.
+//! system; so no thread waits for a pin while it holds the state, and only users of that pin wait with it.
 
 mod client;
 mod dispatcher;
@@ -163,7 +163,7 @@ impl Core {
     }
 
     /// Guards a program for every module: filters made with [`Filter::guarded`] let its events pass from now on, and those of the
-    /// processes it makes. Fails if there is no such process, or `/proc` does not tell of it.
+    /// processes it makes. Fails if there is no such process, or `/proc` does not show it.
     pub fn guard(&self, pid: u32) -> Result<()> {
         self.inner.guard(None, pid)
     }
@@ -212,7 +212,7 @@ impl Core {
     }
 }
 
-/// When a process was started, in ticks since boot: tells it from a later one of the same pid.
+/// When a process was started, in ticks since boot: distinguishes it from a later one of the same pid.
 fn start_time(pid: u32) -> io::Result<u64> {
     let stat = Stat::of(pid as i32).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::from_raw_os_error(libc::ESRCH),
@@ -296,7 +296,7 @@ impl Inner {
     fn issue_cmd(&self, user: u64, module: &str, pin: &str, command: &Command) -> Result<Reply> {
         let shared = lock(&self.state).pin_of(user, module, pin)?;
         let mut shared = lock(&shared);
-        // The module may have given the pin back while another had it wait: what it made now nobody would forget.
+        // The module may have released the pin while it waited for another: what it made now would never be removed.
         lock(&self.state).pin_of(user, module, pin)?;
         shared.command(user, command).map_err(|source| Error::Command {
             pin: pin.into(),

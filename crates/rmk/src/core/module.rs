@@ -7,7 +7,7 @@
 use crate::{
     command::{Command, Reply},
     event::{Event, Kind},
-    filter::{Filter, Who},
+    filter::{Filter, Scope},
     wire::{Wire, wire_enum},
 };
 use std::time::Duration;
@@ -23,13 +23,13 @@ pub trait Module: 'static {
 
     /// Makes it, from the settings it was installed with. Called again after each reload: what it knew is gone.
     fn create(settings: &[u8]) -> Self;
-    /// Called once, first: subscribes to what it wants to see.
+    /// Called once, first: subscribes to the events that it needs.
     fn start(&mut self, context: &mut Context);
     /// An event of one of its subscriptions.
     fn event(&mut self, context: &mut Context, event: &Event);
     /// The reply to a command, by the ticket that [`Context::issue_cmd`] gave; an error as a sentence.
     fn reply(&mut self, _context: &mut Context, _ticket: u64, _reply: &Result<Reply, String>) {}
-    /// The programs guarded for it now that still run, without the processes they made: told after the start, and whenever
+    /// The programs guarded for it now that still run, without the processes they made: sent after the start, and whenever
     /// one came or was let go. An event of one that is no longer guarded may come after that.
     fn guarded(&mut self, _context: &mut Context, _pids: &[u32]) {}
     /// The period passed.
@@ -37,8 +37,8 @@ pub trait Module: 'static {
 }
 
 wire_enum! {
-    /// One thing that a module asks of the core.
-    Ask {
+    /// One request of a module to the core.
+    Request {
         0 Use { pin: String, }
         1 Release { pin: String, }
         2 Subscribe { handle: u64, pin: String, kind: Kind, filter: Filter, }
@@ -52,7 +52,7 @@ wire_enum! {
 /// A module's way to the core, for the time of one call.
 #[derive(Default)]
 pub struct Context {
-    pub(super) asks: Vec<Ask>,
+    pub(super) requests: Vec<Request>,
     pub(super) next: u64,
     pub(super) missed: u64,
 }
@@ -60,42 +60,42 @@ pub struct Context {
 impl Context {
     /// Uses one more pin than [`Module::PINS`] names.
     pub fn use_pin(&mut self, pin: &str) {
-        self.asks.push(Ask::Use { pin: pin.into() });
+        self.requests.push(Request::Use { pin: pin.into() });
     }
 
     /// Uses a pin no more.
     pub fn release_pin(&mut self, pin: &str) {
-        self.asks.push(Ask::Release { pin: pin.into() });
+        self.requests.push(Request::Release { pin: pin.into() });
     }
 
     /// Subscribes. Gives the number that its events carry ([`Event::subscription`]).
     pub fn subscr_event(&mut self, pin: &str, kind: Kind, filter: Filter) -> u64 {
         self.next += 1;
-        self.asks.push(Ask::Subscribe { handle: self.next, pin: pin.into(), kind, filter });
+        self.requests.push(Request::Subscribe { handle: self.next, pin: pin.into(), kind, filter });
         self.next
     }
 
     /// Ends a subscription.
     pub fn unsubscr_event(&mut self, subscription: u64) {
-        self.asks.push(Ask::Unsubscribe { handle: subscription });
+        self.requests.push(Request::Unsubscribe { handle: subscription });
     }
 
     /// Has a pin do something. Gives the ticket that the reply carries.
     pub fn issue_cmd(&mut self, pin: &str, command: Command) -> u64 {
         self.next += 1;
-        self.asks.push(Ask::Command { ticket: self.next, pin: pin.into(), command });
+        self.requests.push(Request::Command { ticket: self.next, pin: pin.into(), command });
         self.next
     }
 
-    /// Tells whoever runs the core something.
+    /// Reports a text to the program that runs the core.
     pub fn report(&mut self, text: impl Into<String>) {
-        self.asks.push(Ask::Report { text: text.into() });
+        self.requests.push(Request::Report { text: text.into() });
     }
 
     /// Says that it cannot do its work, and why, in one sentence. Said from [`Module::start`] it makes the installation fail; later
-    /// it is told to whoever runs the core.
+    /// it is reported to the program that runs the core.
     pub fn fail(&mut self, why: impl Into<String>) {
-        self.asks.push(Ask::Fail { why: why.into() });
+        self.requests.push(Request::Fail { why: why.into() });
     }
 
     /// Has all that was asked so far leave the process now: a module that fails later in the same call has asked it all the same. Waits
@@ -107,15 +107,15 @@ impl Context {
 
     /// Pushes what was asked.
     pub(super) fn leave(&mut self) -> orbit::Result<()> {
-        if self.asks.is_empty() {
+        if self.requests.is_empty() {
             return Ok(());
         }
         let mut bytes = Vec::new();
-        self.asks.put(&mut bytes);
+        self.requests.put(&mut bytes);
         let mut update = orbit::Update::new();
         update.data(&bytes);
         orbit::push(&update)?;
-        self.asks.clear();
+        self.requests.clear();
         Ok(())
     }
 
@@ -136,12 +136,12 @@ impl Wire for Kind {
 
 impl Wire for Filter {
     fn put(&self, out: &mut Vec<u8>) {
-        let (who, pids) = match &self.who {
-            Who::Everyone => (0u8, Vec::new()),
-            Who::Guarded => (1, Vec::new()),
-            Who::Pids(pids) => (2, pids.clone()),
+        let (scope, pids) = match &self.scope {
+            Scope::Everyone => (0u8, Vec::new()),
+            Scope::Guarded => (1, Vec::new()),
+            Scope::Pids(pids) => (2, pids.clone()),
         };
-        who.put(out);
+        scope.put(out);
         pids.put(out);
         self.follow.put(out);
         self.cpus.put(out);
@@ -152,15 +152,15 @@ impl Wire for Filter {
         }
     }
     fn read(bytes: &mut &[u8]) -> Option<Self> {
-        let (who, pids) = (u8::read(bytes)?, Vec::read(bytes)?);
-        let who = match who {
-            0 => Who::Everyone,
-            1 => Who::Guarded,
-            2 => Who::Pids(pids),
+        let (scope, pids) = (u8::read(bytes)?, Vec::read(bytes)?);
+        let scope = match scope {
+            0 => Scope::Everyone,
+            1 => Scope::Guarded,
+            2 => Scope::Pids(pids),
             _ => return None,
         };
         Some(Filter {
-            who,
+            scope,
             follow: bool::read(bytes)?,
             cpus: Option::<Vec<u32>>::read(bytes)?,
             keys: Option::<Vec<u32>>::read(bytes)?,
@@ -174,8 +174,8 @@ impl Wire for Filter {
 }
 
 wire_enum! {
-    /// What the core tells a module, one at a call.
-    Told {
+    /// A message of the core to a module, one a call.
+    Message {
         0 Start { settings: Vec<u8>, missed: u64, }
         1 Replied { ticket: u64, reply: Result<Reply, String>, }
         2 Tick {}
@@ -190,15 +190,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_module_asks_survives_the_way() {
+    fn requests_are_equal_after_encoding_and_decoding() {
         let mut context = Context::default();
         context.subscr_event("P_SCHL", Kind::Ended, Filter::pids(&[1, 2]).cpus(&[0]).every(3));
         context.report("x");
         let mut bytes = Vec::new();
-        context.asks.put(&mut bytes);
-        assert_eq!(Vec::<Ask>::read(&mut &bytes[..]), Some(context.asks));
+        context.requests.put(&mut bytes);
+        assert_eq!(Vec::<Request>::read(&mut &bytes[..]), Some(context.requests));
         for n in 0..bytes.len() {
-            assert_eq!(Vec::<Ask>::read(&mut &bytes[..n]), None);
+            assert_eq!(Vec::<Request>::read(&mut &bytes[..n]), None);
         }
     }
 }

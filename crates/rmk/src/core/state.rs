@@ -1,9 +1,9 @@
-//! What the core knows: [`State`], who uses which pin, who subscribed to what, and what is guarded for whom.
+//! The core's [`State`]: which module uses which pin, the subscriptions, and the programs guarded for each module.
 
 use super::{Queue, SUBSCRIPTIONS, Subscription, WAITING, still_runs};
 use crate::{
     error::{Error, PinError, Result},
-    filter::{Counts, Filter, Who},
+    filter::{Counts, Filter, Scope},
     pin::{Pin, PinKind},
 };
 use std::{
@@ -93,7 +93,7 @@ impl State {
     /// The subscriptions to guarded programs, of one module or of all.
     pub(super) fn to_guarded(&self, user: Option<u64>) -> impl Iterator<Item = &Arc<Subscription>> {
         let all = self.subscriptions.values().map(|(_, sub)| sub);
-        all.filter(move |sub| sub.filter.who == Who::Guarded && user.is_none_or(|user| user == sub.client))
+        all.filter(move |sub| sub.filter.scope == Scope::Guarded && user.is_none_or(|user| user == sub.client))
     }
 
     /// Tells them that a program came.

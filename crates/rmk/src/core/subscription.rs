@@ -1,13 +1,13 @@
 //! One module's subscription to one kind of event: its filter, its counters, and the way its events take to the module.
 //!
-//! Invariant: events sent and not yet taken never exceed the filter's `queue`. Who makes the event (the kernel program, or a
+//! Invariant: events sent and not yet taken never exceed the filter's `queue`. Scope makes the event (the kernel program, or a
 //! pin here) compares `sent - taken` with it first and counts a loss instead; so neither the ring nor the queue of a slow
 //! module can grow, and no module can use up another's share.
 
 use crate::{
     error::PinError,
     event::{Event, Kind},
-    filter::{Counts, Filter, Who},
+    filter::{Counts, Filter, Scope},
 };
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -33,7 +33,7 @@ pub(crate) struct Queue {
 #[derive(Default)]
 struct Waiting {
     events: VecDeque<Event>,
-    /// Whoever waits next, or waits now, is to come back without an event.
+    /// The next wait, or the one under way, is to return without an event.
     nudged: bool,
 }
 
@@ -64,7 +64,7 @@ impl Queue {
         lock(&self.inner).events.retain(|event| event.subscription != subscription);
     }
 
-    /// Ends the wait that is under way, or else the next one, so that whoever waits looks at the world again.
+    /// Ends the wait that is under way, or else the next one, so that the waiting thread checks its state again.
     pub(crate) fn nudge(&self) {
         lock(&self.inner).nudged = true;
         self.arrived.notify_all();
@@ -135,10 +135,10 @@ impl Subscription {
         queue: Arc<Queue>,
         guarded: &[u32],
     ) -> Subscription {
-        let pids = match &filter.who {
-            Who::Everyone => BTreeSet::new(),
-            Who::Guarded => guarded.iter().copied().collect(),
-            Who::Pids(pids) => pids.iter().copied().collect(),
+        let pids = match &filter.scope {
+            Scope::Everyone => BTreeSet::new(),
+            Scope::Guarded => guarded.iter().copied().collect(),
+            Scope::Pids(pids) => pids.iter().copied().collect(),
         };
         Subscription {
             id,
@@ -165,14 +165,14 @@ impl Subscription {
         Subscription::new(id, (client, before), kind, filter, Arc::default(), &[])
     }
 
-    /// Processes it is bound to now; with `Who::Everyone` those count nothing.
+    /// Processes it is bound to now; with `Scope::Everyone` those count nothing.
     pub fn pids(&self) -> Vec<u32> {
         lock(&self.pids).iter().copied().collect()
     }
 
     /// Offers an event that was made here, not in the kernel: filters by process, counts, and queues it or counts it as lost. True: it is queued.
     pub fn offer(&self, mut event: Event) -> bool {
-        if event.pid != 0 && self.filter.who != Who::Everyone && !lock(&self.pids).contains(&event.pid) {
+        if event.pid != 0 && self.filter.scope != Scope::Everyone && !lock(&self.pids).contains(&event.pid) {
             return false;
         }
         let count = self.passed.fetch_add(1, Relaxed) + 1;
