@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-// A kernel module that hangs a CPU when told to, in one of several ways, and lets go of it by itself after a stated time.
+// A kernel module that hangs a CPU on request, in one of several ways, and releases it by itself after a stated time.
 // For a virtual machine only.
 //
 // Owns three files of /sys/module/orbit_hang/parameters:
@@ -65,7 +65,7 @@ static void end_it(void)
 static enum hrtimer_restart release(struct hrtimer *timer)
 {
 	end_it();
-	// Again until all have gone: a thread that came late, or an NMI before its HLT, must not hang for ever.
+	// Repeated until all have left: a thread that came late, or an NMI before its HLT, must not hang for ever.
 	if (!atomic_read(&running))
 		return HRTIMER_NORESTART;
 	hrtimer_forward_now(timer, ms_to_ktime(20));
@@ -228,7 +228,7 @@ out:
 
 static int end_set(const char *text, const struct kernel_param *param)
 {
-	// The timer, which is to come later, sees to those that this is too early for.
+	// The timer, which comes later, handles those that this is too early for.
 	end_it();
 	return 0;
 }

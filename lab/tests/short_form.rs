@@ -24,7 +24,7 @@ fn each_kind_of_hang_is_found() {
     }
     print!("{text}{said}");
     let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let found = |kind: &str| lines.iter().any(|line| line["run"] == kind && line["told_ms"].is_u64());
+    let found = |kind: &str| lines.iter().any(|line| line["run"] == kind && line["reported_ms"].is_u64());
     for kind in ["preempt", "irq", "lock", "lock-irq", "order", "halt", "kernel"] {
         assert!(found(kind), "{kind} was not found; again: scripts/lab.sh --short");
     }

@@ -24,7 +24,7 @@ impl Ballast {
             return Ok(());
         }
         let mapping = Mapping::anonymous(missing, false)?;
-        // SAFETY: an own mapping; the advice changes no content. A kernel without huge pages refuses it, rightly.
+        // SAFETY: an own mapping; the advice changes no content. A kernel without huge pages rejects it, rightly.
         let _ = unsafe { map::advise(mapping.addr(), missing, libc::MADV_NOHUGEPAGE) };
         for page in 0..missing / PAGE {
             // SAFETY: inside the own mapping.
@@ -108,7 +108,7 @@ impl Twin {
     /// With all of its pages present.
     pub fn new(bytes: usize) -> Result<Twin, Failure> {
         let mapping = Mapping::anonymous(bytes, false)?;
-        // SAFETY: an own mapping; the advice changes no content. A kernel without huge pages refuses it, rightly.
+        // SAFETY: an own mapping; the advice changes no content. A kernel without huge pages rejects it, rightly.
         let _ = unsafe { map::advise(mapping.addr(), bytes, libc::MADV_NOHUGEPAGE) };
         let mut twin = Twin { mapping, stamp: 0 };
         twin.write(&(0..bytes / PAGE).collect::<Vec<_>>());
@@ -128,7 +128,7 @@ impl Twin {
 }
 
 /// Calls until a call ships next to nothing: after the first, and after one that shipped nearly all, the library looks a
-/// few calls long whether that goes on before it tracks single pages again.
+/// few calls long whether that continues before it tracks single pages again.
 pub fn settle(orbit: &Orbit, area: &Area) -> Result<(), Failure> {
     for _ in 0..64 {
         let before = orbit.stats().pages;

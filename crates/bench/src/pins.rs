@@ -2,7 +2,7 @@
 //!
 //! A child makes system calls at a given pace, timed without system calls; the kernel program counts and sends them; this
 //! process takes them. So that a loss shows, each step lasts several times as long as the queue could hold its events. A
-//! child that was held up does not make up for it by a burst: its pace then is lower, and the row says what it was.
+//! child that was delayed does not make up for it by a burst: its pace then is lower, and the row says what it was.
 
 use super::plot::{Chart, Series};
 use super::reach::Reach;
@@ -259,7 +259,7 @@ fn obey(mut orders: File, mut answers: File) -> io::Result<()> {
         for nth in 0..calls {
             if let Some(due) = (nth * 1_000_000_000).checked_div(pace) {
                 let mut now = orbit_rmk::now();
-                // Held up for a millisecond or more: the pace goes on from here.
+                // Held up for a millisecond or more: the pace continues from here.
                 start = start.max(now.saturating_sub(due + 1_000_000));
                 while now < start + due {
                     std::hint::spin_loop();

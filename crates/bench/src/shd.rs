@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> Done {
     let mut runs = of("run");
     // The host did not run the machine meanwhile.
     runs.retain(|line| line["void"] != true);
-    let ms: Vec<f64> = runs.iter().filter_map(|line| line["told_ms"].as_f64()).collect();
+    let ms: Vec<f64> = runs.iter().filter_map(|line| line["reported_ms"].as_f64()).collect();
     let counter = counter(&of("started"));
     let rows = rows(&runs, &of("rival"), &of("every_cpu"), counter);
     let figure = |field: &str| all[field].as_f64().unwrap_or(f64::INFINITY);
@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Done {
     }
     if let Some(dragged) = all["dragged"].as_u64().filter(|&n| n > 0) {
         bench.note(format!(
-            "in {dragged} runs the other CPU stopped too, waiting for the hung one, and was told of as well"
+            "in {dragged} runs the other CPU stopped too, waiting for the hung one, and was reported as well"
         ));
     }
     let table = table(&rows);
@@ -146,7 +146,7 @@ fn lines(mut command: Command, runs: usize) -> Result<Vec<Value>, Failure> {
     let mut complaints = child.stderr.take().expect("it was piped");
     let reader = std::thread::spawn(move || {
         let mut text = Vec::new();
-        // What could be read is told.
+        // What could be read is reported.
         let _ = complaints.read_to_end(&mut text);
         String::from_utf8_lossy(&text).into_owned()
     });
@@ -203,7 +203,7 @@ fn rows(runs: &[&Value], rivals: &[&Value], every: &[&Value], counter: Option<&'
     }
     let row = |kind: &str| {
         let own: Vec<&&Value> = runs.iter().filter(|line| line["run"] == kind).collect();
-        let mut ms: Vec<f64> = own.iter().filter_map(|line| line["told_ms"].as_f64()).collect();
+        let mut ms: Vec<f64> = own.iter().filter_map(|line| line["reported_ms"].as_f64()).collect();
         ms.sort_by(f64::total_cmp);
         let rivals = |threshold: u64| {
             let line = rivals.iter().find(|line| line["rival"] == kind && line["threshold_s"] == threshold)?;

@@ -1,6 +1,6 @@
 //! For build scripts: compiles a kernel half written in C to a BPF object.
 //!
-//! Owns: the compiler's options, and what is said where it cannot be had. The crates `pins`, `shd` and `uprobe` embed what it makes.
+//! Owns: the compiler's options, and what is said where it is not available. The crates `pins`, `shd` and `uprobe` embed what it makes.
 
 use std::path::PathBuf;
 use std::process::Command;

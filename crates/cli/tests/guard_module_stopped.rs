@@ -1,4 +1,4 @@
-//! A module that does not answer holds up nobody: a stopped one is unloaded at once, and the core answers others meanwhile. What
+//! A module that does not answer blocks nobody: a stopped one is unloaded at once, and the core answers others meanwhile. What
 //! an asker gave up does not happen later.
 
 mod guard_common;
@@ -10,7 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Less than a module may take for a call (`deadline_ms`), and time enough for a busy machine.
+/// Less than a module may take for a call (`deadline_ms`), and time enough for a loaded machine.
 const SOON: Duration = Duration::from_secs(8);
 
 fn modules(args: &[&str]) -> (bool, String) {

@@ -189,7 +189,7 @@ fn ctrl_c_reaches_a_program_in_the_foreground_once() {
     let events = dir.0.join("events");
     let options = ["watch", "--events", events.to_str().expect("a path"), "--", "sh", "-c", COUNTS];
     let (mut guard, mut terminal) = on_terminal(&[&options[..], &paths].concat());
-    // What comes while it is being started may have come before it was there, and goes on.
+    // What comes while it is being started may have come before it was there, and continues.
     until("the guard and the program", || ready.exists() && lines(&events) > 0);
     terminal.write_all(b"\x03").expect("Ctrl-C");
     until("the first", || lines(&count) > 0);

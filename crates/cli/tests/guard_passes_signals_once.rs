@@ -68,7 +68,7 @@ impl Guarded {
             .expect("orbit");
         let guarded = Guarded { guard, dir, counts };
         until("the program", || guarded.counted().starts_with('!').then_some(()));
-        // What comes while it is being started may have come before it was there, and goes on.
+        // What comes while it is being started may have come before it was there, and continues.
         let joined = || std::fs::read_to_string(&events).is_ok_and(|text| text.contains("joined"));
         until("the guard", || joined().then_some(()));
         until("two witnesses, named and so ready", || (guarded.witnesses().len() == 2).then_some(()));
@@ -110,7 +110,7 @@ impl Guarded {
                 return Err(format!("a sender took {longest:?} from one to the other, and signal {s} was lost"));
             }
         }
-        // What was sent to the guard before goes on before this.
+        // What was sent to the guard before continues before this.
         signal(self.id(), libc::SIGUSR2);
         let status = until("the guard's end", || self.guard.try_wait().expect("wait"));
         all.push((b'A' + libc::SIGUSR2 as u8) as char);

@@ -1,4 +1,4 @@
-//! The program's end is the guard's end, signals go on to the program, and a killed guard leaves the program alone.
+//! The program's end is the guard's end, signals continue to the program, and a killed guard leaves the program alone.
 
 mod guard_common;
 use guard_common::{Dir, Guard, signal};

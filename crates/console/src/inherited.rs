@@ -69,7 +69,7 @@ pub fn rename_pid_variables(command: &mut Command) {
         for (name, variable) in &mut variables {
             number(std::process::id(), &mut variable[*name..]);
         }
-        // SAFETY: the list is the child's own copy, used by nobody else, and ends with a null pointer; each entry ends with a
+        // SAFETY: the list is the child's own copy, used by nothing else, and ends with a null pointer; each entry ends with a
         // zero byte. The variables live in the command until exec.
         unsafe {
             let (mut from, mut to) = (environ, environ);

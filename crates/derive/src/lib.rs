@@ -1,7 +1,7 @@
 //! `#[derive(Delegate)]`: the delegate of a large struct (section 4.6.3 of the orbit paper).
 //!
-//! Fields marked `#[delegate]` are what a task looks at. The derive makes a struct of just those, named after the large
-//! one with `Delegate` behind it, and tells `orbit::Delegated` how to fill it. Writes to the other fields then dirty no page
+//! Fields marked `#[delegate]` are those that a task reads. The derive makes a struct of just those, named after the large
+//! one with `Delegate` appended, and implements how `orbit::Delegated` fills it. Writes to the other fields then dirty no page
 //! that a snapshot must ship.
 
 use proc_macro2::TokenStream;
@@ -38,7 +38,7 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
         docs.push(format!("`{}` of the whole.", field.ident.as_ref().map(ToString::to_string).unwrap_or_default()));
     }
     if names.is_empty() {
-        return no("no field is marked #[delegate]: mark those that the task looks at");
+        return no("no field is marked #[delegate]: mark those that the task reads");
     }
     let (whole, visible) = (&input.ident, &input.vis);
     let part = format_ident!("{whole}Delegate");

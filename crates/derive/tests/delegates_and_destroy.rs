@@ -103,7 +103,7 @@ fn a_change_that_panics_leaves_no_stale_delegate() {
             std::panic::panic_any("in the middle");
         });
     }));
-    assert_eq!(panicked.expect_err("the panic goes on").downcast_ref(), Some(&"in the middle"));
+    assert_eq!(panicked.expect_err("the panic continues").downcast_ref(), Some(&"in the middle"));
     assert_eq!((one.version, one.flag), (5, 0));
     assert_eq!(version_there(&one), 5, "the delegate is what the value is");
 }

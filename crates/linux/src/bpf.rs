@@ -32,7 +32,7 @@ struct Load {
 const _: () = assert!(size_of::<Load>() == 72);
 
 /// Loads a program of this kind, under GPL, for this way of attaching it (0 where the kind has one only). What it names by descriptors has to be open. An
-/// error of kind `PermissionDenied` is also how the kernel refuses a program that it cannot follow.
+/// error of kind `PermissionDenied` is also how the kernel rejects a program that it cannot follow.
 pub fn load(kind: u32, attach_type: u32, instructions: &[Instruction]) -> io::Result<OwnedFd> {
     let attr = Load {
         kind,
@@ -59,6 +59,6 @@ pub fn load(kind: u32, attach_type: u32, instructions: &[Instruction]) -> io::Re
 pub(crate) unsafe fn call<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
     // SAFETY: the kernel reads as many bytes as said; the rest is the caller's promise.
     let fd = check(unsafe { libc::syscall(libc::SYS_bpf, command, attr as *const T, size_of::<T>()) })?;
-    // SAFETY: a new descriptor, nobody else's.
+    // SAFETY: a new descriptor that nothing else has.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

@@ -2,7 +2,7 @@
 //! for lack of memory.
 //!
 //! A [`Group`] lies below the control group the caller is in, so the caller's own limits hold for it too. With version 2
-//! that needs the `memory` and `cpu` controllers enabled for children there, which the kernel refuses for a group that
+//! that needs the `memory` and `cpu` controllers enabled for children there, which the kernel rejects for a group that
 //! holds processes itself (all but the root); then the parent group is tried, which is where a delegated service manager
 //! (`DelegateSubgroup=`) or root may make one. With version 1 the `memory` and `cpu` hierarchies are used, either alone if
 //! need be; a process is put into the latter only once its time is bounded, for where the kernel has `RT_GROUP_SCHED` nothing in a
@@ -30,7 +30,7 @@ const PERIOD_US: u64 = 100_000;
 const REMOVE_TRIES: u32 = 100;
 /// The inode of the first PID namespace, the same on every kernel (`PID_NS_INIT_INO`).
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
-/// Milliseconds of a tick in which the kernel tells start times: `USER_HZ` is 100.
+/// Milliseconds of a tick in which the kernel counts start times: `USER_HZ` is 100.
 const TICK_MS: u64 = 10;
 
 /// A control group of its own for a few processes. Removed on drop. May be used from any thread.
@@ -107,7 +107,7 @@ impl Group {
         let dir = self.memory_dir()?;
         let value = bytes.to_string();
         if self.unified {
-            // Version 2 would not refuse, but kill at once.
+            // Version 2 would not reject, but kill at once.
             if self.memory_now() > bytes {
                 return Err(io::Error::from_raw_os_error(libc::EBUSY));
             }
@@ -177,7 +177,7 @@ impl Group {
     }
 
     /// Makes what somebody has removed of the group again, without bounds and empty; says whether there was anything to make. A
-    /// controller whose directory cannot be had again is one that the group has no more.
+    /// controller whose directory is not available any more is one that the group has no more.
     ///
     /// # Errors
     /// Those of making a directory.
@@ -253,7 +253,7 @@ impl Drop for Group {
     }
 }
 
-/// Whose a group is: a program, as told from all others that ever have the number of its process, here or in another PID
+/// Whose a group is: a program, as distinguished from all others that ever have the number of its process, here or in another PID
 /// namespace. Programs in several namespaces may see one tree of control groups, and process 1 is one in each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
@@ -288,13 +288,13 @@ impl Owner {
         Some(Owner { pid, namespace: number()?, since: number()? })
     }
 
-    /// Whether the process is there, its namespace being this process' own; true also where that cannot be told.
+    /// Whether the process is there, its namespace being this process' own; true also where that is not known.
     fn is_there(&self) -> bool {
         // SAFETY: sends nothing.
         if unsafe { libc::kill(self.pid, 0) } < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
             return false;
         }
-        // Times since boot are told as the reader's time namespace counts them.
+        // Times since boot are those of the reader's time namespace.
         let same_clock = || inode(format!("/proc/{}/ns/time", self.pid)) == own_inode("ns/time");
         start_of(self.pid).is_none_or(|started| started <= self.since || !proc_is_own() || !same_clock())
     }
@@ -405,7 +405,7 @@ impl Bases {
     fn find() -> (Bases, Vec<String>) {
         let mut bases = Bases::default();
         let mut why = Vec::new();
-        // The group of the process, which the kernel tells after its first thread has ended too: a thread may be in one of its own.
+        // The group of the process, which the kernel shows after its first thread has ended too: a thread may be in one of its own.
         let (Ok(mounts), Ok(own)) = (procfs::own_text("mountinfo"), procfs::text("/proc/self/cgroup")) else {
             why.push("/proc/self/mountinfo or /proc/self/cgroup cannot be read".into());
             return (bases, why);

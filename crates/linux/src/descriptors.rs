@@ -1,7 +1,7 @@
 //! Numbers of descriptors: which are open, what stands behind one, and how to put something else there.
 //!
 //! A library in another program shares one table of numbers with it: the program may close any number and open a file of its
-//! own under it. [`file_of`] and [`mark`] are what tells the two apart: the file's device and inode, and, for files that have no inode
+//! own under it. [`file_of`] and [`mark`] are what distinguishes the two: the file's device and inode, and, for files that have no inode
 //! of their own (event counters, process handles), a mark on the open file itself.
 
 use crate::{Support, check_int, procfs};
@@ -130,7 +130,7 @@ pub fn close_number(fd: RawFd) {
     unsafe { libc::close(fd) };
 }
 
-/// Whether [`keep_only_unshared`] can be had (Linux 5.9).
+/// Whether [`keep_only_unshared`] is available (Linux 5.9).
 pub fn can_unshare() -> bool {
     // SAFETY: no process has these numbers.
     unsafe { libc::syscall(libc::SYS_close_range, libc::c_uint::MAX, libc::c_uint::MAX, 0) == 0 }

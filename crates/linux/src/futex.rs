@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Sleeps while `*word == expected`, at most for `timeout` (`None`: no limit).
 ///
-/// `Ok` when woken, when the value was already another, or when a signal came: look at the word again.
+/// `Ok` when woken, when the value was already another, or when a signal came: check the word again.
 ///
 /// # Errors
 /// `ETIMEDOUT` when the time is over; `EFAULT` when the memory is gone (a shared file was cut short).

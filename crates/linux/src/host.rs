@@ -1,4 +1,4 @@
-//! What the host tells about itself in files: user, rights, container, mounts, switches. Read, never written.
+//! What the host says about itself in files: user, rights, container, mounts, switches. Read, never written.
 
 use crate::status::Status;
 use std::fs;
@@ -24,7 +24,7 @@ pub fn is_filtered() -> bool {
     Status::own().is_ok_and(|status| status.is_filtered())
 }
 
-/// The kind of container this process lives in, as far as it shows.
+/// The kind of container that this process is in, as far as it shows.
 pub fn container() -> Option<String> {
     if fs::exists("/.dockerenv").unwrap_or(false) {
         return Some("docker (/.dockerenv)".to_owned());

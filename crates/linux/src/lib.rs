@@ -152,7 +152,7 @@ pub(crate) fn check_int(result: libc::c_int) -> io::Result<libc::c_int> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// An argument that was refused before the kernel saw it.
+/// An argument that was rejected before the kernel saw it.
 pub(crate) fn invalid(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }

@@ -4,7 +4,7 @@ use crate::procfs;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// Processes that hold a lock on the file behind a descriptor of a process that waits for one; nothing if that cannot be told: of
+/// Processes that hold a lock on the file behind a descriptor of a process that waits for one; nothing if that is not known: of
 /// locks of open files (`F_OFD_SETLK`) the kernel names no process, and one of `flock` may be held by who inherited it.
 pub fn holders(pid: i32, fd: i32) -> Option<Vec<i32>> {
     let inode = fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok()?.ino();

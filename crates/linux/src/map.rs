@@ -217,7 +217,7 @@ pub fn lock_all() -> io::Result<()> {
 /// # Errors
 /// `ENOMEM` for holes.
 pub fn unlock(addr: usize, len: usize) -> io::Result<()> {
-    // SAFETY: changes no content; the kernel refuses ranges that are not mapped.
+    // SAFETY: changes no content; the kernel rejects ranges that are not mapped.
     crate::check_int(unsafe { libc::munlock(addr as *const libc::c_void, len) }).map(|_| ())
 }
 
@@ -227,7 +227,7 @@ pub fn unlock(addr: usize, len: usize) -> io::Result<()> {
 /// # Errors
 /// `EINVAL` before Linux 5.14 or when the range is not writable, `ENOMEM` for holes, `EFAULT` beyond a file's end.
 pub fn populate_write(addr: usize, len: usize) -> io::Result<()> {
-    // SAFETY: populating changes no content; the kernel refuses ranges that are not mapped.
+    // SAFETY: populating changes no content; the kernel rejects ranges that are not mapped.
     unsafe { advise(addr, len, MADV_POPULATE_WRITE) }
 }
 

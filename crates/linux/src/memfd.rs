@@ -33,7 +33,7 @@ pub fn create(name: &str, len: usize, sealable: bool) -> io::Result<OwnedFd> {
         raw = unsafe { libc::memfd_create(c_name.as_ptr(), base) };
     }
     check_int(raw)?;
-    // SAFETY: the kernel just made this descriptor for us; nobody else has it.
+    // SAFETY: the kernel just made this descriptor for us; nothing else has it.
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
     set_size(fd.as_fd(), size)?;
     if !sealable {
@@ -60,7 +60,7 @@ pub fn program(name: &str, image: &[u8]) -> io::Result<OwnedFd> {
         raw = unsafe { libc::memfd_create(c_name.as_ptr(), base) };
     }
     check_int(raw)?;
-    // SAFETY: the kernel just made this descriptor for us; nobody else has it.
+    // SAFETY: the kernel just made this descriptor for us; nothing else has it.
     let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(raw) });
     std::io::Write::write_all(&mut file, image)?;
     let fd = OwnedFd::from(file);

@@ -5,7 +5,7 @@
 //!
 //! Instructions need a performance unit, which virtual machines mostly lack: opening one then fails with `Unsupported` and
 //! says so; the time a thread has run ([`Kind::TaskClock`]) always counts. [`Ticks`] say where a running thread is. Breakpoints use the processor's debug registers:
-//! four a thread, and often to be had in virtual machines too. Ordinary users see user space only; with
+//! four a thread, and often available in virtual machines too. Ordinary users see user space only; with
 //! `kernel.perf_event_paranoid` at 3 (Debian) or under Docker's profile they may open nothing.
 
 use crate::map::{Mapping, page_size};
@@ -346,7 +346,7 @@ fn next_record<T>(ring: &Mapping, mut read: impl FnMut(u64, &dyn Fn(u64) -> u64)
     }
 }
 
-/// Where errno alone would mislead, a sentence; the kind of the error tells the cases apart.
+/// Where errno alone would mislead, a sentence; the kind of the error distinguishes the cases.
 fn explain(e: io::Error, kind: Kind) -> io::Error {
     let name = crate::describe(&e);
     match (e.raw_os_error(), kind) {

@@ -84,7 +84,7 @@ pub fn send_signal(fd: BorrowedFd<'_>, sig: i32) -> io::Result<()> {
 pub fn wait(fd: BorrowedFd<'_>, nohang: bool) -> io::Result<Option<Ended>> {
     let options = libc::WEXITED | libc::__WALL | if nohang { libc::WNOHANG } else { 0 };
     loop {
-        // SAFETY: a siginfo is plain data; zero is how "nothing happened" is told from the rest below.
+        // SAFETY: a siginfo is plain data; zero means below that nothing happened.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         // SAFETY: the struct outlives the call.
         let r = unsafe { libc::waitid(P_PIDFD, fd.as_raw_fd() as libc::id_t, &raw mut info, options) };

@@ -3,7 +3,7 @@
 //! [`raw_fork`] is the legacy `clone` system call: unlike `clone3` it passes Docker's seccomp profile, and unlike libc's
 //! `fork` it runs no atfork handlers and lets the caller choose the exit signal. With exit signal 0 the child never raises
 //! SIGCHLD and a plain `waitpid(-1)` does not see it; it is reaped through its pidfd ([`crate::pidfd::wait`]).
-//! `CLONE_PARENT` is refused: it would hand the caller's own exit signal on.
+//! `CLONE_PARENT` is rejected: it would hand the caller's own exit signal on.
 
 use crate::status::Status;
 use crate::{Support, check, check_int, invalid};
@@ -72,7 +72,7 @@ unsafe fn raw_clone(exit_signal: i32, shared: libc::c_int) -> io::Result<Option<
     } else {
         tid = 0;
     }
-    // SAFETY: without CLONE_VM the child gets its own copy of memory and goes on on a copy of this stack (stack 0). The
+    // SAFETY: without CLONE_VM the child gets its own copy of memory and continues on a copy of this stack (stack 0). The
     // kernel writes the pidfd to the third argument in the parent. The places of child_tid and tls differ between
     // architectures: on x86-64 the fourth argument is child_tid, on arm64 and riscv the fifth; tls is not used as
     // CLONE_SETTLS is not given. What the child may do is in the caller's contract.
@@ -120,7 +120,7 @@ pub fn same_memory(a: i32, b: i32) -> io::Result<bool> {
 pub fn close_all_but(keep: &[RawFd]) {
     let mut from: libc::c_uint = 0;
     loop {
-        // The smallest kept descriptor at or above `from`: no sorting, as this may run where memory cannot be had.
+        // The smallest kept descriptor at or above `from`: no sorting, as this may run where memory is not available.
         let next = keep.iter().filter_map(|&fd| libc::c_uint::try_from(fd).ok()).filter(|&fd| fd >= from).min();
         match next {
             Some(fd) => {
@@ -230,7 +230,7 @@ pub fn reap(pid: i32) {
     changed(libc::P_PID, pid, libc::WEXITED | libc::WNOHANG | libc::__WNOTHREAD);
 }
 
-/// Kills a child and waits for its end, whatever its exit signal. Of a child that nobody else reaps.
+/// Kills a child and waits for its end, whatever its exit signal. Of a child that nothing else reaps.
 pub fn kill_child(pid: i32) {
     // SAFETY: numbers, and a null status, which is allowed. The number is still the child's, since it was not reaped.
     unsafe {

@@ -1,7 +1,7 @@
 //! Files of `/proc` as text, whatever bytes they hold.
 //!
 //! The kernel writes names there as they are: a program's name is cut after 15 bytes, in the middle of a character too, and
-//! paths, sockets and devices may be named with any bytes. To refuse such a file would lose the numbers beside the name.
+//! paths, sockets and devices may be named with any bytes. To reject such a file would lose the numbers beside the name.
 
 use std::fs;
 use std::io;
@@ -22,8 +22,8 @@ pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
 
 /// A file that the kernel keeps about the calling process (`maps`, `pagemap`, `ns/pid`): `read` is given its path.
 ///
-/// It is read by the calling thread: `/proc/self` is the first thread, of which there is no memory left to tell once it has
-/// ended, as after `pthread_exit` in `main`. A thread has all of the files but `map_files`; where its path is not to be had
+/// It is read by the calling thread: `/proc/self` is the first thread, which has no memory left once it has
+/// ended, as after `pthread_exit` in `main`. A thread has all of the files but `map_files`; where its path is not available
 /// (old kernels, rules that name `/proc/PID` alone) the process' is.
 ///
 /// # Errors
@@ -68,7 +68,7 @@ pub fn descriptors(pid: i32) -> Vec<(i32, String)> {
     descriptors_of(pid).unwrap_or_default()
 }
 
-/// Whether the calling process is in the first pid namespace, from which all processes are seen. False also where `/proc` does not tell.
+/// Whether the calling process is in the first pid namespace, from which all processes are seen. False also where `/proc` does not show it.
 pub fn in_first_pid_namespace() -> bool {
     own("ns/pid", |path| fs::metadata(path)).is_ok_and(|m| m.ino() == FIRST_PID_NAMESPACE)
 }

@@ -1,7 +1,7 @@
 //! Tracing threads: stopping them, seeing their calls, and letting them go.
 //!
 //! The kernel ties a tracer's hold to the thread that asked for it: all requests about a thread come from that one, and when it ends
-//! everything it held goes on. All but [`seize`] and [`interrupt`] are about a thread that has stopped; of one that is gone or runs they fail with
+//! everything it held continues. All but [`seize`] and [`interrupt`] are about a thread that has stopped; of one that is gone or runs they fail with
 //! `ESRCH`. Registers, and with them [`begin_again`] and [`refuse`], are known on x86-64 only.
 
 use std::io;
@@ -15,7 +15,7 @@ pub mod state;
 pub const CALL: i32 = libc::SIGTRAP | 0x80;
 /// For [`seize`]: stops at calls show [`CALL`].
 pub const CALLS_MARKED: i32 = libc::PTRACE_O_TRACESYSGOOD;
-/// For [`seize`]: threads that the thread makes are traced too; a process that it makes by `clone` stops and is told as well.
+/// For [`seize`]: threads that the thread makes are traced too; a process that it makes by `clone` stops and is reported as well.
 pub const CLONES: i32 = libc::PTRACE_O_TRACECLONE;
 
 fn ask(request: libc::c_uint, tid: i32, data: usize) -> io::Result<()> {
@@ -42,7 +42,7 @@ pub fn interrupt(tid: i32) -> io::Result<()> {
     ask(libc::PTRACE_INTERRUPT, tid, 0)
 }
 
-/// Has it go on, with a signal unless that is 0.
+/// Has it continue, with a signal unless that is 0.
 ///
 /// # Errors
 /// See the module's head; `EIO` for a signal that there is not.
@@ -194,7 +194,7 @@ const GIVE_UP: [i64; 20] = [
 const SYS_IO_PGETEVENTS: i64 = 333;
 
 /// To be called while a thread is stopped by [`interrupt`]: if the stop has ended a call of its early, that call is made again when
-/// the thread goes on, unless the handler of a signal runs first. A time limit of the call begins anew.
+/// the thread continues, unless the handler of a signal runs first. A time limit of the call begins anew.
 #[cfg(target_arch = "x86_64")]
 pub fn begin_again(tid: i32) {
     let Ok(mut registers) = registers(tid) else { return };
@@ -229,7 +229,7 @@ pub fn probe() -> Support {
             }
         };
         let seized = seize(child.pid, 0);
-        // SAFETY: an own child that nobody else reaps, so the number is its own until it is waited for.
+        // SAFETY: an own child that nothing else reaps, so the number is its own until it is waited for.
         unsafe {
             libc::kill(child.pid, libc::SIGKILL);
             libc::waitpid(child.pid, std::ptr::null_mut(), libc::__WALL);
@@ -261,7 +261,7 @@ mod tests {
             }
         }
 
-        /// Its next stop, as waitpid tells it.
+        /// Its next stop, as waitpid reports it.
         fn stops(&self) -> i32 {
             let mut status = 0;
             // SAFETY: an own child, and a live local.
@@ -310,7 +310,7 @@ mod tests {
             }
         };
         next();
-        // Made: refused by the kernel itself, for there is no such class of priorities.
+        // Made: rejected by the kernel itself, for there is no such class of priorities.
         next();
         assert_eq!(answer.load(std::sync::atomic::Ordering::SeqCst), -1);
         refuse(guest.0, -5).expect("refused with what is no error: it answers 5");

@@ -59,7 +59,7 @@ pub fn set_nice(tid: i32, nice: i32) -> io::Result<()> {
 /// # Errors
 /// `ESRCH`.
 pub fn nice(tid: i32) -> io::Result<i32> {
-    // The system call answers 20 - nice, so that an error can be told from a niceness of -1.
+    // The system call answers 20 - nice, so that an error and a niceness of -1 differ.
     // SAFETY: integers only.
     let r = crate::check(unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, tid) })?;
     Ok(20 - r as i32)

@@ -2,8 +2,8 @@
 //! can be tried without one ([`install_docker_like`]), and one that answers as a kernel does which lacks single calls
 //! ([`install_without`]).
 //!
-//! The first is a *model* of that profile, of the calls that matter here: those Orbit uses and the profile refuses, and the
-//! well-known privileged ones. The real profile is a list of what is allowed; this is a list of what is refused, and
+//! The first is a *model* of that profile, of the calls that matter here: those Orbit uses and the profile rejects, and the
+//! well-known privileged ones. The real profile is a list of what is allowed; this is a list of what is rejected, and
 //! everything else passes. Refused with EPERM: userfaultfd, perf_event_open, bpf, io_uring, kernel keys, namespaces
 //! (`setns`, `unshare`, `clone` with a namespace flag), mounts, modules, clocks, NUMA policy, descriptors and advice across
 //! processes. `clone3` answers ENOSYS, so that libraries fall back to `clone`. ptrace and process_vm_readv pass, as they do
@@ -231,9 +231,9 @@ fn allow() -> libc::sock_filter {
     libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: ALLOW }
 }
 
-/// Whether the kernel knows filters: asks with no program, which it must refuse for its address and nothing else.
+/// Whether the kernel knows filters: asks with no program, which it must reject for its address and nothing else.
 pub fn probe() -> Support {
-    // SAFETY: a null program is refused with EFAULT before anything is changed.
+    // SAFETY: a null program is rejected with EFAULT before anything is changed.
     let r =
         unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, std::ptr::null::<libc::sock_fprog>()) };
     let tried = match check(r) {

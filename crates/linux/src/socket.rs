@@ -1,7 +1,7 @@
 //! Message sockets between related processes, with descriptors passed along.
 //!
 //! `SOCK_SEQPACKET`: messages keep their bounds, and the end of the peer is seen as a message of 0 bytes; so empty messages
-//! are refused. Bytes and descriptors that come from an orbit are not to be trusted: what they mean is checked above.
+//! are rejected. Bytes and descriptors that come from an orbit are not to be trusted: what they mean is checked above.
 
 use crate::{Support, check_int, invalid};
 use std::io;

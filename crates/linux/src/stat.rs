@@ -32,7 +32,7 @@ pub struct Stat {
     pub user_ticks: u64,
     /// CPU time in the kernel, clock ticks (15).
     pub system_ticks: u64,
-    /// When it was started, clock ticks since the machine's start: tells it from a later process of the same number (22).
+    /// When it was started, clock ticks since the machine's start: distinguishes it from a later process of the same number (22).
     pub started_ticks: u64,
     /// Where its code is (26, 27).
     pub code: Range<u64>,
@@ -61,7 +61,7 @@ impl Stat {
         read(&format!("/proc/{pid}/task/{tid}/stat"))
     }
 
-    /// Reads that of the calling thread, which has the process' parent and addresses; where that cannot be had, the process'.
+    /// Reads that of the calling thread, which has the process' parent and addresses; where that is not available, the process'.
     ///
     /// # Errors
     /// As [`Stat::of`].

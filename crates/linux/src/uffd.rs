@@ -5,7 +5,7 @@
 //! [`crate::pagemap::Pagemap::scan_written`]. A page that was never protected reads as written.
 //!
 //! Tracking belongs to the address space: `munmap`, `mremap` and `MADV_DONTNEED` lose it, and after a fork the child has
-//! none. Dropping the [`Uffd`] ends it for all its ranges. hugetlb ranges are refused: scanning them can hang the ioctl.
+//! none. Dropping the [`Uffd`] ends it for all its ranges. hugetlb ranges are rejected: scanning them can hang the ioctl.
 //!
 //! Opened with `UFFD_USER_MODE_ONLY`, which ordinary users may do; in asynchronous mode writes by the kernel (`read(2)` into
 //! the range) are tracked all the same.
@@ -198,7 +198,7 @@ fn open_device() -> io::Result<OwnedFd> {
 }
 
 /// Refuses a range that touches a hugetlb mapping: asked of the kernel mapping by mapping (Linux 6.11), or read from
-/// smaps, which walks the page tables of the whole process. Where neither can be read nothing is refused.
+/// smaps, which walks the page tables of the whole process. Where neither can be read nothing is rejected.
 fn refuse_hugetlb(addr: usize, len: usize) -> io::Result<()> {
     let end = addr.saturating_add(len);
     let found = has_hugetlb_by_query(addr, end).or_else(|_| has_hugetlb_by_smaps(addr, end)).unwrap_or(false);

@@ -59,7 +59,7 @@ pub fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
 }
 
 /// What the kernel does not find in its cache it reads under a lock of its own while it probes, of which some file systems complain (ext4 on 6.18, once):
-/// so it is read before. A file that cannot be read here is for the kernel to refuse.
+/// so it is read before. A file that cannot be read here is for the kernel to reject.
 pub fn read_ahead(file: &Path, offsets: impl IntoIterator<Item = u64>) {
     if let Ok(read) = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file) {
         for offset in offsets {

@@ -1,4 +1,4 @@
-//! A descriptor of another process is had as one's own; whether two threads share memory is told, or an error. The first pid namespace is known.
+//! A descriptor of another process can be duplicated; whether two threads share memory is known, or an error. The first pid namespace is known.
 
 use orbit_linux::process::{RawChild, end, raw_fork, same_memory};
 use orbit_linux::{pidfd, procfs, socket};
@@ -30,8 +30,8 @@ impl Drop for Sleeper {
     }
 }
 
-/// Whether the kernel tells at all: rules of a container refuse both.
-fn told<T>(answer: io::Result<T>) -> Option<T> {
+/// Whether the kernel tells at all: rules of a container reject both.
+fn allowed<T>(answer: io::Result<T>) -> Option<T> {
     match answer {
         Ok(answer) => Some(answer),
         Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
@@ -48,7 +48,7 @@ fn a_descriptor_of_a_child() {
     let child = Sleeper::start();
     let number = childs.as_raw_fd();
     drop(childs);
-    let Some(copy) = told(pidfd::duplicate(child.fd.as_fd(), number)) else { return };
+    let Some(copy) = allowed(pidfd::duplicate(child.fd.as_fd(), number)) else { return };
     // SAFETY: F_GETFD only looks.
     assert_ne!(unsafe { libc::fcntl(copy.as_raw_fd(), libc::F_GETFD) } & libc::FD_CLOEXEC, 0);
     socket::send(copy.as_fd(), b"here", &[]).expect("send");
@@ -63,7 +63,7 @@ fn threads_share_memory_and_processes_do_not() {
     let pid = std::process::id() as i32;
     // SAFETY: plain call.
     let tid = unsafe { libc::gettid() };
-    let Some(same) = told(same_memory(pid, tid)) else { return };
+    let Some(same) = allowed(same_memory(pid, tid)) else { return };
     assert!(same, "threads of one process");
     let child = Sleeper::start();
     assert!(!same_memory(pid, child.pid).expect("an own child"));

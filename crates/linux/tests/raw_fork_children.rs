@@ -93,7 +93,7 @@ fn a_child_has_one_thread_and_only_what_it_keeps() {
 #[test]
 fn signals_out_of_range_are_refused() {
     for sig in [-1, 65, i32::MAX] {
-        // SAFETY: refused before anything is made.
+        // SAFETY: rejected before anything is made.
         let e = unsafe { raw_fork(sig) }.expect_err("no such signal");
         assert_eq!(e.kind(), io::ErrorKind::InvalidInput);
     }

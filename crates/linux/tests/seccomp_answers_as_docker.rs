@@ -1,4 +1,4 @@
-//! Under the filter: what Docker's profile refuses is refused with its errno, and all that Orbit needs there works.
+//! Under the filter: what Docker's profile rejects is rejected with its errno, and all that Orbit needs there works.
 
 use orbit_linux::map::{Mapping, page_size};
 use orbit_linux::pagemap::Pagemap;
@@ -50,7 +50,7 @@ fn refusals_inside() {
         assert_eq!(r, -1, "{name} passed");
         std::io::Error::last_os_error().raw_os_error()
     };
-    // SAFETY: calls that the filter refuses before the kernel looks at an argument.
+    // SAFETY: calls that the filter rejects before the kernel looks at an argument.
     unsafe {
         assert_eq!(errno("clone3", libc::syscall(libc::SYS_clone3, 0, 0)), Some(libc::ENOSYS));
         for (name, call) in [

@@ -1,4 +1,4 @@
-//! Memory of hugetlb, whose scanning could hang, is refused before the kernel sees it, and ordinary memory beside it is not.
+//! Memory of hugetlb, whose scanning could hang, is rejected before the kernel sees it, and ordinary memory beside it is not.
 
 use orbit_linux::map::Mapping;
 use orbit_linux::uffd::Uffd;

@@ -54,8 +54,8 @@ fn address(pid: i32) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("orbit-core-{pid}-{}", host::user()))
 }
 
-/// Listens as this process' core, in a thread that lives as long as the process. Each question goes to `answer`, in a thread of its
-/// own: one that installs a module waits for its start, and nobody else is to.
+/// Listens as this process' core, in a living thread as long as the process. Each question goes to `answer`, in a thread of its
+/// own: one that installs a module waits for its start, and nothing else is to.
 pub fn serve(answer: impl Fn(Request) -> Answer + Send + Sync + 'static) -> io::Result<()> {
     let answer = Arc::new(answer);
     let listener = UnixListener::bind_addr(&address(std::process::id() as i32)?)?;

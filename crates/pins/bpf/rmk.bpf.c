@@ -97,7 +97,7 @@ int BPF_PROG(process_exit, struct task_struct *p)
 // ---- P_APIC: a CPU's counter overflowed
 
 // One tick of CPU `me`: raises TICK, and STALLED for a watched CPU that made no switch during so many ticks of this one.
-// The observer's own ticks are the measure, so an observer that was held up itself accuses nobody.
+// The observer's own ticks are the measure, so an observer that was delayed itself accuses nobody.
 SEC("perf_event")
 int cpu_tick(void *ctx)
 {

@@ -2,7 +2,7 @@
 //! calls they see and in their operations. Which class a call belongs to is decided in the kernel program: by its number, or,
 //! for calls like read(2), by what its descriptor is.
 //!
-//! Interception: calls of one process are passed, refused, or held back until a module decides, by ptrace. A filter (seccomp) would cost calls
+//! Interception: calls of one process are passed, rejected, or held back until a module decides, by ptrace. A filter (seccomp) would cost calls
 //! that are not intercepted less, but nothing takes one away from a process again.
 //!
 //! Fallback without kernel programs: the operations and interception only.
@@ -132,7 +132,7 @@ impl Pin for Calls {
     }
 }
 
-/// Whether calls can be refused here, and with this error: the kernel has other numbers for its own use.
+/// Whether calls can be rejected here, and with this error: the kernel has other numbers for its own use.
 fn possible(verdict: &CallVerdict) -> Result<(), PinError> {
     match verdict {
         CallVerdict::Refuse { .. } if !cfg!(target_arch = "x86_64") => {

@@ -2,7 +2,7 @@
 //!
 //! A slot is a bit in every mask of `bpf/rmk.h`. It is reused as late as possible, and an event older than the subscription
 //! that owns the slot now is dropped, so none reaches a stranger. A subscription of a module's new life takes over from the same
-//! one of its last life in one step, and gives back in one if it ends first: in between one of them counts, never both. The sum of the granted queues never exceeds the ring, so a
+//! one of its last life in one step, and releases in one if it ends first: in between one of them counts, never both. The sum of the granted queues never exceeds the ring, so a
 //! subscriber that does not read takes no room from another.
 
 use super::{
@@ -194,7 +194,7 @@ impl Flow {
         slots.free.push_back(slot);
     }
 
-    /// Lists for the slot `to` what `from`, which it takes over from, followed: of the processes that listed ones made, nobody else
+    /// Lists for the slot `to` what `from`, which it takes over from, followed: of the processes that listed ones made, nothing else
     /// knows. One that is made meanwhile by one not listed yet is found by the next round.
     fn list_followed(&self, from: usize, to: usize) {
         let (old, new) = (1u64 << from, 1u64 << to);

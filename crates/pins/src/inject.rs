@@ -48,13 +48,13 @@ fn call(pid: u32, number: i64, arguments: [u64; 3]) -> io::Result<i64> {
     [set.rdi, set.rsi, set.rdx] = arguments;
     ptrace::set_registers(stopped.tid, &set)?;
     let stepped = stopped.step().and_then(|()| ptrace::registers(stopped.tid));
-    // Whatever became of the step, the thread must go on where it was.
+    // Whatever became of the step, the thread must continue where it was.
     ptrace::set_registers(stopped.tid, &saved)?;
     Ok(stepped?.rax as i64)
 }
 
-/// A thread stopped by this one; it goes on, without its tracer, when this is dropped. Signals that come meanwhile are kept and
-/// given back.
+/// A thread stopped by this one; it continues, without its tracer, when this is dropped. Signals that come meanwhile are kept and
+/// released.
 #[cfg(target_arch = "x86_64")]
 struct Stopped {
     tid: i32,

@@ -245,7 +245,7 @@ fn probe() -> Result<(), String> {
         let error = io::Error::last_os_error();
         return Err(format!("bpf(2) is refused ({error}): allow it in the container's seccomp profile"));
     }
-    // SAFETY: the descriptor was just made and belongs to nobody else.
+    // SAFETY: the descriptor was just made and belongs to nothing else.
     unsafe { libc::close(fd as i32) };
     Ok(())
 }

@@ -73,7 +73,7 @@ impl Pin for Periodic {
 
     fn forget(&mut self, user: u64) {
         self.asked.remove(&user);
-        // Stopping or slowing the heartbeat asks nothing of the system that it could refuse.
+        // Stopping or slowing the heartbeat asks nothing of the system that it could reject.
         let _ = self.beat();
     }
 }
@@ -125,7 +125,7 @@ impl Drop for Heart {
 }
 
 fn beat(cpu: u32, interval: Duration, stop: &(Mutex<bool>, Condvar)) {
-    // Where the system refuses real-time priority the thread beats with its ordinary one: later on a busy CPU, never wrongly.
+    // Where the system rejects real-time priority the thread beats with its ordinary one: later on a busy CPU, never wrongly.
     let _ = sched::set_affinity(0, &[cpu as usize]);
     let _ = sched::set_fifo(0, 98);
     let mut stopped = lock(&stop.0);

@@ -231,7 +231,7 @@ fn event_open(target: &Target, kind: u32, config: u64) -> io::Result<OwnedFd> {
         // SAFETY: the kernel reads the 64 bytes that the size in `attr` says; the flag is PERF_FLAG_FD_CLOEXEC.
         let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), pid, cpu, -1, 8) };
         if fd >= 0 {
-            // SAFETY: the descriptor was just made and belongs to nobody else.
+            // SAFETY: the descriptor was just made and belongs to nothing else.
             return Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) });
         }
         result = Err(io::Error::last_os_error());

@@ -84,7 +84,7 @@ fn exists(signal: u32) -> Result<(), PinError> {
     }
 }
 
-/// A thread cannot go on with a signal that does not exist.
+/// A thread cannot continue with a signal that does not exist.
 fn possible(verdict: &Verdict) -> Result<(), PinError> {
     if let Verdict::Replace { signal } = verdict { exists(*signal) } else { Ok(()) }
 }

@@ -4,10 +4,10 @@
 //! It looks for stops without a pause while calls are followed and some came in the last 50 us, every 100 us for ten milliseconds after a stop,
 //! every millisecond otherwise, and sleeps while nothing is traced.
 //! Several modules may intercept in one process: each gets the event, and the strictest verdict holds ([`rules`]). What is held goes
-//! on when what holds it is released, at the latest with the pin's last user, and at once if none of those it concerns could be told of it.
+//! on when what holds it is released, at the latest with the pin's last user, and at once if none of those it concerns could be notified.
 //! When the thread ends the kernel frees what it still traced: held calls are made, held signals are dropped.
 //!
-//! Only a stopped thread can be let go before, and one that waits in the kernel may not stop for as long as it likes: it is asked to,
+//! Only a stopped thread can be let go before, and one that waits in the kernel may not stop indefinitely: it is asked to,
 //! and let go when it does. An order waits for that for [`PATIENCE`] at most.
 
 mod interception;
@@ -143,7 +143,7 @@ struct Thread {
     leaves: bool,
     /// It was asked to stop, and has not.
     asked: bool,
-    /// It went on up to its next call.
+    /// It continued up to its next call.
     followed: bool,
 }
 
@@ -266,7 +266,7 @@ impl Traces {
     fn seize(&mut self, pid: u32) -> Answer {
         let what = || format!("intercepting in process {pid} (it may have a debugger, or the right to trace it lacks)");
         let mut seized = 0;
-        // Those that have not left yet stay; they go on at the stop that they were asked for.
+        // Those that have not left yet stay; they continue at the stop that they were asked for.
         for thread in self.threads.values_mut().filter(|thread| thread.pid == pid) {
             thread.leaves = false;
             seized += 1;
@@ -301,7 +301,7 @@ impl Traces {
         }
     }
 
-    /// If calls of the process are intercepted: has its threads stop, to go on up to their next call each.
+    /// If calls of the process are intercepted: has its threads stop, to continue up to their next call each.
     fn follow(&mut self, pid: u32) {
         if !self.follows(pid) {
             return;
@@ -316,7 +316,7 @@ impl Traces {
         self.wait_while(|thread| thread.pid == pid && thread.asked);
     }
 
-    /// Has a stopped thread go on, with a signal unless that is 0.
+    /// Has a stopped thread continue, with a signal unless that is 0.
     fn go(&mut self, tid: i32, signal: i32) -> io::Result<()> {
         let Some(pid) = self.threads.get(&tid).map(|thread| thread.pid) else { return Ok(()) };
         let followed = self.follows(pid);
@@ -326,7 +326,7 @@ impl Traces {
         if followed { ptrace::go_to_call(tid, signal) } else { ptrace::go_on(tid, signal) }
     }
 
-    /// Has a thread that stands before a signal go on as decided; with the signal itself if the kernel refuses that. One that was
+    /// Has a thread that stands before a signal continue as decided; with the signal itself if the kernel rejects that. One that was
     /// killed meanwhile needs no decision.
     fn after_signal(&mut self, tid: i32, verdict: &Verdict, signal: i32) {
         let delivered = match verdict {
@@ -352,7 +352,7 @@ impl Traces {
         let _ = self.go(tid, 0);
     }
 
-    /// Frees every thread of the process, now or when it stops; what is held goes on.
+    /// Frees every thread of the process, now or when it stops; what is held continues.
     fn let_go(&mut self, pid: u32) {
         self.rules.remove(&pid);
         let mut threads = Vec::new();
@@ -373,7 +373,7 @@ impl Traces {
         }
     }
 
-    /// What nobody holds any more goes on.
+    /// What nobody holds any more continues.
     fn free_unheld(&mut self) {
         let free: Vec<u64> =
             self.held.iter().filter(|(_, held)| held.holders.is_empty()).map(|(ticket, _)| *ticket).collect();
@@ -386,7 +386,7 @@ impl Traces {
         }
     }
 
-    /// Lets a stopped thread go. One that was killed meanwhile is kept until its end comes: nobody else can collect that.
+    /// Lets a stopped thread go. One that was killed meanwhile is kept until its end comes: nothing else can collect that.
     fn detach(&mut self, tid: i32, signal: i32) {
         match ptrace::detach(tid, signal) {
             Ok(()) => drop(self.threads.remove(&tid)),
@@ -519,10 +519,10 @@ impl Traces {
         if holds { ticket } else { 0 }
     }
 
-    /// Keeps a thread stopped until one of those who hold it decides, as far as they could be told: else it goes on.
+    /// Keeps a thread stopped until one of those who hold it decides, as far as they could be notified: else it continues.
     fn hold(&mut self, kind: Kind, (pid, tid): (u32, i32), values: [u64; 4], before: Before, users: &[Concerned]) {
         let holders = self.tell(kind, (pid, tid), values, users);
-        // Who was told can answer no sooner than this is noted: orders come to this thread.
+        // One that was notified can answer only after this is noted: orders come to this thread.
         self.held.insert(values[0], Held { tid, before, holders });
         self.free_unheld();
     }
@@ -531,15 +531,15 @@ impl Traces {
     fn tell(&self, kind: Kind, (pid, tid): (u32, i32), values: [u64; 4], users: &[Concerned]) -> Vec<Of> {
         let mut event = Event::new(kind, now());
         (event.pid, event.tid, event.values) = (pid, tid as u32, values);
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         for (pin, sub) in lock(&self.listeners).iter().filter(|(_, sub)| sub.kind == kind) {
             let of = Of { pin, user: sub.client };
             let concerned = users.iter().find(|user| user.of == of);
             if concerned.is_some_and(|user| sub.offer(event) && user.holds) {
-                told.push(of);
+                notified.push(of);
             }
         }
-        told
+        notified
     }
 }
 

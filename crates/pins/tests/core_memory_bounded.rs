@@ -12,7 +12,7 @@ const SHORT: u64 = 200;
 /// Reads its own memory in its start, and reports what became of that.
 struct Greedy {
     memory: Vec<u8>,
-    /// Replies: read, longer than a call, refused because too many wait.
+    /// Replies: read, longer than a call, rejected because too many wait.
     came: [u64; 3],
 }
 
@@ -135,7 +135,7 @@ fn reports_that_nobody_reads_have_bounded_bytes(core: &Core) {
     let options = ModuleOptions { settings: b"20 100000".to_vec(), deadline: LIMIT, ..ModuleOptions::default() };
     let talks = core.install::<Talks>(options).expect("talks");
     until("most reports are dropped", || talks.status().unread > 100);
-    // It goes on meanwhile, and what is dropped between two looks is told by itself.
+    // It continues meanwhile, and what is dropped between two scans has a report of its own.
     let mut dropped = 0;
     let text = loop {
         match talks.report(Duration::ZERO) {
@@ -144,7 +144,7 @@ fn reports_that_nobody_reads_have_bounded_bytes(core: &Core) {
             other => panic!("{other:?}, {:?}", talks.status()),
         }
     };
-    assert!(dropped > 100, "they are told first: {dropped}");
+    assert!(dropped > 100, "they are reported first: {dropped}");
     let number: u64 = text.split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
     assert!(number >= dropped, "older ones went first: {number}, {dropped}");
 }

@@ -1,4 +1,4 @@
-//! Modules that crash, loop or leak are unloaded, reported and loaded again; what they missed is counted; others go on.
+//! Modules that crash, loop or leak are unloaded, reported and loaded again; what they missed is counted; others continue.
 
 mod common;
 use common::LIMIT;

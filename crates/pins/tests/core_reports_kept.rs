@@ -1,4 +1,4 @@
-//! A report that was handed over outlives its module's failure in the same call, and whoever reads too late is told how many were dropped.
+//! A report that was handed over outlives its module's failure in the same call, and whoever reads too late is notified how many were dropped.
 
 mod common;
 use common::LIMIT;
@@ -44,7 +44,7 @@ fn installed(core: &Core, settings: &str, deadline: Duration) -> orbit_rmk::Inst
 #[test]
 fn what_was_handed_over_is_not_lost_by_a_deadline() {
     let core = orbit_pins::core().expect("a core");
-    // Long enough to hand its reports over on a busy machine.
+    // Long enough to hand its reports over on a loaded machine.
     let module = installed(&core, "3 fails", Duration::from_secs(5));
     let mut all = Vec::new();
     let start = Instant::now();

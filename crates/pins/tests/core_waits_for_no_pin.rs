@@ -1,4 +1,4 @@
-//! A pin that waits, for a program that does not stop or a command that does not end, holds up no module that does not use it.
+//! A pin that waits, for a program that does not stop or a command that does not end, blocks no module that does not use it.
 
 mod common;
 use common::{Forked, Gate, event, until};
@@ -63,7 +63,7 @@ fn a_program_that_cannot_be_stopped_is_released_without_waiting() {
     }
     gate.open();
     until("it waits for its child", || state_of(pid) == Some('D'));
-    // The pin goes on with the second user, so its tracer has to let the program go later.
+    // The pin continues with the second user, so its tracer has to let the program go later.
     let [one, two] = modules;
     let released = std::thread::spawn(move || one.release_pin("P_SIG").expect("released"));
     until("the first is released", || released.is_finished());

@@ -46,7 +46,7 @@ fn core() -> Core {
     orbit_pins::builder().kernel_programs(false).build().expect("a core")
 }
 
-/// Watches the pages of a child that writes pages 2, 3 and 6 when told; gives what was found and how.
+/// Watches the pages of a child that writes pages 2, 3 and 6 on request; returns what was found and how.
 fn watch(child: &Forked, pages: &Pages, gate: &Gate) -> String {
     let core = core();
     let module = module(&core);

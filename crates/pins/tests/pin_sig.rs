@@ -171,12 +171,12 @@ fn a_held_program_that_is_killed_and_released_ends_for_its_parent() {
             libc::_exit(libc::WTERMSIG(status));
         });
         let mut child = 0i32;
-        let mut told = || {
+        let mut moved = || {
             // SAFETY: four bytes are written to a live local.
             assert_eq!(unsafe { libc::read(ends[0], (&raw mut child).cast(), 4) }, 4);
             child as u32
         };
-        let pid = told();
+        let pid = moved();
         let command = |command: Command| module.issue_cmd("P_SIG", &command);
         let hold = Command::SignalIntercept { pid, signals: vec![], verdict: Verdict::Hold {} };
         if let Err(error) = command(hold) {
@@ -186,7 +186,7 @@ fn a_held_program_that_is_killed_and_released_ends_for_its_parent() {
         command(Command::SignalSend { pid, signal: libc::SIGTERM as u32 }).expect("sent");
         event(&module, "the held signal", |event| event.pid == pid);
         go.open();
-        told();
+        moved();
         command(Command::SignalRelease { pid }).expect("released");
         let mut status = 0;
         until("its parent has collected it", || {

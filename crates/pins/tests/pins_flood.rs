@@ -11,7 +11,7 @@ use std::time::Duration;
 /// One flood at a time: each wants the machine for itself.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// What a sender that was held up catches up with, ns; more would be a burst.
+/// What a sender that was delayed catches up with, ns; more would be a burst.
 const CAUGHT_UP_NS: u64 = 10_000_000;
 
 /// Makes `calls` system calls, `per_ms` of them each millisecond (0: as fast as it can). Gives how long it took, ns.

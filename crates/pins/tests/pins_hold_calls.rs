@@ -1,4 +1,4 @@
-//! P_SYSC, P_FILE, P_NET and P_IPC hold calls of a program back, refuse them, or let them pass and tell of it; and let the program go as it was.
+//! P_SYSC, P_FILE, P_NET and P_IPC hold calls of a program back, reject them, or let them pass and report them; and leave the program as it was.
 
 mod common;
 use common::{Forked, Guest, event, take_all, until};
@@ -104,7 +104,7 @@ fn a_call_is_held_then_made_then_refused_then_free() {
     decide(&module, "P_SYSC", &held, CallVerdict::Pass {});
     let again = event(&module, "the next one", |event| event.values[0] != 0);
     assert!(shared.word(1).load(SeqCst) > 0, "the first was made");
-    assert!(take_all(&stranger).is_empty(), "who intercepts nothing is told nothing");
+    assert!(take_all(&stranger).is_empty(), "a module that intercepts nothing receives nothing");
     decide(&module, "P_SYSC", &again, CallVerdict::Refuse { errno: libc::EXDEV as u32 });
     event(&module, "a third", |event| event.values[0] != 0);
     assert_eq!(shared.word(1).load(SeqCst), i64::from(-libc::EXDEV));
@@ -115,7 +115,7 @@ fn a_call_is_held_then_made_then_refused_then_free() {
         .expect_err("decided already");
     module.issue_cmd("P_SYSC", &Command::CallRelease { pid }).expect("released");
     until("it is free", || !is_traced(pid));
-    until("it goes on as before", || shared.goes_on() && shared.word(1).load(SeqCst) > 0);
+    until("it continues as before", || shared.goes_on() && shared.word(1).load(SeqCst) > 0);
 }
 
 #[test]
@@ -150,10 +150,10 @@ fn refused_and_told_without_a_pause_in_threads_made_later_too() {
         return;
     }
     shared.word(3).store(1, SeqCst);
-    let told = event(&module, "a refused call", |_| true);
-    assert_eq!((told.pid, told.values[0]), (guest.pid(), 0));
-    assert_ne!(told.tid, guest.pid(), "of the thread made later");
-    until("it was refused", || shared.word(2).load(SeqCst) == -1);
+    let reported = event(&module, "a rejected call", |_| true);
+    assert_eq!((reported.pid, reported.values[0]), (guest.pid(), 0));
+    assert_ne!(reported.tid, guest.pid(), "of the thread made later");
+    until("it was rejected", || shared.word(2).load(SeqCst) == -1);
     let error = module
         .issue_cmd(
             "P_SYSC",
@@ -189,19 +189,19 @@ fn a_pin_holds_back_what_belongs_to_it_and_the_strictest_verdict_counts() {
     let to_pipe = event(&channels, "a write to the pipe", |_| true);
     assert_ne!(to_file.values[2], to_pipe.values[2], "other descriptors");
     assert_eq!(to_pipe.values[2], ends[1] as u64);
-    until("it goes on", || shared.goes_on());
+    until("it continues", || shared.goes_on());
     assert!(take_all(&network).is_empty(), "no call of its own");
 
-    // Two modules on one pin: each is told, the strictest verdict holds, and its end is not the other's.
+    // Two modules on one pin: each is notified, the strictest verdict holds, and its end is not the other's.
     let strict = client(&core, "strict", "P_IPC");
     assert!(intercepts(&strict, "P_IPC", guest.pid(), &writes, CallVerdict::Hold {}));
     let held = event(&strict, "held", |event| event.values[0] != 0);
-    event(&channels, "told too", |event| event.values[0] == held.values[0]);
+    event(&channels, "reported too", |event| event.values[0] == held.values[0]);
     assert!(!shared.goes_on());
     strict.release_pin("P_IPC").expect("released");
-    until("it goes on", || shared.goes_on());
+    until("it continues", || shared.goes_on());
     take_all(&channels);
-    event(&channels, "the other still is told", |event| event.values[0] == 0);
+    event(&channels, "the other still gets reports", |event| event.values[0] == 0);
     for end in ends {
         // SAFETY: the test's own descriptors, closed once.
         unsafe { libc::close(end) };
@@ -253,8 +253,12 @@ fn it_holds_over_exec_and_not_for_processes_made_meanwhile() {
         return;
     }
     guest.0.stdin.as_mut().expect("a pipe").write_all(b"go\n").expect("written");
-    let told = event(&module, "a call of the second program", |_| true);
-    assert_eq!((told.pid, told.values[1]), (guest.pid(), libc::SYS_chdir as u64), "of itself, not of its child");
+    let reported = event(&module, "a call of the second program", |_| true);
+    assert_eq!(
+        (reported.pid, reported.values[1]),
+        (guest.pid(), libc::SYS_chdir as u64),
+        "of itself, not of its child"
+    );
     until("it is the third program", || {
         std::fs::read_to_string(format!("/proc/{}/comm", guest.pid())).is_ok_and(|comm| comm == "cat\n")
     });
@@ -274,7 +278,7 @@ fn what_nobody_can_decide_about_is_not_held() {
         return;
     }
     assert!(is_traced(pid));
-    until("nobody listens", || shared.goes_on());
+    until("no module listens", || shared.goes_on());
     // Once somebody does, it is held; and when the module goes, with the event in its queue, it is free.
     module.subscr_event("P_SYSC", Kind::CallIntercepted, Filter::everyone()).expect("a subscription");
     let held = event(&module, "held", |event| event.values[0] != 0);

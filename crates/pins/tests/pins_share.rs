@@ -23,7 +23,7 @@ fn os_and_application_hang_detection_share_the_context_switch() {
     let before = os.counts(all).expect("counts").passed;
     let seen = event(&app, "a switch of the guarded program", |_| true);
     assert!(seen.subscription == own && [seen.pid, seen.values[0] as u32].contains(&one.pid()), "{seen:?}");
-    until("the first module goes on", || os.counts(all).expect("counts").passed > before + 20);
+    until("the first module continues", || os.counts(all).expect("counts").passed > before + 20);
     assert_eq!(os.counts(all).expect("counts").due, 0, "the second module's wish is not the first one's");
 
     // What is guarded changes while they run.
@@ -38,7 +38,7 @@ fn os_and_application_hang_detection_share_the_context_switch() {
     // The second goes; the first does not notice.
     drop(app);
     let before = os.counts(all).expect("counts").passed;
-    until("the first module goes on alone", || os.counts(all).expect("counts").passed > before + 20);
+    until("the first module continues alone", || os.counts(all).expect("counts").passed > before + 20);
 }
 
 #[test]

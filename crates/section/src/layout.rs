@@ -21,7 +21,7 @@ pub const NAME: &str = "rmk-sections";
 pub const MAGIC: u64 = u64::from_ne_bytes(*b"RMKSECT1");
 /// Sections of a process at most.
 pub const SECTIONS: usize = 126;
-/// Exits told apart; higher numbers count as the last.
+/// Exits distinguished; higher numbers count as the last.
 pub const EXITS: usize = 7;
 /// Threads at a time at most; further ones are not marked.
 pub const SLOTS: usize = 2048;

@@ -79,7 +79,7 @@ pub struct Inside {
     cell: *const Cell,
 }
 
-/// Enters a section, until the answer is dropped (exit 0) or told to [`Inside::leave`].
+/// Enters a section, until the answer is dropped (exit 0) or passed to [`Inside::leave`].
 #[inline]
 pub fn enter(section: &Section) -> Inside {
     let id = section.number();
@@ -237,7 +237,7 @@ impl Drop for Lease {
 // SAFETY: all-zero bytes are valid for atomics and integers.
 static NO_ROOM: Slot = unsafe { std::mem::zeroed() };
 
-/// The mapping; null before the first use, [`NOWHERE`] where it cannot be had.
+/// The mapping; null before the first use, [`NOWHERE`] where it is not available.
 static BASE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
 const NOWHERE: *mut u8 = std::ptr::without_provenance_mut(1);
@@ -284,7 +284,7 @@ fn take_slot() -> Option<*const Slot> {
     None
 }
 
-/// The mapping, made when first needed; nothing where it cannot be had. No thread waits for another one that makes it: a child
+/// The mapping, made when first needed; nothing where it is not available. No thread waits for another one that makes it: a child
 /// forked meanwhile would wait for ever.
 fn base() -> Option<*mut u8> {
     let base = BASE.load(Ordering::Acquire);
@@ -303,7 +303,7 @@ fn make() -> *mut u8 {
         Ok(_) => new,
         Err(faster) => {
             if new != NOWHERE {
-                // SAFETY: the mapping was made above, and nobody else knows of it.
+                // SAFETY: the mapping was made above, and nothing else knows of it.
                 unsafe { libc::munmap(new.cast(), SIZE) };
             }
             faster
@@ -346,7 +346,7 @@ extern "C" fn in_child() {
     if base.is_null() || base == NOWHERE {
         return;
     }
-    // Whoever was writing a name is not in this process, or goes on when this returns; the name does not count yet.
+    // Whoever was writing a name is not in this process, or continues when this returns; the name does not count yet.
     WRITING.store(false, Ordering::Relaxed);
     let own = SLOT.get();
     // SAFETY: the child has its own copy of the mapping.

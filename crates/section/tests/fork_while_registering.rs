@@ -1,4 +1,4 @@
-//! A child that is forked while other threads use the library, for the first time too, goes on.
+//! A child that is forked while other threads use the library, for the first time too, continues.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

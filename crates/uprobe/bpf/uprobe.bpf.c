@@ -3,7 +3,7 @@
 //
 // A probe's cookie (src/prober.rs):
 //   bits 0 to 15   the slot: one function in one process
-//        16 to 18  the exit that the control flow goes on to from here
+//        16 to 18  the exit that the control flow continues to from here
 //        19        where the return address lies is counted from the frame pointer, not from the stack pointer
 //        20        it goes to that exit only where a condition holds, that of bits 56 to 59, as jump instructions number them
 //        21        there is such an exit: of an entry, which may be both
@@ -124,7 +124,7 @@ static __always_inline u32 thread(void)
 static __always_inline u64 stack_at_entry(struct pt_regs *at, u64 cookie)
 {
 	u64 frame = PT_REGS_FP(at), stack = PT_REGS_SP(at);
-	// Both are read, lest the compiler reads at an address that it computes, which the kernel refuses.
+	// Both are read, lest the compiler reads at an address that it computes, which the kernel rejects.
 	barrier_var(frame);
 	barrier_var(stack);
 	return (cookie & FRAME ? frame : stack) + (int)(cookie >> 24);
@@ -136,7 +136,7 @@ static __always_inline u64 stack_at_entry(struct pt_regs *at, u64 cookie)
 #define SF 0x80UL
 #define OF 0x800UL
 
-// Whether the control flow goes on from this place to its exit.
+// Whether the control flow continues from this place to its exit.
 static __always_inline bool leads_out(struct pt_regs *at, u64 cookie)
 {
 	if (!(cookie & CONDITIONAL))
@@ -260,7 +260,7 @@ int left(struct pt_regs *at)
 }
 
 // The same at a plain return instruction, which is then carried out here, as the processor would: so the kernel need not step it. Older kernels
-// (6.18, not 7.3) refuse this program, since it writes registers. Where the return may fault, it is left to the processor.
+// (6.18, not 7.3) reject this program, since it writes registers. Where the return may fault, it is left to the processor.
 SEC("uprobe")
 int returned(struct pt_regs *at)
 {

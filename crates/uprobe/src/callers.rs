@@ -62,7 +62,7 @@ impl Callers {
         seen
     }
 
-    /// Where to probe, by the file: once where several callers go on at one place.
+    /// Where to probe, by the file: once where several callers continue at one place.
     pub(crate) fn places(&self, shape: &Shape) -> Vec<InFile<'_>> {
         let mut files: BTreeMap<(u64, u64), InFile<'_>> = BTreeMap::new();
         let mut there = BTreeSet::new();
@@ -76,14 +76,14 @@ impl Callers {
         files.into_values().collect()
     }
 
-    /// Where to probe behind a call, if anywhere, for the exits that are not seen in the function itself. Which of these it was cannot be told there: they are one.
+    /// Where to probe behind a call, if anywhere, for the exits that are not seen in the function itself. Which of them it was is not known there: they count as one.
     pub(crate) fn place(&self, behind: &Behind, shape: &Shape) -> Option<Place> {
         let Return { own, shared } = behind.places;
         let place = shared.filter(|_| !self.alone).or(own)?;
         Some(Place { exit: shape.ends.iter().find(|e| !e.emulated).and_then(|e| e.exit), ..place })
     }
 
-    /// Whether these hits of one window show that too many others come by where the function returns, so that it is to be probed elsewhere from now on: where nobody else does, if that is
+    /// Whether these hits of one window show that too many others come by where the function returns, so that it is to be probed elsewhere from now on: where nothing else does, if that is
     /// known of each caller that shares its place, else in the function itself.
     pub(crate) fn crowded(&mut self, hits: Hits) -> bool {
         let many = hits.exits > hits.entries.saturating_mul(TOO_MANY).saturating_add(SOME);

@@ -43,7 +43,7 @@ pub struct Place {
     pub returns: bool,
     /// Where the activation's return address lies then.
     pub above: Above,
-    /// The exit that the control flow goes on to from here, by its number in the order of their addresses. It may be the entry's too, of a short function.
+    /// The exit that the control flow continues to from here, by its number in the order of their addresses. It may be the entry's too, of a short function.
     pub exit: Option<u8>,
     /// So it goes only where this condition holds, by its number in the instruction set; else it stays in the function.
     pub only_if: Option<u8>,
@@ -210,7 +210,7 @@ impl<'a> Walk<'a> {
         ends
     }
 
-    /// Where the control flow goes on from an instruction that was reached; nothing in place of what is out of the function. Nowhere after indirect
+    /// Where the control flow continues from an instruction that was reached; nothing in place of what is out of the function. Nowhere after indirect
     /// jumps.
     fn next(&self, at: u64) -> Vec<Option<u64>> {
         let i = &self.reached[&at];
@@ -449,7 +449,7 @@ mod tests {
             let s = plain(code, whole);
             assert!(s.ends.is_empty() && s.entry.offset == 0, "{code:x?}: {s:?}");
         }
-        assert!(plain(&[0xc3; EXITS + 1], true).ends.is_empty(), "too many to be told apart");
+        assert!(plain(&[0xc3; EXITS + 1], true).ends.is_empty(), "too many to be distinguished");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! time that the process has used comes in, hits times what a hit costs here go out. While there is credit the function
 //! is probed; once it is used up the probes are taken away until there is enough for another window. So a function that
 //! is entered seldom is probed all the time, and a hot one now and then for some milliseconds. Promises: nothing here blocks
-//! the caller but [`Duty::settle`], for as long as it is told. The bound holds for the time since the start, but for what is spent in advance
+//! the caller but [`Duty::settle`], for as long as that takes. The bound holds for the time since the start, but for what is spent in advance
 //! ([`ADVANCE`]) and what a delay of this thread costs, which is paid back before the next window.
 
 use crate::callers::{Behind, Callers};
@@ -41,7 +41,7 @@ pub struct Target {
     pub start: u64,
     /// Where to probe.
     pub shape: Shape,
-    /// Whoever watches it says where its callers go on ([`Duty::returned`]), so that the kernel need not step its returns.
+    /// Whoever watches it says where its callers continue ([`Duty::returned`]), so that the kernel need not step its returns.
     pub callers: bool,
 }
 
@@ -156,9 +156,9 @@ impl Duty {
     /// them away is killed too.
     pub fn settle(&self, most: Duration) -> bool {
         let until = Instant::now() + most;
-        let (done, told) = mpsc::channel();
+        let (done, settled) = mpsc::channel();
         // A thread that is still starting answers once those that measure what a hit costs are on their way out; without it there will be no more.
-        if self.to.send(Job::Done(done)).is_ok() && told.recv_timeout(most) == Err(RecvTimeoutError::Timeout) {
+        if self.to.send(Job::Done(done)).is_ok() && settled.recv_timeout(most) == Err(RecvTimeoutError::Timeout) {
             return false;
         }
         // Loading failed, and took what it had attached away.
@@ -338,7 +338,7 @@ impl Account {
         }
     }
 
-    /// Looks at the account; answers when to look again at the latest.
+    /// Looks at the account; answers when to check again at the latest.
     fn look(
         &mut self,
         prober: &mut Prober,

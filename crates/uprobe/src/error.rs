@@ -3,7 +3,7 @@
 /// Why there are no probes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The kernel refuses to let this process probe.
+    /// The kernel rejects to let this process probe.
     NotPermitted(String),
     /// The kernel has no such facility.
     Unsupported(String),
@@ -16,7 +16,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error of aya, told apart by the errno at its end.
+    /// An error of aya, distinguished by the errno at its end.
     pub(crate) fn of(what: &str, e: &(dyn std::error::Error + 'static)) -> Error {
         let mut text = e.to_string();
         let mut errno = None;

@@ -1,8 +1,8 @@
 //! The process that sets probes and takes them away.
 //!
 //! Whoever is killed while it does either leaves breakpoints in the program, for the kernel changes no memory in the name of one who is about to end. So a
-//! child does both, which makes system calls only, has all signals blocked, and outlives its parent for as long as that takes. Owns: the links' descriptors, and
-//! which are taken. Promises: what was begun is done to its end however the parent ends; then all probes go, and the child too. Taking away holds up
+//! child does both, which makes system calls only, has all signals blocked, and outlives its parent until that is done. Owns: the links' descriptors, and
+//! which are taken. Promises: what was begun is done to its end however the parent ends; then all probes go, and the child too. Taking away blocks
 //! nobody: each link is closed by a thread of its own, as far as there can be one. Refuses: to say why a child that somebody kills with its parent left something.
 
 use crate::CodeFile;
@@ -160,7 +160,7 @@ impl Keeper {
         for some in places.chunks(most) {
             let token = self.take()?;
             note(token);
-            // From here on the child is told when it is dropped.
+            // From here on dropping it informs the child.
             let link = Link { token, asks: self.asks.clone() };
             self.link(&link, &[program, file.as_fd()], (kind, pid), some)?;
             links.push(link);
@@ -232,13 +232,13 @@ struct Room {
 fn keep(asks: RawFd, parent: RawFd, turns: &[AtomicU32], room: &mut Room) -> ! {
     let _ = process::set_name(c"orbit-probes");
     process::close_all_but(&[asks, parent]);
-    // SAFETY: open, and stays so: nobody else closes descriptors here.
+    // SAFETY: open, and stays so: nothing else closes descriptors here.
     let from = unsafe { BorrowedFd::borrow_raw(asks) };
     while asked(asks, parent) {
         let answer = match socket::receive(from, &mut room.bytes, &mut room.passed, false) {
             Ok(0) => break,
             Ok(len) => room.answer(len, turns),
-            // No descriptors can be had for the program and the file.
+            // No descriptors are available for the program and the file.
             Err(e) if e.raw_os_error() == Some(libc::EMFILE) => Some(libc::EMFILE),
             Err(_) => break,
         };

@@ -130,7 +130,7 @@ fn one(ebpf: &mut Ebpf, program: Program) -> Result<&mut UProbe, Error> {
     program.try_into().map_err(|_| Error::Failed(format!("program \"{name}\" of the kernel half is of another kind")))
 }
 
-/// Loads the programs for many places, with the maps that are there: aya knows no such programs. The last may be refused.
+/// Loads the programs for many places, with the maps that are there: aya knows no such programs. The last may be rejected.
 fn load_many(ebpf: &Ebpf, globals: &[(&str, u64)]) -> Result<[Option<OwnedFd>; 3], Error> {
     fn failed<E: std::error::Error + 'static>(e: E) -> Error {
         Error::of(LOADING, &e)

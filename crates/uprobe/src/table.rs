@@ -4,7 +4,7 @@
 
 /// Functions in processes that can be probed at a time.
 pub const SLOTS: usize = 256;
-/// Exits of a function that are told apart.
+/// Exits of a function that are distinguished.
 pub const EXITS: usize = 8;
 /// Threads, counted once for each function they enter, of which there is a record at a time.
 pub const THREADS: usize = 8192;
@@ -58,7 +58,7 @@ pub struct Hits {
     pub entries: u64,
     /// Exits, as they were seen at a probe of their own.
     pub exits: u64,
-    /// Times that a jump on the way to an exit went on in the function.
+    /// Times that a jump on the way to an exit continued in the function.
     pub passes: u64,
     /// Of exits, those at instructions that the kernel does not run itself.
     pub stepped: u64,

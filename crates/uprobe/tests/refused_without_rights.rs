@@ -1,4 +1,4 @@
-//! An ordinary user is told which capabilities are missing, and goes on.
+//! An error names the capabilities that an ordinary user lacks, and the program continues.
 
 use orbit_uprobe::{Duty, Error, State};
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,7 @@ fn the_capabilities_are_named() {
         loop {
             match duty.state() {
                 State::Failed(e @ Error::NotPermitted(_)) => {
-                    println!("told: {e}");
+                    println!("error: {e}");
                     return;
                 }
                 State::Starting => assert!(start.elapsed() < Duration::from_secs(60)),

@@ -47,7 +47,7 @@ fn by_whatever_compilers_make_of_it() {
         let hits = duty.tally(id).expect("an account").hits;
         assert_eq!(hits.stepped, 0, "{flags:?}: {hits:?}");
         println!("{flags:?}: returns behind calls: {stepped}, {hits:?}");
-        // Where a caller goes on by nothing cheap only that one's executions cost more.
+        // Where a caller continues by nothing cheap only that one's executions cost more.
         if stepped {
             program.run(203, 1);
             tell_callers(&mut duty, id, &program, 1);
@@ -86,7 +86,7 @@ fn a_caller_that_cannot_be_probed_has_it_stepped() {
     assert_eq!(after.exits.iter().sum::<u64>() - before.exits.iter().sum::<u64>(), 100);
 }
 
-/// Where the kernel refuses the place behind the call, once there is a next window.
+/// Where the kernel rejects the place behind the call, once there is a next window.
 #[test]
 fn a_caller_that_is_refused_has_it_stepped() {
     let Some(mut duty) = duty(Some(0.02)) else { return };
@@ -115,7 +115,7 @@ fn a_place_where_many_come_by_is_let_go() {
     crowded("ways-out-crowded", 303);
 }
 
-/// Nor is the very first instruction behind the call of use where the loop goes on there without it.
+/// Nor is the very first instruction behind the call of use where the loop continues there without it.
 #[test]
 fn so_it_is_right_behind_the_call() {
     crowded("ways-out-at-once", 403);

@@ -16,8 +16,8 @@ fn the_probes_that_measure_are_waited_for() {
     let duty = Duty::start(None);
     let starting = || matches!(duty.state(), State::Starting);
     until("nothing is measured", || holds_a_probe() || !starting());
-    let told = duty.settle(Duration::from_millis(1));
-    assert!(!told || !starting(), "it may probe at any time");
+    let settled = duty.settle(Duration::from_millis(1));
+    assert!(!settled || !starting(), "it may probe at any time");
     assert!(duty.settle(PATIENCE), "probes are left");
     assert!(!holds_a_probe());
     match duty.state() {

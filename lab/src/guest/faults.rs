@@ -2,7 +2,7 @@
 //!
 //! Three of four are a flipped bit, as the paper's; the fourth is a byte of any other value. Which byte follows from the seed and
 //! the fault's number alone. Every other copy is used from one CPU only: where all use it, one lock held for ever hangs all of
-//! them, and nobody inside is left to find it. A machine goes on with the next fault while it is well; after a hang, a stuck caller or three exceptions it
+//! them, and nobody inside is left to find it. A machine continues with the next fault while it is well; after a hang, a stuck caller or three exceptions it
 //! ends, and the host boots a fresh one.
 //!
 //! Lines: `fault` before, `outcome` after each. A CPU counts as hung when its pinned thread (`lives.rs`) did not run for a
@@ -64,7 +64,7 @@ fn fault(seed: u64, nth: usize, code: &Code, file: &[u8]) -> Fault {
 #[derive(Default)]
 struct Ear {
     alarms: AtomicUsize,
-    told_ns: [AtomicU64; 2],
+    reported_ns: [AtomicU64; 2],
     recovered: AtomicUsize,
     longest_ms: AtomicU64,
 }
@@ -74,7 +74,7 @@ fn start(ear: &Arc<Ear>) -> Result<Shd, Failed> {
     let shd = Shd::start(&Options::default(), move |event| {
         match event {
             Event::Hung { cpu, .. } => {
-                ear.told_ns[cpu & 1].store(now_ns(), Relaxed);
+                ear.reported_ns[cpu & 1].store(now_ns(), Relaxed);
                 ear.alarms.fetch_add(1, Relaxed);
             }
             Event::Recovered { lasted, .. } => {
@@ -112,9 +112,9 @@ pub fn run(seed: u64, first: usize, count: usize) -> Result<bool, Failed> {
             return;
         }
         sleep_ms(GRACE_MS);
-        let told = heard.told_ns[cpu].load(Relaxed);
+        let reported = heard.reported_ns[cpu].load(Relaxed);
         // Told for an earlier stall: not for this one.
-        let latency = (told > last).then(|| (told - last) / 1_000_000);
+        let latency = (reported > last).then(|| (reported - last) / 1_000_000);
         line::say(&json!({
             "outcome": "hang", "fault": number.load(Relaxed), "cpu": cpu, "found": latency.is_some(), "latency_ms": latency,
         }));
@@ -150,7 +150,7 @@ pub fn run(seed: u64, first: usize, count: usize) -> Result<bool, Failed> {
         let status = loop {
             sleep_ms(20);
             if exception.is_none() {
-                exception = kmsg.look().first().map(|said| said.what);
+                exception = kmsg.new_failures().first().map(|said| said.what);
                 if exception.is_some() {
                     // It kills a thread, and the rest of the process would wait for that one for ever.
                     patience = begun.elapsed() + AFTERMATH;
@@ -165,7 +165,7 @@ pub fn run(seed: u64, first: usize, count: usize) -> Result<bool, Failed> {
         };
         // What breaks last, timers and work items, shall be seen too.
         sleep_ms(100);
-        exception = exception.or(kmsg.look().first().map(|said| said.what));
+        exception = exception.or(kmsg.new_failures().first().map(|said| said.what));
         let outcome = match (exception, status) {
             (Some(_), _) => "exception",
             (None, Some(status)) => ended(status),

@@ -18,7 +18,7 @@ fn watchers() -> usize {
 }
 
 pub fn run(action: &str, kind: &str) -> Result<bool, Failed> {
-    // The host shall see that the machine goes on, if it does.
+    // The host shall see that the machine continues, if it does.
     Lives::start(2, u64::MAX, |_, _| {});
     let mut guard = Command::new("/bin/orbit")
         .args(["watch", &format!("--system={action}"), "--events", EVENTS])

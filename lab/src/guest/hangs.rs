@@ -35,7 +35,7 @@ const PIECE_S: u64 = 20;
 /// So often at most: then the host is as it is, and what that piece said is left out.
 const MOST_VOID: usize = 4;
 /// How long a CPU stood still is heeded for so much longer at both ends than alarms are: it notes it when it runs again, and an
-/// alarm may be told a little later.
+/// alarm may be reported a little later.
 const SETTLE_MS: u64 = 500;
 /// How long both CPUs hang.
 const ALL_MS: u64 = 1500;
@@ -48,7 +48,7 @@ const GIVE_UP: Duration = Duration::from_secs(60);
 #[derive(Default)]
 struct Of {
     alarms: AtomicUsize,
-    told_ns: AtomicU64,
+    reported_ns: AtomicU64,
     judged_ns: AtomicU64,
     interrupts_on: AtomicBool,
 }
@@ -99,7 +99,7 @@ pub fn detect() -> Result<(Shd, Arc<Heard>), Failed> {
         if let Event::Hung { cpu, how, judged, .. } = event {
             let of = &ear.of[cpu & 1];
             of.judged_ns.store(judged.as_nanos() as u64, Relaxed);
-            of.told_ns.store(now_ns(), Relaxed);
+            of.reported_ns.store(now_ns(), Relaxed);
             of.interrupts_on.store(*how == How::InterruptsOn, Relaxed);
             of.alarms.fetch_add(1, Relaxed);
         }
@@ -112,9 +112,9 @@ pub fn detect() -> Result<(Shd, Arc<Heard>), Failed> {
     Ok((shd, heard))
 }
 
-/// One run: latency of the alarm (told, judged) in milliseconds, if it came while the CPU hung (or, with every CPU hung, after).
+/// One run: latency of the alarm (reported, judged) in milliseconds, if it came while the CPU hung (or, with every CPU hung, after).
 pub struct Run {
-    pub told: Option<f64>,
+    pub reported: Option<f64>,
     pub judged: Option<f64>,
     pub began_ns: u64,
     pub lasted: f64,
@@ -157,8 +157,8 @@ pub fn run_one(heard: &Heard, kind: &str, cpu: usize, length: Length) -> Result<
         if running == 0 && ended != 0 {
             break (began, ended);
         }
-        let told = if this.alarms.load(Relaxed) > before { this.told_ns.load(Relaxed) } else { u64::MAX };
-        if matches!(length, Length::UntilFound(_)) && told.saturating_add(MORE_MS * 1_000_000) < now_ns() {
+        let reported = if this.alarms.load(Relaxed) > before { this.reported_ns.load(Relaxed) } else { u64::MAX };
+        if matches!(length, Length::UntilFound(_)) && reported.saturating_add(MORE_MS * 1_000_000) < now_ns() {
             let_go();
         }
         if begun.elapsed() > GIVE_UP + Duration::from_millis(ms) {
@@ -168,15 +168,15 @@ pub fn run_one(heard: &Heard, kind: &str, cpu: usize, length: Length) -> Result<
     if all {
         sleep_ms(200);
     }
-    let told = this.told_ns.load(Relaxed);
-    let found = this.alarms.load(Relaxed) > before && told > began && (all || told < ended);
+    let reported = this.reported_ns.load(Relaxed);
+    let found = this.alarms.load(Relaxed) > before && reported > began && (all || reported < ended);
     let ms = |ns: u64| ns.saturating_sub(began) as f64 / 1e6;
     sleep_ms(PAUSE_MS);
     let others = if all { 0 } else { other.alarms.load(Relaxed) - others };
     let held_up_ms = heard.lives.longest_ms(1 - cpu);
     let still = held_up_ms >= CHECK_MS;
     Ok(Run {
-        told: found.then(|| ms(told)),
+        reported: found.then(|| ms(reported)),
         judged: found.then(|| ms(this.judged_ns.load(Relaxed))),
         began_ns: began,
         lasted: ms(ended),
@@ -204,13 +204,13 @@ fn middle_and_most(values: &[f64]) -> (Value, Value) {
 /// A run's line.
 fn report(kind: &str, cpu: usize, run: &Run, void: bool) {
     line::say(&json!({
-        "run": kind, "cpu": cpu, "void": void, "told_ms": run.told.map(whole), "judged_ms": run.judged.map(whole),
+        "run": kind, "cpu": cpu, "void": void, "reported_ms": run.reported.map(whole), "judged_ms": run.judged.map(whole),
         "lasted_ms": whole(run.lasted), "held_up_ms": run.held_up_ms, "interrupts_on": run.interrupts_on,
         "dragged": run.dragged, "wrong": run.wrong,
     }));
 }
 
-/// Busy threads of several sorts, more than there are CPUs, until told to stop: computing, system calls, files, forks.
+/// Busy threads of several sorts, more than there are CPUs, until a stop is requested: computing, system calls, files, forks.
 fn load(seconds: u64) {
     // What hung a CPU last stayed on the other one, and so would all that is made here.
     run_on(&[0, 1]);
@@ -288,18 +288,18 @@ pub fn run(runs: usize, seconds: u64) -> Result<bool, Failed> {
         }
         wrong += run.wrong;
         // Where a kind has but one run, an alarm that came late, or was overwritten by that for the other CPU, would leave it with none.
-        if run.told.is_none() && runs <= KINDS.len() && !again.contains(&kind) {
+        if run.reported.is_none() && runs <= KINDS.len() && !again.contains(&kind) {
             again.push(kind);
             line::say(&json!({"again": KINDS[kind], "cpu": cpu}));
             continue;
         }
         n += 1;
         counts[place].0 += 1;
-        if let Some(told) = run.told {
+        if let Some(reported) = run.reported {
             found += 1;
             counts[place].1 += usize::from(run.interrupts_on);
-            table[place].push(told);
-            latencies.push(told);
+            table[place].push(reported);
+            latencies.push(reported);
         }
     }
     for (place, values) in table.iter().enumerate().filter(|(place, _)| counts[*place].0 > 0) {
@@ -310,14 +310,14 @@ pub fn run(runs: usize, seconds: u64) -> Result<bool, Failed> {
         }));
     }
     for kind in ALL {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let rounds = runs / 12;
         for n in 0..rounds {
-            told.extend(run_one(&heard, &format!("{kind}-all"), n % 2, Length::Both(ALL_MS))?.told);
+            reported.extend(run_one(&heard, &format!("{kind}-all"), n % 2, Length::Both(ALL_MS))?.reported);
         }
-        let (p50, max) = middle_and_most(&told);
+        let (p50, max) = middle_and_most(&reported);
         line::say(&json!({
-            "all": kind, "runs": rounds, "hang_ms": ALL_MS, "told_once_over": told.len(), "p50_ms": p50, "max_ms": max,
+            "all": kind, "runs": rounds, "hang_ms": ALL_MS, "reported_once_over": reported.len(), "p50_ms": p50, "max_ms": max,
         }));
     }
     let (alarms, load_void) = loaded(&heard, seconds);

@@ -1,4 +1,4 @@
-//! What the kernel says about itself: lines of `/dev/kmsg` that tell of a failure, with the time at which they were heard.
+//! What the kernel says about itself: lines of `/dev/kmsg` that report a failure, with the time at which they were heard.
 
 use super::machine::now_ns;
 use std::{
@@ -40,8 +40,8 @@ impl Kmsg {
         Ok(Kmsg(file))
     }
 
-    /// Failures told since the last look.
-    pub fn look(&mut self) -> Vec<Said> {
+    /// Failures reported since the last call.
+    pub fn new_failures(&mut self) -> Vec<Said> {
         let mut said = Vec::new();
         let mut record = [0u8; 8192];
         loop {

@@ -1,7 +1,7 @@
 //! The truth against which the detection is held: does each CPU still run threads of user space?
 //!
 //! A thread pinned to every CPU, of higher priority than the detection's own, notes that it ran and judges the other CPUs by
-//! its own rounds, so that a machine whose host is busy accuses nobody. It shares nothing with the detection.
+//! its own rounds, so that a machine whose host is busy accuses no CPU. It shares nothing with the detection.
 
 use super::{
     line,

@@ -47,7 +47,7 @@ fn one(heard: &Heard, kind: &str, ms: u64, threshold: usize) -> Result<bool, Fai
         pin(1 - cpu);
         urgent(80);
         while !ended.load(Relaxed) {
-            for said in kmsg.look() {
+            for said in kmsg.new_failures() {
                 list.lock().expect("one writer").entry(said.what).or_insert(said.heard_ns);
             }
             sleep_ms(20);
@@ -64,9 +64,9 @@ fn one(heard: &Heard, kind: &str, ms: u64, threshold: usize) -> Result<bool, Fai
     };
     line::say(&json!({
         "rival": kind, "cpu": cpu, "threshold_s": threshold, "lasted_ms": run.lasted as u64,
-        "shd_s": run.told.map(|ms| ms.round() / 1e3),
+        "shd_s": run.reported.map(|ms| ms.round() / 1e3),
         "soft_lockup_s": seconds("soft-lockup"), "hard_lockup_s": seconds("hard-lockup"),
         "rcu_stall_s": seconds("rcu-stall"), "hung_task_s": seconds("hung-task"),
     }));
-    Ok(run.told.is_some())
+    Ok(run.reported.is_some())
 }

@@ -47,7 +47,7 @@ pub fn run(parts: &Parts, seed: u64, first: usize, count: usize) -> Result<bool,
 /// One boot: as many faults as it can take.
 fn machine(parts: &Parts, seed: u64, first: usize, count: usize, sum: &mut Sum) -> Result<(), Failed> {
     let mut vm = Vm::boot(parts, "faults", &format!("faults {seed} {first} {count}"), "loglevel=4 nowatchdog", false)?;
-    let (mut fault, mut alive, mut told) = (Value::Null, Instant::now() + BOOT, 0);
+    let (mut fault, mut alive, mut reported) = (Value::Null, Instant::now() + BOOT, 0);
     let mut panic = Value::Null;
     let end = loop {
         match vm.next(alive + DEAD) {
@@ -57,9 +57,9 @@ fn machine(parts: &Parts, seed: u64, first: usize, count: usize, sum: &mut Sum) 
                 Said::Console(_) => {}
                 Said::Line(line) => {
                     if line["at"].is_string() {
-                        (fault, told, alive) = (line, 0, at);
+                        (fault, reported, alive) = (line, 0, at);
                     } else if line["event"] == "cpu-hung" {
-                        told += 1;
+                        reported += 1;
                     } else if line["outcome"].is_string() {
                         let hang = line["outcome"] == "hang";
                         count_one(sum, &fault, &line);
@@ -83,7 +83,7 @@ fn machine(parts: &Parts, seed: u64, first: usize, count: usize, sum: &mut Sum) 
     // It may have ended in the middle of one.
     if let (Some(how), true) = (end, fault.is_object()) {
         sum.all_hung += usize::from(how == "every-cpu-hung");
-        count_one(sum, &fault, &json!({"outcome": how, "alarms": told, "console": panic}));
+        count_one(sum, &fault, &json!({"outcome": how, "alarms": reported, "console": panic}));
     }
     Ok(())
 }

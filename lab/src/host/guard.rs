@@ -52,15 +52,15 @@ pub fn run(parts: &Parts, action: &str) -> Result<bool, Failed> {
         return Err(format!("orbit watch --system did not begin\n{}", vm.tail()));
     }
     let seconds = |time: Option<Duration>| time.map(|time| (time.as_secs_f64() * 10.0).round() / 10.0);
-    let told = ended["events"].as_array().map_or(0, Vec::len);
+    let reported = ended["events"].as_array().map_or(0, Vec::len);
     let done = match action {
-        "report" => ended["guard_ended"] == 0 && told > 0,
+        "report" => ended["guard_ended"] == 0 && reported > 0,
         "crash" => panic.is_some(),
         _ => again.is_some(),
     };
     say(&json!({
         "action": action, "kind": kind, "done": done, "alarm_s": seconds(alarm), "panic_s": seconds(panic),
-        "second_boot_s": seconds(again), "events": told, "exit": ended["guard_ended"],
+        "second_boot_s": seconds(again), "events": reported, "exit": ended["guard_ended"],
     }));
     Ok(done)
 }

@@ -27,7 +27,7 @@ const BOOT: Duration = Duration::from_secs(240);
 /// One line of the result.
 fn say(line: &Value) {
     let mut out = std::io::stdout().lock();
-    // Nobody reads: then nobody is told.
+    // Without a reader there is nothing to report.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 

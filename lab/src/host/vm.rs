@@ -86,7 +86,7 @@ impl Vm {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
         // SAFETY: between fork and exec one system call is made, which touches no memory.
         unsafe {
-            // Whatever ends this program ends the machine: it would go on for ever. The thread that boots is the main thread.
+            // Whatever ends this program ends the machine: it would continue for ever. The thread that boots is the main thread.
             command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                 0 => Ok(()),
                 _ => Err(std::io::Error::last_os_error()),

@@ -4,7 +4,7 @@
 //! are short: the guard has joined and learnt before, and is stopped where the server is to be without it. A round is four slices, with,
 //! without, without, with: what changes steadily falls out of their ratio, and the two in the middle are the null control. Most rounds lie
 //! between the neighbour's comings and goings, and the median of the rounds' ratios is theirs. The guard's own CPU time in a slice is added to the
-//! server's, and shown apart. When it goes on it looks at once at a server it has not seen for a while: it examines it rather too often
+//! server's, and shown apart. When it continues it looks at once at a server it has not seen for a while: it examines it rather too often
 //! than too seldom.
 
 pub(super) mod load;

@@ -187,7 +187,7 @@ impl Guarded {
         self.processes[0].0
     }
 
-    /// How often the guard, with whatever it started besides the program, went to sleep by itself: about once a look. A busy machine takes the CPU
+    /// How often the guard, with whatever it started besides the program, went to sleep by itself: about once a look. A loaded machine takes the CPU
     /// from it more often, and that does not count.
     pub fn rests(&self) -> u64 {
         let first = |pid: i32| Status::of(pid).unwrap_or_default().voluntary_switches().unwrap_or(0);

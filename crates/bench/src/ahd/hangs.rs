@@ -38,7 +38,7 @@ const WARM_RARE: Duration = Duration::from_millis(4000);
 const REACHED: Duration = Duration::from_secs(15);
 /// A hang that is not told in this time is not found,
 const FOUND: Duration = Duration::from_secs(60);
-/// unless a thread that spins has had less CPU time than this by then (as on a busy machine):
+/// unless a thread that spins has had less CPU time than this by then (as on a loaded machine):
 const CPU: u64 = 3_000_000_000;
 /// then after this time.
 const FOUND_AT_LAST: Duration = Duration::from_secs(120);
@@ -127,7 +127,7 @@ struct Outcome {
     beside: Vec<Told>,
     /// Of one that was not found: what its thread does, and what the guard told of itself.
     state: String,
-    /// With a rival: milliseconds until the heartbeat was missed; nothing if it went on.
+    /// With a rival: milliseconds until the heartbeat was missed; nothing if it continued.
     rival: Option<Option<f64>>,
 }
 

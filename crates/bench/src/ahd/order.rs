@@ -105,7 +105,7 @@ impl Orders {
 /// Writes a text that ends with a zero.
 ///
 /// # Safety
-/// `to` can be written, and nobody else uses it meanwhile.
+/// `to` can be written, and nothing else uses it meanwhile.
 unsafe fn put<const N: usize>(to: *mut [u8; N], text: &str) {
     let mut bytes = [0; N];
     let length = text.len().min(N - 1);

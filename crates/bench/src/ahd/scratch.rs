@@ -23,7 +23,7 @@ pub fn catch_signals() {
     }
 }
 
-/// Whether to go on.
+/// Whether to continue.
 ///
 /// # Errors
 /// Once a signal asked the bench to end.
@@ -71,7 +71,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed now nobody else will: there is nothing better to do.
+        // What cannot be removed now nothing else will: there is nothing better to do.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

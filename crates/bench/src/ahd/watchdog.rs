@@ -39,7 +39,7 @@ impl Watchdog {
     }
 
     /// Waits until it takes a server that hung at `hung` (nanoseconds of the monotonic clock) for such: milliseconds from then on;
-    /// nothing if the heartbeat went on. `pass` lets time pass.
+    /// nothing if the heartbeat continued. `pass` lets time pass.
     pub fn wait(
         &self,
         hung: i64,

@@ -1,4 +1,4 @@
-//! Redis' background save: by the orbit and by a fork. How long Redis is held up, and what clients see of a save.
+//! Redis' background save: by the orbit and by a fork. How long Redis is blocked, and what clients see of a save.
 
 use super::table::{Own, Row, Rows, row, table};
 use crate::reach::{Reach, ratio};

@@ -40,7 +40,7 @@ fn attempt() -> Result<(String, Option<String>), String> {
     let area = Area::builder("doctor").size(1 << 20).build().map_err(text)?;
     let room = area.alloc_zeroed(512 << 10, 16).map_err(text)?.cast::<i64>();
     for number in [17, 18] {
-        // SAFETY: an object of 512 KiB that was just made and that nobody else knows.
+        // SAFETY: an object of 512 KiB that was just made and that nothing else knows.
         unsafe { room.write(number) };
         let args = (room.as_ptr().expose_provenance()).to_ne_bytes();
         let call = orbit.call_async(&[&area], &args).map_err(text)?;

@@ -155,7 +155,7 @@ pub fn group_bounds() -> io::Result<(bool, bool)> {
     Ok((memory, cpu))
 }
 
-/// A sealed memory file refuses a writable mapping and a write, and keeps the one it had.
+/// A sealed memory file rejects a writable mapping and a write, and keeps the one it had.
 pub fn seals() -> Support {
     let tried = orbit_linux::memfd::create("orbit-doctor", 4096, true).and_then(|file| {
         orbit_linux::memfd::seal_size(file.as_fd())?;

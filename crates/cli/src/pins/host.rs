@@ -1,7 +1,7 @@
 //! `orbit modules run`: a core in the foreground, its modules, and what they report.
 //!
 //! Needs no handler for signals: when this process ends, however it does, its modules' processes, its kernel programs and its
-//! socket end with it, and the guarded program goes on.
+//! socket end with it, and the guarded program continues.
 
 use orbit_console::events::Events;
 use orbit_console::inherited;
@@ -97,7 +97,7 @@ fn start(core: &Core, program: &[OsString]) -> Result<Option<Child>, Failure> {
     Ok(Some(child))
 }
 
-/// Writes what the modules and the core have to report. What cannot be written ends nothing: the program would go on unwatched.
+/// Writes the reports of the modules and the core. What cannot be written ends nothing: the program would continue unwatched.
 fn tell(hosted: &Hosted, to: &mut Option<Events>) {
     for (name, report) in hosted.reports() {
         let (kind, text) = hosted::words(report);

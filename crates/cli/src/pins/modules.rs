@@ -34,7 +34,7 @@ enum What {
         #[arg(long, value_name = "N")]
         pid: Vec<u32>,
     },
-    /// Unloads a module; its process ends, pins that nobody else uses are unloaded.
+    /// Unloads a module; its process ends, pins that nothing else uses are unloaded.
     Unload(Change),
     /// Guards programs for all modules of a running core, with the processes that they make.
     Guard(Programs),

@@ -185,7 +185,7 @@ static void long_hold(void) {
     pthread_mutex_lock(&mutex);
 }
 
-// Spins until a file is there, then goes on.
+// Spins until a file is there, then continues.
 static void recovers(const char *file) {
     event_loop(200);
     say("hangs now");

@@ -11,9 +11,9 @@ use std::{
 
 const RESULT: &str = r#"
 {"started":{"counter":false,"cpus":2}}
-{"run":"preempt","cpu":0,"told_ms":200,"wrong":0}
-{"run":"irq","cpu":1,"told_ms":null,"wrong":0}
-{"run":"preempt","cpu":1,"told_ms":240,"wrong":0}
+{"run":"preempt","cpu":0,"reported_ms":200,"wrong":0}
+{"run":"irq","cpu":1,"reported_ms":null,"wrong":0}
+{"run":"preempt","cpu":1,"reported_ms":240,"wrong":0}
 {"rival":"preempt","threshold_s":10,"lasted_ms":45000,"shd_s":0.2,"soft_lockup_s":22.5,"rcu_stall_s":null}
 {"every_cpu":"irq","threshold_s":1,"heartbeat_s":1.1,"panic_s":null}
 {"hangs":{"runs":3,"found":2,"dragged":0,"wrong":0,"false_alarms":0,"p50_ms":240,"max_ms":240}}

@@ -21,7 +21,7 @@ fn a_hang_and_what_it_cost() {
     let config = dir.file("guard.toml", "blocked_ms = 1000\nsection = \"inner=inner\"\nsection_cost = 1.5\n");
     let options =
         ["--config", config.to_str().expect("a path"), "--section", "request=request", "--on-hang", "guess:kill"];
-    // Healthy for 4 s from its start: time enough to be joined on a busy machine.
+    // Healthy for 4 s from its start: time enough to be joined on a loaded machine.
     let mut guard = Guard::start(&dir, &options, &[program.to_str().expect("a path"), "spin", "40"]);
     let hang = guard.next("hang");
     assert_eq!((&hang["kind"], &hang["section"]), (&"busy".into(), &"request".into()), "{hang:#}");

@@ -42,7 +42,7 @@ impl Interception {
         self.tracer()?.release(self.of(user), Some(pid))
     }
 
-    /// All that it holds back for a user goes on.
+    /// All that it holds back for a user continues.
     pub(crate) fn forget(&mut self, user: u64) {
         if let Some(tracer) = &self.tracer {
             // Without rules of this user there is nothing to release, which is what is wanted.

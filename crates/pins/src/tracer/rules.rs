@@ -59,7 +59,7 @@ pub(super) fn on_signal(rules: &[Rule], signal: i32) -> Option<(Verdict, Vec<Con
     Some((verdicts.into_iter().max_by_key(|verdict| strictness(verdict))?.clone(), users))
 }
 
-/// The same for a call: hold, refuse, pass.
+/// The same for a call: hold, reject, pass.
 pub(super) fn on_call(
     rules: &[Rule],
     classes: &HashMap<u32, u32>,
@@ -143,7 +143,7 @@ mod tests {
     const WATCH: Of = Of { pin: "P_SYSC", user: 1 };
     const HOLD: Of = Of { pin: "P_IPC", user: 2 };
 
-    fn told(of: Of) -> Concerned {
+    fn concerned(of: Of) -> Concerned {
         Concerned { of, holds: false }
     }
 
@@ -166,12 +166,15 @@ mod tests {
         let on = |call: &ptrace::Call| on_call(&rules, &classes, me, call);
         assert_eq!(
             on(&call(libc::SYS_read, reader.as_raw_fd() as u64)),
-            Some((CallVerdict::Hold {}, vec![told(WATCH), Concerned { of: HOLD, holds: true }]))
+            Some((CallVerdict::Hold {}, vec![concerned(WATCH), Concerned { of: HOLD, holds: true }]))
         );
-        assert_eq!(on(&call(libc::SYS_read, file.as_raw_fd() as u64)), Some((CallVerdict::Pass {}, vec![told(WATCH)])));
+        assert_eq!(
+            on(&call(libc::SYS_read, file.as_raw_fd() as u64)),
+            Some((CallVerdict::Pass {}, vec![concerned(WATCH)]))
+        );
         assert_eq!(on(&call(libc::SYS_rt_sigreturn, 0)), None);
         assert_eq!(on(&ptrace::Call { machine: 0x4000_0003, ..call(3, 0) }), None, "another machine's numbers");
-        assert_eq!(on_signal(&rules, 15), Some((Verdict::Drop {}, vec![told(WATCH)])));
+        assert_eq!(on_signal(&rules, 15), Some((Verdict::Drop {}, vec![concerned(WATCH)])));
         assert_eq!(on_signal(&rules, 9), None);
     }
 }

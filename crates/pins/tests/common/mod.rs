@@ -76,7 +76,7 @@ impl Forked {
 impl Drop for Forked {
     fn drop(&mut self) {
         if self.0 > 0 {
-            // SAFETY: the pid is our own child's, not reaped yet, so it is nobody else's.
+            // SAFETY: the pid is our own child's, not reaped yet, so it is not shared.
             unsafe {
                 libc::kill(self.0, libc::SIGKILL);
                 libc::waitpid(self.0, std::ptr::null_mut(), 0);
@@ -119,7 +119,7 @@ impl Drop for Gate {
 /// Gives the calling thread descriptors of its own, and leaves it none to open.
 pub fn use_up_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the calls take one live struct or numbers; the copies of stderr are nobody else's and end with the thread.
+    // SAFETY: the calls take one live struct or numbers; the copies of stderr are not shared and end with the thread.
     unsafe {
         assert_eq!(libc::unshare(libc::CLONE_FILES), 0);
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);

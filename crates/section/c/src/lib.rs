@@ -1,4 +1,4 @@
-//! The functions of `rmk.h`. Everything is told in the header and in `orbit-section`.
+//! The functions of `rmk.h`. The header and `orbit-section` document them.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 use std::ffi::{CStr, c_char, c_int};

@@ -1,7 +1,7 @@
 //! Where it is seen that a function has returned, in whoever called it.
 //!
 //! Of an exit that has no posts ([`super::posts`]), since a call or a loop leads up to it, the first instruction that the kernel runs itself *behind* the
-//! call is probed, if nobody comes there but from the call; else the very first, which is stepped, if nobody else comes there. Where others come by too, as behind a call that is made now and then, the
+//! call is probed, if nobody comes there but from the call; else the very first, which is stepped, if nothing else comes there. Where others come by too, as behind a call that is made now and then, the
 //! cheap one is named beside: how often they do only a try shows. Promises: the control flow of the caller leads there from its first byte, past the call,
 //! and comes from the call through no jump or call. Refuses: callers whose flow does not lead to the return address.
 
@@ -15,7 +15,7 @@ const NEAR: usize = 32;
 /// Bytes of an instruction.
 const LONGEST: u64 = 15;
 
-/// Where to probe to see that a call has returned; at least one of both. Where the return address lay is told of the function that was called.
+/// Where to probe to see that a call has returned; at least one of both. The address on the stack is that of the called function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Return {
     /// Passed once for each return, and at no other time.
@@ -88,13 +88,13 @@ mod tests {
     fn all_behind_call(before: &[u8], rest: &[u8]) -> Option<(Option<At>, Option<At>)> {
         let code = [before, &[0xe8, 0, 0x10, 0, 0], rest].concat();
         let back = before.len() as u64 + 5;
-        let told = |place: Place| {
+        let place_of = |place: Place| {
             assert!(!place.above.frame && place.exit.is_none(), "{place:?}");
             assert_eq!(place.emulated, emulated(&code[place.offset as usize..]), "{place:?}");
             (place.offset - back, place.above.bytes)
         };
         let found = behind(&code, 0x1000, 0x1000 + back, &|_, _| Vec::new())?;
-        Some((found.own.map(told), found.shared.map(told)))
+        Some((found.own.map(place_of), found.shared.map(place_of)))
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(all_behind_call(&[0x74, 5], &rest), Some((None, Some((4, -8)))));
         // So it is, and nothing cheap follows.
         assert_eq!(all_behind_call(&[0x74, 5], &[0x01, 0xc3, 0xc3]), None);
-        // Behind the jump: by nobody else.
+        // Behind the jump: by nothing else.
         assert_eq!(all_behind_call(&[0x74, 11], &rest), Some((Some((4, -8)), None)));
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The kernel steps over a probed return instruction, which takes exceptions and ten times as long as an instruction that it runs itself. So an
 //! exit is seen a few instructions earlier, at its *posts*: pushes, no-ops, jumps, or one side of conditional jumps, from
-//! which the control flow can only go on to that exit, through no call and no loop. Owns: finding them. Promises: each execution
+//! which the control flow can only continue to that exit, through no call and no loop. Owns: finding them. Promises: each execution
 //! that leaves by the exit passes one of its posts, and none that passes one stays: what lies between takes no longer than its page faults.
 //! Refuses: exits that a call or a `switch` leads up to, and a loop's own jump, which would be probed at each turn.
 

@@ -1,5 +1,5 @@
 // Calls a function, which returns for 0 and is left by longjmp for 1, as often as the lines on its input say, and answers each line when that is done. Either way its
-// caller goes on at the same place. First it prints the function's address.
+// caller continues at the same place. First it prints the function's address.
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -52,7 +52,7 @@ __attribute__((noinline)) long counted(long how) {
     return sink + room[7];
 }
 
-// Calls it from elsewhere, and goes on in another way.
+// Calls it from elsewhere, and continues in another way.
 __attribute__((noinline)) long twice(long how) {
     long a = counted(how);
     if (a == 123456)
@@ -68,7 +68,7 @@ __attribute__((noinline)) long straight(long how) {
     return counted(how) + 1;
 }
 
-// Calls it now and then, in a loop that goes on at the place behind the call most of the time without it: twice in 3 million turns.
+// Calls it now and then, in a loop that continues at the place behind the call most of the time without it: twice in 3 million turns.
 long rarely(long how);
 __asm__(".text\n.globl rarely\n.type rarely, @function\nrarely:\n"
         "push %rbx\npush %rbp\npush %r12\nmov %rdi, %rbp\nmov $3000000, %ebx\nmov $1500000, %r12d\n"

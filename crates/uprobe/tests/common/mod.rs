@@ -143,7 +143,7 @@ fn hex(text: &str) -> u64 {
     u64::from_str_radix(text.trim().trim_start_matches("0x"), 16).expect("a number")
 }
 
-/// Probes at work; nothing, with a line that says so, where they cannot be had.
+/// Probes at work; nothing, with a line that says so, where they are not available.
 pub fn duty(bound: Option<f64>) -> Option<Duty> {
     let duty = Duty::start(bound);
     let start = Instant::now();
@@ -168,19 +168,19 @@ pub fn until(what: &str, mut true_now: impl FnMut() -> bool) {
     }
 }
 
-/// Says of so many callers where they go on; of how many others come by there too.
+/// Says of so many callers where they continue; of how many others come by there too.
 pub fn tell_callers(duty: &mut Duty, id: u64, program: &Program, callers: usize) -> usize {
     let start = Instant::now();
-    let (mut told, mut shared) = (0, 0);
-    while told < callers {
-        assert!(start.elapsed() < PATIENCE, "{told} of {callers} callers are seen");
+    let (mut seen_callers, mut shared) = (0, 0);
+    while seen_callers < callers {
+        assert!(start.elapsed() < PATIENCE, "{seen_callers} of {callers} callers are seen");
         for back in duty.tally(id).expect("an account").callers {
             let (offset, address, code) = program.function_at(back - 1).expect("a function");
             let found = behind(&code, address, back, &|_, _| Vec::new()).expect("a place behind the call");
             let in_file = |place: Place| Place { offset: offset + place.offset, ..place };
             let places = Return { own: found.own.map(in_file), shared: found.shared.map(in_file) };
             duty.returned(id, back, Some(Behind { file: program.code_file(), places }));
-            (told, shared) = (told + 1, shared + usize::from(found.shared.is_some()));
+            (seen_callers, shared) = (seen_callers + 1, shared + usize::from(found.shared.is_some()));
             until("the answer is not heard", || duty.tally(id).is_some_and(|t| !t.callers.contains(&back)));
         }
         std::thread::sleep(Duration::from_millis(2));

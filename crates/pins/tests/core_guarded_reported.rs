@@ -1,4 +1,4 @@
-//! A module is told which programs are guarded: at its start, at every change, and again after it was loaded again.
+//! A module is informed which programs are guarded: at its start, at every change, and again after it was loaded again.
 
 mod common;
 use common::LIMIT;
@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
-/// Reports what it is told.
+/// Reports the guarded programs that it receives.
 struct Listener;
 
 impl Module for Listener {
@@ -56,7 +56,7 @@ fn said(module: &orbit_rmk::Installed, wanted: &str) {
         }
         seen.push(report);
     }
-    panic!("not told {wanted} within {LIMIT:?}, but {seen:?}");
+    panic!("not informed of {wanted} within {LIMIT:?}, but {seen:?}");
 }
 
 #[test]
