@@ -382,12 +382,14 @@ long keep_logged(struct keep_call *call)
             do
                 ret = made(call, again ? deadline : 0);
             while (ret == KEEP_AGAIN && (again = 1) && !is_logging());
-            /* Logging may have begun while this one waited: then it is logged like any other. */
+            /* Logging may have begun while this one waited: then it is logged like any other. A replay may begin here too. */
             if (ret == KEEP_AGAIN)
                 continue;
-            if (is_logging() && has_room(call)) {
+            if (is_logging() && (keep_both->mode == KEEP_REPLAY || has_room(call))) {
                 keep_news->busy++;
-                append(call, ret);
+                ORDER();
+                if (!answered(call, &ret))
+                    append(call, ret);
                 finish();
             }
             return ret;

@@ -36,6 +36,16 @@ enum {
     KEEP_ACCEPT = 3,  /* it shall continue though it has left the log's order; written by the keeper */
 };
 
+/* keep_orders.handlers */
+enum {
+    KEEP_HANDLERS_AUTO = 0,  /* first, unless they only report and die: those run when the program is given up */
+    KEEP_HANDLERS_FIRST = 1, /* before each recovery */
+    KEEP_HANDLERS_LAST = 2,  /* when the program is given up */
+};
+
+/* Handlers of which it is remembered how they end. */
+#define KEEP_HANDLERS 8
+
 /* Page 0. Written by the keeper only. */
 struct keep_orders {
     uint32_t magic;
@@ -49,7 +59,7 @@ struct keep_orders {
     uint64_t oldest;      /* first position of the log that a checkpoint needs */
     uint64_t drop_at;     /* position of the input that is answered with end of file in replay; ~0: none */
     uint64_t known_ip;    /* a crash at this address, at the end of a replay, is the one that is being recovered from */
-    uint32_t skip_handlers; /* not 0: handlers of the program for fatal signals are not called */
+    uint32_t handlers;    /* when the program's own handlers for fatal signals run: KEEP_HANDLERS_... */
     uint32_t reserved;
 };
 
@@ -77,6 +87,10 @@ struct keep_news {
     uint32_t logged_nr;
     int32_t logged_fd;
     uint64_t replay_end; /* CLOCK_MONOTONIC in ns when the last replay ended; 0: it has not */
+    uint64_t called;     /* the program's handler that was called last, and the instruction at which */
+    uint64_t called_ip;
+    uint64_t died[KEEP_HANDLERS];    /* handlers after which the signal came again; 0: free */
+    uint64_t resumed[KEEP_HANDLERS]; /* handlers after which the program continued; these win */
 };
 
 /* Page 2. Written by the program, and by the keeper while the program is stopped. */

@@ -1,7 +1,9 @@
 /* Fatal signals: where the default action would kill the program, its thread waits for the keeper instead.
  *
  * The kernel always has `on_fatal` for these signals. What the program itself asked for is in `wanted`, which is rolled back with the rest of
- * its memory, and is called from there: programs that handle such signals themselves (JVM, wasm runtimes) are left to them.
+ * its memory, and is called from there: programs that handle such signals themselves (JVM, wasm runtimes) are left to them. A handler that
+ * only reports the crash and dies runs when the program is given up: one that was installed for one signal only (SA_RESETHAND), or after
+ * which the same signal has come again, and never anything else.
  */
 #include "own.h"
 #include <errno.h>
@@ -47,16 +49,58 @@ static int is_on_our_stack(void)
 
 static int install(int sig);
 
-/* Dies of the signal as if nothing of ours were here. Only plain system calls and the stack of the handler: memory may be half rolled back. */
-static void die(int sig, const siginfo_t *info)
+/* 1: the program has been given up, and its own handlers have it. */
+static volatile int is_over;
+
+static int is_listed(const volatile uint64_t *list, uint64_t handler)
 {
+    for (int i = 0; i < KEEP_HANDLERS; i++)
+        if (list[i] == handler)
+            return 1;
+    return 0;
+}
+
+static void list(volatile uint64_t *list, uint64_t handler)
+{
+    if (!handler || is_listed(list, handler))
+        return;
+    for (int i = 0; i < KEEP_HANDLERS; i++)
+        if (!list[i]) {
+            list[i] = handler;
+            return;
+        }
+}
+
+/* Whether the program's handler runs only when the program is given up. */
+static int runs_last(const struct sigaction *action)
+{
+    uint64_t handler = (uint64_t)action->sa_handler;
+    switch (keep_orders->handlers) {
+    case KEEP_HANDLERS_FIRST: return 0;
+    case KEEP_HANDLERS_LAST: return 1;
+    default:
+        return !is_listed(keep_news->resumed, handler) && ((action->sa_flags & SA_RESETHAND) || is_listed(keep_news->died, handler));
+    }
+}
+
+/* Dies of the signal as if nothing of ours were here: of the handler that the program asked for, if that has not run yet. Only plain
+ * system calls and the stack of the handler: memory may be half rolled back. */
+static void die(int sig, const siginfo_t *info, int is_handled)
+{
+    struct sigaction *action = &wanted[sig];
+    if (!is_handled && keep_both && has_handler(action) && keep_sigaction(sig, action, NULL) == 0) {
+        is_over = 1;
+        keep_both->mode = KEEP_OFF;
+        send_again(sig, info);
+        return;
+    }
     struct {
         void *handler;
         unsigned long flags;
         void *restorer;
         unsigned long mask;
-    } action = {SIG_DFL, 0, NULL, 0};
-    keep_plain(SYS_rt_sigaction, sig, (long)&action, 0, 8, 0, 0);
+    } none = {SIG_DFL, 0, NULL, 0};
+    keep_plain(SYS_rt_sigaction, sig, (long)&none, 0, 8, 0, 0);
     send_again(sig, info);
 }
 
@@ -85,6 +129,12 @@ static void wait_for_verdict(int sig, const siginfo_t *info, const ucontext_t *c
 {
     volatile struct keep_crash *crash = &keep_both->crash;
     const struct timespec step = {0, 20000000};
+    int is_handled = keep_news->is_last || is_in_handler(context);
+    if (keep_news->called && (is_handled || keep_news->called_ip == (uint64_t)context->uc_mcontext.gregs[REG_RIP])) {
+        list(keep_news->died, keep_news->called);
+        is_handled = 1;
+    }
+    keep_news->called = 0;
     /* If another thread has crashed, it is that crash which the keeper deals with; this thread is rolled back with it. */
     if (__atomic_load_n(&crash->state, __ATOMIC_SEQ_CST) == KEEP_NO_CRASH) {
         /* A handler of the program that ends by sending the signal again: the first crash is the one that counts. */
@@ -95,7 +145,7 @@ static void wait_for_verdict(int sig, const siginfo_t *info, const ucontext_t *c
     keep_ring();
     while (keep_keeper_lives() && __atomic_load_n(&crash->state, __ATOMIC_SEQ_CST) != KEEP_GIVE_UP)
         keep_plain(SYS_futex, (long)&crash->state, FUTEX_WAIT, KEEP_CRASHED, (long)&step, 0, 0);
-    die(sig, info);
+    die(sig, info, is_handled);
 }
 
 void keep_report_divergence(void)
@@ -119,14 +169,14 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
     int saved = errno;
     const ucontext_t *at = context;
     struct sigaction *action = &wanted[sig];
-    if (!keep_orders) { /* a child, between its fork and keep_disarm */
-        die(sig, info);
+    if (!keep_orders || is_over) { /* a child between its fork and keep_disarm, or given up */
+        die(sig, info, 0);
         return;
     }
     /* The handler has seen this crash, before the rollback. */
     int is_repeat = keep_both->mode == KEEP_REPLAY && keep_both->cursor >= keep_both->head &&
                     keep_orders->known_ip == (uint64_t)at->uc_mcontext.gregs[REG_RIP];
-    if (!has_handler(action) || is_repeat || keep_orders->skip_handlers) {
+    if (!has_handler(action) || is_repeat || runs_last(action)) {
         /* A fault cannot be ignored: the kernel kills then. */
         if (action->sa_handler == SIG_IGN && info->si_code <= 0)
             return;
@@ -143,10 +193,16 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
     if (called.sa_flags & SA_RESETHAND)
         memset(action, 0, sizeof *action);
     int is_first = !is_in_handler(at);
+    uint64_t crash_ip = (uint64_t)at->uc_mcontext.gregs[REG_RIP];
     if (is_first) {
         note(sig, info, at);
         keep_news->dying_tid = (uint32_t)keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0);
         keep_news->dying_sp = (uint64_t)__builtin_frame_address(0);
+        /* Another call of it: after the one before the program has continued. */
+        if (keep_news->called == (uint64_t)called.sa_handler && keep_news->called_ip != crash_ip)
+            list(keep_news->resumed, keep_news->called);
+        keep_news->called = (uint64_t)called.sa_handler;
+        keep_news->called_ip = crash_ip;
         /* Then what other threads run into meanwhile comes of the handler (Redis' tests all memory). */
         keep_news->is_last = (called.sa_flags & SA_RESETHAND) != 0;
     }
@@ -158,6 +214,9 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
     if (is_first) {
         keep_news->dying_sp = 0;
         keep_news->is_last = 0;
+        /* It has sent the program elsewhere. */
+        if ((uint64_t)at->uc_mcontext.gregs[REG_RIP] != crash_ip)
+            list(keep_news->resumed, (uint64_t)called.sa_handler);
     }
 }
 
@@ -166,7 +225,7 @@ static int install(int sig)
 {
     const struct sigaction *action = &wanted[sig];
     struct sigaction real = {.sa_sigaction = on_fatal, .sa_flags = SA_SIGINFO};
-    if (has_handler(action)) {
+    if (has_handler(action) && !runs_last(action)) {
         real.sa_mask = action->sa_mask;
         real.sa_flags |= action->sa_flags & ~SA_RESETHAND;
     } else {

@@ -1,6 +1,7 @@
 //! The command line of `orbit keep`.
 
 use crate::ladder::Rung;
+use crate::layout::Handlers;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,9 +47,12 @@ pub struct Args {
     /// Ways of recovery that may be used, in this order: newest, older, drop
     #[arg(long, value_name = "RUNGS", default_value = "newest,older,drop", value_delimiter = ',', value_parser = rung)]
     ladder: Vec<Rung>,
-    /// Do not call the program's own handlers for fatal signals first (Redis' crash report takes time)
-    #[arg(long)]
+    /// Never run the program's own handlers for fatal signals before a recovery
+    #[arg(long, conflicts_with = "handlers_first")]
     skip_handlers: bool,
+    /// Run the program's own handlers for fatal signals before each recovery, also those that only report and die
+    #[arg(long)]
+    handlers_first: bool,
     /// Append what happens to this file, a line of JSON each; - is stdout
     #[arg(long, value_name = "FILE")]
     pub(crate) events: Option<PathBuf>,
@@ -69,7 +73,7 @@ pub(crate) struct Settings {
     pub generations: usize,
     pub memory: u64,
     pub rungs: Vec<Rung>,
-    pub skip_handlers: bool,
+    pub handlers: Handlers,
 }
 
 impl Args {
@@ -84,7 +88,11 @@ impl Args {
             generations: self.generations.into(),
             memory: self.memory,
             rungs: self.ladder.clone(),
-            skip_handlers: self.skip_handlers,
+            handlers: match (self.skip_handlers, self.handlers_first) {
+                (true, _) => Handlers::Last,
+                (false, true) => Handlers::First,
+                (false, false) => Handlers::Auto,
+            },
         })
     }
 }

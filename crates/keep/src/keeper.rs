@@ -62,9 +62,8 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Starts the program.
     pub fn start(settings: &Settings, reporter: Reporter) -> Result<Keeper, Error> {
-        let shared = Arc::new(
-            Shared::new(settings.log_bytes, settings.skip_handlers).map_err(Error::io("making shared memory"))?,
-        );
+        let shared =
+            Arc::new(Shared::new(settings.log_bytes, settings.handlers).map_err(Error::io("making shared memory"))?);
         let program = Program::start(&settings.command, &shared)?;
         let process = Process::find(program.pid())?;
         let policy = Policy { generations: settings.generations, interval: settings.interval, memory: settings.memory };

@@ -4,6 +4,9 @@
 //! after the corruption, before the crash), then the input that kills is dropped, then the program is left to die. Going back forgets the newer
 //! checkpoints, so each attempt sees what is left. A position is the last input that the program had
 //! read, in log mode, else the address of the crash. Attempts are counted by position, so that an innocent request is not dropped for the crash of another.
+//!
+//! Where only a drop has helped at an instruction, the drop comes before the older checkpoints at the next crash there: each of them would be a
+//! replay in vain. If there is another crash there soon after, the memory is ruined, and the older checkpoints come first again.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -72,12 +75,15 @@ pub struct Bounds {
     pub window: Duration,
     /// A crash without a log at an address that has crashed before counts as another one after this time.
     pub forget: Duration,
+    /// A drop has helped if there is no other crash at that instruction for this time.
+    pub proof: Duration,
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
         let rungs = vec![Rung::Newest, Rung::Older, Rung::Drop];
-        Bounds { rungs, crashes: 600, window: Duration::from_secs(60), forget: Duration::from_secs(60) }
+        let minute = Duration::from_secs(60);
+        Bounds { rungs, crashes: 600, window: minute, forget: minute, proof: Duration::from_millis(250) }
     }
 }
 
@@ -91,7 +97,8 @@ enum Position {
 #[derive(Debug)]
 struct Seen {
     position: Position,
-    /// Index in [`ATTEMPTS`].
+    attempts: &'static [Attempt; 4],
+    /// Index in `attempts`.
     next: usize,
     last: Instant,
 }
@@ -105,7 +112,8 @@ enum Attempt {
     Drop,
 }
 
-const ATTEMPTS: [Attempt; 4] = [Attempt::Newest, Attempt::Before, Attempt::Oldest, Attempt::Drop];
+const OLDER_FIRST: [Attempt; 4] = [Attempt::Newest, Attempt::Before, Attempt::Oldest, Attempt::Drop];
+const DROP_FIRST: [Attempt; 4] = [Attempt::Newest, Attempt::Drop, Attempt::Before, Attempt::Oldest];
 
 /// The judge, with what it remembers of earlier crashes.
 #[derive(Debug)]
@@ -113,12 +121,14 @@ pub struct Ladder {
     bounds: Bounds,
     seen: VecDeque<Seen>,
     recent: VecDeque<Instant>,
+    /// Instructions at which an input that kills was dropped, and when.
+    killers: VecDeque<(u64, Instant)>,
 }
 
 impl Ladder {
     /// A judge that has seen no crash.
     pub fn new(bounds: Bounds) -> Ladder {
-        Ladder { bounds, seen: VecDeque::new(), recent: VecDeque::new() }
+        Ladder { bounds, seen: VecDeque::new(), recent: VecDeque::new(), killers: VecDeque::new() }
     }
 
     /// Decides about a crash and counts it.
@@ -142,9 +152,10 @@ impl Ladder {
             .filter(|_| has(Rung::Drop))
             .and_then(|input| facts.checkpoints.iter().position(|start| *start <= input).map(|i| Step::Drop(i, input)));
         let oldest = facts.checkpoints.len() - 1;
-        let seen = self.seen(position, facts.at);
+        let attempts = if self.is_killer(facts) { &DROP_FIRST } else { &OLDER_FIRST };
+        let seen = self.seen(position, facts.at, attempts);
         // Where a rung does not apply the next one is tried at once.
-        while let Some(attempt) = ATTEMPTS.get(seen.next) {
+        while let Some(attempt) = seen.attempts.get(seen.next) {
             seen.next += 1;
             match attempt {
                 Attempt::Newest if newest => return Step::Replay(0),
@@ -152,6 +163,7 @@ impl Ladder {
                 Attempt::Oldest if older && oldest >= 1 => return Step::Replay(oldest),
                 Attempt::Drop => {
                     if let Some(step) = drop {
+                        self.dropped(facts);
                         return step;
                     }
                 }
@@ -161,15 +173,29 @@ impl Ladder {
         Step::GiveUp("all other rungs of the ladder were tried at this position")
     }
 
-    /// What is remembered of the position.
-    fn seen(&mut self, position: Position, at: Instant) -> &mut Seen {
+    /// Whether a drop has helped at this instruction.
+    fn is_killer(&self, facts: &Facts) -> bool {
+        let dropped = self.killers.iter().find(|(ip, _)| *ip == facts.ip);
+        dropped.is_some_and(|(_, at)| facts.at.duration_since(*at) > self.bounds.proof)
+    }
+
+    fn dropped(&mut self, facts: &Facts) {
+        self.killers.retain(|(ip, _)| *ip != facts.ip);
+        if self.killers.len() == POSITIONS {
+            self.killers.pop_front();
+        }
+        self.killers.push_back((facts.ip, facts.at));
+    }
+
+    /// What is remembered of the position; `attempts`: what is tried if it is a new one.
+    fn seen(&mut self, position: Position, at: Instant, attempts: &'static [Attempt; 4]) -> &mut Seen {
         let forget = self.bounds.forget;
         self.seen.retain(|s| matches!(s.position, Position::Input(_)) || at.duration_since(s.last) <= forget);
         let index = self.seen.iter().position(|s| s.position == position).unwrap_or_else(|| {
             if self.seen.len() == POSITIONS {
                 self.seen.pop_front();
             }
-            self.seen.push_back(Seen { position, next: 0, last: at });
+            self.seen.push_back(Seen { position, attempts, next: 0, last: at });
             self.seen.len() - 1
         });
         self.seen[index].last = at;
@@ -234,6 +260,22 @@ mod tests {
         assert_eq!(steps[10], Step::GiveUp("it crashes too often"));
         let later = now + Duration::from_secs(120);
         assert_eq!(ladder.judge(&facts(later, Some(99), &[0])), Step::Replay(0));
+    }
+
+    #[test]
+    fn where_a_drop_has_helped_it_comes_before_older_checkpoints() {
+        let mut ladder = Ladder::new(Bounds::default());
+        let now = Instant::now();
+        for _ in 0..3 {
+            assert!(matches!(ladder.judge(&facts(now, Some(500), &[400, 300])), Step::Replay(_)));
+        }
+        assert_eq!(ladder.judge(&facts(now, Some(500), &[400, 300])).rung(), Rung::Drop);
+        let later = now + Duration::from_secs(1);
+        assert_eq!(ladder.judge(&facts(later, Some(600), &[400, 300])), Step::Replay(0));
+        assert_eq!(ladder.judge(&facts(later, Some(600), &[400, 300])), Step::Drop(0, 600));
+        // Another crash there at once: it was not the input.
+        assert_eq!(ladder.judge(&facts(later, Some(700), &[400, 300])), Step::Replay(0));
+        assert_eq!(ladder.judge(&facts(later, Some(700), &[400, 300])), Step::Replay(1));
     }
 
     #[test]

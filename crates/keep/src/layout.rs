@@ -42,6 +42,22 @@ pub(crate) enum CrashState {
     Accept = 3,
 }
 
+/// Handlers of which the program's side remembers how they end.
+pub(crate) const HANDLERS: usize = 8;
+
+/// When the program's own handlers for fatal signals run: [`Orders::handlers`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Handlers {
+    /// First, unless they only report and die: those run when the program is given up.
+    #[default]
+    Auto = 0,
+    /// Before each recovery.
+    First = 1,
+    /// When the program is given up.
+    Last = 2,
+}
+
 /// Page 0. Written by the keeper only; the program has it read-only.
 #[repr(C)]
 pub(crate) struct Orders {
@@ -65,8 +81,8 @@ pub(crate) struct Orders {
     pub drop_at: AtomicU64,
     /// Address of the crash that is being recovered from; 0: none.
     pub known_ip: AtomicU64,
-    /// Not 0: handlers of the program for fatal signals are not called.
-    pub skip_handlers: AtomicU32,
+    /// When the program's handlers for fatal signals run: a [`Handlers`].
+    pub handlers: AtomicU32,
     pub reserved: AtomicU32,
 }
 
@@ -113,6 +129,13 @@ pub(crate) struct News {
     pub logged_fd: AtomicI32,
     /// `CLOCK_MONOTONIC` in ns when the last replay ended; 0: it has not.
     pub replay_end: AtomicU64,
+    /// The handler of the program that was called last, and the instruction at which.
+    pub called: AtomicU64,
+    pub called_ip: AtomicU64,
+    /// Handlers after which the signal came again.
+    pub died: [AtomicU64; HANDLERS],
+    /// Handlers after which the program continued.
+    pub resumed: [AtomicU64; HANDLERS],
 }
 
 /// Page 2. Written by the program, and by the keeper while the program is stopped.
@@ -150,7 +173,7 @@ pub(crate) struct Crash {
     pub head: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Orders>() == 72 && size_of::<News>() == 112 && size_of::<Both>() == 104);
+const _: () = assert!(size_of::<Orders>() == 72 && size_of::<News>() == 256 && size_of::<Both>() == 104);
 
 #[cfg(test)]
 mod tests {
@@ -173,6 +196,7 @@ mod tests {
             ("news", "dropped_fd", offset_of!(News, dropped_fd)),
             ("news", "mismatched", offset_of!(News, mismatched)),
             ("news", "replay_end", offset_of!(News, replay_end)),
+            ("news", "resumed", offset_of!(News, resumed)),
             ("both", "head", offset_of!(Both, head)),
             ("both", "tail_end", offset_of!(Both, tail_end)),
             ("both", "crash", offset_of!(Both, crash)),

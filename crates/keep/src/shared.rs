@@ -1,7 +1,7 @@
 //! The shared memory of a kept program: made here, mapped by both. Every value that the program writes is read once and checked here.
 
 use crate::error::Error;
-use crate::layout::{AGAIN, Both, CrashState, MAGIC, Mode, NOWHERE, News, Orders, PAGE, VERSION};
+use crate::layout::{AGAIN, Both, CrashState, Handlers, MAGIC, Mode, NOWHERE, News, Orders, PAGE, VERSION};
 use orbit_linux::map::Mapping;
 use orbit_linux::{futex, memfd};
 use std::fs::File;
@@ -49,7 +49,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Makes one with a log of `log_bytes` (a power of two of at least 1 MiB; 0: none).
-    pub fn new(log_bytes: u64, skip_handlers: bool) -> io::Result<Shared> {
+    pub fn new(log_bytes: u64, handlers: Handlers) -> io::Result<Shared> {
         let len = 3 * PAGE + STACK_BYTES + log_bytes as usize;
         let fd = memfd::create("orbit-keep", len, true)?;
         memfd::seal_size(fd.as_fd())?;
@@ -59,7 +59,7 @@ impl Shared {
         orders.log_bytes.store(log_bytes, SeqCst);
         orders.stack_bytes.store(STACK_BYTES as u64, SeqCst);
         orders.version.store(VERSION, SeqCst);
-        orders.skip_handlers.store(skip_handlers.into(), SeqCst);
+        orders.handlers.store(handlers as u32, SeqCst);
         orders.drop_at.store(NOWHERE, SeqCst);
         shared.both().last_input.store(NOWHERE, SeqCst);
         orders.magic.store(MAGIC, SeqCst);
