@@ -30,6 +30,7 @@ ALLOWED = {
 # Two versions of these are linked, because the crates named use different ones.
 TWICE = {
     "bitflags": "redis-module's nix",
+    "embedded-io": "postcard's features that are off: in Cargo.lock only",
     "foldhash": "hashbrown",
     "hashbrown": "string-interner of wasmi, and aya",
     "heck": "build time only",

@@ -83,7 +83,7 @@ impl Pin for Apic {
             Command::OverflowDisarm { id } => match self.armed.get(id) {
                 Some((owner, _)) if *owner == user => {
                     self.armed.remove(id);
-                    Ok(Reply::Done {})
+                    Ok(Reply::Done)
                 }
                 _ => Err(PinError::Refused(format!("this module armed no overflow {id}"))),
             },

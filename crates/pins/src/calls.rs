@@ -99,7 +99,7 @@ impl Pin for Calls {
                 let what = What::Calls { class, numbers: calls.clone(), verdict: verdict.clone() };
                 self.interception.intercept(user, *pid, what)?;
             }
-            (_, Command::CallDecide { verdict: CallVerdict::Hold {}, .. }) => {
+            (_, Command::CallDecide { verdict: CallVerdict::Hold, .. }) => {
                 return Err(PinError::Refused("a held call is held already: decide Pass or Refuse".into()));
             }
             (_, Command::CallDecide { ticket, verdict }) => {
@@ -109,7 +109,7 @@ impl Pin for Calls {
             (_, Command::CallRelease { pid }) => self.interception.release(user, *pid)?,
             _ => return Err(PinError::NotMine),
         }
-        Ok(Reply::Done {})
+        Ok(Reply::Done)
     }
 
     fn subscribe(&mut self, subscription: &Arc<Subscription>) -> Result<(), PinError> {

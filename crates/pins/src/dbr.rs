@@ -40,7 +40,7 @@ impl Pin for Dbr {
             Command::BreakpointClear { id } => match self.set.get(id) {
                 Some((owner, _)) if *owner == user => {
                     self.set.remove(id);
-                    Ok(Reply::Done {})
+                    Ok(Reply::Done)
                 }
                 _ => Err(PinError::Refused(format!("this module set no breakpoint {id}"))),
             },
@@ -65,9 +65,9 @@ impl Pin for Dbr {
 impl Dbr {
     fn set(&mut self, user: u64, pid: u32, address: u64, length: u32, access: &Access) -> Result<Reply, PinError> {
         let access = match access {
-            Access::Execute {} => perf::Access::Execute,
-            Access::Write {} => perf::Access::Write,
-            Access::ReadWrite {} => perf::Access::ReadWrite,
+            Access::Execute => perf::Access::Execute,
+            Access::Write => perf::Access::Write,
+            Access::ReadWrite => perf::Access::ReadWrite,
         };
         let kind = perf::Kind::Breakpoint { addr: address as usize, len: length as usize, access };
         let id = self.next;

@@ -25,7 +25,7 @@ struct Intr {
 impl Pin for Intr {
     fn command(&mut self, _user: u64, command: &Command) -> Result<Reply, PinError> {
         match command {
-            Command::InterruptCounts {} => Ok(Reply::Interrupts { counts: proc::interrupt_counts()? }),
+            Command::InterruptCounts => Ok(Reply::Interrupts { counts: proc::interrupt_counts()? }),
             _ => Err(PinError::NotMine),
         }
     }

@@ -80,17 +80,17 @@ impl Pin for Mem {
     fn command(&mut self, user: u64, command: &Command) -> Result<Reply, PinError> {
         match command {
             Command::MemoryRead { pid, address, length } => Ok(Reply::Bytes { bytes: read(*pid, *address, *length)? }),
-            Command::MemoryWrite { pid, address, bytes } => write(*pid, *address, bytes).map(|()| Reply::Done {}),
+            Command::MemoryWrite { pid, address, bytes } => write(*pid, *address, bytes).map(|()| Reply::Done),
             Command::MemoryMap { pid } => Ok(Reply::Regions { regions: proc::regions(*pid)? }),
             Command::PagesWatch { pid, start, end } => self.watch(user, *pid, *start, *end),
             Command::PagesCollect { id } => self.collect(user, *id),
             Command::PagesForget { id } => {
                 self.mine(user, *id)?;
                 self.watches.remove(id);
-                Ok(Reply::Done {})
+                Ok(Reply::Done)
             }
             Command::PagesSet { pid, start, length, property } => {
-                set(*pid, *start, *length, property).map(|()| Reply::Done {})
+                set(*pid, *start, *length, property).map(|()| Reply::Done)
             }
             _ => Err(PinError::NotMine),
         }
@@ -290,12 +290,12 @@ fn write(pid: u32, address: u64, bytes: &[u8]) -> Result<(), PinError> {
 
 fn set(pid: u32, start: u64, length: u64, property: &PageProperty) -> Result<(), PinError> {
     let advice = match property {
-        PageProperty::Cold {} => libc::MADV_COLD,
-        PageProperty::PageOut {} => libc::MADV_PAGEOUT,
-        PageProperty::WillNeed {} => libc::MADV_WILLNEED,
-        PageProperty::ReadOnly {} => return inject::protect(pid, start, length, libc::PROT_READ),
-        PageProperty::ReadWrite {} => return inject::protect(pid, start, length, libc::PROT_READ | libc::PROT_WRITE),
-        PageProperty::NoAccess {} => return inject::protect(pid, start, length, libc::PROT_NONE),
+        PageProperty::Cold => libc::MADV_COLD,
+        PageProperty::PageOut => libc::MADV_PAGEOUT,
+        PageProperty::WillNeed => libc::MADV_WILLNEED,
+        PageProperty::ReadOnly => return inject::protect(pid, start, length, libc::PROT_READ),
+        PageProperty::ReadWrite => return inject::protect(pid, start, length, libc::PROT_READ | libc::PROT_WRITE),
+        PageProperty::NoAccess => return inject::protect(pid, start, length, libc::PROT_NONE),
     };
     let what = || format!("setting {property:?} for {length} bytes at {start:#x} of process {pid}");
     let process = orbit_linux::pidfd::open(pid as i32).map_err(|error| PinError::of(what(), error))?;

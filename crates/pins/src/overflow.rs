@@ -27,14 +27,14 @@ pub(super) fn open(target: &Target, measure: &Measure, period: u64) -> Result<(C
     };
     let failed = |error: io::Error| PinError::of(format!("a counter of {measure:?} at {target:?}"), error);
     match measure {
-        Measure::Instructions {} => match open(Kind::Instructions) {
-            Ok(counter) => Ok((counter, Unit::Count {})),
+        Measure::Instructions => match open(Kind::Instructions) {
+            Ok(counter) => Ok((counter, Unit::Count)),
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                open(clock).map(|counter| (counter, Unit::Nanoseconds {})).map_err(failed)
+                open(clock).map(|counter| (counter, Unit::Nanoseconds)).map_err(failed)
             }
             Err(error) => Err(failed(error)),
         },
-        Measure::CpuTime {} => open(clock).map(|counter| (counter, Unit::Nanoseconds {})).map_err(failed),
+        Measure::CpuTime => open(clock).map(|counter| (counter, Unit::Nanoseconds)).map_err(failed),
         _ => Err(PinError::Refused(format!("{measure:?} cannot raise an overflow here: use Instructions or CpuTime"))),
     }
 }

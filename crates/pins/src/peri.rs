@@ -43,13 +43,13 @@ impl Pin for Periodic {
                 }
                 self.asked.insert(user, *interval_ns);
             }
-            Command::HeartbeatStop {} => {
+            Command::HeartbeatStop => {
                 self.asked.remove(&user);
             }
             _ => return Err(PinError::NotMine),
         }
         self.beat()?;
-        Ok(Reply::Done {})
+        Ok(Reply::Done)
     }
 
     fn subscribe(&mut self, subscription: &Arc<Subscription>) -> Result<(), PinError> {

@@ -108,7 +108,7 @@ impl Pin for Pmc {
                 return Ok(Reply::Counter { id, value, unit: held.unit.clone() });
             }
         }
-        Ok(Reply::Done {})
+        Ok(Reply::Done)
     }
 
     fn subscribe(&mut self, subscription: &Arc<Subscription>) -> Result<(), PinError> {
@@ -193,19 +193,19 @@ fn open_plain(target: &Target, measure: &Measure) -> Result<(OwnedFd, Unit), Pin
     const DTLB_READ_MISS: u64 = 3 | 1 << 16;
     let clock = (1, u64::from(matches!(target, Target::Thread { .. })));
     let (kind, config) = match measure {
-        Measure::Instructions {} => (0, 1),
-        Measure::Cycles {} => (0, 0),
-        Measure::CacheReferences {} => (0, 2),
-        Measure::CacheMisses {} => (0, 3),
-        Measure::TlbMisses {} => (3, DTLB_READ_MISS),
-        Measure::CpuTime {} => clock,
-        Measure::PageFaults {} => (1, 2),
-        Measure::Switches {} => (1, 3),
+        Measure::Instructions => (0, 1),
+        Measure::Cycles => (0, 0),
+        Measure::CacheReferences => (0, 2),
+        Measure::CacheMisses => (0, 3),
+        Measure::TlbMisses => (3, DTLB_READ_MISS),
+        Measure::CpuTime => clock,
+        Measure::PageFaults => (1, 2),
+        Measure::Switches => (1, 3),
     };
-    let unit = |time: bool| if time { Unit::Nanoseconds {} } else { Unit::Count {} };
+    let unit = |time: bool| if time { Unit::Nanoseconds } else { Unit::Count };
     match event_open(target, kind, config) {
-        Ok(fd) => Ok((fd, unit(matches!(measure, Measure::CpuTime {})))),
-        Err(_) if matches!(measure, Measure::Instructions {}) => event_open(target, clock.0, clock.1)
+        Ok(fd) => Ok((fd, unit(matches!(measure, Measure::CpuTime)))),
+        Err(_) if matches!(measure, Measure::Instructions) => event_open(target, clock.0, clock.1)
             .map(|fd| (fd, unit(true)))
             .map_err(|error| PinError::of(format!("a counter of CPU time at {target:?}"), error)),
         Err(error) => Err(PinError::of(

@@ -42,7 +42,7 @@ struct Traced {
 impl Pin for Traced {
     fn command(&mut self, _user: u64, command: &Command) -> Result<Reply, PinError> {
         match command {
-            Command::CpuStates {} => Ok(Reply::Cpus { cpus: self.kernel.flow().cpu_states() }),
+            Command::CpuStates => Ok(Reply::Cpus { cpus: self.kernel.flow().cpu_states() }),
             Command::ThreadTimes { pid } => Ok(Reply::Threads { threads: proc::thread_times(*pid)? }),
             _ => Err(PinError::NotMine),
         }
@@ -79,7 +79,7 @@ impl Pin for Sampled {
     fn command(&mut self, _user: u64, command: &Command) -> Result<Reply, PinError> {
         match command {
             Command::ThreadTimes { pid } => Ok(Reply::Threads { threads: proc::thread_times(*pid)? }),
-            Command::CpuStates {} => Err(PinError::Refused(format!(
+            Command::CpuStates => Err(PinError::Refused(format!(
                 "switches of a CPU cannot be counted here: {}",
                 kernel::support(&self.env).err().unwrap_or_default()
             ))),

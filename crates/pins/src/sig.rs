@@ -45,7 +45,7 @@ impl Pin for Sig {
                 let mask = if signals.is_empty() { u64::MAX } else { mask };
                 self.interception.intercept(user, *pid, What::Signals { mask, verdict: verdict.clone() })?;
             }
-            Command::SignalDecide { verdict: Verdict::Hold {}, .. } => {
+            Command::SignalDecide { verdict: Verdict::Hold, .. } => {
                 return Err(PinError::Refused("a held signal is held already: decide Pass, Drop or Replace".into()));
             }
             Command::SignalDecide { ticket, verdict } => {
@@ -56,7 +56,7 @@ impl Pin for Sig {
             Command::SignalSend { pid, signal } => overflow::send_signal(*pid, *signal)?,
             _ => return Err(PinError::NotMine),
         }
-        Ok(Reply::Done {})
+        Ok(Reply::Done)
     }
 
     fn subscribe(&mut self, subscription: &Arc<Subscription>) -> Result<(), PinError> {

@@ -330,9 +330,9 @@ impl Traces {
     /// killed meanwhile needs no decision.
     fn after_signal(&mut self, tid: i32, verdict: &Verdict, signal: i32) {
         let delivered = match verdict {
-            Verdict::Drop {} => 0,
+            Verdict::Drop => 0,
             Verdict::Replace { signal } => *signal as i32,
-            Verdict::Pass {} | Verdict::Hold {} => signal,
+            Verdict::Pass | Verdict::Hold => signal,
         };
         if let Err(error) = self.go(tid, delivered)
             && error.raw_os_error() != Some(libc::ESRCH)
@@ -380,8 +380,8 @@ impl Traces {
         for ticket in free {
             let Some(held) = self.held.remove(&ticket) else { continue };
             match held.before {
-                Before::Signal(signal) => self.after_signal(held.tid, &Verdict::Pass {}, signal),
-                Before::Call => self.after_call(held.tid, &CallVerdict::Pass {}),
+                Before::Signal(signal) => self.after_signal(held.tid, &Verdict::Pass, signal),
+                Before::Call => self.after_call(held.tid, &CallVerdict::Pass),
             }
         }
     }
@@ -481,7 +481,7 @@ impl Traces {
             // SAFETY: for codes up to 0 the sender's pid is what the field holds; it is not asked for others.
             (info.si_code, if info.si_code <= 0 { unsafe { info.si_pid() } } else { 0 })
         });
-        let ticket = self.ticket(verdict == Verdict::Hold {});
+        let ticket = self.ticket(verdict == Verdict::Hold);
         let values = [ticket, signal as u64, code as u32 as u64, sender as u64];
         if ticket == 0 {
             self.after_signal(tid, &verdict, signal);
@@ -502,7 +502,7 @@ impl Traces {
             let _ = self.go(tid, 0);
             return;
         };
-        let ticket = self.ticket(verdict == CallVerdict::Hold {});
+        let ticket = self.ticket(verdict == CallVerdict::Hold);
         let values = [ticket, call.number as u64, call.arguments[0], call.arguments[1]];
         if ticket == 0 {
             self.after_call(tid, &verdict);

@@ -32,7 +32,7 @@ impl Module for Changes {
             if self.seen == 5 {
                 context.use_pin("P_PMC");
                 let target = Target::Thread { tid: self.pid };
-                context.issue_cmd("P_PMC", Command::CounterOpen { target, measure: Measure::CpuTime {}, reach: 0 });
+                context.issue_cmd("P_PMC", Command::CounterOpen { target, measure: Measure::CpuTime, reach: 0 });
             }
             // Those that were on their way have come by the fifth of the slow ones.
             self.late += u32::from(self.slow > 5);

@@ -91,13 +91,13 @@ impl Module for Asks {
     }
     fn start(&mut self, context: &mut Context) {
         for _ in 0..self.first {
-            context.issue_cmd("P_PERI", Command::HeartbeatStop {});
+            context.issue_cmd("P_PERI", Command::HeartbeatStop);
         }
     }
     fn event(&mut self, _context: &mut Context, _event: &Event) {}
     fn reply(&mut self, context: &mut Context, _ticket: u64, _reply: &Result<Reply, String>) {
         for _ in 0..self.each {
-            context.issue_cmd("P_PERI", Command::HeartbeatStop {});
+            context.issue_cmd("P_PERI", Command::HeartbeatStop);
         }
     }
     fn tick(&mut self, context: &mut Context) {

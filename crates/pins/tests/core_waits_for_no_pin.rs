@@ -54,7 +54,7 @@ fn a_program_that_cannot_be_stopped_is_released_without_waiting() {
     });
     let pid = guest.pid();
     let intercept = |module: &Client| {
-        let all = Command::SignalIntercept { pid, signals: vec![], verdict: Verdict::Pass {} };
+        let all = Command::SignalIntercept { pid, signals: vec![], verdict: Verdict::Pass };
         module.issue_cmd("P_SIG", &all)
     };
     if let Err(error) = intercept(&modules[0]) {
@@ -90,14 +90,14 @@ struct Bog;
 
 impl Pin for Bog {
     fn command(&mut self, _user: u64, command: &Command) -> Result<Reply, PinError> {
-        if *command != (Command::HeartbeatStop {}) {
-            return Ok(Reply::Done {});
+        if *command != (Command::HeartbeatStop) {
+            return Ok(Reply::Done);
         }
         let mut stuck = STUCK.0.lock().unwrap_or_else(PoisonError::into_inner);
         *stuck = true;
         STUCK.1.notify_all();
         drop(STUCK.1.wait_while(stuck, |stuck| *stuck));
-        Ok(Reply::Done {})
+        Ok(Reply::Done)
     }
     fn subscribe(&mut self, _subscription: &Arc<Subscription>) -> Result<(), PinError> {
         Ok(())
@@ -126,7 +126,7 @@ fn a_command_that_does_not_end_holds_up_its_own_pin_only() {
     };
     let (first, second, third) = (module("first"), module("second"), module("third"));
     let fourth = Arc::new(module("fourth"));
-    let command = std::thread::spawn(move || first.issue_cmd("P_BOG", &Command::HeartbeatStop {}).map(|_| ()));
+    let command = std::thread::spawn(move || first.issue_cmd("P_BOG", &Command::HeartbeatStop).map(|_| ()));
     let stuck = || STUCK.0.lock().unwrap_or_else(PoisonError::into_inner);
     until("the command is at work", || *stuck());
     let subscribing =
@@ -134,7 +134,7 @@ fn a_command_that_does_not_end_holds_up_its_own_pin_only() {
     let leaving = std::thread::spawn(move || third.release_pin("P_BOG"));
     let asking = std::thread::spawn({
         let fourth = fourth.clone();
-        move || fourth.issue_cmd("P_BOG", &Command::CpuStates {}).map(|_| ())
+        move || fourth.issue_cmd("P_BOG", &Command::CpuStates).map(|_| ())
     });
     // Whether they are at the pin by now or come while the other is served: neither may hold it up.
     std::thread::sleep(std::time::Duration::from_millis(100));

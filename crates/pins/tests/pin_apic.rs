@@ -68,7 +68,7 @@ fn an_armed_overflow_comes_as_event_and_as_signal_without_kernel_programs() {
     let guest = busy();
     let arm = |delivery: Delivery| {
         let target = Target::Thread { tid: guest.pid() };
-        let command = Command::OverflowArm { target, measure: Measure::Instructions {}, period: 5_000_000, delivery };
+        let command = Command::OverflowArm { target, measure: Measure::Instructions, period: 5_000_000, delivery };
         match module.issue_cmd("P_APIC", &command) {
             Ok(Reply::Counter { id, .. }) => id,
             Err(error) if error.to_string().contains("perf") => {
@@ -78,7 +78,7 @@ fn an_armed_overflow_comes_as_event_and_as_signal_without_kernel_programs() {
             other => panic!("{other:?}"),
         }
     };
-    let id = arm(Delivery::Event {});
+    let id = arm(Delivery::Event);
     if id == 0 {
         return;
     }

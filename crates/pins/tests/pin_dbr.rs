@@ -25,7 +25,7 @@ fn a_write_to_a_watched_word_is_seen() {
     });
     module.subscr_event("P_DBR", Kind::Breakpoint, Filter::everyone()).expect("a subscription");
     let pid = guest.pid();
-    let set = Command::BreakpointSet { pid, address, length: 8, access: Access::Write {} };
+    let set = Command::BreakpointSet { pid, address, length: 8, access: Access::Write };
     let id = match module.issue_cmd("P_DBR", &set).expect("set") {
         Reply::Id { id } => id,
         other => panic!("{other:?}"),
@@ -36,7 +36,7 @@ fn a_write_to_a_watched_word_is_seen() {
     take_all(&module);
     std::thread::sleep(std::time::Duration::from_millis(30));
     assert!(take_all(&module).is_empty(), "cleared");
-    let crooked = Command::BreakpointSet { pid, address: address + 1, length: 8, access: Access::Write {} };
+    let crooked = Command::BreakpointSet { pid, address: address + 1, length: 8, access: Access::Write };
     let error = module.issue_cmd("P_DBR", &crooked).expect_err("not aligned").to_string();
     assert!(error.contains("aligned"), "{error}");
 }

@@ -50,7 +50,7 @@ fn counts_since_boot_need_no_kernel_program() {
     let core = orbit_pins::builder().kernel_programs(false).build().expect("a core");
     let module = core.client("counts");
     module.use_pin("P_INTR").expect("P_INTR");
-    match module.issue_cmd("P_INTR", &Command::InterruptCounts {}).expect("counts") {
+    match module.issue_cmd("P_INTR", &Command::InterruptCounts).expect("counts") {
         Reply::Interrupts { counts } => assert!(counts.iter().any(|one| one.soft && one.count > 0), "{counts:?}"),
         other => panic!("{other:?}"),
     }

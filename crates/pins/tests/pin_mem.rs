@@ -162,7 +162,7 @@ fn a_page_set_read_only_faults_at_the_next_write() {
     };
     // Another page first: the child must not notice that it was stopped, again and again.
     for _ in 0..50 {
-        for property in [PageProperty::ReadOnly {}, PageProperty::ReadWrite {}] {
+        for property in [PageProperty::ReadOnly, PageProperty::ReadWrite] {
             let command = Command::PagesSet { pid: child.pid(), start: pages.at(5), length: PAGE as u64, property };
             if let Err(error) = module.issue_cmd("P_MEM", &command) {
                 println!("SKIP: needs the right to trace a child ({error})");
@@ -170,8 +170,8 @@ fn a_page_set_read_only_faults_at_the_next_write() {
             }
         }
     }
-    set(PageProperty::Cold {}).expect("cold");
-    set(PageProperty::ReadOnly {}).expect("read only");
+    set(PageProperty::Cold).expect("cold");
+    set(PageProperty::ReadOnly).expect("read only");
     assert_eq!(child.wait() & 0x7f, libc::SIGSEGV, "its next write faulted");
 }
 

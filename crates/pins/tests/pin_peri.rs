@@ -57,7 +57,7 @@ fn the_heartbeat_makes_every_cpu_switch() {
     let module = core.client("heart");
     module.use_pin("P_PERI").expect("P_PERI");
     module.use_pin("P_SCHL").expect("P_SCHL");
-    let cpus = || match module.issue_cmd("P_SCHL", &Command::CpuStates {}).expect("CpuStates") {
+    let cpus = || match module.issue_cmd("P_SCHL", &Command::CpuStates).expect("CpuStates") {
         Reply::Cpus { cpus } => cpus,
         other => panic!("{other:?}"),
     };
@@ -66,5 +66,5 @@ fn the_heartbeat_makes_every_cpu_switch() {
     until("twenty more switches on every CPU", || {
         cpus().iter().zip(&before).all(|(now, then)| now.switches >= then.switches + 20)
     });
-    module.issue_cmd("P_PERI", &Command::HeartbeatStop {}).expect("stop");
+    module.issue_cmd("P_PERI", &Command::HeartbeatStop).expect("stop");
 }

@@ -40,7 +40,7 @@ fn a_thread_is_counted_between_start_and_stop() {
     }
     let guest = busy();
     let target = Target::Thread { tid: guest.pid() };
-    let (id, _, unit) = counter(&module, &Command::CounterOpen { target, measure: Measure::Instructions {}, reach: 0 });
+    let (id, _, unit) = counter(&module, &Command::CounterOpen { target, measure: Measure::Instructions, reach: 0 });
     println!("instructions are counted as {unit:?}");
     let read = || counter(&module, &Command::CounterRead { id }).1;
     assert_eq!(read(), 0, "opened stopped");
@@ -70,7 +70,7 @@ fn a_counter_that_reaches_its_mark_raises_an_event() {
     module.subscr_event("P_PMC", Kind::CounterReached, Filter::everyone()).expect("a subscription");
     let guest = busy();
     let target = Target::Thread { tid: guest.pid() };
-    let (id, ..) = counter(&module, &Command::CounterOpen { target, measure: Measure::CpuTime {}, reach: 5_000_000 });
+    let (id, ..) = counter(&module, &Command::CounterOpen { target, measure: Measure::CpuTime, reach: 5_000_000 });
     module.issue_cmd("P_PMC", &Command::CounterStart { id }).expect("start");
     for times in 1..=3 {
         let seen = event(&module, "the mark", |event| event.values[0] == id && event.values[1] >= times * 5_000_000);
@@ -86,7 +86,7 @@ fn one_module_has_so_many_counters_and_no_more() {
         return;
     }
     let target = Target::Thread { tid: std::process::id() };
-    let open = Command::CounterOpen { target, measure: Measure::CpuTime {}, reach: 0 };
+    let open = Command::CounterOpen { target, measure: Measure::CpuTime, reach: 0 };
     let ids: Vec<u64> = (0..256).map(|_| counter(&module, &open).0).collect();
     let refused = module.issue_cmd("P_PMC", &open).expect_err("too many").to_string();
     assert!(refused.contains("P_PMC") && refused.contains("256"), "{refused}");
@@ -109,7 +109,7 @@ fn faults_and_switches_are_always_there() {
         }
     });
     let target = Target::Thread { tid: guest.pid() };
-    let (id, ..) = counter(&module, &Command::CounterOpen { target, measure: Measure::Switches {}, reach: 0 });
+    let (id, ..) = counter(&module, &Command::CounterOpen { target, measure: Measure::Switches, reach: 0 });
     module.issue_cmd("P_PMC", &Command::CounterStart { id }).expect("start");
     // An ordinary user sees nothing that the kernel does, switches included.
     // SAFETY: no pointers are passed.

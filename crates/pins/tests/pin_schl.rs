@@ -38,7 +38,7 @@ fn every_cpu_is_counted_without_a_subscription() {
     let core = orbit_pins::core().expect("a core");
     let module = core.client("counter");
     module.use_pin("P_SCHL").expect("P_SCHL");
-    let total = || match module.issue_cmd("P_SCHL", &Command::CpuStates {}).expect("CpuStates") {
+    let total = || match module.issue_cmd("P_SCHL", &Command::CpuStates).expect("CpuStates") {
         Reply::Cpus { cpus } => cpus.iter().map(|cpu| cpu.switches).sum::<u64>(),
         other => panic!("{other:?}"),
     };

@@ -69,7 +69,7 @@ fn a_signal_is_dropped_then_held_then_delivered_without_kernel_programs() {
     let (pid, term) = (guest.pid(), libc::SIGTERM as u32);
     let command = |command: Command| module.issue_cmd("P_SIG", &command);
     let intercept = |verdict: Verdict| command(Command::SignalIntercept { pid, signals: vec![term], verdict });
-    if let Err(error) = intercept(Verdict::Drop {}) {
+    if let Err(error) = intercept(Verdict::Drop) {
         println!("SKIP: needs the right to trace a child ({error})");
         return;
     }
@@ -78,13 +78,13 @@ fn a_signal_is_dropped_then_held_then_delivered_without_kernel_programs() {
     assert_eq!((dropped.pid, dropped.values[0], dropped.values[1]), (pid, 0, u64::from(term)));
     assert_eq!(dropped.values[3], u64::from(std::process::id()), "the sender");
 
-    intercept(Verdict::Hold {}).expect("now held");
+    intercept(Verdict::Hold).expect("now held");
     command(Command::SignalSend { pid, signal: term }).expect("sent");
     let held = event(&module, "the held signal", |event| event.values[0] != 0);
     let stranger = core.client("stranger");
     stranger.use_pin("P_SIG").expect("P_SIG");
     let decide = |verdict: Verdict| Command::SignalDecide { ticket: held.values[0], verdict };
-    assert!(stranger.issue_cmd("P_SIG", &decide(Verdict::Pass {})).is_err(), "not its own");
+    assert!(stranger.issue_cmd("P_SIG", &decide(Verdict::Pass)).is_err(), "not its own");
     command(decide(Verdict::Replace { signal: libc::SIGUSR1 as u32 })).expect("decided");
     // The tracer sees the end long before: the status is still for whoever made the process.
     std::thread::sleep(std::time::Duration::from_millis(200));
@@ -101,7 +101,7 @@ fn released_programs_go_on_as_before() {
         let status = std::fs::read_to_string(format!("/proc/{}/status", guest.pid())).expect("alive");
         !status.contains("TracerPid:\t0\n")
     };
-    let all = Command::SignalIntercept { pid: guest.pid(), signals: vec![], verdict: Verdict::Drop {} };
+    let all = Command::SignalIntercept { pid: guest.pid(), signals: vec![], verdict: Verdict::Drop };
     if let Err(error) = module.issue_cmd("P_SIG", &all) {
         println!("SKIP: needs the right to trace a child ({error})");
         return;
@@ -125,7 +125,7 @@ fn a_verdict_with_a_signal_that_is_none_is_refused_and_the_program_goes_on() {
     let (pid, term) = (guest.pid(), libc::SIGTERM as u32);
     let command = |command: Command| module.issue_cmd("P_SIG", &command);
     let intercept = |verdict: Verdict| command(Command::SignalIntercept { pid, signals: vec![term], verdict });
-    if let Err(error) = intercept(Verdict::Hold {}) {
+    if let Err(error) = intercept(Verdict::Hold) {
         println!("SKIP: needs the right to trace a child ({error})");
         return;
     }
@@ -178,7 +178,7 @@ fn a_held_program_that_is_killed_and_released_ends_for_its_parent() {
         };
         let pid = moved();
         let command = |command: Command| module.issue_cmd("P_SIG", &command);
-        let hold = Command::SignalIntercept { pid, signals: vec![], verdict: Verdict::Hold {} };
+        let hold = Command::SignalIntercept { pid, signals: vec![], verdict: Verdict::Hold };
         if let Err(error) = command(hold) {
             println!("SKIP: needs the right to trace a child ({error})");
             return;

@@ -92,16 +92,16 @@ fn a_call_is_held_then_made_then_refused_then_free() {
     let guest = caller(&shared, || unsafe { libc::syscall(libc::SYS_getpgid, 0) });
     let pid = guest.pid();
     until("the guest goes round", || shared.word(0).load(SeqCst) > 3);
-    if !intercepts(&module, "P_SYSC", pid, &[libc::SYS_getpgid], CallVerdict::Hold {}) {
+    if !intercepts(&module, "P_SYSC", pid, &[libc::SYS_getpgid], CallVerdict::Hold) {
         return;
     }
     let held = event(&module, "a held call", |event| event.values[0] != 0);
     assert_eq!((held.pid, held.tid, held.values[1]), (pid, pid, libc::SYS_getpgid as u64));
     assert!(!shared.goes_on(), "it is held");
     let stranger = client(&core, "stranger", "P_SYSC");
-    let decision = Command::CallDecide { ticket: held.values[0], verdict: CallVerdict::Pass {} };
+    let decision = Command::CallDecide { ticket: held.values[0], verdict: CallVerdict::Pass };
     stranger.issue_cmd("P_SYSC", &decision).expect_err("not its own");
-    decide(&module, "P_SYSC", &held, CallVerdict::Pass {});
+    decide(&module, "P_SYSC", &held, CallVerdict::Pass);
     let again = event(&module, "the next one", |event| event.values[0] != 0);
     assert!(shared.word(1).load(SeqCst) > 0, "the first was made");
     assert!(take_all(&stranger).is_empty(), "a module that intercepts nothing receives nothing");
@@ -111,7 +111,7 @@ fn a_call_is_held_then_made_then_refused_then_free() {
 
     assert!(intercepts(&module, "P_SYSC", pid, &[libc::SYS_getpgid], CallVerdict::Refuse { errno: 5 }));
     module
-        .issue_cmd("P_SYSC", &Command::CallDecide { ticket: again.values[0], verdict: CallVerdict::Pass {} })
+        .issue_cmd("P_SYSC", &Command::CallDecide { ticket: again.values[0], verdict: CallVerdict::Pass })
         .expect_err("decided already");
     module.issue_cmd("P_SYSC", &Command::CallRelease { pid }).expect("released");
     until("it is free", || !is_traced(pid));
@@ -180,11 +180,11 @@ fn a_pin_holds_back_what_belongs_to_it_and_the_strictest_verdict_counts() {
         libc::write(ends[1], c"x".as_ptr().cast(), 1) as i64
     });
     let writes = [libc::SYS_write];
-    if !intercepts(&files, "P_FILE", guest.pid(), &writes, CallVerdict::Pass {}) {
+    if !intercepts(&files, "P_FILE", guest.pid(), &writes, CallVerdict::Pass) {
         return;
     }
-    assert!(intercepts(&channels, "P_IPC", guest.pid(), &writes, CallVerdict::Pass {}));
-    assert!(intercepts(&network, "P_NET", guest.pid(), &[], CallVerdict::Hold {}));
+    assert!(intercepts(&channels, "P_IPC", guest.pid(), &writes, CallVerdict::Pass));
+    assert!(intercepts(&network, "P_NET", guest.pid(), &[], CallVerdict::Hold));
     let to_file = event(&files, "a write to the file", |_| true);
     let to_pipe = event(&channels, "a write to the pipe", |_| true);
     assert_ne!(to_file.values[2], to_pipe.values[2], "other descriptors");
@@ -194,7 +194,7 @@ fn a_pin_holds_back_what_belongs_to_it_and_the_strictest_verdict_counts() {
 
     // Two modules on one pin: each is notified, the strictest verdict holds, and its end is not the other's.
     let strict = client(&core, "strict", "P_IPC");
-    assert!(intercepts(&strict, "P_IPC", guest.pid(), &writes, CallVerdict::Hold {}));
+    assert!(intercepts(&strict, "P_IPC", guest.pid(), &writes, CallVerdict::Hold));
     let held = event(&strict, "held", |event| event.values[0] != 0);
     event(&channels, "reported too", |event| event.values[0] == held.values[0]);
     assert!(!shared.goes_on());
@@ -228,11 +228,11 @@ fn a_wait_is_not_cut_short_by_the_beginning_nor_by_the_end() {
     };
     for _ in 0..5 {
         until("it waits", asleep);
-        if !intercepts(&module, "P_SYSC", pid, &[libc::SYS_getpgid], CallVerdict::Hold {}) {
+        if !intercepts(&module, "P_SYSC", pid, &[libc::SYS_getpgid], CallVerdict::Hold) {
             return;
         }
         until("it waits again", asleep);
-        let signal = Command::SignalIntercept { pid, signals: vec![], verdict: Verdict::Drop {} };
+        let signal = Command::SignalIntercept { pid, signals: vec![], verdict: Verdict::Drop };
         signals.issue_cmd("P_SIG", &signal).expect("its signals too");
         module.issue_cmd("P_SYSC", &Command::CallRelease { pid }).expect("released");
         assert!(is_traced(pid), "for its signals");
@@ -249,7 +249,7 @@ fn it_holds_over_exec_and_not_for_processes_made_meanwhile() {
     let module = client(&core, "execs", "P_SYSC");
     // The shell waits for a line; then it makes a process that ends at once, and becomes another program.
     let mut guest = Guest::shell("read line; (cd /); exec sh -c 'cd /usr; exec cat'");
-    if !intercepts(&module, "P_SYSC", guest.pid(), &[libc::SYS_chdir], CallVerdict::Pass {}) {
+    if !intercepts(&module, "P_SYSC", guest.pid(), &[libc::SYS_chdir], CallVerdict::Pass) {
         return;
     }
     guest.0.stdin.as_mut().expect("a pipe").write_all(b"go\n").expect("written");
@@ -274,7 +274,7 @@ fn what_nobody_can_decide_about_is_not_held() {
     // SAFETY: a call without pointers.
     let guest = caller(&shared, || unsafe { libc::syscall(libc::SYS_getpgid, 0) });
     let pid = guest.pid();
-    if !intercepts(&module, "P_SYSC", pid, &[libc::SYS_getpgid], CallVerdict::Hold {}) {
+    if !intercepts(&module, "P_SYSC", pid, &[libc::SYS_getpgid], CallVerdict::Hold) {
         return;
     }
     assert!(is_traced(pid));
@@ -282,7 +282,7 @@ fn what_nobody_can_decide_about_is_not_held() {
     // Once somebody does, it is held; and when the module goes, with the event in its queue, it is free.
     module.subscr_event("P_SYSC", Kind::CallIntercepted, Filter::everyone()).expect("a subscription");
     let held = event(&module, "held", |event| event.values[0] != 0);
-    let wrong = Command::SignalDecide { ticket: held.values[0], verdict: Verdict::Pass {} };
+    let wrong = Command::SignalDecide { ticket: held.values[0], verdict: Verdict::Pass };
     module.use_pin("P_SIG").expect("P_SIG");
     module.issue_cmd("P_SIG", &wrong).expect_err("no signal");
     assert!(!shared.goes_on());
@@ -296,7 +296,7 @@ fn one_that_is_killed_while_it_is_held_ends_for_its_parent() {
     let (module, shared) = (client(&core, "holds", "P_SYSC"), Shared::new());
     // SAFETY: a call without pointers.
     let guest = caller(&shared, || unsafe { libc::syscall(libc::SYS_getpgid, 0) });
-    if !intercepts(&module, "P_SYSC", guest.pid(), &[libc::SYS_getpgid], CallVerdict::Hold {}) {
+    if !intercepts(&module, "P_SYSC", guest.pid(), &[libc::SYS_getpgid], CallVerdict::Hold) {
         return;
     }
     let held = event(&module, "held", |event| event.values[0] != 0);
@@ -305,10 +305,10 @@ fn one_that_is_killed_while_it_is_held_ends_for_its_parent() {
     let pid = guest.pid();
     assert_eq!(guest.wait() & 0x7f, libc::SIGKILL);
     until("the pin has seen it", || {
-        let decision = Command::CallDecide { ticket: held.values[0], verdict: CallVerdict::Pass {} };
+        let decision = Command::CallDecide { ticket: held.values[0], verdict: CallVerdict::Pass };
         module.issue_cmd("P_SYSC", &decision).is_err()
     });
     module
-        .issue_cmd("P_SYSC", &Command::CallIntercept { pid, calls: vec![], verdict: CallVerdict::Pass {} })
+        .issue_cmd("P_SYSC", &Command::CallIntercept { pid, calls: vec![], verdict: CallVerdict::Pass })
         .expect_err("it is gone");
 }

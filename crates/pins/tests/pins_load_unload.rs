@@ -35,14 +35,14 @@ fn a_pin_that_is_not_used_does_nothing_for_a_module() {
     let core = orbit_pins::core().expect("a core");
     let module = core.client("eager");
     for error in [
-        module.issue_cmd("P_PERI", &Command::HeartbeatStop {}).expect_err("not used").to_string(),
+        module.issue_cmd("P_PERI", &Command::HeartbeatStop).expect_err("not used").to_string(),
         module.subscr_event("P_PERI", Kind::Period, Filter::everyone()).expect_err("not used").to_string(),
         module.release_pin("P_PERI").expect_err("not used").to_string(),
     ] {
         assert!(error.contains("P_PERI") && error.contains("eager") && error.contains("use_pin"), "{error}");
     }
     module.use_pin("P_PERI").expect("P_PERI");
-    assert!(module.issue_cmd("P_PERI", &Command::CpuStates {}).is_err(), "another pin's command");
+    assert!(module.issue_cmd("P_PERI", &Command::CpuStates).is_err(), "another pin's command");
     let error = module.subscr_event("P_PERI", Kind::Ended, Filter::everyone()).expect_err("not its event").to_string();
     assert!(error.contains("Ended") && error.contains("Period"), "{error}");
     assert!(module.unsubscr_event(4711).is_err());

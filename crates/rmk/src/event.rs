@@ -6,7 +6,7 @@
 use std::fmt;
 
 /// What happened. The numbers below 32 are shared with the kernel programs (`bpf/rmk.h`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[repr(u32)]
 pub enum Kind {
     /// P_SCHL: a CPU went from one thread to another. `pid`, `tid`: the thread that stopped running.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// Whose events pass.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Scope {
     /// Every process but the core's own.
     Everyone,
@@ -23,7 +23,7 @@ pub enum Scope {
 /// let every_hundredth = Filter::everyone().every(100);
 /// # let _ = (slow_reads, every_hundredth);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Filter {
     /// Whose events.
     pub scope: Scope,

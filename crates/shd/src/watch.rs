@@ -1,10 +1,12 @@
 //! System hang detection as a command: watches until a signal stops it, writes events as JSON lines, acts on a hang.
 
 use crate::{Action, Error, Event, Options, Shd, Sysrq, online, output::Output};
+use serde::Serialize;
 use std::{
     fs::File,
     os::fd::AsFd,
     sync::mpsc::{Receiver, sync_channel},
+    time::Duration,
 };
 
 /// Lines that may wait for the reader that receives each event a second time.
@@ -68,23 +70,42 @@ pub(crate) fn begin(
     })
 }
 
+/// An event's line. Times are seconds of the monotonic clock, to the microsecond.
+#[derive(Serialize)]
+#[serde(tag = "event")]
+enum Line {
+    #[serde(rename = "cpu-hung")]
+    Hung { cpu: usize, how: &'static str, by: usize, since: f64, judged: f64, check_ms: u64 },
+    #[serde(rename = "cpu-recovered")]
+    Recovered { cpu: usize, since: f64, lasted_ms: u64 },
+    #[serde(rename = "cpu-left")]
+    Left { cpu: usize },
+}
+
+impl From<&Event> for Line {
+    fn from(event: &Event) -> Line {
+        let seconds = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e6;
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        match event {
+            Event::Hung { cpu, how, by, since, judged, check } => Line::Hung {
+                cpu: *cpu,
+                how: how.name(),
+                by: *by,
+                since: seconds(*since),
+                judged: seconds(*judged),
+                check_ms: ms(*check),
+            },
+            Event::Recovered { cpu, since, lasted } => {
+                Line::Recovered { cpu: *cpu, since: seconds(*since), lasted_ms: ms(*lasted) }
+            }
+            Event::Left { cpu } => Line::Left { cpu: *cpu },
+        }
+    }
+}
+
 /// An event as one line of JSON, without the newline. Times are seconds of the monotonic clock, durations milliseconds.
 pub fn json(event: &Event) -> String {
-    match event {
-        Event::Hung { cpu, how, by, since, judged, check } => format!(
-            r#"{{"event":"cpu-hung","cpu":{cpu},"how":"{}","by":{by},"since":{:.6},"judged":{:.6},"check_ms":{}}}"#,
-            how.name(),
-            since.as_secs_f64(),
-            judged.as_secs_f64(),
-            check.as_millis()
-        ),
-        Event::Recovered { cpu, since, lasted } => format!(
-            r#"{{"event":"cpu-recovered","cpu":{cpu},"since":{:.6},"lasted_ms":{}}}"#,
-            since.as_secs_f64(),
-            lasted.as_millis()
-        ),
-        Event::Left { cpu } => format!(r#"{{"event":"cpu-left","cpu":{cpu}}}"#),
-    }
+    serde_json::to_string(&Line::from(event)).expect("numbers and names have a form in JSON")
 }
 
 #[cfg(test)]
@@ -95,7 +116,6 @@ mod tests {
         io::{self, Read, Write},
         os::fd::AsRawFd,
         sync::{atomic::Ordering, mpsc::channel},
-        time::Duration,
     };
 
     #[test]
@@ -150,12 +170,12 @@ mod tests {
         let hung = Event::Hung { cpu: 1, how, by: 0, since, judged, check: Duration::from_millis(160) };
         assert_eq!(
             json(&hung),
-            r#"{"event":"cpu-hung","cpu":1,"how":"interrupts-on","by":0,"since":1.500000,"judged":1.750000,"check_ms":160}"#
+            r#"{"event":"cpu-hung","cpu":1,"how":"interrupts-on","by":0,"since":1.5,"judged":1.75,"check_ms":160}"#
         );
         let lasted = Duration::from_millis(700);
         assert_eq!(
             json(&Event::Recovered { cpu: 1, since, lasted }),
-            r#"{"event":"cpu-recovered","cpu":1,"since":1.500000,"lasted_ms":700}"#
+            r#"{"event":"cpu-recovered","cpu":1,"since":1.5,"lasted_ms":700}"#
         );
         assert_eq!(json(&Event::Left { cpu: 3 }), r#"{"event":"cpu-left","cpu":3}"#);
     }

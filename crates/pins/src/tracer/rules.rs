@@ -44,14 +44,14 @@ pub(super) struct Concerned {
 /// Whom a signal concerns, and the strictest verdict: hold, drop, replace, pass.
 pub(super) fn on_signal(rules: &[Rule], signal: i32) -> Option<(Verdict, Vec<Concerned>)> {
     let strictness = |verdict: &Verdict| match verdict {
-        Verdict::Pass {} => 0,
+        Verdict::Pass => 0,
         Verdict::Replace { .. } => 1,
-        Verdict::Drop {} => 2,
-        Verdict::Hold {} => 3,
+        Verdict::Drop => 2,
+        Verdict::Hold => 3,
     };
     let concerned = rules.iter().filter_map(|rule| match &rule.what {
         What::Signals { mask, verdict } if mask >> (signal - 1) & 1 == 1 => {
-            Some((verdict, Concerned { of: rule.of, holds: *verdict == Verdict::Hold {} }))
+            Some((verdict, Concerned { of: rule.of, holds: *verdict == Verdict::Hold }))
         }
         _ => None,
     });
@@ -68,16 +68,16 @@ pub(super) fn on_call(
 ) -> Option<(CallVerdict, Vec<Concerned>)> {
     let number = u32::try_from(call.number).ok().filter(|_| native(call))?;
     let strictness = |verdict: &CallVerdict| match verdict {
-        CallVerdict::Pass {} => 0,
+        CallVerdict::Pass => 0,
         CallVerdict::Refuse { .. } => 1,
-        CallVerdict::Hold {} => 2,
+        CallVerdict::Hold => 2,
     };
     let mut class_of_call = None;
     let concerned = rules.iter().filter_map(|rule| match &rule.what {
         What::Calls { class, numbers, verdict } if numbers.is_empty() || numbers.contains(&number) => {
             let mut of_class =
                 || *class_of_call.get_or_insert_with(|| class_of(classes, pid, number, call.arguments[0]));
-            let user = Concerned { of: rule.of, holds: *verdict == CallVerdict::Hold {} };
+            let user = Concerned { of: rule.of, holds: *verdict == CallVerdict::Hold };
             (*class == 0 || of_class() & class != 0).then_some((verdict, user))
         }
         _ => None,
@@ -159,22 +159,22 @@ mod tests {
         let (reader, _writer) = std::io::pipe().expect("a pipe");
         let file = std::fs::File::open("/proc/self/exe").expect("a file");
         let rules = [
-            Rule { of: WATCH, what: What::Calls { class: 0, numbers: vec![], verdict: CallVerdict::Pass {} } },
-            Rule { of: HOLD, what: What::Calls { class: calls::IPC, numbers: vec![], verdict: CallVerdict::Hold {} } },
-            Rule { of: WATCH, what: What::Signals { mask: 1 << 14, verdict: Verdict::Drop {} } },
+            Rule { of: WATCH, what: What::Calls { class: 0, numbers: vec![], verdict: CallVerdict::Pass } },
+            Rule { of: HOLD, what: What::Calls { class: calls::IPC, numbers: vec![], verdict: CallVerdict::Hold } },
+            Rule { of: WATCH, what: What::Signals { mask: 1 << 14, verdict: Verdict::Drop } },
         ];
         let on = |call: &ptrace::Call| on_call(&rules, &classes, me, call);
         assert_eq!(
             on(&call(libc::SYS_read, reader.as_raw_fd() as u64)),
-            Some((CallVerdict::Hold {}, vec![concerned(WATCH), Concerned { of: HOLD, holds: true }]))
+            Some((CallVerdict::Hold, vec![concerned(WATCH), Concerned { of: HOLD, holds: true }]))
         );
         assert_eq!(
             on(&call(libc::SYS_read, file.as_raw_fd() as u64)),
-            Some((CallVerdict::Pass {}, vec![concerned(WATCH)]))
+            Some((CallVerdict::Pass, vec![concerned(WATCH)]))
         );
         assert_eq!(on(&call(libc::SYS_rt_sigreturn, 0)), None);
         assert_eq!(on(&ptrace::Call { machine: 0x4000_0003, ..call(3, 0) }), None, "another machine's numbers");
-        assert_eq!(on_signal(&rules, 15), Some((Verdict::Drop {}, vec![concerned(WATCH)])));
+        assert_eq!(on_signal(&rules, 15), Some((Verdict::Drop, vec![concerned(WATCH)])));
         assert_eq!(on_signal(&rules, 9), None);
     }
 }

@@ -197,7 +197,7 @@ impl Host {
             && at <= Instant::now()
         {
             *next_tick = Some((at + period).max(Instant::now()));
-            self.send(&Message::Tick {})?;
+            self.send(&Message::Tick)?;
         }
         let lost = self.lost + self.life.sum(|counts| counts.lost);
         lock(&self.shared.state).status.lost = lost;

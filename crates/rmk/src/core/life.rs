@@ -13,7 +13,7 @@ use crate::{
     command::{Command, Reply},
     error::{Error, Result},
     filter::Counts,
-    wire::Wire,
+    wire::{decode, encode, list_length},
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -54,23 +54,22 @@ impl Default for Room {
 }
 
 /// What was pushed, taken off the room of the call; the error says how the module failed.
-pub(super) fn requests_of(mut bytes: &[u8], room: &mut Room) -> std::result::Result<Vec<Request>, String> {
+pub(super) fn requests_of(bytes: &[u8], room: &mut Room) -> std::result::Result<Vec<Request>, String> {
     // The list begins with its length, and is not read before it is known to be short enough.
-    let count = u64::read(&mut &*bytes).unwrap_or(0);
+    let count = list_length(bytes).unwrap_or(0);
     let left = room.requests.checked_sub(count).zip(room.bytes.checked_sub(bytes.len()));
     let (requests, left) = left.ok_or_else(|| {
         format!("it asked for more than {MAX_REQUESTS_A_CALL} things, or {MAX_REQUEST_BYTES_A_CALL} bytes of them, in one call: ask for the rest in the next")
     })?;
     *room = Room { requests, bytes: left };
-    Vec::read(&mut bytes).ok_or_else(|| "it pushed something that is no request".into())
+    decode(bytes).ok_or_else(|| "it pushed something that is no request".into())
 }
 
 /// Arguments of the call that carries a message: its length as `u32`, and the message.
 pub(super) fn encoded(message: &Message) -> Vec<u8> {
-    let mut args = vec![0; 4];
-    message.put(&mut args);
-    let length = (args.len() - 4) as u32;
-    args[..4].copy_from_slice(&length.to_ne_bytes());
+    let message = encode(message);
+    let mut args = (message.len() as u32).to_ne_bytes().to_vec();
+    args.extend(message);
     args
 }
 

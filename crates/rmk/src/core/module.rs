@@ -7,9 +7,10 @@
 use crate::{
     command::{Command, Reply},
     event::{Event, Kind},
-    filter::{Filter, Scope},
-    wire::{Wire, wire_enum},
+    filter::Filter,
+    wire::encode,
 };
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Something that watches or helps programs, made of nothing but events and commands.
@@ -36,17 +37,16 @@ pub trait Module: 'static {
     fn tick(&mut self, _context: &mut Context) {}
 }
 
-wire_enum! {
-    /// One request of a module to the core.
-    Request {
-        0 Use { pin: String, }
-        1 Release { pin: String, }
-        2 Subscribe { handle: u64, pin: String, kind: Kind, filter: Filter, }
-        3 Unsubscribe { handle: u64, }
-        4 Command { ticket: u64, pin: String, command: Command, }
-        5 Report { text: String, }
-        6 Fail { why: String, }
-    }
+/// One request of a module to the core.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Request {
+    Use { pin: String },
+    Release { pin: String },
+    Subscribe { handle: u64, pin: String, kind: Kind, filter: Filter },
+    Unsubscribe { handle: u64 },
+    Command { ticket: u64, pin: String, command: Command },
+    Report { text: String },
+    Fail { why: String },
 }
 
 /// A module's way to the core, for the time of one call.
@@ -110,8 +110,7 @@ impl Context {
         if self.requests.is_empty() {
             return Ok(());
         }
-        let mut bytes = Vec::new();
-        self.requests.put(&mut bytes);
+        let bytes = encode(&self.requests);
         let mut update = orbit::Update::new();
         update.data(&bytes);
         orbit::push(&update)?;
@@ -125,80 +124,41 @@ impl Context {
     }
 }
 
-impl Wire for Kind {
-    fn put(&self, out: &mut Vec<u8>) {
-        (*self as u32).put(out);
-    }
-    fn read(bytes: &mut &[u8]) -> Option<Self> {
-        Kind::from_number(u32::read(bytes)?)
-    }
-}
-
-impl Wire for Filter {
-    fn put(&self, out: &mut Vec<u8>) {
-        let (scope, pids) = match &self.scope {
-            Scope::Everyone => (0u8, Vec::new()),
-            Scope::Guarded => (1, Vec::new()),
-            Scope::Pids(pids) => (2, pids.clone()),
-        };
-        scope.put(out);
-        pids.put(out);
-        self.follow.put(out);
-        self.cpus.put(out);
-        self.keys.put(out);
-        self.queue.put(out);
-        for number in [self.min_ns, self.every, self.ticks, self.interval_ns] {
-            number.put(out);
-        }
-    }
-    fn read(bytes: &mut &[u8]) -> Option<Self> {
-        let (scope, pids) = (u8::read(bytes)?, Vec::read(bytes)?);
-        let scope = match scope {
-            0 => Scope::Everyone,
-            1 => Scope::Guarded,
-            2 => Scope::Pids(pids),
-            _ => return None,
-        };
-        Some(Filter {
-            scope,
-            follow: bool::read(bytes)?,
-            cpus: Option::<Vec<u32>>::read(bytes)?,
-            keys: Option::<Vec<u32>>::read(bytes)?,
-            queue: u32::read(bytes)?,
-            min_ns: u64::read(bytes)?,
-            every: u64::read(bytes)?,
-            ticks: u64::read(bytes)?,
-            interval_ns: u64::read(bytes)?,
-        })
-    }
-}
-
-wire_enum! {
-    /// A message of the core to a module, one a call.
-    Message {
-        0 Start { settings: Vec<u8>, missed: u64, }
-        1 Replied { ticket: u64, reply: Result<Reply, String>, }
-        2 Tick {}
-        /// Events, as bytes one after the other.
-        3 Happened { events: Vec<u8>, }
-        4 Guarded { pids: Vec<u32>, }
-    }
+/// A message of the core to a module, one a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Message {
+    Start {
+        settings: Vec<u8>,
+        missed: u64,
+    },
+    Replied {
+        ticket: u64,
+        reply: Result<Reply, String>,
+    },
+    Tick,
+    /// Events, as bytes one after the other.
+    Happened {
+        events: Vec<u8>,
+    },
+    Guarded {
+        pids: Vec<u32>,
+    },
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::decode;
 
     #[test]
     fn requests_are_equal_after_encoding_and_decoding() {
         let mut context = Context::default();
         context.subscr_event("P_SCHL", Kind::Ended, Filter::pids(&[1, 2]).cpus(&[0]).every(3));
         context.report("x");
-        let mut bytes = Vec::new();
-        context.requests.put(&mut bytes);
-        assert_eq!(Vec::<Request>::read(&mut &bytes[..]), Some(context.requests));
+        let bytes = encode(&context.requests);
+        assert_eq!(decode(&bytes), Some(context.requests));
         for n in 0..bytes.len() {
-            assert_eq!(Vec::<Request>::read(&mut &bytes[..n]), None);
+            assert_eq!(decode::<Vec<Request>>(&bytes[..n]), None);
         }
     }
 }

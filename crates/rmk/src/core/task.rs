@@ -1,7 +1,7 @@
 //! The module's side of its process: the function that the orbit runs for each message of the core.
 
 use super::module::{Context, Message, Module};
-use crate::{event::Event, wire::Wire};
+use crate::{event::Event, wire::decode};
 use std::ffi::{c_long, c_void};
 
 /// What `run` answers when it did not understand: the core and the module are of different builds.
@@ -27,11 +27,11 @@ pub(super) unsafe extern "C" fn run<M: Module>(store: *mut c_void, args: *mut c_
     // SAFETY: by contract; the orbit makes one call at a time, so nothing else refers to the store.
     let life = unsafe { &mut *store.cast::<Life<M>>() };
     // SAFETY: by contract the arguments hold the length and as many bytes.
-    let mut bytes = unsafe {
+    let bytes = unsafe {
         let length = args.cast::<u32>().read_unaligned();
         std::slice::from_raw_parts(args.cast::<u8>().add(4), length as usize)
     };
-    let Some(message) = Message::read(&mut bytes) else { return NOT_UNDERSTOOD };
+    let Some(message) = decode::<Message>(bytes) else { return NOT_UNDERSTOOD };
     if let Message::Start { settings, missed } = &message {
         life.context.missed = *missed;
         life.module = Some(M::create(settings));
@@ -40,7 +40,7 @@ pub(super) unsafe extern "C" fn run<M: Module>(store: *mut c_void, args: *mut c_
     let context = &mut life.context;
     match &message {
         Message::Start { .. } => module.start(context),
-        Message::Tick {} => module.tick(context),
+        Message::Tick => module.tick(context),
         Message::Guarded { pids } => module.guarded(context, pids),
         Message::Replied { ticket, reply } => module.reply(context, *ticket, reply),
         Message::Happened { events } => {
