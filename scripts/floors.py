@@ -26,8 +26,9 @@ FLOORS = [
     ["orbit-cli"],
 ]
 
-# By folder. Apps stand just below the benches, which measure them; the others are on top, and nobody uses them.
-FOLDERS = {"/apps/": "orbit-bench", "/lab/": None, "/fuzz/": None}
+# By folder, the last that fits. Apps stand just below the benches, which measure them; what they share, below them; the others are on
+# top, and nobody uses them.
+FOLDERS = {"/apps/": "orbit-bench", "/apps/common/": "orbit-bpf", "/lab/": None, "/fuzz/": None}
 
 # All that these may use from outside the project: a program that links them pays for nothing else.
 OUTSIDE = {

@@ -22,7 +22,10 @@ group() {
     fuzz) echo "clang=clang" ;;
     ports) echo "postgresql-15=/usr/lib/postgresql/15/bin/pgbench
         postgresql-server-dev-15=/usr/include/postgresql/15/server/postgres.h
-        libleveldb-dev=/usr/include/leveldb/db.h libsnappy-dev=/usr/include/snappy-c.h" ;;
+        libleveldb-dev=/usr/include/leveldb/db.h libsnappy-dev=/usr/include/snappy-c.h
+        apache2=/usr/sbin/apache2 apache2-dev=/usr/bin/apxs2 apache2-utils=/usr/bin/ab curl=curl
+        mariadb-server=/usr/sbin/mariadbd mariadb-client=/usr/bin/mariadb
+        libmariadbd-dev=/usr/include/mariadb/server/mysql/plugin.h" ;;
     lab) echo "qemu-system-x86=qemu-system-x86_64 busybox-static=busybox cpio=cpio zstd=zstd" ;;
     *)
         echo "packages.sh: no group $1: build test demo lint fuzz lab bench ports" >&2
@@ -80,9 +83,9 @@ install_as_root() {
         apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" >/dev/null
     fi
     # Nor at the next boot: only the programs are wanted.
-    for unit in nginx redis-server postgresql; do
+    for unit in nginx redis-server postgresql apache2 mariadb; do
         for package in "$@"; do
-            if { [ "$package" = "$unit" ] || [ "${package%-[0-9]*}" = "$unit" ]; } && command -v systemctl >/dev/null 2>&1; then
+            if { [ "$package" = "$unit" ] || [ "${package%-[0-9]*}" = "$unit" ] || [ "${package%-server}" = "$unit" ]; } && command -v systemctl >/dev/null 2>&1; then
                 systemctl --quiet disable "$unit" >/dev/null 2>&1 || true
             fi
         done

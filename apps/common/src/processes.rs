@@ -66,3 +66,9 @@ pub fn family_cpu(pid: i32) -> f64 {
     };
     (ticks(pid) + below(pid).into_iter().map(ticks).sum::<u64>()) as f64 / a_second
 }
+
+/// Sends a signal to a process that this one started, directly or not.
+pub fn signal(pid: i32, signal: i32) {
+    // SAFETY: a system call on numbers.
+    unsafe { libc::kill(pid, signal) };
+}
