@@ -168,9 +168,12 @@ static void compare(struct keep_call *call, const struct keep_entry *entry)
     if (entry->hash == call->hash)
         return;
     keep_news->mismatch_fd = call->fd;
+    if (!is_socket(call->fd)) {
+        keep_news->other_lines++;
+        return;
+    }
     keep_news->mismatched++;
-    if (is_socket(call->fd))
-        keep_plain(SYS_shutdown, call->fd, SHUT_RDWR, 0, 0, 0, 0);
+    keep_plain(SYS_shutdown, call->fd, SHUT_RDWR, 0, 0, 0, 0);
 }
 
 static void end_replay(void)

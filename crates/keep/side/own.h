@@ -74,3 +74,5 @@ extern void keep_report_divergence(void) HIDDEN;
 /* Puts our handlers for fatal signals in place, and takes them away again. */
 extern void keep_arm(void) HIDDEN;
 extern void keep_disarm(void) HIDDEN;
+/* In a child of fork, which has our handlers already: their stack. */
+extern void keep_rearm(void) HIDDEN;

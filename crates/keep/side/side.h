@@ -43,6 +43,9 @@ enum {
     KEEP_HANDLERS_LAST = 2,  /* when the program is given up */
 };
 
+/* Children that may begin before the keeper has made memory for another one. */
+#define KEEP_SPARES 4
+
 /* Handlers of which it is remembered how they end. */
 #define KEEP_HANDLERS 8
 
@@ -52,7 +55,7 @@ struct keep_orders {
     uint32_t version;
     uint64_t log_bytes;   /* power of two; 0: no log */
     uint64_t stack_bytes; /* size of the signal stack after the three pages */
-    uint32_t pid;         /* the program; other processes that have the library are left alone */
+    uint32_t pid;         /* the program; other processes that have the library are left alone. 0: a child's, which any may take */
     uint32_t ask;         /* futex; not 0: the serving thread parks after its next logged call */
     uint32_t keeper;      /* robust word: the keeper's thread id; the kernel adds FUTEX_OWNER_DIED when that ends */
     uint32_t replay;      /* counts rollbacks: tells entries used in this replay from others */
@@ -60,7 +63,10 @@ struct keep_orders {
     uint64_t drop_at;     /* position of the input that is answered with end of file in replay; ~0: none */
     uint64_t known_ip;    /* a crash at this address, at the end of a replay, is the one that is being recovered from */
     uint32_t handlers;    /* when the program's own handlers for fatal signals run: KEEP_HANDLERS_... */
-    uint32_t reserved;
+    uint32_t keeper_pid;  /* process of the keeper: its descriptors are opened through /proc */
+    uint32_t spares[KEEP_SPARES]; /* its descriptors of shared memory for children; 0: none */
+    uint32_t family;      /* not 0: children of fork are kept */
+    uint32_t adopted;     /* spares that the keeper has replaced: fewer than KEEP_SPARES less than keep_news.claimed */
 };
 
 /* Page 1. Written by the program only. */
@@ -75,18 +81,21 @@ struct keep_news {
     uint64_t dying_sp;   /* stack pointer when that handler began; 0: no such handler runs */
     uint32_t log_lost;   /* grows each time the log was full and the keeper did not come */
     int32_t mismatch_fd; /* descriptor of the last output that differed */
-    uint64_t mismatched; /* outputs that differed from what was sent before the crash */
+    uint64_t mismatched; /* outputs to sockets that differed from what was sent before the crash */
     uint64_t diverged;   /* replays that left the log's order */
     uint64_t replayed;   /* calls answered from the log, since the library was set up */
     int32_t dropped_fd;  /* descriptor of the input dropped last; -1: none */
     uint32_t is_last;    /* 1: that handler was installed for one signal only (SA_RESETHAND): the program ends after it */
-    uint32_t reserved;
+    uint32_t claimed;    /* spares taken for children, one after the other */
     uint32_t has_waited; /* 1: the serving thread has waited for input (epoll_wait, poll, select, accept): its start is over */
     uint32_t asked_nr;   /* the call that left the log's order, and its descriptor; what the log has there */
     int32_t asked_fd;
     uint32_t logged_nr;
     int32_t logged_fd;
     uint64_t replay_end; /* CLOCK_MONOTONIC in ns when the last replay ended; 0: it has not */
+    uint32_t pid;        /* in a child's: its process id, 0 until it has begun */
+    uint32_t children;   /* children made that are not kept */
+    uint64_t other_lines; /* outputs to files and pipes that differed from what was written before the crash */
     uint64_t called;     /* the program's handler that was called last, and the instruction at which */
     uint64_t called_ip;
     uint64_t died[KEEP_HANDLERS];    /* handlers after which the signal came again; 0: free */

@@ -234,14 +234,30 @@ static int install(int sig)
     return keep_sigaction(sig, &real, NULL);
 }
 
+/* Where our handlers run, unless the program has a stack for its own. */
+static const void *given_stack;
+
+static void give_stack(void)
+{
+    stack_t ours = {.ss_sp = keep_stack, .ss_size = keep_orders->stack_bytes};
+    sigaltstack(&ours, NULL);
+    given_stack = ours.ss_sp;
+}
+
+void keep_rearm(void)
+{
+    stack_t now = {0};
+    sigaltstack(NULL, &now);
+    if (now.ss_sp == given_stack)
+        give_stack();
+}
+
 void keep_arm(void)
 {
     stack_t none = {0};
     sigaltstack(NULL, &none);
-    if (none.ss_flags & SS_DISABLE) {
-        stack_t ours = {.ss_sp = keep_stack, .ss_size = keep_orders->stack_bytes};
-        sigaltstack(&ours, NULL);
-    }
+    if (none.ss_flags & SS_DISABLE)
+        give_stack();
     for (size_t i = 0; i < sizeof FATAL / sizeof *FATAL; i++) {
         keep_sigaction(FATAL[i], NULL, &wanted[FATAL[i]]);
         install(FATAL[i]);

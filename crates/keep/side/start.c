@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -37,6 +38,7 @@ void keep_forget(void)
         keep_disarm();
     keep_serves = 0;
     keep_log = NULL;
+    keep_both = NULL;
     keep_orders = NULL;
 }
 
@@ -46,7 +48,7 @@ static int map_shared(int fd)
     struct keep_orders first;
     if (pread(fd, &first, sizeof first, 0) != sizeof first || first.magic != KEEP_MAGIC || first.version != KEEP_VERSION)
         return 0;
-    if (first.pid != (uint32_t)getpid())
+    if (first.pid && first.pid != (uint32_t)getpid())
         return 0;
     size_t log = first.log_bytes, front = 3 * KEEP_PAGE + first.stack_bytes;
     unsigned char *base = mmap(NULL, front + 2 * log, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -66,6 +68,73 @@ static int map_shared(int fd)
     keep_log = log ? base + front : NULL;
     keep_orders = (void *)base;
     return 1;
+}
+
+/* Makes this process, which is a kept one, ready. Returns with `ready` set. */
+static void begin(void)
+{
+    keep_news->syscall_ip = (uint64_t)keep_syscall;
+    keep_news->serving = (uint32_t)syscall(SYS_gettid);
+    keep_serves = 1;
+    __atomic_store_n(&keep_news->ready, 1, __ATOMIC_SEQ_CST);
+    keep_ring();
+}
+
+/* A child of fork gets memory of its own from the keeper: the descriptor is chosen before the fork, for its parent's memory is not in it. */
+#define FORK_STEPS 100 /* of 10 ms, that a fork waits for the keeper */
+static __thread uint32_t spare, spare_of __attribute__((tls_model("initial-exec")));
+
+static void before_fork(void)
+{
+    spare = 0;
+    if (!keep_orders || !keep_keeper_lives())
+        return;
+    if (!keep_orders->family) {
+        keep_news->children++;
+        keep_ring();
+        return;
+    }
+    uint32_t nth = __atomic_fetch_add(&keep_news->claimed, 1, __ATOMIC_SEQ_CST);
+    const struct timespec step = {0, 10000000};
+    for (int i = 0; nth - keep_orders->adopted >= KEEP_SPARES; i++) {
+        if (i == FORK_STEPS || !keep_orders->family || !keep_keeper_lives())
+            return;
+        keep_ring();
+        keep_plain(SYS_nanosleep, (long)&step, 0, 0, 0, 0, 0);
+    }
+    spare = keep_orders->spares[nth % KEEP_SPARES];
+    spare_of = keep_orders->keeper_pid;
+}
+
+static void after_fork(void)
+{
+    if (keep_orders && spare)
+        keep_ring();
+}
+
+static void in_child(void)
+{
+    char name[48];
+    int fd = -1, is_ours = 0;
+    if (!keep_orders)
+        return;
+    /* From here on calls pass unlogged: the memory of the parent is not there. */
+    keep_serves = 0;
+    if (spare) {
+        snprintf(name, sizeof name, "/proc/%u/fd/%u", spare_of, spare);
+        fd = (int)syscall(SYS_openat, AT_FDCWD, name, O_RDWR | O_CLOEXEC);
+    }
+    if (fd != -1) {
+        is_ours = map_shared(fd);
+        syscall(SYS_close, fd);
+    }
+    if (!is_ours) {
+        keep_forget();
+        return;
+    }
+    keep_rearm();
+    keep_news->pid = (uint32_t)getpid();
+    begin();
 }
 
 /* The variables are the keeper's: what the program starts must not see them. */
@@ -93,11 +162,7 @@ static __attribute__((constructor)) void start(void)
     if (!is_ours)
         return;
     clean_environment();
-    pthread_atfork(NULL, NULL, keep_forget);
+    pthread_atfork(before_fork, after_fork, in_child);
     keep_arm();
-    keep_news->syscall_ip = (uint64_t)keep_syscall;
-    keep_news->serving = (uint32_t)syscall(SYS_gettid);
-    keep_serves = 1;
-    __atomic_store_n(&keep_news->ready, 1, __ATOMIC_SEQ_CST);
-    keep_ring();
+    begin();
 }

@@ -104,6 +104,12 @@ answered:
     return (pid_t)ret;
 }
 
+/* The child of a vfork would log its calls as its parent's. */
+EXPORT pid_t vfork(void)
+{
+    return fork();
+}
+
 EXPORT pid_t wait4(pid_t pid, int *status, int options, struct rusage *usage)
 {
     struct keep_call call = {.nr = SYS_wait4, .log_nr = SYS_wait4, .fd = pid, .arg = {pid, (long)status, options, (long)usage}, .fill = FILL_ALL};

@@ -47,6 +47,9 @@ pub struct Args {
     /// Ways of recovery that may be used, in this order: newest, older, drop
     #[arg(long, value_name = "RUNGS", default_value = "newest,older,drop", value_delimiter = ',', value_parser = rung)]
     ladder: Vec<Rung>,
+    /// Keep the children that the program forks as well, each by itself
+    #[arg(long)]
+    family: bool,
     /// Never run the program's own handlers for fatal signals before a recovery
     #[arg(long, conflicts_with = "handlers_first")]
     skip_handlers: bool,
@@ -74,6 +77,7 @@ pub(crate) struct Settings {
     pub memory: u64,
     pub rungs: Vec<Rung>,
     pub handlers: Handlers,
+    pub family: bool,
 }
 
 impl Args {
@@ -88,6 +92,7 @@ impl Args {
             generations: self.generations.into(),
             memory: self.memory,
             rungs: self.ladder.clone(),
+            family: self.family,
             handlers: match (self.skip_handlers, self.handlers_first) {
                 (true, _) => Handlers::Last,
                 (false, true) => Handlers::First,

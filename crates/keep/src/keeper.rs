@@ -6,13 +6,14 @@
 use crate::arguments::Settings;
 use crate::bell::Bell;
 use crate::error::Error;
+use crate::family::Family;
 use crate::kept::{Kept, Policy, Taken};
 use crate::ladder::{Bounds, Ladder, Rung, Step};
 use crate::place;
 use crate::program::{self, Program};
 use crate::report::{Event, Figures, Reporter, ms};
 use crate::restore::Restored;
-use crate::shared::{CrashReport, Shared};
+use crate::shared::{Counts, CrashReport, Shared};
 use crate::signals::Signals;
 use graft::Process;
 use std::os::fd::{AsFd, AsRawFd};
@@ -31,6 +32,8 @@ const BEGIN_STEP: Duration = Duration::from_millis(50);
 const START_LIMIT: Duration = Duration::from_secs(10);
 /// How long a program may take to load the library of its side.
 const LOAD_LIMIT: Duration = Duration::from_secs(20);
+/// How often it is seen to whether children still live after the program has exited.
+const CHILD_STEP: Duration = Duration::from_millis(50);
 /// Pauses of which the quantiles are made.
 const PAUSES: usize = 4096;
 
@@ -40,13 +43,17 @@ type Recovered = Result<(Restored, Duration, Duration, String), Error>;
 /// A recovery that is being replayed.
 struct Replay {
     since: Instant,
-    counts: (u64, u64, u64, i32),
+    counts: Counts,
 }
 
 /// See the module's head.
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
-    program: Program,
+    settings: Arc<Settings>,
+    /// `None`: a child of a kept program.
+    program: Option<Program>,
+    family: Option<Family>,
+    unkept_children: u32,
     kept: Kept,
     ladder: Ladder,
     reporter: Reporter,
@@ -61,15 +68,40 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Starts the program.
-    pub fn start(settings: &Settings, reporter: Reporter) -> Result<Keeper, Error> {
-        let shared =
-            Arc::new(Shared::new(settings.log_bytes, settings.handlers).map_err(Error::io("making shared memory"))?);
+    pub fn start(settings: &Arc<Settings>, reporter: Reporter) -> Result<Keeper, Error> {
+        let shared = Shared::new(settings.log_bytes, settings.handlers).map_err(Error::io("making shared memory"))?;
+        let shared = Arc::new(shared);
+        // Its first child may come before anything else here.
+        let family = settings.family.then(|| Family::new(&shared)).transpose()?;
         let program = Program::start(&settings.command, &shared)?;
         let process = Process::find(program.pid())?;
+        let mut keeper = Keeper::new(process, shared, settings, reporter);
+        (keeper.program, keeper.family) = (Some(program), family);
+        Ok(keeper)
+    }
+
+    /// For a child of a kept program, which has taken `shared`.
+    pub fn of_child(
+        process: Process,
+        shared: Arc<Shared>,
+        settings: &Arc<Settings>,
+        reporter: Reporter,
+    ) -> Result<Keeper, Error> {
+        let family = Family::new(&shared)?;
+        let mut keeper = Keeper::new(process, shared, settings, reporter);
+        keeper.family = Some(family);
+        Ok(keeper)
+    }
+
+    fn new(process: Process, shared: Arc<Shared>, settings: &Arc<Settings>, mut reporter: Reporter) -> Keeper {
+        reporter.set_pid(process.pid());
         let policy = Policy { generations: settings.generations, interval: settings.interval, memory: settings.memory };
-        Ok(Keeper {
+        Keeper {
             shared,
-            program,
+            settings: Arc::clone(settings),
+            program: None,
+            family: None,
+            unkept_children: 0,
             kept: Kept::new(process, policy),
             ladder: Ladder::new(Bounds { rungs: settings.rungs.clone(), ..Bounds::default() }),
             reporter,
@@ -80,30 +112,33 @@ impl Keeper {
             last_warning: String::new(),
             started: Instant::now(),
             log_lost: 0,
-        })
+        }
     }
 
     /// Keeps the program until it exits; returns the status to exit with.
-    pub fn run(mut self, signals: &Signals) -> Result<u8, Error> {
+    pub fn run(mut self, signals: Option<&Signals>) -> Result<Option<u8>, Error> {
         let bell = Bell::start(&self.shared).map_err(Error::io("making the thread that waits for the program"))?;
         let mut due = Instant::now();
         let mut is_known = false;
         loop {
+            // A descriptor of -1 is left out.
+            let signals_fd = signals.map_or(-1, |signals| signals.as_fd().as_raw_fd());
             let handle = self.kept.process().handle().as_raw_fd();
-            let mut fds = [handle, bell.as_fd().as_raw_fd(), signals.as_fd().as_raw_fd()].map(|fd| libc::pollfd {
+            let mut fds = [handle, bell.as_fd().as_raw_fd(), signals_fd].map(|fd| libc::pollfd {
                 fd,
                 events: libc::POLLIN,
                 revents: 0,
             });
             let pause = due.saturating_duration_since(Instant::now());
             orbit_linux::poll::poll(&mut fds, Some(pause)).map_err(Error::io("waiting"))?;
-            for signal in signals.take() {
-                self.program.signal(signal);
+            for signal in signals.map(Signals::take).unwrap_or_default() {
+                self.program.iter().for_each(|program| program.signal(signal));
             }
-            if let Some(status) = self.program.exited() {
-                return Ok(self.exited(program::code(status)));
+            if let Some(status) = self.has_exited() {
+                return Ok(self.exited(status));
             }
             let rang = bell.drain();
+            self.children()?;
             if let Some(crash) = self.shared.crash() {
                 self.recover(&crash);
                 due = due.max(Instant::now() + AFTER_RECOVERY.min(self.interval));
@@ -118,7 +153,7 @@ impl Keeper {
                 let taken = self.checkpoint();
                 if taken && !is_known {
                     is_known = true;
-                    self.reporter.report(&Event::Kept { pid: self.program.pid(), log: self.shared.has_log() });
+                    self.reporter.report(&Event::Kept { log: self.shared.has_log() });
                 }
                 due = Instant::now() + if is_known { self.interval } else { self.interval.min(BEGIN_STEP) };
             }
@@ -129,6 +164,29 @@ impl Keeper {
                 );
             }
         }
+    }
+
+    /// Whether it has exited, and if so its status, where that can be known.
+    fn has_exited(&mut self) -> Option<Option<u8>> {
+        match &mut self.program {
+            Some(program) => program.exited().map(|status| Some(program::code(status))),
+            None => self.kept.process().has_exited().then(|| program::code_of_zombie(self.kept.process().pid())),
+        }
+    }
+
+    /// Keeps its children, or says that they are not kept.
+    fn children(&mut self) -> Result<(), Error> {
+        if let Some(family) = &mut self.family {
+            family.adopt(&self.shared, &self.settings, &mut self.reporter)?;
+        }
+        let children = self.shared.unkept_children();
+        if children != 0 && self.unkept_children == 0 && self.family.is_none() {
+            self.reporter.warn(
+                "it forks: its children are not kept, a crash of one is not recovered from; --family keeps them too",
+            );
+        }
+        self.unkept_children = children;
+        Ok(())
     }
 
     /// Whether the first checkpoint may be taken. The start of a server is not logged well: it reads its settings by stdio.
@@ -193,9 +251,8 @@ impl Keeper {
             return;
         }
         self.figures.crashes += 1;
-        let pid = self.program.pid();
+        let pid = self.kept.process().pid();
         let event = Event::Crash {
-            pid,
             tid: crash.tid,
             thread: place::thread_name(pid, crash.tid),
             signal: place::signal_name(crash.signal),
@@ -245,7 +302,7 @@ impl Keeper {
         }
     }
 
-    fn finish(&mut self, step: Step, done: Recovered, since: Instant, counts: (u64, u64, u64, i32)) {
+    fn finish(&mut self, step: Step, done: Recovered, since: Instant, counts: Counts) {
         match done {
             Ok((restored, stopped, age, lost)) => {
                 self.figures.by_rung[rung_index(step.rung())] += 1;
@@ -306,13 +363,14 @@ impl Keeper {
         let now = self.shared.replay_counts();
         self.reporter.report(&Event::Replayed {
             ms: ms(since.elapsed()),
-            calls: now.0.saturating_sub(before.0),
-            diverged: now.1.saturating_sub(before.1),
-            mismatched: now.2.saturating_sub(before.2),
+            calls: now.calls.saturating_sub(before.calls),
+            diverged: now.diverged.saturating_sub(before.diverged),
+            mismatched: now.mismatched.saturating_sub(before.mismatched),
+            other_lines: now.other_lines.saturating_sub(before.other_lines),
         });
     }
 
-    fn exited(&mut self, status: u8) -> u8 {
+    fn exited(&mut self, status: Option<u8>) -> Option<u8> {
         self.pauses.sort_by(f64::total_cmp);
         let quantile = |q: f64| {
             self.pauses.get(((self.pauses.len() as f64 * q) as usize).min(self.pauses.len().saturating_sub(1)))
@@ -321,6 +379,10 @@ impl Keeper {
         self.figures.pause_p99_us = quantile(0.99).copied().unwrap_or(0.0);
         let figures = self.figures.clone();
         self.reporter.report(&Event::Exited { status, figures });
+        // A daemon's first process exits early; the thread of each child ends with it.
+        while self.family.as_ref().is_some_and(Family::lives) {
+            std::thread::sleep(CHILD_STEP);
+        }
         status
     }
 }

@@ -42,6 +42,9 @@ pub(crate) enum CrashState {
     Accept = 3,
 }
 
+/// Children that may begin before the keeper has made memory for another one.
+pub(crate) const SPARES: usize = 4;
+
 /// Handlers of which the program's side remembers how they end.
 pub(crate) const HANDLERS: usize = 8;
 
@@ -83,7 +86,14 @@ pub(crate) struct Orders {
     pub known_ip: AtomicU64,
     /// When the program's handlers for fatal signals run: a [`Handlers`].
     pub handlers: AtomicU32,
-    pub reserved: AtomicU32,
+    /// The keeper's process: its descriptors are opened through `/proc`.
+    pub keeper_pid: AtomicU32,
+    /// Its descriptors of shared memory for children; 0: none.
+    pub spares: [AtomicU32; SPARES],
+    /// Not 0: children of fork are kept.
+    pub family: AtomicU32,
+    /// Spares that were taken and replaced.
+    pub adopted: AtomicU32,
 }
 
 /// Page 1. Written by the program only.
@@ -109,7 +119,7 @@ pub(crate) struct News {
     pub log_lost: AtomicU32,
     /// Descriptor of the last output that differed.
     pub mismatch_fd: AtomicI32,
-    /// Outputs that differed from what was sent before the crash.
+    /// Outputs to sockets that differed from what was sent before the crash.
     pub mismatched: AtomicU64,
     /// Replays that left the log's order.
     pub diverged: AtomicU64,
@@ -119,7 +129,8 @@ pub(crate) struct News {
     pub dropped_fd: AtomicI32,
     /// 1: that handler was installed for one signal only: the program ends after it.
     pub is_last: AtomicU32,
-    pub reserved: AtomicU32,
+    /// Spares taken for children, one after the other.
+    pub claimed: AtomicU32,
     /// 1: the serving thread has waited for input: its start is over.
     pub has_waited: AtomicU32,
     /// The call that left the log's order and its descriptor, and what the log has there.
@@ -129,6 +140,12 @@ pub(crate) struct News {
     pub logged_fd: AtomicI32,
     /// `CLOCK_MONOTONIC` in ns when the last replay ended; 0: it has not.
     pub replay_end: AtomicU64,
+    /// In a child's: its process id, 0 until it has begun.
+    pub pid: AtomicU32,
+    /// Children made that are not kept.
+    pub children: AtomicU32,
+    /// Outputs to files and pipes that differed from what was written before the crash.
+    pub other_lines: AtomicU64,
     /// The handler of the program that was called last, and the instruction at which.
     pub called: AtomicU64,
     pub called_ip: AtomicU64,
@@ -173,7 +190,7 @@ pub(crate) struct Crash {
     pub head: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Orders>() == 72 && size_of::<News>() == 256 && size_of::<Both>() == 104);
+const _: () = assert!(size_of::<Orders>() == 96 && size_of::<News>() == 272 && size_of::<Both>() == 104);
 
 #[cfg(test)]
 mod tests {
@@ -191,6 +208,9 @@ mod tests {
             ("orders", "ask", offset_of!(Orders, ask)),
             ("orders", "oldest", offset_of!(Orders, oldest)),
             ("orders", "known_ip", offset_of!(Orders, known_ip)),
+            ("orders", "spares", offset_of!(Orders, spares)),
+            ("news", "claimed", offset_of!(News, claimed)),
+            ("news", "pid", offset_of!(News, pid)),
             ("news", "serving", offset_of!(News, serving)),
             ("news", "dying_sp", offset_of!(News, dying_sp)),
             ("news", "dropped_fd", offset_of!(News, dropped_fd)),

@@ -5,6 +5,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `keeper` | when a checkpoint is taken, what is done at a crash |
+//! | `family` | the children of a program, each with a keeper of its own |
 //! | `kept`, `capture`, `restore` | a checkpoint of a stopped program, and going back to it |
 //! | `history`, `pages` | one full image, and what each older checkpoint had otherwise |
 //! | `space` | what to do to mappings, as a pure function |
@@ -18,6 +19,7 @@ mod arguments;
 mod bell;
 mod capture;
 mod error;
+mod family;
 mod history;
 mod keeper;
 mod kept;
@@ -69,11 +71,13 @@ fn begin(args: &Args) -> Result<u8, (u8, String)> {
     let reporter = report::Reporter::new(events, args.quiet, name);
     orbit_console::inherited::keep_child_statuses();
     let signals = signals::Signals::catch().map_err(|e| (NOT_BEGUN, format!("catching signals: {e}")))?;
-    let keeper = keeper::Keeper::start(&settings, reporter).map_err(|error| match &error {
+    let keeper = keeper::Keeper::start(&std::sync::Arc::new(settings), reporter).map_err(|error| match &error {
         Error::Io("starting the program", source) => {
             (program::not_started(source), format!("{}: {source}", program.to_string_lossy()))
         }
         _ => (NOT_BEGUN, error.to_string()),
     })?;
-    keeper.run(&signals).map_err(|error| (NOT_BEGUN, error.to_string()))
+    let status = keeper.run(Some(&signals)).map_err(|error| (NOT_BEGUN, error.to_string()))?;
+    // The program is the keeper's child, so its status is known.
+    Ok(status.unwrap_or(NOT_BEGUN))
 }

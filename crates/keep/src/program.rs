@@ -78,6 +78,16 @@ pub(crate) fn code(status: ExitStatus) -> u8 {
     }
 }
 
+/// The exit status of another process' child that was not waited for yet.
+pub(crate) fn code_of_zombie(pid: i32) -> Option<u8> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    if !rest.starts_with('Z') {
+        return None;
+    }
+    Some(code(ExitStatus::from_raw(rest.split_whitespace().last()?.parse().ok()?)))
+}
+
 /// The exit status for a program that could not be started, as shells have it.
 pub(crate) fn not_started(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }

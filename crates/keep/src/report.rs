@@ -6,6 +6,7 @@ use orbit_console::events::Events;
 use orbit_console::out;
 use serde::Serialize;
 use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Something that happened to the program.
@@ -14,15 +15,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub enum Event {
     /// The program is kept from now on.
     Kept {
-        /// Its process id.
-        pid: i32,
         /// Whether its calls are logged.
         log: bool,
     },
     /// A thread was about to die of a signal.
     Crash {
-        /// Process and thread.
-        pid: i32,
         /// The thread.
         tid: i32,
         /// Its name.
@@ -72,6 +69,8 @@ pub enum Event {
         diverged: u64,
         /// Outputs that differed from what had been sent: their connections were closed.
         mismatched: u64,
+        /// Outputs to files and pipes that differed from what was written before.
+        other_lines: u64,
     },
     /// The program dies of its signal.
     GaveUp {
@@ -85,8 +84,8 @@ pub enum Event {
     },
     /// The program has exited.
     Exited {
-        /// As a shell reports it.
-        status: u8,
+        /// As a shell reports it; `None` for a child whose parent was faster.
+        status: Option<u8>,
         /// Figures of the whole run.
         figures: Figures,
     },
@@ -116,29 +115,46 @@ pub struct Figures {
 #[derive(Serialize)]
 struct Line<'a> {
     time: f64,
+    /// The process that it is about.
+    pid: i32,
     #[serde(flatten)]
     event: &'a Event,
 }
 
-/// Writes events.
+/// Writes events. The reporters of a family write to one file.
+#[derive(Clone)]
 pub(crate) struct Reporter {
-    events: Option<Events>,
+    events: Option<Arc<Mutex<Events>>>,
     quiet: bool,
     name: String,
+    pid: i32,
 }
 
 impl Reporter {
     pub fn new(events: Option<Events>, quiet: bool, name: String) -> Reporter {
-        Reporter { events, quiet, name }
+        Reporter { events: events.map(|events| Arc::new(Mutex::new(events))), quiet, name, pid: 0 }
+    }
+
+    /// The process that is reported about.
+    pub fn set_pid(&mut self, pid: i32) {
+        self.pid = pid;
+    }
+
+    /// One for a child of the program.
+    pub fn of_child(&self, pid: i32) -> Reporter {
+        let program = self.name.split(' ').next().unwrap_or_default();
+        Reporter { name: format!("{program} {pid}"), pid, ..self.clone() }
     }
 
     pub fn report(&mut self, event: &Event) {
-        if let Some(events) = &mut self.events {
+        if let Some(events) = &self.events {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let line = Line { time: since.as_secs_f64(), event };
+            let line = Line { time: since.as_secs_f64(), pid: self.pid, event };
             let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
             bytes.push(b'\n');
-            events.write(&bytes, |lost| format!("{{\"event\":\"left-out\",\"count\":{lost}}}\n").into_bytes());
+            let left_out = |lost| format!("{{\"event\":\"left-out\",\"count\":{lost}}}\n").into_bytes();
+            // A panic of another reporter leaves the file as it was.
+            events.lock().unwrap_or_else(PoisonError::into_inner).write(&bytes, left_out);
         }
         if let Some(text) = sentence(event).filter(|_| !self.quiet || matches!(event, Event::Warning { .. })) {
             // Nobody is left to read it if stderr is closed.
@@ -180,7 +196,7 @@ fn sentence(event: &Event) -> Option<String> {
             logged.1,
             if *retried { "another checkpoint is tried" } else { "it continues as it is" }
         ),
-        Event::Replayed { ms, calls, diverged, mismatched } => {
+        Event::Replayed { ms, calls, diverged, mismatched, other_lines } => {
             let mut text = format!("replayed {calls} calls; goes on {ms:.1} ms after the crash");
             if *diverged > 0 {
                 text += "; it asked otherwise than before";
@@ -188,14 +204,24 @@ fn sentence(event: &Event) -> Option<String> {
             if *mismatched > 0 {
                 text += &format!("; {mismatched} outputs differ from what was sent, and their connections are closed");
             }
+            if *other_lines > 0 {
+                text += &format!(
+                    "; {other_lines} outputs to files differ from what was written (numbers from shared memory?)"
+                );
+            }
             text
         }
         Event::GaveUp { why } => format!("given up: {why}; it dies of its signal"),
         Event::Warning { text } => text.clone(),
         Event::Exited { figures, .. } if figures.crashes == 0 => return None,
         Event::Exited { status, figures } => format!(
-            "exited with status {status}; {} crashes, {} of them given up; {} checkpoints, pause p50 {:.0} us, p99 {:.0} us",
-            figures.crashes, figures.by_rung[3], figures.checkpoints, figures.pause_p50_us, figures.pause_p99_us
+            "exited with {}; {} crashes, {} of them given up; {} checkpoints, pause p50 {:.0} us, p99 {:.0} us",
+            status.map_or_else(|| "unknown status".to_owned(), |status| format!("status {status}")),
+            figures.crashes,
+            figures.by_rung[3],
+            figures.checkpoints,
+            figures.pause_p50_us,
+            figures.pause_p99_us
         ),
     })
 }

@@ -7,7 +7,7 @@ use orbit_linux::{futex, memfd};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Stack of the handler for fatal signals; it lies in the shared memory, so that a rollback does not touch it.
@@ -40,6 +40,19 @@ pub(crate) struct LogState {
     pub busy: u32,
 }
 
+/// What replays have done since the program began. Its own words: for reports only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Calls answered from the log.
+    pub calls: u64,
+    /// Replays that left its order.
+    pub diverged: u64,
+    /// Outputs to sockets that differed from what was sent.
+    pub mismatched: u64,
+    /// Outputs to files and pipes that differed.
+    pub other_lines: u64,
+}
+
 /// The shared memory. May be used from any thread.
 pub(crate) struct Shared {
     file: File,
@@ -60,10 +73,56 @@ impl Shared {
         orders.stack_bytes.store(STACK_BYTES as u64, SeqCst);
         orders.version.store(VERSION, SeqCst);
         orders.handlers.store(handlers as u32, SeqCst);
+        orders.keeper_pid.store(std::process::id(), SeqCst);
         orders.drop_at.store(NOWHERE, SeqCst);
         shared.both().last_input.store(NOWHERE, SeqCst);
         orders.magic.store(MAGIC, SeqCst);
         Ok(shared)
+    }
+
+    /// One for a child of a program that has one like this.
+    pub fn for_child(&self) -> io::Result<Shared> {
+        let handlers = match self.orders().handlers.load(SeqCst) {
+            1 => Handlers::First,
+            2 => Handlers::Last,
+            _ => Handlers::Auto,
+        };
+        Shared::new(self.log_bytes, handlers)
+    }
+
+    /// Children of the program are kept, with this memory.
+    pub fn set_spare(&self, nth: usize, spare: &Shared) {
+        self.orders().spares[nth].store(spare.fd() as u32, SeqCst);
+        self.orders().family.store(1, SeqCst);
+    }
+
+    /// Another spare was taken and replaced.
+    pub fn count_adopted(&self) {
+        self.orders().adopted.fetch_add(1, SeqCst);
+    }
+
+    /// No child is kept from now on.
+    pub fn end_family(&self) {
+        self.orders().family.store(0, SeqCst);
+    }
+
+    /// Spares that the program has taken for children.
+    pub fn claimed(&self) -> u32 {
+        self.news().claimed.load(SeqCst)
+    }
+
+    /// Children that are not kept.
+    pub fn unkept_children(&self) -> u32 {
+        self.news().children.load(SeqCst)
+    }
+
+    /// The child that has taken this memory: its own word, checked by what it has mapped.
+    pub fn taken_by(&self) -> Option<i32> {
+        let pid = self.news().pid.load(SeqCst) as i32;
+        let inode = self.file.metadata().ok()?.ino();
+        let mapped = orbit_linux::maps::of(pid).ok().filter(|_| pid > 0)?;
+        let is_ours = |e: &orbit_linux::maps::Entry| e.inode == inode && e.name.starts_with("/memfd:orbit-keep");
+        (self.is_ready() && mapped.iter().any(is_ours)).then_some(pid)
     }
 
     /// The file's number in this process: the program opens it through `/proc`.
@@ -280,15 +339,15 @@ impl Shared {
         (end != 0).then_some(end)
     }
 
-    /// Calls answered from the log, replays that left its order, outputs that differed and the descriptor of the last one.
-    pub fn replay_counts(&self) -> (u64, u64, u64, i32) {
+    /// What replays have done up to now.
+    pub fn replay_counts(&self) -> Counts {
         let news = self.news();
-        (
-            news.replayed.load(SeqCst),
-            news.diverged.load(SeqCst),
-            news.mismatched.load(SeqCst),
-            news.mismatch_fd.load(SeqCst),
-        )
+        Counts {
+            calls: news.replayed.load(SeqCst),
+            diverged: news.diverged.load(SeqCst),
+            mismatched: news.mismatched.load(SeqCst),
+            other_lines: news.other_lines.load(SeqCst),
+        }
     }
 
     /// How often logging stopped because the log was full.

@@ -1,6 +1,9 @@
 //! A kept Redis on a unix socket, a client that speaks as much of its protocol as is needed, and waits for conditions.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod campaign;
+pub mod nginx;
+
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -116,7 +119,7 @@ impl Redis {
         self.scratch.join("events")
     }
 
-    fn try_client(&self) -> Option<Client> {
+    pub fn try_client(&self) -> Option<Client> {
         let stream = UnixStream::connect(self.scratch.join("socket")).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).ok()?;
         Some(Client { stream })
@@ -154,11 +157,19 @@ pub struct Client {
 impl Client {
     /// Sends a command; returns the first line of the answer, with the bytes of a bulk answer after it.
     pub fn call(&mut self, words: &[&str]) -> io::Result<String> {
+        self.send(words)?;
+        self.answer()
+    }
+
+    pub fn send(&mut self, words: &[&str]) -> io::Result<()> {
         let mut command = format!("*{}\r\n", words.len());
         for word in words {
             command += &format!("${}\r\n{word}\r\n", word.len());
         }
-        self.stream.write_all(command.as_bytes())?;
+        self.stream.write_all(command.as_bytes())
+    }
+
+    fn answer(&mut self) -> io::Result<String> {
         let line = self.line()?;
         match line.strip_prefix('$').and_then(|n| n.parse::<usize>().ok()) {
             Some(len) => {

@@ -1,0 +1,115 @@
+//! A thousand crashes (a short form: twenty) each of Redis and nginx under checking clients: half by a request that kills, half by zeroed data.
+//!
+//! No other client sees an error after poison; after zeroed data each error is one that the keeper has reported. No `INCR` is lost or doubled. The
+//! process stays the same and exits with its own status.
+
+mod common;
+
+use common::campaign::{Client, Outcome, Server, run};
+use common::nginx::{Nginx, module};
+use common::{Redis, lacks, lacks_tracking, until};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+fn crashes() -> usize {
+    if std::env::var_os("ORBIT_TEST_FULL").is_some() { 1000 } else { 20 }
+}
+
+fn seed() -> u64 {
+    let given = std::env::var("ORBIT_TEST_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = given.unwrap_or_else(|| u64::from(std::process::id()) << 32 | 1);
+    println!("seed: ORBIT_TEST_SEED={seed}");
+    seed
+}
+
+fn check(outcome: &Outcome) {
+    println!("{}", outcome.text());
+    let [after_poison, after_zeroing] = outcome.errors.each_ref().map(Vec::len);
+    assert_eq!(after_poison, 0, "other clients see nothing of poison: {}", outcome.text());
+    assert!(after_zeroing as u64 <= outcome.reported, "each error is one that was reported: {}", outcome.text());
+    assert!(outcome.gaps.len() >= outcome.poisoned, "each poison was a crash");
+}
+
+#[test]
+fn nginx() {
+    let Some(module) = module().filter(|_| !lacks_tracking()) else { return };
+    let nginx = Nginx::start("campaign-nginx", &module, &["--every", "500ms"]);
+    let outcome = run(&nginx, crashes(), 3, seed());
+    check(&outcome);
+    assert!(Path::new(&format!("/proc/{}", nginx.worker)).exists(), "the same worker");
+    assert_eq!(nginx.stop(), Some(0), "its own status");
+}
+
+/// Increments a key of its own; what it must answer next is known beyond its connection.
+struct Counter<'r> {
+    client: common::Client,
+    redis: &'r KeptRedis,
+    nth: usize,
+}
+
+struct KeptRedis {
+    redis: Redis,
+    events: std::path::PathBuf,
+    /// What each client's key holds; after a lost connection it may be one more.
+    counts: Mutex<Vec<(u64, bool)>>,
+    wrong: AtomicU64,
+}
+
+impl Client for Counter<'_> {
+    fn ask(&mut self) -> Result<(), String> {
+        let (held, is_unsure) = self.redis.counts.lock().expect("no panic")[self.nth];
+        let answer = self.client.call(&["INCR", &format!("key{}", self.nth)]);
+        let answer = answer.map_err(|e| {
+            self.redis.counts.lock().expect("no panic")[self.nth].1 = true;
+            format!("after {held}: {e}")
+        })?;
+        let value = answer.strip_prefix(':').and_then(|n| n.parse().ok());
+        let is_right = value == Some(held + 1) || is_unsure && value == Some(held + 2);
+        self.redis.counts.lock().expect("no panic")[self.nth] = (value.unwrap_or(held), !is_right && value.is_none());
+        if !is_right {
+            self.redis.wrong.fetch_add(1, SeqCst);
+            return Err(format!("INCR after {held} answers {answer}"));
+        }
+        Ok(())
+    }
+}
+
+impl Server for KeptRedis {
+    fn pid(&self) -> i32 {
+        self.redis.pid
+    }
+
+    fn connect(&self, nth: usize) -> Option<Box<dyn Client + '_>> {
+        Some(Box::new(Counter { client: self.redis.try_client()?, redis: self, nth }))
+    }
+
+    fn poison(&self) -> Box<dyn std::any::Any> {
+        let mut client = self.redis.client();
+        client.send(&["DEBUG", "SEGFAULT"]).expect("sent");
+        Box::new(client)
+    }
+
+    fn events(&self) -> &Path {
+        &self.events
+    }
+}
+
+#[test]
+fn redis() {
+    const CLIENTS: usize = 3;
+    if lacks("redis-server") || lacks_tracking() {
+        return;
+    }
+    let redis = Redis::start("campaign-redis", &["--every", "500ms"]);
+    let events = redis.events_file();
+    let counts = Mutex::new(vec![(0, false); CLIENTS]);
+    let mut kept = KeptRedis { redis, events, counts, wrong: AtomicU64::new(0) };
+    let outcome = run(&kept, crashes(), CLIENTS, seed());
+    check(&outcome);
+    assert_eq!(kept.wrong.load(SeqCst), 0, "no INCR is lost or doubled: {}", outcome.text());
+    assert!(Path::new(&format!("/proc/{}", kept.redis.pid)).exists(), "the same process");
+    let _ = kept.redis.client().call(&["SHUTDOWN", "NOSAVE"]);
+    let status = until("it exits", || kept.redis.keeper.try_wait().expect("a child"));
+    assert_eq!(status.code(), Some(0), "its own status");
+}

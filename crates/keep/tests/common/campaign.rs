@@ -1,0 +1,238 @@
+//! Crashes of a kept server without end, while clients check each answer: who saw an error, and how long nobody was answered.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes of the server's data that are zeroed.
+const RUINED: u64 = 64 << 10;
+/// How long a crash may take to show after data was zeroed; then it has done no harm that shows.
+const EFFECT: Duration = Duration::from_millis(300);
+/// How long a recovery may take on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One connection of a checking client.
+pub trait Client: Send {
+    /// Asks once and checks the answer. `Err` names what was wrong; the connection is given up then.
+    fn ask(&mut self) -> Result<(), String>;
+}
+
+/// A kept server.
+pub trait Server: Sync {
+    /// The process whose memory is zeroed.
+    fn pid(&self) -> i32;
+    /// A new connection of client `nth`.
+    fn connect(&self, nth: usize) -> Option<Box<dyn Client + '_>>;
+    /// Sends a request that kills the server, and does not wait.
+    fn poison(&self) -> Box<dyn std::any::Any>;
+    /// The file with the keeper's events.
+    fn events(&self) -> &Path;
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub poisoned: usize,
+    pub zeroed: usize,
+    /// Zeroed data after which no crash came.
+    pub without_effect: usize,
+    pub good: u64,
+    /// Errors that clients saw, after poison and after data was zeroed.
+    pub errors: [Vec<String>; 2],
+    /// Of the keeper: inputs that it dropped beyond the poison, replays that differed, and connections closed for it.
+    pub reported: u64,
+    /// In ms, from each crash on: the longest time in which no client was answered.
+    pub gaps: Vec<f64>,
+}
+
+impl Outcome {
+    /// The gap that the share `q` of the crashes did not exceed.
+    pub fn gap(&self, q: f64) -> f64 {
+        let mut gaps = self.gaps.clone();
+        gaps.sort_by(f64::total_cmp);
+        gaps.get(((gaps.len() as f64 * q) as usize).min(gaps.len().saturating_sub(1))).copied().unwrap_or(0.0)
+    }
+
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "{} poisoned, {} zeroed ({} without effect), {} good answers, errors after poison {}, after zeroing {}, reported {}, gap p50 {:.1} ms p99 {:.1} ms",
+            self.poisoned,
+            self.zeroed,
+            self.without_effect,
+            self.good,
+            self.errors[0].len(),
+            self.errors[1].len(),
+            self.reported,
+            self.gap(0.5),
+            self.gap(0.99)
+        );
+        for error in self.errors.iter().flatten().take(5) {
+            let _ = write!(text, "\n  {error}");
+        }
+        text
+    }
+}
+
+struct State {
+    since: Instant,
+    stop: AtomicBool,
+    good: AtomicU64,
+    last_good: AtomicU64,
+    gap: AtomicU64,
+    /// 0: the last crash was by poison, 1: by zeroed data.
+    kind: AtomicU64,
+    errors: Mutex<[Vec<String>; 2]>,
+}
+
+impl State {
+    fn now(&self) -> u64 {
+        self.since.elapsed().as_nanos() as u64
+    }
+
+    fn answered(&self) {
+        let now = self.now();
+        let before = self.last_good.swap(now, SeqCst);
+        self.gap.fetch_max(now.saturating_sub(before), SeqCst);
+        self.good.fetch_add(1, SeqCst);
+    }
+
+    fn client(&self, server: &dyn Server, nth: usize) {
+        while !self.stop.load(SeqCst) {
+            let Some(mut client) = server.connect(nth) else {
+                thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            while !self.stop.load(SeqCst) {
+                match client.ask() {
+                    Ok(()) => self.answered(),
+                    Err(error) => {
+                        let kind = self.kind.load(SeqCst) as usize;
+                        let at = self.since.elapsed().as_secs_f64();
+                        self.errors.lock().expect("no panic")[kind].push(format!("client {nth} at {at:.3} s: {error}"));
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until some answers have come.
+    fn goes_on(&self, more: u64) {
+        let (at, end) = (self.good.load(SeqCst), Instant::now() + PATIENCE);
+        while self.good.load(SeqCst) < at + more {
+            assert!(Instant::now() < end, "no client is answered any more");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn random(seed: &mut u64) -> u64 {
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    *seed
+}
+
+/// Zeroes 64 KiB of the program's own data.
+fn zero(pid: i32, seed: &mut u64) {
+    use orbit_linux::{maps, remote};
+    let Ok(of) = maps::of(pid) else { return };
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let program = program.to_string_lossy();
+    let Some(first) = of.iter().position(|e| e.name == program && e.protection & libc::PROT_WRITE != 0) else { return };
+    // With what follows it without a gap: memory that is 0 at the start.
+    let mut end = of[first].end;
+    for entry in of[first + 1..].iter().take_while(|e| e.name.is_empty() || e.name == program) {
+        if entry.start == end && entry.protection & libc::PROT_WRITE != 0 {
+            end = entry.end;
+        }
+    }
+    let (start, length) = (of[first].start, end - of[first].start);
+    let ruined = RUINED.min(length);
+    let at = start + random(seed) % ((length - ruined) / 8 + 1) * 8;
+    let _ = remote::write(pid, at, &vec![0u8; ruined as usize]);
+}
+
+fn count(events: &Path, what: impl Fn(&serde_json::Value) -> bool) -> u64 {
+    let text = std::fs::read_to_string(events).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(|e| what(e)).count() as u64
+}
+
+/// What clients may have seen: each is an event of the keeper.
+fn reported(events: &Path) -> u64 {
+    let text = std::fs::read_to_string(events).unwrap_or_default();
+    let events = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    events
+        .map(|e| match e["event"].as_str() {
+            Some("recovered") if e["rung"] == "drop" => 1,
+            Some("replayed") => e["mismatched"].as_u64().unwrap_or(0) + e["diverged"].as_u64().unwrap_or(0),
+            Some("gave-up") => 1,
+            _ => 0,
+        })
+        .sum()
+}
+
+/// Crashes the server `crashes` times, by turns with poison and by zeroed data, while `clients` ask.
+pub fn run(server: &dyn Server, crashes: usize, clients: usize, mut seed: u64) -> Outcome {
+    let state = State {
+        since: Instant::now(),
+        stop: AtomicBool::new(false),
+        good: AtomicU64::new(0),
+        last_good: AtomicU64::new(0),
+        gap: AtomicU64::new(0),
+        kind: AtomicU64::new(0),
+        errors: Mutex::default(),
+    };
+    let mut outcome = Outcome::default();
+    let replays = || count(server.events(), |e| e["event"] == "replayed");
+    thread::scope(|scope| {
+        for nth in 0..clients {
+            let state = &state;
+            scope.spawn(move || state.client(server, nth));
+        }
+        let driver = thread::Builder::new().spawn_scoped(scope, || {
+            for nth in 0..crashes {
+                state.goes_on(20);
+                thread::sleep(Duration::from_millis(random(&mut seed) % 100));
+                let (before, is_zeroed) = (replays(), nth % 2 == 1);
+                state.kind.store(is_zeroed.into(), SeqCst);
+                state.gap.store(0, SeqCst);
+                let since = Instant::now();
+                let poison = if is_zeroed {
+                    zero(server.pid(), &mut seed);
+                    outcome.zeroed += 1;
+                    None
+                } else {
+                    outcome.poisoned += 1;
+                    Some(server.poison())
+                };
+                let mut has_effect = true;
+                while replays() == before {
+                    if is_zeroed && since.elapsed() > EFFECT {
+                        has_effect = false;
+                        break;
+                    }
+                    assert!(since.elapsed() < PATIENCE, "crash {nth} is not recovered from");
+                    thread::sleep(Duration::from_millis(2));
+                }
+                state.goes_on(20);
+                drop(poison);
+                if has_effect {
+                    outcome.gaps.push(state.gap.load(SeqCst) as f64 / 1e6);
+                } else {
+                    outcome.without_effect += 1;
+                }
+            }
+        });
+        let driven = driver.expect("a thread").join();
+        state.stop.store(true, SeqCst);
+        driven.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    outcome.good = state.good.load(SeqCst);
+    outcome.errors = state.errors.into_inner().expect("no panic");
+    outcome.reported = reported(server.events()).saturating_sub(outcome.poisoned as u64);
+    outcome
+}
