@@ -1,6 +1,7 @@
 //! `orbit bench call`: how long a call holds the caller up, for areas of several sizes (Figure 10 of the paper), against
 //! handing work to a thread, writing the dirty pages to a process, and fork.
 
+use super::machine;
 use super::memory::{Ballast, Field, PAGE, settle};
 use super::plot::{Chart, Series};
 use super::reach::{Reach, ratio};
@@ -22,7 +23,8 @@ const FOOTPRINT: u64 = 32 << 20;
 /// The program has 32 MiB besides its area. Per sample main writes to the dirty pages, then hands over; the rivals take
 /// turns, and everybody sleeps before it is their turn (rows "awake": the orbit still looks for calls by itself).
 /// Times are those of main's thread alone: async_us until the snapshot is taken and the call is queued, sync_us until the
-/// answer is there, async_beside_threads_us where another thread of main ran just before, thread_us for a mutex and a condition, pipe_us for writing the dirty pages to a process, fork_us for
+/// answer is there, async_every_1500_us and async_every_10_ms after main has slept that long, as a server does between requests
+/// (thread_every_...: the thread then), async_beside_threads_us where another thread of main ran just before, thread_us for a mutex and a condition, pipe_us for writing the dirty pages to a process, fork_us for
 /// the fork alone, futex_us for a round trip between two sleepers on the same two CPUs.
 #[derive(clap::Args)]
 pub struct Args {
@@ -59,7 +61,14 @@ struct Row {
     /// async_us where a thread of main ran on the other CPU just before.
     async_beside_threads_us: Option<Summary>,
     thread_us: Option<Summary>,
+    /// Main slept for 1.5 ms, or 10 ms, before: caches have cooled down. Small areas only.
+    async_every_1500_us: Option<Summary>,
+    thread_every_1500_us: Option<Summary>,
+    async_every_10_ms: Option<Summary>,
+    thread_every_10_ms: Option<Summary>,
     pipe_us: Option<Summary>,
+    /// Resident memory of the program that forks.
+    main_bytes: u64,
     fork_us: Option<Summary>,
     futex_us: Option<Summary>,
     /// Calls whose snapshot a one-shot child held, of all that were measured.
@@ -77,6 +86,11 @@ struct Case {
 impl Case {
     fn all_dirty(&self) -> bool {
         self.dirty_pages * PAGE == self.area_bytes
+    }
+
+    /// Whether calls with gaps between them are measured.
+    fn has_gaps(&self) -> bool {
+        !self.awake && self.area_bytes <= 64 * KIB && !(self.all_dirty() && self.area_bytes > PAGE)
     }
 }
 
@@ -98,6 +112,11 @@ const SPARSE: [(usize, usize); 9] = [
 const SPARSE_QUICK: [(usize, usize); 5] = [(4 * KIB, 1), (16 * KIB, 2), (64 * KIB, 1), (64 * KIB, 2), (MIB, 13)];
 const FULL: [usize; 5] = [64 * KIB, MIB, 8 * MIB, 64 * MIB, 256 * MIB];
 const FULL_QUICK: [usize; 3] = [64 * KIB, MIB, 8 * MIB];
+
+/// How long main sleeps before a call "now and then".
+const GAPS: [Duration; 2] = [Duration::from_micros(1500), Duration::from_millis(10)];
+/// How much longer than a hand-over to a thread a call may take after such a gap.
+const AFTER_GAPS: [f64; 2] = [1.4, 1.6];
 
 /// The orbit's function: nothing, as only main's time is measured.
 unsafe extern "C" fn nothing(_: *mut c_void, _: *mut c_void) -> c_long {
@@ -192,6 +211,9 @@ fn measure(case: &Case, rivals: &Rivals, quick: bool) -> Result<Row, Failure> {
         round += 1;
         if case.awake { run.round_awake()? } else { run.round(round)? }
     }
+    if case.has_gaps() {
+        run.now_and_then(if quick { 30 } else { 150 })?;
+    }
     rivals.places.hold(false);
     let row = run.row(copiers);
     run.orbit.destroy()?;
@@ -204,6 +226,9 @@ struct Times {
     call_sync: Samples,
     beside_threads: Samples,
     thread: Samples,
+    /// One for each of [`GAPS`].
+    async_after: [Samples; GAPS.len()],
+    thread_after: [Samples; GAPS.len()],
     pipe: Samples,
     fork: Samples,
     futex: Samples,
@@ -254,6 +279,28 @@ impl Run<'_> {
             }
             if rival == 2 || rival == 4 {
                 self.call_beside_threads()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls and hand-overs, each after a sleep of main's, in turns.
+    fn now_and_then(&mut self, rounds: usize) -> Result<(), Failure> {
+        for turn in 0..rounds * GAPS.len() {
+            let gap = turn % GAPS.len();
+            for ours in [turn / GAPS.len() % 2 == 0, turn / GAPS.len() % 2 == 1] {
+                self.sleeper.wait()?;
+                self.rivals.hand.sleeper.wait()?;
+                std::thread::sleep(GAPS[gap]);
+                self.field.write(&self.pages);
+                if ours {
+                    let counted = std::mem::take(&mut self.times.call_async);
+                    self.call_async()?;
+                    let after = std::mem::replace(&mut self.times.call_async, counted);
+                    self.times.async_after[gap].extend(after.figures());
+                } else {
+                    self.times.thread_after[gap].add(self.rivals.hand.give());
+                }
             }
         }
         Ok(())
@@ -321,6 +368,11 @@ impl Run<'_> {
             sync_us: self.times.call_sync.summary(),
             async_beside_threads_us: self.times.beside_threads.summary(),
             thread_us: self.times.thread.summary(),
+            async_every_1500_us: self.times.async_after[0].summary(),
+            thread_every_1500_us: self.times.thread_after[0].summary(),
+            async_every_10_ms: self.times.async_after[1].summary(),
+            thread_every_10_ms: self.times.thread_after[1].summary(),
+            main_bytes: machine::resident(),
             pipe_us: self.times.pipe.summary(),
             fork_us: self.times.fork.summary(),
             futex_us: self.times.futex.summary(),
@@ -329,10 +381,14 @@ impl Run<'_> {
     }
 }
 
-/// The row in the form that all benches share.
+/// The row in the form that all benches share. Fork's time depends on main's size, so the measure names it.
 fn measured(row: Row) -> Measured<Row> {
     let size = out::bytes(row.area_bytes as u64);
-    let what = format!("async call, {size} area, {} dirty, orbit {}, {}", row.dirty_pages, row.orbit, row.asked_engine);
+    let main = out::bytes(row.main_bytes >> 20 << 20);
+    let what = format!(
+        "async call, {size} area, {} dirty, orbit {}, {}, main {main}",
+        row.dirty_pages, row.orbit, row.asked_engine
+    );
     let bounds = reaches(&row);
     let (ours, thread, pipe, fork) = (row.async_us, row.thread_us, row.pipe_us, row.fork_us);
     Measured::new(what, "us", row)
@@ -354,6 +410,7 @@ fn reaches(row: &Row) -> Vec<Reach> {
     }
     let awake = row.orbit == "awake";
     let few = row.dirty_pages <= 2;
+    let main = out::bytes(row.main_bytes >> 20 << 20);
     if awake && row.area_bytes == 64 * KIB {
         reaches.push(Reach::at_most(format!("async call, {what}"), call, 2.5, "us"));
     }
@@ -366,17 +423,27 @@ fn reaches(row: &Row) -> Vec<Reach> {
     if few && row.area_bytes <= 64 * KIB {
         let limit = if row.area_bytes <= 16 * KIB { 2.0 } else { 3.0 };
         reaches.push(Reach::at_most(format!("async call to thread, {what}"), ratio(call, thread), limit, "times"));
-        reaches.push(Reach::at_least(format!("fork to async call, {what}"), ratio(fork, call), 50.0, "times"));
+        reaches.push(Reach::at_least(format!("fork (main {main}) to async call, {what}"), ratio(fork, call), 50.0, "times"));
+    }
+    let gaps = [
+        ("1.5 ms", row.async_every_1500_us, row.thread_every_1500_us, AFTER_GAPS[0]),
+        ("10 ms", row.async_every_10_ms, row.thread_every_10_ms, AFTER_GAPS[1]),
+    ];
+    for (gap, call, thread, most) in gaps {
+        if let (Some(call), Some(thread)) = (call, thread) {
+            let what = format!("async call every {gap} to thread, {what}");
+            reaches.push(Reach::at_most(what, ratio(call.p50, thread.p50), most, "times"));
+        }
     }
     if row.area_bytes == 4 * KIB {
         let sync = ratio(median(row.sync_us), futex);
         reaches.push(Reach::at_most(format!("sync call to futex round trip, {what}"), sync, 1.5, "times"));
     }
     if row.area_bytes == MIB && row.dirty_pages == 13 {
-        reaches.push(Reach::at_least(format!("fork to async call, {what}"), ratio(fork, call), 30.0, "times"));
+        reaches.push(Reach::at_least(format!("fork (main {main}) to async call, {what}"), ratio(fork, call), 30.0, "times"));
     }
     if row.dirty_pages * PAGE == row.area_bytes && row.area_bytes > 4 * KIB {
-        reaches.push(Reach::at_most(format!("async call to fork, {what}"), ratio(call, fork), 1.2, "times"));
+        reaches.push(Reach::at_most(format!("async call to fork (main {main}), {what}"), ratio(call, fork), 1.2, "times"));
     }
     reaches
 }
@@ -397,7 +464,10 @@ fn table(rows: &[Row]) -> Table {
         ("FORK", Right),
         ("FUTEX", Right),
         ("ASYNC/THREAD", Right),
+        ("EVERY 1.5 MS", Right),
+        ("EVERY 10 MS", Right),
         ("FORK/ASYNC", Right),
+        ("MAIN'S SIZE", Right),
     ]);
     for row in rows {
         let time = |summary: Option<Summary>| summary.map_or("-".to_owned(), |summary| out::time(summary.p50));
@@ -420,7 +490,10 @@ fn table(rows: &[Row]) -> Table {
             time(row.fork_us),
             time(row.futex_us),
             times(row.async_us, row.thread_us),
+            times(row.async_every_1500_us, row.thread_every_1500_us),
+            times(row.async_every_10_ms, row.thread_every_10_ms),
             times(row.fork_us, row.async_us),
+            out::bytes(row.main_bytes),
         ];
         table.row(cells.into_iter().map(|cell| (cell, PLAIN)).collect());
     }

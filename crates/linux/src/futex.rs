@@ -32,6 +32,7 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::R
 }
 
 /// Wakes at most `n` sleepers on `word`; answers how many were woken. `i32::MAX` wakes all.
+#[unsafe(link_section = "orbit_usual")]
 pub fn wake(word: &AtomicU32, n: i32) -> usize {
     // SAFETY: `word` is a live aligned u32; waking reads no memory of ours.
     let r = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, n) };

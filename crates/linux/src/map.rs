@@ -73,6 +73,7 @@ impl Mapping {
     }
 
     /// First byte of the range.
+    #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.addr)
     }

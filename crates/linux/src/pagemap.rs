@@ -144,23 +144,31 @@ impl Pagemap {
     /// `InvalidInput` for a range that is not aligned; those of reading the file.
     pub fn scan_anonymous(&self, start: usize, end: usize, out: &mut Vec<(usize, usize)>) -> io::Result<usize> {
         if !self.has_scan {
-            return self.entries(start, end, out, |e| e & (ENTRY_PRESENT | ENTRY_SWAPPED) != 0 && e & ENTRY_FILE == 0);
+            return self
+                .entries(start, end, 0, out, |e| e & (ENTRY_PRESENT | ENTRY_SWAPPED) != 0 && e & ENTRY_FILE == 0);
         }
         let there = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
         let wanted = Wanted { flags: 0, inverted: PAGE_IS_FILE, all: PAGE_IS_FILE, any: there, reported: there };
         self.scan(start, end, wanted, 0, out)
     }
 
-    /// Appends the ranges that are populated: present or swapped out. Answers how many pages.
+    /// Appends the ranges that are populated: present or swapped out. Stops after `max_pages` pages (0: no limit). Answers
+    /// how many pages.
     ///
     /// # Errors
     /// As [`Pagemap::scan_anonymous`].
-    pub fn scan_populated(&self, start: usize, end: usize, out: &mut Vec<(usize, usize)>) -> io::Result<usize> {
+    pub fn scan_populated(
+        &self,
+        start: usize,
+        end: usize,
+        max_pages: usize,
+        out: &mut Vec<(usize, usize)>,
+    ) -> io::Result<usize> {
         if !self.has_scan {
-            return self.entries(start, end, out, |e| e & (ENTRY_PRESENT | ENTRY_SWAPPED) != 0);
+            return self.entries(start, end, max_pages, out, |e| e & (ENTRY_PRESENT | ENTRY_SWAPPED) != 0);
         }
         let there = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
-        self.scan(start, end, Wanted { flags: 0, inverted: 0, all: 0, any: there, reported: there }, 0, out)
+        self.scan(start, end, Wanted { flags: 0, inverted: 0, all: 0, any: there, reported: there }, max_pages, out)
     }
 
     fn scan(
@@ -212,6 +220,7 @@ impl Pagemap {
         &self,
         start: usize,
         end: usize,
+        max_pages: usize,
         out: &mut Vec<(usize, usize)>,
         matches: impl Fn(u64) -> bool,
     ) -> io::Result<usize> {
@@ -232,6 +241,9 @@ impl Pagemap {
                 if matches(u64::from_ne_bytes(entry)) {
                     append(out, first, at, at + self.page);
                     found += 1;
+                    if found == max_pages {
+                        return Ok(found);
+                    }
                 }
                 at += self.page;
             }

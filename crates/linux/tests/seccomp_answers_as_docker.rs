@@ -102,7 +102,7 @@ fn necessities_inside() {
     let word = std::sync::atomic::AtomicU32::new(0);
     assert!(futex::wait(&word, 0, Some(Duration::from_millis(1))).is_err());
     let m = Mapping::anonymous(page_size(), true).expect("mmap");
-    let found = Pagemap::own().expect("pagemap").scan_populated(m.addr(), m.addr() + m.len(), &mut Vec::new());
+    let found = Pagemap::own().expect("pagemap").scan_populated(m.addr(), m.addr() + m.len(), 0, &mut Vec::new());
     assert_eq!(found.expect("pagemap works without userfaultfd"), 1);
     std::thread::spawn(|| ()).join().expect("threads start although clone3 is refused");
 }

@@ -121,8 +121,40 @@ pub unsafe extern "C" fn orbit_call_with(
     })
 }
 
+/// A call of the entry function with one area, if it is a usual one (see `usual` in `orbit`): calls now and then run with cold
+/// caches, so this touches little. `None`: nothing was done.
+///
+/// # Safety
+/// As the header says of lists of areas and of arguments.
+#[unsafe(link_section = "orbit_usual")]
+#[inline(never)]
+unsafe fn begin_usual(
+    orbit: *mut COrbit,
+    areas: *const *mut COrbitArea,
+    args: *const c_void,
+    args_size: usize,
+) -> Option<Answer<*mut COrbitFuture>> {
+    if !given::is_sure(areas.cast(), size_of::<usize>()) || !areas.is_aligned() {
+        return None;
+    }
+    let args = match args_size {
+        0 => &[],
+        // SAFETY: the caller's contract.
+        _ if given::is_sure(args, args_size) => unsafe { std::slice::from_raw_parts(args.cast(), args_size) },
+        _ => return None,
+    };
+    let tables = handle::known()?;
+    let orbit = tables.orbits.read().ok()?.object(orbit.addr())?.clone();
+    // SAFETY: the caller's contract.
+    let area = unsafe { *areas };
+    let area = tables.areas.read().ok()?.object(area.addr())?.clone();
+    let future = orbit.call_usual(&[&area], args)?;
+    Some(handle::put(tables, future::Object { future, orbit }))
+}
+
 /// See `include/orbit.h`.
 #[unsafe(no_mangle)]
+#[unsafe(link_section = "orbit_usual")]
 pub unsafe extern "C" fn orbit_call_async(
     orbit: *mut COrbit,
     flags: c_int,
@@ -133,6 +165,14 @@ pub unsafe extern "C" fn orbit_call_async(
     args_size: usize,
 ) -> *mut COrbitFuture {
     pointer(|| {
+        if func_once.is_none()
+            && flags == 0
+            && area_count == 1
+            // SAFETY: the header's contract.
+            && let Some(answer) = unsafe { begin_usual(orbit, areas, args, args_size) }
+        {
+            return answer;
+        }
         // SAFETY: the header's contract.
         let taken = unsafe { taken(orbit, area_count, areas, args, args_size)? };
         begin(taken, &options(func_once, flags, 0)?)

@@ -39,6 +39,12 @@ pub(crate) fn range(at: *const c_void, len: usize, what: impl fmt::Display) -> A
     Ok(())
 }
 
+/// Whether a range is surely one that memory can be at: quick, and false for some that are.
+#[inline(always)]
+pub(crate) fn is_sure(at: *const c_void, len: usize) -> bool {
+    at.addr() >= LOWEST && len <= SURE && at.addr() <= SURE - len
+}
+
 /// The bytes of a pointer and a length.
 ///
 /// # Safety

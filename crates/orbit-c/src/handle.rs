@@ -70,6 +70,13 @@ impl<T> Default for Table<T> {
     }
 }
 
+/// The tables, if this process has them already.
+#[inline(always)]
+pub(crate) fn known() -> Option<&'static Tables> {
+    // SAFETY: what the pointer was ever set to is a leaked box.
+    unsafe { TABLES.load(Ordering::Acquire).as_ref() }.filter(|tables| tables.process == orbit::area::generation())
+}
+
 fn tables() -> &'static Tables {
     let process = orbit::area::generation();
     loop {
@@ -97,7 +104,8 @@ fn tables() -> &'static Tables {
 }
 
 impl<T: Object> Table<T> {
-    fn object(&self, handle: usize) -> Option<&T> {
+    #[inline(always)]
+    pub fn object(&self, handle: usize) -> Option<&T> {
         if handle >> (PLACE_BITS + GENERATION_BITS) != FIRST_TAG + T::KIND {
             return None;
         }
@@ -112,7 +120,13 @@ fn generation_of(handle: usize) -> u32 {
 
 /// Gives an object a handle.
 pub(crate) fn add<T: Object>(object: T) -> Answer<*mut T::Opaque> {
-    let mut table = T::table(tables()).write().unwrap_or_else(PoisonError::into_inner);
+    put(tables(), object)
+}
+
+/// Gives an object a handle, in these tables.
+#[inline(always)]
+pub(crate) fn put<T: Object>(tables: &Tables, object: T) -> Answer<*mut T::Opaque> {
+    let mut table = T::table(tables).write().unwrap_or_else(PoisonError::into_inner);
     let place = match table.free.pop_front() {
         Some(place) => place as usize,
         None if table.places.len() < 1 << PLACE_BITS => {

@@ -115,6 +115,11 @@ impl CallOptions {
         self
     }
 
+    /// Whether nothing was asked for.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.function.is_none() && self.deadline.is_none() && self.coalesce == Coalesce::Never
+    }
+
     /// Ends the call (and the orbit, if it runs it) when it is not done this long after it was made.
     pub fn deadline(mut self, deadline: Duration) -> CallOptions {
         self.deadline = Some(deadline);
@@ -156,12 +161,17 @@ pub(crate) struct Wakers(Vec<Marked>);
 
 impl Wakers {
     pub fn append(&mut self, more: &mut Wakers) {
-        self.0.append(&mut more.0);
+        if !more.0.is_empty() {
+            self.0.append(&mut more.0);
+        }
     }
 }
 
 impl Drop for Wakers {
     fn drop(&mut self) {
+        if self.0.is_empty() {
+            return;
+        }
         for (mark, waker) in self.0.drain(..) {
             // Dropping a waker runs the program's code too.
             let _ = catch_unwind(AssertUnwindSafe(|| if mark.strong_count() > 0 { waker.wake() } else { drop(waker) }));

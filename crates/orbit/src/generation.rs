@@ -22,22 +22,31 @@ fn wiped_page() -> Option<Mapping> {
 }
 
 /// The generation of this process: equal in all its threads and for all its life, different after a fork.
+#[inline]
 pub fn generation() -> u64 {
+    if let Some(Some(page)) = PAGE.get() {
+        // SAFETY: the page is mapped, writable and aligned for as long as the static lives, and touched in this file alone.
+        let seen = unsafe { AtomicU64::from_ptr(page.as_ptr().cast()) }.load(Ordering::Relaxed);
+        if seen != 0 {
+            return seen;
+        }
+    }
+    begin()
+}
+
+/// The generation of a process that asks for the first time.
+#[cold]
+fn begin() -> u64 {
     let Some(page) = PAGE.get_or_init(wiped_page) else {
         // The top bit keeps process ids apart from counted generations.
         return 1 << 63 | u64::from(std::process::id());
     };
-    // SAFETY: the page is mapped, writable and aligned for as long as the static lives, and touched here alone.
+    // SAFETY: as above.
     let word = unsafe { AtomicU64::from_ptr(page.as_ptr().cast()) };
-    match word.load(Ordering::Relaxed) {
-        0 => {
-            let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
-            // Two threads may both find it wiped; the first one's number stands.
-            match word.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => fresh,
-                Err(other) => other,
-            }
-        }
-        seen => seen,
+    let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
+    // Two threads may both find it wiped; the first one's number stands.
+    match word.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => fresh,
+        Err(other) => other,
     }
 }

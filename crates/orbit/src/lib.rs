@@ -68,6 +68,7 @@ mod take_back;
 mod task;
 mod template;
 mod update;
+mod usual;
 mod wire;
 
 pub use crate::core::{Pending, Restart, Stats, WhenFull};

@@ -307,12 +307,30 @@ impl Orbit {
 
     /// Takes a snapshot of the areas and queues a call of the entry function; returns when the snapshot is taken. The
     /// objects must not change meanwhile: call inside the lock that guards them (section 4.3 of the paper).
+    #[inline]
     pub fn call_async(&self, areas: &[&Area], args: &[u8]) -> Result<Future> {
-        self.call_async_with(areas, args, &CallOptions::default())
+        match self.call_usual(areas, args) {
+            Some(future) => Ok(future),
+            None => self.call_async_with(areas, args, &CallOptions::default()),
+        }
+    }
+
+    /// [`Orbit::call_async`] on its short path, see `usual`. `None`: nothing was done that it would not do again.
+    #[doc(hidden)]
+    #[unsafe(link_section = "orbit_usual")]
+    #[inline(never)]
+    pub fn call_usual(&self, areas: &[&Area], args: &[u8]) -> Option<Future> {
+        let call = self.inner.submit_usual(areas, args)?;
+        Some(Future::new(call, self.inner.clone()))
     }
 
     /// The same with options.
     pub fn call_async_with(&self, areas: &[&Area], args: &[u8], options: &CallOptions) -> Result<Future> {
+        if options.is_plain()
+            && let Some(future) = self.call_usual(areas, args)
+        {
+            return Ok(future);
+        }
         let call = self.inner.submit(areas, args, options)?;
         Ok(Future::new(call, self.inner.clone()))
     }

@@ -371,6 +371,7 @@ impl Inner {
     }
 
     /// Tells the orbit how far calls are handed over.
+    #[unsafe(link_section = "orbit_usual")]
     pub fn hand_over(&self, core: &mut Core, submitted: u32) {
         core.queue.submitted = submitted;
         // SeqCst: the orbit stores `asleep` and then looks here; here it is the other way round.

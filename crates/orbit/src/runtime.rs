@@ -313,9 +313,14 @@ impl Runtime {
         Error::new(Kind::Gone, "the library was shut down while the orbit was being made")
     }
 
+    /// Whether this process set the library up itself, and is no fork of the one that did.
+    pub fn is_of_this_process(&self) -> bool {
+        self.generation == generation()
+    }
+
     /// An error if this process is a fork of the one that set the library up.
     pub fn check_process(&self) -> Result<()> {
-        if self.generation == generation() {
+        if self.is_of_this_process() {
             return Ok(());
         }
         Err(Error::new(

@@ -52,7 +52,7 @@ fn a_bound_on_pages_stops_the_scan_and_loses_nothing() {
 fn ranges_that_are_not_whole_pages_are_refused() {
     let pagemap = Pagemap::own().expect("pagemap");
     for (start, end) in [(1, page_size()), (0, 5), (2 * page_size(), page_size())] {
-        let e = pagemap.scan_populated(start, end, &mut Vec::new()).expect_err("must be refused");
+        let e = pagemap.scan_populated(start, end, 0, &mut Vec::new()).expect_err("must be refused");
         assert_eq!(e.kind(), std::io::ErrorKind::InvalidInput, "{e}");
     }
 }

@@ -65,8 +65,8 @@ fn populated_pages_are_found() {
     let expected = [(start, start + 3 * page), (start + 500 * page, start + 501 * page), (end - page, end)];
     let pagemap = Pagemap::own().expect("pagemap");
     let (mut scanned, mut read) = (Vec::new(), Vec::new());
-    assert_eq!(pagemap.scan_populated(start, end, &mut scanned).expect("scan"), 5);
-    assert_eq!(pagemap.without_scan().scan_populated(start, end, &mut read).expect("entries"), 5);
+    assert_eq!(pagemap.scan_populated(start, end, 0, &mut scanned).expect("scan"), 5);
+    assert_eq!(pagemap.without_scan().scan_populated(start, end, 0, &mut read).expect("entries"), 5);
     assert_eq!(scanned, expected);
     assert_eq!(read, expected);
 }

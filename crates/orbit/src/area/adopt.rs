@@ -5,13 +5,17 @@ use crate::side;
 use orbit_linux::map::page_size;
 use orbit_linux::procfs;
 
-/// Checks `[addr, addr + len)` against the mappings of this process.
+/// What stands for the path of a mapping without one.
+const NO_FILE: &str = "no file";
+
+/// Checks `[addr, addr + len)` against the mappings of this process. Returns whether all of it is anonymous memory, of which
+/// pages that were never touched read as zeros.
 ///
 /// # Errors
 /// `Invalid` for what is not page aligned, mapped, writable and private, and for memory of the heap once the library is set
 /// up; `Unsupported` for huge pages of hugetlbfs and
 /// without `/proc`.
-pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<()> {
+pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<bool> {
     let refuse = |kind, why: String| {
         Err(Error::new(kind, format!("cannot adopt {len} bytes at {addr:#x} as area \"{name}\": {why}")))
     };
@@ -32,6 +36,7 @@ pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<()> {
         }
     };
     let mut at = addr;
+    let mut anonymous = true;
     for line in maps.lines() {
         let Some((start, stop, flags, path)) = parse(line) else { continue };
         if stop <= at {
@@ -64,9 +69,11 @@ pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<()> {
                 ),
             );
         }
+        // What has no file has no path, or a name in brackets that the kernel or the program gave it.
+        anonymous &= path == NO_FILE || path.starts_with('[');
         at = stop;
         if at >= end {
-            return Ok(());
+            return Ok(anonymous);
         }
     }
     refuse(Kind::Invalid, format!("{at:#x} is not mapped"))
@@ -77,6 +84,6 @@ pub(super) fn parse(line: &str) -> Option<(usize, usize, &str, &str)> {
     let mut words = line.split_ascii_whitespace();
     let (start, stop) = words.next()?.split_once('-')?;
     let flags = words.next()?;
-    let path = words.nth(3).unwrap_or("no file");
+    let path = words.nth(3).unwrap_or(NO_FILE);
     Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(stop, 16).ok()?, flags, path))
 }

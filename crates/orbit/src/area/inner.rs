@@ -47,6 +47,8 @@ pub(super) struct AreaInner {
     page: usize,
     /// The process that made it, see [`super::forked`].
     generation: u64,
+    /// Whether pages that were never touched read as zeros.
+    zeroes: bool,
     /// The window that the range came from; `None` for adopted memory.
     window: Option<&'static Window>,
     state: Mutex<State>,
@@ -165,12 +167,13 @@ impl AreaInner {
             map::advise(base, limit, libc::MADV_NOHUGEPAGE)
                 .and_then(|()| if huge > 0 { map::advise(base, huge, libc::MADV_HUGEPAGE) } else { Ok(()) })
         };
-        Self::over(name, base, limit, asked, Some((window, huge)))
+        Self::over(name, base, limit, asked, true, Some((window, huge)))
     }
 
-    /// Makes existing memory an area. The caller has checked it.
-    pub(super) fn adopt(name: String, base: usize, len: usize, asked: Engine) -> Result<Arc<Self>> {
-        Self::over(name, base, len, asked, None)
+    /// Makes existing memory an area, `anonymous` if all of it is. The caller has checked it.
+    pub(super) fn adopt(name: String, base: usize, len: usize, asked: Engine, anonymous: bool) -> Result<Arc<Self>> {
+        // That engine protects every page at first, and does not see what was written before.
+        Self::over(name, base, len, asked, anonymous && asked != Engine::Mprotect, None)
     }
 
     /// The area over a range that it owns from here on: whatever fails, dropping it gives the range back. `carved` names
@@ -180,6 +183,7 @@ impl AreaInner {
         base: usize,
         limit: usize,
         asked: Engine,
+        zeroes: bool,
         carved: Option<(&'static Window, usize)>,
     ) -> Result<Arc<Self>> {
         let window = carved.map(|(window, _)| window);
@@ -191,6 +195,7 @@ impl AreaInner {
             asked,
             page: map::page_size(),
             generation: generation(),
+            zeroes,
             window,
             state: Mutex::new(State { heap: window.map(|_| Heap::new(base, limit)), holds: 0, gone: false }),
             let_go: Condvar::new(),
@@ -204,6 +209,7 @@ impl AreaInner {
         registry::enter(&area)?;
         let tracker = match carved {
             Some((_, huge)) => Tracker::over_zeroes(base, limit, asked, huge),
+            None if zeroes => Tracker::over_zeroes(base, limit, asked, 0),
             None => Tracker::new(base, limit, asked),
         };
         let tracker = tracker.map_err(|error| Error::new(error.kind(), format!("area \"{}\": {error}", area.name)))?;
@@ -545,7 +551,7 @@ impl AreaInner {
     /// Which of the first `used` pages were ever touched, if the others are known to read as zeros. A page touched after
     /// this has looked is one that the next harvest reports.
     fn touched(&self, used: usize) -> Option<PageRuns> {
-        if self.window.is_none() || used <= FEW_PAGES {
+        if !self.zeroes || used <= FEW_PAGES {
             return None;
         }
         let mut found = PageRuns::new();
@@ -580,6 +586,27 @@ impl AreaInner {
             mine.take(out);
             Ok(())
         })
+    }
+
+    /// Takes the snapshot of an area of which each call is sent every page, up to `most` of them: copies them and returns
+    /// their number. `None`: to be done the usual way; nothing is lost. The books of what is owed stay as they are: as long
+    /// as this engine works nobody needs them, and the next one begins with every page.
+    ///
+    /// # Safety
+    /// `to` has as many writable bytes as the area's limit, which are no part of it and which nobody uses meanwhile.
+    #[unsafe(link_section = "orbit_usual")]
+    #[inline(never)]
+    pub(super) unsafe fn copy_small(&self, to: *mut u8, most: usize) -> Option<usize> {
+        let track = lock(&self.track);
+        let used = self.high_pages();
+        if used > most || !track.as_ref()?.sends_all(used) {
+            return None;
+        }
+        let from: *const u8 = ptr::with_exposed_provenance(self.base);
+        // SAFETY: the pages in use lie below the area's limit, and are mapped while the tracker is locked and there; the rest
+        // is the caller's promise.
+        unsafe { ptr::copy_nonoverlapping(from, to, used * self.page) };
+        Some(used)
     }
 
     /// Runs `f` with the function that says from where a page of a snapshot is copied. Nobody harvests meanwhile, and the

@@ -171,8 +171,8 @@ impl AreaBuilder {
             return Err(Error::new(Kind::Invalid, text));
         }
         registry::check(&self.name, base, len)?;
-        adopt::check(&self.name, base, len)?;
-        AreaInner::adopt(self.name, base, len, self.engine).map(|inner| Area { inner })
+        let anonymous = adopt::check(&self.name, base, len)?;
+        AreaInner::adopt(self.name, base, len, self.engine, anonymous).map(|inner| Area { inner })
     }
 }
 
@@ -365,6 +365,20 @@ impl Area {
     #[doc(hidden)]
     pub fn asked_engine(&self) -> Engine {
         self.inner.asked
+    }
+
+    /// Whether both are handles to one area.
+    pub(crate) fn is_same(&self, other: &Area) -> bool {
+        std::sync::Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Copies a small area whole, see `inner`.
+    ///
+    /// # Safety
+    /// `to` has as many writable bytes as the area's limit, which are no part of it and which nobody uses meanwhile.
+    pub(crate) unsafe fn copy_small(&self, to: *mut u8, most: usize) -> Option<usize> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.inner.copy_small(to, most) }
     }
 
     /// Pages from the base to the last one ever used.

@@ -10,6 +10,7 @@
 //!
 //! A tracker is used by one thread at a time, beside any number of threads that write to the area.
 
+mod chunks;
 mod compare;
 mod hot;
 mod kernel;
@@ -269,6 +270,11 @@ impl Tracker {
         out.extend(&self.pending);
         self.pending.clear();
         Ok(())
+    }
+
+    /// Whether each harvest reports exactly the first `used` pages, whatever was written.
+    pub fn sends_all(&self, used: usize) -> bool {
+        matches!(self.way, Way::Copy) && self.asked != Engine::Fork && self.used == used
     }
 
     fn fetch(&mut self) -> io::Result<()> {

@@ -7,6 +7,7 @@
 use super::super::fault;
 use super::super::pages::PageRuns;
 use super::super::touched::touched;
+use super::chunks::{Chunks, Segment};
 use super::hot::Hot;
 use super::kernel::Kernel;
 use std::io;
@@ -38,6 +39,8 @@ pub(super) struct Written {
     /// Pages in a huge page.
     unit: usize,
     hot: Hot,
+    /// Where pages that were never touched need not be sent: the chunks that are scanned.
+    chunks: Option<Chunks>,
     /// Pages at or above what was in use when they were found and protected.
     beyond: PageRuns,
     /// Room for what a scan finds, kept between harvests.
@@ -49,7 +52,8 @@ impl Written {
     pub fn new(kernel: Arc<Kernel>, shape: Shape) -> io::Result<Self> {
         kernel.uffd.get()?.register_wp(shape.base, shape.len)?;
         let unit = (2 << 20) / shape.page;
-        Ok(Written { kernel, shape, unit, hot: Hot::default(), beyond: PageRuns::new(), found: Vec::new() })
+        let chunks = shape.fresh.is_some().then(|| Chunks::new(shape.base, shape.page));
+        Ok(Written { kernel, shape, unit, chunks, hot: Hot::default(), beyond: PageRuns::new(), found: Vec::new() })
     }
 
     /// The address of a page.
@@ -67,9 +71,17 @@ impl Written {
         let known = self.shape.fresh.map_or(used, |fresh| fresh.min(used));
         self.found.clear();
         let mut found = 0;
-        if known > 0 {
-            let (start, end) = (self.at(0), self.at(known));
-            found = self.kernel.pagemap.get()?.scan_written(start, end, false, stop_after, &mut self.found)?;
+        for Segment { first, end, known } in self.segments(0, known) {
+            if found >= stop_after {
+                break;
+            }
+            let (start, end, most) = (self.at(first), self.at(end), stop_after - found);
+            let pagemap = self.kernel.pagemap.get()?;
+            found += if known {
+                pagemap.scan_written(start, end, false, most, &mut self.found)?
+            } else {
+                pagemap.scan_populated(start, end, most, &mut self.found)?
+            };
         }
         for &(start, end) in &self.found {
             out.push((start - self.shape.base) / self.shape.page, (end - start) / self.shape.page);
@@ -131,8 +143,68 @@ impl Written {
         Ok(())
     }
 
+    /// Pages `from..to` as runs that are scanned, and runs in which nothing was touched so far.
+    fn segments(&self, from: usize, to: usize) -> Vec<Segment> {
+        match &self.chunks {
+            Some(chunks) => chunks.segments(from, to),
+            None => vec![Segment { first: from, end: to, known: true }],
+        }
+    }
+
+    /// Finds what was written of pages `from..to` and protects it, of which the first `used` are reported now.
+    fn scan(&mut self, from: usize, to: usize, used: usize, pending: &mut PageRuns) -> io::Result<()> {
+        for Segment { first, end, known } in self.segments(from, to) {
+            if known {
+                self.scan_known(first, end, used, pending)?;
+            } else {
+                self.scan_unknown(first, end, used, pending)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for chunks that were touched since, and scans those. Their untouched pages are left out, after all of them were
+    /// protected, as a write before that is no longer noted.
+    fn scan_unknown(&mut self, from: usize, to: usize, used: usize, pending: &mut PageRuns) -> io::Result<()> {
+        fault::check()?;
+        let mut there = std::mem::take(&mut self.found);
+        there.clear();
+        let status = self
+            .kernel
+            .pagemap
+            .get()
+            .and_then(|pagemap| pagemap.scan_populated(self.at(from), self.at(to), 0, &mut there));
+        let mut chunks = PageRuns::new();
+        if let (Ok(_), Some(known)) = (&status, &mut self.chunks) {
+            for &(start, end) in &there {
+                let first = (start - self.shape.base) / self.shape.page;
+                let (low, high) = known.learn(first, (end - start) / self.shape.page);
+                let low = low.max(from);
+                chunks.push(low, high.min(to) - low);
+            }
+        }
+        self.found = there;
+        status?;
+        let mut status = Ok(());
+        for (first, count) in chunks.iter() {
+            if status.is_err() {
+                // Not protected yet: what was written reads as written.
+                break;
+            }
+            let mut new = PageRuns::new();
+            status = self.scan_known(first, first + count, used, &mut new);
+            let mut there = PageRuns::new();
+            if status.is_ok() && touched(self.shape.base, self.shape.page, first, count, &mut there) {
+                new.common(there.iter(), pending);
+            } else {
+                pending.extend(&new);
+            }
+        }
+        status
+    }
+
     /// Scans pages `from..to` in steps, of which the first `used` are reported now.
-    fn scan(&mut self, mut from: usize, to: usize, used: usize, pending: &mut PageRuns) -> io::Result<()> {
+    fn scan_known(&mut self, mut from: usize, to: usize, used: usize, pending: &mut PageRuns) -> io::Result<()> {
         let step = fault::step(STEP);
         while from < to {
             let mut until = (from + step).min(to);
