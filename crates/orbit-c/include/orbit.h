@@ -318,6 +318,9 @@ struct orbit_area *orbit_area_adopt(void *start, size_t len);
  * orbit_detach or orbit_destroy them first. Blocks while another thread applies an update to it. A
  * call that names the area meanwhile gives ENODEV, or comes first, and the area is in use. */
 int orbit_area_destroy(struct orbit_area *area);
+/* Gives the handle up: the area ends as by orbit_area_destroy, but while orbits use it not before the last of these has let go
+ * of it (orbit_detach, orbit_destroy). Its objects are there until then, and may be freed. */
+int orbit_area_release(struct orbit_area *area);
 
 /* An area as it is now. */
 struct orbit_area_info {
@@ -343,6 +346,9 @@ void *orbit_realloc(struct orbit_area *area, void *object, size_t size);
 /* Frees an object of whatever area. NULL is nothing to free. EFAULT: in no area; EALREADY: free already; EINVAL: inside an
  * object; ECHILD: in an area of the process that this one was forked from. */
 int orbit_free(void *object);
+/* Whether an address lies where objects of areas do, in main or as an orbit sees them: 1 or 0. Memory that was adopted does not
+ * count. Never fails; in an orbit too. */
+int orbit_is_from_area(const void *address);
 /* Bytes that an object really has; 0 for NULL and on failure. */
 size_t orbit_usable_size(const void *object);
 /* Main is about to write to most of the pages of these len bytes of an area: one system call (a tenth of a microsecond a page)

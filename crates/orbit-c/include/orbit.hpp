@@ -6,18 +6,23 @@
  *     auto *t = orbits::make<transaction>(area, 7);           // new in an area
  *     orbits::destroy(t);                                      // and delete
  *     using key = std::pair<const int, lock>;
- *     std::map<int, lock, std::less<>, orbits::allocator<key>> locks{orbits::allocator<key>(area)};
+ *     std::map<int, lock, std::less<int>, orbits::allocator<key>> locks{orbits::allocator<key>(area)};
  *
  * Containers whose nodes are in an area can be read in an orbit by their address, if the container itself is in an area too
- * (orbits::make<std::map<...>>(area, alloc)). In an orbit they are for reading: allocating there throws std::bad_alloc.
+ * (orbits::make<std::map<...>>(area, alloc)). What they allocate in an orbit comes from the orbit's own heap: a task may copy
+ * one and work on the copy. What it changes in one of an area is dropped after the call, as all it writes there, and what that
+ * has allocated is lost: change copies.
  *
- * C++17. Thread safety as in orbit.h.
+ * C++11 and later. Without exceptions (-fno-exceptions) an area that could not be made is false, make() gives a null pointer, and
+ * an allocator or a delegated object that gets no memory ends the program (std::abort); orbit_last_error() says why. Without
+ * RTTI all is the same. Thread safety as in orbit.h.
  */
 #ifndef ORBIT_HPP
 #define ORBIT_HPP
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -26,6 +31,12 @@
 #include <utility>
 
 #include "orbit.h"
+
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+#define ORBIT_HPP_EXCEPTIONS 1
+#else
+#define ORBIT_HPP_EXCEPTIONS 0
+#endif
 
 namespace orbits {
 
@@ -39,13 +50,49 @@ class error : public std::runtime_error {
     int number_;
 };
 
-/* An area that ends with its owner. While orbits use it, orbit_area_destroy would refuse: destroy the orbits first, or
- * detach the area; otherwise it stays until the program ends. */
+namespace detail {
+
+[[noreturn]] inline void no_memory()
+{
+#if ORBIT_HPP_EXCEPTIONS
+    throw std::bad_alloc();
+#else
+    std::abort();
+#endif
+}
+
+/* Memory of an area in main; in an orbit, of its own heap. Null: there is none. */
+inline void *allocate(orbit_area *area, std::size_t align, std::size_t size)
+{
+    if (!orbit_is_orbit())
+        return orbit_aligned_alloc(area, align, size);
+    void *memory = nullptr;
+    if (align < sizeof(void *))
+        align = sizeof(void *);
+    return posix_memalign(&memory, align, size != 0 ? size : 1) == 0 ? memory : nullptr;
+}
+
+inline void deallocate(void *memory) noexcept
+{
+    if (!orbit_is_orbit())
+        orbit_free(memory);
+    else if (!orbit_is_from_area(memory)) // an orbit's picture of an area has nothing to free
+        std::free(memory);
+}
+
+/* The address that was made, of an object through a pointer to any of its bases: while it is whole. */
+template <class T> void *address_made(T *object, std::true_type) noexcept { return dynamic_cast<void *>(object); }
+template <class T> void *address_made(T *object, std::false_type) noexcept { return object; }
+
+} // namespace detail
+
+/* An area that ends with its owner; while orbits use it, with the last of these instead: when that is destroyed, or detached
+ * from the area. */
 class area {
   public:
     explicit area(std::size_t init_size) : handle_(orbit_area_create(init_size, nullptr)) { check(); }
     explicit area(const orbit_area_options &options) : handle_(orbit_area_create_with(&options)) { check(); }
-    area(area &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    area(area &&other) noexcept : handle_(other.handle_) { other.handle_ = nullptr; }
     area &operator=(area &&other) noexcept
     {
         std::swap(handle_, other.handle_);
@@ -56,7 +103,7 @@ class area {
     ~area()
     {
         if (handle_ != nullptr)
-            orbit_area_destroy(handle_);
+            orbit_area_release(handle_);
     }
     orbit_area *get() const noexcept { return handle_; }
     operator orbit_area *() const noexcept { return handle_; }
@@ -64,13 +111,16 @@ class area {
   private:
     void check() const
     {
+#if ORBIT_HPP_EXCEPTIONS
         if (handle_ == nullptr)
             throw error(errno);
+#endif
     }
     orbit_area *handle_;
 };
 
-/* An allocator for containers of the standard library, in an area. Equal if the areas are. */
+/* An allocator for containers of the standard library, in an area. Equal if the areas are. In an orbit it allocates from the
+ * orbit's own heap. */
 template <class T> class allocator {
   public:
     using value_type = T;
@@ -84,14 +134,14 @@ template <class T> class allocator {
 
     T *allocate(std::size_t count)
     {
-        if (count > static_cast<std::size_t>(-1) / sizeof(T))
-            throw std::bad_array_new_length();
-        void *memory = orbit_aligned_alloc(area_, alignof(T), count * sizeof(T));
+        void *memory = nullptr;
+        if (count <= static_cast<std::size_t>(-1) / sizeof(T))
+            memory = detail::allocate(area_, alignof(T), count * sizeof(T));
         if (memory == nullptr)
-            throw std::bad_alloc();
+            detail::no_memory();
         return static_cast<T *>(memory);
     }
-    void deallocate(T *object, std::size_t) noexcept { orbit_free(object); }
+    void deallocate(T *object, std::size_t) noexcept { detail::deallocate(object); }
     orbit_area *area() const noexcept { return area_; }
 
   private:
@@ -103,11 +153,12 @@ template <class T, class U> bool operator==(const allocator<T> &a, const allocat
 }
 template <class T, class U> bool operator!=(const allocator<T> &a, const allocator<U> &b) noexcept { return !(a == b); }
 
-/* new T(args...) in an area. Throws std::bad_alloc, and what the constructor throws. */
+/* new T(args...) in an area. Throws std::bad_alloc, and what the constructor throws; without exceptions, null. */
 template <class T, class... Args> T *make(orbit_area *area, Args &&...args)
 {
-    static_assert(!std::is_array_v<T>, "for arrays use a std::vector with orbits::allocator");
+    static_assert(!std::is_array<T>::value, "for arrays use a std::vector with orbits::allocator");
     void *memory = orbit_aligned_alloc(area, alignof(T), sizeof(T));
+#if ORBIT_HPP_EXCEPTIONS
     if (memory == nullptr)
         throw std::bad_alloc();
     try {
@@ -116,6 +167,9 @@ template <class T, class... Args> T *make(orbit_area *area, Args &&...args)
         orbit_free(memory);
         throw;
     }
+#else
+    return memory == nullptr ? nullptr : ::new (memory) T(std::forward<Args>(args)...);
+#endif
 }
 
 /* delete of what make made, through a pointer to the type that was made or to a base of it with a virtual destructor,
@@ -123,10 +177,8 @@ template <class T, class... Args> T *make(orbit_area *area, Args &&...args)
 template <class T> void destroy(T *object) noexcept
 {
     if (object != nullptr) {
-        auto *plain = const_cast<std::remove_cv_t<T> *>(object);
-        void *made = plain;
-        if constexpr (std::is_polymorphic_v<T>)
-            made = dynamic_cast<void *>(plain); // while it is whole: of a base that is not the first, this is the address made
+        auto *plain = const_cast<typename std::remove_cv<T>::type *>(object);
+        void *made = detail::address_made(plain, std::integral_constant<bool, std::is_polymorphic<T>::value>());
         object->~T();
         orbit_free(made);
     }
@@ -136,9 +188,10 @@ template <class T> void destroy(T *object) noexcept
  * nor the address that was made would be known. */
 template <class T> struct deleter {
     constexpr deleter() noexcept = default;
-    template <class U, class = std::enable_if_t<std::conjunction_v<
-                           std::is_convertible<U *, T *>,
-                           std::disjunction<std::is_same<std::remove_cv_t<U>, std::remove_cv_t<T>>, std::has_virtual_destructor<T>>>>>
+    template <class U, class = typename std::enable_if<
+                           std::is_convertible<U *, T *>::value &&
+                           std::conditional<std::is_same<typename std::remove_cv<U>::type, typename std::remove_cv<T>::type>::value,
+                                            std::true_type, std::has_virtual_destructor<T>>::type::value>::type>
     deleter(const deleter<U> &) noexcept
     {
     }
@@ -168,7 +221,7 @@ template <class T, class... Args> unique_ptr<T> make_unique(orbit_area *area, Ar
 template <class Delegate> class delegated {
   public:
     using delegate_type = Delegate;
-    explicit delegated(orbit_area *area) : delegate_(make<Delegate>(area)) {}
+    explicit delegated(orbit_area *area) : delegate_(made(make<Delegate>(area))) {}
     delegated(const delegated &) = delete;
     delegated &operator=(const delegated &) = delete;
     ~delegated() { destroy(delegate_); }
@@ -176,6 +229,12 @@ template <class Delegate> class delegated {
     Delegate *delegate() const noexcept { return delegate_; }
 
   private:
+    static Delegate *made(Delegate *delegate)
+    {
+        if (delegate == nullptr)
+            detail::no_memory();
+        return delegate;
+    }
     Delegate *const delegate_;
 };
 #define ORBIT_DELEGATE_FIELD(name) decltype(delegate_type::name) &name = this->delegate()->name

@@ -141,6 +141,22 @@ pub unsafe extern "C" fn orbit_area_destroy(area: *mut COrbitArea) -> c_int {
 
 /// See `include/orbit.h`.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_area_release(area: *mut COrbitArea) -> c_int {
+    code(|| {
+        // Its references keep it: those of orbits that use it.
+        handle::remove::<Area>(area)?;
+        Ok(0)
+    })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn orbit_is_from_area(address: *const c_void) -> c_int {
+    c_int::from(orbit::area::is_carved(address.addr()))
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn orbit_area_get_info(area: *mut COrbitArea, info: *mut CAreaInfo) -> c_int {
     code(|| {
         given::place(info, "the area's info")?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Scratch, must, run, sources};
+use common::{Scratch, must, needs, package, run, sources};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -77,6 +77,30 @@ programs! {
     the_first_thread_ends: ["tests/c/first_thread_ends.c"], [&[], &["fresh"]];
     many_threads: ["tests/c/threads.c"], [&[]];
     nothing_to_wait_for_after_exec: ["tests/c/exec.c"], [&[], &["adopting"], &["large"]];
+}
+
+/// `orbit.hpp` with each standard from C++11 on, with and without exceptions and RTTI, by each compiler that is there.
+#[test]
+fn cpp_standards_and_options() {
+    if !sources() {
+        return;
+    }
+    let scratch = Scratch::new();
+    for standard in ["-std=c++11", "-std=c++14", "-std=c++17", "-std=c++20"] {
+        for options in [&[][..], &["-fno-exceptions", "-fno-rtti"]] {
+            let flags = [&[standard, "-pedantic"], options].concat();
+            let program = scratch.compile("program", &["tests/c/plain_cpp.cpp"], &flags);
+            must(&mut Command::new(program), LIMIT);
+        }
+        if standard != "-std=c++14" && needs("clang++") {
+            let header = package().join("tests/c/plain_cpp.cpp");
+            for options in [&[][..], &["-fno-exceptions", "-fno-rtti"]] {
+                let mut compiler = Command::new("clang++");
+                compiler.args([standard, "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]).args(options);
+                must(compiler.arg(format!("-I{}", package().join("include").display())).arg(&header), LIMIT);
+            }
+        }
+    }
 }
 
 /// Sets the library up, then loads code, makes an orbit of it, and lets go of both libraries.

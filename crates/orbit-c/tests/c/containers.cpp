@@ -37,16 +37,14 @@ static long look(void *, void *args)
     return sum;
 }
 
-// In an orbit containers are for reading.
+// In an orbit containers grow in the orbit's own heap, until the end of the call.
 static long grow(void *, void *args)
 {
     delegate *seen = *static_cast<delegate **>(args);
-    try {
-        seen->where->all.reserve(100000);
-    } catch (const std::bad_alloc &) {
-        return 1;
-    }
-    return 0;
+    numbers &all = seen->where->all;
+    all.reserve(100000);
+    all.push_back(1);
+    return !orbit_is_from_area(all.data()) && orbit_is_from_area(&all) && all.capacity() >= 100000;
 }
 
 struct thrower {

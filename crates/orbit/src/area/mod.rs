@@ -463,6 +463,11 @@ pub fn will_write(start: *const u8, len: usize) -> Result<()> {
         .unwrap_or_else(|| Err(foreign(start.addr())))
 }
 
+/// Whether an address lies in the address space that areas are carved from. In an orbit too; adopted memory does not count.
+pub fn is_carved(addr: usize) -> bool {
+    window::existing().is_some_and(|window| window.overlaps(addr, 1))
+}
+
 /// The area that address `addr` is in.
 pub fn find(addr: usize) -> Option<Area> {
     registry::find(addr).map(|inner| Area { inner })
