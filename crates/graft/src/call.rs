@@ -123,7 +123,7 @@ impl Stopped<'_> {
     }
 
     /// Sets the registers of the thread that is away, so that it makes this call next.
-    fn stand_before(&mut self, tid: i32, number: i64, arguments: [u64; 6]) -> Result<(), Error> {
+    pub(crate) fn stand_before(&mut self, tid: i32, number: i64, arguments: [u64; 6]) -> Result<(), Error> {
         let held = self.threads.get(&tid).ok_or(Error::Gone { id: tid })?;
         let mut registers = held.registers;
         let [a, b, c, d, e, f] = arguments;
@@ -135,7 +135,7 @@ impl Stopped<'_> {
     }
 
     /// Has a thread go away, if it is not away.
-    fn go_away(&mut self, tid: i32) -> Result<(), Error> {
+    pub(crate) fn go_away(&mut self, tid: i32) -> Result<(), Error> {
         if self.away.iter().any(|away| away.tid == tid) {
             return Ok(());
         }
@@ -160,8 +160,14 @@ impl Stopped<'_> {
         self.away.push(Away { tid, stub, mask });
         // A call that does nothing, should this process be killed before the one that is meant is prepared.
         self.stand_before(tid, libc::SYS_close, [u64::MAX, 0, 0, 0, 0, 0])?;
-        let open = OPEN.iter().fold(0u64, |open, signal| open | 1 << (signal - 1));
-        state::set_signal_mask(tid, mask | !open).map_err(|e| self.lost(tid, "setting the signal mask of", e))
+        self.open_while_away(tid, mask, &[])
+    }
+
+    /// Blocks all signals of a thread that is away, whose own mask is `mask`, but [`OPEN`] and `more`.
+    pub(crate) fn open_while_away(&mut self, tid: i32, mask: u64, more: &[i32]) -> Result<(), Error> {
+        let bits = |signals: &[i32]| signals.iter().fold(0u64, |open, signal| open | 1 << (signal - 1));
+        let blocked = (mask | !bits(&OPEN)) & !bits(more);
+        state::set_signal_mask(tid, blocked).map_err(|e| self.lost(tid, "setting the signal mask of", e))
     }
 
     /// Whether a call from the stub would be made at all, and not end the program.
@@ -220,6 +226,7 @@ impl Stopped<'_> {
 
     /// The same; returns what it left in `rax`.
     fn run_to_end(&mut self, tid: i32, number: i64) -> Result<u64, Error> {
+        *self.seen.borrow_mut() = None;
         let since = Instant::now();
         let mut entered = false;
         let mut interrupted = false;
@@ -268,7 +275,7 @@ impl Stopped<'_> {
     }
 
     /// A thread that is away is about to get a signal; returns the one to pass on. Stops take effect, others wait until it is home.
-    fn signal_while_away(&mut self, tid: i32, signal: i32) -> i32 {
+    pub(crate) fn signal_while_away(&mut self, tid: i32, signal: i32) -> i32 {
         if matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
             return signal;
         }
@@ -303,13 +310,13 @@ impl Stopped<'_> {
     }
 
     /// The thread is not ours to release any more.
-    fn forget(&mut self, tid: i32) {
+    pub(crate) fn forget(&mut self, tid: i32) {
         self.threads.remove(&tid);
         self.away.retain(|away| away.tid != tid);
     }
 
     /// The error of a request about a thread that was stopped: if the kernel knows of no such thread, it was killed.
-    fn lost(&mut self, tid: i32, what: &'static str, source: std::io::Error) -> Error {
+    pub(crate) fn lost(&mut self, tid: i32, what: &'static str, source: std::io::Error) -> Error {
         let error = explain(self.pid, tid, what, source);
         if let Error::Gone { .. } = error {
             self.forget(tid);

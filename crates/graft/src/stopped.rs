@@ -8,6 +8,7 @@ use crate::{Error, limits};
 use orbit_linux::maps::Entry;
 use orbit_linux::ptrace::{self, state};
 use orbit_linux::remote;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ pub struct Stopped<'p> {
     pub(crate) room: Option<Room>,
     /// What is undone at the end, or by the anchor's stub if this process is killed.
     pub(crate) undo: Vec<Undo>,
+    /// The mappings, as they were read since the last call was made.
+    pub(crate) seen: RefCell<Option<Vec<Entry>>>,
     /// Memory in the program for arguments of calls.
     pub(crate) scratch: Option<u64>,
     since: Instant,
@@ -52,6 +55,7 @@ impl<'p> Stopped<'p> {
             away: Vec::new(),
             room: None,
             undo: Vec::new(),
+            seen: RefCell::new(None),
             scratch: None,
             since: Instant::now(),
             released: false,
@@ -113,7 +117,12 @@ impl<'p> Stopped<'p> {
     /// # Errors
     /// As [`Process::mappings`].
     pub fn mappings(&self) -> Result<Vec<Entry>, Error> {
-        self.process.mappings()
+        if let Some(seen) = &*self.seen.borrow() {
+            return Ok(seen.clone());
+        }
+        let now = self.process.mappings()?;
+        *self.seen.borrow_mut() = Some(now.clone());
+        Ok(now)
     }
 
     /// Reads memory: see [`Process::read`]. Not torn, as far as no other process shares the memory.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Dir, Subject, have, may_trace};
-use graft::{Error, Process, Protection, Source, free_address};
+use graft::{Error, Leaf, Process, Protection, Source, free_address};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 
@@ -149,4 +149,41 @@ fn registers_are_read_and_set() {
         })
         .expect("registers");
     subject.is_unharmed();
+}
+
+/// `mov 8, %rax` or nothing; then the end of every leaf.
+fn leaf(faults: bool) -> Vec<u8> {
+    let first: &[u8] = if faults { &[0x48, 0x8b, 0x04, 0x25, 8, 0, 0, 0] } else { &[] };
+    let end = [0xb8, 3, 0, 0, 0, 0x48, 0xc7, 0xc7, 0xff, 0xff, 0xff, 0xff, 0x41, 0xff, 0xe0];
+    [first, &end].concat()
+}
+
+/// See the test [`a_leaf`].
+fn leaves_come_to_their_end_or_are_given_up(subject: &Subject) {
+    let process = &subject.process;
+    let before = subject.outside();
+    for faults in [false, true, false] {
+        let ended = process.while_stopped(|stopped| -> Result<bool, Error> {
+            let code = stopped.map(None, 4096, Protection::READ_EXECUTE, Source::Bytes(&leaf(faults)))?;
+            let mut worked = 0;
+            let ended = stopped.run_leaf(Leaf { address: code.start, rdi: 0, rdx: 0, r9: 0 }, || worked += 1)?;
+            assert_eq!(worked, 1, "this side has worked meanwhile");
+            assert_eq!(stopped.call(libc::SYS_getpid, [0; 6])?, process.pid() as u64, "calls can be made after it");
+            Ok(ended)
+        });
+        assert_eq!(ended.expect("released"), !faults);
+    }
+    subject.is_unharmed();
+    assert_eq!(subject.outside(), before);
+}
+
+#[test]
+fn a_leaf() {
+    if !may_trace() {
+        return;
+    }
+    let dir = Dir::new("leaf");
+    let program = dir.build("cc", "subject.c", &[]);
+    leaves_come_to_their_end_or_are_given_up(&Subject::program(&program, &["compute"]));
+    leaves_come_to_their_end_or_are_given_up(&Subject::program(&program, &["read"]).ended());
 }

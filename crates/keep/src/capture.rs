@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::pages::{Bytes, PAGE, Pool};
 use crate::place;
 use crate::space::is_kept;
+use crate::staging::{self, Copied, Staging};
 use crate::state::{FileState, State, ThreadState};
 use graft::{Process, Stopped};
 use orbit_linux::maps::Entry;
@@ -16,6 +17,8 @@ use std::os::unix::fs::FileExt;
 
 /// `UFFD_USER_MODE_ONLY`: what an ordinary user may have.
 const USER_MODE_ONLY: u64 = 1;
+/// Pages of a running program that are copied at a time.
+const AHEAD: usize = 256;
 
 /// The tracking of one program's writes. It belongs to its address space: after an exec there is a new one.
 pub(crate) struct Tracker {
@@ -23,6 +26,8 @@ pub(crate) struct Tracker {
     pagemap: Pagemap,
     memory: File,
     pid: i32,
+    /// Without it the keeper reads all pages itself, which takes longer.
+    staging: Option<Staging>,
 }
 
 /// Written pages of one scan.
@@ -50,6 +55,7 @@ impl Tracker {
                 .open(format!("/proc/{pid}/mem"))
                 .map_err(Error::io("opening the memory of the program"))?,
             pid,
+            staging: Staging::new(stopped).ok(),
         })
     }
 
@@ -68,6 +74,38 @@ impl Tracker {
         self.pagemap.scan_anonymous(start, end, &mut ranges).map_err(Error::io("scanning the program's memory"))?;
         self.protect(entry)?;
         Ok(Scan::Fresh(addresses(&ranges)))
+    }
+
+    /// Pages of the mapping that were written, protected again; nothing where it is not tracked. The program may run: what it writes meanwhile is found by
+    /// the next scan.
+    pub fn scan_running(&self, entry: &Entry) -> Vec<u64> {
+        let mut ranges = Vec::new();
+        // Also where it fails half-way, those found are protected and belong to the result.
+        let _ = self.pagemap.scan_written(entry.start as usize, entry.end as usize, true, 0, &mut ranges);
+        addresses(&ranges)
+    }
+
+    /// Copies pages of the running program; gives back to `pool` those for addresses that are not mapped any more.
+    pub fn read_running(&self, addresses: Vec<u64>, pool: &mut Pool) -> Vec<(u64, Box<Bytes>)> {
+        let mut pages = pool.take(addresses.len());
+        let mut copied = Vec::with_capacity(addresses.len());
+        let mut done = 0;
+        while done < addresses.len() {
+            let some = &addresses[done..(done + AHEAD).min(addresses.len())];
+            let room = &mut pages[done..done + some.len()];
+            if self.read(some, room).is_ok() {
+                copied.resize(done + some.len(), true);
+            } else {
+                copied.extend(
+                    some.iter().zip(room).map(|(a, page)| self.read(&[*a], std::slice::from_mut(page)).is_ok()),
+                );
+            }
+            done += some.len();
+        }
+        let all = addresses.into_iter().zip(pages).zip(copied);
+        let (kept, gone): (Vec<_>, Vec<_>) = all.partition(|(_, is_copied)| *is_copied);
+        pool.give(gone.into_iter().map(|((_, page), _)| page));
+        kept.into_iter().map(|(page, _)| page).collect()
     }
 
     /// From now on only later writes count as such.
@@ -96,6 +134,11 @@ impl Tracker {
         Ok(())
     }
 
+    /// The pages that [`memory`] has copied; may be done after the pause.
+    pub fn collect(&self, copied: Copied, pool: &mut Pool) -> Vec<(u64, Box<Bytes>)> {
+        staging::collect(self.staging.as_ref(), copied, pool)
+    }
+
     /// Writes pages, also where the program itself may not write.
     pub fn write(&self, addresses: &[u64], pages: &[&Bytes]) -> Result<(), Error> {
         let mut done = 0;
@@ -121,23 +164,24 @@ fn addresses(ranges: &[(usize, usize)]) -> Vec<u64> {
 /// What [`memory`] found.
 pub(crate) struct Memory {
     pub mappings: Vec<Entry>,
-    /// Pages that changed since the last checkpoint.
-    pub pages: Vec<(u64, Box<Bytes>)>,
+    /// Pages that changed since the last checkpoint: see [`Tracker::collect`].
+    pub copied: Copied,
     /// Ranges about which the image knows nothing any more: all of it that is not in `pages` is gone.
     pub anew: Vec<(u64, u64)>,
 }
 
 /// Copies what was written since the last checkpoint.
 pub(crate) fn memory(
-    stopped: &Stopped<'_>,
+    stopped: &mut Stopped<'_>,
     tracker: &Tracker,
     pool: &mut Pool,
     before: Option<&[Entry]>,
 ) -> Result<Memory, Error> {
     let mappings = stopped.mappings()?;
-    let mut changed = Vec::new();
+    let (mut readable, mut hidden) = (Vec::new(), Vec::new());
     let mut anew = Vec::new();
     for entry in mappings.iter().filter(|e| is_kept(e)) {
+        let changed = if entry.protection & libc::PROT_READ != 0 { &mut readable } else { &mut hidden };
         match tracker.scan(entry, true)? {
             Scan::Written(mut pages) => changed.append(&mut pages),
             Scan::Fresh(mut pages) => {
@@ -149,9 +193,10 @@ pub(crate) fn memory(
     if before != Some(&mappings) {
         anew.extend(gaps(&mappings));
     }
-    let mut pages = pool.take(changed.len());
-    tracker.read(&changed, &mut pages)?;
-    Ok(Memory { pages: changed.into_iter().zip(pages).collect(), anew, mappings })
+    // The first copy is of all memory: the memory for copies is not made that large.
+    let staging = tracker.staging.as_ref().filter(|_| before.is_some());
+    let copied = staging::copy(stopped, tracker, staging, (readable, hidden), pool)?;
+    Ok(Memory { copied, anew, mappings })
 }
 
 /// Ranges of the address space in which nothing is kept.

@@ -1,5 +1,6 @@
 //! A program that is kept: checkpoints of it, and going back to them.
 
+use crate::ahead::Ahead;
 use crate::capture::{self, Tracker};
 use crate::error::Error;
 use crate::history::History;
@@ -8,6 +9,7 @@ use crate::restore::{self, Restored};
 use crate::shared::{CrashReport, Shared};
 use crate::state::State;
 use graft::{Process, Stopped};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// How much stack a handler of the program for a fatal signal is taken to use at most.
@@ -56,11 +58,12 @@ pub(crate) struct Kept {
     policy: Policy,
     /// Pages that the next checkpoint is expected to copy.
     expected: usize,
+    ahead: Ahead,
 }
 
 impl Kept {
     pub fn new(process: Process, policy: Policy) -> Kept {
-        Kept { process, tracker: None, history: History::new(), policy, expected: 0 }
+        Kept { process, tracker: None, history: History::new(), policy, expected: 0, ahead: Ahead::default() }
     }
 
     pub fn process(&self) -> &Process {
@@ -92,11 +95,14 @@ impl Kept {
         if !shared.is_ready() {
             return Ok(Taken::NotReady);
         }
-        let Kept { process, tracker, history, policy, expected } = self;
+        let Kept { process, tracker, history, policy, expected, ahead } = self;
         let before = history.newest().map(|c| c.state.mappings.clone());
         let mut pool = std::mem::take(history.pool());
         // Faults come before the pause, not in it.
         pool.reserve(1024.max(*expected + *expected / 4));
+        if let (Some(tracker), Some(before)) = (tracker.as_ref(), before.as_deref()) {
+            ahead.copy(tracker, before, &mut pool);
+        }
         let mut is_new_log = false;
         let taken = process.while_stopped(|stopped| -> Result<_, Error> {
             if shared.crash().is_some() {
@@ -122,8 +128,16 @@ impl Kept {
                 is_new_log = !shared.is_logging();
                 shared.record();
             }
-            Ok(Ok((memory.pages, memory.anew, state, stopped.stopped_for())))
+            Ok(Ok((memory.copied, memory.anew, state, stopped.stopped_for())))
         });
+        let taken = match (taken, tracker.as_ref()) {
+            (Ok(Ok((copied, anew, state, pause))), Some(tracker)) => {
+                Ok(Ok((tracker.collect(copied, &mut pool), anew, state, pause)))
+            }
+            (Ok(Err(not)), _) => Ok(Err(not)),
+            (Ok(Ok(_)), None) => Ok(Err(Taken::NotReady)),
+            (Err(error), _) => Err(error),
+        };
         *history.pool() = pool;
         let (pages, anew, state, pause) = match taken? {
             Ok(taken) => taken,
@@ -132,13 +146,18 @@ impl Kept {
         let figures = Figures { pause, pages: pages.len() };
         // The first one copies everything, later ones what was written.
         *expected = if history.newest().is_some() { pages.len() } else { 0 };
+        let earlier = ahead.take(&pages, &anew, history.pool());
+        let figures = Figures { pages: figures.pages + earlier.len(), ..figures };
         let mut changed: Vec<_> = Vec::with_capacity(pages.len());
-        let copied: std::collections::HashSet<u64> = pages.iter().map(|(address, _)| *address).collect();
+        let copied: HashSet<u64> = match anew.is_empty() {
+            true => HashSet::new(),
+            false => pages.iter().map(|(address, _)| *address).collect(),
+        };
         for (start, end) in anew {
             let gone = history.image().within(start, end).into_iter().filter(|address| !copied.contains(address));
             changed.extend(gone.map(|address| (address, None)));
         }
-        changed.extend(pages.into_iter().map(|(address, page)| (address, Some(page))));
+        changed.extend(earlier.into_iter().chain(pages).map(|(address, page)| (address, Some(page))));
         let now = Instant::now();
         history.commit(changed, state, now);
         history.thin(if is_new_log { 1 } else { policy.generations }, policy.interval, now);
@@ -187,13 +206,15 @@ impl Kept {
             Step::Drop(index, input) => (index, Some(input)),
             Step::GiveUp(why) => return Err(Error::Unkept(why.into())),
         };
-        let Kept { process, tracker, history, .. } = self;
+        let Kept { process, tracker, history, ahead, .. } = self;
         let Some(tracker) = tracker.as_ref() else { return Err(Error::Unkept("there is no checkpoint yet".into())) };
         let done = process.while_stopped(|stopped| -> Result<_, Error> {
             if shared.has_log() && crash.tid != shared.serving() && !is_safe(stopped, shared) {
                 return Ok(None);
             }
-            let differ = history.go_back(index);
+            let mut differ = history.go_back(index);
+            // They were written since the newest checkpoint, and do not count as such any more.
+            differ.extend(ahead.forget(history.pool()));
             let history = &*history;
             let last = || {
                 if let Some(newest) = history.newest() {

@@ -8,6 +8,8 @@
 //! | `family` | the children of a program, each with a keeper of its own |
 //! | `kept`, `capture`, `restore` | a checkpoint of a stopped program, and going back to it |
 //! | `history`, `pages` | one full image, and what each older checkpoint had otherwise |
+//! | `ahead` | copies of written pages that are made before the pause |
+//! | `staging` | copies of written pages that the program makes itself |
 //! | `space` | what to do to mappings, as a pure function |
 //! | `ladder` | which way of recovery, as a pure judge |
 //! | `layout`, `shared` | the memory that program and keeper share; nothing in it is trusted |
@@ -15,6 +17,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod ahead;
 mod arguments;
 mod bell;
 mod capture;
@@ -33,6 +36,7 @@ mod restore;
 mod shared;
 mod signals;
 mod space;
+mod staging;
 mod state;
 
 pub use arguments::Args;
