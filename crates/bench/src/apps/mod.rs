@@ -4,6 +4,7 @@
 //! random order. Beside throughput stands CPU time, which a noisy machine changes less.
 
 mod leveldb;
+mod nginx;
 mod postgres;
 mod redis_rdb;
 mod table;
@@ -32,6 +33,8 @@ enum Part {
     RedisRdb,
     /// LevelDB's compaction.
     Leveldb,
+    /// nginx' PUT.
+    Nginx,
 }
 
 pub fn run(args: &Args) -> Done {
@@ -39,6 +42,7 @@ pub fn run(args: &Args) -> Done {
     let (table, rows) = match args.part {
         Part::Postgres => postgres::run(&mut bench, args.common.quick)?,
         Part::Leveldb => leveldb::run(&mut bench, args.common.quick)?,
+        Part::Nginx => nginx::run(&mut bench, args.common.quick)?,
         Part::RedisRdb => redis_rdb::run(&mut bench, args.common.quick)?,
     };
     // Figures of different units: a table shows them, no chart does.

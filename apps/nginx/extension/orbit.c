@@ -1,0 +1,272 @@
+/* The orbit of this worker, and calls of it from the event loop.
+ *
+ * The worker never blocks. A call's future has a descriptor, which is one of nginx' connections. Where the orbit cannot take a
+ * call (its queue is full, it is being started again), the call waits here and is tried again.
+ */
+#include "dav.h"
+
+/* Between two tries to make a call, milliseconds. */
+#define RETRY_MS 5
+/* Calls that the orbit has at once. The one that runs counts. */
+#define MAX_IN_ORBIT 64
+
+struct put_call {
+    ngx_queue_t link; /* in waiting, or in called */
+    struct orbit_future *future;
+    ngx_connection_t *watch; /* the future's descriptor */
+    ngx_msec_t deadline;
+    ngx_msec_t give_up; /* if it could not be made by then, by ngx_current_msec */
+    ngx_msec_t first_at; /* since when it is the oldest in the orbit */
+    put_done done; /* NULL: abandoned */
+    put_log log;
+    void *data;
+    ngx_log_t *connection_log;
+    size_t args_size;
+    struct put_args args;
+};
+
+static struct orbit *orbit;
+static ngx_queue_t waiting, called;
+static ngx_uint_t called_count;
+static ngx_event_t retry;
+static ngx_connection_t retry_connection;
+
+static void make_calls(void);
+
+static void on_retry(ngx_event_t *event)
+{
+    make_calls();
+}
+
+ngx_int_t dav_orbit_start(ngx_cycle_t *cycle, const dav_main_conf *conf)
+{
+    struct orbit_config config = ORBIT_CONFIG_INIT;
+    struct orbit_options options = ORBIT_OPTIONS_INIT;
+    struct orbit_limits limits = ORBIT_LIMITS_INIT;
+    /* No areas: a call has all in its arguments. */
+    config.window = 16 << 20;
+    limits.memory = conf->memory;
+    options.name = "nginx-put";
+    options.entry = put_task;
+    options.init = put_init;
+    options.limits = &limits;
+    options.pending = ORBIT_PENDING_KEEP;
+    options.when_full = ORBIT_FULL_FAIL;
+    options.flags = ORBIT_DATA_ONLY;
+    options.down_wait_us = 1;
+    /* Template and orbit are copies of this process, and have its title. */
+    if (ngx_process == NGX_PROCESS_WORKER)
+        ngx_setproctitle("template of orbits");
+    orbit = NULL;
+    if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&options))) {
+        ngx_log_error(NGX_LOG_ALERT, cycle->log, 0, "orbit_dav: could not set up the process for PUT: %s", orbit_last_error());
+        orbit_shutdown();
+    }
+    if (ngx_process == NGX_PROCESS_WORKER)
+        ngx_setproctitle("worker process");
+    if (!orbit)
+        return NGX_ERROR;
+    ngx_queue_init(&waiting);
+    ngx_queue_init(&called);
+    called_count = 0;
+    ngx_memzero(&retry, sizeof retry);
+    retry_connection.fd = (ngx_socket_t)-1;
+    retry.handler = on_retry;
+    retry.data = &retry_connection;
+    retry.log = cycle->log;
+    return NGX_OK;
+}
+
+ngx_int_t dav_orbit_is_up(void)
+{
+    return orbit != NULL;
+}
+
+void dav_orbit_stop(void)
+{
+    if (orbit)
+        orbit_shutdown();
+    orbit = NULL;
+}
+
+/* ---- ends ---- */
+
+static void take_log_lines(struct put_call *call)
+{
+    struct orbit_update *update;
+    while (orbit_try_pull(call->future, &update) == 1) {
+        const struct orbit_item *item = orbit_update_first(update);
+        const size_t header = offsetof(struct log_line, text);
+        struct log_line line;
+        if (call->done && item && item->kind == ORBIT_ITEM_DATA && item->size >= header && item->size <= sizeof line) {
+            ngx_memcpy(&line, item->data, item->size);
+            if (line.size <= item->size - header && line.level >= NGX_LOG_EMERG && line.level <= NGX_LOG_NOTICE)
+                call->log(call->data, line.level, (u_char *)line.text, line.size);
+        }
+        orbit_update_free(update);
+    }
+}
+
+static void stop_watching(struct put_call *call)
+{
+    ngx_connection_t *watch = call->watch;
+    call->watch = NULL;
+    if (!watch)
+        return;
+    if (watch->read->timer_set)
+        ngx_del_timer(watch->read);
+    if (watch->read->active)
+        ngx_del_event(watch->read, NGX_READ_EVENT, 0);
+    if (watch->read->posted) {
+        /* Two statements. */
+        ngx_delete_posted_event(watch->read);
+    }
+    ngx_free_connection(watch);
+    watch->fd = (ngx_socket_t)-1;
+}
+
+static void leave_orbit(struct put_call *call)
+{
+    stop_watching(call);
+    orbit_future_free(call->future);
+    call->future = NULL;
+    ngx_queue_remove(&call->link);
+    called_count--;
+    if (!ngx_queue_empty(&called)) {
+        struct put_call *first = ngx_queue_data(ngx_queue_head(&called), struct put_call, link);
+        if (first->first_at == 0)
+            first->first_at = ngx_current_msec;
+    }
+}
+
+static void finish(struct put_call *call, ngx_int_t status, const char *failure)
+{
+    put_done done = call->done;
+    void *data = call->data;
+    ngx_free(call);
+    if (done)
+        done(data, status, failure);
+}
+
+/* It came too late because one before it did: that is not its fault. */
+static ngx_uint_t had_no_turn(const struct put_call *call, const struct orbit_outcome *outcome)
+{
+    if (outcome->kind == ORBIT_CANCELLED)
+        return 1;
+    if (outcome->kind != ORBIT_TIMED_OUT)
+        return 0;
+    return call->first_at == 0 || ngx_current_msec - call->first_at < call->deadline / 2;
+}
+
+static void on_event(ngx_event_t *event)
+{
+    ngx_connection_t *watch = event->data;
+    struct put_call *call = watch->data;
+    struct orbit_outcome outcome;
+    int error = orbit_future_poll(call->future, &outcome);
+    if (error == -EINPROGRESS) {
+        event->timedout = 0;
+        if (!event->timer_set)
+            ngx_add_timer(event, call->deadline);
+        return;
+    }
+    take_log_lines(call);
+    if (error < 0 && had_no_turn(call, &outcome) && call->done) {
+        leave_orbit(call);
+        call->first_at = 0;
+        call->give_up = ngx_current_msec + call->deadline;
+        ngx_queue_insert_tail(&waiting, &call->link);
+        make_calls();
+        return;
+    }
+    leave_orbit(call);
+    if (error < 0)
+        finish(call, NGX_HTTP_INTERNAL_SERVER_ERROR, outcome.text);
+    else if (outcome.value == NGX_HTTP_CREATED || outcome.value == NGX_HTTP_NO_CONTENT ||
+             outcome.value == NGX_HTTP_CONFLICT || outcome.value == NGX_HTTP_INTERNAL_SERVER_ERROR)
+        finish(call, outcome.value, NULL);
+    else
+        finish(call, NGX_HTTP_INTERNAL_SERVER_ERROR, "the task returned a status that PUT does not have");
+    make_calls();
+}
+
+/* ---- calls ---- */
+
+/* NGX_OK: made. NGX_AGAIN: later. NGX_ERROR: it cannot be watched. */
+static ngx_int_t make_call(struct put_call *call)
+{
+    struct orbit_call_options options = ORBIT_CALL_OPTIONS_INIT;
+    int fd;
+    if (called_count >= MAX_IN_ORBIT)
+        return NGX_AGAIN;
+    options.deadline_us = (uint64_t)call->deadline * 1000;
+    call->future = orbit_call_async_with(orbit, 0, NULL, &call->args, call->args_size, &options);
+    if (!call->future)
+        return errno == ENOSPC || errno == EHOSTDOWN || errno == EAGAIN || errno == ETIMEDOUT ? NGX_AGAIN : NGX_ERROR;
+    call->first_at = ngx_queue_empty(&called) ? ngx_current_msec : 0;
+    ngx_queue_remove(&call->link);
+    ngx_queue_insert_tail(&called, &call->link);
+    called_count++;
+    fd = orbit_future_fd(call->future);
+    call->watch = fd < 0 ? NULL : ngx_get_connection(fd, call->connection_log);
+    if (!call->watch)
+        return NGX_ERROR;
+    call->watch->data = call;
+    call->watch->read->handler = on_event;
+    call->watch->read->log = call->connection_log;
+    if (ngx_add_event(call->watch->read, NGX_READ_EVENT, 0) != NGX_OK)
+        return NGX_ERROR;
+    /* A worker that is to quit waits for its timers. */
+    ngx_add_timer(call->watch->read, call->deadline + 1000);
+    return NGX_OK;
+}
+
+static void make_calls(void)
+{
+    while (!ngx_queue_empty(&waiting)) {
+        struct put_call *call = ngx_queue_data(ngx_queue_head(&waiting), struct put_call, link);
+        ngx_int_t made = make_call(call);
+        if (made == NGX_AGAIN && (ngx_msec_int_t)(call->give_up - ngx_current_msec) > 0 && call->done) {
+            if (!retry.timer_set)
+                ngx_add_timer(&retry, RETRY_MS);
+            return;
+        }
+        if (made == NGX_OK)
+            continue;
+        if (call->future) {
+            leave_orbit(call);
+            finish(call, NGX_HTTP_SERVICE_UNAVAILABLE, "its end cannot be watched: raise worker_connections");
+        } else {
+            ngx_queue_remove(&call->link);
+            finish(call, NGX_HTTP_SERVICE_UNAVAILABLE, orbit_last_error());
+        }
+    }
+}
+
+struct put_call *put_call_start(const struct put_args *args, size_t args_size, ngx_msec_t deadline, put_done done, put_log log,
+                                void *data, ngx_log_t *connection_log)
+{
+    struct put_call *call = ngx_alloc(sizeof *call + args_size, connection_log);
+    if (!call)
+        return NULL;
+    ngx_memzero(call, sizeof *call);
+    call->deadline = deadline;
+    call->give_up = ngx_current_msec + deadline;
+    call->done = done;
+    call->log = log;
+    call->data = data;
+    call->connection_log = connection_log;
+    call->args_size = args_size;
+    ngx_memcpy(&call->args, args, args_size);
+    ngx_queue_insert_tail(&waiting, &call->link);
+    ngx_post_event(&retry, &ngx_posted_events);
+    return call;
+}
+
+void put_call_abandon(struct put_call *call)
+{
+    call->done = NULL;
+    call->connection_log = ngx_cycle->log;
+    if (call->watch)
+        call->watch->log = call->watch->read->log = ngx_cycle->log;
+}
