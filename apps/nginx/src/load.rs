@@ -97,6 +97,9 @@ fn run(socket: &Path, name: &str, body: usize, gets: usize, stop: &AtomicBool) -
         done.good += 1;
         done.put_times.push(began.elapsed());
         for _ in 0..gets {
+            if stop.load(Ordering::Relaxed) {
+                return done;
+            }
             let began = Instant::now();
             match client.request("GET", &path, &[], b"") {
                 Ok(response) if response.status == 200 && response.body == bytes => done.good += 1,
