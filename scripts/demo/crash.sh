@@ -27,7 +27,7 @@ serve() {
     shift
     (
         cd "$scratch"
-        exec redis-server --port 0 --unixsocket "$name" --save "" --appendonly no --slowlog-log-slower-than -1 \
+        exec redis-server --port 0 --unixsocket "$name" --save "" --appendonly no --enable-debug-command yes --slowlog-log-slower-than -1 \
             --loadmodule "$module" "$@" >"$name.log" 2>&1
     ) &
     pids="$pids $!"

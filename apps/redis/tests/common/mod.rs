@@ -37,7 +37,7 @@ impl Server {
         let log = std::fs::File::create(dir.join("log")).expect("a log");
         let child = Command::new("redis-server")
             .args(["--port", "0", "--unixsocket", "s", "--save", "", "--appendonly", "no"])
-            .args(["--enable-module-command", "yes", "--loadmodule"])
+            .args(["--enable-module-command", "yes", "--enable-debug-command", "yes", "--loadmodule"])
             .arg(module())
             .args(arguments.split_whitespace())
             .current_dir(&dir)
