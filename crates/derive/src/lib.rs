@@ -1,4 +1,5 @@
-//! `#[derive(Delegate)]`: the delegate of a large struct (section 4.6.3 of the orbit paper).
+//! Derives: `Delegate`, the delegate of a large struct (section 4.6.3 of the orbit paper); `Value` and `Answer`, what typed tasks take
+//! and return.
 //!
 //! Fields marked `#[delegate]` are those that a task reads. The derive makes a struct of just those, named after the large
 //! one with `Delegate` appended, and implements how `orbit::Delegated` fills it. Writes to the other fields then dirty no page
@@ -59,4 +60,68 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
             }
         }
     })
+}
+
+/// Implements `orbit::Value` for a struct whose fields are: a typed task may take it.
+#[proc_macro_derive(Value)]
+pub fn value(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = syn::parse_macro_input!(input as DeriveInput);
+    let expanded = fields(&input).map(|(types, places)| {
+        let name = &input.ident;
+        let constructor = match &input.data {
+            Data::Struct(data) if matches!(data.fields, Fields::Unit) => quote! { #name },
+            _ => quote! { #name { #( #places: unsafe { <#types as ::orbit::Value>::read(from) }?, )* } },
+        };
+        quote! {
+            // SAFETY: writes and reads the fields, in order.
+            unsafe impl ::orbit::Value for #name {
+                const BYTES: ::core::option::Option<usize> = {
+                    let bytes = ::core::option::Option::Some(0usize);
+                    #( let bytes = ::orbit::value::both(bytes, <#types as ::orbit::Value>::BYTES); )*
+                    bytes
+                };
+
+                fn write(&self, out: &mut ::std::vec::Vec<u8>) {
+                    let _ = &out;
+                    #( ::orbit::Value::write(&self.#places, out); )*
+                }
+
+                unsafe fn read(from: &mut &[u8]) -> ::core::option::Option<Self> {
+                    let _ = &from;
+                    // SAFETY: the caller's promise holds for each field.
+                    ::core::option::Option::Some(#constructor)
+                }
+            }
+        }
+    });
+    expanded.unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// Implements `orbit::Answer` for a struct with `Value` whose fields all are `Answer`s: a typed task may return it.
+#[proc_macro_derive(Answer)]
+pub fn answer(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = syn::parse_macro_input!(input as DeriveInput);
+    let expanded = fields(&input).map(|(types, _)| {
+        let name = &input.ident;
+        quote! {
+            const _: () = {
+                const fn is_answer<T: ::orbit::Answer>() {}
+                #( is_answer::<#types>(); )*
+            };
+            // SAFETY: each field is one, as checked above.
+            unsafe impl ::orbit::Answer for #name {}
+        }
+    });
+    expanded.unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// Types and names (or numbers) of a struct's fields.
+fn fields(input: &DeriveInput) -> Result<(Vec<&syn::Type>, Vec<syn::Member>)> {
+    let Data::Struct(data) = &input.data else {
+        return Err(Error::new(input.ident.span(), "for structs; put what an enum says into numbers and options"));
+    };
+    if !input.generics.params.is_empty() {
+        return Err(Error::new(input.generics.span(), "not for generic structs"));
+    }
+    Ok((data.fields.iter().map(|field| &field.ty).collect(), data.fields.members().collect()))
 }

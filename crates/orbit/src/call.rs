@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use orbit_linux::eventfd;
 
 use crate::blackbox::Crash;
+use crate::error::{Error, Kind, Result};
 use crate::kept::MOST_BYTES as MAX_KEPT_BYTES;
 use crate::own::Own;
 use crate::side::Entry;
@@ -52,6 +53,21 @@ impl Outcome {
             Outcome::Returned(value) => Some(*value),
             _ => None,
         }
+    }
+
+    /// What the function returned, or an error of kind [`Kind::Failed`], [`Kind::TimedOut`] or [`Kind::Cancelled`] that says how
+    /// the call of the orbit with this name ended.
+    ///
+    /// # Errors
+    /// Whenever the function did not return.
+    pub fn into_value(self, orbit: &str) -> Result<i64> {
+        let kind = match self {
+            Outcome::Returned(value) => return Ok(value),
+            Outcome::TimedOut => Kind::TimedOut,
+            Outcome::Cancelled => Kind::Cancelled,
+            _ => Kind::Failed,
+        };
+        Err(Error::new(kind, format!("orbit \"{orbit}\" {self}")))
     }
 
     /// Whether the orbit came to an end in this call.
@@ -113,6 +129,10 @@ impl CallOptions {
     pub fn function(mut self, function: Entry) -> CallOptions {
         self.function = Some(function);
         self
+    }
+
+    pub(crate) fn has_function(&self) -> bool {
+        self.function.is_some()
     }
 
     /// Whether nothing was asked for.

@@ -14,39 +14,49 @@ use crate::own::Lost;
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What kind of error this is: what a program may decide on.
+///
+/// | to do | kinds |
+/// |---|---|
+/// | fix the program | `Invalid`, `Foreign`, `DoubleFree`, `TooLarge`, `NotFound`, `WrongSide`, `Forked`, `Gone` |
+/// | try again later, or do without | `Full`, `Down`, `TimedOut`, `Cancelled` |
+/// | change a limit, a right or an option | `Limit`, `Denied`, `Unsupported`, `System` |
+/// | look at the task | `Failed` |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// An argument makes no sense: null, misaligned, out of range.
+    /// An argument makes no sense: null, misaligned, out of range. Nothing was done.
     Invalid,
-    /// An address that belongs to no area, or not to the one named.
+    /// An address that belongs to no area, or not to the one named. Nothing was done.
     Foreign,
-    /// An object that is free already.
+    /// An object that is free already. The area is unharmed.
     DoubleFree,
-    /// An area, a log or a queue has no room left.
+    /// An area, a log or a queue has no room left: free objects, wait for calls to end, or make it larger.
     Full,
-    /// More bytes than this call takes.
+    /// More bytes than this call takes; the sentence names the limit. Put large data into an area.
     TooLarge,
     /// A name or number that nothing answers to.
     NotFound,
-    /// This machine, user or build cannot do it.
+    /// This machine, user or build cannot do it; the sentence names what is missing. `orbit doctor` shows all of it.
     Unsupported,
-    /// The orbit, or the area, was destroyed, or the orbit is down for good.
+    /// The orbit, or the area, was destroyed, the orbit is down for good, or the library was shut down.
     Gone,
-    /// The library was set up by the parent of this process: it does not reach across `fork`.
+    /// The library was set up by the parent of this process: it does not reach across `fork`. Make orbits and areas here.
     Forked,
-    /// A limit of descriptors, processes or memory was reached.
+    /// A limit of descriptors, processes or memory was reached; the sentence names it and its value.
     Limit,
-    /// The orbit lacks the privilege for it.
+    /// The orbit lacks the privilege for it: an update that it may not make, which main did not apply.
     Denied,
-    /// The time given has run out.
+    /// The time given has run out: of the call, which was ended, or of the wait for it, which leaves it to run.
     TimedOut,
-    /// The call was cancelled before it began.
+    /// The call was cancelled before it began: on request, or since its orbit came to an end.
     Cancelled,
-    /// The orbit is not running just now.
+    /// The orbit is not running just now, and was not for as long as the call may wait. It is about to be started again.
     Down,
     /// Only an orbit may do this, or only main may.
     WrongSide,
+    /// A task did not return: it crashed, was killed or stuck, left, or ran out of memory. The sentence says which, and where; its
+    /// orbit is started again as its policy says.
+    Failed,
     /// The kernel said no, with this `errno`.
     System(i32),
 }
@@ -70,6 +80,7 @@ impl Kind {
             Kind::Cancelled => libc::ECANCELED,
             Kind::Down => libc::EHOSTDOWN,
             Kind::WrongSide => libc::EPERM,
+            Kind::Failed => libc::EREMOTEIO,
             Kind::System(errno) => errno,
         }
     }

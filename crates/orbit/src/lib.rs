@@ -27,6 +27,8 @@
 //! Orbits keep the rights (user, groups, capabilities) that main had when the library was set up: a program that gives some up does
 //! so before, or knows this. Limits of such orbits can no longer be changed by main.
 //!
+//! [`Task`] is the same with Rust functions and types, [`Orbit`] what it stands on.
+//!
 //! The semantics are those of *orbit* (OSDI '22), sections 3 to 4.6. Main never trusts a byte that an orbit can write.
 
 mod answers;
@@ -67,8 +69,11 @@ mod supervisor;
 mod take_back;
 mod task;
 mod template;
+mod typed;
 mod update;
 mod usual;
+#[doc(hidden)]
+pub mod value;
 mod wire;
 
 pub use crate::core::{Pending, Restart, Stats, WhenFull};
@@ -85,7 +90,9 @@ pub use orbit::{Orbit, OrbitBuilder};
 pub use queue::MAX_ARGS;
 pub use runtime::{Config, init, init_with, shutdown};
 pub use side::{Entry, Init, is_orbit};
+pub use typed::{Task, TaskFuture};
 pub use update::{Item, MAX_BYTES, MAX_ITEMS, Operation, Plain, Update, register_operation, unregister_operation};
+pub use value::{Answer, Shown, Value};
 
 /// Hands an update from the task that runs now to main, for the future of its call (section 4.5 of the paper), or for
 /// [`Orbit::pull`] where the call was a synchronous one. A task may push as much as it likes in a call. Blocks while the ring

@@ -62,7 +62,7 @@ pub(super) struct AreaInner {
     track: Mutex<Option<Tracker>>,
     owed: Mutex<Vec<Weak<OwedSet>>>,
     /// [`Stay`]s that live.
-    stays: AtomicUsize,
+    pub stays: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -241,8 +241,13 @@ impl AreaInner {
         }
         let stays = self.stays.load(Ordering::Acquire);
         if stays != 0 {
-            let delegates = if stays == 1 { "a delegate lives".to_owned() } else { format!("{stays} delegates live") };
-            let text = format!("area \"{}\": {delegates} in it; drop what is `Delegated` there first", self.name);
+            let guests = if stays == 1 {
+                "a delegate or collection lives".to_owned()
+            } else {
+                format!("{stays} delegates or collections live")
+            };
+            let text =
+                format!("area \"{}\": {guests} in it; drop what is `Delegated` or allocates there first", self.name);
             return Err(Error::new(Kind::Invalid, text));
         }
         self.close(state);

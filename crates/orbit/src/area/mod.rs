@@ -25,6 +25,8 @@
 //! ```
 
 mod adopt;
+#[cfg(feature = "allocator-api2")]
+mod allocator;
 pub(crate) mod born;
 mod engine;
 #[doc(hidden)]
@@ -42,6 +44,8 @@ pub(crate) mod window;
 use crate::error::{Error, Kind, Result};
 #[doc(hidden)]
 pub use crate::generation::generation;
+#[cfg(feature = "allocator-api2")]
+pub use allocator::AreaAllocator;
 pub use engine::Engine;
 use inner::AreaInner;
 pub(crate) use inner::{Hold, Stay};
