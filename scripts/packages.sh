@@ -25,7 +25,7 @@ group() {
         libleveldb-dev=/usr/include/leveldb/db.h libsnappy-dev=/usr/include/snappy-c.h
         apache2=/usr/sbin/apache2 apache2-dev=/usr/bin/apxs2 apache2-utils=/usr/bin/ab curl=curl
         mariadb-server=/usr/sbin/mariadbd mariadb-client=/usr/bin/mariadb
-        libmariadbd-dev=/usr/include/mariadb/server/mysql/plugin.h
+        libmariadb-dev=/usr/lib/*/libmysqlservices.a libmariadbd-dev=/usr/include/mariadb/server/mysql/plugin.h
         nginx=nginx|/usr/sbin/nginx nginx-dev=/usr/share/nginx/src/conf_flags
         varnish=varnishd|/usr/sbin/varnishd libvarnishapi-dev=/usr/include/varnish/cache/cache.h" ;;
     lab) echo "qemu-system-x86=qemu-system-x86_64 busybox-static=busybox cpio=cpio zstd=zstd" ;;
