@@ -9,11 +9,12 @@ use anstyle::Style;
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::{cursor, queue, style, terminal};
 use orbit_console::out::{Done, FAINT, Failure, HEAD};
+use orbit_keep::board::Row;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Follows the orbits of running programs on the screen; with --once prints them and ends.
+/// Follows the orbits of running programs, and programs under `orbit keep`, on the screen; with --once prints them and ends.
 ///
 /// Keys: q ends, space stands still, + and - change the interval, p c n x m l sort by program, calls per second, snapshot
 /// pages, crashes, memory, latency; arrows scroll.
@@ -104,6 +105,8 @@ struct Screen {
     /// The look before the one shown, and that one.
     before: Look,
     programs: Vec<ProgramView>,
+    /// Programs under `orbit keep`.
+    kept: Vec<Row>,
 }
 
 impl Screen {
@@ -117,6 +120,7 @@ impl Screen {
             scroll: 0,
             before: Look::now(pid),
             programs: vec![],
+            kept: kept(pid),
         })
     }
 
@@ -139,6 +143,7 @@ impl Screen {
                     let look = Look::now(self.pid);
                     self.programs = look.since(Some(&self.before));
                     self.before = look;
+                    self.kept = kept(self.pid);
                     self.draw()?;
                 }
             }
@@ -188,7 +193,15 @@ impl Screen {
         if count == 0 {
             lines.push("No running program of this user has orbits.".to_owned());
         }
-        lines.extend(table.into_iter().skip(1 + self.scroll).take(rows));
+        let kept = if self.kept.is_empty() { Vec::new() } else { orbit_keep::table(&self.kept).lines() };
+        // Kept programs below, as far as there is room for both.
+        let below = (kept.len() + 1).min(rows / 2);
+        let orbits = if kept.is_empty() { rows } else { rows - below };
+        lines.extend(table.into_iter().skip(1 + self.scroll).take(orbits));
+        if !kept.is_empty() {
+            lines.push(String::new());
+            lines.extend(kept.into_iter().take(below.saturating_sub(1)));
+        }
         let mut to = io::stdout().lock();
         queue!(to, terminal::BeginSynchronizedUpdate, cursor::MoveTo(0, 0))?;
         for line in &lines {
@@ -220,6 +233,12 @@ impl Screen {
         rows.sort_by(|a, b| self.order.weight(&b.orbits[0]).total_cmp(&self.order.weight(&a.orbits[0])));
         rows
     }
+}
+
+/// The programs under `orbit keep`: all, or the one of this number.
+fn kept(pid: Option<i32>) -> Vec<Row> {
+    let rows = orbit_keep::board::all().into_iter().flat_map(|(_, rows)| rows);
+    rows.filter(|row| pid.is_none_or(|pid| row.pid == pid)).collect()
 }
 
 /// A line without its colours.

@@ -13,12 +13,12 @@
 
 __asm__(".text\n"
         ".globl keep_raw\n.hidden keep_raw\n.type keep_raw,@function\n"
-        "keep_raw:\n mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n mov %r9,%r8\n mov 8(%rsp),%r9\n"
+        "keep_raw:\n .cfi_startproc\n mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n mov %r9,%r8\n mov 8(%rsp),%r9\n"
         ".globl keep_syscall\n.hidden keep_syscall\n"
-        "keep_syscall: syscall\n ret\n"
+        "keep_syscall: syscall\n ret\n .cfi_endproc\n"
         ".globl keep_plain\n.hidden keep_plain\n.type keep_plain,@function\n"
-        "keep_plain:\n mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n mov %r9,%r8\n mov 8(%rsp),%r9\n"
-        " syscall\n ret\n");
+        "keep_plain:\n .cfi_startproc\n mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n mov %r9,%r8\n mov 8(%rsp),%r9\n"
+        " syscall\n ret\n .cfi_endproc\n");
 
 #define ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
 

@@ -43,6 +43,8 @@ enum {
     KEEP_HANDLERS_LAST = 2,  /* when the program is given up */
 };
 
+#define KEEP_REGS 17
+
 /* Children that may begin before the keeper has made memory for another one. */
 #define KEEP_SPARES 4
 
@@ -119,6 +121,7 @@ struct keep_both {
         uint64_t address; /* si_addr */
         uint64_t ip, sp, bp;
         uint64_t head; /* position of the log when the crash began */
+        uint64_t regs[KEEP_REGS]; /* in DWARF's order: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, rip */
     } crash;
 };
 

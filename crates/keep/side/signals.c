@@ -115,6 +115,10 @@ static void note(int sig, const siginfo_t *info, const ucontext_t *context)
     crash->sp = (uint64_t)context->uc_mcontext.gregs[REG_RSP];
     crash->bp = (uint64_t)context->uc_mcontext.gregs[REG_RBP];
     crash->head = keep_both->head;
+    static const int ORDER[KEEP_REGS] = {REG_RAX, REG_RDX, REG_RCX, REG_RBX, REG_RSI, REG_RDI, REG_RBP, REG_RSP, REG_R8,
+                                         REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15, REG_RIP};
+    for (int i = 0; i < KEEP_REGS; i++)
+        crash->regs[i] = (uint64_t)context->uc_mcontext.gregs[ORDER[i]];
 }
 
 /* Whether this thread was in a handler of the program for a fatal signal; one that was left by longjmp does not count. */

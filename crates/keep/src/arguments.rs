@@ -1,5 +1,6 @@
 //! The command line of `orbit keep`.
 
+use crate::board::Board;
 use crate::ladder::Rung;
 use crate::layout::Handlers;
 use std::ffi::OsString;
@@ -62,8 +63,17 @@ pub struct Args {
     /// Nothing on stderr but warnings
     #[arg(long, short)]
     pub(crate) quiet: bool,
+    /// Serve figures in Prometheus' format over HTTP: a port (on loopback), or an address with one
+    #[arg(long, value_name = "ADDR", value_parser = crate::metrics::address)]
+    pub(crate) metrics: Option<std::net::SocketAddr>,
+    /// Print the programs that are kept now, and end
+    #[arg(long, conflicts_with = "command")]
+    pub(crate) status: bool,
+    /// With --status: as JSON
+    #[arg(long, requires = "status")]
+    pub(crate) json: bool,
     /// The program and its arguments
-    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    #[arg(required_unless_present = "status", last = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
@@ -78,6 +88,7 @@ pub(crate) struct Settings {
     pub rungs: Vec<Rung>,
     pub handlers: Handlers,
     pub family: bool,
+    pub board: Board,
 }
 
 impl Args {
@@ -93,6 +104,7 @@ impl Args {
             memory: self.memory,
             rungs: self.ladder.clone(),
             family: self.family,
+            board: Board::default(),
             handlers: match (self.skip_handlers, self.handlers_first) {
                 (true, _) => Handlers::Last,
                 (false, true) => Handlers::First,

@@ -5,6 +5,7 @@
 
 use crate::arguments::Settings;
 use crate::bell::Bell;
+use crate::board::{Board, Pauses, Row};
 use crate::error::Error;
 use crate::family::Family;
 use crate::kept::{Kept, Policy, Taken};
@@ -15,6 +16,7 @@ use crate::report::{Event, Figures, Reporter, ms};
 use crate::restore::Restored;
 use crate::shared::{Counts, CrashReport, Shared};
 use crate::signals::Signals;
+use crate::stack::Stacks;
 use graft::Process;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -26,6 +28,10 @@ const SAFE_POINT_LIMIT: Duration = Duration::from_millis(30);
 const PUT_BACK_LIMIT: Duration = Duration::from_secs(2);
 /// How long after a recovery the next checkpoint may come at the earliest: corruption shows soon.
 const AFTER_RECOVERY: Duration = Duration::from_millis(100);
+/// Bytes of the log that a replay from the newest checkpoint should have at most: some 15,000 calls, 10 ms. More brings an early checkpoint.
+const MOST_REPLAYED: u64 = 1 << 20;
+/// How often that is seen to.
+const LOG_STEP: Duration = Duration::from_millis(25);
 /// How often it is tried to take the first checkpoint.
 const BEGIN_STEP: Duration = Duration::from_millis(50);
 /// How long the start of a program whose calls are logged may take: then the first checkpoint is taken anyway.
@@ -34,8 +40,8 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 const LOAD_LIMIT: Duration = Duration::from_secs(20);
 /// How often it is seen to whether children still live after the program has exited.
 const CHILD_STEP: Duration = Duration::from_millis(50);
-/// Pauses of which the quantiles are made.
-const PAUSES: usize = 4096;
+/// How often checkpoints are published at most; crashes are each time.
+const PUBLISH_STEP: Duration = Duration::from_millis(200);
 
 /// What was put back, how long the program stood still for it, the age of the checkpoint, and what was lost.
 type Recovered = Result<(Restored, Duration, Duration, String), Error>;
@@ -59,7 +65,11 @@ pub(crate) struct Keeper {
     reporter: Reporter,
     interval: Duration,
     figures: Figures,
-    pauses: Vec<f64>,
+    pauses: Pauses,
+    /// Made with the first checkpoint.
+    stacks: Option<Stacks>,
+    board: Board,
+    published: Instant,
     replay: Option<Replay>,
     last_warning: String,
     started: Instant,
@@ -107,7 +117,10 @@ impl Keeper {
             reporter,
             interval: settings.interval,
             figures: Figures::default(),
-            pauses: Vec::new(),
+            pauses: Pauses::default(),
+            stacks: None,
+            board: settings.board.clone(),
+            published: Instant::now(),
             replay: None,
             last_warning: String::new(),
             started: Instant::now(),
@@ -119,6 +132,8 @@ impl Keeper {
     pub fn run(mut self, signals: Option<&Signals>) -> Result<Option<u8>, Error> {
         let bell = Bell::start(&self.shared).map_err(Error::io("making the thread that waits for the program"))?;
         let mut due = Instant::now();
+        // Before this no checkpoint is taken early.
+        let mut settled = due;
         let mut is_known = false;
         loop {
             // A descriptor of -1 is left out.
@@ -130,6 +145,7 @@ impl Keeper {
                 revents: 0,
             });
             let pause = due.saturating_duration_since(Instant::now());
+            let pause = if self.shared.has_log() { pause.min(LOG_STEP) } else { pause };
             orbit_linux::poll::poll(&mut fds, Some(pause)).map_err(Error::io("waiting"))?;
             for signal in signals.map(Signals::take).unwrap_or_default() {
                 self.program.iter().for_each(|program| program.signal(signal));
@@ -141,18 +157,23 @@ impl Keeper {
             self.children()?;
             if let Some(crash) = self.shared.crash() {
                 self.recover(&crash);
-                due = due.max(Instant::now() + AFTER_RECOVERY.min(self.interval));
+                // Soon: until then each further crash has to replay more.
+                due = Instant::now() + AFTER_RECOVERY.min(self.interval);
+                settled = due;
                 continue;
             }
             self.end_of_replay();
-            let is_early =
-                rang && is_known && self.shared.log_used_since(self.kept.newest_log()) > self.shared.log_bytes() / 4;
+            let is_early = is_known
+                && Instant::now() >= settled
+                && self.shared.log_used_since(self.kept.newest_log()) > MOST_REPLAYED.min(self.shared.log_bytes() / 4);
             if !is_known && !self.has_begun() {
                 due = Instant::now() + BEGIN_STEP;
             } else if Instant::now() >= due || is_early || (rang && !is_known) {
                 let taken = self.checkpoint();
                 if taken && !is_known {
                     is_known = true;
+                    self.publish();
+                    self.stacks = Some(Stacks::new(self.kept.process().pid(), &self.reporter));
                     self.reporter.report(&Event::Kept { log: self.shared.has_log() });
                 }
                 due = Instant::now() + if is_known { self.interval } else { self.interval.min(BEGIN_STEP) };
@@ -215,10 +236,10 @@ impl Keeper {
                 self.figures.checkpoints += 1;
                 self.figures.pages += figures.pages as u64;
                 self.figures.held_bytes = self.kept.bytes();
-                if self.pauses.len() == PAUSES {
-                    self.pauses.remove(0);
+                self.pauses.add(figures.pause.as_secs_f64() * 1e6);
+                if self.published.elapsed() >= PUBLISH_STEP {
+                    self.publish();
                 }
-                self.pauses.push(figures.pause.as_secs_f64() * 1e6);
                 let lost = self.shared.log_lost();
                 if lost != self.log_lost {
                     self.log_lost = lost;
@@ -262,9 +283,15 @@ impl Keeper {
             number: self.figures.crashes,
         };
         let counts = self.shared.replay_counts();
+        let number = self.figures.crashes;
+        let stack = self.stacks.as_mut().map(|stacks| stacks.copy(number, crash));
         let (step, done) = self.step(crash);
         self.reporter.report(&event);
         self.finish(step, done, since, counts);
+        if let (Some(stacks), Some(stack)) = (&mut self.stacks, stack) {
+            stacks.report(stack);
+        }
+        self.publish();
     }
 
     /// Takes a step of the ladder. If a thread has crashed that does not serve, the serving one is brought to a safe point before.
@@ -354,6 +381,21 @@ impl Keeper {
         (step, done.map(|(restored, stopped)| (restored, stopped, age, lost)))
     }
 
+    /// Brings the figures up to date and has them shown.
+    fn publish(&mut self) {
+        self.published = Instant::now();
+        (self.figures.pause_p50_us, self.figures.pause_p99_us) = self.pauses.quantiles();
+        (self.figures.transient, self.figures.deterministic) = self.ladder.causes();
+        self.board.put(Row {
+            pid: self.kept.process().pid(),
+            name: self.reporter.program().to_owned(),
+            mode: if self.shared.has_log() { "log" } else { "generic" }.to_owned(),
+            is_kept: self.figures.checkpoints > 0,
+            generations: self.kept.checkpoints(),
+            figures: self.figures.clone(),
+        });
+    }
+
     /// Reports the end of a replay, once.
     fn end_of_replay(&mut self) {
         if self.shared.replay_end().is_none() {
@@ -371,12 +413,8 @@ impl Keeper {
     }
 
     fn exited(&mut self, status: Option<u8>) -> Option<u8> {
-        self.pauses.sort_by(f64::total_cmp);
-        let quantile = |q: f64| {
-            self.pauses.get(((self.pauses.len() as f64 * q) as usize).min(self.pauses.len().saturating_sub(1)))
-        };
-        self.figures.pause_p50_us = quantile(0.5).copied().unwrap_or(0.0);
-        self.figures.pause_p99_us = quantile(0.99).copied().unwrap_or(0.0);
+        self.publish();
+        self.board.remove(self.kept.process().pid());
         let figures = self.figures.clone();
         self.reporter.report(&Event::Exited { status, figures });
         // A daemon's first process exits early; the thread of each child ends with it.

@@ -101,6 +101,8 @@ struct Seen {
     /// Index in `attempts`.
     next: usize,
     last: Instant,
+    /// Going back alone has not helped.
+    is_deterministic: bool,
 }
 
 /// What is tried at one position.
@@ -123,12 +125,14 @@ pub struct Ladder {
     recent: VecDeque<Instant>,
     /// Instructions at which an input that kills was dropped, and when.
     killers: VecDeque<(u64, Instant)>,
+    /// Positions up to now at which going back was enough, and those at which it was not.
+    causes: (u64, u64),
 }
 
 impl Ladder {
     /// A judge that has seen no crash.
     pub fn new(bounds: Bounds) -> Ladder {
-        Ladder { bounds, seen: VecDeque::new(), recent: VecDeque::new(), killers: VecDeque::new() }
+        Ladder { bounds, seen: VecDeque::new(), recent: VecDeque::new(), killers: VecDeque::new(), causes: (0, 0) }
     }
 
     /// Decides about a crash and counts it.
@@ -151,6 +155,29 @@ impl Ladder {
             .last_input
             .filter(|_| has(Rung::Drop))
             .and_then(|input| facts.checkpoints.iter().position(|start| *start <= input).map(|i| Step::Drop(i, input)));
+        let step = self.step_at(position, facts, drop, (newest, older));
+        if matches!(step, Step::Drop(..) | Step::GiveUp(_))
+            && let Some(seen) = self.seen.iter_mut().find(|seen| seen.position == position)
+            && !std::mem::replace(&mut seen.is_deterministic, true)
+        {
+            self.causes = (self.causes.0.saturating_sub(1), self.causes.1 + 1);
+        }
+        step
+    }
+
+    /// Crash positions at which going back to a checkpoint was enough, and those at which it was not.
+    pub fn causes(&self) -> (u64, u64) {
+        self.causes
+    }
+
+    /// The next attempt at this position.
+    fn step_at(
+        &mut self,
+        position: Position,
+        facts: &Facts,
+        drop: Option<Step>,
+        (newest, older): (bool, bool),
+    ) -> Step {
         let oldest = facts.checkpoints.len() - 1;
         let attempts = if self.is_killer(facts) { &DROP_FIRST } else { &OLDER_FIRST };
         let seen = self.seen(position, facts.at, attempts);
@@ -195,7 +222,8 @@ impl Ladder {
             if self.seen.len() == POSITIONS {
                 self.seen.pop_front();
             }
-            self.seen.push_back(Seen { position, attempts, next: 0, last: at });
+            self.causes.0 += 1;
+            self.seen.push_back(Seen { position, attempts, next: 0, last: at, is_deterministic: false });
             self.seen.len() - 1
         });
         self.seen[index].last = at;
@@ -276,6 +304,18 @@ mod tests {
         // Another crash there at once: it was not the input.
         assert_eq!(ladder.judge(&facts(later, Some(700), &[400, 300])), Step::Replay(0));
         assert_eq!(ladder.judge(&facts(later, Some(700), &[400, 300])), Step::Replay(1));
+    }
+
+    #[test]
+    fn transient_and_deterministic_crashes_are_counted_apart() {
+        let mut ladder = Ladder::new(Bounds::default());
+        let now = Instant::now();
+        ladder.judge(&facts(now, Some(1), &[0]));
+        assert_eq!(ladder.causes(), (1, 0));
+        for _ in 0..3 {
+            ladder.judge(&facts(now, Some(2), &[0]));
+        }
+        assert_eq!(ladder.causes(), (1, 1));
     }
 
     #[test]

@@ -188,9 +188,11 @@ pub(crate) struct Crash {
     pub bp: AtomicU64,
     /// Position of the log when the crash began.
     pub head: AtomicU64,
+    /// In DWARF's order.
+    pub regs: [AtomicU64; 17],
 }
 
-const _: () = assert!(size_of::<Orders>() == 96 && size_of::<News>() == 272 && size_of::<Both>() == 104);
+const _: () = assert!(size_of::<Orders>() == 96 && size_of::<News>() == 272 && size_of::<Both>() == 240);
 
 #[cfg(test)]
 mod tests {
@@ -220,6 +222,7 @@ mod tests {
             ("both", "head", offset_of!(Both, head)),
             ("both", "tail_end", offset_of!(Both, tail_end)),
             ("both", "crash", offset_of!(Both, crash)),
+            ("both", "crash.regs", offset_of!(Both, crash.regs)),
         ];
         let mut text = format!(
             "#include <stddef.h>\n#include \"{}/side/side.h\"\nint main(void) {{ return !(sizeof(struct keep_orders) == {} && \

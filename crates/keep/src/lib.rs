@@ -12,6 +12,8 @@
 //! | `staging` | copies of written pages that the program makes itself |
 //! | `space` | what to do to mappings, as a pure function |
 //! | `ladder` | which way of recovery, as a pure judge |
+//! | `board`, `metrics`, `status` | figures for people and machines |
+//! | `stack` | the stack of a crash, named after the recovery |
 //! | `layout`, `shared` | the memory that program and keeper share; nothing in it is trusted |
 //! | `side/` | the program's side: its log of calls, its handlers for fatal signals |
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -20,6 +22,7 @@
 mod ahead;
 mod arguments;
 mod bell;
+pub mod board;
 mod capture;
 mod error;
 mod family;
@@ -28,6 +31,7 @@ mod keeper;
 mod kept;
 pub mod ladder;
 mod layout;
+mod metrics;
 mod pages;
 mod place;
 mod program;
@@ -36,12 +40,15 @@ mod restore;
 mod shared;
 mod signals;
 mod space;
+mod stack;
 mod staging;
 mod state;
+mod status;
 
 pub use arguments::Args;
 pub use error::Error;
 pub use restore::Restored;
+pub use status::table;
 
 use orbit_console::events::Events;
 use orbit_console::out::{Done, Failure};
@@ -56,6 +63,9 @@ pub const NOT_BEGUN: u8 = 125;
 /// # Errors
 /// Never: what fails before the program runs is said on stderr, and the status is [`NOT_BEGUN`], 126 or 127.
 pub fn run(args: &Args) -> Done {
+    if args.status {
+        return status::print(args.json);
+    }
     match begin(args) {
         Ok(code) => Ok(ExitCode::from(code)),
         Err((code, why)) => {
@@ -72,8 +82,16 @@ fn begin(args: &Args) -> Result<u8, (u8, String)> {
         args.events.as_deref().map(|path| Events::open(path, "keep")).transpose().map_err(|why| (NOT_BEGUN, why))?;
     let program = settings.command[0].clone();
     let name = Path::new(&program).file_name().unwrap_or(&program).to_string_lossy().into_owned();
-    let reporter = report::Reporter::new(events, args.quiet, name);
+    let mut reporter = report::Reporter::new(events, args.quiet, name);
     orbit_console::inherited::keep_child_statuses();
+    if let Err(error) = settings.board.serve() {
+        reporter.warn(format!("--status does not show it: {error}"));
+    }
+    if let Some(address) = args.metrics {
+        let bound = metrics::serve(address, &settings.board);
+        let bound = bound.map_err(|e| (NOT_BEGUN, format!("--metrics {address}: {e}")))?;
+        reporter.note(format!("figures are at http://{bound}/metrics"));
+    }
     let signals = signals::Signals::catch().map_err(|e| (NOT_BEGUN, format!("catching signals: {e}")))?;
     let keeper = keeper::Keeper::start(&std::sync::Arc::new(settings), reporter).map_err(|error| match &error {
         Error::Io("starting the program", source) => {

@@ -4,7 +4,7 @@ use crate::ladder::Rung;
 use crate::restore::Restored;
 use orbit_console::events::Events;
 use orbit_console::out;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -34,6 +34,13 @@ pub enum Event {
         place: String,
         /// Crashes of this program up to and with this one.
         number: u64,
+    },
+    /// The stack of a crash.
+    Stack {
+        /// Which crash.
+        number: u64,
+        /// Its frames, innermost first.
+        frames: Vec<String>,
     },
     /// In a replay the program made another call than before.
     Diverged {
@@ -91,8 +98,12 @@ pub enum Event {
     },
 }
 
+/// The rungs, as [`Figures::by_rung`] counts them.
+pub const RUNGS: [&str; 4] = ["newest", "older", "drop", "give-up"];
+
 /// Figures of a run.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Figures {
     /// Checkpoints taken.
     pub checkpoints: u64,
@@ -108,8 +119,12 @@ pub struct Figures {
     pub held_bytes: u64,
     /// Crashes.
     pub crashes: u64,
-    /// Those by rung: newest, older, drop, given up.
-    pub by_rung: [u64; 4],
+    /// Those by rung: see [`RUNGS`].
+    pub by_rung: [u64; RUNGS.len()],
+    /// Crash positions at which going back to a checkpoint was enough.
+    pub transient: u64,
+    /// Crash positions at which it was not.
+    pub deterministic: u64,
 }
 
 #[derive(Serialize)]
@@ -140,10 +155,14 @@ impl Reporter {
         self.pid = pid;
     }
 
+    /// What the program is called.
+    pub fn program(&self) -> &str {
+        self.name.split(' ').next().unwrap_or_default()
+    }
+
     /// One for a child of the program.
     pub fn of_child(&self, pid: i32) -> Reporter {
-        let program = self.name.split(' ').next().unwrap_or_default();
-        Reporter { name: format!("{program} {pid}"), pid, ..self.clone() }
+        Reporter { name: format!("{} {pid}", self.program()), pid, ..self.clone() }
     }
 
     pub fn report(&mut self, event: &Event) {
@@ -162,10 +181,21 @@ impl Reporter {
         }
     }
 
+    /// For people only, unless they want quiet.
+    pub fn note(&self, text: impl std::fmt::Display) {
+        if !self.quiet {
+            // Nobody is left to read it if stderr is closed.
+            let _ = out::say(|to| writeln!(to, "orbit keep: {}: {text}", self.name));
+        }
+    }
+
     pub fn warn(&mut self, text: impl Into<String>) {
         self.report(&Event::Warning { text: text.into() });
     }
 }
+
+/// Frames of a stack that people are shown.
+const SHOWN: usize = 8;
 
 /// An event for people; `None` for what only scripts need.
 fn sentence(event: &Event) -> Option<String> {
@@ -173,6 +203,10 @@ fn sentence(event: &Event) -> Option<String> {
         Event::Kept { .. } => return None,
         Event::Crash { tid, thread, signal, address, place, number, .. } => {
             format!("crash {number}: {signal} at address {address} in thread {tid} ({thread}), {place}")
+        }
+        Event::Stack { number, frames } => {
+            let shown = frames.iter().take(SHOWN).map(|frame| format!("\n    {frame}")).collect::<String>();
+            format!("stack of crash {number}:{shown}")
         }
         Event::Recovered { rung, checkpoint_age_ms, ms, restored, lost, .. } => {
             let way = match rung {

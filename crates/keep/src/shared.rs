@@ -27,6 +27,8 @@ pub(crate) struct CrashReport {
     pub bp: u64,
     /// Where the log ended when the crash began; only in log mode.
     pub head: u64,
+    /// Registers in DWARF's order.
+    pub regs: [u64; 17],
 }
 
 /// What the log held at a moment when the program stood still.
@@ -217,6 +219,7 @@ impl Shared {
             sp: crash.sp.load(SeqCst),
             bp: crash.bp.load(SeqCst),
             head: crash.head.load(SeqCst),
+            regs: std::array::from_fn(|nth| crash.regs[nth].load(SeqCst)),
         })
     }
 

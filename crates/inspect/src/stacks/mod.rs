@@ -272,6 +272,15 @@ impl Unwinder {
         Copies { threads, maps }
     }
 
+    /// As [`Unwinder::copy`] for one thread that stands still by itself, with these registers, as a signal's handler has them: in DWARF's
+    /// order (rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, rip). It is not stopped.
+    pub fn copy_from(&mut self, tid: i32, registers: [u64; 17]) -> Copies {
+        let maps = Maps::of(self.pid).unwrap_or_default();
+        let (base, stack) = stop::copy(self.pid, registers[7], &maps);
+        let copied = Copied { regs: Regs(registers.map(Some)), base, stack, stopped: Duration::ZERO, vectors: None };
+        Copies { threads: vec![(tid, (How::Stopped, Ok(copied), None))], maps }
+    }
+
     /// The second half: unwinds and names what was copied, without the threads. The first time that a file's lines are asked for takes
     /// a tenth of a second for one of some megabytes, and longer for larger ones.
     pub fn name(&mut self, copies: Copies) -> Vec<ThreadStack> {

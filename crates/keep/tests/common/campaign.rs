@@ -32,16 +32,24 @@ pub trait Server: Sync {
     fn events(&self) -> &Path;
 }
 
+/// How the server is made to crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// By a request.
+    Poison,
+    /// By 64 KiB of its data that are zeroed.
+    Zeroed,
+}
+
 /// What came of it.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    pub poisoned: usize,
-    pub zeroed: usize,
-    /// Zeroed data after which no crash came.
+    pub crashes: usize,
+    /// Of these, zeroed data after which no crash came soon. It may come at any time later.
     pub without_effect: usize,
     pub good: u64,
-    /// Errors that clients saw, after poison and after data was zeroed.
-    pub errors: [Vec<String>; 2],
+    /// That clients saw.
+    pub errors: Vec<String>,
     /// Of the keeper: inputs that it dropped beyond the poison, replays that differed, and connections closed for it.
     pub reported: u64,
     /// In ms, from each crash on: the longest time in which no client was answered.
@@ -58,18 +66,16 @@ impl Outcome {
 
     pub fn text(&self) -> String {
         let mut text = format!(
-            "{} poisoned, {} zeroed ({} without effect), {} good answers, errors after poison {}, after zeroing {}, reported {}, gap p50 {:.1} ms p99 {:.1} ms",
-            self.poisoned,
-            self.zeroed,
+            "{} crashes ({} without effect), {} good answers, {} errors, {} reported, gap p50 {:.1} ms p99 {:.1} ms",
+            self.crashes,
             self.without_effect,
             self.good,
-            self.errors[0].len(),
-            self.errors[1].len(),
+            self.errors.len(),
             self.reported,
             self.gap(0.5),
             self.gap(0.99)
         );
-        for error in self.errors.iter().flatten().take(5) {
+        for error in self.errors.iter().take(5) {
             let _ = write!(text, "\n  {error}");
         }
         text
@@ -82,9 +88,7 @@ struct State {
     good: AtomicU64,
     last_good: AtomicU64,
     gap: AtomicU64,
-    /// 0: the last crash was by poison, 1: by zeroed data.
-    kind: AtomicU64,
-    errors: Mutex<[Vec<String>; 2]>,
+    errors: Mutex<Vec<String>>,
 }
 
 impl State {
@@ -109,9 +113,8 @@ impl State {
                 match client.ask() {
                     Ok(()) => self.answered(),
                     Err(error) => {
-                        let kind = self.kind.load(SeqCst) as usize;
                         let at = self.since.elapsed().as_secs_f64();
-                        self.errors.lock().expect("no panic")[kind].push(format!("client {nth} at {at:.3} s: {error}"));
+                        self.errors.lock().expect("no panic").push(format!("client {nth} at {at:.3} s: {error}"));
                         break;
                     }
                 }
@@ -156,9 +159,25 @@ fn zero(pid: i32, seed: &mut u64) {
     let _ = remote::write(pid, at, &vec![0u8; ruined as usize]);
 }
 
-fn count(events: &Path, what: impl Fn(&serde_json::Value) -> bool) -> u64 {
-    let text = std::fs::read_to_string(events).unwrap_or_default();
-    text.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(|e| what(e)).count() as u64
+/// Counts the ends of replays, reading only what was added to the file.
+struct Replays<'e> {
+    events: &'e Path,
+    at: u64,
+    count: u64,
+}
+
+impl Replays<'_> {
+    fn count(&mut self) -> u64 {
+        use std::io::{Read, Seek, SeekFrom};
+        let mut text = String::new();
+        if let Ok(mut file) = std::fs::File::open(self.events) {
+            let _ = file.seek(SeekFrom::Start(self.at)).and_then(|_| file.read_to_string(&mut text));
+        }
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        self.at += whole as u64;
+        self.count += text[..whole].lines().filter(|line| line.contains("\"event\":\"replayed\"")).count() as u64;
+        self.count
+    }
 }
 
 /// What clients may have seen: each is an event of the keeper.
@@ -175,19 +194,18 @@ fn reported(events: &Path) -> u64 {
         .sum()
 }
 
-/// Crashes the server `crashes` times, by turns with poison and by zeroed data, while `clients` ask.
-pub fn run(server: &dyn Server, crashes: usize, clients: usize, mut seed: u64) -> Outcome {
+/// Crashes the server `crashes` times while `clients` ask.
+pub fn run(server: &dyn Server, kind: Kind, crashes: usize, clients: usize, mut seed: u64) -> Outcome {
     let state = State {
         since: Instant::now(),
         stop: AtomicBool::new(false),
         good: AtomicU64::new(0),
         last_good: AtomicU64::new(0),
         gap: AtomicU64::new(0),
-        kind: AtomicU64::new(0),
         errors: Mutex::default(),
     };
     let mut outcome = Outcome::default();
-    let replays = || count(server.events(), |e| e["event"] == "replayed");
+    let mut replays = Replays { events: server.events(), at: 0, count: 0 };
     thread::scope(|scope| {
         for nth in 0..clients {
             let state = &state;
@@ -197,21 +215,20 @@ pub fn run(server: &dyn Server, crashes: usize, clients: usize, mut seed: u64) -
             for nth in 0..crashes {
                 state.goes_on(20);
                 thread::sleep(Duration::from_millis(random(&mut seed) % 100));
-                let (before, is_zeroed) = (replays(), nth % 2 == 1);
-                state.kind.store(is_zeroed.into(), SeqCst);
+                let before = replays.count();
                 state.gap.store(0, SeqCst);
                 let since = Instant::now();
-                let poison = if is_zeroed {
-                    zero(server.pid(), &mut seed);
-                    outcome.zeroed += 1;
-                    None
-                } else {
-                    outcome.poisoned += 1;
-                    Some(server.poison())
+                let poison = match kind {
+                    Kind::Poison => Some(server.poison()),
+                    Kind::Zeroed => {
+                        zero(server.pid(), &mut seed);
+                        None
+                    }
                 };
+                outcome.crashes += 1;
                 let mut has_effect = true;
-                while replays() == before {
-                    if is_zeroed && since.elapsed() > EFFECT {
+                while replays.count() == before {
+                    if kind == Kind::Zeroed && since.elapsed() > EFFECT {
                         has_effect = false;
                         break;
                     }
@@ -233,6 +250,8 @@ pub fn run(server: &dyn Server, crashes: usize, clients: usize, mut seed: u64) -
     });
     outcome.good = state.good.load(SeqCst);
     outcome.errors = state.errors.into_inner().expect("no panic");
-    outcome.reported = reported(server.events()).saturating_sub(outcome.poisoned as u64);
+    // Each poison is dropped once.
+    let poison = if kind == Kind::Poison { outcome.crashes as u64 } else { 0 };
+    outcome.reported = reported(server.events()).saturating_sub(poison);
     outcome
 }

@@ -67,6 +67,12 @@ impl Nginx {
         nginx
     }
 
+    /// Whether the worker that it began with still lives.
+    pub fn has_kept_its_worker(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.worker)).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    }
+
     /// Asks nginx to end; returns the keeper's exit status.
     pub fn stop(mut self) -> Option<i32> {
         let master: i32 =

@@ -1,0 +1,147 @@
+//! What the keeper publishes about each process it keeps, and the socket where that is read.
+//!
+//! The socket is abstract, named for the keeper's process; only the same user and root are answered. Each connection gets the whole as JSON.
+
+use crate::report::Figures;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What the name of each keeper's socket begins with.
+const PREFIX: &str = "orbit-keep/";
+/// How long a reader may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// An answer is shorter than this.
+const MOST: u64 = 4 << 20;
+/// Pauses of which the quantiles are made.
+const PAUSES: usize = 4096;
+
+/// One process that is kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// Its process id.
+    pub pid: i32,
+    /// The program's name.
+    pub name: String,
+    /// `log` or `generic`.
+    pub mode: String,
+    /// Whether there is a checkpoint to go back to.
+    pub is_kept: bool,
+    /// Checkpoints held.
+    pub generations: usize,
+    /// Figures from the beginning on.
+    pub figures: Figures,
+}
+
+/// The rows of one keeper. May be used from any thread.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Board(Arc<Mutex<BTreeMap<i32, Row>>>);
+
+impl Board {
+    /// The process is as this row says.
+    pub fn put(&self, row: Row) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(row.pid, row);
+    }
+
+    /// The process has exited.
+    pub fn remove(&self, pid: i32) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
+    }
+
+    /// All rows, by process id.
+    pub fn rows(&self) -> Vec<Row> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Answers readers from now on, in a thread that ends with this process.
+    pub fn serve(&self) -> io::Result<()> {
+        let name = format!("{PREFIX}{}", std::process::id());
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+        let board = self.clone();
+        std::thread::Builder::new().name("keep-status".into()).spawn(move || {
+            for reader in listener.incoming() {
+                match reader {
+                    // Who goes away early has not wanted the rest.
+                    Ok(reader) => drop(board.answer(reader)),
+                    // Out of descriptors, perhaps: not in a tight loop.
+                    Err(_) => std::thread::sleep(PATIENCE / 20),
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    fn answer(&self, mut reader: UnixStream) -> io::Result<()> {
+        reader.set_write_timeout(Some(PATIENCE))?;
+        if is_allowed(&reader)? {
+            reader.write_all(&serde_json::to_vec(&self.rows())?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the process at the other end belongs to root or to the user of this one.
+fn is_allowed(peer: &UnixStream) -> io::Result<bool> {
+    let mut of = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of_val(&of) as libc::socklen_t;
+    // SAFETY: a live socket, and two locals of the size that is given.
+    let failed = unsafe {
+        libc::getsockopt(peer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut of).cast(), &raw mut len)
+    };
+    if failed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a call without arguments that cannot fail.
+    let me = unsafe { libc::geteuid() };
+    Ok(of.uid == 0 || of.uid == me)
+}
+
+/// The keepers that run in this network namespace and answer this user, with their rows.
+pub fn all() -> Vec<(i32, Vec<Row>)> {
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let names = sockets.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
+    let mut keepers: Vec<i32> = names.filter_map(|name| name.strip_prefix(PREFIX)?.parse().ok()).collect();
+    keepers.sort_unstable();
+    keepers.dedup();
+    keepers.into_iter().filter_map(|keeper| Some((keeper, ask(keeper).ok()?))).collect()
+}
+
+/// The rows of one keeper; an empty answer, as another user gets it, is an error.
+fn ask(keeper: i32) -> io::Result<Vec<Row>> {
+    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(format!("{PREFIX}{keeper}"))?)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    // Any process may have made a socket of this name: one of another user is not believed.
+    if !is_allowed(&stream)? {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let mut text = Vec::new();
+    stream.take(MOST).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// The last pauses of one program.
+#[derive(Debug, Default)]
+pub(crate) struct Pauses(VecDeque<f64>);
+
+impl Pauses {
+    /// Another one, in us.
+    pub fn add(&mut self, us: f64) {
+        if self.0.len() == PAUSES {
+            self.0.pop_front();
+        }
+        self.0.push_back(us);
+    }
+
+    /// Median and 99th percentile in us; 0 without any.
+    pub fn quantiles(&self) -> (f64, f64) {
+        let mut sorted: Vec<f64> = self.0.iter().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        let at = |q: f64| sorted.get(((sorted.len() as f64 * q) as usize).min(sorted.len().saturating_sub(1)));
+        (at(0.5).copied().unwrap_or(0.0), at(0.99).copied().unwrap_or(0.0))
+    }
+}
