@@ -6,11 +6,11 @@ use crate::denial::explain;
 use crate::seize::{next, onward};
 use crate::thread::{CODE_64, Held};
 use crate::{Error, Process, Stopped};
-use orbit_linux::pidfd;
 use orbit_linux::ptrace::{self, state::Stop};
+use orbit_linux::{descriptors, pidfd, stream};
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
@@ -57,15 +57,13 @@ where
 
 /// In the child, before its `exec`: reports its id and waits. Makes system calls only.
 fn wait_for_tracer(go: RawFd, ready: RawFd, other: RawFd) -> io::Result<()> {
-    let mut byte = 0u8;
-    // SAFETY: descriptors that the child inherited, and live locals. Its own copy of the end that says go is closed, so that the end
-    // of the tracer is seen.
-    let went = unsafe {
-        let pid = libc::getpid();
-        libc::close(other);
-        libc::write(ready, (&raw const pid).cast(), size_of_val(&pid)) > 0
-            && libc::read(go, (&raw mut byte).cast(), 1) == 1
-    };
+    let mut byte = [0u8];
+    // Its own copy of the end that says go is closed, so that the tracer's exit ends the wait.
+    descriptors::close_number(other);
+    // SAFETY: descriptors that the child inherited, and that stay open until its exec.
+    let (go, ready) = unsafe { (BorrowedFd::borrow_raw(go), BorrowedFd::borrow_raw(ready)) };
+    let pid = std::process::id().to_ne_bytes();
+    let went = stream::write(ready, &pid).is_ok() && matches!(stream::read(go, &mut byte), Ok(1));
     match went {
         true => Ok(()),
         false => Err(io::Error::from_raw_os_error(libc::ECANCELED)),

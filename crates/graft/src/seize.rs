@@ -7,8 +7,8 @@ use crate::Error;
 use crate::denial::{explain, field};
 use crate::process::Process;
 use crate::thread::{CODE_64, Held};
-use orbit_linux::procfs;
 use orbit_linux::ptrace::{self, state, state::Stop};
+use orbit_linux::{process, procfs};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -139,8 +139,7 @@ impl Seized {
 
 /// Whether the calling thread traces that thread.
 fn is_ours(pid: i32, tid: i32) -> bool {
-    // SAFETY: a call without arguments.
-    let me = unsafe { libc::gettid() };
+    let me = process::own_thread_id();
     let status = procfs::text(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
     field(&status, "TracerPid").and_then(|t| t.parse().ok()) == Some(me)
 }

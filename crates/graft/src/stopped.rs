@@ -7,7 +7,7 @@ use crate::thread::{Held, Thread};
 use crate::{Error, limits};
 use orbit_linux::maps::Entry;
 use orbit_linux::ptrace::{self, state};
-use orbit_linux::remote;
+use orbit_linux::{remote, signals};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
@@ -189,8 +189,8 @@ impl<'p> Stopped<'p> {
                 let _ = ptrace::set_registers(tid, &held.registers);
             }
             for signal in held.owed {
-                // SAFETY: three integers; the thread is stopped, so its id is its own.
-                unsafe { libc::syscall(libc::SYS_tgkill, self.pid, tid, signal) };
+                // The thread is stopped, so its id is its own.
+                let _ = signals::send_to_thread(self.pid, tid, signal);
             }
             if let Some(wait) = self.process.waits().get_mut(&tid) {
                 wait.released(self.pid, tid);

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 // From <linux/bpf.h>.
+const BPF_MAP_CREATE: libc::c_long = 0;
 const BPF_PROG_LOAD: libc::c_long = 5;
 
 /// An instruction, as the kernel has it.
@@ -50,6 +51,17 @@ pub fn load(kind: u32, attach_type: u32, instructions: &[Instruction]) -> io::Re
     };
     // SAFETY: the structure is as long as said; what it points to outlives the call and is only read.
     unsafe { call(BPF_PROG_LOAD, &attr) }
+}
+
+/// Whether this process may use `bpf(2)`: makes the smallest map. A container may grant the capability and still forbid the call.
+///
+/// # Errors
+/// `EPERM`, `ENOSYS`.
+pub fn may_make_maps() -> io::Result<()> {
+    // BPF_MAP_CREATE: an array (type 2) with one entry of 8 bytes under a key of 4.
+    let attr: [u32; 18] = [2, 4, 8, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    // SAFETY: the command takes such an array and follows no pointer in it.
+    unsafe { call(BPF_MAP_CREATE, &attr) }.map(drop)
 }
 
 /// A command that answers a descriptor.

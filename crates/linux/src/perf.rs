@@ -15,7 +15,9 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod plain;
 mod ticks;
+pub use plain::{Place, Plain};
 pub use ticks::{Tick, Ticks};
 
 // From <linux/perf_event.h>.

@@ -174,6 +174,37 @@ pub fn adopt_orphans() -> io::Result<()> {
     check_int(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(|_| ())
 }
 
+/// The calling thread's id. Async-signal-safe.
+pub fn own_thread_id() -> i32 {
+    // SAFETY: a call without arguments.
+    unsafe { libc::gettid() }
+}
+
+/// Starts a thread of this process on a stack of the caller's, without libc: it runs `work` once. The kernel keeps its id in
+/// `busy` from before the thread runs until it has left the stack, then sets 0 there. Returns whether there is a thread.
+///
+/// # Safety
+/// `stack_end` is the end of a stack that nothing else uses until `busy` is 0, large enough for `work`; `busy` and what `argument`
+/// points to live as long. The thread shares its maker's thread-local memory, so `work` may make system calls only.
+pub unsafe fn start_thread_on(
+    stack_end: *mut u8,
+    work: extern "C" fn(*mut libc::c_void) -> libc::c_int,
+    argument: *mut libc::c_void,
+    busy: *mut i32,
+) -> bool {
+    let flags = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_PARENT_SETTID
+        | libc::CLONE_CHILD_CLEARTID;
+    let no_tls = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: by contract.
+    unsafe { libc::clone(work, stack_end.cast(), flags, argument, busy, no_tls, busy) > 0 }
+}
+
 /// Whether others of the same user may look into the calling process: not if it has rights that it was not started with.
 pub fn is_dumpable() -> bool {
     // SAFETY: numbers only.

@@ -5,6 +5,7 @@
 use crate::{check, invalid};
 use std::fs::OpenOptions;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
 /// Reads memory at `address` into `buffer`; returns how many bytes were mapped and read before the first gap.
@@ -60,6 +61,18 @@ pub fn write(pid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
 pub fn write_through_protection(pid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
     let memory = OpenOptions::new().write(true).open(format!("/proc/{pid}/mem"))?;
     memory.write_all_at(bytes, address)
+}
+
+/// Advises the kernel about `len` bytes at `address` of a process; returns for how many bytes that was done. `advice` is one of
+/// `libc::MADV_*` that changes no content.
+///
+/// # Errors
+/// `EINVAL` for advice that is not for other processes, `ENOMEM` where nothing is mapped, `EPERM`, `ESRCH`.
+pub fn advise(process: BorrowedFd<'_>, address: u64, len: u64, advice: i32) -> io::Result<u64> {
+    let range = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len as usize };
+    // SAFETY: the range is the other process' and is checked there; the kernel takes only advice that changes no bytes.
+    let n = unsafe { libc::syscall(libc::SYS_process_madvise, process.as_raw_fd(), &raw const range, 1, advice, 0) };
+    check(n).map(|n| n as u64)
 }
 
 fn part(address: u64, done: usize, len: usize) -> io::Result<libc::iovec> {

@@ -44,6 +44,15 @@ pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     check_int(unsafe { libc::kill(pid, signal) }).map(|_| ())
 }
 
+/// Sends a signal to one thread of a process. Async-signal-safe.
+///
+/// # Errors
+/// `ESRCH`, `EPERM`, `EINVAL` for a number that is no signal.
+pub fn send_to_thread(pid: i32, tid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: numbers only.
+    crate::check(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }).map(|_| ())
+}
+
 /// Sends the calling thread a signal. Returns once it has been handled, if it is not blocked. Async-signal-safe.
 pub fn raise(signal: i32) {
     // SAFETY: no pointers are passed.

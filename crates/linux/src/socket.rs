@@ -164,6 +164,18 @@ pub fn peer(fd: BorrowedFd<'_>) -> io::Result<(i32, u32)> {
     Ok((credentials.pid, credentials.uid))
 }
 
+/// The address family of a socket (`libc::AF_*`).
+///
+/// # Errors
+/// `ENOTSOCK`.
+pub fn family(fd: BorrowedFd<'_>) -> io::Result<i32> {
+    let (mut family, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
+    let to = (&raw mut family).cast();
+    // SAFETY: at most `length` bytes are written to `family`.
+    check_int(unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_DOMAIN, to, &raw mut length) })?;
+    Ok(family)
+}
+
 /// Ends a connection in both directions for everybody who has a descriptor of it. One that is closed already is no error.
 pub fn shut_down(fd: BorrowedFd<'_>) {
     // SAFETY: no pointers are passed.

@@ -45,6 +45,52 @@ pub fn read(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
     crate::check(n as libc::c_long).map(|n| n as usize)
 }
 
+/// Bytes that wait to be read; `None` where the object does not know.
+pub fn bytes_waiting(fd: BorrowedFd<'_>) -> Option<u64> {
+    let mut n = 0i32;
+    // SAFETY: FIONREAD writes one int to a live local.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut n) } == 0;
+    done.then_some(n.max(0) as u64)
+}
+
+/// Sets the offset of an open file, for everybody who has a descriptor of it; returns the new offset in bytes.
+///
+/// # Errors
+/// `ESPIPE` for what has no offset, `EINVAL` beyond what the file system takes.
+pub fn seek(fd: BorrowedFd<'_>, offset: u64) -> io::Result<u64> {
+    let offset = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    // SAFETY: numbers only.
+    crate::check(unsafe { libc::lseek(fd.as_raw_fd(), offset, libc::SEEK_SET) }).map(|at| at as u64)
+}
+
+/// Writes to a pipe or stream socket of someone else's without waiting and without SIGPIPE; returns how many bytes had room.
+///
+/// # Errors
+/// `EPIPE` where nothing reads any more, `EAGAIN` where there is no room.
+pub fn write_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let mut poll = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 }];
+    crate::poll::poll(&mut poll, Some(std::time::Duration::ZERO))?;
+    if poll[0].revents & libc::POLLERR != 0 {
+        // Asked first: writing to a pipe without a reader would raise SIGPIPE.
+        return Err(io::Error::from_raw_os_error(libc::EPIPE));
+    }
+    let part = libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() };
+    // SAFETY: an all-zero msghdr has no name and no control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = ((&raw const part).cast_mut(), 1);
+    // SAFETY: `message` and the bytes it points to live for the calls, which only read them. A socket takes the first call; what
+    // is none answers ENOTSOCK and takes the second. Neither waits.
+    let n = unsafe {
+        match libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            -1 if io::Error::last_os_error().raw_os_error() == Some(libc::ENOTSOCK) => {
+                libc::pwritev2(fd.as_raw_fd(), &raw const part, 1, -1, libc::RWF_NOWAIT)
+            }
+            n => n,
+        }
+    };
+    crate::check(n as libc::c_long).map(|n| n as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,14 +1,14 @@
 //! Files, sockets and channels of another process, through duplicates of its own descriptors (pidfd_getfd) and /proc. Nothing
 //! here changes a flag of the process' descriptors; only `seek` moves an offset, and only writes write.
 
-use orbit_linux::{maps, pidfd, procfs};
+use orbit_linux::{maps, pidfd, procfs, stream};
 use orbit_rmk::{Channel, OpenFile, PinError, Reply, Socket};
 use std::{
     collections::HashMap,
     fs,
     net::{Ipv4Addr, Ipv6Addr},
     os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
+        fd::{AsFd, OwnedFd},
         unix::fs::FileExt,
     },
 };
@@ -22,13 +22,6 @@ fn duplicate(pid: u32, fd: u32) -> Result<OwnedFd, PinError> {
     let process = pidfd::open(pid as i32).map_err(|error| PinError::of(what(), error))?;
     pidfd::duplicate(process.as_fd(), fd as i32)
         .map_err(|error| PinError::of(format!("{} (needs the right to trace the process)", what()), error))
-}
-
-/// Bytes that wait to be read, where the object knows.
-fn waiting(fd: &OwnedFd) -> Option<u64> {
-    let mut n = 0i32;
-    // SAFETY: FIONREAD writes one int.
-    (unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut n) } == 0).then_some(n.max(0) as u64)
 }
 
 /// Descriptors of a process and what they lead to, in order.
@@ -105,11 +98,10 @@ pub(super) fn write(pid: u32, fd: u32, offset: u64, bytes: &[u8]) -> Result<Repl
 
 pub(super) fn seek(pid: u32, fd: u32, offset: u64) -> Result<Reply, PinError> {
     let copy = duplicate(pid, fd)?;
-    // SAFETY: no pointers are passed. The duplicate shares its offset with the process' descriptor, which is the point.
-    match unsafe { libc::lseek(copy.as_raw_fd(), offset as i64, libc::SEEK_SET) } {
-        at if at >= 0 => Ok(Reply::Id { id: at as u64 }),
-        _ => Err(PinError::last(format!("setting the offset of descriptor {fd} of process {pid} to {offset}"))),
-    }
+    // The duplicate shares its offset with the process' descriptor, which is the point.
+    stream::seek(copy.as_fd(), offset).map(|id| Reply::Id { id }).map_err(|error| {
+        PinError::of(format!("setting the offset of descriptor {fd} of process {pid} to {offset}"), error)
+    })
 }
 
 /// A line of /proc/PID/net/tcp and its like.
@@ -180,7 +172,7 @@ pub(super) fn sockets(pid: u32) -> Result<Vec<Socket>, PinError> {
             ("other".into(), Line { local: String::new(), peer: String::new(), unread: 0, unsent: 0, listening: false })
         });
         let unread = if line.unread == 0 && !line.listening {
-            duplicate(pid, fd).ok().and_then(|copy| waiting(&copy)).unwrap_or(0)
+            duplicate(pid, fd).ok().and_then(|copy| stream::bytes_waiting(copy.as_fd())).unwrap_or(0)
         } else {
             line.unread
         };
@@ -211,7 +203,7 @@ pub(super) fn channels(pid: u32) -> Result<Vec<Channel>, PinError> {
         };
         let waiting = match kind {
             "eventfd" => info(pid, fd, "eventfd-count").and_then(|count| u64::from_str_radix(&count, 16).ok()),
-            _ => duplicate(pid, fd).ok().and_then(|copy| waiting(&copy)),
+            _ => duplicate(pid, fd).ok().and_then(|copy| stream::bytes_waiting(copy.as_fd())),
         };
         let access = flags(pid, fd) & libc::O_ACCMODE as u32;
         Some(Channel {
@@ -249,32 +241,6 @@ fn system_v(pid: u32, into: &mut Vec<Channel>) {
 pub(super) fn channel_write(pid: u32, fd: u32, bytes: &[u8]) -> Result<Reply, PinError> {
     let what = || format!("writing {} bytes to channel {fd} of process {pid}", bytes.len());
     let copy = duplicate(pid, fd)?;
-    let mut poll = libc::pollfd { fd: copy.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one live pollfd; no waiting.
-    unsafe { libc::poll(&raw mut poll, 1, 0) };
-    if poll.revents & libc::POLLERR != 0 {
-        // Asked first: writing to a pipe that nobody reads would raise SIGPIPE here.
-        return Err(PinError::of(what(), std::io::Error::from_raw_os_error(libc::EPIPE)));
-    }
-    let part = libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() };
-    let message = libc::msghdr {
-        msg_iov: (&raw const part).cast_mut(),
-        msg_iovlen: 1,
-        // SAFETY: an all-zero msghdr has no name and no control data.
-        ..unsafe { std::mem::zeroed() }
-    };
-    // SAFETY: `message` and the bytes it points to live for the calls, which only read them. A socket takes the first call; what
-    // is none answers ENOTSOCK and takes the second. Neither waits.
-    let n = unsafe {
-        match libc::sendmsg(copy.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
-            -1 if std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOTSOCK) => {
-                libc::pwritev2(copy.as_raw_fd(), &part, 1, -1, libc::RWF_NOWAIT)
-            }
-            n => n,
-        }
-    };
-    if n < 0 {
-        return Err(PinError::last(what()));
-    }
-    Ok(Reply::Id { id: n as u64 })
+    let written = stream::write_now(copy.as_fd(), bytes).map_err(|error| PinError::of(what(), error))?;
+    Ok(Reply::Id { id: written as u64 })
 }

@@ -5,7 +5,7 @@
 
 use super::proc;
 #[cfg(target_arch = "x86_64")]
-use orbit_linux::ptrace;
+use orbit_linux::{ptrace, remote, signals};
 use orbit_rmk::PinError;
 use std::io;
 
@@ -33,12 +33,7 @@ fn call(pid: u32, number: i64, arguments: [u64; 3]) -> io::Result<i64> {
     let vdso = regions.iter().find(|region| region.name == "[vdso]");
     let vdso = vdso.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the process has no [vdso]"))?;
     let mut code = vec![0u8; (vdso.end - vdso.start) as usize];
-    let here = libc::iovec { iov_base: code.as_mut_ptr().cast(), iov_len: code.len() };
-    let there = libc::iovec { iov_base: vdso.start as *mut libc::c_void, iov_len: code.len() };
-    // SAFETY: the kernel writes into `code` only.
-    if unsafe { libc::process_vm_readv(pid as i32, &here, 1, &there, 1, 0) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    remote::read(pid as i32, vdso.start, &mut code)?;
     let at = code.windows(2).position(|bytes| bytes == [0x0f, 0x05]);
     let at = at.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no system call instruction in [vdso]"))?;
     let stopped = Stopped::new(pid as i32)?;
@@ -74,11 +69,7 @@ impl Stopped {
     /// Waits for a stop of this kind; lets others pass, keeping their signals.
     fn wait(&self, wanted: impl Fn(i32) -> bool) -> io::Result<()> {
         loop {
-            let mut status = 0;
-            // SAFETY: `status` is live; the thread is traced by this one.
-            if unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL) } < 0 {
-                return Err(io::Error::last_os_error());
-            }
+            let status = ptrace::state::wait_status(self.tid)?;
             if !libc::WIFSTOPPED(status) {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
@@ -96,11 +87,7 @@ impl Stopped {
     fn step(&self) -> io::Result<()> {
         loop {
             ptrace::step(self.tid)?;
-            let mut status = 0;
-            // SAFETY: as in `wait`.
-            if unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL) } < 0 {
-                return Err(io::Error::last_os_error());
-            }
+            let status = ptrace::state::wait_status(self.tid)?;
             if !libc::WIFSTOPPED(status) {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
@@ -120,8 +107,7 @@ impl Drop for Stopped {
         let signals = self.signals.take();
         let _ = ptrace::detach(self.tid, signals.first().copied().unwrap_or(0));
         for signal in signals.iter().skip(1) {
-            // SAFETY: no pointers are passed.
-            unsafe { libc::syscall(libc::SYS_tgkill, self.tid, self.tid, *signal) };
+            let _ = signals::send_to_thread(self.tid, self.tid, *signal);
         }
     }
 }

@@ -16,11 +16,10 @@ use aya::{
         perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent},
     },
 };
-use orbit_linux::status::Status;
+use orbit_linux::{bpf, status::Status};
 use orbit_rmk::{Dispatcher, Env, Filter, PinError, Registration, Scope, Shared, lock};
 use std::{
     collections::HashMap,
-    io,
     sync::{Arc, Mutex},
 };
 
@@ -237,15 +236,6 @@ fn probe() -> Result<(), String> {
             "needs CAP_BPF and CAP_PERFMON: run as root, or setcap cap_bpf,cap_perfmon+ep on the program".into()
         );
     }
-    // A container may hold the capability and still be forbidden the call: create the smallest map.
-    let attr = [libc::c_uint::from(2u8), 4, 8, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    // SAFETY: BPF_MAP_CREATE (0) reads as many bytes of `attr` as given; type 2 is an array of one 8-byte value.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, 0, attr.as_ptr(), size_of_val(&attr)) };
-    if fd < 0 {
-        let error = io::Error::last_os_error();
-        return Err(format!("bpf(2) is refused ({error}): allow it in the container's seccomp profile"));
-    }
-    // SAFETY: the descriptor was just made and belongs to nothing else.
-    unsafe { libc::close(fd as i32) };
-    Ok(())
+    // A container may grant the capability and still forbid the call.
+    bpf::may_make_maps().map_err(|error| format!("bpf(2) fails ({error}): allow it in the container's seccomp profile"))
 }

@@ -6,7 +6,7 @@
 //! them each time. A page written with the bytes it had counts as written by the first two, not by the third.
 
 use super::{descriptors::MOST, inject, proc};
-use orbit_linux::{pagemap::Pagemap, procfs};
+use orbit_linux::{pagemap::Pagemap, procfs, remote};
 use orbit_rmk::{
     Command, Event, Kind, PageProperty, Pin, PinError, PinKind, Probe, Range, Reply, Subscription, lock, now,
 };
@@ -14,11 +14,7 @@ use std::{
     collections::HashMap,
     fs,
     hash::{DefaultHasher, Hasher},
-    io,
-    os::{
-        fd::{AsFd, AsRawFd},
-        unix::fs::FileExt,
-    },
+    os::{fd::AsFd, unix::fs::FileExt},
     sync::{Arc, Mutex},
 };
 
@@ -261,14 +257,9 @@ fn read(pid: u32, address: u64, length: u64) -> Result<Vec<u8>, PinError> {
         return Err(PinError::Refused(format!("{length} bytes in one command, {MOST} at most: read in parts")));
     }
     let mut bytes = vec![0u8; length as usize];
-    let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
-    // SAFETY: the kernel writes into `bytes` only; the other range lies in the other process and is checked there.
-    let n = unsafe { libc::process_vm_readv(pid as i32, &here, 1, &there, 1, 0) };
-    if n < 0 {
-        return Err(PinError::last(format!("reading {length} bytes at {address:#x} of process {pid}")));
-    }
-    bytes.truncate(n as usize);
+    let n = remote::read(pid as i32, address, &mut bytes)
+        .map_err(|error| PinError::of(format!("reading {length} bytes at {address:#x} of process {pid}"), error))?;
+    bytes.truncate(n);
     Ok(bytes)
 }
 
@@ -278,14 +269,7 @@ fn write(pid: u32, address: u64, bytes: &[u8]) -> Result<(), PinError> {
     if fs::exists(format!("/proc/self/task/{pid}")).unwrap_or(true) {
         return Err(PinError::Refused(format!("{}: that is the core's own", what())));
     }
-    let here = libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() };
-    let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
-    // SAFETY: the kernel reads `bytes` only; the other range lies in the other process and is checked there.
-    match unsafe { libc::process_vm_writev(pid as i32, &here, 1, &there, 1, 0) } {
-        n if n < 0 => Err(PinError::last(what())),
-        n if n as usize == bytes.len() => Ok(()),
-        n => Err(PinError::Refused(format!("{}: only the first {n} could be written", what()))),
-    }
+    remote::write(pid as i32, address, bytes).map_err(|error| PinError::of(what(), error))
 }
 
 fn set(pid: u32, start: u64, length: u64, property: &PageProperty) -> Result<(), PinError> {
@@ -299,12 +283,9 @@ fn set(pid: u32, start: u64, length: u64, property: &PageProperty) -> Result<(),
     };
     let what = || format!("setting {property:?} for {length} bytes at {start:#x} of process {pid}");
     let process = orbit_linux::pidfd::open(pid as i32).map_err(|error| PinError::of(what(), error))?;
-    let there = libc::iovec { iov_base: start as *mut libc::c_void, iov_len: length as usize };
-    // SAFETY: the range is the other process' and is checked there; the advice changes no bytes.
-    let n = unsafe { libc::syscall(libc::SYS_process_madvise, process.as_fd().as_raw_fd(), &there, 1, advice, 0) };
-    match u64::try_from(n) {
+    match remote::advise(process.as_fd(), start, length, advice) {
         Ok(n) if n == length => Ok(()),
         Ok(n) => Err(PinError::Refused(format!("{}: done for {n} bytes only", what()))),
-        Err(_) => Err(PinError::of(what(), io::Error::last_os_error())),
+        Err(error) => Err(PinError::of(what(), error)),
     }
 }

@@ -4,7 +4,7 @@
 //! every reply says which of the two its value is.
 
 use super::overflow;
-use orbit_linux::perf::{self, Counter};
+use orbit_linux::perf::{self, Counter, Place, Plain};
 use orbit_rmk::{
     Command, Env, Event, Kind, Measure, Pin, PinError, PinKind, Probe, Registration, Reply, Source, Subscription,
     Target, Unit, lock, now,
@@ -12,7 +12,7 @@ use orbit_rmk::{
 use std::{
     collections::HashMap,
     io,
-    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, RawFd},
     sync::{Arc, Mutex},
 };
 
@@ -51,24 +51,15 @@ struct Held {
 }
 
 enum How {
-    Plain(OwnedFd),
+    Plain(Plain),
     Sampling(Arc<Mutex<Counter>>, #[expect(dead_code, reason = "keeps the source registered")] Registration),
 }
-
-// From <linux/perf_event.h>.
-const ENABLE: libc::c_ulong = 0x2400;
-const DISABLE: libc::c_ulong = 0x2401;
 
 impl Held {
     fn raw(&self) -> u64 {
         match &self.how {
             How::Sampling(counter, _) => lock(counter).read(),
-            How::Plain(fd) => {
-                let mut value = 0u64;
-                // SAFETY: eight bytes are written to a live local; the format asked for is one value.
-                unsafe { libc::read(fd.as_raw_fd(), (&raw mut value).cast(), 8) };
-                value
-            }
+            How::Plain(counter) => counter.read(),
         }
     }
 
@@ -76,11 +67,7 @@ impl Held {
         let done = match &self.how {
             How::Sampling(counter, _) if on => lock(counter).enable(),
             How::Sampling(counter, _) => lock(counter).disable(),
-            // SAFETY: these requests take no argument.
-            How::Plain(fd) => match unsafe { libc::ioctl(fd.as_raw_fd(), if on { ENABLE } else { DISABLE }, 0) } {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            },
+            How::Plain(counter) => counter.set_running(on),
         };
         done.map_err(|error| PinError::of("starting or stopping a counter", error))
     }
@@ -188,7 +175,7 @@ impl Source for Reached {
 }
 
 /// Opens a stopped counter that leaves no samples: any measure that the system has.
-fn open_plain(target: &Target, measure: &Measure) -> Result<(OwnedFd, Unit), PinError> {
+fn open_plain(target: &Target, measure: &Measure) -> Result<(Plain, Unit), PinError> {
     // Type and number, from <linux/perf_event.h>: 0 hardware, 1 software, 3 cache (data TLB, read, miss).
     const DTLB_READ_MISS: u64 = 3 | 1 << 16;
     let clock = (1, u64::from(matches!(target, Target::Thread { .. })));
@@ -215,26 +202,10 @@ fn open_plain(target: &Target, measure: &Measure) -> Result<(OwnedFd, Unit), Pin
     }
 }
 
-fn event_open(target: &Target, kind: u32, config: u64) -> io::Result<OwnedFd> {
-    // struct perf_event_attr, version 0: type and size, config, period, sample type, read format, flags, and two words unused.
-    const DISABLED: u64 = 1;
-    const EXCLUDE_KERNEL: u64 = 1 << 5;
-    let attr = |flags: u64| [u64::from(kind) | 64 << 32, config, 0, 0, 0, flags, 0, 0];
-    let (pid, cpu) = match *target {
-        Target::Thread { tid } => (tid as i32, -1),
-        Target::Cpu { cpu } => (-1, cpu as i32),
+fn event_open(target: &Target, kind: u32, config: u64) -> io::Result<Plain> {
+    let place = match *target {
+        Target::Thread { tid } => Place::Thread(tid as i32),
+        Target::Cpu { cpu } => Place::Cpu(cpu as i32),
     };
-    let mut result = Err(io::Error::from_raw_os_error(libc::EINVAL));
-    // An ordinary user may not count what the kernel does for a program: then only the program's own.
-    for flags in [DISABLED, DISABLED | EXCLUDE_KERNEL] {
-        let attr = attr(flags);
-        // SAFETY: the kernel reads the 64 bytes that the size in `attr` says; the flag is PERF_FLAG_FD_CLOEXEC.
-        let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), pid, cpu, -1, 8) };
-        if fd >= 0 {
-            // SAFETY: the descriptor was just made and belongs to nothing else.
-            return Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) });
-        }
-        result = Err(io::Error::last_os_error());
-    }
-    result
+    Plain::open(place, kind, config)
 }

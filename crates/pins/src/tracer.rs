@@ -452,9 +452,8 @@ impl Traces {
             self.threads.insert(tid, Thread::new(pid, leaves));
             return;
         }
-        let mut status = 0;
-        // SAFETY: `status` is live; the kernel attached the new process to this thread and stops it at once.
-        if unsafe { libc::waitpid(tid, &mut status, libc::__WALL) } == tid {
+        // The kernel attached the new process to this thread and stops it at once.
+        if ptrace::state::wait_status(tid).is_ok() {
             self.threads.insert(tid, Thread::new(tid as u32, true));
             self.detach(tid, 0);
         }
@@ -555,26 +554,16 @@ enum Came {
 /// What came of a traced thread. How a child of this very process ended is left to whoever here waits
 /// for that; of any other thread only its tracer can collect it.
 fn what_came(tid: i32) -> Came {
-    // SAFETY: all-zero bytes are a valid siginfo.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let options = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::__WALL | libc::WNOHANG;
-    // SAFETY: `info` outlives the call, which collects nothing.
-    while unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut info, options) } != 0 {
-        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return Came::Ended;
-        }
+    match ptrace::state::waits_to_be_collected(tid) {
+        Ok(None) => return Came::Nothing,
+        Ok(Some(ends)) if !ends || !is_own_child(tid) => {}
+        _ => return Came::Ended,
     }
-    // SAFETY: waitid has filled the field or left zero.
-    if unsafe { info.si_pid() } == 0 {
-        return Came::Nothing;
+    // Only threads that this one traces are waited for, and what it is to collect came just now.
+    match ptrace::state::collect_status(tid) {
+        Ok(Some(status)) if libc::WIFSTOPPED(status) => Came::Stopped(status),
+        _ => Came::Ended,
     }
-    if matches!(info.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED) && is_own_child(tid) {
-        return Came::Ended;
-    }
-    let mut status = 0;
-    // SAFETY: `status` is live. Only threads that this one traces are waited for, and what it is to collect came just now.
-    let got = unsafe { libc::waitpid(tid, &mut status, libc::__WALL | libc::WNOHANG) };
-    if got == tid && libc::WIFSTOPPED(status) { Came::Stopped(status) } else { Came::Ended }
 }
 
 /// Whether this is a child of this process, and not one of such a child's other threads, which nobody waits for.

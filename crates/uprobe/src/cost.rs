@@ -11,10 +11,10 @@ use crate::table::Hits;
 use crate::{CodeFile, Error, Target};
 use orbit_linux::process::{self, RawChild};
 use orbit_linux::signals::Blocked;
-use orbit_linux::{pidfd, socket};
+use orbit_linux::{clock, pidfd, socket, stream};
 use std::arch::global_asm;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 // Functions that do nothing, one for each way in which the probed instruction is run.
@@ -122,7 +122,7 @@ impl Subject {
         let blocked = Blocked::all();
         // SAFETY: the child makes system calls only, and does not return from `answer`.
         let child = unsafe { process::raw_fork(0) }?;
-        let Some(RawChild { pid, pidfd }) = child else { answer(answers.as_raw_fd()) };
+        let Some(RawChild { pid, pidfd }) = child else { answer(answers.as_fd()) };
         drop(blocked);
         // Where the kernel half could be loaded (cookies of probes, Linux 5.15) a fork gives one. Without it the child ends with its socket.
         let process = pidfd.ok_or(io::ErrorKind::Unsupported)?;
@@ -151,42 +151,31 @@ impl Drop for Subject {
 }
 
 /// What the child does, with all signals blocked: calls functions by number and answers what that cost, until nobody asks.
-fn answer(asks: RawFd) -> ! {
+fn answer(asks: BorrowedFd<'_>) -> ! {
     if process::set_parent_death_signal(libc::SIGKILL).is_err() {
         process::end(1);
     }
-    process::close_all_but(&[asks]);
+    process::close_all_but(&[asks.as_raw_fd()]);
     loop {
-        let mut n = 0u8;
-        // SAFETY: room for one byte; the answer is as long as said.
-        let asked = unsafe { libc::recv(asks, (&raw mut n).cast(), 1, 0) } == 1;
-        let Some(function) = FUNCTIONS.get(usize::from(n)).filter(|_| asked) else { process::end(0) };
-        let cost = least(*function).to_ne_bytes();
-        // SAFETY: as above.
-        unsafe { libc::send(asks, cost.as_ptr().cast(), cost.len(), libc::MSG_NOSIGNAL) };
+        let mut n = [0u8];
+        let asked = matches!(stream::read(asks, &mut n), Ok(1));
+        let Some(function) = FUNCTIONS.get(usize::from(n[0])).filter(|_| asked) else { process::end(0) };
+        // SIGPIPE is blocked, as all signals are.
+        let _ = stream::write(asks, &least(*function).to_ne_bytes());
     }
 }
 
 /// Nanoseconds of CPU a call, the least of several rounds. Async-signal-safe.
 fn least(function: unsafe extern "C" fn()) -> f64 {
     let round = || {
-        let start = cpu();
+        let start = clock::thread_cpu_ns();
         for _ in 0..HITS {
             // SAFETY: these functions take nothing, change nothing and return.
             unsafe { function() };
         }
-        (cpu() - start) as f64 / HITS as f64
+        (clock::thread_cpu_ns() - start) as f64 / HITS as f64
     };
     (0..ROUNDS).map(|_| round()).fold(f64::MAX, f64::min)
-}
-
-/// CPU time of the calling thread, ns.
-fn cpu() -> u64 {
-    // SAFETY: all-zero bytes are a valid timespec.
-    let mut t: libc::timespec = unsafe { std::mem::zeroed() };
-    // SAFETY: `t` is a valid place for the answer.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 /// The file that holds an address of this process, and the offset in it.

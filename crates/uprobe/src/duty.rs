@@ -12,6 +12,7 @@ use crate::code::Shape;
 use crate::copies::Copies;
 use crate::prober::{Prober, Probes, Reader, Slot};
 use crate::{CodeFile, Costs, Error, Hits, Record};
+use orbit_linux::sched;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -218,8 +219,7 @@ struct Account {
 
 fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
     // A delay of this thread costs the program time. Ordinary users may not hurry.
-    // SAFETY: plain call; 0 is the calling thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -15) };
+    let _ = sched::set_nice(0, -15);
     let _end = End(shared);
     let (mut prober, costs) = match Prober::load() {
         Ok(p) => p,

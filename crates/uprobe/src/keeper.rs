@@ -9,11 +9,10 @@ use crate::CodeFile;
 use orbit_linux::map::Mapping;
 use orbit_linux::process::{self, RawChild};
 use orbit_linux::signals::Blocked;
-use orbit_linux::{memfd, pidfd, poll, socket, uprobes};
+use orbit_linux::{descriptors, memfd, pidfd, poll, socket, uprobes};
 use std::ffi::CStr;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
@@ -211,8 +210,7 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         // The child sees it whoever holds the other end; it takes all probes away and ends, which takes some tenths of a second.
-        // SAFETY: plain call on an open descriptor.
-        unsafe { libc::shutdown(self.asks.as_raw_fd(), libc::SHUT_RDWR) };
+        socket::shut_down(self.asks.as_fd());
         let _ = pidfd::wait(self.links.process.as_fd(), false);
     }
 }
@@ -327,14 +325,6 @@ impl Room {
     /// Has a thread on this stack, which is nobody's, close it; whether there is one.
     fn thread(&self, i: usize, closer: &Closer) -> bool {
         let busy = self.busy[i].as_ptr();
-        let flags = libc::CLONE_VM
-            | libc::CLONE_FS
-            | libc::CLONE_FILES
-            | libc::CLONE_SIGHAND
-            | libc::CLONE_THREAD
-            | libc::CLONE_SYSVSEM
-            | libc::CLONE_PARENT_SETTID
-            | libc::CLONE_CHILD_CLEARTID;
         // SAFETY: the stack is nobody's, as `busy` is 0, and large enough for a function that makes one system call; what it is to do is written to its lower end,
         // where the thread reads it. The kernel keeps `busy` set until the thread has left the stack. It shares its maker's thread-local memory, of which it may
         // write errno only, which nobody reads after a call that another thread may make meanwhile.
@@ -342,8 +332,7 @@ impl Room {
             let stack = self.stacks.as_ptr().add(i * STACK);
             let mine = stack.cast::<Closer>();
             mine.write(Closer { ..*closer });
-            let none = ptr::null_mut::<libc::c_void>();
-            libc::clone(close, stack.add(STACK).cast(), flags, mine.cast(), busy, none, busy) > 0
+            process::start_thread_on(stack.add(STACK), close, mine.cast(), busy)
         }
     }
 }
@@ -356,8 +345,8 @@ struct Closer {
 
 impl Closer {
     fn close(&self) {
-        // SAFETY: the descriptor is this one's to close. By number, since libc's own may be watched by a sanitizer.
-        unsafe { libc::syscall(libc::SYS_close, self.fd) };
+        // By number, since libc's own may be watched by a sanitizer.
+        descriptors::close_number(self.fd);
         // SAFETY: it points into the mapping, which stays as long as the child.
         unsafe { &*self.turn }.store(0, Ordering::Release);
     }

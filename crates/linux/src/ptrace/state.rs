@@ -1,6 +1,6 @@
 //! The state of a stopped thread beside its general registers, and the stops themselves.
 //!
-//! All functions but [`next_stop`] are about a thread that the calling thread traces and that has stopped. Of a thread that
+//! All functions but [`next_stop`] and those that wait are about a thread that the calling thread traces and that has stopped. Of a thread that
 //! is gone or runs they fail with `ESRCH`.
 
 use crate::{check, check_int};
@@ -61,6 +61,43 @@ fn wait(tid: i32, options: i32) -> io::Result<Option<(i32, i32)>> {
     // SAFETY: waitid filled these fields or left zero.
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     Ok((pid != 0).then_some((info.si_code, status)))
+}
+
+/// Waits for the next stop of a thread and collects it; returns its status as `waitpid` has it.
+///
+/// # Errors
+/// `ECHILD` when the calling thread does not trace it (any more), `EINTR`.
+pub fn wait_status(tid: i32) -> io::Result<i32> {
+    let mut status = 0;
+    // SAFETY: `status` is live for the call.
+    check_int(unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) }).map(|_| status)
+}
+
+/// The same without waiting: `None` if there is no stop.
+///
+/// # Errors
+/// `ECHILD`.
+pub fn collect_status(tid: i32) -> io::Result<Option<i32>> {
+    let mut status = 0;
+    // SAFETY: as above.
+    let got = check_int(unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL | libc::WNOHANG) })?;
+    Ok((got == tid).then_some(status))
+}
+
+/// Whether a stop or an end of the thread waits to be collected: `Some(true)` for an end. Collects nothing, waits for nothing.
+///
+/// # Errors
+/// `ECHILD`.
+pub fn waits_to_be_collected(tid: i32) -> io::Result<Option<bool>> {
+    loop {
+        match wait(tid, libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            found => {
+                let ends = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED];
+                return found.map(|found| found.map(|(code, _)| ends.contains(&code)));
+            }
+        }
+    }
 }
 
 /// Sets what is reported about a thread: see [`super::seize`].

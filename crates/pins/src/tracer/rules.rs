@@ -1,11 +1,11 @@
 //! What is to be held back, for whom: [`Rule`], and which verdict holds where several want something.
 
 use crate::calls;
-use orbit_linux::{pidfd, ptrace};
+use orbit_linux::{pidfd, ptrace, socket};
 use orbit_rmk::{CallVerdict, Verdict};
 use std::{
     collections::HashMap,
-    os::{fd::AsFd, fd::AsRawFd, unix::fs::FileTypeExt},
+    os::{fd::AsFd, unix::fs::FileTypeExt},
 };
 
 /// Whose rule it is: what a pin holds back for one of its users.
@@ -121,24 +121,14 @@ fn class_of_descriptor(pid: u32, fd: i32) -> u32 {
 /// The family of a socket.
 fn domain(pid: u32, fd: i32) -> Option<i32> {
     let process = pidfd::open(pid as i32).ok()?;
-    let socket = pidfd::duplicate(process.as_fd(), fd).ok()?;
-    let (mut domain, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
-    // SAFETY: the kernel writes one int to a live local, and its length.
-    let asked = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_DOMAIN,
-            (&raw mut domain).cast(),
-            &raw mut length,
-        )
-    };
-    (asked == 0).then_some(domain)
+    let socket_of_program = pidfd::duplicate(process.as_fd(), fd).ok()?;
+    socket::family(socket_of_program.as_fd()).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     const WATCH: Of = Of { pin: "P_SYSC", user: 1 };
     const HOLD: Of = Of { pin: "P_IPC", user: 2 };
