@@ -6,7 +6,9 @@ mod processes;
 
 pub use build::make;
 pub use directory::{Directory, user_of_servers};
-pub use processes::{below, descriptors, family_cpu, is_zombie, lives, parent, shared_writable, signal, started};
+pub use processes::{
+    below, descriptors, family_cpu, is_zombie, lives, own_cpu, parent, shared_writable, signal, started,
+};
 
 use std::time::{Duration, Instant};
 

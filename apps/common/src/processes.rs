@@ -56,6 +56,14 @@ pub fn shared_writable(pid: i32) -> Vec<String> {
     maps.lines().filter(|line| line.split_whitespace().nth(1) == Some("rw-s")).map(str::to_owned).collect()
 }
 
+/// CPU time of a process and of its children that have ended, seconds.
+pub fn own_cpu(pid: i32) -> f64 {
+    // SAFETY: takes and returns numbers.
+    let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
+    let ticks = fields(pid).iter().skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>();
+    ticks as f64 / a_second
+}
+
 /// CPU time of a process, all below it, and all of theirs that have ended, seconds.
 pub fn family_cpu(pid: i32) -> f64 {
     // SAFETY: takes and returns numbers.

@@ -8,6 +8,7 @@ mod nginx;
 mod postgres;
 mod redis_rdb;
 mod table;
+mod varnish;
 
 use super::{Bench, Common};
 use crate::plot::Chart;
@@ -35,6 +36,8 @@ enum Part {
     Leveldb,
     /// nginx' PUT.
     Nginx,
+    /// Varnish' pool herder.
+    Varnish,
 }
 
 pub fn run(args: &Args) -> Done {
@@ -42,6 +45,7 @@ pub fn run(args: &Args) -> Done {
     let (table, rows) = match args.part {
         Part::Postgres => postgres::run(&mut bench, args.common.quick)?,
         Part::Leveldb => leveldb::run(&mut bench, args.common.quick)?,
+        Part::Varnish => varnish::run(&mut bench, args.common.quick)?,
         Part::Nginx => nginx::run(&mut bench, args.common.quick)?,
         Part::RedisRdb => redis_rdb::run(&mut bench, args.common.quick)?,
     };

@@ -1,0 +1,101 @@
+//! Varnish' pool herder: in the orbit and by Varnish, one pool. Throughput and CPU time when threads are few enough, and how long a
+//! burst of requests takes for which threads have to be made.
+
+use super::table::{self, Own, Row, Rows, table};
+use crate::reach::{Reach, ratio};
+use crate::stats::{Samples, Shuffle, median};
+use crate::{Bench, Progress};
+use orbit_console::out::Failure;
+use orbit_varnish::{Herder, Server, burst, get};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const CLIENTS: usize = 4;
+/// Requests of a burst, each a second long; ten threads are there before.
+const BURST: usize = 35;
+const HERDERS: [Herder; 2] = [Herder::Orbit, Herder::Stock];
+
+/// Figures of one herder, each a sample a round.
+#[derive(Default)]
+struct Figures {
+    requests: Samples,
+    cpu: Samples,
+    burst: Samples,
+}
+
+pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
+    let (rounds, seconds) = if quick { (4, 1) } else { (15, 4) };
+    let progress = Progress::new(rounds);
+    let servers = [server(HERDERS[0])?, server(HERDERS[1])?];
+    let mut figures: [Figures; 2] = Default::default();
+    let mut shuffle = Shuffle::new(5);
+    for round in 0..rounds {
+        progress.at(round, "requests and bursts");
+        let mut order = [0, 1];
+        shuffle.shuffle(&mut order);
+        for nth in order {
+            requests(&servers[nth], Duration::from_secs(seconds), &mut figures[nth])?;
+        }
+        for nth in order {
+            let began = Instant::now();
+            // A server of its own: threads of the last burst would still be there.
+            let fresh = server(HERDERS[nth])?;
+            let ready = began.elapsed();
+            if burst(&fresh.socket(), "/slow", BURST) != BURST {
+                return Err(Failure::text(format!("{:?}: a request failed", HERDERS[nth])));
+            }
+            figures[nth].burst.add_figure((began.elapsed() - ready).as_secs_f64() * 1e3);
+        }
+    }
+    progress.finish();
+    let [ours, stock] = figures.map(|of| [of.requests.summary(), of.cpu.summary(), of.burst.summary()]);
+    let reach = [
+        Reach::at_least("throughput, of stock's", ratio(median(ours[0]), median(stock[0])), 0.95, "times"),
+        Reach::at_most("CPU time a request, of stock's", ratio(median(ours[1]), median(stock[1])), 1.05, "times"),
+    ];
+    let row = |measure: &str, unit, nth: usize, bounds: &[Reach], clients| -> Row {
+        table::row(measure, unit, ours[nth], &[("stock", stock[nth])], bounds, Own { part: "varnish", clients })
+    };
+    let rows = vec![
+        row("requests", "requests/s", 0, &reach[..1], CLIENTS),
+        row("CPU time a request", "us", 1, &reach[1..], CLIENTS),
+        row("35 requests of a second at once, 10 threads there", "ms", 2, &[], BURST),
+    ];
+    bench.reach(reach);
+    Ok((table(&rows), rows.into_iter().map(|row| row.measured).collect()))
+}
+
+fn server(herder: Herder) -> Result<Server, Failure> {
+    Server::start(herder, &[])
+        .ok_or_else(|| Failure::text("Varnish 7.1 or its headers are missing: scripts/packages.sh ports"))
+}
+
+fn requests(server: &Server, time: Duration, figures: &mut Figures) -> Result<(), Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let before = server.cpu();
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (stop, socket) = (stop.clone(), server.socket());
+            std::thread::spawn(move || {
+                let mut good = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    if !get(&socket, "/").is_ok_and(|status| status == 200) {
+                        return None;
+                    }
+                    good += 1;
+                }
+                Some(good)
+            })
+        })
+        .collect();
+    std::thread::sleep(time);
+    stop.store(true, Ordering::Relaxed);
+    let mut good = 0;
+    for client in clients {
+        good += client.join().ok().flatten().ok_or_else(|| Failure::text("a request failed"))?;
+    }
+    figures.requests.add_figure(good as f64 / time.as_secs_f64());
+    figures.cpu.add_figure((server.cpu() - before) * 1e6 / good.max(1) as f64);
+    Ok(())
+}
