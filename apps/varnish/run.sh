@@ -23,28 +23,31 @@ cat >"$here/test.vcl" <<'END'
 vcl 4.1;
 import vtc;
 backend default none;
-sub vcl_recv { if (req.url ~ "^/slow") { vtc.sleep(1s); } return (synth(200)); }
+sub vcl_recv { if (req.url == "/slow") { vtc.sleep(1s); } return (synth(200)); }
 END
 ORBIT_HERDER_FAULTS="$here/faults" LD_PRELOAD="$target/orbit-varnish/orbit_herder.so" varnishd -n "$here/work" -a "$here/s" -f "$here/test.vcl" \
-    -F -p thread_pools=1 -p thread_pool_min=10 -p thread_pool_max=400 -p thread_pool_timeout=10 >"$here/said" 2>&1 &
+    -F -p thread_pools=1 -p thread_pool_min=10 -p thread_pool_max=40 -p thread_pool_timeout=10 >"$here/said" 2>&1 &
 server=$!
 get() { curl -s -o "$here/got" -w '%{http_code}' --unix-socket "$here/s" "$@"; }
 count() { varnishstat -n "$here/work" -1 -f "MAIN.$1" | awk '{print $2}'; }
 until [ "$(get http://v/)" = 200 ] && [ "$(count threads)" = 10 ]; do sleep 0.1; done
 burst() {
-    curl -s -Z --parallel-max "$1" -o "$here/got_#1" --unix-socket "$here/s" "http://v/slow?[1-$1]" || echo "a request failed"
+    pids=
+    for _ in $(seq 35); do
+        curl -s -o "$here/got" --unix-socket "$here/s" http://v/slow &
+        pids="$pids $!"
+    done
+    for pid in $pids; do wait "$pid" || echo "a request failed"; done
 }
 worker=$(pgrep -P "$server" | head -1)
 echo "== $(varnishd -V 2>&1 | head -1), worker process $worker; threads: $(count threads)"
-burst 35
+burst
 echo "== after 35 slow requests at once: $(count threads), made $(count threads_created); queued $(count sess_queued)"
-many=35
 for fault in segv hang memory recursion kill lie; do
-    many=$((many + 25))
+    until [ "$(count threads)" -le 12 ]; do sleep 0.5; done
     echo "$fault 1" >"$here/faults"
-    burst $many
-    echo "$fault: $(count threads) threads after $many slow requests at once"
+    burst
+    echo "$fault: threads after 35 slow requests: $(count threads)"
 done
 varnishlog -n "$here/work" -d -g raw -i Error | sed -n 's/.*\(orbit_herder: a run.*\)/\1/p' | cut -c1-110
-until [ "$(count threads)" -le 11 ]; do sleep 0.5; done
-echo "== idle threads have ended: $(count threads); worker process $(pgrep -P "$server" | head -1)"
+echo "== threads made: $(count threads_created), ended: $(count threads_destroyed); worker process $(pgrep -P "$server" | head -1)"
