@@ -23,7 +23,7 @@ group() {
     ports) echo "postgresql-15=/usr/lib/postgresql/15/bin/pgbench
         postgresql-server-dev-15=/usr/include/postgresql/15/server/postgres.h
         libleveldb-dev=/usr/include/leveldb/db.h libsnappy-dev=/usr/include/snappy-c.h
-        apache2=/usr/sbin/apache2 apache2-dev=/usr/bin/apxs2 apache2-utils=/usr/bin/ab curl=curl
+        apache2=/usr/sbin/apache2 apache2-dev=/usr/bin/apxs2 apache2-utils=/usr/bin/ab curl=curl sysbench=sysbench
         mariadb-server=/usr/sbin/mariadbd mariadb-client=/usr/bin/mariadb
         libmariadb-dev=/usr/lib/*/libmysqlservices.a libmariadbd-dev=/usr/include/mariadb/server/mysql/plugin.h
         nginx=nginx|/usr/sbin/nginx nginx-dev=/usr/share/nginx/src/conf_flags

@@ -206,6 +206,17 @@ impl Server {
         found.into_iter().map(|pid| (pid, orbit_apps::started(pid))).collect()
     }
 
+    /// CPU time so far of the server and what it started, seconds; with the module, that of the template and its orbits too.
+    pub fn cpu(&self) -> f64 {
+        let page = get(self.port, "/orbit").map(|answer| answer.body).unwrap_or_default();
+        let orbit = ["balancer_orbit_pid:", "watchdog_orbit_pid:"].iter().find_map(|name| {
+            let pid: i32 = page.lines().find_map(|line| line.strip_prefix(name)?.parse().ok())?;
+            (pid > 0).then_some(pid)
+        });
+        let template = orbit.and_then(orbit_apps::parent).filter(|template| *template > 1);
+        orbit_apps::family_cpu(self.pid()) + template.map_or(0.0, orbit_apps::family_cpu)
+    }
+
     /// Rereads its configuration; children end when they have served what they began.
     pub fn reload_gracefully(&self) {
         signal(self.pid(), libc::SIGUSR1);

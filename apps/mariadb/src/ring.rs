@@ -1,6 +1,6 @@
 //! Deadlocks made on purpose: a ring of sessions each of which has locked rows of its own and waits for the next one's.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{Reply, Server, Session, wait_until};
 
@@ -30,17 +30,20 @@ impl Ring {
         Ring { replies: vec![None; weights.len()], sessions, first }
     }
 
-    /// Has each session, in order, wait for the first row of the next; with the last the ring is closed.
-    pub fn close(&mut self, server: &Server) {
+    /// Has each session, in order, wait for the first row of the next; with the last the ring is closed. When that was.
+    pub fn close(&mut self, server: &Server) -> Instant {
+        let mut closed = Instant::now();
         let count = self.sessions.len();
         for nth in 0..count {
             let row = self.first + 100 * ((nth + 1) % count);
+            closed = Instant::now();
             self.sessions[nth].send(&format!("UPDATE test.ring SET v = v + 100 WHERE id = {row}"));
             if nth + 1 < count {
                 let thread = self.sessions[nth].thread();
                 wait_until("a session waits", || server.is_waiting(thread));
             }
         }
+        closed
     }
 
     /// Waits until a session has its answer.

@@ -226,6 +226,14 @@ impl Server {
         all.into_iter().map(|pid| (pid, crate::started(pid))).collect()
     }
 
+    /// CPU time so far of the server, and with the plugin of template and orbit, seconds.
+    pub fn cpu(&self) -> f64 {
+        let row = self.query("SHOW GLOBAL STATUS LIKE 'orbit\\_deadlock\\_pid'");
+        let orbit = row.split('\t').nth(1).and_then(|pid| pid.parse().ok()).filter(|pid| *pid > 0);
+        let template = orbit.and_then(crate::parent).filter(|template| *template > 1);
+        crate::family_cpu(self.pid()) + template.map_or(0.0, crate::family_cpu)
+    }
+
     /// Stops it by this signal and waits for its end; its directory stays until the drop.
     pub fn stop(&mut self, with: i32) {
         if let Ok(None) = self.child.try_wait() {

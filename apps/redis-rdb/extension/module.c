@@ -22,7 +22,10 @@ struct event {
 #define OK 0
 #define ERR 1
 #define API_VERSION 1
-/* Of RedisModuleEvent_Config. */
+/* Of RedisModuleEvent_CronLoop, RedisModuleEvent_EventLoop (before it sleeps) and RedisModuleEvent_Config. */
+#define EVENT_CRON 8
+#define EVENT_LOOP 15
+#define EVENT_LOOP_BEFORE_SLEEP 0
 #define EVENT_CONFIG 16
 
 typedef int (*command)(struct context *, struct string **, int);
@@ -101,15 +104,24 @@ static void on_config(struct context *ctx, struct event event, uint64_t what, vo
     read_file_name(ctx);
 }
 
+/* Some thousand times a second under load, ten times else. */
+static void on_loop(struct context *ctx, struct event event, uint64_t what, void *data)
+{
+    (void)ctx, (void)data;
+    if (event.id == EVENT_CRON || what == EVENT_LOOP_BEFORE_SLEEP)
+        save_sync_ahead();
+}
+
 static int info(struct context *ctx)
 {
     char text[2048];
     int first_line = (int)strcspn(save_last_failure, "\n");
     int length = snprintf(text, sizeof text,
                           "orbit_pid:%d\nsaves:%" PRIu64 "\nfailed:%" PRIu64 "\nforks:%" PRIu64 "\ncall_usec:%" PRIu64
-                          "\nareas:%" PRIu64 "\nsaving:%d\nlast_failure:%.*s\n",
+                          "\nareas:%" PRIu64 "\npages:%" PRIu64 "\nsyncs:%" PRIu64 "\nsync_usec:%" PRIu64 "\nsaving:%d\nlast_failure:%.*s\n",
                           save_orbit_pid(), save_counters.saves, save_counters.failed, save_counters.forks,
-                          save_counters.call_us, save_counters.areas, save_is_pending(), first_line, save_last_failure);
+                          save_counters.call_us, save_counters.areas, save_counters.pages, save_counters.syncs,
+                          save_counters.sync_us, save_is_pending(), first_line, save_last_failure);
     return reply_verbatim(ctx, text, (size_t)length);
 }
 
@@ -118,7 +130,7 @@ static int fault(struct context *ctx, const char *kind)
     static const struct {
         const char *name;
         enum save_fault fault;
-    } known[] = {{"segv", SAVE_NULL_WRITE}, {"hang", SAVE_ENDLESS_LOOP}, {"recursion", SAVE_RECURSION}, {"abort", SAVE_ABORT}};
+    } known[] = {{"segv", SAVE_NULL_WRITE}, {"hang", SAVE_ENDLESS_LOOP}, {"recursion", SAVE_RECURSION}, {"abort", SAVE_ABORT}, {"memory", SAVE_MEMORY}};
     if (!faults_permitted)
         return reply_error(ctx, "ERR faults are not permitted: load the module with faults yes");
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -127,7 +139,7 @@ static int fault(struct context *ctx, const char *kind)
             return reply_status(ctx, "OK");
         }
     }
-    return reply_error(ctx, "ERR faults: segv, hang, recursion, abort");
+    return reply_error(ctx, "ERR faults: segv, hang, recursion, abort, memory");
 }
 
 static int orbit_rdb_command(struct context *ctx, struct string **words, int count)
@@ -137,13 +149,32 @@ static int orbit_rdb_command(struct context *ctx, struct string **words, int cou
         return info(ctx);
     if (count == 3 && strcasecmp(sub, "FAULT") == 0)
         return fault(ctx, string_bytes(words[2], NULL));
-    return reply_error(ctx, "ERR usage: ORBIT.RDB INFO, or ORBIT.RDB FAULT segv|hang|recursion|abort");
+    return reply_error(ctx, "ERR usage: ORBIT.RDB INFO, or ORBIT.RDB FAULT segv|hang|recursion|abort|memory");
 }
 
 static int refuse(struct context *ctx, const char *why)
 {
     log_line(ctx, "warning", "orbit_rdb: %s", why);
     return ERR;
+}
+
+/* A setting of the line that loads the module. */
+static bool take_setting(const char *name, const char *value)
+{
+    char *end;
+    unsigned long number = strtoul(value, &end, 10);
+    bool is_number = *end == 0 && end != value && number <= 1u << 22, is_yes = strcasecmp(value, "yes") == 0;
+    if (strcasecmp(name, "faults") == 0)
+        faults_permitted = is_yes;
+    else if (strcasecmp(name, "sync") == 0)
+        save_settings.syncs = is_yes;
+    else if (strcasecmp(name, "memory") == 0 && is_number)
+        save_settings.memory_mb = (unsigned)number;
+    else if (strcasecmp(name, "deadline") == 0 && is_number)
+        save_settings.deadline_s = (unsigned)number;
+    else
+        return false;
+    return true;
 }
 
 __attribute__((visibility("default"))) int RedisModule_OnLoad(struct context *ctx, struct string **words, int count)
@@ -154,8 +185,8 @@ __attribute__((visibility("default"))) int RedisModule_OnLoad(struct context *ct
         return ERR;
     set_attributes(ctx, "orbit_rdb", 1, API_VERSION);
     for (int i = 0; i + 1 < count; i += 2)
-        if (strcasecmp(string_bytes(words[i], NULL), "faults") == 0)
-            faults_permitted = strcasecmp(string_bytes(words[i + 1], NULL), "yes") == 0;
+        if (!take_setting(string_bytes(words[i], NULL), string_bytes(words[i + 1], NULL)))
+            return refuse(ctx, "its settings: faults yes|no, sync yes|no, memory MEGABYTES, deadline SECONDS");
     if (server_version() >> 8 != 0x0700)
         return refuse(ctx, "this is not Redis 7.0, the version it knows how to save");
     if (!arena_is_used())
@@ -172,7 +203,8 @@ __attribute__((visibility("default"))) int RedisModule_OnLoad(struct context *ct
         return refuse(ctx, orbit_last_error());
     /* Replicas are served from a file that the orbit writes; a diskless transfer would fork. */
     free_reply(call(ctx, "CONFIG", "ccc", "SET", "repl-diskless-sync", "no"));
-    if (subscribe(ctx, (struct event){EVENT_CONFIG, 1}, on_config) != OK)
+    if (subscribe(ctx, (struct event){EVENT_CONFIG, 1}, on_config) != OK || subscribe(ctx, (struct event){EVENT_CRON, 1}, on_loop) != OK ||
+        subscribe(ctx, (struct event){EVENT_LOOP, 1}, on_loop) != OK)
         return refuse(ctx, "Redis reports no changes of its settings");
     return create_command(ctx, "orbit.rdb", orbit_rdb_command, "admin readonly", 0, 0, 0);
 }

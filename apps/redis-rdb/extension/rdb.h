@@ -45,7 +45,7 @@ bool is_in_server(const void *address);
 
 /* ---- save.c ---- */
 
-enum save_fault { SAVE_GOOD = 0, SAVE_NULL_WRITE, SAVE_ENDLESS_LOOP, SAVE_RECURSION, SAVE_ABORT };
+enum save_fault { SAVE_GOOD = 0, SAVE_NULL_WRITE, SAVE_ENDLESS_LOOP, SAVE_RECURSION, SAVE_ABORT, SAVE_MEMORY };
 
 struct save_counters {
     uint64_t saves;      /* begun in the orbit */
@@ -53,12 +53,26 @@ struct save_counters {
     uint64_t forks;      /* by Redis' own way, since the orbit could not take it */
     uint64_t call_us;    /* of the last one: how long Redis was held up */
     uint64_t areas;      /* of the last one */
+    uint64_t pages;      /* sent at the last one */
+    uint64_t syncs;      /* calls that send pages ahead */
+    uint64_t sync_us;    /* of all of them: how long Redis was held up */
 };
 extern struct save_counters save_counters;
 extern char save_last_failure[1200];
 
+/* What a save may use, and whether pages are sent ahead. */
+struct save_settings {
+    unsigned memory_mb;  /* of the orbit's own; 0: no limit */
+    unsigned deadline_s; /* 0: none */
+    bool syncs;
+};
+extern struct save_settings save_settings;
+
 /* Sets up the orbit. False, with a sentence in orbit_last_error(). */
 bool save_init(void);
+/* Sends some of what was written since the last save, so that the next save has less to send. To be called often: it
+ * does nothing until it is due again. */
+void save_sync_ahead(void);
 /* The file that the next saves write, as Redis' dbfilename says. */
 void save_set_file(const char *name);
 /* The next save does this harm. */

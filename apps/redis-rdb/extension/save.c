@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 struct save_counters save_counters;
+struct save_settings save_settings = {.memory_mb = 512, .deadline_s = 3600, .syncs = true};
 char save_last_failure[1200] = "none";
 
 /* Redis 7.0's; module.c checks the version. */
@@ -54,6 +55,16 @@ static __attribute__((noinline)) int recurse_for_ever(int level)
     return recurse_for_ever(level + 1) + frame[level & 511];
 }
 
+static void allocate_for_ever(void)
+{
+    for (;;) {
+        char *block = malloc(1 << 20);
+        /* Where an allocation fails, a careless program writes all the same. */
+        memset(block, 1, 1 << 20);
+        sink += block[4096];
+    }
+}
+
 static void write_to_null(void)
 {
     volatile int *volatile nowhere = NULL;
@@ -74,6 +85,9 @@ static void do_fault(int32_t fault)
         break;
     case SAVE_ABORT:
         abort();
+    case SAVE_MEMORY:
+        allocate_for_ever();
+        break;
     default:
         break;
     }
@@ -98,6 +112,10 @@ static long save_task(void *store, void *raw)
 bool save_init(void)
 {
     struct orbit_options options = ORBIT_OPTIONS_INIT;
+    struct orbit_limits limits = ORBIT_LIMITS_INIT;
+    limits.memory = (uint64_t)save_settings.memory_mb << 20;
+    options.limits = &limits;
+    options.deadline_us = (uint64_t)save_settings.deadline_s * 1000000;
     *(void **)&rdb_save = dlsym(RTLD_DEFAULT, "rdbSave");
     *(void **)&rdb_populate_save_info = dlsym(RTLD_DEFAULT, "rdbPopulateSaveInfo");
     options.name = "redis-rdb";
@@ -150,11 +168,103 @@ static pid_t fork_instead(const char *why)
     return -1;
 }
 
+/* ---- pages sent ahead ---- */
+
+/* Areas of a call at most, and how long it may hold Redis up before the next ones name fewer, microseconds. */
+#define MOST_SYNCED 8
+#define SYNC_US 500
+/* Share of the time that these calls may take: one part of so many. */
+#define SYNC_SHARE 50
+/* Of an area that is written all over, and so takes longer than this each time: a pause, which doubles. */
+#define HOT_US 2000
+#define FIRST_PAUSE_US 1000000
+#define LONGEST_PAUSE_US 60000000
+/* After a call that had nothing to send. */
+#define IDLE_PAUSE_US 400000
+
+static struct orbit_future *sync_future;
+static struct {
+    size_t synced;   /* areas that the last good save has sent whole: the orbit has them */
+    int pid;         /* of the orbit that has them */
+    size_t next;     /* area */
+    size_t width;    /* areas of the next call */
+    uint64_t due_us;
+    uint64_t pause_us;
+} ahead = {.width = 1};
+
+static long sync_task(void *store, void *args)
+{
+    (void)store, (void)args;
+    return 0;
+}
+
+static uint64_t pages_sent(void)
+{
+    struct orbit_counters counters = {0};
+    orbit_stats(orbit, &counters);
+    return counters.pages;
+}
+
+/* Chooses how many areas the next call names, and when, by what this one took. */
+static void plan_next_sync(uint64_t now, uint64_t took, uint64_t pages)
+{
+    uint64_t pause = took * SYNC_SHARE;
+    if (took > HOT_US && ahead.width == 1) {
+        ahead.pause_us = ahead.pause_us ? ahead.pause_us * 2 : FIRST_PAUSE_US;
+        if (ahead.pause_us > LONGEST_PAUSE_US)
+            ahead.pause_us = LONGEST_PAUSE_US;
+        pause = ahead.pause_us;
+    } else if (took < SYNC_US) {
+        ahead.pause_us = 0;
+    }
+    if (pages == 0 && pause < IDLE_PAUSE_US)
+        pause = IDLE_PAUSE_US;
+    if (took > SYNC_US)
+        ahead.width = ahead.width > 1 ? ahead.width / 2 : 1;
+    else if (took < SYNC_US / 2 && ahead.width < MOST_SYNCED)
+        ahead.width++;
+    ahead.due_us = now + pause;
+}
+
+/* Whether the last such call has ended. */
+static bool sync_has_ended(uint64_t wait_us)
+{
+    if (sync_future && orbit_future_wait_timeout(sync_future, wait_us, NULL) == -ETIMEDOUT)
+        return false;
+    orbit_future_free(sync_future);
+    sync_future = NULL;
+    return true;
+}
+
+void save_sync_ahead(void)
+{
+    struct orbit_area *const *areas, *some[MOST_SYNCED];
+    uint64_t began = now_us(), before;
+    size_t count, n;
+    if (!save_settings.syncs || future || began < ahead.due_us || ahead.synced == 0 || save_orbit_pid() != ahead.pid)
+        return;
+    if (!sync_has_ended(0) || !(areas = areas_now(&count)))
+        return;
+    n = ahead.width < ahead.synced ? ahead.width : ahead.synced;
+    for (size_t i = 0; i < n; i++)
+        some[i] = areas[(ahead.next + i) % ahead.synced];
+    ahead.next = (ahead.next + n) % ahead.synced;
+    before = pages_sent();
+    sync_future = orbit_call_async(orbit, 0, n, some, sync_task, NULL, 0);
+    if (!sync_future)
+        return;
+    save_counters.syncs++;
+    save_counters.sync_us += now_us() - began;
+    plan_next_sync(now_us(), now_us() - began, pages_sent() - before);
+}
+
+/* ---- begin and end of a save ---- */
+
 pid_t save_begin(void)
 {
     struct save_args args = {0};
     struct orbit_area *const *areas;
-    uint64_t began = now_us();
+    uint64_t began = now_us(), pages;
     size_t count;
     pid_t pid = save_orbit_pid();
     args.fault = (int32_t)next_fault;
@@ -169,6 +279,9 @@ pid_t save_begin(void)
     areas = areas_now(&count);
     if (!areas)
         return fork_instead(orbit_last_error());
+    /* It does nothing, and has ended but for the moment after it was made. */
+    sync_has_ended(2000);
+    pages = pages_sent();
     future = orbit_call_async(orbit, 0, count, areas, NULL, &args, sizeof args);
     if (!future)
         return fork_instead(orbit_last_error());
@@ -176,6 +289,7 @@ pid_t save_begin(void)
     pending_pid = pid;
     save_counters.saves++;
     save_counters.areas = count;
+    save_counters.pages = pages_sent() - pages;
     save_counters.call_us = now_us() - began;
     return pid;
 }
@@ -209,6 +323,9 @@ bool save_ended(pid_t *pid, int *status)
     } else if (outcome.value != 0) {
         save_counters.failed++;
         snprintf(save_last_failure, sizeof save_last_failure, "rdbSave: %s", strerror((int)outcome.value));
+    } else {
+        ahead.synced = save_counters.areas;
+        ahead.pid = pending_pid;
     }
     return true;
 }

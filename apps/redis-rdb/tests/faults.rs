@@ -6,7 +6,7 @@ use orbit_redis_rdb::{Server, wait_until};
 
 #[test]
 fn every_fault_under_load() {
-    let Some(server) = Server::start(&[]) else { return };
+    let Some(server) = Server::start_with(&["memory", "64", "deadline", "15"], &[]) else { return };
     server.run("DEBUG POPULATE 50000 key 100");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -20,33 +20,42 @@ fn every_fault_under_load() {
                         let key = format!("key:{}", count % 50_000);
                         assert_eq!(client.run(&["SET", &key, "value"]).expect("the client is served"), "OK");
                         count += 1;
+                        std::thread::sleep(std::time::Duration::from_micros(300));
                     }
                     count
                 })
             })
             .collect();
-        for (fault, event) in [
-            ("segv", "crashed: SIGSEGV at 0x0 in write_to_null (save.c:"),
-            ("recursion", "recurse_for_ever (save.c:"),
-            ("abort", "crashed: SIGABRT in do_fault (save.c:"),
-        ] {
-            wait_until("the orbit is there", || server.number("ORBIT.RDB INFO", "orbit_pid") > 0);
-            assert_eq!(server.run(&format!("ORBIT.RDB FAULT {fault}")), "OK");
-            assert_eq!(server.run("BGSAVE"), "Background saving started");
-            assert!(!server.wait_for_save(), "{fault}: the save fails");
-            let said = server.field("ORBIT.RDB INFO", "last_failure");
-            assert!(said.contains(event), "{fault}: {said}");
-            server.wait_for_log(&said);
-            server.wait_for_log("Background saving terminated by signal");
-            wait_until("the orbit is back", || server.number("ORBIT.RDB INFO", "orbit_pid") > 0);
-            assert_eq!(server.run("BGSAVE"), "Background saving started");
-            assert!(server.wait_for_save(), "{fault}: the next save is good:\n{}", server.log());
-        }
+        let faults = std::panic::AssertUnwindSafe(|| {
+            for (fault, event) in [
+                ("segv", "crashed: SIGSEGV at 0x0 in write_to_null (save.c:"),
+                ("recursion", "recurse_for_ever (save.c:"),
+                ("abort", "crashed: SIGABRT in do_fault (save.c:"),
+                ("memory", "out of memory"),
+                ("hang", "not done at its deadline"),
+            ] {
+                wait_until("the orbit is there", || server.number("ORBIT.RDB INFO", "orbit_pid") > 0);
+                assert_eq!(server.run(&format!("ORBIT.RDB FAULT {fault}")), "OK");
+                assert_eq!(server.run("BGSAVE"), "Background saving started");
+                assert!(!server.wait_for_save(), "{fault}: the save fails");
+                let said = server.field("ORBIT.RDB INFO", "last_failure");
+                assert!(said.contains(event), "{fault}: {said}");
+                server.wait_for_log(&said);
+                server.wait_for_log("Background saving terminated by signal");
+                wait_until("the orbit is back", || server.number("ORBIT.RDB INFO", "orbit_pid") > 0);
+                assert_eq!(server.run("BGSAVE"), "Background saving started");
+                assert!(server.wait_for_save(), "{fault}: the next save is good:\n{}", server.log());
+            }
+        });
+        let ended = std::panic::catch_unwind(faults);
         stop.store(true, Ordering::Relaxed);
         let served: u64 = loads.into_iter().map(|load| load.join().expect("no client saw an error")).sum();
         assert!(served > 100, "{served}");
+        if let Err(panic) = ended {
+            std::panic::resume_unwind(panic);
+        }
     });
-    assert_eq!(server.number("ORBIT.RDB INFO", "failed"), 3);
+    assert_eq!(server.number("ORBIT.RDB INFO", "failed"), 5);
     assert_eq!(server.number("ORBIT.RDB INFO", "forks"), 0, "{}", server.log());
 }
 

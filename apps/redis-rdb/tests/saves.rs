@@ -135,3 +135,31 @@ fn threads_that_read_requests() {
     let Some(saved) = digest_of(&server, "dump.rdb") else { return };
     assert_eq!(saved, live);
 }
+
+/// Between saves, pages are sent ahead: the next save has less to send, and is as good.
+#[test]
+fn pages_are_sent_ahead() {
+    let Some(server) = Server::start(&[]) else { return };
+    server.run("DEBUG POPULATE 60000 key 1000");
+    assert_eq!(server.run("BGSAVE"), "Background saving started");
+    assert!(server.wait_for_save(), "{}", server.log());
+    let write = |round: usize| {
+        let mut client = server.connect();
+        for nth in 0..6000 {
+            let key = format!("key:{}", nth * 10);
+            assert_eq!(client.run(&["SET", &key, &format!("{round:01000}")]).expect("an answer"), "OK");
+        }
+    };
+    write(1);
+    // Each area has its turn, and another in which nothing is left to send.
+    let before = server.number("ORBIT.RDB INFO", "syncs");
+    let areas = server.number("ORBIT.RDB INFO", "areas");
+    wait_until("all was sent", || server.number("ORBIT.RDB INFO", "syncs") > before + 2 * areas);
+    let live = server.run("DEBUG DIGEST");
+    assert_eq!(server.run("BGSAVE"), "Background saving started");
+    assert!(server.wait_for_save(), "{}", server.log());
+    let sent = server.number("ORBIT.RDB INFO", "pages");
+    assert!(sent < 2000, "6,000 values lie on 6,000 pages and more; {sent} were sent at the save");
+    let Some(saved) = digest_of(&server, "dump.rdb") else { return };
+    assert_eq!(saved, live);
+}

@@ -299,9 +299,12 @@ impl Inner {
             let used = area.used_pages();
             // Who names an engine gets it, and no other.
             let mut large = area.asked_engine() == Engine::Fork;
+            let mut most = usize::MAX;
             if used > COPIER_FROM_PAGES && area.asked_engine() == Engine::Auto && replica.may_have_copier() {
-                let most = costs::copier_pays_from(used);
-                large = area.peek_pages(&replica.owed, most)? >= most;
+                most = costs::copier_pays_from(used);
+                // Looking ahead takes as long as the scan. Where little is expected, only that is made.
+                let expects_few = replica.last_delta < most / 4 && replica.owed.pages() < most;
+                large = !expects_few && area.peek_pages(&replica.owed, most)? >= most;
             }
             let mut from = area.base() as *const u8;
             if large && !replica.protect_now() {
@@ -312,6 +315,7 @@ impl Inner {
                 }
             } else {
                 area.snapshot_pages(&replica.owed, &mut runs)?;
+                large |= runs.pages() >= most;
                 if !large || runs.pages() < used / 2 {
                     replica.small_again();
                 }
@@ -319,6 +323,7 @@ impl Inner {
                     from = area.source_begins()?;
                 }
             }
+            replica.last_delta = runs.pages();
             gathered.pages += runs.pages();
             if large {
                 gathered.held.push(area.id());

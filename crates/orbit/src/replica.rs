@@ -34,6 +34,8 @@ pub(crate) struct Replica {
     /// Calls in a row whose pages were left to a copier; see [`Replica::protect_now`].
     copied_in_a_row: u32,
     until_protect: u32,
+    /// Pages of the last snapshot; of a replica that has had none, more than any.
+    pub last_delta: usize,
     /// Copiers of its pages in a row that could not be made or died.
     copiers_failed: u32,
     /// Until then its pages are copied by main, however many they are.
@@ -75,6 +77,7 @@ impl Replica {
             alias,
             mapped: 0,
             copied_in_a_row: 0,
+            last_delta: usize::MAX,
             until_protect: 0,
             copiers_failed: 0,
             no_copier_until: None,

@@ -3,7 +3,10 @@
 //! Servers are those of the distribution, started by the bench on unix sockets; the variants take turns, round by round, in
 //! random order. Beside throughput stands CPU time, which a noisy machine changes less.
 
+mod apache;
 mod leveldb;
+mod lines;
+mod mariadb;
 mod nginx;
 mod postgres;
 mod redis_rdb;
@@ -30,6 +33,10 @@ pub struct Args {
 enum Part {
     /// PostgreSQL's deadlock detector.
     Postgres,
+    /// MariaDB's deadlock detector.
+    Mariadb,
+    /// Apache's load balancer and lock watchdog.
+    Apache,
     /// Redis' background save.
     RedisRdb,
     /// LevelDB's compaction.
@@ -44,6 +51,8 @@ pub fn run(args: &Args) -> Done {
     let mut bench = Bench::start("apps", &args.common)?;
     let (table, rows) = match args.part {
         Part::Postgres => postgres::run(&mut bench, args.common.quick)?,
+        Part::Mariadb => mariadb::run(&mut bench, args.common.quick)?,
+        Part::Apache => apache::run(&mut bench, args.common.quick)?,
         Part::Leveldb => leveldb::run(&mut bench, args.common.quick)?,
         Part::Varnish => varnish::run(&mut bench, args.common.quick)?,
         Part::Nginx => nginx::run(&mut bench, args.common.quick)?,

@@ -1,5 +1,6 @@
 //! Redis' background save: by the orbit and by a fork. How long Redis is blocked, and what clients see of a save.
 
+use super::lines::lines_of_port;
 use super::table::{Own, Row, Rows, row, table};
 use crate::reach::{Reach, ratio};
 use crate::stats::{Samples, Shuffle, median};
@@ -13,19 +14,38 @@ use std::time::{Duration, Instant};
 const VALUE: usize = 1000;
 const PER_KEY: usize = 1180;
 const OWN: Own = Own { part: "redis-rdb", clients: 1 };
+/// How long before a save keys at random are written.
+const SPREAD: Duration = Duration::from_secs(3);
+
+/// What is written between two saves.
+#[derive(Clone, Copy, PartialEq)]
+enum Written {
+    /// A hundredth of the keys that lie together, just before the save.
+    Memory,
+    /// A hundredth of the keys at random, evenly over [`SPREAD`].
+    Keys,
+}
+
+impl Written {
+    fn text(self) -> &'static str {
+        if self == Written::Memory { "1 % of the memory written" } else { "1 % of the keys written at random" }
+    }
+}
 
 pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
     // Megabytes of heap.
     let sizes: &[usize] = if quick { &[100] } else { &[350, 1000] };
     let rounds = if quick { 4 } else { 12 };
-    let progress = Progress::new(sizes.len() * rounds);
+    let progress = Progress::new(2 * sizes.len() * rounds);
     let mut rows = Vec::new();
     for (nth, &size) in sizes.iter().enumerate() {
-        rows.extend(of_size(bench, &progress, nth * rounds, size, rounds)?);
+        rows.extend(of_size(bench, &progress, 2 * nth * rounds, size, rounds)?);
     }
+    rows.push(row("lines of the port (none of the server changed)", "lines", lines_of_port("redis-rdb"), &[], &[], OWN));
     progress.finish();
-    bench.note("1 % of the keys is written between two saves; of the rows' rivals each save is a fork".to_owned());
-    bench.note("held up: latest_fork_usec of INFO, the fork or the call in its place".to_owned());
+    bench.note("1 % of the memory: of the keys, one after the other, just before the save. 1 % of the keys, at random in the".to_owned());
+    bench.note(format!("{} s before the save: some 7 % of the memory. Of the rivals each save is a fork", SPREAD.as_secs()));
+    bench.note("blocked: latest_fork_usec of INFO, the fork or the call in its place".to_owned());
     Ok((table(&rows), rows.into_iter().map(|row| row.measured).collect()))
 }
 
@@ -49,10 +69,10 @@ struct Figures {
     longest: Samples,
 }
 
+/// Figures of both ways, in turn, for what is written between two saves.
 fn of_size(bench: &mut Bench, progress: &Progress, done: usize, size: usize, rounds: usize) -> Result<Vec<Row>, Failure> {
     let keys = (size << 20) / PER_KEY;
     let servers = [server(true, keys)?, server(false, keys)?];
-    let mut figures = [Figures::default(), Figures::default()];
     let mut shuffle = Shuffle::new(3);
     // The first hands over everything, the second is the first that does not.
     for server in &servers {
@@ -60,42 +80,69 @@ fn of_size(bench: &mut Bench, progress: &Progress, done: usize, size: usize, rou
             save(server, &mut Figures::default())?;
         }
     }
-    for round in 0..rounds {
-        progress.at(done + round, &format!("{size} MB"));
-        let mut order = [0, 1];
-        shuffle.shuffle(&mut order);
-        let written: Vec<usize> = (0..keys / 100).map(|_| shuffle.below(keys)).collect();
-        for nth in order {
-            write(&servers[nth], &written, round)?;
-            save(&servers[nth], &mut figures[nth])?;
+    let mut rows = Vec::new();
+    for (nth, written) in [Written::Memory, Written::Keys].into_iter().enumerate() {
+        let mut figures = [Figures::default(), Figures::default()];
+        let (mut pages, mut ahead) = (Samples::default(), Samples::default());
+        for round in 0..rounds {
+            progress.at(done + nth * rounds + round, &format!("{size} MB"));
+            let mut order = [0, 1];
+            shuffle.shuffle(&mut order);
+            let first = shuffle.below(keys - keys / 100);
+            let chosen: Vec<usize> = (0..keys / 100)
+                .map(|nth| if written == Written::Memory { first + nth } else { shuffle.below(keys) })
+                .collect();
+            for nth in order {
+                let before = (nth == 0).then(|| servers[0].number("ORBIT.RDB INFO", "sync_usec"));
+                let began = Instant::now();
+                write(&servers[nth], &chosen, round, written)?;
+                if let Some(before) = before {
+                    let us = servers[0].number("ORBIT.RDB INFO", "sync_usec") - before;
+                    ahead.add_figure(us as f64 / began.elapsed().as_secs_f64() / 1e4);
+                }
+                save(&servers[nth], &mut figures[nth])?;
+            }
+            pages.add_figure(servers[0].number("ORBIT.RDB INFO", "pages") as f64);
         }
+        let what = format!("{size} MB, {}", written.text());
+        rows.extend(rows_of(bench, &what, figures));
+        rows.push(row(&format!("pages sent at a save, {what}"), "pages", pages.summary(), &[], &[], OWN));
+        rows.push(row(&format!("main thread's time for pages sent ahead, {what}"), "%", ahead.summary(), &[], &[], OWN));
     }
-    let [ours, fork] = figures;
+    Ok(rows)
+}
+
+fn rows_of(bench: &mut Bench, what: &str, [ours, fork]: [Figures; 2]) -> Vec<Row> {
     let of = |f: &Figures| [&f.held_up, &f.cpu, &f.latency, &f.longest].map(Samples::summary);
     let [held, cpu, latency, longest] = of(&ours);
     let [held_fork, cpu_fork, latency_fork, longest_fork] = of(&fork);
     let part = ratio(median(cpu), median(cpu_fork));
-    let bounds = [Reach::at_most(format!("main thread's CPU time for a save at {size} MB, of a fork"), part, 0.1, "times")];
+    let bounds = [Reach::at_most(format!("main thread's CPU time for a save, {what}, of a fork"), part, 0.1, "times")];
     let rows = vec![
-        row(&format!("Redis held up by a save, {size} MB"), "us", held, &[("fork", held_fork)], &[], OWN),
-        row(&format!("main thread's CPU time for a save, {size} MB"), "us", cpu, &[("fork", cpu_fork)], &bounds, OWN),
-        row(&format!("a request while it saves, {size} MB"), "us", latency, &[("fork", latency_fork)], &[], OWN),
-        row(&format!("longest request of a save, {size} MB"), "us", longest, &[("fork", longest_fork)], &[], OWN),
+        row(&format!("Redis blocked by a save, {what}"), "us", held, &[("fork", held_fork)], &[], OWN),
+        row(&format!("main thread's CPU time for a save, {what}"), "us", cpu, &[("fork", cpu_fork)], &bounds, OWN),
+        row(&format!("a request while it saves, {what}"), "us", latency, &[("fork", latency_fork)], &[], OWN),
+        row(&format!("longest request of a save, {what}"), "us", longest, &[("fork", longest_fork)], &[], OWN),
     ];
     bench.reach(bounds);
-    Ok(rows)
+    rows
 }
 
-/// Writes these keys anew, in batches.
-fn write(server: &Server, keys: &[usize], round: usize) -> Result<(), Failure> {
+/// Writes these keys anew, in batches; those at random evenly over [`SPREAD`].
+fn write(server: &Server, keys: &[usize], round: usize, written: Written) -> Result<(), Failure> {
     let mut client = server.connect();
     let value = format!("{round:0VALUE$}");
-    for batch in keys.chunks(100) {
+    let (began, batches) = (Instant::now(), keys.len().div_ceil(20).max(1) as u32);
+    for (nth, batch) in keys.chunks(20).enumerate() {
         for key in batch {
             client.send(&["SET", &format!("key:{key}"), &value])?;
         }
         for _ in batch {
             client.answer()?;
+        }
+        if written == Written::Keys {
+            let due = began + SPREAD * (nth as u32 + 1) / batches;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
     }
     Ok(())

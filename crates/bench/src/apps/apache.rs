@@ -1,0 +1,183 @@
+//! Apache's load balancer and the lock watchdog: in orbits, beside byrequests and beside a server without the module.
+
+use super::lines::lines_of_port;
+use super::table::{self, Own, Row, Rows, table};
+use crate::reach::{Reach, ratio};
+use crate::stats::{Samples, Shuffle, Summary, median};
+use crate::{Bench, Progress};
+use orbit_apache::{Backend, Client, Server, Setup};
+use orbit_console::out::Failure;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const CLIENTS: usize = 4;
+const BACKENDS: u32 = 3;
+const WITHOUT_WATCHDOG: &str = "OrbitLockLimit 0";
+
+pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
+    let (rounds, seconds) = if quick { (4, 1.0) } else { (15, 4.0) };
+    let progress = Progress::new(3 * rounds);
+    let backends: Vec<Backend> = (0..BACKENDS).map(|nth| Backend::start(&format!("backend {nth}"))).collect();
+    let mut rows = balancer(bench, &progress, &backends, "all requests proxied", 1, 0, (rounds, seconds))?;
+    rows.extend(balancer(bench, &progress, &backends, "a tenth proxied", 10, rounds, (rounds, seconds))?);
+    rows.extend(watchdog(bench, &progress, 2 * rounds, (rounds, seconds))?);
+    rows.push(row("lines of the port, both tasks (none of the server changed)", "lines", lines_of_port("apache"), &[], &[]));
+    progress.finish();
+    bench.note("the paper's: t2 1,128 and t3 1 calls a second (table 4), snapshots of 20 and 8 KB (table 6)".to_owned());
+    bench.note("CPU time: of the server with its orbits; clients and backends are the bench's".to_owned());
+    Ok((table(&rows), rows.into_iter().map(|row| row.measured).collect()))
+}
+
+fn row(
+    measure: &str,
+    unit: &'static str,
+    ours: Option<Summary>,
+    rivals: &[(&'static str, Option<Summary>)],
+    bounds: &[Reach],
+) -> Row {
+    table::row(measure, unit, ours, rivals, bounds, Own { part: "apache", clients: CLIENTS })
+}
+
+fn server(setup: &Setup) -> Result<Server, Failure> {
+    Server::start(setup).ok_or_else(|| Failure::text("Apache 2.4 is missing: scripts/packages.sh ports"))
+}
+
+fn balanced(backends: &[Backend], method: &str, line: &str) -> Setup {
+    let members: Vec<(u16, u32)> = backends.iter().map(|backend| (backend.port(), 1)).collect();
+    let has_module = method == "orbit";
+    let setup = Setup { has_module, has_preload: false, ..Setup::default() }.balance(method, &members);
+    if has_module { setup.line(line) } else { setup }
+}
+
+/// Requests a second and CPU microseconds a request of a run of the clients; every `proxied`-th request goes to a backend.
+fn load(server: &Server, proxied: u64, seconds: f64) -> Result<(f64, f64), Failure> {
+    let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (before, began) = (server.cpu(), Instant::now());
+    let good = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS as u64)
+            .map(|nth| {
+                let (stop, served) = (&stop, &served);
+                scope.spawn(move || -> std::io::Result<bool> {
+                    let mut client = Client::open(server.port())?;
+                    let mut good = true;
+                    for request in nth.. {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let path = if proxied > 0 && request % proxied == 0 { "/app/x" } else { "/page" };
+                        good &= client.get(path)?.status == 200;
+                        served.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Ok(good)
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        stop.store(true, Ordering::Relaxed);
+        clients.into_iter().all(|client| matches!(client.join(), Ok(Ok(true))))
+    });
+    if !good {
+        return Err(Failure::text(format!("a request failed:\n{}", server.log())));
+    }
+    let (took, count) = (began.elapsed().as_secs_f64(), served.into_inner().max(1) as f64);
+    Ok((count / took, (server.cpu() - before) * 1e6 / count))
+}
+
+/// Throughput and CPU time of several servers, which take turns.
+fn compare(
+    servers: &[Server],
+    progress: &Progress,
+    at: usize,
+    what: &str,
+    proxied: u64,
+    (rounds, seconds): (usize, f64),
+) -> Result<Vec<[Option<Summary>; 2]>, Failure> {
+    let mut figures: Vec<[Samples; 2]> = servers.iter().map(|_| Default::default()).collect();
+    let mut shuffle = Shuffle::new(7);
+    for server in servers {
+        load(server, proxied, seconds / 4.0)?;
+    }
+    for round in 0..rounds {
+        progress.at(at + round, what);
+        let mut order: Vec<usize> = (0..servers.len()).collect();
+        shuffle.shuffle(&mut order);
+        for nth in order {
+            let (rate, cpu) = load(&servers[nth], proxied, seconds)?;
+            figures[nth][0].add_figure(rate);
+            figures[nth][1].add_figure(cpu);
+        }
+    }
+    Ok(figures.iter().map(|of| [of[0].summary(), of[1].summary()]).collect())
+}
+
+/// Bounds of throughput and of CPU time a request, ours and stock's.
+fn bounds(what: &str, ours: &[Option<Summary>; 2], stock: &[Option<Summary>; 2]) -> ([Reach; 1], [Reach; 1]) {
+    let part = |nth: usize| ratio(median(ours[nth]), median(stock[nth]));
+    (
+        [Reach::at_least(format!("throughput, {what}, of stock"), part(0), 0.95, "times")],
+        [Reach::at_most(format!("CPU time a request, {what}, of stock"), part(1), 1.05, "times")],
+    )
+}
+
+fn balancer(
+    bench: &mut Bench,
+    progress: &Progress,
+    backends: &[Backend],
+    what: &str,
+    proxied: u64,
+    at: usize,
+    run: (usize, f64),
+) -> Result<Vec<Row>, Failure> {
+    let servers = [
+        server(&balanced(backends, "orbit", WITHOUT_WATCHDOG))?,
+        server(&balanced(backends, "byrequests", ""))?,
+        server(&balanced(backends, "orbit", &format!("{WITHOUT_WATCHDOG}\nOrbitWait On")))?,
+    ];
+    let before = (servers[0].state("balancer_calls"), servers[0].state("balancer_pages"), Instant::now());
+    let figures = compare(&servers, progress, at, what, proxied, run)?;
+    let (rate, cpu) = bounds(what, &figures[0], &figures[1]);
+    let rivals = |nth: usize| [("byrequests", figures[1][nth]), ("orbit, each request waits", figures[2][nth])];
+    let mut rows = vec![
+        row(&format!("balancer, {what}: throughput"), "requests/s", figures[0][0], &rivals(0), &rate),
+        row(&format!("balancer, {what}: CPU time a request"), "us", figures[0][1], &rivals(1), &cpu),
+    ];
+    // Each server has a third of the time.
+    let busy = before.2.elapsed().as_secs_f64() / servers.len() as f64;
+    rows.extend(calls(&servers[0], "balancer", what, (before.0, before.1), busy));
+    bench.reach(rate.into_iter().chain(cpu));
+    Ok(rows)
+}
+
+/// Table 4 and table 6: calls a second, and what a call sends, of a task.
+fn calls(server: &Server, task: &str, what: &str, before: (i64, i64), seconds: f64) -> [Row; 3] {
+    let (calls, pages) = (server.state(&format!("{task}_calls")) - before.0, server.state(&format!("{task}_pages")) - before.1);
+    let child = server.state("child_pid");
+    let memory = std::fs::read_to_string(format!("/proc/{child}/statm")).unwrap_or_default();
+    let resident: f64 = memory.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(1.0);
+    let (mut rate, mut size, mut share) = (Samples::default(), Samples::default(), Samples::default());
+    let of_call = pages as f64 / calls.max(1) as f64;
+    rate.add_figure(calls as f64 / seconds);
+    size.add_figure(of_call * 4.0);
+    share.add_figure(of_call * 100.0 / resident);
+    [
+        row(&format!("{task}, {what}: calls a second"), "1/s", rate.summary(), &[], &[]),
+        row(&format!("{task}, {what}: snapshot of a call"), "KiB", size.summary(), &[], &[]),
+        row(&format!("{task}, {what}: snapshot, share of the child's memory"), "%", share.summary(), &[], &[]),
+    ]
+}
+
+fn watchdog(bench: &mut Bench, progress: &Progress, at: usize, run: (usize, f64)) -> Result<Vec<Row>, Failure> {
+    let what = "pages of 1 KB";
+    let stock = Setup { has_module: false, ..Setup::default() };
+    let servers = [server(&Setup::default())?, server(&stock)?];
+    let before = (servers[0].state("watchdog_calls"), servers[0].state("watchdog_pages"), Instant::now());
+    let figures = compare(&servers, progress, at, what, 0, run)?;
+    let (rate, cpu) = bounds(what, &figures[0], &figures[1]);
+    let mut rows = vec![
+        row(&format!("watchdog, {what}: throughput"), "requests/s", figures[0][0], &[("none", figures[1][0])], &rate),
+        row(&format!("watchdog, {what}: CPU time a request"), "us", figures[0][1], &[("none", figures[1][1])], &cpu),
+    ];
+    rows.extend(calls(&servers[0], "watchdog", what, (before.0, before.1), before.2.elapsed().as_secs_f64()));
+    bench.reach(rate.into_iter().chain(cpu));
+    Ok(rows)
+}
