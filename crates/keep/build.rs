@@ -6,26 +6,56 @@ use std::{env, fs};
 
 const PARTS: [&str; 5] = ["start.c", "log.c", "signals.c", "calls.c", "time.c"];
 
+/// The handler for a running program: bare code, as `orbit keep --pid` maps it.
+const ARMED: &[&str] = &[
+    "-O2",
+    "-std=gnu11",
+    "-D_GNU_SOURCE",
+    "-U_FORTIFY_SOURCE",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fPIC",
+    "-ffreestanding",
+    "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
+    "-fcf-protection=none",
+    "-fno-toplevel-reorder",
+    "-nostdlib",
+    "-static",
+    "-Wl,--oformat=binary,-Ttext=0,--build-id=none,-N,-e,0",
+    "side/armed.c",
+    "-o",
+];
+
 fn main() {
     println!("cargo::rerun-if-changed=side");
     println!("cargo::rerun-if-env-changed=CC");
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
-    let library = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("keep_side.so");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let (library, armed) = (out.join("keep_side.so"), out.join("armed.bin"));
     let mut command = Command::new(&compiler);
     command.args(["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"]);
     // The library defines what these macros would turn into other names.
     command.args(["-D_GNU_SOURCE", "-U_FORTIFY_SOURCE", "-fno-stack-protector", "-Wl,-z,now", "-o"]).arg(&library);
     command.args(PARTS.map(|part| format!("side/{part}"))).args(["-ldl", "-lpthread"]);
-    let why = match command.output() {
-        Ok(done) if done.status.success() => return,
-        Ok(done) => String::from_utf8_lossy(&done.stderr).into_owned(),
-        Err(error) => error.to_string(),
-    };
+    let mut bare = Command::new(&compiler);
+    bare.args(ARMED).arg(&armed);
+    let Err(why) = run(&mut command).and_then(|()| run(&mut bare)) else { return };
     let _ = fs::remove_file(library);
     println!(
         "cargo::error={compiler} could not compile crates/keep/side: install a C compiler (Debian: apt-get install gcc), or set CC"
     );
     for line in why.lines().take(20) {
         println!("cargo::error={line}");
+    }
+}
+
+/// Runs the compiler; `Err` is what it said.
+fn run(command: &mut Command) -> Result<(), String> {
+    match command.output() {
+        Ok(done) if done.status.success() => Ok(()),
+        Ok(done) => Err(String::from_utf8_lossy(&done.stderr).into_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }

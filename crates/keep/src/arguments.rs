@@ -11,6 +11,7 @@ const EXAMPLES: &str = "\
 Examples:
   orbit keep --log -- redis-server --port 6400    a server, put back without anyone noticing
   orbit keep --every 5s -- ./simulate input       any program: what it did since is done again
+  orbit keep --pid 4711                           one that runs already, until Ctrl-C
   orbit keep --events - -- ./program              what happened, a line of JSON each
 
 The program runs as it is, untraced; the keeper takes a checkpoint of it every
@@ -72,8 +73,11 @@ pub struct Args {
     /// With --status: as JSON
     #[arg(long, requires = "status")]
     pub(crate) json: bool,
+    /// Keep this running process, until it exits or this command is interrupted; without --log
+    #[arg(long, value_name = "N", conflicts_with_all = ["command", "log", "family"], value_parser = clap::value_parser!(i32).range(2..))]
+    pub(crate) pid: Option<i32>,
     /// The program and its arguments
-    #[arg(required_unless_present = "status", last = true, value_name = "PROGRAM")]
+    #[arg(required_unless_present_any = ["status", "pid"], last = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 

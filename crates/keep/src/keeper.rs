@@ -4,6 +4,7 @@
 //! the program exits.
 
 use crate::arguments::Settings;
+use crate::attach::Attached;
 use crate::bell::Bell;
 use crate::board::{Board, Pauses, Row};
 use crate::error::Error;
@@ -27,6 +28,8 @@ const SAFE_POINT_LIMIT: Duration = Duration::from_millis(30);
 /// How long the serving thread may take to a safe point after another thread has crashed.
 const PUT_BACK_LIMIT: Duration = Duration::from_secs(2);
 /// How long after a recovery the next checkpoint may come at the earliest: corruption shows soon.
+const SETTLED: Duration = Duration::from_millis(25);
+/// And how much later it comes at the latest.
 const AFTER_RECOVERY: Duration = Duration::from_millis(100);
 /// Bytes of the log that a replay from the newest checkpoint should have at most: some 15,000 calls, 10 ms. More brings an early checkpoint.
 const MOST_REPLAYED: u64 = 1 << 20;
@@ -43,6 +46,9 @@ const CHILD_STEP: Duration = Duration::from_millis(50);
 /// How often checkpoints are published at most; crashes are each time.
 const PUBLISH_STEP: Duration = Duration::from_millis(200);
 
+/// What starting the bell is called where it fails.
+const BELL: &str = "making the thread that waits for the program";
+
 /// What was put back, how long the program stood still for it, the age of the checkpoint, and what was lost.
 type Recovered = Result<(Restored, Duration, Duration, String), Error>;
 
@@ -56,9 +62,13 @@ struct Replay {
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
     settings: Arc<Settings>,
-    /// `None`: a child of a kept program.
+    /// `None`: a child of a kept program, or one that ran already.
     program: Option<Program>,
+    /// One that ran already.
+    attached: Option<Attached>,
     family: Option<Family>,
+    /// Until it runs.
+    bell: Option<Bell>,
     unkept_children: u32,
     kept: Kept,
     ladder: Ladder,
@@ -83,10 +93,12 @@ impl Keeper {
         let shared = Arc::new(shared);
         // Its first child may come before anything else here.
         let family = settings.family.then(|| Family::new(&shared)).transpose()?;
+        // Also its first look at whether the keeper lives.
+        let bell = Bell::start(&shared).map_err(Error::io(BELL))?;
         let program = Program::start(&settings.command, &shared)?;
         let process = Process::find(program.pid())?;
         let mut keeper = Keeper::new(process, shared, settings, reporter);
-        (keeper.program, keeper.family) = (Some(program), family);
+        (keeper.program, keeper.family, keeper.bell) = (Some(program), family, Some(bell));
         Ok(keeper)
     }
 
@@ -103,6 +115,20 @@ impl Keeper {
         Ok(keeper)
     }
 
+    /// For a program that runs already.
+    pub fn attach(pid: i32, settings: &Arc<Settings>, mut reporter: Reporter) -> Result<Keeper, Error> {
+        let process = Process::find(pid)?;
+        let shared = Shared::new(0, settings.handlers).map_err(Error::io("making shared memory"))?;
+        let attached = Attached::new(&process, &shared)?;
+        if !attached.left.is_empty() {
+            let names: Vec<String> = attached.left.iter().map(|signal| place::signal_name(*signal)).collect();
+            reporter.warn(format!("it handles {} itself: these are left to it", names.join(", ")));
+        }
+        let mut keeper = Keeper::new(process, Arc::new(shared), settings, reporter);
+        keeper.attached = Some(attached);
+        Ok(keeper)
+    }
+
     fn new(process: Process, shared: Arc<Shared>, settings: &Arc<Settings>, mut reporter: Reporter) -> Keeper {
         reporter.set_pid(process.pid());
         let policy = Policy { generations: settings.generations, interval: settings.interval, memory: settings.memory };
@@ -110,7 +136,9 @@ impl Keeper {
             shared,
             settings: Arc::clone(settings),
             program: None,
+            attached: None,
             family: None,
+            bell: None,
             unkept_children: 0,
             kept: Kept::new(process, policy),
             ladder: Ladder::new(Bounds { rungs: settings.rungs.clone(), ..Bounds::default() }),
@@ -130,7 +158,10 @@ impl Keeper {
 
     /// Keeps the program until it exits; returns the status to exit with.
     pub fn run(mut self, signals: Option<&Signals>) -> Result<Option<u8>, Error> {
-        let bell = Bell::start(&self.shared).map_err(Error::io("making the thread that waits for the program"))?;
+        let bell = match self.bell.take() {
+            Some(bell) => bell,
+            None => Bell::start(&self.shared).map_err(Error::io(BELL))?,
+        };
         let mut due = Instant::now();
         // Before this no checkpoint is taken early.
         let mut settled = due;
@@ -149,6 +180,13 @@ impl Keeper {
             orbit_linux::poll::poll(&mut fds, Some(pause)).map_err(Error::io("waiting"))?;
             for signal in signals.map(Signals::take).unwrap_or_default() {
                 self.program.iter().for_each(|program| program.signal(signal));
+                if matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT)
+                    && let Some(attached) = self.attached.take()
+                {
+                    attached.leave(self.kept.process())?;
+                    self.reporter.note("left: it continues, unkept");
+                    return Ok(Some(0));
+                }
             }
             if let Some(status) = self.has_exited() {
                 return Ok(self.exited(status));
@@ -158,8 +196,8 @@ impl Keeper {
             if let Some(crash) = self.shared.crash() {
                 self.recover(&crash);
                 // Soon: until then each further crash has to replay more.
-                due = Instant::now() + AFTER_RECOVERY.min(self.interval);
-                settled = due;
+                settled = Instant::now() + SETTLED.min(self.interval);
+                due = due.clamp(settled, settled + AFTER_RECOVERY);
                 continue;
             }
             self.end_of_replay();
@@ -213,6 +251,9 @@ impl Keeper {
     /// Whether the first checkpoint may be taken. The start of a server is not logged well: it reads its settings by stdio.
     fn has_begun(&self) -> bool {
         let since = self.started.elapsed();
+        if self.attached.is_some() {
+            return true;
+        }
         match self.shared.has_log() {
             true => self.shared.has_waited() || since > START_LIMIT,
             false => since >= self.interval,
@@ -272,6 +313,9 @@ impl Keeper {
             return;
         }
         self.figures.crashes += 1;
+        if let Some(delay) = self.ladder.delay(since) {
+            std::thread::sleep(delay);
+        }
         let pid = self.kept.process().pid();
         let event = Event::Crash {
             tid: crash.tid,

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// Crash positions that are remembered.
 const POSITIONS: usize = 64;
 
+/// See [`Ladder::delay`].
+const BACK_OFF: Duration = Duration::from_millis(5);
+
 /// One way of recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -83,7 +86,8 @@ impl Default for Bounds {
     fn default() -> Bounds {
         let rungs = vec![Rung::Newest, Rung::Older, Rung::Drop];
         let minute = Duration::from_secs(60);
-        Bounds { rungs, crashes: 600, window: minute, forget: minute, proof: Duration::from_millis(250) }
+        let window = Duration::from_secs(10);
+        Bounds { rungs, crashes: 600, window, forget: minute, proof: Duration::from_millis(250) }
     }
 }
 
@@ -133,6 +137,12 @@ impl Ladder {
     /// A judge that has seen no crash.
     pub fn new(bounds: Bounds) -> Ladder {
         Ladder { bounds, seen: VecDeque::new(), recent: VecDeque::new(), killers: VecDeque::new(), causes: (0, 0) }
+    }
+
+    /// How long a program that crashes often waits before its next recovery: it shall not take a CPU until it is given up.
+    pub fn delay(&self, at: Instant) -> Option<Duration> {
+        let recent = self.recent.iter().filter(|t| at.duration_since(**t) <= self.bounds.window).count();
+        (recent > self.bounds.crashes / 2).then_some(BACK_OFF)
     }
 
     /// Decides about a crash and counts it.
@@ -286,6 +296,8 @@ mod tests {
         let steps: Vec<_> = (0..11).map(|i| ladder.judge(&facts(now, Some(i), &[0]))).collect();
         assert!(steps[..10].iter().all(|s| *s == Step::Replay(0)));
         assert_eq!(steps[10], Step::GiveUp("it crashes too often"));
+        assert_eq!(ladder.delay(now), Some(BACK_OFF));
+        assert_eq!(ladder.delay(now + Duration::from_secs(20)), None);
         let later = now + Duration::from_secs(120);
         assert_eq!(ladder.judge(&facts(later, Some(99), &[0])), Step::Replay(0));
     }

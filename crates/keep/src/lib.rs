@@ -5,6 +5,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `keeper` | when a checkpoint is taken, what is done at a crash |
+//! | `attach` | handlers put into a program that runs already, and taken out |
 //! | `family` | the children of a program, each with a keeper of its own |
 //! | `kept`, `capture`, `restore` | a checkpoint of a stopped program, and going back to it |
 //! | `history`, `pages` | one full image, and what each older checkpoint had otherwise |
@@ -21,6 +22,7 @@
 
 mod ahead;
 mod arguments;
+mod attach;
 mod bell;
 pub mod board;
 mod capture;
@@ -80,10 +82,15 @@ fn begin(args: &Args) -> Result<u8, (u8, String)> {
     let settings = args.settings().map_err(|why| (NOT_BEGUN, why))?;
     let events =
         args.events.as_deref().map(|path| Events::open(path, "keep")).transpose().map_err(|why| (NOT_BEGUN, why))?;
-    let program = settings.command[0].clone();
-    let name = Path::new(&program).file_name().unwrap_or(&program).to_string_lossy().into_owned();
+    let name = match (args.pid, settings.command.first()) {
+        (Some(pid), _) => place::thread_name(pid, pid),
+        (None, Some(program)) => Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned(),
+        (None, None) => return Err((NOT_BEGUN, "no program is named: orbit keep -- PROGRAM, or --pid N".into())),
+    };
     let mut reporter = report::Reporter::new(events, args.quiet, name);
     orbit_console::inherited::keep_child_statuses();
+    // Before there is another thread, which would not block them.
+    let signals = signals::Signals::catch().map_err(|e| (NOT_BEGUN, format!("catching signals: {e}")))?;
     if let Err(error) = settings.board.serve() {
         reporter.warn(format!("--status does not show it: {error}"));
     }
@@ -92,10 +99,17 @@ fn begin(args: &Args) -> Result<u8, (u8, String)> {
         let bound = bound.map_err(|e| (NOT_BEGUN, format!("--metrics {address}: {e}")))?;
         reporter.note(format!("figures are at http://{bound}/metrics"));
     }
-    let signals = signals::Signals::catch().map_err(|e| (NOT_BEGUN, format!("catching signals: {e}")))?;
-    let keeper = keeper::Keeper::start(&std::sync::Arc::new(settings), reporter).map_err(|error| match &error {
+    let settings = std::sync::Arc::new(settings);
+    if let Some(pid) = args.pid {
+        let keeper = keeper::Keeper::attach(pid, &settings, reporter);
+        let status = keeper.and_then(|keeper| keeper.run(Some(&signals)));
+        // Its parent may have been faster to ask for its status.
+        return status.map(|status| status.unwrap_or(0)).map_err(|error| (NOT_BEGUN, error.to_string()));
+    }
+    let keeper = keeper::Keeper::start(&settings, reporter).map_err(|error| match &error {
         Error::Io("starting the program", source) => {
-            (program::not_started(source), format!("{}: {source}", program.to_string_lossy()))
+            let program = settings.command.first().map(|p| p.to_string_lossy()).unwrap_or_default();
+            (program::not_started(source), format!("{program}: {source}"))
         }
         _ => (NOT_BEGUN, error.to_string()),
     })?;

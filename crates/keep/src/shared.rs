@@ -6,12 +6,12 @@ use orbit_linux::map::Mapping;
 use orbit_linux::{futex, memfd};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Stack of the handler for fatal signals; it lies in the shared memory, so that a rollback does not touch it.
-const STACK_BYTES: usize = 256 << 10;
+pub(crate) const STACK_BYTES: usize = 256 << 10;
 /// Size of an entry's head, see `struct keep_entry`.
 const ENTRY_BYTES: u64 = 40;
 
@@ -125,6 +125,18 @@ impl Shared {
         let mapped = orbit_linux::maps::of(pid).ok().filter(|_| pid > 0)?;
         let is_ours = |e: &orbit_linux::maps::Entry| e.inode == inode && e.name.starts_with("/memfd:orbit-keep");
         (self.is_ready() && mapped.iter().any(is_ours)).then_some(pid)
+    }
+
+    /// The file: the three pages, the handler's stack, the log.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// The memory was mapped into a running program, which has no library that would say so.
+    pub fn attach(&self, pid: i32) {
+        self.orders().pid.store(pid as u32, SeqCst);
+        self.news().serving.store(pid as u32, SeqCst);
+        self.news().ready.store(1, SeqCst);
     }
 
     /// The file's number in this process: the program opens it through `/proc`.
