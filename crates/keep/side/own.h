@@ -18,6 +18,9 @@ extern unsigned char *keep_stack HIDDEN;  /* of the handler: never rolled back, 
 /* 1 in the thread whose calls are logged. */
 extern __thread int keep_serves HIDDEN __attribute__((tls_model("initial-exec")));
 
+/* Not 0 while this thread is in the allocator. */
+extern __thread int keep_in_heap HIDDEN __attribute__((tls_model("initial-exec")));
+
 /* libc's own, found at the start. */
 extern int (*keep_clock_gettime)(clockid_t, struct timespec *) HIDDEN;
 extern int (*keep_sigaction)(int, const struct sigaction *, struct sigaction *) HIDDEN;

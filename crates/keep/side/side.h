@@ -69,6 +69,8 @@ struct keep_orders {
     uint32_t spares[KEEP_SPARES]; /* its descriptors of shared memory for children; 0: none */
     uint32_t family;      /* not 0: children of fork are kept */
     uint32_t adopted;     /* spares that the keeper has replaced: fewer than KEEP_SPARES less than keep_news.claimed */
+    uint32_t environment; /* not 0: allocations are padded and zeroed, frees delayed */
+    uint32_t reserved;
 };
 
 /* Page 1. Written by the program only. */

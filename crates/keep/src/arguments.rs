@@ -46,8 +46,8 @@ pub struct Args {
     /// Memory for pages of checkpoints; the oldest goes first
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = size)]
     memory: u64,
-    /// Ways of recovery that may be used, in this order: newest, older, drop
-    #[arg(long, value_name = "RUNGS", default_value = "newest,older,drop", value_delimiter = ',', value_parser = rung)]
+    /// Ways of recovery that may be used, in this order: newest, older, environment (allocations padded and zeroed, frees delayed), drop
+    #[arg(long, value_name = "RUNGS", default_value = "newest,older,environment,drop", value_delimiter = ',', value_parser = rung)]
     ladder: Vec<Rung>,
     /// Keep the children that the program forks as well, each by itself
     #[arg(long)]
@@ -152,8 +152,9 @@ fn rung(text: &str) -> Result<Rung, String> {
     match text {
         "newest" => Ok(Rung::Newest),
         "older" => Ok(Rung::Older),
+        "environment" => Ok(Rung::Environment),
         "drop" => Ok(Rung::Drop),
-        _ => Err(format!("{text:?} is no rung: newest, older, drop")),
+        _ => Err(format!("{text:?} is no rung: newest, older, environment, drop")),
     }
 }
 

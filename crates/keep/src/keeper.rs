@@ -35,6 +35,8 @@ const AFTER_RECOVERY: Duration = Duration::from_millis(100);
 const MOST_REPLAYED: u64 = 1 << 20;
 /// How often that is seen to.
 const LOG_STEP: Duration = Duration::from_millis(25);
+/// How long at least the environment stays changed, after the program has come past its crash.
+const CHANGED_AFTER: Duration = Duration::from_secs(1);
 /// How often it is tried to take the first checkpoint.
 const BEGIN_STEP: Duration = Duration::from_millis(50);
 /// How long the start of a program whose calls are logged may take: then the first checkpoint is taken anyway.
@@ -84,6 +86,8 @@ pub(crate) struct Keeper {
     last_warning: String,
     started: Instant,
     log_lost: u32,
+    /// How long the environment stays changed.
+    changed_until: Option<Instant>,
 }
 
 impl Keeper {
@@ -153,6 +157,7 @@ impl Keeper {
             last_warning: String::new(),
             started: Instant::now(),
             log_lost: 0,
+            changed_until: None,
         }
     }
 
@@ -201,6 +206,10 @@ impl Keeper {
                 continue;
             }
             self.end_of_replay();
+            if self.changed_until.is_some_and(|end| end < Instant::now()) && self.replay.is_none() {
+                self.changed_until = None;
+                self.shared.change_environment(false);
+            }
             let is_early = is_known
                 && Instant::now() >= settled
                 && self.shared.log_used_since(self.kept.newest_log()) > MOST_REPLAYED.min(self.shared.log_bytes() / 4);
@@ -369,7 +378,12 @@ impl Keeper {
                 let lost = "nothing is lost".to_owned();
                 self.finish(step, done.map(|(restored, stopped)| (restored, stopped, age, lost)), since, counts);
             }
-            _ => self.shared.accept(),
+            _ => {
+                if self.changed_until.is_some() {
+                    self.ladder.environment_was_in_vain();
+                }
+                self.shared.accept();
+            }
         }
     }
 
@@ -377,6 +391,9 @@ impl Keeper {
         match done {
             Ok((restored, stopped, age, lost)) => {
                 self.figures.by_rung[rung_index(step.rung())] += 1;
+                // Past where it crashed, and as long again.
+                self.changed_until =
+                    matches!(step, Step::Environment(_)).then(|| Instant::now() + 2 * age + CHANGED_AFTER);
                 self.replay = self.shared.has_log().then_some(Replay { since, counts });
                 self.reporter.report(&Event::Recovered {
                     rung: step.rung(),
@@ -388,7 +405,7 @@ impl Keeper {
                 });
             }
             Err(error) => {
-                self.figures.by_rung[3] += 1;
+                self.figures.by_rung[rung_index(Rung::GiveUp)] += 1;
                 self.reporter.report(&Event::GaveUp { why: error.to_string() });
                 self.shared.give_up();
             }
@@ -473,7 +490,8 @@ fn rung_index(rung: Rung) -> usize {
     match rung {
         Rung::Newest => 0,
         Rung::Older => 1,
-        Rung::Drop => 2,
-        Rung::GiveUp => 3,
+        Rung::Environment => 2,
+        Rung::Drop => 3,
+        Rung::GiveUp => 4,
     }
 }

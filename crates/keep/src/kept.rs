@@ -82,7 +82,9 @@ impl Kept {
 
     /// How old the checkpoint is that a step goes back to.
     pub fn age(&self, step: Step) -> Duration {
-        let (Step::Replay(index) | Step::Drop(index, _)) = step else { return Duration::ZERO };
+        let (Step::Replay(index) | Step::Environment(index) | Step::Drop(index, _)) = step else {
+            return Duration::ZERO;
+        };
         self.history.newest_first().nth(index).map_or(Duration::ZERO, |c| c.taken.elapsed())
     }
 
@@ -202,7 +204,7 @@ impl Kept {
         step: Step,
     ) -> Result<Option<(Restored, Duration)>, Error> {
         let (index, drop_at) = match step {
-            Step::Replay(index) => (index, None),
+            Step::Replay(index) | Step::Environment(index) => (index, None),
             Step::Drop(index, input) => (index, Some(input)),
             Step::GiveUp(why) => return Err(Error::Unkept(why.into())),
         };
@@ -219,6 +221,7 @@ impl Kept {
             let last = || {
                 if let Some(newest) = history.newest() {
                     let log = &newest.state.log;
+                    shared.change_environment(matches!(step, Step::Environment(_)));
                     shared.replay_from(log, drop_at, crash.ip);
                 }
                 shared.clear_crash();

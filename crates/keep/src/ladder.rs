@@ -1,12 +1,13 @@
 //! What to do about a crash: the ladder of recovery, as a pure judge.
 //!
 //! For each crash position the rungs are tried in order: the newest checkpoint, the one before it, the oldest (the newest may be infected: taken
-//! after the corruption, before the crash), then the input that kills is dropped, then the program is left to die. Going back forgets the newer
+//! after the corruption, before the crash), then the oldest in a changed environment (allocations padded and zeroed, frees delayed: a heap bug that comes each
+//! time may do no harm then), then the input that kills is dropped, then the program is left to die. Going back forgets the newer
 //! checkpoints, so each attempt sees what is left. A position is the last input that the program had
 //! read, in log mode, else the address of the crash. Attempts are counted by position, so that an innocent request is not dropped for the crash of another.
 //!
 //! Where only a drop has helped at an instruction, the drop comes before the older checkpoints at the next crash there: each of them would be a
-//! replay in vain. If there is another crash there soon after, the memory is ruined, and the older checkpoints come first again.
+//! replay in vain. Where only the changed environment has helped, that comes first. If there is another crash there soon after, the memory is ruined, and the older checkpoints come first again.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ pub enum Rung {
     Newest,
     /// Back to an older checkpoint, and replay.
     Older,
+    /// Back to a checkpoint, and replay with allocations padded and zeroed, and frees delayed.
+    Environment,
     /// Back to a checkpoint before the last input, and replay without it: its client sees the end of the connection.
     Drop,
     /// The program dies of its signal.
@@ -49,6 +52,8 @@ pub struct Facts {
 pub enum Step {
     /// Roll back to the checkpoint of this index (0: newest), and replay.
     Replay(usize),
+    /// Roll back to the checkpoint of this index, and replay in a changed environment.
+    Environment(usize),
     /// Roll back to the checkpoint of this index, and replay without the input at this position.
     Drop(usize, u64),
     /// Let the program die; the text says why.
@@ -61,6 +66,7 @@ impl Step {
         match self {
             Step::Replay(0) => Rung::Newest,
             Step::Replay(_) => Rung::Older,
+            Step::Environment(_) => Rung::Environment,
             Step::Drop(..) => Rung::Drop,
             Step::GiveUp(_) => Rung::GiveUp,
         }
@@ -78,13 +84,13 @@ pub struct Bounds {
     pub window: Duration,
     /// A crash without a log at an address that has crashed before counts as another one after this time.
     pub forget: Duration,
-    /// A drop has helped if there is no other crash at that instruction for this time.
+    /// A drop or a changed environment has helped if there is no other crash at that instruction for this time.
     pub proof: Duration,
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        let rungs = vec![Rung::Newest, Rung::Older, Rung::Drop];
+        let rungs = vec![Rung::Newest, Rung::Older, Rung::Environment, Rung::Drop];
         let minute = Duration::from_secs(60);
         let window = Duration::from_secs(10);
         Bounds { rungs, crashes: 600, window, forget: minute, proof: Duration::from_millis(250) }
@@ -101,7 +107,7 @@ enum Position {
 #[derive(Debug)]
 struct Seen {
     position: Position,
-    attempts: &'static [Attempt; 4],
+    attempts: &'static [Attempt],
     /// Index in `attempts`.
     next: usize,
     last: Instant,
@@ -115,11 +121,17 @@ enum Attempt {
     Newest,
     Before,
     Oldest,
+    /// From the newest checkpoint on.
+    EnvironmentAtOnce,
+    /// From the oldest one on: more is allocated anew since.
+    Environment,
     Drop,
 }
 
-const OLDER_FIRST: [Attempt; 4] = [Attempt::Newest, Attempt::Before, Attempt::Oldest, Attempt::Drop];
-const DROP_FIRST: [Attempt; 4] = [Attempt::Newest, Attempt::Drop, Attempt::Before, Attempt::Oldest];
+use Attempt::{Before, Drop, Environment, EnvironmentAtOnce, Newest, Oldest};
+const OLDER_FIRST: &[Attempt] = &[Newest, Before, Oldest, Environment, Drop];
+const DROP_FIRST: &[Attempt] = &[Newest, Drop, Before, Oldest, Environment];
+const ENVIRONMENT_FIRST: &[Attempt] = &[EnvironmentAtOnce, Before, Oldest, Environment, Drop];
 
 /// The judge, with what it remembers of earlier crashes.
 #[derive(Debug)]
@@ -127,8 +139,8 @@ pub struct Ladder {
     bounds: Bounds,
     seen: VecDeque<Seen>,
     recent: VecDeque<Instant>,
-    /// Instructions at which an input that kills was dropped, and when.
-    killers: VecDeque<(u64, Instant)>,
+    /// Instructions at which the environment was changed or an input dropped: which was tried last, and when.
+    remedies: VecDeque<(u64, Rung, Instant)>,
     /// Positions up to now at which going back was enough, and those at which it was not.
     causes: (u64, u64),
 }
@@ -136,7 +148,7 @@ pub struct Ladder {
 impl Ladder {
     /// A judge that has seen no crash.
     pub fn new(bounds: Bounds) -> Ladder {
-        Ladder { bounds, seen: VecDeque::new(), recent: VecDeque::new(), killers: VecDeque::new(), causes: (0, 0) }
+        Ladder { bounds, seen: VecDeque::new(), recent: VecDeque::new(), remedies: VecDeque::new(), causes: (0, 0) }
     }
 
     /// How long a program that crashes often waits before its next recovery: it shall not take a CPU until it is given up.
@@ -159,14 +171,13 @@ impl Ladder {
         }
         let position = facts.last_input.map_or(Position::Address(facts.ip), Position::Input);
         let has = |rung| self.bounds.rungs.contains(&rung);
-        let (newest, older) = (has(Rung::Newest), has(Rung::Older));
         // The newest checkpoint that was taken before the input was read.
         let drop = facts
             .last_input
             .filter(|_| has(Rung::Drop))
             .and_then(|input| facts.checkpoints.iter().position(|start| *start <= input).map(|i| Step::Drop(i, input)));
-        let step = self.step_at(position, facts, drop, (newest, older));
-        if matches!(step, Step::Drop(..) | Step::GiveUp(_))
+        let step = self.step_at(position, facts, drop);
+        if matches!(step, Step::Environment(_) | Step::Drop(..) | Step::GiveUp(_))
             && let Some(seen) = self.seen.iter_mut().find(|seen| seen.position == position)
             && !std::mem::replace(&mut seen.is_deterministic, true)
         {
@@ -181,15 +192,19 @@ impl Ladder {
     }
 
     /// The next attempt at this position.
-    fn step_at(
-        &mut self,
-        position: Position,
-        facts: &Facts,
-        drop: Option<Step>,
-        (newest, older): (bool, bool),
-    ) -> Step {
+    fn step_at(&mut self, position: Position, facts: &Facts, drop: Option<Step>) -> Step {
+        let has = |rung| self.bounds.rungs.contains(&rung);
+        let (newest, older, environment) = (has(Rung::Newest), has(Rung::Older), has(Rung::Environment));
         let oldest = facts.checkpoints.len() - 1;
-        let attempts = if self.is_killer(facts) { &DROP_FIRST } else { &OLDER_FIRST };
+        let attempts = match self.remedy(facts) {
+            Some(Rung::Drop) => DROP_FIRST,
+            Some(Rung::Environment) => {
+                // The same bug once more; at an address it would count as the same crash.
+                self.seen.retain(|s| s.position != position || matches!(position, Position::Input(_)));
+                ENVIRONMENT_FIRST
+            }
+            _ => OLDER_FIRST,
+        };
         let seen = self.seen(position, facts.at, attempts);
         // Where a rung does not apply the next one is tried at once.
         while let Some(attempt) = seen.attempts.get(seen.next) {
@@ -198,34 +213,48 @@ impl Ladder {
                 Attempt::Newest if newest => return Step::Replay(0),
                 Attempt::Before if older && oldest >= 1 => return Step::Replay(1),
                 Attempt::Oldest if older && oldest >= 1 => return Step::Replay(oldest),
+                Attempt::EnvironmentAtOnce if environment => {
+                    self.tried(facts, Rung::Environment);
+                    return Step::Environment(0);
+                }
+                Attempt::Environment if environment => {
+                    self.tried(facts, Rung::Environment);
+                    return Step::Environment(oldest);
+                }
                 Attempt::Drop => {
                     if let Some(step) = drop {
-                        self.dropped(facts);
+                        self.tried(facts, Rung::Drop);
                         return step;
                     }
                 }
                 _ => {}
             }
         }
+        self.remedies.retain(|(ip, ..)| *ip != facts.ip);
         Step::GiveUp("all other rungs of the ladder were tried at this position")
     }
 
-    /// Whether a drop has helped at this instruction.
-    fn is_killer(&self, facts: &Facts) -> bool {
-        let dropped = self.killers.iter().find(|(ip, _)| *ip == facts.ip);
-        dropped.is_some_and(|(_, at)| facts.at.duration_since(*at) > self.bounds.proof)
+    /// What has helped at this instruction, beside older checkpoints.
+    fn remedy(&self, facts: &Facts) -> Option<Rung> {
+        let (_, rung, at) = self.remedies.iter().find(|(ip, ..)| *ip == facts.ip)?;
+        (facts.at.duration_since(*at) > self.bounds.proof).then_some(*rung)
     }
 
-    fn dropped(&mut self, facts: &Facts) {
-        self.killers.retain(|(ip, _)| *ip != facts.ip);
-        if self.killers.len() == POSITIONS {
-            self.killers.pop_front();
+    /// A replay in a changed environment has gone another way: that is not counted as a help.
+    pub fn environment_was_in_vain(&mut self) {
+        self.remedies.retain(|(_, rung, _)| *rung != Rung::Environment);
+    }
+
+    fn tried(&mut self, facts: &Facts, rung: Rung) {
+        self.remedies.retain(|(ip, ..)| *ip != facts.ip);
+        if self.remedies.len() == POSITIONS {
+            self.remedies.pop_front();
         }
-        self.killers.push_back((facts.ip, facts.at));
+        self.remedies.push_back((facts.ip, rung, facts.at));
     }
 
     /// What is remembered of the position; `attempts`: what is tried if it is a new one.
-    fn seen(&mut self, position: Position, at: Instant, attempts: &'static [Attempt; 4]) -> &mut Seen {
+    fn seen(&mut self, position: Position, at: Instant, attempts: &'static [Attempt]) -> &mut Seen {
         let forget = self.bounds.forget;
         self.seen.retain(|s| matches!(s.position, Position::Input(_)) || at.duration_since(s.last) <= forget);
         let index = self.seen.iter().position(|s| s.position == position).unwrap_or_else(|| {
@@ -256,6 +285,7 @@ mod tests {
         assert_eq!(judge(&[400, 300, 200, 100]), Step::Replay(0));
         assert_eq!(judge(&[400, 300, 200, 100]), Step::Replay(1));
         assert_eq!(judge(&[300, 200, 100]), Step::Replay(2));
+        assert_eq!(judge(&[100]), Step::Environment(0));
         assert_eq!(judge(&[100]), Step::Drop(0, 500));
         assert_eq!(judge(&[100]).rung(), Rung::GiveUp);
     }
@@ -274,6 +304,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(ladder.judge(&facts(now, Some(1), &[0])), Step::Replay(0));
         assert_eq!(ladder.judge(&facts(now, Some(2), &[0])), Step::Replay(0));
+        assert_eq!(ladder.judge(&facts(now, Some(1), &[0])), Step::Environment(0));
         assert_eq!(ladder.judge(&facts(now, Some(1), &[0])), Step::Drop(0, 1));
     }
 
@@ -283,6 +314,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(ladder.judge(&facts(now, None, &[0, 0])), Step::Replay(0));
         assert_eq!(ladder.judge(&facts(now, None, &[0, 0])), Step::Replay(1));
+        assert_eq!(ladder.judge(&facts(now, None, &[0])), Step::Environment(0));
         assert_eq!(ladder.judge(&facts(now, None, &[0])).rung(), Rung::GiveUp);
         let later = now + Duration::from_secs(61);
         assert_eq!(ladder.judge(&facts(later, None, &[0, 0])), Step::Replay(0));
@@ -309,6 +341,7 @@ mod tests {
         for _ in 0..3 {
             assert!(matches!(ladder.judge(&facts(now, Some(500), &[400, 300])), Step::Replay(_)));
         }
+        assert_eq!(ladder.judge(&facts(now, Some(500), &[400, 300])), Step::Environment(1));
         assert_eq!(ladder.judge(&facts(now, Some(500), &[400, 300])).rung(), Rung::Drop);
         let later = now + Duration::from_secs(1);
         assert_eq!(ladder.judge(&facts(later, Some(600), &[400, 300])), Step::Replay(0));
@@ -328,6 +361,22 @@ mod tests {
             ladder.judge(&facts(now, Some(2), &[0]));
         }
         assert_eq!(ladder.causes(), (1, 1));
+    }
+
+    #[test]
+    fn where_a_changed_environment_has_helped_it_comes_first() {
+        for input in [Some(500), None] {
+            let mut ladder = Ladder::new(Bounds::default());
+            let now = Instant::now();
+            let mut judge = |at: Instant| ladder.judge(&facts(at, input, &[400, 300]));
+            assert!((0..3).all(|_| matches!(judge(now), Step::Replay(_))));
+            assert_eq!(judge(now), Step::Environment(1));
+            let later = now + Duration::from_secs(1);
+            let mut judge = |input| ladder.judge(&facts(later, input, &[400, 300]));
+            let next = input.map(|input| input + 100);
+            assert_eq!(judge(next), Step::Environment(0), "the same bug once more");
+            assert!(matches!(judge(next), Step::Replay(1)), "it does not help this time");
+        }
     }
 
     #[test]

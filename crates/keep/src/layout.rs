@@ -94,6 +94,9 @@ pub(crate) struct Orders {
     pub family: AtomicU32,
     /// Spares that were taken and replaced.
     pub adopted: AtomicU32,
+    /// Not 0: allocations are padded and zeroed, frees delayed.
+    pub environment: AtomicU32,
+    pub reserved: AtomicU32,
 }
 
 /// Page 1. Written by the program only.
@@ -192,7 +195,7 @@ pub(crate) struct Crash {
     pub regs: [AtomicU64; 17],
 }
 
-const _: () = assert!(size_of::<Orders>() == 96 && size_of::<News>() == 272 && size_of::<Both>() == 240);
+const _: () = assert!(size_of::<Orders>() == 104 && size_of::<News>() == 272 && size_of::<Both>() == 240);
 
 #[cfg(test)]
 mod tests {

@@ -99,7 +99,7 @@ pub enum Event {
 }
 
 /// The rungs, as [`Figures::by_rung`] counts them.
-pub const RUNGS: [&str; 4] = ["newest", "older", "drop", "give-up"];
+pub const RUNGS: [&str; 5] = ["newest", "older", "environment", "drop", "give-up"];
 
 /// Figures of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -212,6 +212,9 @@ fn sentence(event: &Event) -> Option<String> {
             let way = match rung {
                 Rung::Newest => "put back to the newest checkpoint",
                 Rung::Older => "put back to an older checkpoint",
+                Rung::Environment => {
+                    "put back to a checkpoint, to continue with allocations padded and zeroed and frees delayed"
+                }
                 Rung::Drop => "put back to a checkpoint, to continue without the input that kills it",
                 Rung::GiveUp => "given up",
             };
@@ -252,7 +255,7 @@ fn sentence(event: &Event) -> Option<String> {
             "exited with {}; {} crashes, {} of them given up; {} checkpoints, pause p50 {:.0} us, p99 {:.0} us",
             status.map_or_else(|| "unknown status".to_owned(), |status| format!("status {status}")),
             figures.crashes,
-            figures.by_rung[3],
+            figures.by_rung[4],
             figures.checkpoints,
             figures.pause_p50_us,
             figures.pause_p99_us

@@ -235,6 +235,11 @@ impl Shared {
         })
     }
 
+    /// Has allocations padded and zeroed, and frees delayed, or not any more.
+    pub fn change_environment(&self, is_changed: bool) {
+        self.orders().environment.store(is_changed.into(), SeqCst);
+    }
+
     /// Lets the thread continue that has left the log's order.
     pub fn accept(&self) {
         let state = &self.both().crash.state;

@@ -95,6 +95,11 @@ pub struct Redis {
 impl Redis {
     /// Starts one and waits until it is kept.
     pub fn start(name: &str, options: &[&str]) -> Redis {
+        Redis::start_with(name, options, &[])
+    }
+
+    /// The same, with `more` options of Redis.
+    pub fn start_with(name: &str, options: &[&str], more: &[&str]) -> Redis {
         let scratch = Scratch::new(name);
         let keeper = Command::new(KEEP)
             .args(["--log", "--events"])
@@ -108,6 +113,7 @@ impl Redis {
             .arg(scratch.join("socket"))
             .arg("--logfile")
             .arg(scratch.join("log"))
+            .args(more)
             .stdout(Stdio::null())
             .spawn()
             .expect("orbit-keep");
