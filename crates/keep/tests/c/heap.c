@@ -11,24 +11,27 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-struct text { char bytes[24]; };
 struct item { long *count; };
+/* Larger than what the C library frees at its start: they come from memory that was never used, side by side. */
+struct large { long *count; char bytes[992]; };
 
 static long counts;
 
 static void overflow(void)
 {
     /* One of the two is the neighbour, whichever way the allocator goes. */
-    struct item *first = malloc(sizeof *first);
-    struct text *text = malloc(sizeof *text);
-    struct item *second = malloc(sizeof *second);
+    /* The compiler must not know what they hold. */
+    volatile struct large *first = malloc(sizeof *first);
+    char *text = malloc(sizeof *first);
+    volatile struct large *second = malloc(sizeof *second);
     first->count = second->count = &counts;
-    memset(text->bytes, 'A', *(volatile size_t *)&(size_t){sizeof *text + 40});
+    memset(text, 'A', *(volatile size_t *)&(size_t){sizeof *first + 40});
+    __asm__ volatile("" : : "r"(text) : "memory");
     ++*first->count;
     --*second->count;
     ++*first->count;
-    free(first);
-    free(second);
+    free((void *)first);
+    free((void *)second);
     free(text);
 }
 
