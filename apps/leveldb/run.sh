@@ -17,14 +17,14 @@ field() { sed -n "s/^$1 //p" "$here/said"; }
 stock=$(field hash)
 echo "== 100000 writes"
 echo "stock      hash $stock, $(field cpu_ms) ms of CPU, writers' p99.9 $(field write_p999_us) us"
-for fault in "none 0" "segv 1" "hang 1" "memory 1" "recursion 1" "wrong 1" "segv 3" "kill 2"; do
+for fault in "none 0" "segv 1" "hang 1" "memory 1" "recursion 1" "wrong 1" "segv 3" "kill 2" "minor-segv 1" "minor-kill 2"; do
     name=${fault% *}
     rm -rf "$here/db"
     # shellcheck disable=SC2086  # two words
     "$build/load" "$here/db" writes 1 100000 $fault >"$here/said"
-    printf '%-10s hash %s, %s ms of CPU, writers'"'"' p99.9 %s us; compactions: %s in the orbit, %s failed tries, %s own\n' \
+    printf '%-10s hash %s, %s ms of CPU, writers'"'"' p99.9 %s us; compactions: %s in the orbit, %s failed tries, %s own; memtables: %s, %s, %s\n' \
         "$name" "$(field hash)" "$(field cpu_ms)" "$(field write_p999_us)" "$(field compactions)" "$(field failures)" \
-        "$(field own)"
+        "$(field own)" "$(field minor)" "$(field minor_failures)" "$(field minor_own)"
     [ "$(field hash)" = "$stock" ] || { echo "the contents differ from stock" >&2 && exit 1; }
     grep -h 'orbit: ' "$here/db/LOG" | sed 's/^[^ ]* [^ ]* /           LOG: /' | cut -c1-110 | sort | uniq | head -3
     "$build/load-stock" "$here/db" check >"$here/said"

@@ -116,6 +116,26 @@ bool FindBloomBits(const leveldb::FilterPolicy* policy, uint64_t* bits) {
   return true;
 }
 
+}  // namespace
+
+const char* DescribeTables(DBImpl* db, Job* job) {
+  if (db->env_ != leveldb::Env::Default()) return "the database has an Env of its own";
+  if (db->user_comparator() != leveldb::BytewiseComparator()) return "the database has a comparator of its own";
+  const leveldb::FilterPolicy* policy =
+      db->options_.filter_policy == nullptr ? nullptr : db->internal_filter_policy_.user_policy_;
+  if (!FindBloomBits(policy, &job->bloom_bits)) return "the database has a filter policy of its own";
+  char directory[PATH_MAX];
+  if (realpath(db->dbname_.c_str(), directory) == nullptr) return "the database's directory has no absolute name";
+  job->directory = directory;
+  job->block_size = db->options_.block_size;
+  job->restart_interval = static_cast<uint64_t>(db->options_.block_restart_interval);
+  job->compression = db->options_.compression;
+  job->is_paranoid = db->options_.paranoid_checks;
+  return nullptr;
+}
+
+namespace {
+
 std::vector<Input> InputsOf(const std::vector<FileMetaData*>& files) {
   std::vector<Input> inputs;
   for (const FileMetaData* file : files) inputs.push_back({file->number, file->file_size});
@@ -126,14 +146,7 @@ std::vector<Input> InputsOf(const std::vector<FileMetaData*>& files) {
 const char* MakeJob(DBImpl* db, State* state, Job* job) {
   Compaction* compaction = state->compaction;
   if (!IsPristine(db, state)) return "the objects of the database are not those of LevelDB 1.23";
-  if (db->env_ != leveldb::Env::Default()) return "the database has an Env of its own";
-  if (db->user_comparator() != leveldb::BytewiseComparator()) return "the database has a comparator of its own";
-  const leveldb::FilterPolicy* policy =
-      db->options_.filter_policy == nullptr ? nullptr : db->internal_filter_policy_.user_policy_;
-  if (!FindBloomBits(policy, &job->bloom_bits)) return "the database has a filter policy of its own";
-  char directory[PATH_MAX];
-  if (realpath(db->dbname_.c_str(), directory) == nullptr) return "the database's directory has no absolute name";
-  job->directory = directory;
+  if (const char* why = DescribeTables(db, job)) return why;
   uint64_t bytes = 0;
   for (const auto& files : compaction->inputs_) {
     for (const FileMetaData* file : files) bytes += file->file_size;
@@ -154,10 +167,6 @@ const char* MakeJob(DBImpl* db, State* state, Job* job) {
                                                           : db->snapshots_.oldest()->sequence_number();
   job->max_output_size = compaction->MaxOutputFileSize();
   job->max_overlap = kOverlapFactor * db->options_.max_file_size;
-  job->block_size = db->options_.block_size;
-  job->restart_interval = static_cast<uint64_t>(db->options_.block_restart_interval);
-  job->compression = db->options_.compression;
-  job->is_paranoid = db->options_.paranoid_checks;
   // Twice as many as bytes of input need, since outputs may be compressed less; where they are too few, the last is larger.
   const uint64_t count = 8 + 2 * bytes / job->max_output_size + compaction->grandparents_.size();
   for (uint64_t i = 0; i < count; i++) {
@@ -182,6 +191,20 @@ uint64_t BytesRead(const Compaction* compaction) {
   return bytes;
 }
 
+}  // namespace
+
+void TakeData(orbit_future* future, std::string* bytes) {
+  orbit_update* update = nullptr;
+  if (pull_orbit(future, &update) == 1) {
+    const orbit_item* item = orbit_update_first(update);
+    if (item != nullptr && item->kind == ORBIT_ITEM_DATA)
+      bytes->assign(static_cast<const char*>(item->data), item->size);
+    orbit_update_free(update);
+  }
+}
+
+namespace {
+
 // What waits while the orbit works: memtables, as LevelDB writes them out between two entries.
 void WriteOutMemtable(DBImpl* db) {
   if (!db->has_imm_.load(std::memory_order_relaxed)) return;
@@ -205,13 +228,7 @@ int Await(DBImpl* db, orbit* orbit, orbit_future* future, orbit_outcome* outcome
       WriteOutMemtable(db);
     }
   }
-  orbit_update* update = nullptr;
-  if (pull_orbit(future, &update) == 1) {
-    const orbit_item* item = orbit_update_first(update);
-    if (item != nullptr && item->kind == ORBIT_ITEM_DATA)
-      bytes->assign(static_cast<const char*>(item->data), item->size);
-    orbit_update_free(update);
-  }
+  TakeData(future, bytes);
   return error;
 }
 
@@ -252,6 +269,19 @@ bool IsTheTable(DBImpl* db, const Output& output) {
   return entries->Valid() && entries->key() == Slice(output.largest) && entries->status().ok();
 }
 
+}  // namespace
+
+std::string CheckTable(DBImpl* db, uint64_t number, const Output& output) {
+  const std::string name = "output " + std::to_string(number) + ": ";
+  uint64_t size = 0;
+  if (output.number != number) return name + "has another number";
+  if (!db->env_->GetFileSize(leveldb::TableFileName(db->dbname_, output.number), &size).ok() || size != output.size)
+    return name + "the file has another size";
+  return IsTheTable(db, output) ? "" : name + "the table is not what was reported";
+}
+
+namespace {
+
 // Main trusts no result: numbers, sizes, order and bounds of keys are checked, and the tables themselves. Gives what is wrong.
 std::string Check(DBImpl* db, const Compaction* compaction, const Job& job, const std::vector<Output>& outputs) {
   const leveldb::InternalKeyComparator& order = db->internal_comparator_;
@@ -266,16 +296,13 @@ std::string Check(DBImpl* db, const Compaction* compaction, const Job& job, cons
   for (size_t i = 0; i < outputs.size(); i++) {
     const Output& output = outputs[i];
     const std::string name = "output " + std::to_string(job.numbers[i]) + ": ";
-    uint64_t size = 0;
-    if (output.number != job.numbers[i]) return name + "has another number";
     if (output.smallest.size() < 8 || output.largest.size() < 8) return name + "a key is too short";
     if (order.Compare(output.smallest, output.largest) > 0) return name + "keys are out of order";
     if (i > 0 && order.Compare(outputs[i - 1].largest, output.smallest) >= 0) return name + "overlaps the one before";
     if (order.Compare(output.smallest, least) < 0 || order.Compare(output.largest, last) > 0)
       return name + "keys are not of the inputs";
-    if (!db->env_->GetFileSize(leveldb::TableFileName(db->dbname_, output.number), &size).ok() || size != output.size)
-      return name + "the file has another size";
-    if (!IsTheTable(db, output)) return name + "the table is not what was reported";
+    const std::string wrong = CheckTable(db, job.numbers[i], output);
+    if (!wrong.empty()) return wrong;
   }
   return "";
 }
@@ -295,11 +322,13 @@ void TakeOver(DBImpl* db, State* state, const std::vector<Output>& outputs) {
   }
 }
 
-uint64_t NextFault() {
+uint64_t NextFault(bool is_minor) {
+  const int ordered = fault.load();
+  if (((ordered & ORBIT_LEVELDB_OF_MEMTABLES) != 0) != is_minor) return 0;
   uint32_t left = fault_count.load();
   while (left > 0 && !fault_count.compare_exchange_weak(left, left - 1)) {
   }
-  return left > 0 ? static_cast<uint64_t>(fault.load()) : 0;
+  return left > 0 ? static_cast<uint64_t>(ordered & ~ORBIT_LEVELDB_OF_MEMTABLES) : 0;
 }
 
 enum class End { kDone, kShutDown, kNot };
@@ -313,7 +342,7 @@ End Try(DBImpl* db, State* state, uint64_t number) {
     state->smallest_snapshot = 0;
     return End::kNot;
   }
-  job.fault = NextFault();
+  job.fault = NextFault(false);
   db->mutex_.Unlock();
   std::vector<Output> outputs;
   std::string wrong = RunInOrbit(db, state->compaction, job, &outputs);
@@ -334,6 +363,12 @@ End Try(DBImpl* db, State* state, uint64_t number) {
 }
 
 }  // namespace
+
+uint64_t MemoryLimit() { return memory_limit.load(); }
+uint64_t DeadlineUs() { return deadline_us.load(); }
+uint64_t Tries() { return tries.load(); }
+uint64_t NextMinorFault() { return NextFault(true); }
+
 }  // namespace orbit_leveldb
 
 // Takes the place of LevelDB's, with its contract: the mutex is held, and again when it returns.
@@ -384,6 +419,7 @@ extern "C" void orbit_leveldb_get_counters(orbit_leveldb_counters* counters) {
   counters->memtables = orbit_leveldb::memtables.load();
   counters->pid = orbit != nullptr && orbit_stats(orbit, &of_orbit) == 0 ? of_orbit.pid : 0;
   counters->is_running = orbit_leveldb::is_running.load();
+  orbit_leveldb::CountMinor(counters);
 }
 
 extern "C" void orbit_leveldb_inject(int fault, uint32_t count) {

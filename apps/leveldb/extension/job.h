@@ -2,6 +2,7 @@
 //
 // job.cc       encodes and decodes both
 // task.cc      in the orbit: merges the inputs into outputs
+// minor.cc     in LevelDB: DBImpl::WriteLevel0Table, and the memory of memtables
 // compact.cc   in LevelDB: DBImpl::DoCompactionWork, which makes the job, waits, checks the results and installs them
 // fault.cc     harm on request, for tests
 #ifndef ORBIT_LEVELDB_JOB_H
@@ -10,6 +11,12 @@
 #include <cstdint>
 #include <string>
 #include <vector>
+
+struct orbit_future;
+struct orbit_leveldb_counters;
+namespace leveldb {
+class DBImpl;
+}
 
 namespace orbit_leveldb {
 
@@ -58,12 +65,34 @@ struct Arguments {
   const char* job;
   uint64_t size;
 };
+// The same for a memtable, which lies in an area: where its skip list begins. The job follows.
+struct MinorArguments {
+  const void* head;
+  int64_t height;
+  uint64_t size;
+};
 // Values that the entry returns.
 enum Result : long { kDone = 0, kBadJob = 1, kInputOutput = 2 };
 long RunTask(void* store, void* arguments);
+long RunMinorTask(void* store, void* arguments);
 
 // Does the harm, if it is one of those that happen while it works.
 void DoFault(uint64_t fault);
+
+// ---- what both compactions share in LevelDB (compact.cc) ----
+
+uint64_t MemoryLimit();
+uint64_t DeadlineUs();
+uint64_t Tries();
+uint64_t NextMinorFault();
+// Directory and options for tables, with the mutex held. Gives why the orbit cannot write tables of this database, or NULL.
+const char* DescribeTables(leveldb::DBImpl* db, Job* job);
+// What the task of this call pushed first.
+void TakeData(orbit_future* future, std::string* bytes);
+// That a table is what was reported. Gives what is wrong.
+std::string CheckTable(leveldb::DBImpl* db, uint64_t number, const Output& output);
+// Fills in what minor.cc counts.
+void CountMinor(orbit_leveldb_counters* counters);
 
 }  // namespace orbit_leveldb
 

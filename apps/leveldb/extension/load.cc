@@ -95,14 +95,17 @@ void Write(leveldb::DB* db, int count, std::map<std::string, std::string>* model
 }
 
 #ifdef IN_ORBIT
-// kill -9 of the orbit in so many tries. Each hangs, so none ends before it is killed.
-void KillWhileItRuns(uint64_t tries) {
+// kill -9 of the orbit in so many tries, of memtables or of major compactions. Each hangs, so none ends before it is killed.
+void KillWhileItRuns(uint64_t tries, bool is_minor) {
   orbit_leveldb_counters now = {};
-  for (uint64_t kills = 0; now.failures < tries;) {
+  for (uint64_t kills = 0, failures = 0; failures < tries;) {
+    const bool is_running = is_minor ? now.is_minor_running : now.is_running;
+    const pid_t pid = is_minor ? now.minor_pid : now.pid;
     // The next kill waits until the try of the last one has failed.
-    if (kills == now.failures && now.is_running && now.pid > 0 && kill(now.pid, SIGKILL) == 0) kills++;
+    if (kills == failures && is_running && pid > 0 && kill(pid, SIGKILL) == 0) kills++;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     orbit_leveldb_get_counters(&now);
+    failures = is_minor ? now.minor_failures : now.failures;
   }
 }
 
@@ -123,18 +126,22 @@ void KillWhileItRuns(uint64_t tries) {
 void Report() {
   orbit_leveldb_counters now;
   orbit_leveldb_get_counters(&now);
-  // CPU time of the orbit's process, nanoseconds.
+  // CPU time of the orbits' processes, nanoseconds.
   unsigned long long orbit_cpu = 0;
-  const std::string path = "/proc/" + std::to_string(now.pid) + "/schedstat";
-  FILE* file = fopen(path.c_str(), "r");
-  if (file != nullptr) {
-    if (fscanf(file, "%llu", &orbit_cpu) != 1) orbit_cpu = 0;
+  for (const int32_t pid : {now.pid, now.minor_pid}) {
+    const std::string path = "/proc/" + std::to_string(pid) + "/schedstat";
+    FILE* file = fopen(path.c_str(), "r");
+    unsigned long long cpu = 0;
+    if (file == nullptr) continue;
+    if (fscanf(file, "%llu", &cpu) == 1) orbit_cpu += cpu;
     fclose(file);
   }
   printf("orbit_cpu_ms %llu\n", orbit_cpu / 1000000);
   printf("compactions %llu\nfailures %llu\nown %llu\nmemtables %llu\n", static_cast<unsigned long long>(now.compactions),
          static_cast<unsigned long long>(now.failures), static_cast<unsigned long long>(now.own),
          static_cast<unsigned long long>(now.memtables));
+  printf("minor %llu\nminor_failures %llu\nminor_own %llu\n", static_cast<unsigned long long>(now.minor),
+         static_cast<unsigned long long>(now.minor_failures), static_cast<unsigned long long>(now.minor_own));
 }
 
 int FaultOf(const std::string& name) {
@@ -165,7 +172,10 @@ int main(int argc, char** argv) {
     std::map<std::string, std::string> model;
     state = strtoull(argv[3], nullptr, 10);
 #ifdef IN_ORBIT
-    const std::string fault = argv[5];
+    // "minor-segv": when a memtable is written.
+    std::string fault = argv[5];
+    const bool is_minor = fault.compare(0, 6, "minor-") == 0;
+    if (is_minor) fault.erase(0, 6);
     std::thread killer;
     orbit_leveldb_limits limits = {};
     // Enough for what is good, little enough to be reached soon.
@@ -173,8 +183,9 @@ int main(int argc, char** argv) {
     const bool ends_early = fault == "close" || fault == "stay";
     if (fault == "hang") limits.deadline_us = 2 * 1000 * 1000;
     orbit_leveldb_set_limits(&limits);
-    orbit_leveldb_inject(ends_early || fault == "kill" ? ORBIT_LEVELDB_ENDLESS_LOOP : FaultOf(fault), static_cast<uint32_t>(atoi(argv[6])));
-    if (fault == "kill") killer = std::thread(KillWhileItRuns, atoi(argv[6]));
+    const int harm = ends_early || fault == "kill" ? ORBIT_LEVELDB_ENDLESS_LOOP : FaultOf(fault);
+    orbit_leveldb_inject(harm | (is_minor ? ORBIT_LEVELDB_OF_MEMTABLES : 0), static_cast<uint32_t>(atoi(argv[6])));
+    if (fault == "kill") killer = std::thread(KillWhileItRuns, atoi(argv[6]), is_minor);
 #endif
     Write(db.get(), atoi(argv[4]), &model);
 #ifdef IN_ORBIT

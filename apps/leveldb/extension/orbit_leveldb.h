@@ -1,4 +1,4 @@
-/* orbit_leveldb.h: LevelDB's major compactions in an orbit.
+/* orbit_leveldb.h: LevelDB's compactions in an orbit.
  *
  * A program that links liborbit_leveldb.a in place of libleveldb.a needs no call of these. They change the limits, and say
  * what happened. Any thread, any time.
@@ -29,6 +29,11 @@ struct orbit_leveldb_counters {
     uint64_t memtables;      /* memtables that main wrote out while the orbit compacted */
     int32_t pid;             /* the orbit's process, 0: none now */
     int32_t is_running;      /* 1 while the orbit compacts */
+    uint64_t minor;          /* memtables that the orbit wrote to tables */
+    uint64_t minor_failures; /* such tries that failed */
+    uint64_t minor_own;      /* memtables that LevelDB wrote in its own way, empty ones too */
+    int32_t minor_pid;       /* the process of the orbit for memtables, 0: none now */
+    int32_t is_minor_running; /* 1 while it writes */
 };
 void orbit_leveldb_get_counters(struct orbit_leveldb_counters *counters);
 
@@ -39,7 +44,8 @@ enum orbit_leveldb_fault {
     ORBIT_LEVELDB_ENDLESS_LOOP = 2,
     ORBIT_LEVELDB_MEMORY = 3,
     ORBIT_LEVELDB_RECURSION = 4,
-    ORBIT_LEVELDB_WRONG_RESULT = 5 /* reports keys and sizes that the files do not have */
+    ORBIT_LEVELDB_WRONG_RESULT = 5, /* reports keys and sizes that the files do not have */
+    ORBIT_LEVELDB_OF_MEMTABLES = 256 /* added to one of these: when a memtable is written, not in a major compaction */
 };
 void orbit_leveldb_inject(int fault, uint32_t count);
 

@@ -8,6 +8,7 @@
 
 #include "db/dbformat.h"
 #include "db/filename.h"
+#include "db/memtable.h"
 #include "job.h"
 #include "leveldb/env.h"
 #include "leveldb/filter_policy.h"
@@ -242,34 +243,75 @@ void Push(const std::string& bytes) {
   orbit_update_free(update);
 }
 
+// How tables of this database are written.
+struct Tables {
+  explicit Tables(const Job& job)
+      : order(leveldb::BytewiseComparator()),
+        bloom(job.bloom_bits ? leveldb::NewBloomFilterPolicy(static_cast<int>(job.bloom_bits)) : nullptr),
+        filter(bloom.get()) {
+    options.comparator = &order;
+    options.filter_policy = bloom ? &filter : nullptr;
+    options.env = Env::Default();
+    options.block_size = job.block_size;
+    options.block_restart_interval = static_cast<int>(job.restart_interval);
+    options.compression = static_cast<leveldb::CompressionType>(job.compression);
+    options.paranoid_checks = job.is_paranoid != 0;
+  }
+  const InternalKeyComparator order;
+  const std::unique_ptr<const leveldb::FilterPolicy> bloom;
+  const leveldb::InternalFilterPolicy filter;
+  leveldb::Options options;
+};
+
+// Writes out a memtable of main: its skip list lies in an area, and is walked where it lies, by a memtable of our own that begins there.
+Status WriteMemtable(const Job& job, const MinorArguments& arguments, const InternalKeyComparator& order, Writer* writer) {
+  using Node = leveldb::MemTable::Table::Node;
+  leveldb::MemTable* memtable = new leveldb::MemTable(order);
+  memtable->Ref();
+  const_cast<Node*&>(memtable->table_.head_) = static_cast<Node*>(const_cast<void*>(arguments.head));
+  memtable->table_.max_height_ = static_cast<int>(arguments.height);
+  std::unique_ptr<Iterator> entries(memtable->NewIterator());
+  Status status;
+  uint64_t count = 0;
+  for (entries->SeekToFirst(); status.ok() && entries->Valid(); entries->Next()) {
+    status = writer->Add(entries->key(), entries->value());
+    if (++count == kFaultAfter) DoFault(job.fault);
+  }
+  entries.reset();
+  memtable->Unref();
+  return status.ok() ? writer->Finish() : status;
+}
+
+long Report(const Job& job, const Status& status, Writer* writer) {
+  if (!status.ok()) {
+    Push(status.ToString());
+    return kInputOutput;
+  }
+  if (job.fault == ORBIT_LEVELDB_WRONG_RESULT)
+    for (Output& output : writer->outputs()) output.largest = output.smallest, output.entries++;
+  Push(Encode(writer->outputs()));
+  return kDone;
+}
+
 }  // namespace
 
 long RunTask(void*, void* raw) {
   const Arguments* arguments = static_cast<const Arguments*>(raw);
   Job job;
   if (!Decode(arguments->job, arguments->size, &job) || job.numbers.empty()) return kBadJob;
-  const InternalKeyComparator order(leveldb::BytewiseComparator());
-  std::unique_ptr<const leveldb::FilterPolicy> bloom(
-      job.bloom_bits ? leveldb::NewBloomFilterPolicy(static_cast<int>(job.bloom_bits)) : nullptr);
-  const leveldb::InternalFilterPolicy filter(bloom.get());
-  leveldb::Options options;
-  options.comparator = &order;
-  options.filter_policy = bloom ? &filter : nullptr;
-  options.env = Env::Default();
-  options.block_size = job.block_size;
-  options.block_restart_interval = static_cast<int>(job.restart_interval);
-  options.compression = static_cast<leveldb::CompressionType>(job.compression);
-  options.paranoid_checks = job.is_paranoid != 0;
-  Writer writer(job, options, order);
-  const Status status = Compact(job, options, order, &writer);
-  if (!status.ok()) {
-    Push(status.ToString());
-    return kInputOutput;
-  }
-  if (job.fault == ORBIT_LEVELDB_WRONG_RESULT)
-    for (Output& output : writer.outputs()) output.largest = output.smallest, output.entries++;
-  Push(Encode(writer.outputs()));
-  return kDone;
+  const Tables tables(job);
+  Writer writer(job, tables.options, tables.order);
+  return Report(job, Compact(job, tables.options, tables.order, &writer), &writer);
+}
+
+long RunMinorTask(void*, void* raw) {
+  MinorArguments arguments;
+  memcpy(&arguments, raw, sizeof arguments);
+  Job job;
+  if (!Decode(static_cast<const char*>(raw) + sizeof arguments, arguments.size, &job) || job.numbers.empty()) return kBadJob;
+  const Tables tables(job);
+  Writer writer(job, tables.options, tables.order);
+  return Report(job, WriteMemtable(job, arguments, tables.order, &writer), &writer);
 }
 
 }  // namespace orbit_leveldb

@@ -29,6 +29,9 @@ fn contents_are_those_of_stock() {
         assert_eq!(said["hash"], stock, "seed {seed}");
         assert!(number(&said, "compactions") > 5, "{said:?}");
         assert_eq!((number(&said, "failures"), number(&said, "own")), (0, 0), "{said:?}\n{}", database.log());
+        assert!(number(&said, "minor") > 20, "memtables too: {said:?}");
+        let minor = (number(&said, "minor_failures"), number(&said, "minor_own"));
+        assert_eq!(minor, (0, 0), "{said:?}\n{}", database.log());
         // Reopened by stock, which verifies every block.
         assert_eq!(database.run(Library::Stock, "check")["hash"], stock, "seed {seed}");
     }
@@ -42,7 +45,9 @@ fn fault_is_survived(fault: &str, times: u32, event: &str) {
     let log = database.log();
     assert_eq!(said["hash"], stock, "{fault}");
     assert!(log.contains(event), "{fault}: not in the log: {event}\n{log}");
-    assert_eq!(number(&said, "failures"), u64::from(times), "{said:?}\n{log}");
+    // With the short deadline of this one, a loaded machine may add others.
+    let failures = number(&said, "failures");
+    assert!(failures == u64::from(times) || (fault == "hang" && failures > u64::from(times)), "{said:?}\n{log}");
     assert!(number(&said, "compactions") > 5, "the next process compacts: {said:?}");
     assert_eq!(database.run(Library::Stock, "check")["hash"], stock, "{fault}: reopened by stock");
 }
@@ -88,6 +93,60 @@ fn after_three_tries_leveldb_compacts_in_its_own_way() {
     assert_eq!(database.run(Library::Stock, "check")["hash"], stock);
 }
 
+/// The same while a memtable is written.
+fn fault_of_a_memtable_is_survived(fault: &str, times: u32, event: &str) {
+    let Some(stock) = stock_hash(8, WRITES) else { return };
+    let database = Database::new().expect("LevelDB is there");
+    let said = database.run(Library::Orbit, &format!("writes 8 {WRITES} minor-{fault} {times}"));
+    let log = database.log();
+    assert_eq!(said["hash"], stock, "{fault}");
+    assert!(log.contains(event), "{fault}: not in the log: {event}\n{log}");
+    let failures = number(&said, "minor_failures");
+    assert!(failures == u64::from(times) || (fault == "hang" && failures > u64::from(times)), "{said:?}\n{log}");
+    assert_eq!(number(&said, "minor_own"), u64::from(times / 3), "{said:?}\n{log}");
+    assert!(number(&said, "minor") > 20, "the next process writes memtables: {said:?}");
+    assert_eq!(database.run(Library::Stock, "check")["hash"], stock, "{fault}: reopened by stock");
+}
+
+#[test]
+fn a_memtable_and_a_null_write() {
+    fault_of_a_memtable_is_survived(
+        "segv",
+        1,
+        "memtable, try 1 of 3: crashed: SIGSEGV at 0x0 in WriteToNull (fault.cc:",
+    );
+}
+
+#[test]
+fn a_memtable_and_an_endless_loop() {
+    fault_of_a_memtable_is_survived("hang", 1, "memtable, try 1 of 3: not done at its deadline");
+}
+
+#[test]
+fn a_memtable_and_memory_beyond_the_limit() {
+    fault_of_a_memtable_is_survived("memory", 1, "memtable, try 1 of 3: out of memory");
+}
+
+#[test]
+fn a_memtable_and_endless_recursion() {
+    fault_of_a_memtable_is_survived("recursion", 1, "in RecurseForEver (fault.cc:");
+}
+
+#[test]
+fn a_memtable_and_results_that_are_not_true() {
+    fault_of_a_memtable_is_survived("wrong", 1, "memtable, try 1 of 3: the last key is another one");
+}
+
+#[test]
+fn a_memtable_and_kill_9() {
+    fault_of_a_memtable_is_survived("kill", 2, "memtable, try 2 of 3: killed by signal 9");
+}
+
+#[test]
+fn after_three_tries_leveldb_writes_the_memtable_in_its_own_way() {
+    fault_of_a_memtable_is_survived("segv", 3, "memtable, try 3 of 3: crashed");
+}
+
 /// While the orbit hangs, until its deadline of two seconds, memtables are written out.
 #[test]
 fn memtables_are_written_while_the_orbit_compacts() {
@@ -96,7 +155,7 @@ fn memtables_are_written_while_the_orbit_compacts() {
     let log = database.log();
     let (_, since) = log.split_once("files in the orbit").expect("a compaction");
     let (meanwhile, _) = since.split_once("not done at its deadline").expect("the deadline");
-    assert!(meanwhile.contains("bytes OK"), "no table of level 0 while it hung:\n{meanwhile}");
+    assert!(meanwhile.contains("bytes, by the orbit"), "no table of level 0 while it hung:\n{meanwhile}");
     assert!(number(&said, "memtables") > 0, "{said:?}");
 }
 
