@@ -1,6 +1,7 @@
 //! Why a program could not be analysed.
 
 use orbit_inspect::functions::{Missing, Wanted};
+use std::path::PathBuf;
 use std::{fmt, io};
 
 /// Why a program could not be analysed.
@@ -25,6 +26,18 @@ pub enum Error {
         /// Where, and what is near.
         why: Missing,
     },
+    /// A source could not be read.
+    Source {
+        /// The file.
+        source: PathBuf,
+        /// The compiler's reason.
+        why: String,
+    },
+    /// No source has the function.
+    NotInSources {
+        /// What was looked for.
+        entry: String,
+    },
     /// An operation on it failed.
     Trace {
         /// Which one.
@@ -45,6 +58,10 @@ impl fmt::Display for Error {
                 "the recorder of allocations did not come up in {program}: it works by LD_PRELOAD, so the \
                  program must be linked dynamically with glibc and must not be setuid"
             ),
+            Error::Source { source, why } => write!(f, "{}: {why}", source.display()),
+            Error::NotInSources { entry } => {
+                write!(f, "no source has the function {entry}: name the file with --source")
+            }
             Error::Missing { entry, why } => write!(f, "function {entry} {why}"),
             Error::Trace { what, source } => {
                 write!(f, "{what} failed: {source}; analysing needs the right to trace the program (ptrace)")

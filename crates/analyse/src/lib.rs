@@ -17,17 +17,23 @@
 compile_error!("orbit-analyse decodes the instructions of x86_64 Linux only");
 
 mod access;
+mod ast;
 mod bytes;
 mod copy;
 mod error;
+mod likely;
 mod objects;
+mod patch;
 mod program;
 mod report;
 mod table;
 mod tally;
 mod wait;
 
+pub use ast::Source;
 pub use error::Error;
+pub use likely::{Likely, likely};
 pub use orbit_inspect::functions::Wanted;
+pub use patch::sketch;
 pub use program::{Options, analyse};
 pub use report::{GlobalUse, Place, Report, Site};

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::copy::End;
+use crate::likely::Likely;
 use crate::tally::{Tally, Use};
 use crate::wait::Status;
 use orbit_inspect::globals::Global;
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 /// A place in the code.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Place {
     /// Function, demangled, or `FILE+0xOFFSET`.
     pub function: String,
@@ -65,7 +66,7 @@ pub struct GlobalUse {
 }
 
 /// What a task needs. [`fmt::Display`] shows it as text.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// The task's entry.
     pub entry: String,
@@ -75,6 +76,8 @@ pub struct Report {
     pub steps: u64,
     /// Allocation points, the most objects first.
     pub sites: Vec<Site>,
+    /// Allocation points that the sources make likely and no watched call needed; see [`Report::add_likely`].
+    pub likely: Vec<Likely>,
     /// Global variables, by name.
     pub globals: Vec<GlobalUse>,
     /// What this report does not show.
@@ -215,7 +218,19 @@ pub(crate) fn make(
         Some(Status::Killed(signal)) => 128 + signal,
         _ => 0,
     };
-    Report { entry, calls: ends.len() as u64, steps: tally.steps, sites, globals, notes, status }
+    Report { entry, calls: ends.len() as u64, steps: tally.steps, sites, likely: Vec::new(), globals, notes, status }
+}
+
+impl Report {
+    /// Adds the points that [`crate::likely`] found, but for those that a watched call needed.
+    pub fn add_likely(&mut self, found: Vec<Likely>) {
+        let name = |place: &Place| {
+            let file = place.file.as_ref().and_then(|file| file.rsplit('/').next().map(str::to_owned));
+            (file, place.line)
+        };
+        let known: Vec<_> = self.sites.iter().map(|site| name(&site.at)).collect();
+        self.likely.extend(found.into_iter().filter(|likely| !known.contains(&name(&likely.at))));
+    }
 }
 
 impl fmt::Display for Place {
@@ -259,6 +274,12 @@ impl fmt::Display for Report {
             for place in &site.after_free {
                 writeln!(f, "    accessed after it was freed, in {place}")?;
             }
+        }
+        if !self.likely.is_empty() {
+            writeln!(f, "\nLikely too, by the sources; no watched call needed them: {}", self.likely.len())?;
+        }
+        for likely in &self.likely {
+            writeln!(f, "  {}\n    for {}", likely.at, likely.holds)?;
         }
         writeln!(f, "\nGlobal variables: {}", self.globals.len())?;
         for g in &self.globals {

@@ -1,7 +1,7 @@
 //! Allocation points, globals and bytes of programs whose sources say where they are: all are
 //! found, and none besides.
 
-use orbit_analyse::{Error, Options, Report, Site, analyse};
+use orbit_analyse::{Error, Options, Report, Site, Source, analyse, likely, sketch};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -141,4 +141,37 @@ fn an_unknown_entry_and_a_static_program_are_refused() {
     let program = compile("cc", "locks.c", "static", &["-O0", "-static"]);
     let error = watch(&program, &[], "chain_length").expect_err("the recorder is not loaded").to_string();
     assert!(error.contains("dynamically"), "{error}");
+}
+
+/// By the sources alone: the same points, the one that only another task reads, and no other.
+#[test]
+fn likely_sites_of_a_c_program() {
+    if Command::new("clang").arg("--version").output().is_err() {
+        println!("SKIP: needs clang");
+        return;
+    }
+    let sources = [Source { file: source("locks.c"), flags: vec![] }];
+    let found = likely("chain_length", &sources).expect("clang reads it");
+    let lines: BTreeSet<u32> = found.iter().filter_map(|site| site.at.line).collect();
+    assert_eq!(lines, marked("locks.c", "SITE"), "{found:#?}");
+
+    // What a run found is not repeated.
+    let program = compile("cc", "locks.c", "likely", &["-O0"]);
+    let mut report = watch(&program, &[], "chain_length").expect("the program is analysed");
+    report.add_likely(found);
+    let likely: Vec<Option<u32>> = report.likely.iter().map(|site| site.at.line).collect();
+    assert_eq!(likely, [Some(line("locks.c", "SITE dangling"))], "{report}");
+
+    // The patch changes each line that calls malloc, calloc or realloc, and names the one that does not.
+    let patch = sketch(&report, |file| std::fs::read_to_string(file).ok());
+    assert!(patch.contains("+    return orbit_alloc(area, size); /* SITE plain */"), "{patch}");
+    assert!(patch.contains("= orbit_calloc(area, 1, sizeof *lock); /* SITE lock */"), "{patch}");
+    assert_eq!(patch.matches("@@ -").count(), 6, "{patch}");
+    assert!(patch.contains(&format!("locks.c:{}: not a call", line("locks.c", "SITE name"))), "{patch}");
+
+    assert!(matches!(likely_of("nowhere"), Err(Error::NotInSources { .. })));
+}
+
+fn likely_of(entry: &str) -> Result<Vec<orbit_analyse::Likely>, Error> {
+    likely(entry, &[Source { file: source("locks.c"), flags: vec![] }])
 }

@@ -1,6 +1,6 @@
 //! `orbit analyse`: which allocations of a program does its task need?
 
-use orbit_analyse::{Options, Wanted, analyse};
+use orbit_analyse::{Options, Report, Source, Wanted, analyse, likely, sketch};
 use orbit_console::out::{Done, Failure};
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,6 +14,8 @@ Examples:
   orbit analyse --entry check_and_resolve -- ./server --self-test
   orbit analyse --entry 'db::Compactor::run' --calls 1 -- ./db-test
   orbit analyse --entry libtask.so:run --json -o needs.json -- ./server
+  orbit analyse --entry check --source locks.c --cflags='-Iinclude' -- ./server --self-test
+  orbit analyse --entry check --source locks.c --patch -o areas.patch
 
 The report goes to stderr when the program has ended: each allocation point (file and line,
 call path) whose objects the task accessed, which bytes of them, the global variables, and
@@ -39,14 +41,23 @@ pub struct Args {
     /// Watches one call no longer than this.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     limit: u32,
+    /// A C source, read by clang: adds allocation points that it makes likely and that no watched call needed. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    source: Vec<PathBuf>,
+    /// What clang is given for the sources, in words.
+    #[arg(long, value_name = "FLAGS", allow_hyphen_values = true, default_value = "")]
+    cflags: String,
     /// Writes the report as one JSON object.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "patch")]
     json: bool,
+    /// Writes a sketch of the change in place of the report: a patch with the allocator of an area on each line that is named.
+    #[arg(long)]
+    patch: bool,
     /// Writes it to this file, in place of stderr.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The program and its arguments.
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    /// The program and its arguments. With sources alone, none: nothing is run.
+    #[arg(last = true, required_unless_present = "source", value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
@@ -58,13 +69,28 @@ pub fn run(args: &Args) -> Done {
             Box::new(file.map_err(|error| Failure::text(format!("--output {}: {error}", path.display())))?)
         }
     };
-    let options = Options {
-        entry: args.entry.clone(),
-        program: args.program.clone(),
-        calls: args.calls,
-        limit: Duration::from_secs(args.limit.into()),
+    let text = |error: orbit_analyse::Error| Failure::text(error.to_string());
+    let mut report = if args.program.is_empty() {
+        Report { entry: args.entry.name.clone(), ..Report::default() }
+    } else {
+        let options = Options {
+            entry: args.entry.clone(),
+            program: args.program.clone(),
+            calls: args.calls,
+            limit: Duration::from_secs(args.limit.into()),
+        };
+        analyse(&options).map_err(text)?
     };
-    let report = analyse(&options).map_err(|error| Failure::text(error.to_string()))?;
+    if !args.source.is_empty() {
+        let flags: Vec<String> = args.cflags.split_whitespace().map(str::to_owned).collect();
+        let sources: Vec<Source> =
+            args.source.iter().map(|file| Source { file: file.clone(), flags: flags.clone() }).collect();
+        report.add_likely(likely(&args.entry.name, &sources).map_err(text)?);
+    }
+    if args.patch {
+        write!(to, "{}", sketch(&report, |file| std::fs::read_to_string(file).ok()))?;
+        return Ok(ExitCode::from(u8::try_from(report.status).unwrap_or(1)));
+    }
     if args.json {
         serde_json::to_writer(&mut to, &report)?;
         writeln!(to)?;

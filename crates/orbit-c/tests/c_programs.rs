@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -77,6 +77,21 @@ programs! {
     the_first_thread_ends: ["tests/c/first_thread_ends.c"], [&[], &["fresh"]];
     many_threads: ["tests/c/threads.c"], [&[]];
     nothing_to_wait_for_after_exec: ["tests/c/exec.c"], [&[], &["adopting"], &["large"]];
+}
+
+/// `orbit_jemalloc.h`: a program's heap in areas.
+#[test]
+fn a_heap_of_jemalloc() {
+    if !sources() {
+        return;
+    }
+    if !Path::new("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2").exists() {
+        println!("SKIP: needs libjemalloc2");
+        return;
+    }
+    let scratch = Scratch::new();
+    let built = scratch.compile("program", &["tests/c/jemalloc_heap.c"], &["-l:libjemalloc.so.2"]);
+    must(&mut Command::new(&built), LIMIT);
 }
 
 /// `orbit.hpp` with each standard from C++11 on, with and without exceptions and RTTI, by each compiler that is there.

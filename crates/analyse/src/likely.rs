@@ -1,0 +1,108 @@
+//! The static form: allocation points that no watched call needed, and that a task may need by its sources.
+//!
+//! From the entry the functions are followed that are called, through pointers by their type too. What they touch, by type, field or
+//! global variable, is compared with where allocated memory goes. A function that returns what it allocates stands for its callers.
+
+use crate::Error;
+use crate::ast::{Allocation, Callee, Facts, Goes, Source, Target};
+use crate::report::Place;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// An allocation point that the task may need in an area, by its sources.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Likely {
+    /// The line.
+    pub at: Place,
+    /// What the memory is for: a type, or a field or global variable that points to it.
+    pub holds: String,
+}
+
+/// Functions of C that allocate; others that return `void *` and have `alloc` in their name do too.
+const ALLOCATORS: [&str; 11] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "aligned_alloc",
+    "memalign",
+    "valloc",
+    "pvalloc",
+    "strdup",
+    "strndup",
+    "posix_memalign",
+];
+
+fn is_allocator(callee: &Callee, facts: &Facts) -> bool {
+    let Callee::Named(name) = callee else { return false };
+    ALLOCATORS.contains(&name.as_str())
+        || (name.to_lowercase().contains("alloc") && !facts.functions.contains_key(name))
+}
+
+/// Functions that a call may come to.
+fn callees<'a>(callee: &'a Callee, facts: &'a Facts) -> Vec<&'a str> {
+    match callee {
+        Callee::Named(name) => vec![name],
+        Callee::Pointer(of) => {
+            facts.addressed.iter().filter(|(_, its)| its == of).map(|(name, _)| name.as_str()).collect()
+        }
+    }
+}
+
+fn reached<'a>(entry: &'a str, facts: &'a Facts) -> BTreeSet<&'a str> {
+    let mut found = BTreeSet::new();
+    let mut left = vec![entry];
+    while let Some(name) = left.pop() {
+        let Some(function) = facts.functions.get(name).filter(|_| found.insert(name)) else { continue };
+        left.extend(function.calls.iter().flat_map(|callee| callees(callee, facts)));
+    }
+    found
+}
+
+/// What memory is for that an allocation returns, through the callers of functions that return it. `depth` bounds these.
+fn holds(allocation: &Allocation, facts: &Facts, depth: u32) -> BTreeSet<Target> {
+    match &allocation.goes {
+        Goes::To(target) => BTreeSet::from([target.clone()]),
+        Goes::Returned if depth > 0 => {
+            let calls_it = |call: &&Allocation| callees(&call.callee, facts).contains(&allocation.function.as_str());
+            facts.allocations.iter().filter(calls_it).flat_map(|call| holds(call, facts, depth - 1)).collect()
+        }
+        Goes::Returned | Goes::Unknown => BTreeSet::new(),
+    }
+}
+
+/// Allocation points that the entry's task may need. The entry is a C function of the sources.
+///
+/// # Errors
+/// Where clang cannot read a source, or no source has the entry.
+pub fn likely(entry: &str, sources: &[Source]) -> Result<Vec<Likely>, Error> {
+    const WRAPPERS: u32 = 4;
+    let mut facts = Facts::default();
+    for source in sources {
+        facts.add(&source.file, &source.flags)?;
+    }
+    if !facts.functions.contains_key(entry) {
+        return Err(Error::NotInSources { entry: entry.to_owned() });
+    }
+    let reached = reached(entry, &facts);
+    let touched: BTreeSet<&Target> =
+        reached.iter().filter_map(|name| facts.functions.get(*name)).flat_map(|f| &f.touches).collect();
+    let mut found = BTreeSet::new();
+    for allocation in facts.allocations.iter().filter(|a| is_allocator(&a.callee, &facts)) {
+        // What the task allocates itself stays with it.
+        if reached.contains(allocation.function.as_str()) {
+            continue;
+        }
+        let needed: Vec<String> = holds(allocation, &facts, WRAPPERS)
+            .iter()
+            .filter(|to| touched.contains(to))
+            .map(|to| to[2..].to_owned())
+            .collect();
+        if !needed.is_empty() {
+            let (file, line) = allocation.place.clone();
+            let at = Place { function: allocation.function.clone(), file: Some(file), line: Some(line) };
+            found.insert(Likely { at, holds: needed.join(", ") });
+        }
+    }
+    Ok(found.into_iter().collect())
+}
