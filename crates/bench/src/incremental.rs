@@ -8,9 +8,9 @@ use super::rivals;
 use super::row::Measured;
 use super::stats::{Samples, Summary, median};
 use super::{Bench, Common, Progress};
-use orbit::{Engine, Orbit};
+use orbit::{Area, Engine, Orbit};
 use orbit_console::out::{self, Align, Failure, PLAIN, Table};
-use orbit_linux::map::Mapping;
+use orbit_linux::map::{self, Mapping};
 use orbit_linux::memfd;
 use serde::Serialize;
 use std::ffi::{c_long, c_void};
@@ -64,6 +64,7 @@ pub fn run(args: &Args) -> out::Done {
     }
     progress.finish();
     bench.reach(rows.last().map(reaches).unwrap_or_default());
+    bench.reach(vec![sparse(if quick { 60 } else { 300 })?]);
     let (table, chart) = (table(&rows), chart(&rows));
     let rows: Vec<_> = rows.into_iter().map(measured).collect();
     bench.finish(&args.common, &rows, &table, chart)
@@ -134,6 +135,55 @@ fn measure(size: usize, samples: usize) -> Result<Row, Failure> {
     };
     orbit.destroy()?;
     Ok(row)
+}
+
+/// Adopted memory, of which this much is touched in a row.
+const TOUCHED: usize = 64 * MIB;
+const SPANNED: usize = 8 << 30;
+
+/// A call on memory of which little was ever touched, against one on as much memory, all touched: in turns.
+fn sparse(samples: usize) -> Result<Reach, Failure> {
+    let orbit = Orbit::new("bench-sparse", nothing)?;
+    orbit.wait_ready(Duration::from_secs(20))?;
+    let regions = [region(TOUCHED)?, region(SPANNED)?];
+    let mut areas = Vec::new();
+    for region in &regions {
+        for page in 0..TOUCHED / PAGE {
+            // SAFETY: inside the own mapping.
+            unsafe { region.as_ptr().add(page * PAGE).cast::<usize>().write_volatile(page + 1) };
+        }
+        // SAFETY: the mapping lives as long as the area is used.
+        areas.push(unsafe { Area::builder("bench-sparse").adopt(region.as_ptr(), region.len()) }?);
+        settle(&orbit, &areas[areas.len() - 1])?;
+    }
+    let mut times = [Samples::default(), Samples::default()];
+    for sample in 0..samples {
+        for (at, region) in regions.iter().enumerate() {
+            for page in 0..16 {
+                // SAFETY: as above.
+                unsafe { region.as_ptr().add((sample * 16 + page) % 4096 * PAGE).cast::<usize>().write_volatile(sample) };
+            }
+            let began = Instant::now();
+            let call = orbit.call_async(&[&areas[at]], &[])?;
+            times[at].add(began.elapsed());
+            call.wait()?;
+        }
+    }
+    orbit.destroy()?;
+    let [all, little] = times.map(|times| median(times.summary()));
+    let what = "call on 8 GiB adopted, 64 MiB of it touched, to one on 64 MiB";
+    Ok(Reach::at_most(what, ratio(little, all), 1.5, "times"))
+}
+
+/// Writable address space in small pages.
+fn region(bytes: usize) -> Result<Mapping, Failure> {
+    let region = Mapping::reserve(bytes)?;
+    // SAFETY: the own mapping; a kernel without huge pages refuses the advice, rightly.
+    unsafe {
+        map::protect(region.addr(), bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+        let _ = map::advise(region.addr(), bytes, libc::MADV_NOHUGEPAGE);
+    }
+    Ok(region)
 }
 
 impl Row {

@@ -39,6 +39,17 @@ pub fn of(pid: i32, maps: &Maps, wanted: impl Fn(&str) -> bool) -> BTreeMap<u64,
     found
 }
 
+/// The variable that holds an address of the process, and the distance from its first byte: of those of the file that is mapped
+/// there, or right before (its zeros have no file).
+pub fn at(pid: i32, maps: &Maps, address: u64) -> Option<(Global, u64)> {
+    let file = maps.iter().rfind(|m| m.start <= address && m.ino != 0)?;
+    // A file's parts lie side by side; memory in between is another's.
+    let near = address < file.end || maps.at(address).is_some_and(|m| m.ino == 0 && m.start == file.end);
+    let globals = if near { of(pid, maps, |path| path == file.path) } else { return None };
+    let (start, global) = globals.range(..=address).next_back()?;
+    (address - start < global.size).then(|| (global.clone(), address - start))
+}
+
 fn add(pid: i32, m: &Mapping, found: &mut BTreeMap<u64, Global>) {
     let room = Room::of(MAX_TABLE);
     let Some(mut elf) = open_elf(pid, m, &room) else { return };

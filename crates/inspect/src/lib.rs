@@ -18,6 +18,7 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("orbit-inspect knows the registers and lock layouts of x86_64 Linux only");
 
+pub mod contention;
 mod error;
 mod family;
 pub mod functions;

@@ -55,6 +55,7 @@ pub mod locks;
 pub mod map;
 pub mod maps;
 pub mod memfd;
+pub mod needed;
 pub mod pagemap;
 pub mod perf;
 pub mod pidfd;

@@ -128,6 +128,19 @@ pub fn install_without(names: &[&str]) -> io::Result<()> {
     install(&without(names)?)
 }
 
+/// As [`install_docker_like`], but all calls answer EPERM except those with these numbers.
+///
+/// # Errors
+/// As there.
+pub fn install_only(allowed: &[libc::c_long]) -> io::Result<()> {
+    let mut p = number();
+    for &call in allowed {
+        p.extend([jump(JUMP_EQUAL, call as u32, 0, 1), allow()]);
+    }
+    p.push(answer(libc::EPERM));
+    install(&p)
+}
+
 fn install(program: &[libc::sock_filter]) -> io::Result<()> {
     let header = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     // SAFETY: integers only.

@@ -116,6 +116,7 @@ impl Error {
             libc::EAGAIN => (Kind::Limit, locked().unwrap_or_else(processes)),
             libc::ENOMEM => (Kind::Limit, memory()),
             libc::EFBIG => (Kind::Limit, file_size()),
+            libc::EPERM | libc::ENOSYS => (Kind::System(errno), denied()),
             other => (Kind::System(other), String::new()),
         };
         Error { kind, message: format!("{doing}: {error}{way_out}") }
@@ -130,6 +131,19 @@ impl Error {
     pub fn errno(&self) -> i32 {
         self.kind.errno()
     }
+}
+
+/// The system calls that a filter denies this process, if that is why one failed.
+fn denied() -> String {
+    let denied = orbit_linux::needed::denied();
+    if denied.is_empty() {
+        return String::new();
+    }
+    let calls = if denied.len() == 1 { "system call" } else { "system calls" };
+    format!(
+        "; a filter denies this process the {calls} {}, which the library needs (docs/adopting.md has the list): allow it",
+        denied.join(", ")
+    )
 }
 
 /// The limit of descriptors, and how many are needed: as counted in `/proc/self/fd`.

@@ -129,6 +129,9 @@ enum How {
 /// The guard could not begin, or its arguments make no sense.
 pub const NOT_BEGUN: u8 = 125;
 
+/// For how long the CPU use of a process is measured that ran before it was joined.
+const LOOK_AT_JOINED: Duration = Duration::from_millis(500);
+
 /// Longest wait while it can wait for the program only.
 const BLIND: Duration = Duration::from_millis(50);
 
@@ -277,6 +280,10 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     }
     let mut detector = Detector::new(&settings.config, settings.deadline, args.in_process);
     detector.watch(pid);
+    if args.pid.is_some() {
+        // It may hang already: then nothing changes that the detector could report.
+        orbit_why::if_it_seems_to_hang(pid, LOOK_AT_JOINED, &mut anstream::stderr().lock())?;
+    }
     let teller = Teller::start(events).inspect_err(|_| unmake(&mut child));
     let teller = teller.map_err(|e| cannot("cannot make a thread", e))?;
     Ok(Guard {

@@ -43,6 +43,26 @@ pub struct Args {
     pid: i32,
 }
 
+/// Writes a look at a process to `to` if it seems to hang already: threads in a ring of locks, or that wait for a lock of their own, or
+/// one that computes without a pause. Whether that is unusual for it one look cannot say. Blocks for the interval and what
+/// reading takes; writes nothing where the process cannot be read.
+///
+/// # Errors
+/// Those of writing.
+pub fn if_it_seems_to_hang(pid: i32, interval: Duration, to: &mut impl std::io::Write) -> std::io::Result<()> {
+    match sample::take(pid, interval) {
+        Ok(sample) if sample.seems_to_hang() => {
+            writeln!(
+                to,
+                "process {pid} ran before it was joined: what is usual for it is not known yet, and it may hang already. \
+                 One look at it, as `orbit why {pid}` shows it:"
+            )?;
+            show::text(to, &sample)
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Looks and prints.
 ///
 /// # Errors

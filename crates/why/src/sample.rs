@@ -2,10 +2,11 @@
 //!
 //! Waits are read before the stacks, for a stop may end a wait. All text that the process chooses is made harmless when it is shown.
 
+use orbit_inspect::contention::{Contention, Holder, Waiter, contentions};
 use orbit_inspect::rings::{Ring, RingWatch};
 use orbit_inspect::stacks::{Frame, Unwinder};
 use orbit_inspect::waits::{FutexKind, Owner, State, Wait, Watched};
-use orbit_inspect::{Error, python};
+use orbit_inspect::{Error, Maps, globals, python};
 use orbit_linux::procfs;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,10 +20,31 @@ pub(crate) struct Sample {
     pub(crate) command: String,
     pub(crate) threads: Vec<Thread>,
     pub(crate) rings: Vec<Ring>,
+    /// The locks that threads wait for, and the variable that each is, where a symbol says so.
+    pub(crate) locks: Vec<(Contention, Option<String>)>,
     /// Command lines of processes at the other ends.
     pub(crate) commands: BTreeMap<i32, String>,
     /// What could not be read, in sentences.
     pub(crate) lacks: Vec<String>,
+}
+
+impl Sample {
+    /// From this share of a CPU on a thread computes without a pause.
+    const NO_PAUSE: f64 = 0.9;
+
+    /// Whether threads wait for each other, or for a lock that will not come free, or one computes without a pause.
+    pub(crate) fn seems_to_hang(&self) -> bool {
+        let never_free = |lock: &Contention| match lock.holder {
+            Holder::OwnHandler { .. } | Holder::Named(Owner::Gone { .. } | Owner::Forked { .. }) => true,
+            // Readers and a writer that wait for each other's turn, while nobody uses a CPU.
+            Holder::Readers { .. } => self.threads.iter().all(|thread| !thread.is_busy()) && lock.waiters.len() > 1,
+            Holder::Named(_) | Holder::Unknown => false,
+        };
+        let computes = |thread: &Thread| thread.cpu >= Sample::NO_PAUSE;
+        !self.rings.is_empty()
+            || self.locks.iter().any(|(lock, _)| never_free(lock))
+            || self.threads.iter().any(computes)
+    }
 }
 
 /// One thread.
@@ -84,10 +106,35 @@ pub(crate) fn take(pid: i32, interval: Duration) -> Result<Sample, Error> {
             wait,
         });
     }
+    let locks = locks(pid, &threads);
     let others =
         threads.iter().flat_map(|thread| thread.peers.iter().copied().chain(thread.holder.map(|(pid, _)| pid)));
     let commands = others.filter(|other| *other != pid).map(|other| (other, command(other))).collect();
-    Ok(Sample { pid, at: SystemTime::now(), command: command(pid), threads, rings, commands, lacks })
+    Ok(Sample { pid, at: SystemTime::now(), command: command(pid), threads, rings, locks, commands, lacks })
+}
+
+/// The locks that threads wait for, with names.
+fn locks(pid: i32, threads: &[Thread]) -> Vec<(Contention, Option<String>)> {
+    let waiter = |thread: &'_ Thread| match &thread.wait {
+        Wait::Futex(wait) => Some((thread.tid, wait.clone(), thread.frames.clone())),
+        _ => None,
+    };
+    let waiting: Vec<_> = threads.iter().filter_map(waiter).collect();
+    let waiters: Vec<Waiter<'_>> =
+        waiting.iter().map(|(tid, wait, frames)| Waiter { pid, tid: *tid, wait, frames }).collect();
+    let found = contentions(&waiters);
+    let maps = if found.is_empty() { Maps::default() } else { Maps::of(pid).unwrap_or_default() };
+    let name = |lock: u64| {
+        let (variable, distance) = globals::at(pid, &maps, lock)?;
+        Some(if distance == 0 { variable.name } else { format!("{}+{distance:#x}", variable.name) })
+    };
+    found
+        .into_iter()
+        .map(|contention| {
+            let name = name(contention.lock);
+            (contention, name)
+        })
+        .collect()
 }
 
 fn cpu_times(watched: &mut Watched) -> BTreeMap<i32, u64> {

@@ -5,6 +5,8 @@ use crate::sample::{Sample, Thread};
 use orbit_console::harmless::Harmless;
 use orbit_console::out::{BAD, FAINT, HEAD, WARN};
 use orbit_console::time::rfc3339;
+use orbit_inspect::contention::{Contention, Holder};
+use orbit_inspect::waits::{FutexKind, Owner};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
@@ -21,6 +23,9 @@ pub(crate) fn text(to: &mut impl Write, sample: &Sample) -> io::Result<()> {
     for ring in &sample.rings {
         writeln!(to, "{BAD}deadlock:{BAD:#} {}", Harmless(ring))?;
     }
+    for (lock, name) in &sample.locks {
+        writeln!(to, "{BAD}lock:{BAD:#} {}", Harmless(sentence(lock, name.as_deref())))?;
+    }
     for group in groups(threads) {
         let members: Vec<&Thread> = group.iter().map(|place| &threads[*place]).collect();
         writeln!(to)?;
@@ -31,6 +36,38 @@ pub(crate) fn text(to: &mut impl Write, sample: &Sample) -> io::Result<()> {
         writeln!(to, "{WARN}not seen:{WARN:#} {}", Harmless(lack))?;
     }
     to.flush()
+}
+
+/// A lock, the thread that holds it, and those that wait, in a sentence.
+fn sentence(lock: &Contention, name: Option<&str>) -> String {
+    let kind = if matches!(lock.kind, FutexKind::RwLock { .. }) { "rwlock" } else { "mutex" };
+    let name = name.map(|name| format!(" ({name})")).unwrap_or_default();
+    let holder = match lock.holder {
+        Holder::Named(Owner::Thread { tid, .. }) => format!("held by thread {tid}"),
+        Holder::Named(Owner::Gone { tid }) => format!("held by thread {tid}, which has exited"),
+        Holder::Named(Owner::Forked { parent, tid }) => {
+            format!("held by thread {tid} of the parent {parent} when this process was forked")
+        }
+        Holder::Named(Owner::Unknown) | Holder::Unknown => "its holder is not known".to_owned(),
+        Holder::OwnHandler { tid } => {
+            format!(
+                "thread {tid} waits for it in a signal handler, and probably holds it itself: the handler interrupted it"
+            )
+        }
+        Holder::Readers { count } => {
+            let readers = if count == 1 { "a reader".to_owned() } else { format!("{count} readers") };
+            format!(
+                "held by {readers}; a reader among those that wait may be the one, and take it again behind a writer"
+            )
+        }
+    };
+    let shown: Vec<String> = lock.waiters.iter().take(NAMED).map(i32::to_string).collect();
+    let more = match lock.waiters.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let count = if lock.waiters.len() == 1 { "thread" } else { "threads" };
+    format!("{kind} {:#x}{name}: {holder}; {count} {}{more} wait for it", lock.lock, shown.join(", "))
 }
 
 /// A line for each thread, up to [`NAMED`].
@@ -85,6 +122,13 @@ pub(crate) fn json(sample: &Sample) -> Value {
         "time": rfc3339(sample.at),
         "command": sample.command,
         "deadlocks": sample.rings.iter().map(ring).collect::<Vec<_>>(),
+        "locks": sample.locks.iter().map(|(lock, name)| {
+            let holder = match lock.holder {
+                Holder::Named(Owner::Thread { tid, .. }) | Holder::OwnHandler { tid } => Some(tid),
+                _ => None,
+            };
+            json!({"address": lock.lock, "name": name, "holder": holder, "waiters": lock.waiters, "text": sentence(lock, name.as_deref())})
+        }).collect::<Vec<_>>(),
         "groups": groups,
         "threads": threads,
         "not_seen": sample.lacks,

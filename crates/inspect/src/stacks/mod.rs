@@ -6,7 +6,8 @@
 //! with: a stop would end some calls early (`epoll_wait`), or after a part (`write` to a pipe, `read` of `/dev/urandom`). So only those are stopped that
 //! sleep in a call known to be harmless, or run in their own code ([`place()`]); where one goes to sleep in that very moment the call is made
 //! again ([`orbit_linux::ptrace::begin_again`]).
-//! Refuses: goroutines that are on no thread; code generated at run time has no names, and is passed by frame pointer.
+//! Refuses: goroutines that are on no thread. Code generated at run time is passed by frame pointer, and has the names that its maker
+//! writes for profilers ([`jit`]).
 //!
 //! What happens in [`Unwinder::capture`]: read the map; parse files not yet known; in a thread of its own, for each thread
 //! of the process: seize, interrupt, wait at most [`PATIENCE`], registers, stack, detach; then unwind by `.eh_frame` or
@@ -14,6 +15,7 @@
 
 pub(crate) mod elf;
 pub(crate) mod go;
+mod jit;
 mod lines;
 pub(crate) mod module;
 mod place;
@@ -69,8 +71,21 @@ pub struct Frame {
     pub cfa: Option<u64>,
 }
 
+/// The function of a frame that the kernel put on the stack for a signal handler, whatever the C library calls it.
+const SIGNAL_RETURN: &str = "__restore_rt";
+
+impl Frame {
+    /// Whether the kernel put it there for a signal handler: what comes after it was interrupted.
+    pub fn is_signal(&self) -> bool {
+        self.function.as_deref() == Some(SIGNAL_RETURN)
+    }
+}
+
 impl std::fmt::Display for Frame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_signal() {
+            return write!(f, "<signal: what follows was interrupted by the handler above>");
+        }
         let module = if self.module.is_empty() { "?" } else { &self.module };
         match &self.function {
             Some(n) if self.inlined => write!(f, "{n} (inlined)")?,
@@ -136,6 +151,8 @@ pub struct ThreadStack {
 pub struct Unwinder {
     pid: i32,
     modules: HashMap<Identity, Option<Module>>,
+    /// Names of code that is in no file.
+    jit: jit::PerfMap,
     room: Room,
     gentle: bool,
     states: bool,
@@ -176,7 +193,15 @@ impl Unwinder {
     pub fn new(pid: i32) -> Result<Unwinder, Error> {
         Maps::of(pid)?;
         let (modules, room) = (HashMap::new(), Room::of(MAX_KEPT));
-        Ok(Unwinder { pid, modules, room, gentle: false, states: false, stopped: Duration::ZERO })
+        Ok(Unwinder {
+            pid,
+            modules,
+            jit: jit::PerfMap::default(),
+            room,
+            gentle: false,
+            states: false,
+            stopped: Duration::ZERO,
+        })
     }
 
     /// The process' id.
@@ -312,6 +337,9 @@ impl Unwinder {
         let code = |m: &&Mapping| m.exec && (m.ino != 0 || m.path == "[vdso]");
         let now: std::collections::HashSet<Identity> = maps.iter().filter(code).map(identity).collect();
         self.modules.retain(|k, _| now.contains(k));
+        if maps.iter().any(|m| m.exec && m.ino == 0 && m.path != "[vdso]" && m.path != "[vsyscall]") {
+            self.jit.follow(self.pid);
+        }
         for m in maps.iter().filter(code) {
             if self.modules.len() < MAX_MODULES && !self.modules.contains_key(&identity(m)) {
                 self.modules.insert(identity(m), Module::load(self.pid, m, &self.room));
@@ -411,6 +439,9 @@ impl Unwinder {
             if outside.get() {
                 sure = sure.min(Sure::Likely);
             }
+            if signal {
+                frames[first..].iter_mut().for_each(|f| f.function = Some(SIGNAL_RETURN.to_owned()));
+            }
             if tables && !signal && sure == Sure::Certain {
                 frames[first..].iter_mut().for_each(|f| f.cfa = Some(next.sp()));
             }
@@ -434,6 +465,13 @@ impl Unwinder {
         };
         let module = mapping.and_then(|m| self.modules.get_mut(&identity(m))?.as_mut());
         let (Some(module), Some(mapping)) = (module, mapping) else {
+            if mapping.is_some_and(|m| m.ino == 0)
+                && let Some((name, distance)) = self.jit.at(lookup)
+            {
+                frame.function = Some(name.to_owned());
+                frame.offset = distance.wrapping_add(pc.wrapping_sub(lookup));
+                frame.sure = frame.sure.min(Sure::Likely);
+            }
             out.push(frame);
             return;
         };

@@ -216,6 +216,11 @@ fn low_level(around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
 
 /// FUTEX_WAIT_BITSET on the wall clock: what glibc uses for all but mutexes.
 fn wall_clock(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
+    if waits_to_read(w)
+        && let Some(held) = rwlock(around, 0, live)
+    {
+        return (Shape::RwLock(held), Sure::Certain);
+    }
     // The zeros behind a condition variable look like a rwlock's end.
     if (w.expected == 2 || w.expected == 3)
         && !condvar_241(around, in_condvar_241(w))
@@ -242,6 +247,12 @@ fn wall_clock(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shap
     (Shape::Unknown, Sure::Certain)
 }
 
+/// Whether this may be a reader that a waiting writer keeps from a glibc rwlock that readers hold (one that prefers writers): it sleeps at
+/// the lock's first word, which has the number of readers above three bits: it is the readers' phase, a writer waits, readers wait.
+pub(crate) fn waits_to_read(w: &Waiting) -> bool {
+    w.addr & 7 == 0 && w.op & REALTIME != 0 && w.expected & 7 == 6 && (1..1 << 20).contains(&(w.expected >> 3))
+}
+
 /// How far into a glibc rwlock the word stands, if it is of one: the locks begin at multiples of eight.
 fn in_rwlock(w: &Waiting) -> u64 {
     if w.addr & 7 == 0 { 8 } else { 12 }
@@ -250,6 +261,7 @@ fn in_rwlock(w: &Waiting) -> u64 {
 /// Where the lock itself begins, which is what programs and debuggers call it by; the word, where that is not known.
 pub(crate) fn begins(w: &Waiting, shape: Shape) -> u64 {
     match shape {
+        Shape::RwLock(_) if waits_to_read(w) => w.addr,
         Shape::RwLock(_) if w.op & REALTIME != 0 => w.addr.wrapping_sub(in_rwlock(w)),
         // Rust's: readers sleep at its beginning.
         Shape::RwLock(_) if !reads_state(w) => w.addr.wrapping_sub(4),
@@ -329,6 +341,8 @@ pub(crate) fn free(w: &Waiting, shape: Shape, around: &Around) -> bool {
     match shape {
         Shape::Mutex(_) if w.expected == 2 && !w.pi() => word == 0 && !moved(w, around),
         Shape::Mutex(_) => word & TID == 0,
+        // Neither readers nor a writer are left.
+        Shape::RwLock(_) if waits_to_read(w) => word >> 3 == 0 && word & 2 == 0,
         // glibc's: the lowest bit is what is waited for, to be set or to be cleared.
         Shape::RwLock(_) if w.op & REALTIME != 0 => (word ^ w.expected) & 1 != 0,
         // Rust's: of a writer's wait the lock is known by its state, which is held.
@@ -409,6 +423,22 @@ mod tests {
             let (told, _) = wall_clock(&w, &around, &|_| false);
             assert_eq!((told, begins(&w, told)), (Shape::RwLock(Held::Unsaid), 0x1000));
         }
+    }
+
+    #[test]
+    fn a_reader_behind_a_waiting_writer_is_one_of_the_locks() {
+        // One reader, its phase, a writer waits, readers wait.
+        let word = 1 << 3 | 4 | 2;
+        let (w, around) = at(0x1000, &[(0, word), (4, 1), (12, 3)]);
+        let w = Waiting { expected: word, ..w };
+        let (told, sure) = wall_clock(&w, &around, &|_| false);
+        assert_eq!((told, sure, begins(&w, told)), (Shape::RwLock(Held::Unsaid), Sure::Certain, 0x1000));
+        assert!(!free(&w, told, &around));
+        let (_, around) = at(0x1000, &[(0, 0)]);
+        assert!(free(&w, told, &around));
+        // A semaphore's or condition variable's count at such an address is none.
+        let (w, around) = at(0x1000, &[(0, word), (24, 7)]);
+        assert_ne!(wall_clock(&Waiting { expected: word, ..w }, &around, &|_| false).0, Shape::RwLock(Held::Unsaid));
     }
 
     #[test]

@@ -40,6 +40,18 @@ impl FutexWait {
     }
 }
 
+impl FutexWait {
+    /// Whether this waits to read a glibc rwlock behind a writer that waits.
+    pub fn is_reader(&self) -> bool {
+        matches!(self.kind, FutexKind::RwLock { .. }) && super::futex::waits_to_read(&self.call)
+    }
+
+    /// How many readers hold the rwlock, where this waits at the word that says so.
+    pub fn readers(&self) -> Option<u32> {
+        self.is_reader().then_some(self.word? >> 3)
+    }
+}
+
 /// Kinds of locks behind a futex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FutexKind {
