@@ -282,7 +282,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     detector.watch(pid);
     if args.pid.is_some() {
         // It may hang already: then nothing changes that the detector could report.
-        orbit_why::if_it_seems_to_hang(pid, LOOK_AT_JOINED, &mut anstream::stderr().lock())?;
+        why::if_it_seems_to_hang(pid, LOOK_AT_JOINED, &mut anstream::stderr().lock())?;
     }
     let teller = Teller::start(events).inspect_err(|_| unmake(&mut child));
     let teller = teller.map_err(|e| cannot("cannot make a thread", e))?;

@@ -337,13 +337,15 @@ impl Unwinder {
         let code = |m: &&Mapping| m.exec && (m.ino != 0 || m.path == "[vdso]");
         let now: std::collections::HashSet<Identity> = maps.iter().filter(code).map(identity).collect();
         self.modules.retain(|k, _| now.contains(k));
-        if maps.iter().any(|m| m.exec && m.ino == 0 && m.path != "[vdso]" && m.path != "[vsyscall]") {
-            self.jit.follow(self.pid);
-        }
         for m in maps.iter().filter(code) {
             if self.modules.len() < MAX_MODULES && !self.modules.contains_key(&identity(m)) {
                 self.modules.insert(identity(m), Module::load(self.pid, m, &self.room));
             }
+        }
+        // Code that is in no program: generated, in memory of its maker's own or in a file without a name.
+        let generated = |m: &&Mapping| m.exec && m.path != "[vdso]" && m.path != "[vsyscall]";
+        if maps.iter().filter(generated).any(|m| !matches!(self.modules.get(&identity(m)), Some(Some(_)))) {
+            self.jit.follow(self.pid);
         }
     }
 
@@ -465,7 +467,7 @@ impl Unwinder {
         };
         let module = mapping.and_then(|m| self.modules.get_mut(&identity(m))?.as_mut());
         let (Some(module), Some(mapping)) = (module, mapping) else {
-            if mapping.is_some_and(|m| m.ino == 0)
+            if mapping.is_some()
                 && let Some((name, distance)) = self.jit.at(lookup)
             {
                 frame.function = Some(name.to_owned());
