@@ -288,7 +288,8 @@ impl Run<'_> {
     fn now_and_then(&mut self, rounds: usize) -> Result<(), Failure> {
         for turn in 0..rounds * GAPS.len() {
             let gap = turn % GAPS.len();
-            for ours in [turn / GAPS.len() % 2 == 0, turn / GAPS.len() % 2 == 1] {
+            let first = (turn / GAPS.len()).is_multiple_of(2);
+            for ours in [first, !first] {
                 self.sleeper.wait()?;
                 self.rivals.hand.sleeper.wait()?;
                 std::thread::sleep(GAPS[gap]);

@@ -31,7 +31,7 @@ fn live() -> orbit::Result<()> {
             // SAFETY: so many bytes were allocated.
             unsafe { bytes.write_bytes(round as u8 + 1, dirty) };
             let call = orbit.call_async_with(&[&small, &large], &args, &options)?;
-            assert!(call.fd().is_ok());
+            call.fd()?;
             let outcome = call.wait()?;
             assert_eq!(outcome, Outcome::Returned(511 + round));
             assert_eq!(call.try_pull().expect("an update").first_data(), Some(&b"seen"[..]));
@@ -85,7 +85,7 @@ fn each_needed_call_is_named_by_the_error_without_it() {
     let ran = |missing: &str| {
         let test = ["--exact", "each_needed_call_is_named_by_the_error_without_it", "--nocapture"];
         let output = Command::new(&me).args(test).env(NAME, missing).output().expect("run");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
     };
     let text = ran("-");
     assert!(text.contains("WORKS"), "with all that is listed:\n{text}");
