@@ -45,6 +45,15 @@ const CALLS: [(Way, &str); 8] = [
     (Way::Ptrace, "ptrace"),
 ];
 
+/// Calls that only guests have: the word of `guest.rs`, whether it is a guest's, its name, what it may cost.
+const GUEST_CALLS: [(&str, bool, &str, f64); 5] = [
+    ("rpc", true, "call of the executive and back", 50.0),
+    ("awake", true, "call of another guest and back, awake", 1000.0),
+    ("asleep", true, "call of another guest and back, asleep", 11_000.0),
+    ("switch", true, "change of guest contexts", 500.0),
+    ("handover", false, "change of threads by a futex", 0.0),
+];
+
 pub fn run(args: &Args) -> out::Done {
     if let Some(guest) = &args.guest {
         return guest::run(guest);
@@ -55,6 +64,7 @@ pub fn run(args: &Args) -> out::Done {
     let programs = ways::programs(quick);
     let progress = Progress::new(rounds * (CALLS.len() + programs.len()));
     let mut starts: [Samples; 2] = Default::default();
+    let mut guest_calls: Vec<Samples> = GUEST_CALLS.iter().map(|_| Samples::default()).collect();
     let has_redis = redis::is_there();
     let mut redis: [[Samples; 3]; 2] = Default::default();
     let mut cycles: Vec<Samples> = CALLS.iter().map(|_| Samples::default()).collect();
@@ -64,6 +74,9 @@ pub fn run(args: &Args) -> out::Done {
         for (nth, (way, name)) in CALLS.iter().enumerate() {
             progress.at(done + nth, name);
             cycles[nth].add_figure(ways::call(*way)?);
+        }
+        for ((word, is_guest, _, _), samples) in GUEST_CALLS.iter().zip(&mut guest_calls) {
+            samples.add_figure(ways::between(word, *is_guest)?);
         }
         for (samples, way) in starts.iter_mut().zip([Way::Native, Way::Rewritten]) {
             samples.add_figure(ways::start(way)?);
@@ -93,6 +106,8 @@ pub fn run(args: &Args) -> out::Done {
     let times: Vec<[Option<Summary>; 3]> = times.iter().map(|each| each.each_ref().map(Samples::summary)).collect();
     let starts = starts.each_ref().map(Samples::summary);
     let mut rows = call_rows(&cycles);
+    let guest_calls: Vec<Option<Summary>> = guest_calls.iter().map(Samples::summary).collect();
+    rows.extend(guest_rows(&guest_calls));
     rows.push(start_row(&starts));
     let redis = redis.each_ref().map(|each| each.each_ref().map(Samples::summary));
     if has_redis {
@@ -102,7 +117,12 @@ pub fn run(args: &Args) -> out::Done {
     }
     rows.extend(programs.iter().zip(&times).map(|(program, times)| program_row(program, times)));
     bench.reach(rows.iter().flat_map(|row| row.bound.iter().map(Row::copy)));
-    let (table, chart) = (table(&cycles, &starts, &programs, &times), chart(&cycles));
+    let mut table = table(&cycles, &starts, &programs, &times);
+    for ((.., name, _), figure) in GUEST_CALLS.iter().zip(&guest_calls) {
+        let cells = [(*name).to_owned(), format!("{:.0} cycles", median(*figure)), String::new()];
+        table.row(cells.map(|cell| (cell, PLAIN)).into());
+    }
+    let chart = chart(&cycles);
     let rows: Vec<Measured<Own>> = rows.into_iter().map(|row| row.measured).collect();
     bench.finish(&args.common, &rows, &table, chart)
 }
@@ -140,6 +160,17 @@ fn call_rows(cycles: &[Option<Summary>]) -> Vec<Row> {
     };
     let trapped = Reach::at_most("getppid, site not rewritten", median(cycles[3]), 6500.0, "cycles");
     vec![row(1, over(1, 100.0)), row(2, over(2, 130.0)), row(3, Some(trapped)), row(4, None)]
+}
+
+/// The last figure is the rival of the one before it.
+fn guest_rows(cycles: &[Option<Summary>]) -> Vec<Row> {
+    let rows = GUEST_CALLS.iter().zip(cycles).filter(|((_, is_guest, ..), _)| *is_guest);
+    rows.map(|((word, _, name, limit), figure)| {
+        let measured = Measured::new(*name, "cycles", Own { group: "guest" }).ours(*figure);
+        let measured = if *word == "switch" { measured.rival("futex hand-over", cycles[4]) } else { measured };
+        Row::new(measured, Some(Reach::at_most(*name, median(*figure), *limit, "cycles")))
+    })
+    .collect()
 }
 
 fn start_row(starts: &[Option<Summary>; 2]) -> Row {

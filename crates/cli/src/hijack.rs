@@ -4,7 +4,7 @@ use orbit_console::out::{self, Failure};
 use orbit_hijack::campaign::{Campaign, Verdict};
 use orbit_hijack::rules::{self, Rules};
 use orbit_hijack::show::{self, Clock};
-use orbit_hijack::{Options, Outcome, Session, Speed, calls};
+use orbit_hijack::{Decider, Object, OnFailure, Options, Outcome, Session, Speed, calls};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,25 +12,40 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const EXAMPLES: &str = "\
+/// The words of a rule.
+macro_rules! words {
+    () => {
+        "\
+A rule: calls (a|b, open*), conditions in parentheses, at site N, -> action, when.
+  conditions  path path2 fd address port size flags signal pid arg0..arg5
+              with = != < <= > >= & (bits), ranges 1..9, \"patterns*\", fd=path(\"/var/*\")
+  actions     ENOSPC, a result (0), \"another path\", size=1, delay 200ms, kill [SIGTERM], pass, count,
+              ask [NAME]: the decider answers a line of JSON by `pass`, a number or an error
+  when        after 10, once, times 3, every 5, p=0.1"
+    };
+}
+
+const EXAMPLES: &str = concat!(
+    "\
 Examples:
   orbit hijack --trace -- ls /tmp               each call, as strace -f shows it
   orbit hijack -c -- redis-server               how often each call was made
   orbit hijack --inject 'write(fd=1) -> ENOSPC after 10' -- ./my-program
   orbit hijack --inject 'connect(port=443) -> delay 200ms p=0.1' -- curl https://example.org
   orbit hijack --inject 'openat(path=\"/etc/hosts\") -> \"/run/fake\"' -- ./my-program
-  orbit hijack --policy rules.txt -- ./my-program
+  orbit hijack --policy rules.toml -- ./my-program
+  orbit hijack --policy-object policy.so -- ./my-program   code in each process decides: include/orbit_hijack.h
+  orbit hijack --inject 'unlink* -> ask' --decider ./decide -- ./my-program
   orbit hijack --speed 3600 -- sleep 1h         an hour in a second
   orbit hijack --campaign eintr,enomem,short-read -- ./my-test
 
-A rule: calls (a|b, open*), conditions in parentheses, at site N, -> action, when.
-  conditions  path path2 fd address port size flags signal pid arg0..arg5
-              with = != < <= > >= & (bits), ranges 1..9, \"patterns*\", fd=path(\"/var/*\")
-  actions     ENOSPC, a result (0), \"another path\", size=1, delay 200ms, kill [SIGTERM], pass, count
-  when        after 10, once, times 3, every 5, p=0.1
+",
+    words!(),
+    "
 
 The program cannot be kept from writing into the executive by its own stores: rules
-contain faults, they do not hold an attacker. A setuid program gets no rights.";
+contain faults, they do not hold an attacker. A setuid program gets no rights."
+);
 
 /// Runs a program with an executive in it that sees and controls all its system calls.
 ///
@@ -69,14 +84,23 @@ pub struct Args {
     /// A rule for calls; later rules are asked after earlier ones.
     #[arg(long, value_name = "RULE")]
     inject: Vec<String>,
-    /// A file with a rule a line.
+    /// A file of rules: `.toml` with [[rule]] tables, otherwise a rule a line.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
+    /// A shared object that decides about calls inside each process.
+    #[arg(long, value_name = "FILE")]
+    policy_object: Option<PathBuf>,
+    /// What becomes of a process whose policy object faults or loops: calls pass, or the process is killed.
+    #[arg(long, value_name = "WHAT", default_value = "pass", value_parser = ["pass", "kill"])]
+    policy_failure: String,
+    /// A program that answers the questions of `ask` rules and of the policy object; run by the shell.
+    #[arg(long, value_name = "COMMAND")]
+    decider: Option<String>,
     /// Runs the program once for each fault of each call site, and compares: eintr, enomem, short-read, short-write,
     /// enospc, emfile, separated by commas. Exit status 1 if a run crashed, hung or lost data.
     #[arg(long, value_name = "FAULTS", conflicts_with_all = ["trace", "count", "inject", "policy"])]
     campaign: Option<String>,
-    /// Lists the calls and the arguments that rules can name.
+    /// Lists the calls and the arguments that rules can name, and the words of rules; so does `orbit hijack policies`.
     #[arg(long)]
     policies: bool,
     /// The program and its arguments.
@@ -85,7 +109,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> out::Done {
-    if args.policies {
+    if args.policies || args.program == ["policies"] {
         return policies();
     }
     if let Some(faults) = &args.campaign {
@@ -98,6 +122,9 @@ pub fn run(args: &Args) -> out::Done {
         io_uring: args.allow_io_uring,
         speed: speed(args)?,
         rules: rules(args)?,
+        object: object(args)?,
+        on_object_failure: if args.policy_failure == "kill" { OnFailure::Kill } else { OnFailure::Pass },
+        decider: decider(args)?,
         ..Options::default()
     };
     let mut to = output(args)?;
@@ -140,6 +167,14 @@ pub fn run(args: &Args) -> out::Done {
         for (text, matched, applied) in &outcome.rules {
             writeln!(to, "orbit: rule `{text}`: matched {matched} times, acted {applied} times")?;
         }
+    }
+    let failures = outcome.object_faults + outcome.object_loops;
+    if failures > 0 && !args.json {
+        let (faults, loops) = (outcome.object_faults, outcome.object_loops);
+        writeln!(to, "orbit: the policy object faulted {faults} times and exceeded its CPU time {loops} times")?;
+    }
+    if outcome.asked > 0 && !args.json {
+        writeln!(to, "orbit: {} questions, {} without an answer", outcome.asked, outcome.unanswered)?;
     }
     if outcome.lost + outcome.damaged > 0 && !args.json {
         writeln!(to, "orbit: {} records lost, {} rings damaged", outcome.lost, outcome.damaged)?;
@@ -195,13 +230,27 @@ fn speed(args: &Args) -> Result<Option<Speed>, Failure> {
     Speed::times(times).map(Some).ok_or_else(wrong)
 }
 
+fn object(args: &Args) -> Result<Option<Object>, Failure> {
+    let load = |path: &PathBuf| Object::load(path).map_err(|error| Failure::text(error.to_string()));
+    args.policy_object.as_ref().map(load).transpose()
+}
+
+fn decider(args: &Args) -> Result<Option<Decider>, Failure> {
+    let start = |line: &String| {
+        Decider::command(line).map_err(|error| Failure::text(format!("cannot start the decider: {error}")))
+    };
+    args.decider.as_ref().map(start).transpose()
+}
+
 fn rules(args: &Args) -> Result<Rules, Failure> {
     let text = |error: &dyn std::fmt::Display| Failure::text(error.to_string());
     let mut rules = Rules::default();
     if let Some(path) = &args.policy {
         let content =
             std::fs::read_to_string(path).map_err(|error| Failure::text(format!("{}: {error}", path.display())))?;
-        rules = Rules::parse(&content).map_err(|error| Failure::text(format!("{}: {error}", path.display())))?;
+        let is_toml = path.extension().is_some_and(|extension| extension == "toml");
+        let parsed = if is_toml { Rules::parse_toml(&content) } else { Rules::parse(&content) };
+        rules = parsed.map_err(|error| Failure::text(format!("{}: {error}", path.display())))?;
     }
     for rule in &args.inject {
         let more = Rules::parse(rule).map_err(|error| text(&error))?;
@@ -210,12 +259,14 @@ fn rules(args: &Args) -> Result<Rules, Failure> {
     Ok(rules)
 }
 
+/// Calls, what rules can name of them, and the words of the language.
 fn policies() -> out::Done {
     let mut to = BufWriter::new(io::stdout().lock());
     writeln!(to, "{:>4}  {:24} arguments that rules can name, beside arg0 to arg5", "nr", "call")?;
     for call in calls::all() {
         writeln!(to, "{:>4}  {:24} {}", call.number, call.name, rules::named_arguments(call).join(" "))?;
     }
+    writeln!(to, "\n{}", words!())?;
     to.flush()?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,7 +9,7 @@
 
 #include "sys.h"
 
-#define ABI_VERSION 1
+#define ABI_VERSION 2
 
 /* Address of the shared memory in every guest. */
 #define SHARED_ADDRESS 0x1f1000000000ul
@@ -29,6 +29,7 @@
 #define OPTION_IO_URING 8u      /* io_uring_setup passes */
 #define OPTION_SAVE_ALL 16u     /* every call goes through C with saved registers (for measurements) */
 #define OPTION_VIRTUAL_TIME 32u /* the vdso is hidden, and clocks run at `speed` / `speed_per` */
+#define OPTION_OBJECT_KILL 64u  /* a policy object that faults or loops ends its process; else calls pass from then on */
 
 /* What is captured of an argument. `size`: bytes; `length`: index of the argument that holds a length. */
 struct capture {
@@ -93,6 +94,7 @@ struct rule {
 #define ACTION_ARGUMENT 4
 #define ACTION_STRING 5
 #define ACTION_PASS 6 /* later rules are not asked */
+#define ACTION_ASK 7  /* the host decides: pass, or an answer */
 
 /* One thread of a guest, and its ring. A ring has one writer (the thread) and one reader (the host). */
 struct slot {
@@ -123,8 +125,19 @@ enum statistic {
     STAT_COMPAT,  /* int 0x80 */
     STAT_REFUSED, /* calls that named the executive's memory, and the like */
     STAT_LOST,    /* records lost by threads without a slot */
+    STAT_OBJECT_FAULTS, /* of the policy object */
+    STAT_OBJECT_LOOPS,  /* functions of the policy object that were ended for their CPU time */
+    STAT_ASKED,         /* questions for the host */
+    STAT_UNANSWERED,    /* questions that found no place or no answer in time: the call passed */
     STAT_LIMIT = 32
 };
+
+/* The policy object: `bytes` at OBJECT_OFFSET are its image for OBJECT_ADDRESS, the first `text_bytes` read-only. */
+struct object_description {
+    u64 bytes, text_bytes, policy; /* policy: address of its struct orbit_policy; 0: there is no object */
+};
+#define OBJECT_ADDRESS 0x1f0008000000ul
+#define OBJECT_LIMIT 0x100000ul
 
 struct shared_memory {
     u64 counts[MAX_CALLS]; /* of threads without a slot */
@@ -136,6 +149,8 @@ struct shared_memory {
     u32 rule_count;
     u64 speed, speed_per;
     u64 time_base[8]; /* ns of the clocks when the session began */
+    struct object_description object;
+    u64 ask_limit; /* ns that a guest waits for an answer */
     struct call_description calls[MAX_CALLS];
     struct rule rules[MAX_RULES];
     struct slot slots[MAX_SLOTS];
@@ -143,7 +158,71 @@ struct shared_memory {
 /* Behind the structure: MAX_CALLS counters a slot, which continue when another thread takes it; then rings. */
 #define COUNTS_OFFSET ((sizeof(struct shared_memory) + 4095) & ~4095ul)
 #define RINGS_OFFSET (COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8ul)
-#define SHARED_BYTES (RINGS_OFFSET + MAX_SLOTS * RING_BYTES)
+#define EXTENSION_OFFSET (RINGS_OFFSET + MAX_SLOTS * RING_BYTES)
+#define OBJECT_OFFSET (EXTENSION_OFFSET + ((sizeof(struct extension_memory) + 4095) & ~4095ul))
+#define SHARED_BYTES (OBJECT_OFFSET + OBJECT_LIMIT)
+
+/* A request from one guest to another. Words are written by the thread that holds the state before it. */
+struct channel {
+    u32 state; /* CHANNEL_* */
+    u32 caller, receiver; /* tids */
+    u32 waiting;          /* the receiver's; 0: nobody receives */
+    u64 words[6];
+    i64 result;
+    u64 caller_sleeps, receiver_sleeps; /* whether the other side must wake them */
+    u64 pad[5];
+};
+#define CHANNEL_FREE 0
+#define CHANNEL_FILLING 1
+#define CHANNEL_REQUEST 2
+#define CHANNEL_TAKEN 3
+#define CHANNEL_DONE 4
+#define CHANNELS 64
+
+/* A question for the host about one call. */
+struct question {
+    u32 state; /* QUESTION_* in two bits, then a number; a guest claims and frees it, the host answers */
+    u32 tid, pid;
+    u32 rule; /* index; ~0: by the policy object */
+    u64 number, arguments[6], site;
+    i64 result;  /* written by the host */
+    u32 verdict; /* written by the host: 0 pass, 1 result */
+    u32 pad;
+    char path[256]; /* the first string argument, cut; empty: none */
+};
+#define QUESTION_FREE 0
+#define QUESTION_FILLING 1
+#define QUESTION_ASKED 2
+#define QUESTION_ANSWERED 3
+#define QUESTIONS 64
+
+/* What the host asks of a thread, and its registers while it is stopped. One for each slot. */
+struct inspection {
+    u32 command; /* COMMAND_*; written by the host */
+    u32 state;   /* INSPECT_*; written by the guest */
+    u32 busy;    /* odd while a function of the policy object runs; written by the guest */
+    u32 pad;
+    u64 registers[18]; /* struct orbit_registers; by the guest at a stop, then by the host */
+    u64 pad1[12];
+};
+#define COMMAND_RUN 0
+#define COMMAND_STOP 1
+#define COMMAND_STEP 2
+#define INSPECT_RUNS 0
+#define INSPECT_STOPPED 1
+
+/* The host's signals to a thread: SIGSYS with SI_QUEUE and one of these values. Timers use TICK. */
+#define VALUE_STOP 0x6f72626974001ul
+#define VALUE_LIMIT 0x6f72626974002ul
+#define VALUE_TICK 0x6f72626974003ul
+
+struct extension_memory {
+    struct channel channels[CHANNELS];
+    struct question questions[QUESTIONS];
+    u8 share[65536]; /* between policy objects and the host */
+    struct inspection inspections[MAX_SLOTS];
+};
+#define extension ((volatile struct extension_memory *)(SHARED_ADDRESS + EXTENSION_OFFSET))
 
 /* Records. `size` counts the header and is a multiple of 8. */
 struct record {
@@ -158,7 +237,7 @@ struct record {
 #define RECORD_ABORT 3  /* the call did not begin: a signal comes first */
 #define RECORD_SIGNAL 4 /* i64 signal, i64 code, u64 address or sender */
 #define RECORD_START 5  /* a thread begins: i64 pid, i64 parent's tid, i64 kind (0 thread, 1 process, 2 exec) */
-#define RECORD_NOTE 6   /* a policy acted: i64 rule index, i64 action */
+#define RECORD_NOTE 6   /* a policy acted: i64 rule index, i64 action; the policy object: -1, its value */
 
 struct blob {
     u16 argument;

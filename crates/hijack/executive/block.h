@@ -34,14 +34,16 @@ struct stub;
 struct block {
     u64 self;
     u64 stack_top;
-    /* Registers of the guest at the call. */
+    /* Registers of the guest at the call, in the order of `struct orbit_registers`. */
     u64 rax, rbx, rdx, rsi, rdi, rbp, rsp, r8, r9, r10, r12, r13, r14, r15;
+    u64 rip;                /* where the guest continues */
+    u64 unused[3];          /* rcx, r11, rflags: a call destroys them */
     struct stub *stub;
-    u64 rip;              /* where the guest continues */
     u32 pending;          /* a signal is deferred */
     u32 restarted;        /* the kernel had begun the call, and wants it begun again */
     volatile u64 *counts; /* this thread's; no other thread writes them */
     u64 call[7];          /* number and arguments as the kernel gets them */
+    u64 object_sp;        /* stack to return to from the policy object; 0: it does not run */
     u32 tid, pid;
     u32 index;       /* of this block */
     u32 sys_blocked; /* whether SIGSYS looks blocked */
@@ -59,6 +61,13 @@ struct block {
     u32 undo_count;
     u64 extra, extra_bytes; /* memory for exec's arguments, which a vfork child leaves behind */
     u64 random;
+    u32 object_failed;         /* OBJECT_*: why the policy object's function was left */
+    u32 stepping;              /* the guest runs with the trap flag */
+    u32 spins;                 /* before this thread sleeps for another guest */
+    i32 timer;                 /* the kernel's id; -1: none */
+    u32 rule;                  /* that asks; ~0: the policy object */
+    struct contexts *contexts; /* NULL: none were made */
+    u64 vectors[64] __attribute__((aligned(64))); /* SSE state of the guest while the policy object runs */
     char path[4096]; /* a string that the executive reads or replaces */
     u8 record[MAX_RECORD] __attribute__((aligned(8)));
     u8 stack[STACK_BYTES] __attribute__((aligned(64)));
@@ -70,6 +79,7 @@ _Static_assert(offset_of(struct block, rip) == B_RIP, "offsets.h");
 _Static_assert(offset_of(struct block, pending) == B_PENDING, "offsets.h");
 _Static_assert(offset_of(struct block, counts) == B_COUNTS, "offsets.h");
 _Static_assert(offset_of(struct block, call) == B_CALL, "offsets.h");
+_Static_assert(offset_of(struct block, object_sp) == B_OBJECT_SP, "offsets.h");
 
 ALWAYS_INLINE struct block *this_block(void) {
     struct block *block;
@@ -82,6 +92,8 @@ extern char executive_start[], executive_end[];
 
 /* entry.S: labels that `on_signal` compares addresses with. */
 extern char slow_entry[], slow_saved[], leave[], leave_end[];
+extern char gate_check[], gate_end[], object_escape[], context_end[];
+i64 call_object(u64 function, u64 a, u64 b, u64 c, u64 d);
 extern char kernel_check[], kernel_call[], kernel_abort[], sigreturn_begin[], sigreturn_call[];
 void restorer(void);
 __attribute__((noreturn)) void return_through(struct frame *frame);
@@ -120,6 +132,7 @@ extern u8 call_flags[MAX_CALLS];
 #define FLAG_TRACE 2
 #define FLAG_POLICY 4
 #define FLAG_SAVE 8
+#define FLAG_OBJECT 16
 struct stub *stub_at(u64 address);
 struct stub *stub_of_site(u64 site, u64 number);
 /* The code in this range changes: what was known of it is void. */
@@ -131,11 +144,21 @@ void unlock_sites(void);
 void rewrite(struct stub *stub, u64 number);
 u64 edge_of_trampoline(u64 address);
 void forget_code(u64 address, u64 bytes);
+/* A private read-execute mapping of a file, which may be rewritten. */
+void know_code(u64 begin, u64 end);
 
-/* signals.c */
+/* signals.c. Events are deferred as signals are, with numbers of their own. */
+#define EVENT_TICK 65
+#define EVENT_STOP 66
+#define EVENT_STEP 67 /* an instruction of a guest that is stepped has run */
 void on_signal(int signal, struct signal_info *info, struct context *context);
 i64 set_kernel_action(u32 signal, u64 handler, u64 flags, u64 mask);
 void catch_dispatch(void);
+/* Faults come to `on_signal` for the policy object's sake, whatever the guest's actions are. */
+void catch_fault(u32 signal);
+void catch_faults(void);
+__attribute__((noreturn)) void deliver_deferred(struct block *block);
+u64 vector_bytes(u64 state);
 i64 do_sigaction(struct block *block);
 i64 do_sigaltstack(struct block *block);
 
@@ -185,6 +208,43 @@ void trace_abort(struct block *block);
 void trace_signal(struct block *block, struct signal_info *info);
 void trace_first_exec(struct block *block, u64 arguments, u64 environment, const char *path, int first);
 void trace_note(struct block *block, u64 rule, u64 action);
+
+/* object.c */
+#define OBJECT_FAULTED 1
+#define OBJECT_LOOPED 2
+#define IS_FAULT(signal) ((signal) == SIGSEGV || (signal) == SIGBUS || (signal) == SIGILL || (signal) == SIGFPE)
+#define FAULT_MASK (bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE))
+extern u32 has_object;
+extern volatile u32 object_is_off; /* it faulted in this process, and calls pass */
+void load_object(void);
+int object_call(struct block *block);
+void object_result(struct block *block);
+i64 object_rpc(struct block *block, u64 number, u64 a, u64 b, u64 c);
+void object_timer(struct block *block, struct context *context);
+u32 object_pick(struct block *block, const void *ready, u32 count); /* ~0: it has no choice of its own */
+i64 set_tick(struct block *block, u64 nanoseconds);
+
+/* ask.c */
+int ask_host(struct block *block, i64 *result);
+
+/* channels.c */
+i64 channel_call(struct block *block, u64 channel, u64 words, u64 result);
+i64 channel_receive(struct block *block, u64 channel, u64 words);
+i64 channel_reply(struct block *block, u64 channel, i64 result);
+
+/* contexts.c */
+i64 context_create(struct block *block, u64 request);
+i64 context_run(struct block *block, u64 slice);
+i64 context_yield(struct block *block);
+i64 context_end_current(struct block *block);
+i64 context_cycles(struct block *block, u64 id);
+/* A timer event in guest code: the frame may become another context's. */
+void context_tick(struct block *block, struct context *context);
+
+/* stop.c */
+void stop_thread(struct block *block, struct context *context);
+void copy_registers_out(const struct context *context, u64 *registers);
+void copy_registers_in(struct context *context, const u64 *registers);
 
 /* policy.c */
 int policy(struct block *block);

@@ -25,6 +25,7 @@ int enter(struct block *block) {
     u8 flags = call_flags[number];
     if (flags & FLAG_TRACE) trace_entry(block);
     int verdict = flags & FLAG_POLICY ? policy(block) : ENTER_KERNEL;
+    if (verdict == ENTER_KERNEL && (flags & FLAG_OBJECT)) verdict = object_call(block);
     if (verdict == ENTER_KERNEL && (flags & FLAG_SPECIAL)) verdict = special(block);
     if (verdict == ENTER_DONE && (flags & FLAG_TRACE)) trace_exit(block);
     return verdict;
@@ -35,5 +36,6 @@ void after(struct block *block) {
     if (block->call[0] >= MAX_CALLS) return;
     u8 flags = call_flags[block->call[0]];
     if (flags & FLAG_SPECIAL) special_after(block);
+    if (flags & FLAG_OBJECT) object_result(block);
     if (flags & FLAG_TRACE) trace_exit(block);
 }

@@ -5,7 +5,83 @@
 #include "offsets.h"
 #include <asm/unistd_64.h>
 
+/*
+ * The gate, for guests that call the executive as a function: orbit_rpc(number, a, b, c). It is the first byte of
+ * the image. From gate_check on, a signal makes the thread begin there anew.
+ */
+    .section .gate, "ax"
+    .globl gate_check, gate_end, context_end
+gate:
+    mov %rsp, %gs:B_RSP
+    mov %rbx, %gs:B_RBX
+    mov %rbp, %gs:B_RBP
+    mov %r12, %gs:B_R12
+    mov %r13, %gs:B_R13
+    mov %r14, %gs:B_R14
+    mov %r15, %gs:B_R15
+    mov %gs:B_TOP, %rsp
+    mov %gs:B_SELF, %r8
+    cld
+    call rpc
+    mov %rax, %gs:B_RAX
+gate_check:
+    cmpl $0, %gs:B_PENDING
+    jne gate_deferred
+    mov %gs:B_RAX, %rax
+    mov %gs:B_RBX, %rbx
+    mov %gs:B_RDI, %rdi
+    mov %gs:B_RBP, %rbp
+    mov %gs:B_R12, %r12
+    mov %gs:B_R13, %r13
+    mov %gs:B_R14, %r14
+    mov %gs:B_R15, %r15
+    mov %gs:B_RSP, %rsp
+    ret
+gate_end:
+gate_deferred:
+    mov %gs:B_TOP, %rsp
+    mov %gs:B_SELF, %rdi
+    call rpc_deferred
+    hlt
+/* Where the function of a context returns to. */
+context_end:
+    sub $8, %rsp
+    mov $RPC_CONTEXT_END, %edi
+    jmp gate
+
+/* i64 call_object(function, a, b, c, d): a fault or a limit continues at object_escape. */
     .text
+    .globl call_object, object_escape
+call_object:
+    push %rbx
+    push %rbp
+    push %r12
+    push %r13
+    push %r14
+    push %r15
+    sub $8, %rsp
+    mov %rdi, %rax
+    mov %rsi, %rdi
+    mov %rdx, %rsi
+    mov %rcx, %rdx
+    mov %r8, %rcx
+    mov %rsp, %gs:B_OBJECT_SP
+    call *%rax
+object_return:
+    movq $0, %gs:B_OBJECT_SP
+    add $8, %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %rbp
+    pop %rbx
+    ret
+object_escape:
+    mov %gs:B_OBJECT_SP, %rsp
+    cld
+    jmp object_return
+
     .globl _start
 _start:
     mov %rsp, %rdi
@@ -64,6 +140,8 @@ leave:
     mov %gs:B_R14, %r14
     mov %gs:B_R15, %r15
     mov %gs:B_RSP, %rsp
+    /* Zero, as it never is behind a syscall instruction: see `lost_dispatch`. */
+    mov $0, %r11d
     mov %gs:B_RIP, %rcx
     jmp *%rcx
 leave_end:

@@ -3,7 +3,8 @@
  * a deleted file or a descriptor works too. What execve would refuse is refused first: afterwards there is nobody to
  * return to.
  *
- * Arguments of the executive: "hijack", id of the shared memory, descriptor, name, then the guest's.
+ * Arguments of the executive: "hijack", id of the shared memory, descriptor and (behind a comma) the mask of ignored
+ * signals, name, then the guest's.
  */
 #include "block.h"
 #include <linux/stat.h>
@@ -62,6 +63,13 @@ static i64 count_pointers(u64 array) {
     }
 }
 
+static u64 ignored_signals(struct block *block) {
+    u64 mask = 0;
+    for (u32 signal = 1; signal <= SIGNAL_LIMIT; signal++)
+        if (block->table->actions[signal].handler == HANDLER_IGNORE) mask |= bit(signal);
+    return mask;
+}
+
 #define IPC_SET 1
 #define IPC_STAT 2
 
@@ -74,7 +82,7 @@ void share_with(u32 user) {
 
 i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 environment, u64 flags) {
     static const char empty[] = "";
-    char name[4128], number[24];
+    char name[4128], number[48];
     u64 few[FEW_ARGUMENTS + OWN_ARGUMENTS + 2];
     i64 length = copy_string(block->path, path, sizeof block->path);
     if (length < 0) return length;
@@ -102,7 +110,8 @@ i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 e
         }
     }
     set_name(name, directory, block->path);
-    append_number(number, file);
+    char *end = append_string(append_number(number, file), ",", 2);
+    append_number(end, ignored_signals(block));
     list[0] = (u64) "hijack";
     list[1] = (u64)shared_id;
     list[2] = (u64)number;
@@ -112,7 +121,11 @@ i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 e
     list[OWN_ARGUMENTS + (given ? given : 1)] = 0;
     count_stat(STAT_EXECS);
     SYS3(__NR_fcntl, file, F_SETFD, 0);
+    /* The host's stop may come before the executive has its handler again, and would kill. `start` opens SIGSYS. */
+    u64 dispatch = bit(SIGSYS);
+    SYS4(__NR_rt_sigprocmask, SIG_BLOCK, &dispatch, NULL, 8);
     error = SYS3(__NR_execve, "/proc/self/exe", list, environment);
+    SYS4(__NR_rt_sigprocmask, SIG_UNBLOCK, &dispatch, NULL, 8);
     SYS1(__NR_close, file);
     if (block->extra) {
         SYS2(__NR_munmap, block->extra, block->extra_bytes);

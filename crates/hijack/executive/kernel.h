@@ -18,7 +18,9 @@
 
 #define SIGNAL_LIMIT 64
 #define SIGILL 4
+#define SIGTRAP 5
 #define SIGBUS 7
+#define SIGFPE 8
 #define SIGKILL 9
 #define SIGSEGV 11
 #define SIGCHLD 17
@@ -44,6 +46,9 @@
 #define SS_ONSTACK 1u
 #define SS_DISABLE 2u
 #define SS_AUTODISARM (1u << 31)
+#define SI_QUEUE (-1)
+#define SI_TIMER (-2)
+#define TRAP_FLAG 0x100ul
 #define SYS_USER_DISPATCH 2 /* si_code of a dispatched call */
 
 struct action {

@@ -122,6 +122,7 @@ static void map_segment(i64 file, const segment *part, u64 bias) {
         i64 at = SYS6(__NR_mmap, page, page_up(part->p_filesz + within), protection, MAP_PRIVATE | MAP_FIXED, file,
                       part->p_offset - within);
         if (is_error(at)) die("cannot map the program", "", at);
+        if (protection == (PROT_READ | PROT_EXEC)) know_code(page, page_up(file_end));
     }
     if (end <= file_end) return;
     u64 zero = part->p_filesz ? page_up(file_end) : page;

@@ -13,6 +13,24 @@ void *memset(void *to, int value, u64 bytes) {
     return to;
 }
 
+/* For policy objects, whose compiler may call them. */
+__attribute__((used)) void *memmove(void *to, const void *from, u64 bytes) {
+    u8 *d = to;
+    const u8 *s = from;
+    if (d <= s || d >= s + bytes) return memcpy(to, from, bytes);
+    while (bytes--) d[bytes] = s[bytes];
+    return to;
+}
+
+__attribute__((used)) int memcmp(const void *a, const void *b, u64 bytes) {
+    const u8 *x = a, *y = b;
+    for (u64 i = 0; i < bytes; i++)
+        if (x[i] != y[i]) return x[i] - y[i];
+    return 0;
+}
+
+__attribute__((used)) u64 strlen(const char *text) { return string_length(text); }
+
 u64 string_length(const char *text) {
     u64 n = 0;
     while (text[n]) n++;

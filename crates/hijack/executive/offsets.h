@@ -18,11 +18,15 @@
 #define B_R13 104
 #define B_R14 112
 #define B_R15 120
-#define B_STUB 128
-#define B_RIP 136
-#define B_PENDING 144
-#define B_COUNTS 152
-#define B_CALL 160
+#define B_RIP 128
+#define B_STUB 160
+#define B_PENDING 168
+#define B_COUNTS 176
+#define B_CALL 184
+#define B_OBJECT_SP 240
+
+/* The number of the interface that `context_end` calls. */
+#define RPC_CONTEXT_END 0x10007
 
 /* Entry path's verdicts, returned by `enter`. */
 #define ENTER_DONE 0

@@ -115,6 +115,7 @@ int policy(struct block *block) {
     for (u32 i = 0; i < count; i++) {
         struct rule *rule = (struct rule *)&shared->rules[i];
         if (!applies(block, rule)) continue;
+        i64 result;
         u64 n = __atomic_add_fetch(&rule->matched, 1, __ATOMIC_RELAXED);
         if (block->undo_count < array_length(block->undo)) block->undo[block->undo_count++] = rule;
         if (!is_due(block, rule, n)) continue;
@@ -130,6 +131,11 @@ int policy(struct block *block) {
         case ACTION_ARGUMENT: replace_argument(block, rule->target, rule->value); break;
         case ACTION_STRING: replace_argument(block, rule->target, (u64)rule->text); break;
         case ACTION_PASS: return ENTER_KERNEL;
+        case ACTION_ASK:
+            block->rule = i;
+            if (!ask_host(block, &result)) break;
+            block->rax = result;
+            return ENTER_DONE;
         }
     }
     return ENTER_KERNEL;

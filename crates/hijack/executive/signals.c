@@ -9,7 +9,7 @@
 #define ARCH_X86_64 0xc000003e /* as the kernel's si_arch names it */
 #define VECTOR_MAGIC_AT 464    /* in the legacy area: magic, then the size of the whole state */
 
-static u64 vector_bytes(u64 state) {
+u64 vector_bytes(u64 state) {
     if (!state) return 0;
     const u32 *software = (const u32 *)(state + VECTOR_MAGIC_AT);
     return software[0] == VECTOR_MAGIC ? software[1] : 512;
@@ -20,7 +20,17 @@ i64 set_kernel_action(u32 signal, u64 handler, u64 flags, u64 mask) {
     return SYS4(__NR_rt_sigaction, signal, &action, NULL, 8);
 }
 
-void catch_dispatch(void) { set_kernel_action(SIGSYS, (u64)on_signal, SA_SIGINFO | SA_ONSTACK, ALL_SIGNALS); }
+/* Restarted: ticks and stops come by SIGSYS too, and should end no call that can go on. */
+void catch_dispatch(void) {
+    set_kernel_action(SIGSYS, (u64)on_signal, SA_SIGINFO | SA_ONSTACK | SA_RESTART, ALL_SIGNALS);
+}
+
+void catch_fault(u32 signal) { set_kernel_action(signal, (u64)on_signal, SA_SIGINFO | SA_ONSTACK, ALL_SIGNALS); }
+
+void catch_faults(void) {
+    for (u32 signal = 1; signal <= SIGNAL_LIMIT; signal++)
+        if (IS_FAULT(signal)) catch_fault(signal);
+}
 
 static struct alternate_stack own_stack(struct block *block) {
     return (struct alternate_stack){(u64)block->signal_stack, 0, 0, STACK_BYTES};
@@ -34,7 +44,7 @@ static int is_on_alternate(struct block *block, u64 sp) {
 static void perform_default(u32 signal, struct frame *frame) {
     set_kernel_action(signal, HANDLER_DEFAULT, 0, 0);
     /* A fault happens again by itself; anything else has to be sent again. */
-    int is_fault = frame->info.code > 0 && (signal == SIGSEGV || signal == SIGBUS || signal == SIGILL);
+    int is_fault = frame->info.code > 0 && IS_FAULT(signal);
     if (!is_fault) SYS4(__NR_rt_tgsigqueueinfo, SYS0(__NR_getpid), SYS0(__NR_gettid), signal, &frame->info);
     frame->context.mask &= ~bit(signal);
 }
@@ -47,12 +57,14 @@ static void deliver(struct block *block, u32 signal, struct frame *frame) {
     struct context *context = &frame->context;
     struct action action = block->table->actions[signal];
     if (options & OPTION_TRACE) trace_signal(block, &frame->info);
-    if (action.handler == HANDLER_IGNORE) return;
-    if (action.handler == HANDLER_DEFAULT) return perform_default(signal, frame);
+    /* The kernel does not let a fault be ignored. */
+    int is_fault = IS_FAULT(signal) && frame->info.code > 0;
+    if (action.handler == HANDLER_IGNORE && !is_fault) return;
+    if (action.handler <= HANDLER_IGNORE) return perform_default(signal, frame);
     count_stat(STAT_DELIVERED);
     if (action.flags & SA_RESETHAND) {
         block->table->actions[signal].handler = HANDLER_DEFAULT;
-        if (signal != SIGSYS) set_kernel_action(signal, HANDLER_DEFAULT, 0, 0);
+        if (signal != SIGSYS && !(has_object && IS_FAULT(signal))) set_kernel_action(signal, HANDLER_DEFAULT, 0, 0);
     }
     u64 sp = context->rsp;
     int on_alternate = is_on_alternate(block, sp);
@@ -84,8 +96,20 @@ static void deliver(struct block *block, u32 signal, struct frame *frame) {
     context->vector_state = 0;
 }
 
+/* What stays open while a signal is deferred: without it a fault of the policy object, or its limit, would kill. */
+static u64 open_in_executive(struct block *block) {
+    return (has_object ? FAULT_MASK | bit(SIGSYS) : 0) | (block->stepping ? bit(SIGTRAP) : 0);
+}
+
 /* Keeps the signal until the thread leaves the executive, which goes on with all signals blocked. */
 static void defer(struct block *block, u32 signal, struct frame *frame) {
+    if (block->pending) {
+        /* One is kept already. Events come again; a signal that another process sent waits in the kernel. */
+        if (signal > SIGNAL_LIMIT) return;
+        frame->context.mask |= bit(signal);
+        SYS4(__NR_rt_tgsigqueueinfo, block->pid, block->tid, signal, &frame->info);
+        return;
+    }
     count_stat(STAT_DEFERRED);
     struct frame *kept = (struct frame *)(block->deferred + 56);
     u64 vector = ((u64)(kept + 1) + 63) & ~63ul;
@@ -97,7 +121,14 @@ static void defer(struct block *block, u32 signal, struct frame *frame) {
     kept->context.vector_state = bytes ? vector : 0;
     block->deferred_signal = signal;
     block->pending = 1;
-    frame->context.mask = ALL_SIGNALS;
+    frame->context.mask = ALL_SIGNALS & ~open_in_executive(block);
+}
+
+/* Something of the host's or of a timer, at an edge of guest code. */
+static void handle_event(struct block *block, u32 event, struct context *context) {
+    if (event == EVENT_STOP || event == EVENT_STEP) return stop_thread(block, context);
+    object_timer(block, context);
+    context_tick(block, context);
 }
 
 /* Called by `leave`: the guest continues in its handler, or where the call ends. */
@@ -120,10 +151,12 @@ __attribute__((noreturn)) void deliver_deferred(struct block *block) {
     context->r15 = block->r15;
     context->rip = block->rip;
     context->rcx = block->rip;
-    context->r11 = context->rflags = 0x202;
+    context->r11 = 0; /* as `leave` has it */
+    context->rflags = 0x202;
     context->mask &= ~bit(SIGSYS);
     block->pending = 0;
-    deliver(block, block->deferred_signal, frame);
+    if (block->deferred_signal > SIGNAL_LIMIT) handle_event(block, block->deferred_signal, context);
+    else deliver(block, block->deferred_signal, frame);
     context->stack = own_stack(block);
     return_through(frame);
 }
@@ -153,6 +186,41 @@ static u64 edge(u64 rip, u64 r11) {
     return site ? site : rip;
 }
 
+#define EVENT_NONE (~0u) /* nothing is to be done */
+
+/* Whether the policy object's function, which runs, must be left. */
+static int leaves_object(struct block *block, int signal, const struct signal_info *info) {
+    if (IS_FAULT(signal) && info->code > 0) block->object_failed = OBJECT_FAULTED;
+    else if (signal == SIGSYS && info->code == SI_QUEUE && info->value[1] == VALUE_LIMIT)
+        block->object_failed = OBJECT_LOOPED;
+    else return 0;
+    return 1;
+}
+
+/*
+ * The kernel drops the SIGSYS of a dispatched call if another SIGSYS is pending already. Then the thread stands behind
+ * the syscall instruction with the registers that it leaves, and no call was made.
+ */
+static int lost_dispatch(const struct context *context) {
+    u16 instruction;
+    if (context->rcx != context->rip || !(context->r11 & 2)) return 0;
+    return !copy_in(&instruction, context->rip - 2, 2) && instruction == 0x050f;
+}
+
+/* 0: a signal for the guest. */
+static u32 event_of(struct block *block, int signal, const struct signal_info *info, struct context *context) {
+    if (signal == SIGTRAP && block->stepping) {
+        /* Instructions of the executive and its trampolines are no steps of the guest. */
+        int is_own = context->rip >= (u64)executive_start && context->rip < (u64)executive_end;
+        return is_own || edge_of_trampoline(context->rip) ? EVENT_NONE : EVENT_STEP;
+    }
+    if (signal != SIGSYS) return 0;
+    if (info->code == SI_TIMER && info->value[1] == VALUE_TICK) return EVENT_TICK;
+    if (info->code != SI_QUEUE) return 0;
+    if (info->value[1] == VALUE_STOP) return EVENT_STOP;
+    return info->value[1] == VALUE_LIMIT ? EVENT_NONE : 0;
+}
+
 void on_signal(int signal, struct signal_info *info, struct context *context) {
     struct block *block = this_block();
     struct frame *frame = (struct frame *)((u64)context - offset_of(struct frame, context));
@@ -169,14 +237,22 @@ void on_signal(int signal, struct signal_info *info, struct context *context) {
         }
         return;
     }
+    if (signal == SIGSYS && lost_dispatch(context)) context->rip = rip -= 2;
+    if (block->object_sp && leaves_object(block, signal, info)) {
+        context->rip = (u64)object_escape;
+        return;
+    }
+    u32 event = event_of(block, signal, info, context);
+    if (event == EVENT_NONE) return;
     u64 at = edge(rip, context->r11);
     if (at) {
         context->rip = at;
-        deliver(block, signal, frame);
+        if (event) handle_event(block, event, context);
+        else deliver(block, signal, frame);
         context->stack = own_stack(block);
         return;
     }
-    if ((signal == SIGSEGV || signal == SIGBUS || signal == SIGILL) && info->code > 0) {
+    if (IS_FAULT(signal) && info->code > 0) {
         char address[32] = "0x";
         for (i32 i = 0; i < 16; i++) address[2 + i] = "0123456789abcdef"[rip >> (60 - 4 * i) & 15];
         address[18] = 0;
@@ -190,7 +266,8 @@ void on_signal(int signal, struct signal_info *info, struct context *context) {
     } else if (rip >= (u64)sigreturn_begin && rip <= (u64)sigreturn_call) {
         context->rip = (u64)kernel_abort;
     }
-    defer(block, signal, frame);
+    if (rip > (u64)gate_check && rip < (u64)gate_end) context->rip = (u64)gate_check;
+    defer(block, event ? event : (u32)signal, frame);
 }
 
 i64 do_sigaction(struct block *block) {
@@ -208,7 +285,8 @@ i64 do_sigaction(struct block *block) {
         block->table->actions[signal] = fresh;
         i64 result = 0;
         if (signal != SIGSYS) {
-            if (fresh.handler <= HANDLER_IGNORE)
+            if (has_object && IS_FAULT(signal) && fresh.handler <= HANDLER_IGNORE) catch_fault(signal);
+            else if (fresh.handler <= HANDLER_IGNORE)
                 result = set_kernel_action(signal, fresh.handler, fresh.flags & ~SA_RESTORER, fresh.mask);
             else
                 result = set_kernel_action(signal, (u64)on_signal,

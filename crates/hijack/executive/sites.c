@@ -73,7 +73,8 @@ static void fill(struct stub *stub, u64 site, u32 number) {
 struct stub *stub_of_site(u64 site, u64 number) {
     lock_sites();
     struct stub *stub;
-    u32 bucket = (site * 0x9e3779b97f4a7c15ul >> 40) % BUCKETS;
+    /* Neighbours stay neighbours: a small program touches few pages of the table. */
+    u32 bucket = (site >> 5) % BUCKETS;
     for (; buckets[bucket]; bucket = (bucket + 1) % BUCKETS) {
         stub = &stubs[buckets[bucket] - 1];
         if (stub->site == site) goto found;

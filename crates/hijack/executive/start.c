@@ -145,9 +145,14 @@ static void set_thread_name(const char *path) {
     SYS2(__NR_prctl, PR_SET_NAME, name);
 }
 
-/* Signals that are ignored stay so over exec. */
-static void read_actions(struct action_table *table) {
-    memset(table->actions, 0, sizeof table->actions);
+/* Signals that are ignored stay so over exec. `known`: ",MASK" of them, by an executive that execs; else empty. */
+static void read_actions(struct action_table *table, const char *known) {
+    if (*known) {
+        u64 ignored = number_of(known + 1);
+        for (u32 signal = 1; signal <= SIGNAL_LIMIT; signal++)
+            if (ignored & bit(signal)) table->actions[signal].handler = HANDLER_IGNORE;
+        return;
+    }
     for (u32 signal = 1; signal <= SIGNAL_LIMIT; signal++) {
         struct action action;
         if (!SYS4(__NR_rt_sigaction, signal, NULL, &action, 8) && action.handler == HANDLER_IGNORE)
@@ -215,12 +220,15 @@ void start(u64 *sp) {
         *at++ = altered(type, value, &image, name);
     }
 
-    read_actions(block->table);
+    const char *known = argv[2];
+    while (*known && *known != ',') known++;
+    read_actions(block->table, known);
     block->alternate = (struct alternate_stack){0, 0, 0, 0};
     block->sys_blocked = 0;
     catch_dispatch();
     u64 mask = bit(SIGSYS);
     SYS4(__NR_rt_sigprocmask, SIG_UNBLOCK, &mask, NULL, 8);
     arm(block);
+    load_object();
     begin_guest((u64)stack, image.start);
 }

@@ -60,6 +60,11 @@ struct block *new_block(void) {
             block_tid[i] = 0;
             block_is_kept[i] = 0;
             block->extra = block->extra_bytes = 0;
+            block->object_sp = 0;
+            block->stepping = 0;
+            block->timer = -1;
+            block->spins = 8;
+            block->contexts = NULL;
             u32 limit = block_limit;
             while (limit <= i &&
                    !__atomic_compare_exchange_n(&block_limit, &limit, i + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
@@ -122,6 +127,7 @@ void child_start(struct block *block) {
             if (block->table->actions[i].handler > HANDLER_IGNORE)
                 memset(&block->table->actions[i], 0, sizeof(struct action));
         catch_dispatch();
+        if (has_object) catch_faults();
     }
     if ((flags & CLONE_VM) && !(flags & CLONE_VFORK)) block->alternate = (struct alternate_stack){0, 0, 0, 0};
     open_slot(block, block->parent_tid, flags & CLONE_THREAD ? 0 : 1);

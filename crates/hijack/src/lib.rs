@@ -15,15 +15,25 @@
 //! | [`reader`] | records of the rings, checked |
 //! | [`show`] | a call as text in the form of `strace`, and as JSON |
 //! | [`campaign`] | a run for each fault of each site, compared with the run without |
+//! | [`object`] | policy objects: code that runs on the executive's side of guests |
+//! | [`attendant`] | the host's thread that answers guests' questions and ends loops of policy objects |
+//! | [`control`] | stop, inspect, step and resume threads of guests |
+//! | [`guest`] | the executive as a guest sees it that knows of it |
 //! | [`rules`] | the small language of rules, compiled for the executive |
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod attendant;
 pub mod calls;
 pub mod campaign;
+pub mod control;
+pub mod guest;
+pub mod object;
 pub mod reader;
 pub mod rules;
 pub mod session;
 mod shared;
 pub mod show;
 
-pub use session::{Options, Outcome, Session, Speed};
+pub use attendant::{Answer, Decider, Question};
+pub use object::Object;
+pub use session::{OnFailure, Options, Outcome, Session, Speed};

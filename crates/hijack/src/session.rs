@@ -1,31 +1,38 @@
 //! A guest from its start to its end, and what was counted meanwhile.
 
+use crate::attendant::{Attendant, Decider};
 use crate::calls;
+use crate::object::Object;
 use crate::reader::{Event, Reader};
 use crate::rules::Rules;
 use crate::shared::{
-    Memory, OPTION_IO_URING, OPTION_LOSSY, OPTION_NO_REWRITE, OPTION_SAVE_ALL, OPTION_TRACE, OPTION_VIRTUAL_TIME,
-    Shared, VERSION,
+    Memory, OPTION_IO_URING, OPTION_LOSSY, OPTION_NO_REWRITE, OPTION_OBJECT_KILL, OPTION_SAVE_ALL, OPTION_TRACE,
+    OPTION_VIRTUAL_TIME, ObjectDescription, Shared, VERSION,
 };
-use orbit_linux::{dispatch, futex, memfd, pidfd, poll};
+use orbit_linux::{dispatch, futex, memfd, pidfd, poll, signals};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-static EXECUTIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/executive"));
+pub(crate) static EXECUTIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/executive"));
 
 /// A site is rewritten when it was trapped this often: two changes of protection and a look at the mappings cost some
 /// ten traps.
 const REWRITE_AT: u32 = 4;
 /// Longest sleep between two readings of the rings.
 const NAP: Duration = Duration::from_millis(5);
+
+/// How long a guest waits for an answer, if nothing else is set.
+const ASK_LIMIT: Duration = Duration::from_secs(1);
 
 /// How a guest is run.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +51,26 @@ pub struct Options {
     pub speed: Option<Speed>,
     /// Rules for calls.
     pub rules: Rules,
+    /// Code that runs on the executive's side of each guest.
+    pub object: Option<Object>,
+    /// What becomes of a process whose policy object faults or loops.
+    pub on_object_failure: OnFailure,
+    /// CPU time that one function of the policy object may take. `None`: 100 ms. Checked each 20 ms.
+    pub object_limit: Option<Duration>,
+    /// Answers the questions of `ask` rules and of the policy object.
+    pub decider: Option<Decider>,
+    /// How long a guest waits for an answer before its call passes. `None`: 1 s.
+    pub ask_limit: Option<Duration>,
+}
+
+/// What becomes of a process whose policy object faults or uses more CPU time than its limit. Either is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The call passes, and the object is not asked again in this process.
+    #[default]
+    Pass,
+    /// The process ends with status 120 and a sentence on stderr.
+    Kill,
 }
 
 /// How many times faster than real time guests' clocks run.
@@ -62,7 +89,10 @@ impl Speed {
 
 /// A guest that runs.
 pub struct Session {
-    memory: Memory,
+    pub(crate) memory: Arc<Memory>,
+    /// Device and inode of the executive, by which guests are known.
+    pub(crate) image: (u64, u64),
+    _attendant: Option<Attendant>,
     child: Child,
     status: Option<ExitStatus>,
     reader: Reader,
@@ -95,6 +125,14 @@ pub struct Outcome {
     pub lost: u64,
     /// Rings that held nonsense.
     pub damaged: u64,
+    /// Functions of the policy object that faulted.
+    pub object_faults: u64,
+    /// Functions of the policy object that took more CPU time than their limit.
+    pub object_loops: u64,
+    /// Questions to the decider.
+    pub asked: u64,
+    /// Of these, the ones without an answer in time, whose calls passed.
+    pub unanswered: u64,
     /// For each rule: its text, how often it matched, how often it acted.
     pub rules: Vec<(String, u64, u64)>,
 }
@@ -127,18 +165,29 @@ impl Session {
         };
         let path = find(program)?;
         let file = File::open(&path).map_err(|error| named(&path, &error))?;
-        let memory = Memory::create(|shared| fill(shared, options))
+        let object = options.object.as_ref().map_or(&[][..], |object| &object.image);
+        let memory = Memory::create(object, |shared| fill(shared, options))
             .map_err(|error| io::Error::new(error.kind(), format!("cannot make shared memory: {error}")))?;
         let image = memfd::program("hijack", EXECUTIVE)?;
         let program_fd = file.as_raw_fd();
         let mut command = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()));
         command.arg0("hijack").arg(memory.id().to_string()).arg(program_fd.to_string()).arg(&path).args(arguments);
-        // SAFETY: the closure makes one system call on a descriptor that is open in the child.
-        unsafe { command.pre_exec(move || keep_over_exec(program_fd)) };
+        // SAFETY: the closure makes two system calls, on a descriptor that is open in the child and its own mask. A
+        // stop that comes before the executive has its handler waits.
+        unsafe {
+            command.pre_exec(move || {
+                signals::Set::of([libc::SIGSYS]).block();
+                keep_over_exec(program_fd)
+            });
+        }
         configure(&mut command);
+        let memory = Arc::new(memory);
+        let about = File::from(image.try_clone()?).metadata()?;
+        let image = (about.dev(), about.ino());
+        let _attendant = Attendant::start(&memory, image, options)?;
         let child = command.spawn()?;
-        let trace = options.trace;
-        Ok(Session { memory, child, status: None, reader: Reader::new(), trace, rules: options.rules.clone() })
+        let (trace, rules) = (options.trace, options.rules.clone());
+        Ok(Session { memory, image, _attendant, child, status: None, reader: Reader::new(), trace, rules })
     }
 
     /// The guest's first process.
@@ -201,6 +250,11 @@ impl Session {
         Ok(true)
     }
 
+    /// The 64 KiB that policy objects and the host share (`orbit_executive.share`). Guests can write all of it.
+    pub fn share(&self) -> &[AtomicU8] {
+        self.memory.share()
+    }
+
     /// What was counted until now.
     pub fn outcome(&self) -> Outcome {
         let name =
@@ -224,6 +278,10 @@ impl Session {
             refused: stat(10),
             lost: self.reader.lost + stat(11),
             damaged: self.reader.damaged,
+            object_faults: stat(12),
+            object_loops: stat(13),
+            asked: stat(14),
+            unanswered: stat(15),
             rules: rules.collect(),
         }
     }
@@ -236,7 +294,14 @@ fn fill(shared: &mut Shared, options: &Options) {
         | flag(options.no_rewrite, OPTION_NO_REWRITE)
         | flag(options.io_uring, OPTION_IO_URING)
         | flag(options.save_all, OPTION_SAVE_ALL)
+        | flag(options.on_object_failure == OnFailure::Kill, OPTION_OBJECT_KILL)
         | flag(options.speed.is_some(), OPTION_VIRTUAL_TIME);
+    if let Some(object) = &options.object {
+        let bytes = object.image.len() as u64;
+        shared.object = ObjectDescription { bytes, text_bytes: object.text_bytes, policy: object.policy };
+    }
+    let limit = options.ask_limit.unwrap_or(ASK_LIMIT);
+    shared.ask_limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX / 2).min(u64::MAX / 2);
     if let Some(speed) = options.speed {
         (shared.speed, shared.speed_per) = (speed.thousandths, 1000);
         for (id, base) in (0..).zip(&mut shared.time_base) {

@@ -4,9 +4,9 @@
 
 use orbit_linux::segment::Segment;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 pub(crate) const MAX_CALLS: usize = 512;
 pub(crate) const MAX_SLOTS: usize = 2048;
 pub(crate) const RING_BYTES: usize = 65536;
@@ -21,6 +21,12 @@ pub(crate) const OPTION_NO_REWRITE: u32 = 4;
 pub(crate) const OPTION_IO_URING: u32 = 8;
 pub(crate) const OPTION_SAVE_ALL: u32 = 16;
 pub(crate) const OPTION_VIRTUAL_TIME: u32 = 32;
+pub(crate) const OPTION_OBJECT_KILL: u32 = 64;
+
+const CHANNELS_BYTES: usize = 64 * 128;
+pub(crate) const QUESTIONS: usize = 64;
+pub(crate) const SHARE_BYTES: usize = 65536;
+pub(crate) const OBJECT_LIMIT: usize = 0x10_0000;
 
 /// What is captured of an argument; see `struct capture`.
 #[repr(C)]
@@ -97,6 +103,58 @@ pub(crate) const SLOT_FREE: u32 = 0;
 pub(crate) const SLOT_USED: u32 = 1;
 pub(crate) const SLOT_DONE: u32 = 2;
 
+/// Where the policy object's parts are; see `struct object_description`.
+#[repr(C)]
+pub(crate) struct ObjectDescription {
+    pub bytes: u64,
+    pub text_bytes: u64,
+    pub policy: u64,
+}
+
+/// A question of a guest; see `struct question`. The guest writes all but `result` and `verdict`.
+#[repr(C)]
+pub(crate) struct RawQuestion {
+    pub state: AtomicU32,
+    pub tid: AtomicU32,
+    pub pid: AtomicU32,
+    pub rule: AtomicU32,
+    pub number: AtomicU64,
+    pub arguments: [AtomicU64; 6],
+    pub site: AtomicU64,
+    pub result: AtomicU64,
+    pub verdict: AtomicU32,
+    pad: u32,
+    path: [AtomicU64; 32],
+}
+
+impl RawQuestion {
+    /// The bytes of the path, which the guest may change meanwhile.
+    pub fn path(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.path.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+        bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
+        bytes
+    }
+}
+
+/// What the host wants of a thread, and its registers; see `struct inspection`.
+#[repr(C)]
+pub(crate) struct Inspection {
+    pub command: AtomicU32,
+    pub state: AtomicU32,
+    pub busy: AtomicU32,
+    pad: u32,
+    pub registers: [AtomicU64; 18],
+    pad1: [u64; 12],
+}
+
+#[repr(C)]
+struct Extension {
+    channels: [u8; CHANNELS_BYTES],
+    questions: [RawQuestion; QUESTIONS],
+    share: [AtomicU8; SHARE_BYTES],
+    inspections: [Inspection; MAX_SLOTS],
+}
+
 #[repr(C)]
 pub(crate) struct Shared {
     pub counts: [AtomicU64; MAX_CALLS],
@@ -112,6 +170,8 @@ pub(crate) struct Shared {
     pub speed: u64,
     pub speed_per: u64,
     pub time_base: [u64; 8],
+    pub object: ObjectDescription,
+    pub ask_limit: u64,
     pub calls: [Description; MAX_CALLS],
     pub rules: [Rule; MAX_RULES],
     pub slots: [Slot; MAX_SLOTS],
@@ -123,15 +183,23 @@ const _: () = assert!(size_of::<Rule>() == 64 + 8 + 32 + 8 + 24 + MAX_CONDITIONS
 const COUNTS_OFFSET: usize = (size_of::<Shared>() + 4095) & !4095;
 const RINGS_OFFSET: usize = COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8;
 
+const EXTENSION_OFFSET: usize = RINGS_OFFSET + MAX_SLOTS * RING_BYTES;
+const OBJECT_OFFSET: usize = EXTENSION_OFFSET + ((size_of::<Extension>() + 4095) & !4095);
+const _: () = assert!(size_of::<RawQuestion>() == 352 && size_of::<Inspection>() == 256);
+
 /// The segment of one session.
 pub(crate) struct Memory {
     segment: Segment,
 }
 
 impl Memory {
-    /// Makes the segment; `fill` sets what guests only read, before any guest has it.
-    pub fn create(fill: impl FnOnce(&mut Shared)) -> io::Result<Memory> {
-        let segment = Segment::create(RINGS_OFFSET + MAX_SLOTS * RING_BYTES)?;
+    /// Makes the segment; `fill` sets what guests only read, before any guest has it. `object` is the image of the
+    /// policy object, at most `OBJECT_LIMIT` bytes.
+    pub fn create(object: &[u8], fill: impl FnOnce(&mut Shared)) -> io::Result<Memory> {
+        assert!(object.len() <= OBJECT_LIMIT);
+        let segment = Segment::create(OBJECT_OFFSET + OBJECT_LIMIT)?;
+        // SAFETY: the segment ends with OBJECT_LIMIT bytes for the image, and nobody else has attached it yet.
+        unsafe { segment.as_ptr().add(OBJECT_OFFSET).copy_from_nonoverlapping(object.as_ptr(), object.len()) };
         // SAFETY: the segment is zeroed, aligned to pages, larger than `Shared`, and nobody else has attached it yet;
         // zeroes are valid for every field.
         fill(unsafe { &mut *segment.as_ptr().cast::<Shared>() });
@@ -188,6 +256,24 @@ impl Memory {
             std::ptr::copy_nonoverlapping(ring.add(within), to.as_mut_ptr(), first);
             std::ptr::copy_nonoverlapping(ring, to.as_mut_ptr().add(first), to.len() - first);
         }
+    }
+
+    pub fn question(&self, index: usize) -> &RawQuestion {
+        &self.extension().questions[index]
+    }
+
+    pub fn inspection(&self, slot: usize) -> &Inspection {
+        &self.extension().inspections[slot]
+    }
+
+    /// The memory that policy objects share with the host.
+    pub fn share(&self) -> &[AtomicU8] {
+        &self.extension().share
+    }
+
+    fn extension(&self) -> &Extension {
+        // SAFETY: the extension lies in the segment, page-aligned, and all that is read of it are atomics.
+        unsafe { &*self.segment.as_ptr().add(EXTENSION_OFFSET).cast::<Extension>() }
     }
 
     fn shared(&self) -> &Shared {

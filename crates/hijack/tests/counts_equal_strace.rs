@@ -1,7 +1,7 @@
 //! The calls that the executive counts are those that `strace -f -c` counts, call by call.
 
 mod common;
-use common::{guest, has, run};
+use common::{guest, has, run_with};
 use orbit_hijack::Options;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -30,7 +30,10 @@ fn assert_equal(name: &str, arguments: &[&str]) {
     // Programs ask for random numbers, sleep, wait for locks: an unequal pair may be equal the next time.
     let mut last = String::new();
     for options in [Options::default(), Options { trace: true, ..Options::default() }, Options::default()] {
-        let mut ours = run(&options, arguments).outcome.calls;
+        let quiet = |command: &mut Command| {
+            command.stderr(Stdio::null());
+        };
+        let mut ours = run_with(&options, arguments, quiet).outcome.calls;
         let theirs = counted_by_strace(name, arguments);
         ours.retain(|call, _| call != "exit" && call != "exit_group");
         let total: u64 = theirs.values().sum();

@@ -8,20 +8,13 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-const TRACED: Options = Options {
-    trace: true,
-    lossy: false,
-    no_rewrite: false,
-    save_all: false,
-    io_uring: false,
-    speed: None,
-    rules: NO_RULES,
-};
-const NO_RULES: orbit_hijack::rules::Rules = orbit_hijack::rules::Rules::none();
+fn traced() -> Options {
+    Options { trace: true, ..Options::default() }
+}
 
 #[test]
 fn a_trace_has_every_call_that_was_counted() {
-    let run = run(&TRACED, &["sh", "-c", "echo one | cat; echo two"]);
+    let run = run(&traced(), &["sh", "-c", "echo one | cat; echo two"]);
     assert_eq!((run.outcome.status, run.stdout.as_str()), (0, "one\ntwo\n"));
     assert_eq!((run.outcome.lost, run.outcome.damaged), (0, 0));
     let traced = run.events.iter().filter(|event| matches!(event.what, What::Call(_))).count() as u64;
@@ -41,7 +34,7 @@ os.kill(os.getpid(), signal.SIGUSR1)
 ts = [threading.Thread(target=lambda: subprocess.run(['true'])) for i in range(8)]
 [t.start() for t in ts]; [t.join() for t in ts]
 print(subprocess.run(['sh', '-c', 'echo $0 $1; exit 3', 'a', 'b'], capture_output=True))";
-    let run = run(&TRACED, &["/usr/bin/python3", "-c", code]);
+    let run = run(&traced(), &["/usr/bin/python3", "-c", code]);
     assert_eq!(run.outcome.status, 0);
     assert!(
         run.stdout.starts_with("handled\n") && run.stdout.contains("returncode=3, stdout=b'a b\\n'"),
@@ -79,7 +72,7 @@ fn redis_serves_and_shuts_down() {
         }
     });
     let path = socket.to_str().expect("a path");
-    let run = run_with(&TRACED, &["redis-server", "--port", "0", "--unixsocket", path, "--save", ""], |command| {
+    let run = run_with(&traced(), &["redis-server", "--port", "0", "--unixsocket", path, "--save", ""], |command| {
         command.current_dir(&place);
     });
     assert_eq!(client.join().expect("client"), "+PONG\r\n");
@@ -89,8 +82,8 @@ fn redis_serves_and_shuts_down() {
 
 #[test]
 fn status_and_signal_of_the_program_are_the_outcome() {
-    assert_eq!(run(&TRACED, &["sh", "-c", "exit 7"]).outcome.status, 7);
-    assert_eq!(run(&TRACED, &["sh", "-c", "kill -9 $$"]).outcome.status, 128 + 9);
+    assert_eq!(run(&traced(), &["sh", "-c", "exit 7"]).outcome.status, 7);
+    assert_eq!(run(&traced(), &["sh", "-c", "kill -9 $$"]).outcome.status, 128 + 9);
 }
 
 #[test]
@@ -100,7 +93,7 @@ fn an_emptied_environment_and_scripts_are_seen() {
     std::fs::write(&script, "#!/bin/sh -e\necho \"$0 $1\"\n").expect("written");
     std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("executable");
     let path = script.to_str().expect("a path");
-    let run = run_with(&TRACED, &["env", "-i", path, "word"], |command| {
+    let run = run_with(&traced(), &["env", "-i", path, "word"], |command| {
         command.env_clear();
     });
     assert_eq!(run.stdout, format!("{path} word\n"));
@@ -118,7 +111,7 @@ fn a_deleted_binary_still_starts_itself() {
     std::fs::copy(&program, &copy).expect("copied");
     let path = copy.to_str().expect("a path");
     let line = format!("exec 9<{path}; rm {path}; exec /proc/self/fd/9 5");
-    let run = run(&TRACED, &["bash", "-c", &line]);
+    let run = run(&traced(), &["bash", "-c", &line]);
     assert_eq!(run.outcome.status, 5);
 }
 
@@ -126,7 +119,7 @@ fn a_deleted_binary_still_starts_itself() {
 fn signals_and_exec_behave_as_natively() {
     let program = guest("interface", &[]);
     let path = program.to_str().expect("a path");
-    for options in [Options::default(), TRACED, Options { no_rewrite: true, ..Options::default() }] {
+    for options in [Options::default(), traced(), Options { no_rewrite: true, ..Options::default() }] {
         let run = run(&options, &[path]);
         assert_eq!((run.outcome.status, run.stdout.as_str()), (0, "failures 0\n"), "{options:?}");
     }
@@ -135,13 +128,13 @@ fn signals_and_exec_behave_as_natively() {
 #[test]
 fn a_thousand_threads_at_once() {
     let program = guest("threads", &[]);
-    let run = run(&TRACED, &[program.to_str().expect("a path")]);
+    let run = run(&traced(), &[program.to_str().expect("a path")]);
     assert_eq!((run.outcome.status, run.stdout.as_str(), run.outcome.lost), (0, "bad 0\n", 0));
 }
 
 #[test]
 fn what_is_killed_leaves_its_open_call() {
-    let run = run(&TRACED, &["sh", "-c", "sleep 1000 & sleep 0.2; kill -9 $!; wait $!; exit 0"]);
+    let run = run(&traced(), &["sh", "-c", "sleep 1000 & sleep 0.2; kill -9 $!; wait $!; exit 0"]);
     assert_eq!(run.outcome.status, 0);
     let naps = run.calls("clock_nanosleep");
     assert_eq!(naps.iter().filter(|call| call.result.is_none()).count(), 1, "{naps:?}");
@@ -149,7 +142,8 @@ fn what_is_killed_leaves_its_open_call() {
 
 #[test]
 fn a_program_that_does_not_exist_is_a_sentence() {
-    let start = |name: &str| orbit_hijack::Session::start(&TRACED, &[name.into()]).err().map(|error| error.to_string());
+    let start =
+        |name: &str| orbit_hijack::Session::start(&traced(), &[name.into()]).err().map(|error| error.to_string());
     assert_eq!(start("no-such-program"), Some("no program no-such-program in PATH".to_owned()));
     assert!(start("/etc/passwd").is_some_and(|error| error == "/etc/passwd is not a program"));
 }
@@ -161,7 +155,7 @@ fn a_program_that_changes_its_user_starts_others() {
         println!("SKIP: needs root and su");
         return;
     }
-    let run = run(&TRACED, &["su", "nobody", "-s", "/bin/sh", "-c", "id -un"]);
+    let run = run(&traced(), &["su", "nobody", "-s", "/bin/sh", "-c", "id -un"]);
     assert_eq!((run.outcome.status, run.stdout.as_str()), (0, "nobody\n"));
     assert!(run.calls("write").iter().any(|call| call.blobs[0].bytes == b"nobody\n"), "seen after the change");
 }

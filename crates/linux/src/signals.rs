@@ -53,6 +53,33 @@ pub fn send_to_thread(pid: i32, tid: i32, signal: i32) -> io::Result<()> {
     crate::check(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }).map(|_| ())
 }
 
+/// Sends one thread of a process a signal with a value, which its handler finds in `si_value` (`SI_QUEUE`).
+///
+/// The numbers may be another thread's by now: check before that it is the one that is meant.
+///
+/// # Errors
+/// `ESRCH`, `EPERM`, `EAGAIN` where too many signals wait; `InvalidInput` for numbers of 0 or below.
+pub fn queue_to_thread(pid: i32, tid: i32, signal: i32, value: usize) -> io::Result<()> {
+    if pid <= 0 || tid <= 0 {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    /// The head of a `siginfo_t` of that code, and the rest of its 128 bytes.
+    #[repr(C)]
+    struct Info {
+        head: [i32; 4],
+        sender: [u32; 2],
+        value: usize,
+        rest: [u64; 12],
+    }
+    const _: () = assert!(size_of::<Info>() == size_of::<libc::siginfo_t>());
+    // SAFETY: no pointers are passed.
+    let sender = unsafe { [libc::getpid() as u32, libc::getuid()] };
+    let info = Info { head: [signal, 0, libc::SI_QUEUE, 0], sender, value, rest: [0; 12] };
+    // SAFETY: the kernel reads a siginfo_t, whose size and form `info` has.
+    let result = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, &raw const info) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Sends the calling thread a signal. Returns once it has been handled, if it is not blocked. Async-signal-safe.
 pub fn raise(signal: i32) {
     // SAFETY: no pointers are passed.

@@ -2,7 +2,8 @@
 
 use super::failure;
 use orbit_console::out;
-use orbit_linux::{ptrace, sched};
+use orbit_hijack::guest::Gate;
+use orbit_linux::{futex, ptrace, sched};
 use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
 use std::io::Write;
@@ -17,7 +18,9 @@ const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
 /// `guest` is the way and the descriptor for the figure.
 pub fn run(guest: &[String]) -> out::Done {
     let fd = guest[1].parse().map_err(|error| failure("the descriptor of the figure", &error))?;
-    if let Some(cpu) = sched::affinity(0).ok().and_then(|cpus| cpus.last().copied()) {
+    // Two guests that are awake at once need two CPUs.
+    let cpu = sched::affinity(0).ok().and_then(|cpus| cpus.last().copied()).filter(|_| guest[0] != "awake");
+    if let Some(cpu) = cpu {
         // On one CPU where that is possible; the figure is right without.
         let _ = sched::set_affinity(0, &[cpu]);
     }
@@ -25,6 +28,10 @@ pub fn run(guest: &[String]) -> out::Done {
         "dispatch" => dispatched(),
         "notify" => notified().map_err(|error| failure("seccomp notification", &error))?,
         "ptrace" => traced().map_err(|error| failure("ptrace", &error))?,
+        "rpc" => called().map_err(|error| failure("the gate", &error))?,
+        "switch" => switched().map_err(|error| failure("contexts", &error))?,
+        "awake" | "asleep" => between().map_err(|error| failure("calls between guests", &error))?,
+        "handover" => handed_over().map_err(|error| failure("futex hand-over", &error))?,
         "start" => started().map_err(|error| failure("/bin/true", &error))?,
         _ => measure(),
     };
@@ -69,6 +76,106 @@ fn started() -> std::io::Result<f64> {
     }
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2])
+}
+
+/// The median batch of something, as cycles of one.
+fn batches(mut once: impl FnMut()) -> f64 {
+    let mut batches: Vec<u64> = (0..BATCHES)
+        .map(|_| {
+            let began = stamp();
+            for _ in 0..BATCH {
+                once();
+            }
+            stamp() - began
+        })
+        .collect();
+    batches.sort_unstable();
+    batches[BATCHES / 2] as f64 / BATCH as f64
+}
+
+fn gate() -> std::io::Result<Gate> {
+    Gate::find().ok_or_else(|| std::io::Error::other("this process runs natively"))
+}
+
+/// A function call into the executive and back.
+fn called() -> std::io::Result<f64> {
+    let gate = gate()?;
+    Ok(batches(|| gate.nothing()))
+}
+
+static SWITCH: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+/// Yields until the other context has measured.
+extern "C" fn yields(measures: usize) {
+    let Some(gate) = Gate::find() else { return };
+    if measures == 1 {
+        // Two changes a turn: there and back.
+        let cycles = batches(|| gate.yield_context()) / 2.0;
+        SWITCH.store(cycles.to_bits(), std::sync::atomic::Ordering::SeqCst);
+    } else {
+        while SWITCH.load(std::sync::atomic::Ordering::SeqCst) == 0 {
+            gate.yield_context();
+        }
+    }
+}
+
+/// A change of context.
+fn switched() -> std::io::Result<f64> {
+    let gate = gate()?;
+    let mut stacks = [vec![0u8; 65536], vec![0u8; 65536]];
+    for (nth, stack) in stacks.iter_mut().enumerate() {
+        // SAFETY: the stacks live until the contexts have returned, which `run_contexts` waits for.
+        unsafe { gate.create_context(yields, nth, stack, 1) }?;
+    }
+    gate.run_contexts(0)?;
+    Ok(f64::from_bits(SWITCH.load(std::sync::atomic::Ordering::SeqCst)))
+}
+
+/// A call of another guest and its reply. On one CPU each sleeps while the other runs.
+fn between() -> std::io::Result<f64> {
+    let gate = gate()?;
+    // SAFETY: this process has one thread; the child answers calls until its parent kills it.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        while let Ok(words) = gate.receive(1) {
+            let _ = gate.reply(1, words[0] as i64 + 1);
+        }
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+    let mut wrong = 0;
+    let cycles = batches(|| wrong += u32::from(!matches!(gate.call_guest(1, &[6, 0, 0, 0, 0, 0]), Ok(7))));
+    // SAFETY: ends and reaps the own child.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    if wrong == 0 { Ok(cycles) } else { Err(std::io::Error::other(format!("{wrong} calls went wrong"))) }
+}
+
+/// The rival of contexts: two threads on one CPU wake each other by a futex; one change.
+fn handed_over() -> std::io::Result<f64> {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static TURN: AtomicU32 = AtomicU32::new(0);
+    let pass = |mine: u32| {
+        TURN.store(1 - mine, Ordering::SeqCst);
+        futex::wake(&TURN, 1);
+        while TURN.load(Ordering::SeqCst) == 1 - mine {
+            // Woken or not, the word decides.
+            let _ = futex::wait(&TURN, 1 - mine, None);
+        }
+    };
+    std::thread::spawn(move || {
+        loop {
+            while TURN.load(Ordering::SeqCst) == 0 {
+                // Woken or not, the word decides.
+                let _ = futex::wait(&TURN, 0, None);
+            }
+            pass(1);
+        }
+    });
+    // One pass is two changes.
+    Ok(batches(|| pass(0)) / 2.0)
 }
 
 static SELECTOR: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);

@@ -101,6 +101,11 @@ pub fn start(way: Way) -> Result<f64, Failure> {
     measured(way, "start")
 }
 
+/// Cycles of a call that only guests have, by the word of `guest.rs`; `is_guest` false: natively, a rival.
+pub fn between(word: &str, is_guest: bool) -> Result<f64, Failure> {
+    measured(if is_guest { Way::Rewritten } else { Way::Native }, word)
+}
+
 /// The figure that a process reports that runs this way.
 fn measured(way: Way, word: &str) -> Result<f64, Failure> {
     let failed = |error: std::io::Error| failure("a process that measures", &error);

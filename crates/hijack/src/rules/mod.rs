@@ -6,11 +6,13 @@
 //! openat(path="/etc/hosts") -> "/run/fake"
 //! read|recvfrom(size>4096) -> size=1
 //! * at site 12 -> EINTR once
+//! unlink* -> ask service
 //! ```
 //!
 //! A rule names calls (`*` and `|` allowed), conditions on arguments, an action, and when it acts. For each call the
 //! rules are tried in their order. An answer, `kill` or `pass` ends the search; other actions let later rules act too.
 
+mod file;
 mod parse;
 #[cfg(test)]
 mod tests;
@@ -64,6 +66,8 @@ pub enum Action {
     Text(u8, String),
     /// The call is made; later rules are not asked.
     Pass,
+    /// The host's decider is asked, by this name (which may be empty).
+    Ask(String),
 }
 
 /// What must hold of an argument: its index, or `0x80 |` role.
@@ -117,6 +121,13 @@ pub struct Rule {
     pub chance: u32,
 }
 
+impl Rule {
+    /// The name by which it asks; empty: it has none, or does not ask.
+    pub(crate) fn asks(&self) -> &str {
+        if let Action::Ask(name) = &self.action { name } else { "" }
+    }
+}
+
 /// Rules in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules(Vec<Rule>);
@@ -139,6 +150,14 @@ impl Rules {
             }
         }
         Ok(rules)
+    }
+
+    /// Reads rules from the text of a TOML file: see `rules/file.rs`.
+    ///
+    /// # Errors
+    /// As [`Rules::parse`], and what is wrong with the TOML.
+    pub fn parse_toml(text: &str) -> Result<Rules, RuleError> {
+        file::parse(text)
     }
 
     fn push(&mut self, rule: Result<Rule, RuleError>) -> Result<(), RuleError> {
@@ -211,6 +230,7 @@ fn compile(rule: &Rule, to: &mut shared::Rule) {
             (5, 0, u32::from(*target))
         }
         Action::Pass => (6, 0, 0),
+        Action::Ask(_) => (7, 0, 0),
     };
 }
 

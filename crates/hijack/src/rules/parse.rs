@@ -6,7 +6,9 @@ use crate::shared::{MAX_CONDITIONS, MAX_RULES, PATTERN_BYTES};
 use std::fmt;
 
 const ACTIONS: &str =
-    "an error (ENOSPC), a result (0), \"text\", delay 200ms, kill, kill SIGTERM, size=1, pass or count";
+    "an error (ENOSPC), a result (0), \"text\", delay 200ms, kill, kill SIGTERM, size=1, pass, count or ask";
+/// Words that say when a rule acts.
+const WHEN: [&str; 5] = ["after", "once", "times", "every", "p"];
 /// Calls that return nothing, so that they cannot be answered.
 const NO_ANSWER: [&str; 3] = ["rt_sigreturn", "exit", "exit_group"];
 
@@ -32,6 +34,11 @@ impl RuleError {
         self.column += offset;
         self.content = content.to_owned();
         self
+    }
+
+    /// Something that is no rule at all.
+    pub(super) fn file(line: usize, content: &str, problem: &str, right: &str) -> RuleError {
+        RuleError::new(0, problem, right).at(line, 0, content)
     }
 
     pub(super) fn too_many(rule: &str) -> RuleError {
@@ -104,7 +111,7 @@ pub(super) fn rule(text: &str) -> Result<Rule, RuleError> {
     cursor.needs("->", "`->` and an action")?;
     let begin = cursor.skip();
     let action = action(&mut cursor, &mut named)?;
-    if matches!(action, Action::Answer(_)) {
+    if matches!(action, Action::Answer(_) | Action::Ask(_)) {
         // A pattern leaves them out; a name is a mistake.
         if named.iter().all(|call| NO_ANSWER.contains(&call.name)) {
             return Err(RuleError::new(
@@ -195,11 +202,31 @@ fn named_calls(begin: usize, names: &str) -> Result<Vec<&'static Call>, RuleErro
     Ok(found)
 }
 
-/// A hint at a call whose name begins or ends alike.
+/// A hint at the call whose name differs by the fewest letters, two at most, or begins alike.
 fn near(name: &str) -> String {
     let start = &name[..name.len().min(4)];
-    let close = calls::all().find(|call| !start.is_empty() && call.name.starts_with(start));
-    close.map_or_else(String::new, |call| format!(", as `{}`", call.name))
+    let closest = calls::all().map(|call| (distance(name, call.name), call.name)).min();
+    let close = match closest {
+        _ if name.is_empty() => None,
+        Some((0..=2, call)) => Some(call),
+        _ => calls::all().map(|call| call.name).find(|call| call.starts_with(start)),
+    };
+    close.map_or_else(String::new, |call| format!(", as `{call}`"))
+}
+
+/// Letters to add, drop or change to make one word of another.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let change = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
 }
 
 /// `*` and `?`, as the executive matches patterns.
@@ -355,6 +382,11 @@ fn action(cursor: &mut Cursor<'_>, named: &mut Vec<&'static Call>) -> Result<Act
         if cursor.takes_word(word) {
             return Ok(action);
         }
+    }
+    if cursor.takes_word("ask") {
+        let (_, next) = cursor.peek_word();
+        let name = if WHEN.contains(&next) { "" } else { cursor.word(|c| c.is_ascii_alphanumeric() || c == '_').1 };
+        return Ok(Action::Ask(name.to_owned()));
     }
     if cursor.takes_word("delay") {
         return cursor.duration().map(Action::Delay);

@@ -73,3 +73,48 @@ fn a_line_is_named_in_a_file() {
     let error = Rules::parse("read -> count\n\n  write -> WRONG\n").expect_err("wrong").to_string();
     assert!(error.contains("line 3, column 12"), "{error}");
 }
+
+#[test]
+fn toml_says_the_same_as_the_language() {
+    let text = r#"
+# Disks that fill up.
+[[rule]]
+calls = "write|pwrite64"
+where = 'fd=path("/var/log/*"), size>4K'
+action = "ENOSPC"
+after = 10
+times = 3
+
+[[rule]]
+calls = "connect"
+where = "port=443"
+action = "delay 200ms"
+p = 0.1
+
+[[rule]]
+calls = "unlink*"
+site = 7
+action = "ask service"
+every = 2
+"#;
+    let language = "write|pwrite64(fd=path(\"/var/log/*\"), size>4K) -> ENOSPC after 10 times 3
+        connect(port=443) -> delay 200ms p=0.1
+        unlink* at site 7 -> ask service every 2";
+    assert_eq!(Rules::parse_toml(text), Rules::parse(language));
+}
+
+#[test]
+fn errors_in_toml_name_the_line() {
+    let cases = [
+        ("\n\n[[rule]]\ncalls = \"wriet\"\naction = \"ENOSPC\"\n", "line 3", "write"),
+        ("[[rule]]\ncalls = \"write\"\naction = \"ENOSPX\"\n", "line 1", "ENOSPC"),
+        ("[[rule]]\ncalls = \"write\"\nacton = \"ENOSPC\"\n", "line 3", "acton"),
+        ("[[rule]]\ncalls = \"write\"\naction = 5\n", "line 3", "string"),
+        ("[[rule]]\ncalls = \"write\n", "line 2", "string"),
+        ("[rules]\n", "line 1", "[[rule]]"),
+    ];
+    for (text, line, right) in cases {
+        let error = Rules::parse_toml(text).expect_err(text).to_string();
+        assert!(error.contains(line) && error.contains(right), "{text}: {error}");
+    }
+}

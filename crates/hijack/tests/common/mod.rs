@@ -86,3 +86,20 @@ pub fn has(program: &str) -> bool {
     }
     found
 }
+
+/// Compiles `objects/NAME.c` as policy object.
+pub fn object(name: &str) -> orbit_hijack::Object {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let source = root.join("tests/objects").join(name).with_extension("c");
+    let file = format!("{name}-{}-{:?}.so", std::process::id(), std::thread::current().id());
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file.replace(['(', ')'], "_"));
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-ffreestanding", "-fPIC", "-shared", "-nostdlib", "-mgeneral-regs-only"]);
+    command.args(["-fcf-protection=none", "-Wall", "-Wextra", "-Werror", "-I"]).arg(root.join("include"));
+    let status = command.arg("-o").arg(&to).arg(&source).status();
+    assert!(status.expect("a C compiler").success(), "cannot compile {}", source.display());
+    let object = orbit_hijack::Object::load(&to).unwrap_or_else(|error| panic!("{error}"));
+    std::fs::remove_file(&to).expect("removed");
+    object
+}
