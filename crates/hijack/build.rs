@@ -24,13 +24,33 @@ const FLAGS: &[&str] = &[
     "-Wl,-z,noexecstack",
 ];
 
+/// As `include/orbit_hijack.h` says that policy objects are compiled.
+const OBJECT_FLAGS: &[&str] = &[
+    "-O2",
+    "-std=gnu11",
+    "-Wall",
+    "-Wextra",
+    "-ffreestanding",
+    "-fPIC",
+    "-shared",
+    "-nostdlib",
+    "-mgeneral-regs-only",
+    "-fno-stack-protector",
+    "-fcf-protection=none",
+    "-Iinclude",
+];
+
 fn main() {
     println!("cargo::rerun-if-changed=executive");
+    println!("cargo::rerun-if-changed=objects");
+    println!("cargo::rerun-if-changed=include");
     let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    let inputs = Path::new(&out).join("inputs.so");
     let image = Path::new(&out).join("executive");
     if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() != Ok("x86_64") {
         // The crate builds everywhere; `Session::start` says what is missing.
         std::fs::write(&image, []).expect("OUT_DIR can be written");
+        std::fs::write(&inputs, []).expect("OUT_DIR can be written");
         return;
     }
     let mut sources: Vec<_> = std::fs::read_dir("executive")
@@ -42,6 +62,14 @@ fn main() {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let mut command = Command::new(&compiler);
     command.args(FLAGS).args(&sources).arg("-Wl,-T,executive/link.ld").arg("-o").arg(&image);
+    compile(&compiler, &mut command);
+    let mut command = Command::new(&compiler);
+    command.args(OBJECT_FLAGS).arg("objects/inputs.c").arg("-o").arg(&inputs);
+    compile(&compiler, &mut command);
+}
+
+/// Runs the compiler; what it says becomes cargo's warnings and errors.
+fn compile(compiler: &str, command: &mut Command) {
     match command.output() {
         Ok(done) if done.status.success() => {
             for line in String::from_utf8_lossy(&done.stderr).lines().filter(|line| line.contains("warning:")) {

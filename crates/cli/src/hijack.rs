@@ -4,7 +4,7 @@ use orbit_console::out::{self, Failure};
 use orbit_hijack::campaign::{Campaign, Verdict};
 use orbit_hijack::rules::{self, Rules};
 use orbit_hijack::show::{self, Clock};
-use orbit_hijack::{Decider, Object, OnFailure, Options, Outcome, Session, Speed, calls};
+use orbit_hijack::{Decider, Object, OnFailure, Options, Outcome, Session, Speed, calls, inputs};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
@@ -90,6 +90,12 @@ pub struct Args {
     /// A shared object that decides about calls inside each process.
     #[arg(long, value_name = "FILE")]
     policy_object: Option<PathBuf>,
+    /// Records what the program reads from pipes, sockets and terminals, and its random numbers, in this file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["policy_object", "replay_inputs"])]
+    record_inputs: Option<PathBuf>,
+    /// Has the program read what was recorded in this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "policy_object")]
+    replay_inputs: Option<PathBuf>,
     /// What becomes of a process whose policy object faults or loops: calls pass, or the process is killed.
     #[arg(long, value_name = "WHAT", default_value = "pass", value_parser = ["pass", "kill"])]
     policy_failure: String,
@@ -115,7 +121,7 @@ pub fn run(args: &Args) -> out::Done {
     if let Some(faults) = &args.campaign {
         return campaign(args, faults);
     }
-    let options = Options {
+    let mut options = Options {
         trace: args.trace || args.json && !args.count,
         lossy: args.lossy,
         no_rewrite: args.no_rewrite,
@@ -127,6 +133,16 @@ pub fn run(args: &Args) -> out::Done {
         decider: decider(args)?,
         ..Options::default()
     };
+    let named = |path: &PathBuf| {
+        let path = path.display().to_string();
+        move |error: io::Error| Failure::text(format!("{path}: {error}"))
+    };
+    if let Some(path) = &args.record_inputs {
+        inputs::record(&mut options, path).map_err(named(path))?;
+    }
+    if let Some(path) = &args.replay_inputs {
+        inputs::replay(&mut options, path).map_err(named(path))?;
+    }
     let mut to = output(args)?;
     let clock = Clock::measure();
     let mut session = Session::start(&options, &args.program).map_err(|error| Failure::text(error.to_string()))?;

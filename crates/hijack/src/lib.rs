@@ -19,6 +19,7 @@
 //! | [`attendant`] | the host's thread that answers guests' questions and ends loops of policy objects |
 //! | [`control`] | stop, inspect, step and resume threads of guests |
 //! | [`guest`] | the executive as a guest sees it that knows of it |
+//! | [`inputs`] | recording and replaying what a program reads |
 //! | [`rules`] | the small language of rules, compiled for the executive |
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -27,6 +28,7 @@ pub mod calls;
 pub mod campaign;
 pub mod control;
 pub mod guest;
+pub mod inputs;
 pub mod object;
 pub mod reader;
 pub mod rules;

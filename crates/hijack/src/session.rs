@@ -7,7 +7,7 @@ use crate::reader::{Event, Reader};
 use crate::rules::Rules;
 use crate::shared::{
     Memory, OPTION_IO_URING, OPTION_LOSSY, OPTION_NO_REWRITE, OPTION_OBJECT_KILL, OPTION_SAVE_ALL, OPTION_TRACE,
-    OPTION_VIRTUAL_TIME, ObjectDescription, Shared, VERSION,
+    OPTION_VIRTUAL_TIME, ObjectDescription, SHARE_BYTES, Shared, VERSION,
 };
 use orbit_linux::{dispatch, futex, memfd, pidfd, poll, signals};
 use serde::Serialize;
@@ -53,6 +53,8 @@ pub struct Options {
     pub rules: Rules,
     /// Code that runs on the executive's side of each guest.
     pub object: Option<Object>,
+    /// What the memory that policy objects and the host share begins with, at most 64 KiB.
+    pub share: Vec<u8>,
     /// What becomes of a process whose policy object faults or loops.
     pub on_object_failure: OnFailure,
     /// CPU time that one function of the policy object may take. `None`: 100 ms. Checked each 20 ms.
@@ -181,6 +183,12 @@ impl Session {
             });
         }
         configure(&mut command);
+        if options.share.len() > SHARE_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the shared part has more than 64 KiB"));
+        }
+        for (to, byte) in memory.share().iter().zip(&options.share) {
+            to.store(*byte, Ordering::Relaxed);
+        }
         let memory = Arc::new(memory);
         let about = File::from(image.try_clone()?).metadata()?;
         let image = (about.dev(), about.ino());

@@ -79,3 +79,41 @@ fn python_that_spawns() {
     let code = "import subprocess, json; print([subprocess.run(['true']).returncode for i in range(5)])";
     assert_equal("python", &["/usr/bin/python3", "-c", code]);
 }
+
+#[test]
+fn perl_that_forks() {
+    let code = "open(my $f, '<', '/etc/passwd'); my $n = () = <$f>; my $p = fork; if (!$p) { exit 3 } waitpid($p, 0); \
+                print $n, ' ', $? >> 8, qq{\\n}; print `echo from a shell`;";
+    assert_equal("perl", &["perl", "-e", code]);
+}
+
+#[test]
+fn git_that_commits() {
+    let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("counted.git");
+    let line = format!(
+        "rm -rf {0}; git init -q {0}; cd {0}; echo a >a; git add a; \
+         git -c user.name=n -c user.email=e -c gc.auto=0 commit -qm a; git log --oneline | wc -l",
+        place.display()
+    );
+    if has("git") {
+        assert_equal("git", &["sh", "-c", &line]);
+    }
+}
+
+#[test]
+fn gcc_that_compiles() {
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/plain.c");
+    assert_equal("gcc", &["gcc", "-c", "-o", "/dev/null", source.to_str().expect("a path")]);
+}
+
+#[test]
+fn openssl_that_hashes() {
+    assert_equal("openssl", &["openssl", "dgst", "-sha256", "/etc/passwd"]);
+}
+
+#[test]
+fn tar_with_a_compressor() {
+    let to = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("counted.tar");
+    let line = format!("tar cf {0} /usr/share/doc/bash 2>/dev/null; gzip -nf {0}; rm {0}.gz", to.display());
+    assert_equal("tar", &["sh", "-c", &line]);
+}
