@@ -7,7 +7,9 @@ use std::process::Command;
 use std::{env, fs};
 
 fn main() {
-    orbit_bpf::compile("ticks", "the services' kernel programs");
+    for program in ["ticks", "tracepoint"] {
+        orbit_bpf::compile(program, "the services' kernel programs");
+    }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let script = Path::new(&env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("include/orbit_service.ld");
     println!("cargo::rerun-if-changed=../sandbox-lib/src");

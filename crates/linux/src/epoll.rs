@@ -1,4 +1,4 @@
-//! Waiting for many descriptors by one: `epoll`, level-triggered, for reading.
+//! Waiting for many descriptors by one: `epoll`, for reading.
 
 use crate::{Support, check_int};
 use std::io;
@@ -39,6 +39,19 @@ impl Epoll {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
         // SAFETY: the event is live for the call; the kernel copies it.
         check_int(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) }).map(|_| ())
+    }
+
+    /// Adds a descriptor whose changes are reported once each: it became readable again, or has a priority event (pressure
+    /// triggers, changed attributes).
+    ///
+    /// # Errors
+    /// As [`Epoll::add`].
+    pub fn add_edges(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        let events = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLET) as u32;
+        let mut event = libc::epoll_event { events, u64: token };
+        let (set, fd) = (self.0.as_raw_fd(), fd.as_raw_fd());
+        // SAFETY: the event is live for the call; the kernel copies it.
+        check_int(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }).map(|_| ())
     }
 
     /// Takes a descriptor out; one that is not in the set, or is closed, is no error.

@@ -22,6 +22,7 @@
 //! | [`mod@ptrace`] | stopping threads, their calls and registers | programs of other users, where Yama forbids it; registers: other than x86-64 |
 //! | [`remote`], [`maps`] | memory and mappings of another process | as [`mod@ptrace`] |
 //! | [`socket`], [`eventfd`], [`timerfd`], [`mod@poll`], [`epoll`] | messages, descriptors, waiting | never |
+//! | [`pressure`] | how long tasks stall for memory, CPU, I/O; events of it | its files, and for short windows `CAP_SYS_RESOURCE` |
 //! | [`clock`] | time, and CPU time | never |
 //! | [`stat`], [`status`] | what `/proc` says of a process or thread | where `/proc` is not mounted |
 //! | [`thread`], [`socket_info`] | what `/proc` and the kernel say of threads and sockets | processes of other users |
@@ -60,6 +61,7 @@ pub mod pagemap;
 pub mod perf;
 pub mod pidfd;
 pub mod poll;
+pub mod pressure;
 pub mod process;
 pub mod procfs;
 pub mod ptrace;

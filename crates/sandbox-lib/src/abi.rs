@@ -3,7 +3,7 @@
 //! ```text
 //! BASE        public     1 MiB  read, execute   directory, code and constants          written by the host only
 //! +1 MiB      protected  1 MiB  closed          data, heap, stack, record of each slot  open while its handler runs
-//! +2 MiB      control   64 KiB  read, write     claims, due times, counters             nobody trusts it
+//! +2 MiB      control   64 KiB  read, write     claims, due times, queues, counters     nobody trusts it
 //! +2 MiB+64K  private   16 KiB  read, write     of each process: what it had before it joined
 //! ```
 //!
@@ -15,6 +15,8 @@
 //! Members can write the control part at any time. A wrong word there can delay or drop a run, and make a counter wrong;
 //! it cannot reach a service's data or the host, which clamps what it reads.
 
+use crate::published::Table;
+use crate::queue::Queue;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
 /// First address of the region, free in ordinary programs: below what the kernel gives to mappings, above heaps.
@@ -84,6 +86,11 @@ pub const PURE: u32 = 1;
 /// Flag of a service: a run raises the priority of the thread it interrupts.
 pub const RAISE: u32 = 2;
 
+/// Flag of a service: only a thread of its own runs it.
+pub const THREAD: u32 = 4;
+/// `promoted` of a slot whose event waits for a thread.
+pub const MAY_WAIT: u64 = 1;
+
 /// Right: the service may read the attribute.
 pub const GET: u32 = 1;
 /// Right: the service may set the attribute.
@@ -102,6 +109,10 @@ pub struct Directory {
     pub grace_ns: u64,
     /// The library's ways in.
     pub library: Library,
+    /// The host, and when it began, in ticks since the machine did: a region of a host that is gone can be replaced.
+    pub host: i32,
+    /// See `host`.
+    pub host_began: u64,
     /// What is to be put back when the host is gone.
     pub ledger: [Entry; LEDGER],
     /// The services, by slot.
@@ -192,8 +203,8 @@ pub struct Control {
     pub due: AtomicU64,
     /// The thread that runs the handler: process in the upper half, thread in the lower; 0: none.
     pub runner: AtomicU64,
-    /// Posted events not yet handled.
-    pub posted: AtomicU64,
+    /// A run that asked for a thread waits for it: [`MAY_WAIT`]; else 0.
+    pub promoted: AtomicU64,
     /// CPU time used in this window, nanoseconds.
     pub spent_ns: AtomicU64,
     /// When this window began, monotonic nanoseconds.
@@ -222,8 +233,14 @@ pub struct Control {
     pub orphaned: AtomicU64,
     /// The thread and CPU time over budget of the latest abort, nanoseconds.
     pub latest_overrun_ns: AtomicU64,
+    /// Runs that were promoted to a thread.
+    pub promotions: AtomicU64,
+    /// Raised with each posted event and each promotion: threads sleep on it.
+    pub wake: AtomicU32,
     /// Free.
-    pub reserved: [AtomicU64; 7],
+    pub reserved: [AtomicU32; 3],
+    /// Posted events not yet handled.
+    pub queue: Queue,
     /// Nanoseconds from due to handler, latest runs, by number of the run.
     pub delays: [AtomicU32; KEPT],
     /// CPU nanoseconds, latest runs.
@@ -269,6 +286,10 @@ pub struct Record {
     pub heap_free: u64,
     /// First byte of the heap never given out; 0: all of it.
     pub heap_used: u64,
+    /// 1: the run may wait, for a thread of the service's own runs it.
+    pub may_wait: u32,
+    /// Free.
+    pub reserved: u32,
     /// What the handler gets.
     pub context: Context,
     /// The event.
@@ -279,6 +300,8 @@ pub struct Record {
 
 /// `cause` of a run over its budget.
 pub const OVERRUN: u32 = 256;
+/// `cause` of a run that wants to wait and is not in a thread: it begins again in one.
+pub const PROMOTED: u32 = 257;
 
 /// What a handler gets with each event: `struct orbit_context` of `orbit_service.h`.
 #[repr(C)]
@@ -312,8 +335,14 @@ pub struct Event {
 
 /// Event: the period is over.
 pub const TIMER: u32 = 1;
-/// Event: posted by the host or a program.
+/// Event: posted by a program, another service or a command.
 pub const POSTED: u32 = 2;
+/// Event: tasks stalled for lack of memory, CPU or I/O.
+pub const PRESSURE: u32 = 3;
+/// Event: a descriptor became readable.
+pub const READABLE: u32 = 4;
+/// Event: a tracepoint of the kernel was hit; the value is how often since the last event.
+pub const TRACEPOINT: u32 = 5;
 
 /// A process's own page: what it had before it joined. Inherited, as a copy, by its children.
 #[repr(C)]
@@ -329,6 +358,7 @@ pub struct Private {
 const _: () = {
     assert!(size_of::<Directory>() <= SLOT);
     assert!(size_of::<Control>() <= CONTROL_SLOT);
+    assert!(size_of::<Table>() <= CONTROL_SLOT);
     assert!(size_of::<Record>() <= SLOT - RECORD_AT);
     assert!(size_of::<Private>() <= PRIVATE_LEN);
     assert!(core::mem::offset_of!(Record, active) == 16);
@@ -346,6 +376,12 @@ pub fn directory() -> &'static Directory {
 pub fn control(slot: usize) -> &'static Control {
     // SAFETY: as for the directory; the structure is all atomics, so that others may write it.
     unsafe { &*((CONTROL + slot % SLOTS * CONTROL_SLOT) as *const Control) }
+}
+
+/// What programs publish: it has the control words of slot 0, which is no service's. Valid in members only.
+pub fn table() -> &'static Table {
+    // SAFETY: as for `control`.
+    unsafe { &*(CONTROL as *const Table) }
 }
 
 /// The record of a slot. To be followed only while the slot is open.

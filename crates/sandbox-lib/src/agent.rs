@@ -29,6 +29,8 @@ pub struct Start {
     pub parts: u32,
     /// Which part.
     pub part: u32,
+    /// 0: an agent; else this is the thread of the service in that slot, whose handler may wait.
+    pub only: u32,
 }
 
 /// Runs until the host is gone.
@@ -47,6 +49,9 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
         sys::exit(1);
     }
     let timer = timer as i32;
+    if start.only != 0 {
+        alone(start.only as usize, start.life);
+    }
     let of = |descriptor| sys::Poll { descriptor, events: READABLE, ready: 0 };
     let mut descriptors = [of(start.life), of(start.doorbell), of(timer)];
     loop {
@@ -54,7 +59,8 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
         let mut next = now + LOOK_NS;
         for slot in (abi::FIRST_SERVICE..abi::SLOTS).filter(|slot| *slot as u32 % start.parts.max(1) == start.part) {
             if let Some(wake) = serve(slot, now) {
-                next = next.min(wake);
+                // Posted events are run one by one, the slots in turn.
+                next = next.min(if abi::control(slot).queue.is_waiting() { now } else { wake });
             }
         }
         sys::timer_descriptor_set(timer, next.max(1));
@@ -71,6 +77,29 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
     }
 }
 
+/// The loop of a thread: one slot's handler, which may wait. It sleeps on the slot's word, so that whoever promotes a run
+/// or posts an event wakes it without a descriptor.
+fn alone(slot: usize, life: i32) -> ! {
+    let (service, control) = (&abi::directory().services[slot % abi::SLOTS], abi::control(slot));
+    loop {
+        let seen = control.wake.load(Acquire);
+        while service.state.load(Acquire) == LIVE {
+            release_dead(slot);
+            if matches!(run::attempt(slot, Place::Thread), run::Attempt::Idle | run::Attempt::Busy) {
+                break;
+            }
+        }
+        let (due, now) = (control.due.load(Relaxed), sys::now());
+        let is_own = service.flags & abi::THREAD != 0 && due != 0;
+        let next = if is_own { due.saturating_sub(now).clamp(1, LOOK_NS) } else { LOOK_NS };
+        sys::sleep_on(&control.wake, seen, next);
+        // Agents restore what was set when the host is gone; a thread only exits.
+        if sys::is_ready(life) {
+            sys::exit(0);
+        }
+    }
+}
+
 /// Runs a slot's handler if that is for this agent to do now. Answers when to look again.
 fn serve(slot: usize, now: u64) -> Option<u64> {
     let (service, control) = (&abi::directory().services[slot], abi::control(slot));
@@ -78,9 +107,12 @@ fn serve(slot: usize, now: u64) -> Option<u64> {
         return None;
     }
     release_dead(slot);
+    if service.flags & abi::THREAD != 0 || control.promoted.load(Acquire) != 0 {
+        return None;
+    }
     let grace = if service.flags & PURE == 0 { 0 } else { abi::directory().grace_ns };
     let due = control.due.load(Relaxed);
-    if control.posted.load(Acquire) > 0 || (due != 0 && now >= due.saturating_add(grace)) {
+    if control.queue.is_waiting() || (due != 0 && now >= due.saturating_add(grace)) {
         run::attempt(slot, Place::Agent);
     }
     let due = control.due.load(Relaxed);
@@ -106,7 +138,7 @@ fn restore() {
         let class = entry.class.load(Acquire);
         if class != 0 {
             // A target that is gone needs nothing put back.
-            let _ = attribute::apply(class, entry.target.load(Relaxed), entry.original.load(Relaxed));
+            let _ = attribute::apply(class, entry.target.load(Relaxed), entry.original.load(Relaxed), abi::table());
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::abi::Grant;
 use crate::guard::Guard;
+use crate::published::{self, Table};
 use crate::sys;
 
 /// Class `cpu:priority`: real-time priority of a thread; 0 is `SCHED_OTHER`, else `SCHED_FIFO`.
@@ -11,6 +12,20 @@ pub const CPU_USED: u32 = 2;
 /// Class `cpu:nice`: niceness of a thread.
 pub const CPU_NICE: u32 = 3;
 
+/// Class `memory:used`: resident memory of a process, bytes. Cannot be set.
+pub const MEMORY_USED: u32 = 10;
+/// Class `memory:cache`: what a program's cache may use, bytes. The program publishes it.
+pub const MEMORY_CACHE: u32 = 11;
+/// Class `descriptors:open`: open descriptors of a process. Cannot be set.
+pub const DESCRIPTORS_OPEN: u32 = 20;
+/// Class `descriptors:limit`: the largest number of them. Cannot be set.
+pub const DESCRIPTORS_LIMIT: u32 = 21;
+/// Class `descriptors:idle`: how long a connection may be idle before the program closes it, milliseconds. The program
+/// publishes it.
+pub const DESCRIPTORS_IDLE: u32 = 22;
+
+/// `-ENOENT`: the program does not publish this attribute.
+pub const NOT_PUBLISHED: i64 = -2;
 /// `-EINVAL`.
 pub const INVALID: i64 = -22;
 
@@ -19,12 +34,25 @@ pub fn guard(grant: &Grant) -> Guard {
     Guard { min: grant.min, max: grant.max, clamp: grant.clamp != 0 }
 }
 
-/// Reads an attribute of a target.
+/// Whether programs publish attributes of this class.
+pub fn is_published(class: u32) -> bool {
+    matches!(class, MEMORY_CACHE | DESCRIPTORS_IDLE)
+}
+
+/// Reads an attribute of a target. `table`: what programs publish.
 ///
 /// # Errors
-/// `-errno`: `-ESRCH` when the target is gone, `-EINVAL` for a class that is none.
-pub fn read(class: u32, target: i32) -> Result<i64, i64> {
+/// `-errno`: `-ESRCH` when the target is gone, `-ENOENT` when it does not publish this, `-EINVAL` for a class that is none.
+pub fn read(class: u32, target: i32, table: &Table) -> Result<i64, i64> {
+    let short = |number: u64| number.min(i64::MAX as u64) as i64;
     match class {
+        MEMORY_USED => sys::resident(target).map(short),
+        DESCRIPTORS_OPEN => sys::descriptors(target).map(short),
+        DESCRIPTORS_LIMIT => sys::descriptor_limit(target).map(short),
+        class if is_published(class) => {
+            let place = published::find(table, class, target).ok_or(NOT_PUBLISHED)?;
+            Ok(place.present.load(core::sync::atomic::Ordering::Acquire))
+        }
         CPU_PRIORITY => match sys::priority(target) {
             error if error < 0 => Err(error as i64),
             priority => Ok(priority as i64),
@@ -42,9 +70,14 @@ pub fn read(class: u32, target: i32) -> Result<i64, i64> {
 /// Applies an attribute to a target, with the rights of the calling thread. The value is one that a guard passed.
 ///
 /// # Errors
-/// `-errno`: `-EPERM` where this thread may not, `-ESRCH`, `-EINVAL` for a class that is none or cannot be set.
-pub fn apply(class: u32, target: i32, value: i64) -> Result<(), i64> {
+/// `-errno`: `-EPERM` where this thread may not, `-ESRCH`, `-ENOENT` when the target does not publish this, `-EINVAL` for
+/// a class that is none or cannot be set.
+pub fn apply(class: u32, target: i32, value: i64, table: &Table) -> Result<(), i64> {
     let answer = match class {
+        class if is_published(class) => {
+            published::find(table, class, target).ok_or(NOT_PUBLISHED)?.ask(value);
+            return Ok(());
+        }
         CPU_PRIORITY => sys::set_priority(target, value as i32),
         CPU_NICE => sys::set_nice(target, value as i32),
         _ => return Err(INVALID),

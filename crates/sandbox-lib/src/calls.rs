@@ -69,7 +69,7 @@ pub unsafe extern "C" fn orbit_get(handle: u64, value: *mut i64) -> i64 {
         if grant.rights & abi::GET == 0 {
             return NO_RIGHT;
         }
-        match attribute::read(grant.class, grant.target) {
+        match attribute::read(grant.class, grant.target, abi::table()) {
             Ok(read) => {
                 // SAFETY: the caller's promise; a pointer that breaks it is a fault in a handler, which aborts it.
                 unsafe { *value = read };
@@ -108,7 +108,7 @@ pub extern "C" fn orbit_set(handle: u64, value: i64) -> i64 {
             (record.own_set, record.own_priority) = (1, value as i32);
             return 0;
         }
-        match attribute::apply(grant.class, grant.target, value) {
+        match attribute::apply(grant.class, grant.target, value, abi::table()) {
             Ok(()) => 0,
             Err(error) => {
                 control.failed.fetch_add(1, Relaxed);
@@ -116,6 +116,31 @@ pub extern "C" fn orbit_set(handle: u64, value: i64) -> i64 {
             }
         }
     })
+}
+
+/// Says that the run is about to wait. In a thread of the service's own it answers 0. Elsewhere (an upcall, an agent) it
+/// does not return: the event's run begins again, in that thread, from the start of the handler. Outside of handlers
+/// `-EBADF`.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub extern "C" fn orbit_may_wait() -> i64 {
+    within(|_, record| {
+        if record.may_wait == 0 {
+            record.pending = abi::PROMOTED;
+        }
+        0
+    })
+}
+
+/// Waits for `ns` nanoseconds, as [`orbit_may_wait`] allows. 0; `-EBADF` outside of handlers.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub extern "C" fn orbit_sleep(ns: u64) -> i64 {
+    let error = orbit_may_wait();
+    // Outside of `within`: an abort does not wait for the end of a sleep. The budget's timer interrupts it now and then.
+    let until = sys::now().saturating_add(ns);
+    while error == 0 && sys::now() < until {
+        sys::sleep_until(until);
+    }
+    error
 }
 
 /// One step of a share's controller: 1 if the process is owed CPU time, 0 if it is satisfied.

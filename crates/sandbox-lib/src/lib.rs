@@ -14,6 +14,8 @@
 //! | [`sys`] | system calls |
 //! | [`guard`] | the judge of a value that a service asks for |
 //! | [`attribute`] | reading and applying attributes by system calls |
+//! | [`published`] | attributes that programs publish of themselves |
+//! | [`queue`] | posted events of a slot |
 //! | [`control`] | the controller of CPU shares (PID), a pure function |
 //! | [`run`] | one run of a handler: claim, open, arm, call, close, charge |
 //! | [`entry`] | the ways in: upcall, over budget, fault |
@@ -30,6 +32,8 @@ pub mod calls;
 pub mod control;
 pub mod entry;
 pub mod guard;
+pub mod published;
+pub mod queue;
 pub mod run;
 pub mod sys;
 

@@ -7,7 +7,7 @@
 //! above the threads it manages, and lowered last, when the slot is released: a thread that were preempted while it
 //! holds the claim would stop the service.
 
-use crate::abi::{self, Control, EMPTY, Event, LIVE, POSTED, PURE, RAISE, Record, Service, TIMER};
+use crate::abi::{self, Control, EMPTY, Event, LIVE, PURE, RAISE, Record, Service, THREAD, TIMER};
 use crate::sys;
 use core::arch::naked_asm;
 use core::mem::offset_of;
@@ -25,6 +25,8 @@ pub enum Place {
     Upcall,
     /// In an agent.
     Agent,
+    /// In a thread of the service's own, where it may wait.
+    Thread,
 }
 
 /// What became of an attempt to run a slot's handler.
@@ -42,17 +44,29 @@ pub enum Attempt {
     Aborted,
 }
 
-/// The event that is due at `now`, if any. A pure function of the control words.
-fn pending(service: &Service, control: &Control, now: u64) -> Option<Event> {
-    let posted = control.posted.load(Acquire);
-    if posted > 0 {
-        return Some(Event {
-            kind: POSTED,
-            lost: (posted - 1).min(u64::from(u32::MAX)) as u32,
-            due_ns: now,
-            now_ns: now,
-            value: posted,
-        });
+/// What is due in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// The event of a run that was promoted to a thread; the record has it.
+    Promoted,
+    /// A posted event waits in the queue.
+    Posted,
+    /// The timer's.
+    Timer(Event),
+}
+
+/// What is due at `now` for a run in this place, if anything. Changes nothing.
+fn pending(service: &Service, control: &Control, place: Place, now: u64) -> Option<Due> {
+    let is_promoted = control.promoted.load(Acquire) != 0;
+    match place {
+        Place::Thread if is_promoted => return Some(Due::Promoted),
+        Place::Thread if service.flags & THREAD == 0 => return None,
+        Place::Upcall | Place::Agent if is_promoted || service.flags & THREAD != 0 => return None,
+        Place::Upcall if service.flags & PURE == 0 => return None,
+        _ => {}
+    }
+    if control.queue.is_waiting() {
+        return Some(Due::Posted);
     }
     let due = control.due.load(Acquire);
     // Ticks come a little before or after the time that the last run reckoned with.
@@ -60,7 +74,7 @@ fn pending(service: &Service, control: &Control, now: u64) -> Option<Event> {
         return None;
     }
     let lost = (now.saturating_sub(due) / service.period_ns).min(u64::from(u32::MAX)) as u32;
-    Some(Event { kind: TIMER, lost, due_ns: due, now_ns: now, value: 0 })
+    Some(Due::Timer(Event { kind: TIMER, lost, due_ns: due, now_ns: now, value: 0 }))
 }
 
 /// Whether the reservation covers one more run; begins the next window where this one is over.
@@ -78,11 +92,11 @@ fn is_paid(service: &Service, control: &Control, now: u64) -> bool {
 pub fn attempt(slot: usize, place: Place) -> Attempt {
     let slot = slot % abi::SLOTS;
     let (service, control) = (&abi::directory().services[slot], abi::control(slot));
-    if service.state.load(Acquire) != LIVE || (place == Place::Upcall && service.flags & PURE == 0) {
+    if service.state.load(Acquire) != LIVE {
         return Attempt::Idle;
     }
     let now = sys::now();
-    if pending(service, control, now).is_none() {
+    if pending(service, control, place, now).is_none() {
         return Attempt::Idle;
     }
     let thread = sys::thread();
@@ -128,13 +142,23 @@ impl Raised {
 fn claimed(slot: usize, place: Place, thread: i32, own: &mut Option<i32>) -> Attempt {
     let (service, control) = (&abi::directory().services[slot], abi::control(slot));
     let now = sys::now();
-    let Some(event) = pending(service, control, now) else { return Attempt::Idle };
-    match event.kind {
-        POSTED => {
-            control.posted.fetch_sub(event.value, AcqRel);
+    let event = match pending(service, control, place, now) {
+        None => return Attempt::Idle,
+        Some(Due::Promoted) => {
+            control.promoted.store(0, Release);
+            None
         }
-        _ => control.due.store(now + service.period_ns, Release),
-    }
+        Some(Due::Posted) => match control.queue.take() {
+            None => return Attempt::Idle,
+            Some(taken) => {
+                Some(Event { kind: taken.kind, lost: taken.lost, due_ns: now, now_ns: now, value: taken.value })
+            }
+        },
+        Some(Due::Timer(event)) => {
+            control.due.store(now + service.period_ns, Release);
+            Some(event)
+        }
+    };
     if !is_paid(service, control, now) {
         control.unpaid.fetch_add(1, Relaxed);
         return Attempt::Unpaid;
@@ -146,12 +170,26 @@ fn claimed(slot: usize, place: Place, thread: i32, own: &mut Option<i32>) -> Att
     }
     let record = abi::record(slot);
     // SAFETY: the slot is open and claimed by this thread, so its record is this thread's until it is released.
-    let (cause, cost) = unsafe { call(slot, record, service, event, thread) };
+    let (event, (cause, cost)) = unsafe {
+        // A run that begins again in a thread has the event that it had before.
+        let event = event.unwrap_or((*record).event);
+        (*record).may_wait = u32::from(place == Place::Thread);
+        (event, call(slot, record, service, event, thread))
+    };
     // SAFETY: as above.
     *own = unsafe { ((*record).own_set != 0).then_some((*record).own_priority) };
     sys::protect(bottom, length, 0);
     if place == Place::Upcall {
         control.upcalls.fetch_add(1, Relaxed);
+    }
+    if cause == abi::PROMOTED {
+        control.cpu_ns.fetch_add(cost, Relaxed);
+        control.spent_ns.fetch_add(cost, Relaxed);
+        control.promotions.fetch_add(1, Relaxed);
+        control.promoted.store(abi::MAY_WAIT, Release);
+        control.wake.fetch_add(1, Release);
+        sys::wake(&control.wake);
+        return Attempt::Done;
     }
     charge(control, &event, cost, cause, service);
     if cause == 0 { Attempt::Done } else { Attempt::Aborted }
@@ -216,8 +254,10 @@ unsafe fn call(slot: usize, record: *mut Record, service: &Service, event: Event
 pub(crate) fn remaining(record: &Record) -> Option<u64> {
     let used = sys::clock(sys::THREAD_CPU).saturating_sub(record.cpu_began);
     let passed = sys::now().saturating_sub(record.began);
-    let is_over = used >= record.budget_ns || passed >= record.budget_ns.saturating_mul(WALL_PER_BUDGET);
-    (!is_over).then(|| (record.budget_ns - used).max(10_000))
+    let is_over = used >= record.budget_ns || record.may_wait == 0 && passed >= record.budget_ns.saturating_mul(WALL_PER_BUDGET);
+    // A run that may wait is checked less often: its clock stands still while it waits.
+    let least = if record.may_wait == 0 { 10_000 } else { 1_000_000 };
+    (!is_over).then(|| (record.budget_ns - used).max(least))
 }
 
 /// Ends a call of the library: an abort that waited for it happens now.

@@ -32,6 +32,13 @@ const PPOLL: usize = 271;
 const TIMERFD_CREATE: usize = 283;
 const TIMERFD_SETTIME: usize = 286;
 const READ: usize = 0;
+const OPEN: usize = 2;
+const CLOSE: usize = 3;
+const STAT: usize = 4;
+const CLOCK_NANOSLEEP: usize = 230;
+const KILL: usize = 62;
+const FUTEX: usize = 202;
+const PRLIMIT: usize = 302;
 
 /// One system call.
 ///
@@ -199,6 +206,14 @@ pub fn poll(descriptors: &mut [Poll]) -> isize {
     plain(PPOLL, descriptors.as_mut_ptr() as usize, descriptors.len(), 0, 0)
 }
 
+/// Whether a descriptor is readable or hung up, at once.
+pub fn is_ready(descriptor: i32) -> bool {
+    let mut polled = [Poll { descriptor, events: 1, ready: 0 }];
+    let time = [0u64; 2];
+    plain(PPOLL, polled.as_mut_ptr() as usize, 1, &raw const time as usize, 0);
+    polled[0].ready != 0
+}
+
 /// Reads the eight bytes of a timer's or an event's descriptor.
 pub fn read_word(descriptor: i32) -> isize {
     let mut word = 0u64;
@@ -212,9 +227,115 @@ pub fn set_alternate_stack(stack: &[u64; 3]) -> isize {
     plain(SIGALTSTACK, &raw const stack as usize, 0, 0, 0)
 }
 
+/// Whether a process is there: 0, `-ESRCH`, or `-EPERM` for another user's.
+pub fn probe_process(process: i32) -> isize {
+    plain(KILL, process as usize, 0, 0, 0)
+}
+
+/// Wakes all threads, of any process, that sleep on a word in shared memory.
+pub fn wake(word: &core::sync::atomic::AtomicU32) {
+    const WAKE: usize = 1;
+    plain(FUTEX, word.as_ptr() as usize, WAKE, i32::MAX as usize, 0);
+}
+
+/// Sleeps until a word in shared memory is not `seen` any more, for `ns` nanoseconds at most.
+pub fn sleep_on(word: &core::sync::atomic::AtomicU32, seen: u32, ns: u64) {
+    const WAIT: usize = 0;
+    let time = [ns / 1_000_000_000, ns % 1_000_000_000];
+    plain(FUTEX, word.as_ptr() as usize, WAIT, seen as usize, &raw const time as usize);
+}
+
+/// Sleeps until this monotonic time, or until a signal comes.
+pub fn sleep_until(at_ns: u64) -> isize {
+    const ABSOLUTE: usize = 1;
+    let time = [at_ns / 1_000_000_000, at_ns % 1_000_000_000];
+    plain(CLOCK_NANOSLEEP, MONOTONIC as usize, ABSOLUTE, &raw const time as usize, 0)
+}
+
+/// A path below `/proc/PID`, with its final zero.
+fn of_process(process: i32, file: &[u8]) -> [u8; 48] {
+    let mut path = [0u8; 48];
+    path[..6].copy_from_slice(b"/proc/");
+    let (mut digits, mut n, mut left) = ([0u8; 10], 0, process.unsigned_abs());
+    while n == 0 || left > 0 {
+        digits[n % 10] = b'0' + (left % 10) as u8;
+        (n, left) = (n + 1, left / 10);
+    }
+    for nth in 0..n {
+        path[6 + nth] = digits[n - 1 - nth];
+    }
+    path[6 + n] = b'/';
+    for (to, from) in path[7 + n..47].iter_mut().zip(file) {
+        *to = *from;
+    }
+    path
+}
+
+/// Memory of a process that is resident, bytes.
+///
+/// # Errors
+/// `-errno`: `-ESRCH` when it is gone.
+pub fn resident(process: i32) -> Result<u64, i64> {
+    let path = of_process(process, b"statm");
+    let file = plain(OPEN, &raw const path as usize, 0o2_000_000, 0, 0);
+    if file < 0 {
+        return Err(if file == -2 { -3 } else { file as i64 });
+    }
+    let mut text = [0u8; 128];
+    let read = plain(READ, file as usize, &raw mut text as usize, text.len(), 0);
+    plain(CLOSE, file as usize, 0, 0, 0);
+    if read <= 0 {
+        return Err(if read == 0 { -3 } else { read as i64 });
+    }
+    // The second number, in pages.
+    let digits = text.iter().skip_while(|byte| **byte != b' ').skip(1).take_while(|byte| byte.is_ascii_digit());
+    Ok(digits.fold(0u64, |sum, digit| sum.wrapping_mul(10).wrapping_add(u64::from(*digit - b'0'))).wrapping_mul(4096))
+}
+
+/// Open descriptors of a process, from the size that Linux 6.2 and later gives its folder of them.
+///
+/// # Errors
+/// `-errno`: `-ESRCH` when it is gone; `-EOPNOTSUPP` where the kernel does not say.
+pub fn descriptors(process: i32) -> Result<u64, i64> {
+    let path = of_process(process, b"fd");
+    let mut stat = [0u64; 18];
+    let answer = plain(STAT, &raw const path as usize, &raw mut stat as usize, 0, 0);
+    match (answer, stat[6]) {
+        (-2, _) => Err(-3),
+        (0, 0) => Err(-95),
+        (0, open) => Ok(open),
+        (error, _) => Err(error as i64),
+    }
+}
+
+/// The largest number of descriptors that a process may have open.
+///
+/// # Errors
+/// `-errno`: `-ESRCH` when it is gone, `-EPERM` for another user's.
+pub fn descriptor_limit(process: i32) -> Result<u64, i64> {
+    const OPEN_FILES: usize = 7;
+    let mut limits = [0u64; 2];
+    let answer = plain(PRLIMIT, process as usize, OPEN_FILES, 0, &raw mut limits as usize);
+    if answer < 0 { Err(answer as i64) } else { Ok(limits[0]) }
+}
+
 /// Ends the process.
 pub fn exit(status: i32) -> ! {
     loop {
         plain(EXIT_GROUP, status as usize, 0, 0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn memory_and_descriptors_of_a_process_are_read() {
+        let me = super::process();
+        let resident = super::resident(me).expect("own memory");
+        assert!(resident > 100_000 && resident < 1 << 40, "{resident}");
+        assert!(super::descriptors(me).is_ok_and(|open| (3..10_000).contains(&open)) || super::descriptors(me) == Err(-95));
+        assert!(super::descriptor_limit(me).is_ok_and(|limit| limit > 3));
+        assert_eq!(super::resident(i32::MAX), Err(-3));
+        assert_eq!(super::descriptors(i32::MAX), Err(-3));
     }
 }

@@ -3,7 +3,7 @@
 use crate::protocol::{self, Load, Reply, Request};
 use orbit_linux::{pidfd, poll, sched};
 use orbit_services::budget::Budget;
-use orbit_services::{Dispatch, Error, GrantRequest, Happened, Host, Kind, Options, Result, ServiceId, Spec};
+use orbit_services::{Dispatch, Error, GrantRequest, Happened, Host, Kind, Options, Result, ServiceId, Source, Spec};
 use orbit_services_wasm::{Engine, Id, Runner, Service, WasmSpec};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -31,6 +31,8 @@ struct Daemon {
     runner: Runner,
     /// Owners of wasm services.
     owners: BTreeMap<Id, OwnedFd>,
+    /// Sources of wasm services.
+    sources: BTreeMap<Id, Vec<u64>>,
     /// Wasm services whose revocation is in the log.
     revoked: BTreeSet<Id>,
     log: VecDeque<String>,
@@ -109,8 +111,8 @@ pub fn run(socket: &Path, cpu: usize, tick: Duration, ready: impl FnOnce(&Ready)
     let runner = Runner::start(cpu, 99, 0.5, 3)?;
     let (no_ticks, priority) = (host.no_ticks().map(str::to_owned), runner.priority());
     ready(&Ready { socket: socket.to_owned(), pid: std::process::id(), cpu, no_ticks, priority });
-    let (owners, revoked, log) = (BTreeMap::new(), BTreeSet::new(), VecDeque::new());
-    let mut daemon = Daemon { host, engine, runner, owners, revoked, log, began: std::time::Instant::now() };
+    let (owners, sources, revoked, log) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new(), VecDeque::new());
+    let mut daemon = Daemon { host, engine, runner, owners, sources, revoked, log, began: std::time::Instant::now() };
     while !STOP.load(Ordering::Relaxed) {
         let mut polled = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
         let _ = poll::poll(&mut polled, Some(TEND));
@@ -203,11 +205,8 @@ impl Daemon {
             Request::Post { id, value } => {
                 match self.find(&id)? {
                     Which::Wasm(id) => self.runner.post(id, value)?,
-                    Which::Native(_) if value != 0 => {
-                        let text = "the event of a native service carries how many were posted: leave the value out";
-                        return Err(Error::new(Kind::Unsupported, text));
-                    }
-                    Which::Native(id) => self.host.post(id)?,
+                    // What is dropped is counted.
+                    Which::Native(id) => drop(self.host.post(id, value)?),
                 }
                 done(id)
             }
@@ -242,12 +241,23 @@ impl Daemon {
         let grants = load.grants.iter().map(|text| text.parse()).collect::<Result<Vec<GrantRequest>>>()?;
         let (owner, arguments) = (load.owner, load.arguments.clone().into_bytes());
         let period = load.period_ns.map(Duration::from_nanos);
+        let sources = load.sources.iter().map(|text| Source::parse(text, owner)).collect::<Result<Vec<Source>>>()?;
         if load.native {
-            let period = period.ok_or_else(|| {
-                Error::new(Kind::Invalid, format!("service {name:?}: a native service needs a tick: --on tick=10ms"))
-            })?;
-            let spec = Spec { name, owner, budget, period, dispatch: Dispatch::Upcall, raise: None, arguments, grants };
-            return self.host.load(&spec, &bytes).map(|id| id.to_string());
+            let period = period.unwrap_or(Duration::ZERO);
+            let dispatch = if load.thread { Dispatch::Thread } else { Dispatch::Upcall };
+            let spec = Spec { name, owner, budget, period, dispatch, raise: None, arguments, grants };
+            let id = self.host.load(&spec, &bytes)?;
+            for source in &sources {
+                if let Err(error) = self.host.watch(id, source) {
+                    self.host.unload(id)?;
+                    return Err(error);
+                }
+            }
+            return Ok(id.to_string());
+        }
+        if load.thread {
+            let text = format!("service {name:?}: a wasm module cannot wait: --thread is for native services");
+            return Err(Error::new(Kind::Invalid, text));
         }
         let gone = |_| Error::new(Kind::NotFound, format!("service {name:?}: its owner, process {owner}, is gone"));
         let life = pidfd::open(owner).map_err(gone)?;
@@ -258,6 +268,10 @@ impl Daemon {
         match loaded {
             Ok(id) => {
                 self.owners.insert(id, life);
+                if let Err(error) = self.watch(id, &sources) {
+                    self.unload(id)?;
+                    return Err(error);
+                }
                 Ok(format!("w{}", id.0))
             }
             Err(error) => {
@@ -267,9 +281,22 @@ impl Daemon {
         }
     }
 
+    /// Lets events of these sources start a wasm service.
+    fn watch(&mut self, id: Id, sources: &[Source]) -> Result<()> {
+        for source in sources {
+            let opened = source.open()?;
+            let number = self.host.sources()?.add(opened, self.runner.sink(id))?;
+            self.sources.entry(id).or_default().push(number);
+        }
+        Ok(())
+    }
+
     /// Takes a wasm service off.
     fn unload(&mut self, id: Id) -> Result<()> {
         self.owners.remove(&id);
+        for number in self.sources.remove(&id).unwrap_or_default() {
+            self.host.sources()?.remove(number);
+        }
         self.revoked.remove(&id);
         let service = self.runner.unload(id)?;
         self.host.release(service.grants());
@@ -300,7 +327,7 @@ impl Daemon {
         });
         let native = self.host.list().into_iter().map(|(id, status)| {
             let about = (status.name, status.owner, status.budget, status.is_revoked);
-            entry(id.to_string(), "native", about, &status.account, 0)
+            entry(id.to_string(), "native", about, &status.account, status.account.lost)
         });
         wasm.chain(native).collect()
     }
@@ -310,6 +337,7 @@ impl Daemon {
             self.note(match happened {
                 Happened::OwnerEnded { name, owner } => format!("{name}: unloaded, its owner {owner} has exited"),
                 Happened::Revoked { name, aborts } => format!("{name}: revoked after {aborts} aborts"),
+                Happened::ThreadDied { name } => format!("{name}: its thread died and was started again"),
                 Happened::AgentDied { cpu } => format!("the agent of CPU {cpu} died and was started again"),
             });
         }

@@ -75,9 +75,11 @@ enum What {
         /// Memory of a wasm module: bytes, or with K or M.
         #[arg(long, default_value = "256K", value_parser = memory)]
         memory: usize,
-        /// Events: tick=10ms. Posted events always start it.
-        #[arg(long, value_parser = tick)]
-        on: Option<Duration>,
+        /// Events, repeatable: tick=10ms; psi=memory:150ms/2s (tasks stalled so long; also cpu, io; of the owner's control group
+        /// if it has one); fd=5 (that descriptor of the owner became readable); tracepoint=sched:sched_process_exec. Posted
+        /// events always start it.
+        #[arg(long, value_name = "SOURCE")]
+        on: Vec<String>,
         /// A handle: cpu:priority:set(pid=42,min=0,max=80) or cpu:used:get(pid=42).
         #[arg(long, value_name = "GRANT")]
         grant: Vec<String>,
@@ -87,6 +89,9 @@ enum What {
         /// It is native code of this trust domain.
         #[arg(long)]
         native: bool,
+        /// Native code gets a thread of its own from the start, where it may wait; else once it asks to wait.
+        #[arg(long)]
+        thread: bool,
     },
     /// Lists services, with what they used, and members.
     Ls,
@@ -122,9 +127,14 @@ fn time(text: &str) -> Result<Duration, String> {
     budget::duration(text).ok_or_else(|| "write a time with its unit: 10ms, 500us, 1s".to_owned())
 }
 
-/// `tick=10ms`.
-fn tick(text: &str) -> Result<Duration, String> {
-    time(text.strip_prefix("tick=").ok_or("write tick=TIME, as in tick=10ms")?)
+/// The period of `tick=10ms`, nanoseconds, where that is among the sources.
+fn period(sources: &[String]) -> Result<Option<u64>, Failure> {
+    let mut ticks = sources.iter().filter_map(|source| source.strip_prefix("tick="));
+    let period = ticks.next().map(time).transpose().map_err(Failure::text)?;
+    if ticks.next().is_some() {
+        return Err(Failure::text("a service has one tick: write --on tick=TIME once"));
+    }
+    Ok(period.map(|period| u64::try_from(period.as_nanos()).unwrap_or(u64::MAX)))
 }
 
 /// `256K`.
@@ -153,13 +163,15 @@ pub fn run(args: &Args) -> Done {
             return host::run(&socket, *cpu, *tick, ready).map(|()| ExitCode::SUCCESS).map_err(said);
         }
         What::Exec { command } => return exec(&socket, command),
-        What::Load { file, owner, budget, memory, on, grant, arguments, native } => Request::Load(Load {
+        What::Load { file, owner, budget, memory, on, grant, arguments, native, thread } => Request::Load(Load {
             file: std::path::absolute(file)?,
             owner: *owner,
             budget: budget.clone(),
             memory: *memory,
-            period_ns: on.map(|on| u64::try_from(on.as_nanos()).unwrap_or(u64::MAX)),
+            period_ns: period(on)?,
             native: *native,
+            thread: *thread,
+            sources: on.iter().filter(|source| !source.starts_with("tick=")).cloned().collect(),
             grants: grant.clone(),
             arguments: arguments.clone(),
         }),

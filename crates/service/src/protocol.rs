@@ -74,6 +74,12 @@ pub struct Load {
     pub period_ns: Option<u64>,
     /// Whether it is native code, which runs as an upcall where it can.
     pub native: bool,
+    /// Whether native code has a thread of its own from the start, where it may wait.
+    #[serde(default)]
+    pub thread: bool,
+    /// Other sources of events: `psi=memory:150ms/2s`, `fd=5`, `tracepoint=sched:sched_process_exec`.
+    #[serde(default)]
+    pub sources: Vec<String>,
     /// `cpu:priority:set(pid=42)`.
     pub grants: Vec<String>,
     /// What its handler gets.

@@ -2,6 +2,7 @@
 
 use crate::guest::{Outcome, Service, WasmSpec};
 use orbit_linux::sched;
+use orbit_services::source::Sink;
 use orbit_services::{Account, Budget, Error, Event, Kind, Result, budget, sys};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -45,7 +46,8 @@ struct Slot {
     spec: WasmSpec,
     /// Monotonic nanoseconds.
     due: Option<u64>,
-    posted: VecDeque<u64>,
+    /// Kind and value.
+    posted: VecDeque<(u32, u64)>,
     lost: u64,
     lost_since: u32,
     window_began: u64,
@@ -137,17 +139,15 @@ impl Runner {
     /// # Errors
     /// `NotFound`.
     pub fn post(&self, id: Id, value: u64) -> Result<()> {
-        let mut state = lock(&self.shared.0);
-        let slot = state.slots.get_mut(&id).ok_or_else(|| gone(id))?;
-        if slot.posted.len() < QUEUE {
-            slot.posted.push_back(value);
-        } else {
-            slot.lost += 1;
-            slot.lost_since = slot.lost_since.saturating_add(1);
-        }
-        drop(state);
-        self.shared.1.notify_one();
-        Ok(())
+        if post(&self.shared, id, POSTED, value) { Ok(()) } else { Err(gone(id)) }
+    }
+
+    /// What posts events of a source to a service, as long as both are there.
+    pub fn sink(&self, id: Id) -> Sink {
+        let shared = self.shared.clone();
+        Box::new(move |kind, value| {
+            post(&shared, id, kind, value);
+        })
     }
 
     /// Takes a service off, and puts back what it set.
@@ -199,6 +199,21 @@ fn gone(id: Id) -> Error {
     Error::new(Kind::NotFound, format!("wasm service {} is not loaded", id.0))
 }
 
+/// Posts an event. False when the service is gone.
+fn post(shared: &(Mutex<State>, Condvar), id: Id, kind: u32, value: u64) -> bool {
+    let mut state = lock(&shared.0);
+    let Some(slot) = state.slots.get_mut(&id) else { return false };
+    if slot.posted.len() < QUEUE {
+        slot.posted.push_back((kind, value));
+    } else {
+        slot.lost += 1;
+        slot.lost_since = slot.lost_since.saturating_add(1);
+    }
+    drop(state);
+    shared.1.notify_one();
+    true
+}
+
 /// A service that panicked the thread is a bug that must not take the host along.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -226,9 +241,9 @@ fn serve((state, changed): &(Mutex<State>, Condvar), aborts: u64) {
 
 /// The next event of a slot, if one is due: posted ones first, in their order.
 fn take(slot: &mut Slot, now: u64) -> Option<Event> {
-    if let Some(value) = slot.posted.pop_front() {
+    if let Some((kind, value)) = slot.posted.pop_front() {
         let lost = std::mem::take(&mut slot.lost_since);
-        return Some(Event { kind: POSTED, lost, due_ns: now, now_ns: now, value });
+        return Some(Event { kind, lost, due_ns: now, now_ns: now, value });
     }
     let (due, period) = slot.due.zip(slot.spec.period).filter(|(due, _)| *due <= now)?;
     let period = (period.as_nanos() as u64).max(1);

@@ -5,7 +5,8 @@
  *   clang --target=wasm32 -O2 -nostdlib -ffreestanding -Wl,--no-entry -Wl,--allow-undefined -o s.wasm s.c
  *
  * A service has no libc, no thread-local storage and no constructors. Its handler runs to its end within its budget, or is
- * aborted; its own data then stays as the abort found it. No call blocks.
+ * aborted; its own data then stays as the abort found it. No call blocks but orbit_sleep; a handler that calls
+ * orbit_may_wait first may make blocking calls of its own after it.
  */
 #ifndef ORBIT_SERVICE_H
 #define ORBIT_SERVICE_H
@@ -26,9 +27,12 @@ extern "C" {
 
 #define ORBIT_HANDLES 32
 
-/* Kinds of events. */
+/* Kinds of events, and what their value is. */
 #define ORBIT_TIMER 1
-#define ORBIT_POSTED 2
+#define ORBIT_POSTED 2     /* the poster's */
+#define ORBIT_PRESSURE 3   /* nanoseconds that tasks stalled since the last one */
+#define ORBIT_READABLE 4   /* 0 */
+#define ORBIT_TRACEPOINT 5 /* hits since the last one */
 
 /* Errors, negated, as everywhere. */
 #define ORBIT_EBADF 9   /* the number is no handle of this service */
@@ -50,7 +54,7 @@ struct orbit_event {
 	uint32_t lost;   /* events of this kind that were dropped or merged since the last one handled */
 	uint64_t due_ns; /* monotonic */
 	uint64_t now_ns; /* when this run began */
-	uint64_t value;  /* ORBIT_POSTED: the number of events posted */
+	uint64_t value;  /* by kind, see above */
 };
 
 /* A share of a CPU and its controller: set target and period, leave the rest 0. */
@@ -73,6 +77,11 @@ ORBIT_IMPORT(set) int64_t orbit_set(uint64_t handle, int64_t value);
 /* One step of a share's controller: 1 if the process is owed time in this period. */
 ORBIT_IMPORT(control_step) int32_t orbit_control_step(struct orbit_control *control, uint64_t now_ns, uint64_t used_ns);
 #ifndef __wasm__
+/* The run is about to wait. In a thread of the service's own: 0. In an upcall or an agent it does not return: the run
+ * begins again in that thread, from the start of the handler. Time that it waits is not charged. */
+int64_t orbit_may_wait(void);
+/* Waits, as orbit_may_wait allows. */
+int64_t orbit_sleep(uint64_t ns);
 /* Memory of the service's own heap; a null pointer when that is used up. */
 void *orbit_alloc(uint64_t bytes);
 void orbit_free(void *memory);

@@ -30,6 +30,10 @@ pub struct Account {
     pub failed: u64,
     /// Runs whose process was killed in the middle.
     pub orphaned: u64,
+    /// Events dropped since the queue was full.
+    pub lost: u64,
+    /// Runs that were promoted to a thread.
+    pub promotions: u64,
 }
 
 impl Account {
@@ -48,6 +52,8 @@ impl Account {
             clamped: word(&control.clamped),
             failed: word(&control.failed),
             orphaned: word(&control.orphaned),
+            lost: word(&control.queue.dropped),
+            promotions: word(&control.promotions),
         }
     }
 

@@ -5,15 +5,28 @@ use crate::error::{Error, Result};
 use crate::member::{self, Local, Role};
 use crate::region::Region;
 use orbit_linux::process::{self, RawChild};
-use orbit_linux::{eventfd, pidfd};
+use orbit_linux::pidfd;
 use orbit_sandbox_lib::{agent::Start, sys};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Which services an agent runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Those whose slot is congruent to `part` of `parts`.
+    Of {
+        /// Which part.
+        part: u32,
+        /// How many agents there are.
+        parts: u32,
+    },
+    /// The one in this slot: the process is the service's thread, where its handler may wait.
+    Only(u32),
+}
 
 /// A running agent. Ends with its host, or when dropped; then what services set is put back by it.
 #[derive(Debug)]
 pub struct Agent {
     child: RawChild,
-    doorbell: OwnedFd,
     /// The agent reads the end of this from its own end.
     life: Option<OwnedFd>,
     /// The processor it is bound to.
@@ -21,20 +34,23 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent on a processor; `priority` 0 makes an ordinary process. It takes the slots of `part` of `parts`.
+    /// Starts an agent on a processor; `priority` 0 makes an ordinary process. The doorbell lets it look at its slots.
     ///
     /// # Errors
     /// `System` when the process cannot be made.
-    pub fn start(region: &Region, cpu: usize, priority: i32, part: u32, parts: u32) -> Result<Agent> {
+    pub fn start(region: &Region, cpu: usize, priority: i32, part: Part, doorbell: BorrowedFd<'_>) -> Result<Agent> {
         let failed = |error: std::io::Error| Error::system("starting an agent", &error);
-        let doorbell = eventfd::create().map_err(failed)?;
         let (here, there) = orbit_linux::socket::pair().map_err(failed)?;
-        let start =
-            Start { cpu: cpu as u32, priority, life: there.as_raw_fd(), doorbell: doorbell.as_raw_fd(), parts, part };
+        let (part, parts, only) = match part {
+            Part::Of { part, parts } => (part, parts, 0),
+            Part::Only(slot) => (0, 1, slot),
+        };
+        let (cpu_number, life, doorbell) = (cpu as u32, there.as_raw_fd(), doorbell.as_raw_fd());
+        let start = Start { cpu: cpu_number, priority, life, doorbell, parts, part, only };
         // SAFETY: the child makes system calls only, in functions that neither allocate nor lock, and does not return. An
         // error in it makes a sentence, which allocates: a child that hangs there is killed when its agent is dropped.
         match unsafe { process::raw_fork(0) }.map_err(failed)? {
-            Some(child) => Ok(Agent { child, doorbell, life: Some(here), cpu }),
+            Some(child) => Ok(Agent { child, life: Some(here), cpu }),
             None => inside(region, &start),
         }
     }
@@ -49,9 +65,11 @@ impl Agent {
         self.cpu
     }
 
-    /// Lets it look at all slots.
-    pub fn ring(&self) {
-        eventfd::signal(self.doorbell.as_fd());
+    /// Kills it at once, and waits for its end.
+    pub fn kill(self) {
+        if let Some(fd) = &self.child.pidfd {
+            let _ = pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
+        }
     }
 
     /// Whether it has ended.
@@ -63,6 +81,10 @@ impl Agent {
 /// The child's part.
 fn inside(region: &Region, start: &Start) -> ! {
     let [public, protected, control] = region.descriptors();
+    if start.only != 0 {
+        // A handler that waits would outlive the host. What services set is put back by the agents.
+        let _ = process::set_parent_death_signal(libc::SIGKILL);
+    }
     process::close_all_but(&[public, protected, control, start.life, start.doorbell]);
     if member::join(&mut Local, [public, protected, control], region.directory(), Role::Agent).is_err() {
         process::end(1);

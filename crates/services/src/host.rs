@@ -5,140 +5,27 @@
 //! were aborted too often, agents that died.
 
 use crate::account::Account;
-use crate::agent::Agent;
+use crate::agent::{Agent, Part};
 use crate::budget::{self, Budget};
 use crate::elf;
 use crate::error::{Error, Kind, Result};
 use crate::grant::Granted;
 use crate::manager::{AttributeClass, GrantRequest, Manager};
-use crate::managers::cpu::Cpu;
+use crate::managers::BuiltIn;
 use crate::member::{self, Invitation};
 use crate::region::Region;
+use crate::shared::Shared;
+use crate::source::{Source, Sources};
+use crate::spec::{Dispatch, Happened, Options, ServiceId, Spec, Status};
 use crate::ticks::{Outcomes, Ticks};
 use orbit_linux::pidfd;
 use orbit_sandbox_lib::abi::{self, GRANTS, Grant, SET};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
-
-/// What a host is made with.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Processors that have an agent and ticks.
-    pub cpus: Vec<usize>,
-    /// Real-time priority of agents; 0: ordinary processes.
-    pub agent_priority: i32,
-    /// Time that members have to take an event before an agent does.
-    pub grace: Duration,
-    /// Share of one CPU that all services together may reserve.
-    pub limit: f64,
-    /// Aborts after which a service is revoked.
-    pub aborts: u64,
-    /// The signal of upcalls, and that of budgets: two real-time signals that no member uses.
-    pub signals: (i32, i32),
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            cpus: vec![0],
-            agent_priority: 99,
-            grace: Duration::from_micros(300),
-            limit: 0.5,
-            aborts: 3,
-            signals: (60, 61),
-        }
-    }
-}
-
-/// Who runs a service's handler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dispatch {
-    /// Whichever member is current; an agent if none is.
-    Upcall,
-    /// An agent.
-    Agent,
-}
-
-/// A service to load.
-#[derive(Clone, Debug)]
-pub struct Spec {
-    /// For messages.
-    pub name: String,
-    /// The process it belongs to: it ends with that.
-    pub owner: i32,
-    /// CPU time of a run and of a window.
-    pub budget: Budget,
-    /// Time between two timer events.
-    pub period: Duration,
-    /// Who runs it.
-    pub dispatch: Dispatch,
-    /// An upcall raises the thread it interrupts to this real-time priority; `None`: it runs at the thread's own.
-    pub raise: Option<i32>,
-    /// What its handler gets with each event; at most [`abi::ARGUMENTS`] bytes.
-    pub arguments: Vec<u8>,
-    /// The handles it gets, in this order.
-    pub grants: Vec<GrantRequest>,
-}
-
-/// A loaded service. A number is not given again: the slot and how many services it had before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ServiceId {
-    slot: usize,
-    generation: u64,
-}
-
-impl std::fmt::Display for ServiceId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "n{}.{}", self.slot, self.generation)
-    }
-}
-
-/// What a service is like now.
-#[derive(Clone, Debug)]
-pub struct Status {
-    /// Its name.
-    pub name: String,
-    /// The process it belongs to.
-    pub owner: i32,
-    /// Its budget.
-    pub budget: Budget,
-    /// Whether it was revoked.
-    pub is_revoked: bool,
-    /// What it used.
-    pub account: Account,
-    /// Nanoseconds from due to handler, the latest runs.
-    pub delays_ns: Vec<u32>,
-    /// CPU nanoseconds of the latest runs.
-    pub costs_ns: Vec<u32>,
-}
-
-/// A thing that happened to a service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Happened {
-    /// Its owner ended: it was unloaded and what it had set was put back.
-    OwnerEnded {
-        /// The service.
-        name: String,
-        /// The owner.
-        owner: i32,
-    },
-    /// It was aborted too often and is not run any more; what it had set was put back.
-    Revoked {
-        /// The service.
-        name: String,
-        /// Runs aborted.
-        aborts: u64,
-    },
-    /// An agent died and was started again.
-    AgentDied {
-        /// Its processor.
-        cpu: usize,
-    },
-}
 
 /// A service in its slot.
 #[derive(Debug)]
@@ -150,6 +37,10 @@ struct Loaded {
     grants: Vec<Granted>,
     since: Instant,
     is_revoked: bool,
+    /// Its sources, by their numbers.
+    sources: Vec<u64>,
+    /// Real-time priority of its thread; 0: an ordinary one.
+    priority: i32,
 }
 
 /// See the module's head. One thread uses it.
@@ -162,6 +53,11 @@ pub struct Host {
     members: BTreeSet<i32>,
     ticks: Option<Ticks>,
     no_ticks: Option<String>,
+    /// Before what its sinks use.
+    sources: Option<Sources>,
+    shared: Arc<Shared>,
+    /// Threads of services that may wait, by slot.
+    threads: BTreeMap<usize, Agent>,
     agents: Vec<Agent>,
     // Last: agents end before their region.
     region: Region,
@@ -187,13 +83,17 @@ impl Host {
             ));
         }
         let region = Region::new(upcall, budget, options.grace.as_nanos() as u64)?;
+        let shared = Arc::new(Shared::new(&region, options.cpus.len())?);
         let mut host = Host {
-            managers: vec![Arc::new(Cpu)],
+            managers: BuiltIn::all(&shared),
             services: Default::default(),
             generations: [0; abi::SLOTS],
             members: BTreeSet::new(),
             ticks: None,
             no_ticks: None,
+            sources: None,
+            shared,
+            threads: BTreeMap::new(),
             agents: Vec::new(),
             region,
             options,
@@ -207,7 +107,20 @@ impl Host {
 
     fn agent(&self, part: usize) -> Result<Agent> {
         let cpus = &self.options.cpus;
-        Agent::start(&self.region, cpus[part], self.options.agent_priority, part as u32, cpus.len() as u32)
+        let which = Part::Of { part: part as u32, parts: cpus.len() as u32 };
+        Agent::start(&self.region, cpus[part], self.options.agent_priority, which, self.shared.doorbell(part))
+    }
+
+    /// Starts the thread of a service that may wait.
+    fn thread(&self, slot: usize, priority: i32) -> Result<Agent> {
+        let cpus = &self.options.cpus;
+        Agent::start(
+            &self.region,
+            cpus[slot % cpus.len()],
+            priority,
+            Part::Only(slot as u32),
+            self.shared.doorbell(slot),
+        )
     }
 
     /// All attribute classes.
@@ -308,8 +221,8 @@ impl Host {
                 format!("service {name:?}: {} bytes of arguments, of at most {}", spec.arguments.len(), abi::ARGUMENTS);
             return Err(Error::new(Kind::Invalid, text));
         }
-        if spec.period < Duration::from_micros(100) {
-            let text = format!("service {name:?}: a period of {:?}: the least is 100us", spec.period);
+        if !spec.period.is_zero() && spec.period < Duration::from_micros(100) {
+            let text = format!("service {name:?}: a period of {:?}: the least is 100us, and 0s means no ticks", spec.period);
             return Err(Error::new(Kind::Invalid, text));
         }
         if spec.raise.is_some_and(|priority| !(1..=98).contains(&priority)) {
@@ -340,9 +253,13 @@ impl Host {
         }
         self.region.clear_control(slot);
         self.region.install(slot, &image, &spec.arguments, |service| {
-            service.flags = if spec.dispatch == Dispatch::Upcall { abi::PURE } else { 0 };
+            service.flags = match spec.dispatch {
+                Dispatch::Upcall if spec.raise.is_some() => abi::PURE | abi::RAISE,
+                Dispatch::Upcall => abi::PURE,
+                Dispatch::Agent => 0,
+                Dispatch::Thread => abi::THREAD,
+            };
             service.priority = spec.raise.unwrap_or(0);
-            service.flags |= if spec.raise.is_some() { abi::RAISE } else { 0 };
             service.entry = entry;
             service.period_ns = spec.period.as_nanos() as u64;
             (service.budget_ns, service.reserve_ns) =
@@ -352,13 +269,36 @@ impl Host {
             service.grant = handles;
         });
         let (budget, owner) = (spec.budget, spec.owner);
-        self.services[slot] =
-            Some(Loaded { name: name.clone(), owner, life, budget, grants, since: Instant::now(), is_revoked: false });
+        let loaded = Loaded {
+            name: name.clone(),
+            owner,
+            life,
+            budget,
+            grants,
+            since: Instant::now(),
+            is_revoked: false,
+            sources: Vec::new(),
+            priority: if spec.dispatch == Dispatch::Thread { spec.raise.unwrap_or(0) } else { 0 },
+        };
+        let priority = loaded.priority;
+        self.services[slot] = Some(loaded);
         self.generations[slot] += 1;
-        let due = orbit_sandbox_lib::sys::now() + spec.period.as_nanos() as u64;
-        self.region.control(slot).due.store(due, SeqCst);
-        self.agents.iter().for_each(Agent::ring);
-        Ok(ServiceId { slot, generation: self.generations[slot] })
+        let id = ServiceId { slot, generation: self.generations[slot] };
+        if spec.dispatch == Dispatch::Thread {
+            match self.thread(slot, priority) {
+                Ok(thread) => drop(self.threads.insert(slot, thread)),
+                Err(error) => {
+                    self.unload(id)?;
+                    return Err(error);
+                }
+            }
+        }
+        if !spec.period.is_zero() {
+            let due = orbit_sandbox_lib::sys::now() + spec.period.as_nanos() as u64;
+            self.region.control(slot).due.store(due, SeqCst);
+        }
+        self.shared.ring();
+        Ok(id)
     }
 
     /// Makes what a service of this owner asks for, all of it or nothing. What may be set is noted, to be put back.
@@ -476,15 +416,44 @@ impl Host {
         })
     }
 
-    /// Starts a service's handler now, with an event of kind posted.
+    /// Posts an event with this value: it starts the service's handler. Answers false when the service's queue is full: then
+    /// the event is dropped and counted.
     ///
     /// # Errors
     /// `NotFound`.
-    pub fn post(&self, id: ServiceId) -> Result<()> {
+    pub fn post(&self, id: ServiceId, value: u64) -> Result<bool> {
         self.of(id)?;
-        self.region.control(id.slot).posted.fetch_add(1, SeqCst);
-        self.agents.iter().for_each(Agent::ring);
+        Ok(self.shared.post(id.slot, abi::POSTED, value))
+    }
+
+    /// Lets events of a source start a service's handler, from now until it is unloaded or revoked.
+    ///
+    /// # Errors
+    /// `NotFound`; those of [`Source::open`] and [`Sources::add`].
+    pub fn watch(&mut self, id: ServiceId, source: &Source) -> Result<()> {
+        self.of(id)?;
+        let opened = source.open()?;
+        let (shared, slot) = (self.shared.clone(), id.slot);
+        // A full queue counts what it drops.
+        let sink = Box::new(move |kind, value| {
+            shared.post(slot, kind, value);
+        });
+        let number = self.sources()?.add(opened, sink)?;
+        if let Some(loaded) = &mut self.services[slot] {
+            loaded.sources.push(number);
+        }
         Ok(())
+    }
+
+    /// The thread of sources, which services of other classes use too.
+    ///
+    /// # Errors
+    /// `System` when it cannot be started.
+    pub fn sources(&mut self) -> Result<&mut Sources> {
+        if self.sources.is_none() {
+            self.sources = Some(Sources::start(self.options.agent_priority)?);
+        }
+        self.sources.as_mut().ok_or_else(|| Error::new(Kind::Unsupported, "there is no thread of sources"))
     }
 
     /// Unloads a service and puts back what it set. Waits until a run in progress is over: its budget at most, unless
@@ -504,13 +473,26 @@ impl Host {
     /// Starts no more runs of a slot, waits for the one in progress, and puts back what the service set.
     fn stop(&mut self, slot: usize) -> Result<()> {
         self.region.set_state(slot, abi::REVOKED);
+        if let (Some(loaded), Some(sources)) = (&mut self.services[slot], &self.sources) {
+            loaded.sources.drain(..).for_each(|number| sources.remove(number));
+        }
+        // A handler that waits in its thread ends with it: nobody else runs that slot, so the claim is nobody's then.
+        if let Some(thread) = self.threads.remove(&slot) {
+            let process = thread.pid() as u64;
+            thread.kill();
+            let runner = &self.region.control(slot).runner;
+            let claim = runner.load(SeqCst);
+            if claim >> 32 == process {
+                let _ = runner.compare_exchange(claim, 0, SeqCst, Relaxed);
+            }
+        }
         let begin = Instant::now();
         while self.region.control(slot).runner.load(SeqCst) != 0 {
             if begin.elapsed() > Duration::from_secs(1) {
                 let busy = std::io::Error::from_raw_os_error(libc::EBUSY);
                 return Err(Error::system("a run of the service does not end", &busy));
             }
-            self.agents.iter().for_each(Agent::ring);
+            self.shared.ring();
             std::thread::sleep(Duration::from_millis(1));
         }
         if let Some(loaded) = &mut self.services[slot] {
@@ -539,6 +521,7 @@ impl Host {
                 }
             }
         }
+        self.tend_threads(&mut happened);
         for part in 0..self.agents.len() {
             if self.agents[part].has_ended() {
                 happened.push(Happened::AgentDied { cpu: self.agents[part].cpu() });
@@ -548,6 +531,30 @@ impl Host {
             }
         }
         happened
+    }
+
+    /// Starts the threads of runs that were promoted, and those that died once more.
+    fn tend_threads(&mut self, happened: &mut Vec<Happened>) {
+        for slot in abi::FIRST_SERVICE..abi::SLOTS {
+            let Some(loaded) = self.services[slot].as_ref().filter(|loaded| !loaded.is_revoked) else { continue };
+            let has_ended = self.threads.get(&slot).map(Agent::has_ended);
+            let is_wanted = self.region.control(slot).promoted.load(SeqCst) != 0;
+            if has_ended == Some(false) || has_ended.is_none() && !is_wanted {
+                continue;
+            }
+            if has_ended == Some(true) {
+                happened.push(Happened::ThreadDied { name: loaded.name.clone() });
+            }
+            // What could not be started is tried again with the next call.
+            if let Ok(thread) = self.thread(slot, loaded.priority) {
+                self.threads.insert(slot, thread);
+            }
+        }
+    }
+
+    /// Processes of the threads of services that may wait.
+    pub fn threads(&self) -> impl Iterator<Item = i32> {
+        self.threads.values().map(Agent::pid)
     }
 
     /// The agents' processes.

@@ -6,8 +6,10 @@ use crate::host::Host;
 use crate::member::{self, Invitation, Role, Steps};
 use graft::{Process, Stopped};
 use orbit_sandbox_lib::abi;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -38,6 +40,17 @@ impl Steps for Remote<'_, '_> {
     fn write(&mut self, address: usize, bytes: &[u8]) -> io::Result<()> {
         self.0.write(address as u64, bytes).map_err(|error| io::Error::other(error.to_string()))
     }
+}
+
+/// Whether a thread of the program is in an upcall.
+fn is_inside(stopped: &mut Stopped<'_>) -> Result<bool> {
+    for tid in stopped.tids() {
+        let at = stopped.thread(tid)?.general()?.rip as usize;
+        if (abi::BASE..abi::END).contains(&at) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Maps the region into a stopped program. Descriptors that it needs meanwhile are closed when it is released.
@@ -82,6 +95,14 @@ impl Host {
     pub fn join(&mut self, process: i32) -> Result<Duration> {
         let target = Process::find(process)?;
         target.while_stopped(|stopped| {
+            if !is_inside(stopped)? {
+                let pid = stopped.pid();
+                let mut memory = fs::File::open(format!("/proc/{pid}/mem")).ok();
+                member::leave_dead(&mut Remote(stopped), pid, |at, to| match &mut memory {
+                    Some(memory) => memory.read_exact_at(to, at as u64),
+                    None => Err(io::Error::from_raw_os_error(libc::EACCES)),
+                })?;
+            }
             enter(stopped, self)?;
             self.add_member(process)?;
             Ok(stopped.stopped_for())
@@ -111,13 +132,10 @@ impl Host {
         let this = &*self;
         loop {
             let has_left = target.while_stopped(|stopped| -> Result<bool> {
-                for tid in stopped.tids() {
-                    let at = stopped.thread(tid)?.general()?.rip as usize;
-                    if (abi::BASE..abi::END).contains(&at) {
-                        return Ok(false);
-                    }
+                if is_inside(stopped)? {
+                    return Ok(false);
                 }
-                member::leave(&mut Remote(stopped), this.region().directory())?;
+                member::leave(&mut Remote(stopped), member::signals(this.region().directory()))?;
                 Ok(true)
             })?;
             if has_left {

@@ -8,7 +8,9 @@
 //!
 //! The life of an event: a tick is due; in the kernel a program finds out whether a member is current and in user mode,
 //! and sends it a signal; the library inside the region claims the event, opens the service's slot, arms the budget, calls
-//! the handler, closes the slot, charges the account. If no member took it in time, an agent does the same.
+//! the handler, closes the slot, charges the account. If no member took it in time, an agent does the same. Other events
+//! (pressure stalls, descriptors, tracepoints: [`Source`]; what a program or a command posts) wait in a bounded queue of the
+//! slot. A handler that wants to wait begins again in a thread of its service's own.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 pub mod account;
@@ -23,19 +25,27 @@ pub mod manager;
 pub mod managers;
 pub mod member;
 pub mod objects;
+pub mod program;
 pub mod region;
+mod shared;
+pub mod source;
+pub mod spec;
 pub mod ticks;
+mod tracepoint;
 
 pub use account::Account;
 pub use agent::Agent;
 pub use budget::Budget;
 pub use error::{Error, Kind, Result};
 pub use grant::Granted;
-pub use host::{Dispatch, Happened, Host, Options, ServiceId, Spec, Status};
+pub use host::Host;
 pub use manager::{AttributeClass, GrantRequest, Manager};
 pub use member::Invitation;
 pub use orbit_sandbox_lib::abi::Event;
 pub use orbit_sandbox_lib::control::Control;
 pub use orbit_sandbox_lib::guard::{Guard, Verdict};
 pub use orbit_sandbox_lib::sys;
+pub use program::Program;
 pub use region::Region;
+pub use source::{Source, Sources};
+pub use spec::{Dispatch, Happened, Options, ServiceId, Spec, Status};

@@ -49,11 +49,24 @@ pub trait Manager: fmt::Debug + Send + Sync {
     /// `NotFound` when the target is gone; `Denied`; `System`.
     fn apply(&self, class: &AttributeClass, target: i32, value: i64) -> Result<()>;
 
-    /// Whether a user may have a handle on this target. 0 may on all.
+    /// Whether a user may have a handle on this target: on processes of that user; 0 on all.
     ///
     /// # Errors
     /// `NotFound` when the target is gone, `Denied` when it is another user's.
-    fn may(&self, user: u32, target: i32) -> Result<()>;
+    fn may(&self, user: u32, target: i32) -> Result<()> {
+        use std::os::unix::fs::MetadataExt;
+        let gone = |_| Error::new(Kind::NotFound, format!("process {target} is gone"));
+        let owner = std::fs::metadata(format!("/proc/{target}")).map_err(gone)?.uid();
+        if user == 0 || user == owner {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Denied,
+            format!(
+                "process {target} is user {owner}'s: a service of user {user} may have handles on processes of that user only"
+            ),
+        ))
+    }
 }
 
 /// What a service asks a handle for.

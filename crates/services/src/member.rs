@@ -123,11 +123,16 @@ fn handlers(steps: &mut impl Steps, directory: &abi::Directory, role: Role) -> R
     Ok(())
 }
 
+/// The signals of a region: of upcalls and of budgets.
+pub(crate) fn signals(directory: &abi::Directory) -> [i32; 2] {
+    [directory.upcall_signal, directory.budget_signal]
+}
+
 /// Puts the handlers back that the process had, and unmaps the region. No thread of it may be in an upcall.
 ///
 /// # Errors
 /// `System`.
-pub fn leave(steps: &mut impl Steps, directory: &abi::Directory) -> Result<()> {
+pub fn leave(steps: &mut impl Steps, signals: [i32; 2]) -> Result<()> {
     let field = |offset: usize| abi::PRIVATE + offset;
     let scratch = field(std::mem::offset_of!(abi::Private, scratch));
     for (nth, signal) in abi::FAULTS.iter().enumerate() {
@@ -139,12 +144,43 @@ pub fn leave(steps: &mut impl Steps, directory: &abi::Directory) -> Result<()> {
         let mut bytes = [0u8; 32];
         bytes[..8].copy_from_slice(&action.to_ne_bytes());
         steps.write(scratch, &bytes).map_err(|error| Error::system("writing to the process", &error))?;
-        for signal in [directory.upcall_signal, directory.budget_signal] {
+        for signal in signals {
             step(steps, libc::SYS_rt_sigaction, [signal as usize, scratch, 0, 8, 0, 0])?;
         }
     }
     step(steps, libc::SYS_munmap, [abi::BASE, abi::END - abi::BASE, 0, 0, 0, 0])?;
     Ok(())
+}
+
+/// Takes a region out of a process whose host is gone: it would keep another host from being joined. Nothing else is
+/// changed: a region with a host, and other memory at these addresses, stay.
+///
+/// # Errors
+/// `System`.
+pub(crate) fn leave_dead(
+    steps: &mut impl Steps,
+    process: i32,
+    read: impl FnOnce(usize, &mut [u8]) -> std::io::Result<()>,
+) -> Result<()> {
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+    let start = format!("{:x}-", abi::PUBLIC);
+    if !maps.lines().any(|line| line.starts_with(&start) && line.contains("orbit-sandbox-public")) {
+        return Ok(());
+    }
+    let mut directory = Box::<abi::Directory>::new_uninit();
+    // SAFETY: the allocation has this length; any bytes, as these zeros, are a directory.
+    let mut directory = unsafe {
+        directory.as_mut_ptr().cast::<u8>().write_bytes(0, size_of::<abi::Directory>());
+        directory.assume_init()
+    };
+    let bytes = std::ptr::from_mut(&mut *directory).cast::<u8>();
+    // SAFETY: the bytes of the directory, which nothing else uses meanwhile.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(bytes, size_of::<abi::Directory>()) };
+    read(abi::PUBLIC, bytes).map_err(|error| Error::system("reading the process' region", &error))?;
+    if directory.magic != abi::MAGIC || crate::region::has_host(&directory) {
+        return Ok(());
+    }
+    leave(steps, signals(&directory))
 }
 
 /// One call, with the kernel's refusal as an error.
@@ -183,6 +219,11 @@ impl Invitation {
     /// `System` when the host is gone or belongs to another user; as [`join`].
     pub fn accept(&self) -> Result<()> {
         let (files, first) = self.open()?;
+        leave_dead(&mut Local, std::process::id() as i32, |at, to| {
+            // SAFETY: the caller has found a region mapped there, readable and large enough for a directory.
+            unsafe { to.as_mut_ptr().copy_from_nonoverlapping(at as *const u8, to.len()) };
+            Ok(())
+        })?;
         join(&mut Local, files.each_ref().map(AsRawFd::as_raw_fd), first.directory(), Role::Member)
     }
 

@@ -67,6 +67,7 @@ impl Region {
             (*directory).upcall_signal = upcall_signal;
             (*directory).budget_signal = budget_signal;
             (*directory).grace_ns = grace_ns;
+            ((*directory).host, (*directory).host_began) = (std::process::id() as i32, began(std::process::id() as i32));
             (*directory).magic = abi::MAGIC;
         }
         region.library = image.exports;
@@ -76,6 +77,11 @@ impl Region {
     /// Descriptors of the public, the protected and the control file, in this order.
     pub fn descriptors(&self) -> [RawFd; 3] {
         [self.files[0].as_raw_fd(), self.files[1].as_raw_fd(), self.files[2].as_raw_fd()]
+    }
+
+    /// The file of the control words.
+    pub(crate) fn control_file(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.files[2].as_fd()
     }
 
     /// The host's mappings: address and length. A forked agent drops them.
@@ -172,4 +178,17 @@ impl Region {
         // SAFETY: inside the host's mapping of the control part.
         unsafe { self.control.as_ptr().add(at).write_bytes(0, size_of::<Control>()) };
     }
+}
+
+/// When a process began, in ticks since the machine did: with its number it names the process for good. 0 when it is gone.
+pub(crate) fn began(process: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let field = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19));
+    field.and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// Whether the host that wrote a directory is there.
+pub(crate) fn has_host(directory: &Directory) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", directory.host)).unwrap_or_default();
+    !stat.contains(") Z ") && began(directory.host) == directory.host_began && directory.host_began != 0
 }

@@ -102,8 +102,9 @@ impl Ticks {
     }
 }
 
-fn failed(what: &str, error: &dyn std::error::Error) -> Error {
-    let mut text = format!("ticks need root, or CAP_BPF and CAP_PERFMON: {what}: {error}");
+/// An error of the kernel half, with all its causes.
+pub(crate) fn failed(what: &str, error: &dyn std::error::Error) -> Error {
+    let mut text = format!("programs in the kernel need root, or CAP_BPF and CAP_PERFMON: {what}: {error}");
     let mut source = error.source();
     while let Some(inner) = source {
         text += &format!(": {inner}");

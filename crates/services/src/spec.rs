@@ -1,0 +1,132 @@
+//! What a host is made with, what it is asked to load, and what it says of that.
+
+use crate::account::Account;
+use crate::budget::Budget;
+use crate::manager::GrantRequest;
+#[cfg(doc)]
+use orbit_sandbox_lib::abi;
+use std::time::Duration;
+
+/// What a host is made with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Processors that have an agent and ticks.
+    pub cpus: Vec<usize>,
+    /// Real-time priority of agents; 0: ordinary processes.
+    pub agent_priority: i32,
+    /// Time that members have to take an event before an agent does.
+    pub grace: Duration,
+    /// Share of one CPU that all services together may reserve.
+    pub limit: f64,
+    /// Aborts after which a service is revoked.
+    pub aborts: u64,
+    /// The signal of upcalls, and that of budgets: two real-time signals that no member uses.
+    pub signals: (i32, i32),
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            cpus: vec![0],
+            agent_priority: 99,
+            grace: Duration::from_micros(300),
+            limit: 0.5,
+            aborts: 3,
+            signals: (60, 61),
+        }
+    }
+}
+
+/// Who runs a service's handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dispatch {
+    /// Whichever member is current; an agent if none is.
+    Upcall,
+    /// An agent.
+    Agent,
+    /// A thread of its own, in a process of its own, where the handler may wait.
+    Thread,
+}
+
+/// A service to load.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// For messages.
+    pub name: String,
+    /// The process it belongs to: it ends with that.
+    pub owner: i32,
+    /// CPU time of a run and of a window.
+    pub budget: Budget,
+    /// Time between two timer events; zero: none.
+    pub period: Duration,
+    /// Who runs it.
+    pub dispatch: Dispatch,
+    /// An upcall raises the thread it interrupts to this real-time priority; `None`: it runs at the thread's own. A thread of
+    /// the service's own has it all the time; `None`: it is an ordinary one.
+    pub raise: Option<i32>,
+    /// What its handler gets with each event; at most [`abi::ARGUMENTS`] bytes.
+    pub arguments: Vec<u8>,
+    /// The handles it gets, in this order.
+    pub grants: Vec<GrantRequest>,
+}
+
+/// A loaded service. A number is not given again: the slot and how many services it had before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ServiceId {
+    pub(crate) slot: usize,
+    pub(crate) generation: u64,
+}
+
+impl std::fmt::Display for ServiceId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "n{}.{}", self.slot, self.generation)
+    }
+}
+
+/// What a service is like now.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Its name.
+    pub name: String,
+    /// The process it belongs to.
+    pub owner: i32,
+    /// Its budget.
+    pub budget: Budget,
+    /// Whether it was revoked.
+    pub is_revoked: bool,
+    /// What it used.
+    pub account: Account,
+    /// Nanoseconds from due to handler, the latest runs.
+    pub delays_ns: Vec<u32>,
+    /// CPU nanoseconds of the latest runs.
+    pub costs_ns: Vec<u32>,
+}
+
+/// A thing that happened to a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// Its owner ended: it was unloaded and what it had set was put back.
+    OwnerEnded {
+        /// The service.
+        name: String,
+        /// The owner.
+        owner: i32,
+    },
+    /// It was aborted too often and is not run any more; what it had set was put back.
+    Revoked {
+        /// The service.
+        name: String,
+        /// Runs aborted.
+        aborts: u64,
+    },
+    /// An agent died and was started again.
+    AgentDied {
+        /// Its processor.
+        cpu: usize,
+    },
+    /// The thread of a service died and was started again.
+    ThreadDied {
+        /// The service.
+        name: String,
+    },
+}
