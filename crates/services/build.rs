@@ -7,7 +7,7 @@ use std::process::Command;
 use std::{env, fs};
 
 fn main() {
-    for program in ["ticks", "tracepoint"] {
+    for program in ["ticks", "tracepoint", "cpu"] {
         orbit_bpf::compile(program, "the services' kernel programs");
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

@@ -135,10 +135,20 @@ pub extern "C" fn orbit_may_wait() -> i64 {
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub extern "C" fn orbit_sleep(ns: u64) -> i64 {
     let error = orbit_may_wait();
-    // Outside of `within`: an abort does not wait for the end of a sleep. The budget's timer interrupts it now and then.
     let until = sys::now().saturating_add(ns);
-    while error == 0 && sys::now() < until {
-        sys::sleep_until(until);
+    // The budget's timer would interrupt the sleep, and the interruptions would be charged.
+    let arm = |ns: u64| {
+        within(|_, record| {
+            sys::timer_set(record.timer, ns);
+            0
+        })
+    };
+    if error == 0 {
+        arm(0);
+        while sys::now() < until {
+            sys::sleep_until(until);
+        }
+        arm(1);
     }
     error
 }

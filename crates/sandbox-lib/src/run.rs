@@ -256,7 +256,7 @@ pub(crate) fn remaining(record: &Record) -> Option<u64> {
     let passed = sys::now().saturating_sub(record.began);
     let is_over = used >= record.budget_ns || record.may_wait == 0 && passed >= record.budget_ns.saturating_mul(WALL_PER_BUDGET);
     // A run that may wait is checked less often: its clock stands still while it waits.
-    let least = if record.may_wait == 0 { 10_000 } else { 1_000_000 };
+    let least = if record.may_wait == 0 { 10_000 } else { 10_000_000 };
     (!is_over).then(|| (record.budget_ns - used).max(least))
 }
 

@@ -252,20 +252,22 @@ pub fn sleep_until(at_ns: u64) -> isize {
     plain(CLOCK_NANOSLEEP, MONOTONIC as usize, ABSOLUTE, &raw const time as usize, 0)
 }
 
-/// A path below `/proc/PID`, with its final zero.
+/// A path below `/proc/PID`, with its final zero. No indexing: a check that could fail would pull in code that formats.
 fn of_process(process: i32, file: &[u8]) -> [u8; 48] {
+    let mut digits = [0u8; 10];
+    let (mut left, mut n) = (process.unsigned_abs(), 0);
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (left % 10) as u8;
+        left /= 10;
+        n += 1;
+        if left == 0 {
+            break;
+        }
+    }
     let mut path = [0u8; 48];
-    path[..6].copy_from_slice(b"/proc/");
-    let (mut digits, mut n, mut left) = ([0u8; 10], 0, process.unsigned_abs());
-    while n == 0 || left > 0 {
-        digits[n % 10] = b'0' + (left % 10) as u8;
-        (n, left) = (n + 1, left / 10);
-    }
-    for nth in 0..n {
-        path[6 + nth] = digits[n - 1 - nth];
-    }
-    path[6 + n] = b'/';
-    for (to, from) in path[7 + n..47].iter_mut().zip(file) {
+    let number = digits.iter().skip(10 - n);
+    let bytes = b"/proc/".iter().chain(number).chain(b"/").chain(file);
+    for (to, from) in path.iter_mut().take(47).zip(bytes) {
         *to = *from;
     }
     path

@@ -76,7 +76,7 @@ enum What {
         #[arg(long, default_value = "256K", value_parser = memory)]
         memory: usize,
         /// Events, repeatable: tick=10ms; psi=memory:150ms/2s (tasks stalled so long; also cpu, io; of the owner's control group
-        /// if it has one); fd=5 (that descriptor of the owner became readable); tracepoint=sched:sched_process_exec. Posted
+        /// if it has one); fd=5 (that descriptor of the owner became readable); tracepoint=sched_process_exec. Posted
         /// events always start it.
         #[arg(long, value_name = "SOURCE")]
         on: Vec<String>,

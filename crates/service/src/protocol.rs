@@ -77,7 +77,7 @@ pub struct Load {
     /// Whether native code has a thread of its own from the start, where it may wait.
     #[serde(default)]
     pub thread: bool,
-    /// Other sources of events: `psi=memory:150ms/2s`, `fd=5`, `tracepoint=sched:sched_process_exec`.
+    /// Other sources of events: `psi=memory:150ms/2s`, `fd=5`, `tracepoint=sched_process_exec`.
     #[serde(default)]
     pub sources: Vec<String>,
     /// `cpu:priority:set(pid=42)`.

@@ -17,7 +17,7 @@ struct {
 	__uint(max_entries, 4096);
 } bell SEC(".maps");
 
-SEC("tracepoint")
+SEC("raw_tracepoint")
 int hit(void *context)
 {
 	__u32 first = 0;

@@ -44,24 +44,19 @@ pub enum Source {
         /// Its descriptor.
         descriptor: i32,
     },
-    /// A tracepoint was hit, anywhere on the machine. Needs root or `CAP_BPF` and `CAP_PERFMON`.
-    Tracepoint {
-        /// As in `/sys/kernel/tracing/events`.
-        category: String,
-        /// See `category`.
-        name: String,
-    },
+    /// A tracepoint of this name was hit, anywhere on the machine. Needs root or `CAP_BPF` and `CAP_PERFMON`.
+    Tracepoint(String),
 }
 
 impl Source {
-    /// Reads `psi=memory:150ms/2s`, `fd=5` or `tracepoint=sched:sched_process_exec`; the first two are about the owner.
+    /// Reads `psi=memory:150ms/2s`, `fd=5` or `tracepoint=sched_process_exec`; the first two are about the owner.
     ///
     /// # Errors
     /// `Invalid`, with the forms that there are.
     pub fn parse(text: &str, owner: i32) -> Result<Source> {
         let wrong = || {
             let text = format!(
-                "source {text:?}: write psi=memory:150ms/2s (or cpu, io), fd=NUMBER or tracepoint=CATEGORY:NAME"
+                "source {text:?}: write psi=memory:150ms/2s (or cpu, io), fd=NUMBER or tracepoint=NAME"
             );
             Error::new(Kind::Invalid, text)
         };
@@ -84,14 +79,11 @@ impl Source {
                 Ok(Source::Readable { process: owner, descriptor })
             }
             "tracepoint" => {
-                let (category, name) = rest.split_once(':').ok_or_else(wrong)?;
-                let is_name = |word: &str| {
-                    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-                };
-                if !is_name(category) || !is_name(name) {
+                let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+                if rest.is_empty() || rest.len() > 100 || !rest.bytes().all(is_name) {
                     return Err(wrong());
                 }
-                Ok(Source::Tracepoint { category: category.to_owned(), name: name.to_owned() })
+                Ok(Source::Tracepoint(rest.to_owned()))
             }
             _ => Err(wrong()),
         }
@@ -132,9 +124,7 @@ impl Source {
                 })?;
                 Ok(Opened(Inner::Readable(opened)))
             }
-            Source::Tracepoint { category, name } => {
-                Ok(Opened(Inner::Tracepoint(tracepoint::Hits::start(category, name)?)))
-            }
+            Source::Tracepoint(name) => Ok(Opened(Inner::Tracepoint(tracepoint::Hits::start(name)?))),
         }
     }
 }
@@ -284,7 +274,7 @@ mod tests {
         let (stall, window) = (Duration::from_millis(150), Duration::from_secs(2));
         assert_eq!(psi, Source::Pressure { resource: Resource::Memory, stall, window, process: 7 });
         assert_eq!(Source::parse("fd=3", 7), Ok(Source::Readable { process: 7, descriptor: 3 }));
-        assert!(Source::parse("tracepoint=sched:sched_process_exec", 7).is_ok());
+        assert!(Source::parse("tracepoint=sched_process_exec", 7).is_ok());
         for bad in ["", "psi", "psi=memory", "psi=disk:1ms/2s", "fd=-1", "fd=x", "tracepoint=../x:y", "tick=1ms"] {
             assert_eq!(Source::parse(bad, 7).map_err(|e| e.kind()), Err(Kind::Invalid), "{bad:?}");
         }

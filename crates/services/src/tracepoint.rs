@@ -3,7 +3,7 @@
 use crate::error::{Error, Kind, Result};
 use crate::ticks::failed;
 use aya::maps::{Array, MapData, RingBuf};
-use aya::programs::TracePoint;
+use aya::programs::RawTracePoint;
 use aya::{Ebpf, EbpfLoader};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -31,7 +31,7 @@ impl Hits {
     ///
     /// # Errors
     /// `Unsupported` without the rights; `NotFound` when there is no such tracepoint.
-    pub(crate) fn start(category: &str, name: &str) -> Result<Hits> {
+    pub(crate) fn start(name: &str) -> Result<Hits> {
         let mut program = EbpfLoader::new().load(&OBJECT.0).map_err(|error| failed("loading the counter", &error))?;
         let mut map = |name: &str| {
             let missing = || Error::new(Kind::Unsupported, format!("the kernel half lacks map {name:?}"));
@@ -39,12 +39,13 @@ impl Hits {
         };
         let hits = Array::try_from(map("hits")?).map_err(|error| failed("map \"hits\"", &error))?;
         let bell = RingBuf::try_from(map("bell")?).map_err(|error| failed("map \"bell\"", &error))?;
-        let Some(Ok(hit)) = program.program_mut("hit").map(TryInto::<&mut TracePoint>::try_into) else {
+        let Some(Ok(hit)) = program.program_mut("hit").map(TryInto::<&mut RawTracePoint>::try_into) else {
             return Err(Error::new(Kind::Unsupported, "the kernel half lacks program \"hit\""));
         };
         hit.load().map_err(|error| failed("the counter's program", &error))?;
-        hit.attach(category, name).map_err(|error| {
-            let text = format!("tracepoint {category}:{name}: {error}: see /sys/kernel/tracing/events");
+        // By name alone: that needs no tracing file system.
+        hit.attach(name).map_err(|error| {
+            let text = format!("tracepoint {name:?}: {error}: see the folders in /sys/kernel/tracing/events");
             Error::new(Kind::NotFound, text)
         })?;
         Ok(Hits { _program: program, hits, bell, seen: 0 })

@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{Member, host, is_root, native, spec, until};
+use common::{Member, Sleeper, host, is_root, native, spec, until};
 use orbit_services::{Dispatch, GrantRequest, Happened};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 #[test]
@@ -42,26 +42,6 @@ fn host_program() {
     println!("agent {}", host.agents().next().expect("an agent"));
     loop {
         std::thread::sleep(Duration::from_secs(1));
-    }
-}
-
-/// A process to be managed.
-struct Sleeper(Child);
-
-impl Sleeper {
-    fn start() -> Sleeper {
-        Sleeper(Command::new("sleep").arg("1000").spawn().expect("sleep"))
-    }
-
-    fn pid(&self) -> i32 {
-        self.0.id() as i32
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -150,3 +150,43 @@ fn compute() -> f64 {
     }
     x
 }
+
+/// A process to be managed, which sleeps.
+pub struct Sleeper(pub Child);
+
+impl Sleeper {
+    /// Starts one.
+    pub fn start() -> Sleeper {
+        Sleeper(Command::new("sleep").arg("1000").spawn().expect("sleep"))
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A process that computes, on the CPU of [`cpu`].
+pub struct Busy(Sleeper);
+
+impl Busy {
+    /// Starts one.
+    pub fn start() -> Busy {
+        let mut command = Command::new("taskset");
+        command.args(["-c", &cpu().to_string(), "sh", "-c", "while :; do :; done"]);
+        Busy(Sleeper(command.spawn().expect("taskset")))
+    }
+}
+
+/// Kills a process of this test's own making.
+pub fn kill(pid: i32) {
+    // SAFETY: a process that this test's host made.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+}

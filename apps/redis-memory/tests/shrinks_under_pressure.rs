@@ -1,0 +1,176 @@
+//! A real Redis server with the module, in a control group that it shares with a program whose file does not fit beside the
+//! cache: the service lowers `maxmemory`, Redis evicts, and it gets back what it had when the service is gone.
+
+use orbit_services::{Budget, Dispatch, Host, Options, Source, Spec, objects};
+use redis::Connection;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Processes, files and groups that are gone when this is dropped.
+struct Stage {
+    children: Vec<Child>,
+    folder: PathBuf,
+    groups: Vec<PathBuf>,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for group in &self.groups {
+            let begin = Instant::now();
+            while fs::remove_dir(group).is_err() && group.exists() && begin.elapsed() < Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A control group with a limit of memory and a pressure file: in version 2, or in both, where memory is version 1's.
+fn groups(limit: u64) -> Result<Vec<PathBuf>, String> {
+    let name = format!("orbit-redis-memory-{}", std::process::id());
+    let make = |parent: &str, file: &str| -> std::io::Result<PathBuf> {
+        let group = Path::new(parent).join(&name);
+        fs::create_dir(&group)?;
+        if !file.is_empty() {
+            if let Err(error) = fs::write(group.join(file), limit.to_string()) {
+                let _ = fs::remove_dir(&group);
+                return Err(error);
+            }
+        }
+        Ok(group)
+    };
+    if let Ok(group) = make("/sys/fs/cgroup", "memory.max") {
+        return Ok(vec![group]);
+    }
+    let old = make("/sys/fs/cgroup/memory", "memory.limit_in_bytes").map_err(|error| error.to_string())?;
+    match make("/sys/fs/cgroup/unified", "") {
+        Ok(unified) => Ok(vec![old, unified]),
+        Err(error) => {
+            let _ = fs::remove_dir(old);
+            Err(error.to_string())
+        }
+    }
+}
+
+fn module() -> PathBuf {
+    let program = std::env::current_exe().expect("own path");
+    let deps = program.parent().expect("a directory");
+    let found = [deps, deps.parent().expect("a directory")].map(|dir| dir.join("liborbit_redis_memory.so"));
+    found.into_iter().find(|path| path.exists()).expect("cargo builds the module with its tests")
+}
+
+fn connect(folder: &Path) -> Option<Connection> {
+    let address = format!("redis+unix://{}", folder.join("s").display());
+    let mut connection = redis::Client::open(address).expect("an address").get_connection().ok()?;
+    redis::cmd("PING").query::<String>(&mut connection).ok()?;
+    Some(connection)
+}
+
+fn maxmemory(connection: &mut Connection) -> i64 {
+    let answer: Vec<String> = redis::cmd("CONFIG").arg("GET").arg("maxmemory").query(connection).expect("an answer");
+    answer[1].parse().expect("a number")
+}
+
+fn used(connection: &mut Connection) -> i64 {
+    let answer: String = redis::cmd("INFO").arg("memory").query(connection).expect("an answer");
+    let line = answer.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("a line");
+    line.trim().parse().expect("a number")
+}
+
+#[test]
+fn maxmemory_is_lowered_while_tasks_stall_and_put_back_when_the_service_is_gone() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        return println!("SKIP: needs root, for a control group");
+    }
+    if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
+        return println!("SKIP: needs redis-server (Debian: apt-get install redis-server)");
+    }
+    if let orbit_linux::Support::No(why) = orbit_linux::pressure::probe() {
+        return println!("SKIP: needs pressure stall information: {why}");
+    }
+    let groups = match groups(96 << 20) {
+        Ok(groups) => groups,
+        Err(why) => return println!("SKIP: needs control groups with memory limits: {why}"),
+    };
+    let folder = std::env::temp_dir().join(format!("orbit-redis-memory-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let mut stage = Stage { children: Vec::new(), folder: folder.clone(), groups: groups.clone() };
+    let cpu = orbit_linux::sched::affinity(0).expect("own affinity")[0];
+    let mut host = Host::new(Options { cpus: vec![cpu], ..Options::default() }).expect("a host");
+    let most: i64 = 64 << 20;
+
+    let enter: String = groups.iter().map(|group| format!("echo $$ > {}/cgroup.procs; ", group.display())).collect();
+    let server = Command::new("sh")
+        .args(["-c", &format!("{enter} exec redis-server \"$@\""), "sh"])
+        .args(["--port", "0", "--unixsocket", "s", "--save", "", "--appendonly", "no"])
+        .args(["--maxmemory", &most.to_string(), "--maxmemory-policy", "allkeys-lru"])
+        .args(["--loadmodule"])
+        .arg(module())
+        .env(orbit_services::Invitation::VARIABLE, host.invitation().to_string())
+        .current_dir(&folder)
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(folder.join("log")).expect("a log"))
+        .spawn()
+        .expect("redis-server starts");
+    let pid = server.id() as i32;
+    stage.children.push(server);
+    until("the server answers", || connect(&folder).is_some());
+    let mut connection = connect(&folder).expect("it answers");
+    for nth in 0..56 {
+        let value = vec![b'x'; 1 << 20];
+        redis::cmd("SET").arg(format!("k{nth}")).arg(value).query::<()>(&mut connection).expect("set");
+    }
+    let before = used(&mut connection);
+    assert!(before > 50 << 20, "{before}");
+    let grant: orbit_services::GrantRequest = format!("memory:cache:set(pid={pid},min=8388608)").parse().expect("a grant");
+    until("the module publishes", || host.attribute(&grant, None) == Ok(most));
+    let spec = Spec {
+        name: "memory".into(),
+        owner: pid,
+        budget: Budget::new(Duration::from_micros(500), Duration::from_millis(100)).expect("a budget"),
+        period: Duration::ZERO,
+        dispatch: Dispatch::Upcall,
+        raise: None,
+        arguments: Vec::new(),
+        grants: vec![grant],
+    };
+    let id = host.load(&spec, objects::MEMORY).expect("loaded");
+    host.watch(id, &Source::parse("psi=memory:150ms/2s", pid).expect("a source")).expect("watched");
+    assert_eq!(maxmemory(&mut connection), most);
+
+    // A file that fits into the group alone, and not beside the cache.
+    let hot = folder.join("hot");
+    fs::write(&hot, vec![7u8; 72 << 20]).expect("a file");
+    fs::File::open(&hot).expect("the file").sync_all().expect("written");
+    let reader = format!("{enter} while :; do cat {} > /dev/null; done", hot.display());
+    stage.children.push(Command::new("sh").args(["-c", &reader]).spawn().expect("sh"));
+
+    until("a stall lowers maxmemory", || {
+        host.tend();
+        maxmemory(&mut connection) < most
+    });
+    until("the server evicts", || used(&mut connection) < before);
+    println!("maxmemory {} of {most}, used {} of {before}", maxmemory(&mut connection), used(&mut connection));
+    let account = host.status(id).expect("loaded").account;
+    assert!(account.runs > 0 && account.aborts() == 0, "{account:?}");
+    redis::cmd("SET").arg("still").arg("here").query::<()>(&mut connection).expect("it serves");
+    host.unload(id).expect("unloaded");
+    until("maxmemory is what it was", || maxmemory(&mut connection) == most);
+}
