@@ -5,7 +5,7 @@
 //   orbit service load descriptors.wasm --owner $! --on tick=20ms --grant "descriptors:open:get(pid=$!)"
 //       --grant "descriptors:limit:get(pid=$!)" --grant "descriptors:idle:set(pid=$!,min=200,max=60000)"
 //
-// Port 0 takes a free one. It prints the port, then a line for each connection that it could not accept.
+// Port 0 takes a free one. It prints the port, then a line when it cannot accept a connection any more.
 #include "orbit_program.h"
 
 #include <netinet/in.h>
@@ -52,7 +52,7 @@ int main(int count, char **arguments)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(count > 1 ? atoi(arguments[1]) : 0)};
 	socklen_t length = sizeof address;
-	int listener = socket(AF_INET, SOCK_STREAM, 0), n = 1;
+	int listener = socket(AF_INET, SOCK_STREAM, 0), n = 1, is_full = 0;
 	pthread_t thread;
 
 	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -87,9 +87,14 @@ int main(int count, char **arguments)
 		if (polled[0].revents && n < MOST) {
 			int client = accept(listener, NULL, NULL);
 			if (client < 0) {
-				printf("refused: %s\n", strerror(errno));
-				fflush(stdout);
+				if (!is_full) {
+					printf("refused: %s\n", strerror(errno));
+					fflush(stdout);
+				}
+				is_full = 1;
+				usleep(1000); // the connection waits in the backlog
 			} else {
+				is_full = 0;
 				polled[n] = (struct pollfd){client, POLLIN, 0};
 				last_used[n++] = now;
 			}

@@ -71,10 +71,8 @@ fn serve(host: &Host, most: i64) {
 
 fn follow(program: &Program, mut cache: Attribute) {
     while program.has_host() {
-        if let Some(value) = cache.wait(RETRY) {
-            if let Some(present) = set(value) {
-                cache.report(present);
-            }
+        if let Some(present) = cache.wait(RETRY).and_then(set) {
+            cache.report(present);
         }
     }
 }
@@ -103,7 +101,8 @@ fn try_load(ctx: &Context, args: &[RedisString]) -> Result<(), String> {
         _ => return Err(format!("arguments {args:?}: give none, or socket PATH")),
     };
     let most = maxmemory(ctx).filter(|most| *most > 0);
-    let most = most.ok_or("maxmemory is 0, no limit: set it to what the cache may use at most, before the module is loaded")?;
+    let most =
+        most.ok_or("maxmemory is 0, no limit: set it to what the cache may use at most, before the module is loaded")?;
     let thread = std::thread::Builder::new().name("orbit-memory".into()).spawn(move || serve(&host, most));
     thread.map(drop).map_err(|error| format!("its thread cannot be started: {error}"))
 }

@@ -139,7 +139,8 @@ fn maxmemory_is_lowered_while_tasks_stall_and_put_back_when_the_service_is_gone(
     }
     let before = used(&mut connection);
     assert!(before > 50 << 20, "{before}");
-    let grant: orbit_services::GrantRequest = format!("memory:cache:set(pid={pid},min=8388608)").parse().expect("a grant");
+    let grant: orbit_services::GrantRequest =
+        format!("memory:cache:set(pid={pid},min=8388608)").parse().expect("a grant");
     until("the module publishes", || host.attribute(&grant, None) == Ok(most));
     let spec = Spec {
         name: "memory".into(),

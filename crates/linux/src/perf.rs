@@ -4,7 +4,8 @@
 //! [`Sample`] in a ring and make its descriptor readable, or raise a signal ([`Counter::signal_on_overflow`]).
 //!
 //! Instructions need a performance unit, which virtual machines mostly lack: opening one then fails with `Unsupported` and
-//! says so; the time a thread has run ([`Kind::TaskClock`]) always counts. [`Ticks`] say where a running thread is. Breakpoints use the processor's debug registers:
+//! says so; the time a thread has run ([`Kind::TaskClock`]) always counts. [`Ticks`] say where a running thread is, an [`Alarm`] sends
+//! it a signal. Breakpoints use the processor's debug registers:
 //! four a thread, and often available in virtual machines too. Ordinary users see user space only; with
 //! `kernel.perf_event_paranoid` at 3 (Debian) or under Docker's profile they may open nothing.
 
@@ -15,8 +16,10 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod alarms;
 mod plain;
 mod ticks;
+pub use alarms::Alarm;
 pub use plain::{Place, Plain};
 pub use ticks::{Tick, Ticks};
 

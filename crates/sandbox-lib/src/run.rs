@@ -254,7 +254,8 @@ unsafe fn call(slot: usize, record: *mut Record, service: &Service, event: Event
 pub(crate) fn remaining(record: &Record) -> Option<u64> {
     let used = sys::clock(sys::THREAD_CPU).saturating_sub(record.cpu_began);
     let passed = sys::now().saturating_sub(record.began);
-    let is_over = used >= record.budget_ns || record.may_wait == 0 && passed >= record.budget_ns.saturating_mul(WALL_PER_BUDGET);
+    let is_over =
+        used >= record.budget_ns || record.may_wait == 0 && passed >= record.budget_ns.saturating_mul(WALL_PER_BUDGET);
     // A run that may wait is checked less often: its clock stands still while it waits.
     let least = if record.may_wait == 0 { 10_000 } else { 10_000_000 };
     (!is_over).then(|| (record.budget_ns - used).max(least))

@@ -227,6 +227,11 @@ pub fn set_alternate_stack(stack: &[u64; 3]) -> isize {
     plain(SIGALTSTACK, &raw const stack as usize, 0, 0, 0)
 }
 
+/// Sends a signal to a thread of a process.
+pub fn signal_thread(process: i32, thread: i32, signal: i32) -> isize {
+    plain(TGKILL, process as usize, thread as usize, signal as usize, 0)
+}
+
 /// Whether a process is there: 0, `-ESRCH`, or `-EPERM` for another user's.
 pub fn probe_process(process: i32) -> isize {
     plain(KILL, process as usize, 0, 0, 0)
@@ -335,7 +340,9 @@ mod tests {
         let me = super::process();
         let resident = super::resident(me).expect("own memory");
         assert!(resident > 100_000 && resident < 1 << 40, "{resident}");
-        assert!(super::descriptors(me).is_ok_and(|open| (3..10_000).contains(&open)) || super::descriptors(me) == Err(-95));
+        assert!(
+            super::descriptors(me).is_ok_and(|open| (3..10_000).contains(&open)) || super::descriptors(me) == Err(-95)
+        );
         assert!(super::descriptor_limit(me).is_ok_and(|limit| limit > 3));
         assert_eq!(super::resident(i32::MAX), Err(-3));
         assert_eq!(super::descriptors(i32::MAX), Err(-3));

@@ -1,9 +1,12 @@
 //! The host's process: owns native and wasm services, answers commands one by one, and tends owners and accounts between.
 
+use crate::config::Config;
 use crate::protocol::{self, Load, Reply, Request};
 use orbit_linux::{pidfd, poll, sched};
 use orbit_services::budget::Budget;
-use orbit_services::{Dispatch, Error, GrantRequest, Happened, Host, Kind, Options, Result, ServiceId, Source, Spec};
+use orbit_services::{
+    Dispatch, Error, GrantRequest, Happened, Host, Kind, Options, Result, ServiceId, Source, Spec, Upcalls,
+};
 use orbit_services_wasm::{Engine, Id, Runner, Service, WasmSpec};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -57,8 +60,12 @@ pub struct Ready {
     pub pid: u32,
     /// The processor of agents and ticks.
     pub cpu: usize,
+    /// What starts upcalls.
+    pub upcalls: &'static str,
     /// Why there are no upcalls, if there are none.
     pub no_ticks: Option<String>,
+    /// Services that the configuration had loaded.
+    pub services: usize,
     /// Real-time priority of agents; 0: they are ordinary processes.
     pub priority: i32,
 }
@@ -67,10 +74,11 @@ impl std::fmt::Display for Ready {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let agents = if self.priority > 0 { "real-time agents" } else { "ordinary agents" };
         write!(f, "services at {}: CPU {}, {agents}, ", self.socket.display(), self.cpu)?;
-        match &self.no_ticks {
-            None => f.write_str("upcalls"),
-            Some(why) => write!(f, "no upcalls: {why}"),
+        f.write_str(self.upcalls)?;
+        if self.services > 0 {
+            write!(f, ", {} loaded", self.services)?;
         }
+        self.no_ticks.as_ref().map_or(Ok(()), |why| write!(f, ": {why}"))
     }
 }
 
@@ -78,7 +86,8 @@ impl std::fmt::Display for Ready {
 ///
 /// # Errors
 /// When another host listens there, or the region, the interpreter or the socket is not available.
-pub fn run(socket: &Path, cpu: usize, tick: Duration, ready: impl FnOnce(&Ready)) -> Result<()> {
+pub fn run(socket: &Path, config: &Config, ready: impl FnOnce(&Ready)) -> Result<()> {
+    let (cpu, tick) = (config.cpu.unwrap_or(0), config.tick.unwrap_or(Duration::from_millis(10)));
     if UnixStream::connect(socket).is_ok() {
         let text =
             format!("a host of services listens at {} already: use it, or name another socket", socket.display());
@@ -105,14 +114,22 @@ pub fn run(socket: &Path, cpu: usize, tick: Duration, ready: impl FnOnce(&Ready)
         unsafe { libc::signal(signal, stop as extern "C" fn(i32) as libc::sighandler_t) };
     }
     // Before there is a thread: agents are forks.
-    let mut host = Host::new(Options { cpus: vec![cpu], ..Options::default() })?;
+    let mut host =
+        Host::new(Options { cpus: vec![cpu], limit: config.limit, aborts: config.aborts, ..Options::default() })?;
     host.start_ticks(tick);
     let engine = Engine::new()?;
-    let runner = Runner::start(cpu, 99, 0.5, 3)?;
-    let (no_ticks, priority) = (host.no_ticks().map(str::to_owned), runner.priority());
-    ready(&Ready { socket: socket.to_owned(), pid: std::process::id(), cpu, no_ticks, priority });
+    let runner = Runner::start(cpu, 99, config.limit, config.aborts)?;
     let (owners, sources, revoked, log) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new(), VecDeque::new());
     let mut daemon = Daemon { host, engine, runner, owners, sources, revoked, log, began: std::time::Instant::now() };
+    daemon.begin(config)?;
+    let (no_ticks, priority) = (daemon.host.no_ticks().map(str::to_owned), daemon.runner.priority());
+    let upcalls = match daemon.host.upcalls() {
+        Upcalls::Kernel => "upcalls",
+        Upcalls::Clocks => "upcalls by clocks of the members' threads",
+        Upcalls::None => "no upcalls",
+    };
+    let services = daemon.list().len();
+    ready(&Ready { socket: socket.to_owned(), pid: std::process::id(), cpu, upcalls, no_ticks, priority, services });
     while !STOP.load(Ordering::Relaxed) {
         let mut polled = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
         let _ = poll::poll(&mut polled, Some(TEND));
@@ -147,6 +164,19 @@ extern "C" fn stop(_: i32) {
 }
 
 impl Daemon {
+    /// Loads what the configuration names. The first that fails fails the host: one that runs half of it would not be noticed.
+    fn begin(&mut self, config: &Config) -> Result<()> {
+        for process in &config.members {
+            self.host.join(*process)?;
+        }
+        for load in &config.loads {
+            let of_file = |error: Error| Error::new(error.kind(), format!("{}: {error}", load.file.display()));
+            let id = self.load(load).map_err(of_file)?;
+            self.note(format!("loaded {id} from {}, owner {}, {}", load.file.display(), load.owner, load.budget));
+        }
+        Ok(())
+    }
+
     /// Members that have not exited and have not executed another program since.
     fn members(&mut self) -> impl Iterator<Item = i32> {
         self.host.forget_former_members();

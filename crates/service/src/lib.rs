@@ -1,9 +1,15 @@
 //! `orbit service`: a host of services in a process of its own, and the commands that reach it by a socket.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod config;
 mod host;
+mod metrics;
 mod protocol;
+mod top;
 
+pub use orbit_services::support;
+
+use config::Config;
 use orbit_console::out::{self, Align, BAD, Done, Failure, PLAIN, Table};
 use orbit_services::budget;
 use orbit_services::{Invitation, join};
@@ -39,12 +45,15 @@ pub struct Args {
 enum What {
     /// Hosts services until SIGTERM or SIGINT; then puts back what they set and lets members leave.
     Run {
-        /// The processor of agents and ticks.
-        #[arg(long, default_value_t = 0)]
-        cpu: usize,
-        /// Time between two ticks that start upcalls.
-        #[arg(long, default_value = "10ms", value_parser = time)]
-        tick: Duration,
+        /// What is loaded from the start, and settings: a file as crates/service/services.toml shows.
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// The processor of agents and ticks [default: 0].
+        #[arg(long)]
+        cpu: Option<usize>,
+        /// Time between two ticks that start upcalls [default: 10ms].
+        #[arg(long, value_parser = time)]
+        tick: Option<Duration>,
     },
     /// Starts a program as a member, before its first instruction; exits as it does.
     Exec {
@@ -95,9 +104,20 @@ enum What {
     },
     /// Lists services, with what they used, and members.
     Ls,
+    /// Follows services on the screen: runs and CPU time a second.
+    Top {
+        /// Time between two updates.
+        #[arg(long, default_value = "1s", value_parser = time)]
+        interval: Duration,
+        /// Ends after so many updates; 0: with Ctrl-C.
+        #[arg(long, short = 'n', default_value_t = 0)]
+        updates: u64,
+    },
+    /// Prints what services used, in the text format of Prometheus.
+    Metrics,
     /// Reads an attribute, or sets it through its guard.
     Attr {
-        /// cpu:priority, cpu:used or cpu:nice.
+        /// cpu:priority, cpu:used, cpu:nice, memory:used, memory:cache, descriptors:open, descriptors:limit or descriptors:idle.
         class: String,
         /// The thread or process.
         pid: i32,
@@ -152,7 +172,9 @@ fn memory(text: &str) -> Result<usize, String> {
 pub fn run(args: &Args) -> Done {
     let socket = args.socket.clone().unwrap_or_else(protocol::default_socket);
     let request = match &args.what {
-        What::Run { cpu, tick } => {
+        What::Run { config, cpu, tick } => {
+            let mut config = config.as_deref().map_or_else(|| Ok(Config::default()), Config::read).map_err(said)?;
+            (config.cpu, config.tick) = (cpu.or(config.cpu), tick.or(config.tick));
             let ready = |ready: &host::Ready| {
                 let mut to = anstream::stdout().lock();
                 // Without a reader the host still runs.
@@ -160,7 +182,7 @@ pub fn run(args: &Args) -> Done {
                     if args.json { out::json(&mut to, ready) } else { writeln!(to, "{ready}").map_err(Failure::Io) };
                 let _ = to.flush();
             };
-            return host::run(&socket, *cpu, *tick, ready).map(|()| ExitCode::SUCCESS).map_err(said);
+            return host::run(&socket, &config, ready).map(|()| ExitCode::SUCCESS).map_err(said);
         }
         What::Exec { command } => return exec(&socket, command),
         What::Load { file, owner, budget, memory, on, grant, arguments, native, thread } => Request::Load(Load {
@@ -178,6 +200,16 @@ pub fn run(args: &Args) -> Done {
         What::Join { pid } => Request::Join { pid: *pid },
         What::Leave { pid } => Request::Leave { pid: *pid },
         What::Ls => Request::List,
+        What::Top { interval, updates } => return top::run(&socket, *interval, *updates),
+        What::Metrics => {
+            let Reply::List { services, members, .. } = ask(&socket, &Request::List)? else {
+                return Err(Failure::text("the host did not answer with a list"));
+            };
+            let mut to = anstream::stdout().lock();
+            to.write_all(metrics::text(&services, members.len()).as_bytes())?;
+            to.flush()?;
+            return Ok(ExitCode::SUCCESS);
+        }
         What::Attr { class, pid, value } => Request::Attr { class: class.clone(), pid: *pid, value: *value },
         What::Post { id, value } => Request::Post { id: id.clone(), value: *value },
         What::Revoke { id } => Request::Revoke { id: id.clone() },

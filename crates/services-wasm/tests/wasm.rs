@@ -2,35 +2,13 @@
 
 use orbit_services::{Budget, GrantRequest, Guard, Host, Options};
 use orbit_services_wasm::{Engine, Id, Outcome, Runner, Service, WasmSpec};
-use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Compiles a service of `crates/services/tests/native` to wasm. `None` where there is no linker for it.
-fn wasm(name: &str) -> Option<Vec<u8>> {
-    let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services");
-    let flat = name.replace('/', "-");
-    let object = format!("orbit-{}-{flat}-{:?}.wasm", std::process::id(), std::thread::current().id());
-    let object = std::env::temp_dir().join(object);
-    let done = Command::new(std::env::var_os("CLANG").unwrap_or_else(|| "clang".into()))
-        .args(["--target=wasm32", "-O2", "-nostdlib", "-ffreestanding", "-Wl,--no-entry", "-Wl,--allow-undefined"])
-        .arg("-I")
-        .arg(services.join("include"))
-        .arg("-o")
-        .arg(&object)
-        .arg(services.join(name))
-        .output()
-        .expect("clang");
-    let said = String::from_utf8_lossy(&done.stderr);
-    if !done.status.success() && said.contains("unable to execute") {
-        println!("SKIP: needs wasm-ld (package lld): {said}");
-        return None;
-    }
-    assert!(done.status.success(), "{said}");
-    let bytes = std::fs::read(&object).expect("the module");
-    let _ = std::fs::remove_file(object);
-    Some(bytes)
-}
+#[path = "../../services/tests/common/mod.rs"]
+mod common;
+
+use common::{until, wasm};
 
 fn spec(name: &str) -> WasmSpec {
     WasmSpec {
@@ -43,14 +21,6 @@ fn spec(name: &str) -> WasmSpec {
     }
 }
 
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "waited a minute for: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// The account of a service.
 fn account(runner: &Runner, id: Id) -> orbit_services::Account {
     runner.status(id).expect("loaded").account
@@ -58,7 +28,7 @@ fn account(runner: &Runner, id: Id) -> orbit_services::Account {
 
 #[test]
 fn sets_attributes_through_its_handles_and_they_are_put_back() {
-    let Some(module) = wasm("tests/native/count.c") else { return };
+    let Some(module) = wasm("count") else { return };
     let mut host = Host::new(Options { agent_priority: 0, ..Options::default() }).expect("a host");
     let mut target = Command::new("sleep").arg("1000").spawn().expect("sleep");
     let pid = target.id() as i32;
@@ -86,7 +56,7 @@ fn sets_attributes_through_its_handles_and_they_are_put_back() {
 
 #[test]
 fn modules_that_misbehave_are_aborted_and_revoked() {
-    let Some(module) = wasm("tests/native/wild.c") else { return };
+    let Some(module) = wasm("wild") else { return };
     let (engine, runner) = (Engine::new().expect("an engine"), Runner::start(0, 0, 0.9, 3).expect("a thread"));
     let ways: [(u8, &str, bool); 6] = [
         (b's', "spins", true),
@@ -110,7 +80,7 @@ fn modules_that_misbehave_are_aborted_and_revoked() {
 
 #[test]
 fn a_run_costs_no_more_than_a_few_budgets() {
-    let Some(module) = wasm("tests/native/wild.c") else { return };
+    let Some(module) = wasm("wild") else { return };
     let engine = Engine::new().expect("an engine");
     for way in *b"sc" {
         let mut spec = spec("wild");
@@ -132,7 +102,7 @@ fn a_run_costs_no_more_than_a_few_budgets() {
 
 #[test]
 fn forged_handles_are_refused() {
-    let Some(module) = wasm("tests/native/wild.c") else { return };
+    let Some(module) = wasm("wild") else { return };
     let mut host = Host::new(Options { agent_priority: 0, ..Options::default() }).expect("a host");
     let me = std::process::id() as i32;
     let guard = Guard { min: 0, max: 19, clamp: false };
@@ -154,7 +124,7 @@ fn what_is_no_service_is_refused_with_the_reason() {
         let error = Service::load(&engine, &spec("x"), module, vec![]).expect_err("no service");
         assert!(error.to_string().contains(hint), "{error}");
     }
-    let Some(module) = wasm("tests/native/count.c") else { return };
+    let Some(module) = wasm("count") else { return };
     // Cut after its last code it may still be a module: the names at its end are optional.
     let loads = |length: usize| Service::load(&engine, &spec("cut"), &module[..length], vec![]).is_ok();
     let complete = (0..module.len()).filter(|length| loads(*length)).count();
@@ -167,7 +137,7 @@ fn what_is_no_service_is_refused_with_the_reason() {
 
 #[test]
 fn a_thousand_services_and_a_flood_of_events_are_bounded() {
-    let Some(module) = wasm("tests/native/wild.c") else { return };
+    let Some(module) = wasm("wild") else { return };
     let (engine, runner) = (Engine::new().expect("an engine"), Runner::start(0, 0, 0.9, 3).expect("a thread"));
     let mut spec = spec("idle");
     spec.period = None;

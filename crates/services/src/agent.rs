@@ -4,8 +4,8 @@
 use crate::error::{Error, Result};
 use crate::member::{self, Local, Role};
 use crate::region::Region;
-use orbit_linux::process::{self, RawChild};
 use orbit_linux::pidfd;
+use orbit_linux::process::{self, RawChild};
 use orbit_sandbox_lib::{agent::Start, sys};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 

@@ -7,6 +7,7 @@
 use crate::account::Account;
 use crate::agent::{Agent, Part};
 use crate::budget::{self, Budget};
+use crate::clocks::Clocks;
 use crate::elf;
 use crate::error::{Error, Kind, Result};
 use crate::grant::Granted;
@@ -16,7 +17,7 @@ use crate::member::{self, Invitation};
 use crate::region::Region;
 use crate::shared::Shared;
 use crate::source::{Source, Sources};
-use crate::spec::{Dispatch, Happened, Options, ServiceId, Spec, Status};
+use crate::spec::{Dispatch, Happened, Options, ServiceId, Spec, Status, Upcalls};
 use crate::ticks::{Outcomes, Ticks};
 use orbit_linux::pidfd;
 use orbit_sandbox_lib::abi::{self, GRANTS, Grant, SET};
@@ -52,6 +53,7 @@ pub struct Host {
     generations: [u64; abi::SLOTS],
     members: BTreeSet<i32>,
     ticks: Option<Ticks>,
+    clocks: Option<Clocks>,
     no_ticks: Option<String>,
     /// Before what its sinks use.
     sources: Option<Sources>,
@@ -71,13 +73,13 @@ impl Host {
     pub fn new(options: Options) -> Result<Host> {
         let (upcall, budget) = options.signals;
         if options.cpus.is_empty()
-            || ![upcall, budget].iter().all(|signal| (34..=64).contains(signal))
+            || ![upcall, budget].iter().all(|signal| (34..=64).contains(signal) || *signal == Options::STACK_FAULT)
             || upcall == budget
         {
             return Err(Error::new(
                 Kind::Invalid,
                 format!(
-                    "a host needs a processor and two real-time signals of 34 to 64: {:?} and {upcall}, {budget} given",
+                    "a host needs a processor and two signals, of 34 to 64 or 16: {:?} and {upcall}, {budget} given",
                     options.cpus
                 ),
             ));
@@ -90,6 +92,7 @@ impl Host {
             generations: [0; abi::SLOTS],
             members: BTreeSet::new(),
             ticks: None,
+            clocks: None,
             no_ticks: None,
             sources: None,
             shared,
@@ -128,6 +131,23 @@ impl Host {
         self.managers.iter().flat_map(|manager| manager.classes())
     }
 
+    /// Adds a manager. Services that run in the host (wasm, and what a service in the kernel asks for) reach its classes;
+    /// native services do not, since its code is not in the region. What they set is put back by the host, not by agents
+    /// after the host was killed.
+    ///
+    /// # Errors
+    /// `Invalid` when a class has the number or name of one that is there.
+    pub fn manage(&mut self, manager: Arc<dyn Manager>) -> Result<()> {
+        for class in manager.classes() {
+            if self.classes().any(|there| there.id == class.id || there.name == class.name) {
+                let text = format!("class {} with number {} is there already", class.name, class.id);
+                return Err(Error::new(Kind::Invalid, text));
+            }
+        }
+        self.managers.push(manager);
+        Ok(())
+    }
+
     /// The region.
     pub(crate) fn region(&self) -> &Region {
         &self.region
@@ -151,6 +171,8 @@ impl Host {
         }
         if let Some(ticks) = &mut self.ticks {
             ticks.add(process)?;
+        } else if let Some(clocks) = &mut self.clocks {
+            clocks.add(process)?;
         }
         self.members.insert(process);
         Ok(())
@@ -161,6 +183,9 @@ impl Host {
         if let Some(ticks) = &mut self.ticks {
             ticks.remove(process);
         }
+        if let Some(clocks) = &mut self.clocks {
+            clocks.remove(process);
+        }
         self.members.remove(&process);
     }
 
@@ -168,11 +193,16 @@ impl Host {
     /// stopped upcalls there already.
     pub fn forget_former_members(&mut self) {
         let signal = self.options.signals.0;
-        self.members.retain(|process| member::has_joined(*process, signal).unwrap_or(false));
+        let (members, former): (BTreeSet<i32>, BTreeSet<i32>) =
+            self.members.iter().partition(|process| member::has_joined(**process, signal).unwrap_or(false));
+        self.members = members;
+        if let Some(clocks) = &mut self.clocks {
+            former.into_iter().for_each(|process| clocks.remove(process));
+        }
     }
 
-    /// Starts ticks that make upcalls, of this period. Without the rights for it agents take every event, and
-    /// [`Host::no_ticks`] says why.
+    /// Starts ticks that make upcalls, of this period: by a program in the kernel, else by clocks of the members' threads
+    /// ([`Host::start_clocks`]). Where neither is possible, agents take every event, and [`Host::no_ticks`] says why.
     pub fn start_ticks(&mut self, period: Duration) {
         match Ticks::start(self.options.signals.0, period.as_nanos() as u64, &self.options.cpus) {
             Ok(mut ticks) => {
@@ -180,9 +210,37 @@ impl Host {
                     // One that cannot be added has its events taken by agents.
                     let _ = ticks.add(*process);
                 }
-                (self.ticks, self.no_ticks) = (Some(ticks), None);
+                (self.ticks, self.clocks, self.no_ticks) = (Some(ticks), None, None);
             }
-            Err(error) => self.no_ticks = Some(error.to_string()),
+            Err(error) => {
+                if let Err(other) = self.start_clocks(period) {
+                    self.no_ticks = Some(format!("{error}; {other}"));
+                }
+            }
+        }
+    }
+
+    /// Starts a clock in each thread of the members, which makes upcalls while the thread runs: that needs no rights, for
+    /// processes of the own user. Threads that begin later are found by [`Host::tend`].
+    ///
+    /// # Errors
+    /// `Unsupported`, with what the kernel said.
+    pub fn start_clocks(&mut self, period: Duration) -> Result<()> {
+        let mut clocks = Clocks::start(self.options.signals.0, period.as_nanos() as u64)?;
+        for process in &self.members {
+            // One that cannot be added has its events taken by agents.
+            let _ = clocks.add(*process);
+        }
+        (self.ticks, self.clocks, self.no_ticks) = (None, Some(clocks), None);
+        Ok(())
+    }
+
+    /// What starts upcalls.
+    pub fn upcalls(&self) -> Upcalls {
+        match (&self.ticks, &self.clocks) {
+            (Some(_), _) => Upcalls::Kernel,
+            (None, Some(_)) => Upcalls::Clocks,
+            (None, None) => Upcalls::None,
         }
     }
 
@@ -222,7 +280,8 @@ impl Host {
             return Err(Error::new(Kind::Invalid, text));
         }
         if !spec.period.is_zero() && spec.period < Duration::from_micros(100) {
-            let text = format!("service {name:?}: a period of {:?}: the least is 100us, and 0s means no ticks", spec.period);
+            let text =
+                format!("service {name:?}: a period of {:?}: the least is 100us, and 0s means no ticks", spec.period);
             return Err(Error::new(Kind::Invalid, text));
         }
         if spec.raise.is_some_and(|priority| !(1..=98).contains(&priority)) {
@@ -247,6 +306,14 @@ impl Host {
             return Err(Error::new(Kind::BadObject, text));
         };
         let grants = self.grant(spec.owner, &spec.grants)?;
+        if let Some(strange) =
+            grants.iter().find(|granted| crate::managers::classes().all(|c| c.id != granted.class.id))
+        {
+            let text =
+                format!("service {name:?}: native services cannot reach {}: load it as wasm", strange.class.name);
+            self.release(&grants);
+            return Err(Error::new(Kind::Unsupported, text));
+        }
         let mut handles = [Grant::default(); GRANTS];
         for (to, grant) in handles.iter_mut().zip(&grants) {
             *to = grant.native(random()?);
@@ -506,6 +573,9 @@ impl Host {
     /// Looks at owners, accounts and agents, and does what is due. Answers what happened.
     pub fn tend(&mut self) -> Vec<Happened> {
         let mut happened = Vec::new();
+        if let Some(clocks) = &mut self.clocks {
+            clocks.refresh();
+        }
         for slot in abi::FIRST_SERVICE..abi::SLOTS {
             let Some(loaded) = &self.services[slot] else { continue };
             let (name, owner) = (loaded.name.clone(), loaded.owner);
@@ -566,7 +636,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         // No upcall begins after this; what services set is put back once, here, and once more by each agent.
-        self.ticks = None;
+        (self.ticks, self.clocks) = (None, None);
         for slot in abi::FIRST_SERVICE..abi::SLOTS {
             if self.services[slot].is_some() {
                 let _ = self.stop(slot);

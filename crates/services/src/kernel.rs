@@ -105,12 +105,15 @@ impl Kernel {
             *to = grant.target();
         }
         loaded.arguments[..spec.arguments.len()].copy_from_slice(&spec.arguments);
-        let mut map =
-            |name: &str| programs.take_map(name).ok_or_else(|| wrong(format!("it lacks map {name}: see orbit_kernel.h")));
+        let mut map = |name: &str| {
+            programs.take_map(name).ok_or_else(|| wrong(format!("it lacks map {name}: see orbit_kernel.h")))
+        };
         let mut context: Array<_, Loaded> =
             Array::try_from(map("orbit_loaded")?).map_err(|error| wrong(format!("map orbit_loaded: {error}")))?;
-        let counts = Array::try_from(map("orbit_counts")?).map_err(|error| wrong(format!("map orbit_counts: {error}")))?;
-        let asked = RingBuf::try_from(map("orbit_asked")?).map_err(|error| wrong(format!("map orbit_asked: {error}")))?;
+        let counts =
+            Array::try_from(map("orbit_counts")?).map_err(|error| wrong(format!("map orbit_counts: {error}")))?;
+        let asked =
+            RingBuf::try_from(map("orbit_asked")?).map_err(|error| wrong(format!("map orbit_asked: {error}")))?;
         context.set(0, loaded, 0).map_err(|error| wrong(format!("map orbit_loaded: {error}")))?;
         attach(&mut programs, &btf, &spec, &wrong)?;
         let stop = eventfd::create().map_err(|error| Error::system("an agent of the kernel's services", &error))?;
@@ -177,7 +180,11 @@ fn attach(programs: &mut Ebpf, btf: &Btf, spec: &KernelSpec, wrong: &dyn Fn(Stri
                 program.load(point, btf).map_err(|error| refused(&error))?;
                 program.attach().map_err(|error| refused(&error))?;
             }
-            _ => return Err(wrong(format!("program {name} is neither the perf_event program tick nor a tp_btf program"))),
+            _ => {
+                return Err(wrong(format!(
+                    "program {name} is neither the perf_event program tick nor a tp_btf program"
+                )));
+            }
         }
     }
     if has_tick { Ok(()) } else { Err(wrong("it has no perf_event program tick".into())) }

@@ -9,6 +9,8 @@ pub const CPU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cpu.so"));
 pub const MEMORY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/memory.so"));
 /// The manager of descriptors (`native/descriptors.c`).
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.so"));
+/// A service for measurements (`native/work.c`).
+pub const WORK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/work.so"));
 /// The CPU service manager as a service in the kernel (`bpf/cpu.bpf.c`).
 pub const CPU_KERNEL: &[u8] = {
     // The loader wants it aligned.

@@ -86,7 +86,8 @@ impl Program {
         })?;
         let process = std::process::id() as i32;
         let place = published::publish(self.table(), class.id, process, range, present).ok_or_else(|| {
-            let text = format!("{} attributes are published in this region, as many as it has room for", published::PUBLISHED);
+            let text =
+                format!("{} attributes are published in this region, as many as it has room for", published::PUBLISHED);
             Error::new(Kind::Full, text)
         })?;
         let seen = place.changes.load(Acquire);

@@ -67,7 +67,8 @@ impl Region {
             (*directory).upcall_signal = upcall_signal;
             (*directory).budget_signal = budget_signal;
             (*directory).grace_ns = grace_ns;
-            ((*directory).host, (*directory).host_began) = (std::process::id() as i32, began(std::process::id() as i32));
+            ((*directory).host, (*directory).host_began) =
+                (std::process::id() as i32, began(std::process::id() as i32));
             (*directory).magic = abi::MAGIC;
         }
         region.library = image.exports;

@@ -55,9 +55,7 @@ impl Source {
     /// `Invalid`, with the forms that there are.
     pub fn parse(text: &str, owner: i32) -> Result<Source> {
         let wrong = || {
-            let text = format!(
-                "source {text:?}: write psi=memory:150ms/2s (or cpu, io), fd=NUMBER or tracepoint=NAME"
-            );
+            let text = format!("source {text:?}: write psi=memory:150ms/2s (or cpu, io), fd=NUMBER or tracepoint=NAME");
             Error::new(Kind::Invalid, text)
         };
         let (form, rest) = text.split_once('=').ok_or_else(wrong)?;
@@ -124,7 +122,7 @@ impl Source {
                 })?;
                 Ok(Opened(Inner::Readable(opened)))
             }
-            Source::Tracepoint(name) => Ok(Opened(Inner::Tracepoint(tracepoint::Hits::start(name)?))),
+            Source::Tracepoint(name) => Ok(Opened(Inner::Tracepoint(Box::new(tracepoint::Hits::start(name)?)))),
         }
     }
 }
@@ -137,7 +135,7 @@ pub struct Opened(Inner);
 enum Inner {
     Pressure { trigger: OwnedFd, file: PathBuf, seen: Duration },
     Readable(OwnedFd),
-    Tracepoint(tracepoint::Hits),
+    Tracepoint(Box<tracepoint::Hits>),
 }
 
 impl Opened {

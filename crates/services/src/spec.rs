@@ -20,7 +20,8 @@ pub struct Options {
     pub limit: f64,
     /// Aborts after which a service is revoked.
     pub aborts: u64,
-    /// The signal of upcalls, and that of budgets: two real-time signals that no member uses.
+    /// The signal of upcalls, and that of budgets: two signals that no member uses. Real-time ones (34 to 64), or
+    /// [`Options::STACK_FAULT`], which upcalls without rights need.
     pub signals: (i32, i32),
 }
 
@@ -32,9 +33,25 @@ impl Default for Options {
             grace: Duration::from_micros(300),
             limit: 0.5,
             aborts: 3,
-            signals: (60, 61),
+            signals: (Options::STACK_FAULT, 61),
         }
     }
+}
+
+impl Options {
+    /// `SIGSTKFLT`: nothing on x86-64 sends it; as a classic signal it is not queued twice.
+    pub const STACK_FAULT: i32 = 16;
+}
+
+/// What starts upcalls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upcalls {
+    /// A program in the kernel.
+    Kernel,
+    /// Clocks of the members' own threads.
+    Clocks,
+    /// Nothing: agents take every event.
+    None,
 }
 
 /// Who runs a service's handler.

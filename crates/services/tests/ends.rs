@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Member, Sleeper, host, is_root, native, spec, until};
+use common::{Member, Sleeper, host, is_root, native, spec, times, until};
 use orbit_services::{Dispatch, GrantRequest, Happened};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -36,6 +36,9 @@ fn exec_program() {
 fn host_program() {
     let Ok(target) = std::env::var("ORBIT_TEST_TARGET") else { return };
     let mut host = host();
+    if let Ok(member) = std::env::var("ORBIT_TEST_JOIN") {
+        host.join(member.parse().expect("a number")).expect("joined");
+    }
     let target = raises(target.parse().expect("a number"));
     let id = host.load(&spec("count", Dispatch::Agent, vec![target]), &native("count")).expect("loaded");
     until("it runs", || host.status(id).expect("loaded").account.runs > 5);
@@ -124,37 +127,70 @@ fn a_member_that_execs_is_not_killed_by_upcalls() {
     assert!(member.is_alive() && program().trim() == "sh");
 }
 
+/// Starts a host in a process of its own, which manages `target` and may join `member`; answers it and its agent.
+fn start_host(target: i32, member: Option<i32>) -> (std::process::Child, i32) {
+    let mut command = Command::new(std::env::current_exe().expect("own program"));
+    command
+        .args(["host_program", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .env("ORBIT_TEST_TARGET", target.to_string())
+        .stdout(Stdio::piped());
+    if let Some(member) = member {
+        command.env("ORBIT_TEST_JOIN", member.to_string());
+    }
+    let mut host = command.spawn().expect("a host");
+    let mut text = String::new();
+    let mut output = host.stdout.take().expect("piped");
+    let mut bytes = [0u8; 256];
+    loop {
+        let n = output.read(&mut bytes).expect("its output");
+        assert!(n > 0, "the host ended: {text}");
+        text += &String::from_utf8_lossy(&bytes[..n]);
+        let agent = text.lines().find_map(|line| line.rsplit_once("agent ")?.1.trim().parse::<i32>().ok());
+        if let Some(agent) = agent {
+            return (host, agent);
+        }
+    }
+}
+
+fn is_there(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
 #[test]
-fn what_was_set_is_put_back_when_the_host_is_killed() {
+fn what_was_set_is_put_back_when_the_host_is_killed_and_members_are_unharmed() {
     if !is_root() {
         return;
     }
-    let target = Sleeper::start();
+    let (target, mut member) = (Sleeper::start(), Sleeper::start());
     let before = nice(target.pid());
-    for _ in 0..3 {
-        let mut host = Command::new(std::env::current_exe().expect("own program"))
-            .args(["host_program", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-            .env("ORBIT_TEST_TARGET", target.pid().to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a host");
-        let mut text = String::new();
-        let mut output = host.stdout.take().expect("piped");
-        let mut agent = None;
-        let mut bytes = [0u8; 256];
-        while agent.is_none() {
-            let n = output.read(&mut bytes).expect("its output");
-            assert!(n > 0, "the host ended: {text}");
-            text += &String::from_utf8_lossy(&bytes[..n]);
-            agent = text.lines().find_map(|line| line.rsplit_once("agent ")?.1.trim().parse::<i32>().ok());
-        }
-        let agent = agent.expect("just found");
-        assert!(nice(target.pid()) > before);
+    for round in 0..times(5, 300) {
+        // The next host joins the same member, which has the region of the one before mapped.
+        let (mut host, agent) = start_host(target.pid(), Some(member.pid()));
+        until("it has set something", || nice(target.pid()) > before);
+        std::thread::sleep(Duration::from_micros((round as u64 * 7919) % 20_000));
         host.kill().expect("own child");
         host.wait().expect("own child");
-        until("the agent ends", || {
-            std::fs::read_to_string(format!("/proc/{agent}/stat")).map_or(true, |stat| stat.contains(") Z "))
-        });
-        assert_eq!(nice(target.pid()), before);
+        until("the agent ends", || !is_there(agent));
+        assert_eq!(nice(target.pid()), before, "round {round}");
+        assert!(member.0.try_wait().expect("own child").is_none(), "round {round}");
     }
+}
+
+#[test]
+fn the_region_of_a_dead_host_is_replaced_and_that_of_a_living_one_is_not() {
+    if !is_root() {
+        return;
+    }
+    let (target, member) = (Sleeper::start(), Sleeper::start());
+    let maps = || std::fs::read_to_string(format!("/proc/{}/maps", member.pid())).expect("maps");
+    let (mut first, _) = start_host(target.pid(), Some(member.pid()));
+    let mut second = host();
+    let error = second.join(member.pid()).expect_err("it is a member of a host that lives");
+    assert!(error.to_string().contains("member of a region already"), "{error}");
+    first.kill().expect("own child");
+    first.wait().expect("own child");
+    assert!(maps().contains("orbit-sandbox"));
+    second.join(member.pid()).expect("joined");
+    second.leave(member.pid()).expect("left");
+    assert!(!maps().contains("orbit-sandbox"), "nothing of either is left");
 }

@@ -23,12 +23,16 @@ fn service(name: &str, owner: i32, grants: &[String]) -> Spec {
 }
 
 /// `examples/services/connections.c`, with a limit of 64 descriptors.
-struct Server(Child, std::path::PathBuf, u16);
+struct Server(Child, std::path::PathBuf, u16, BufReader<std::process::ChildStdout>);
 
 impl Server {
     fn start(host: &Host) -> Server {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-        let program = std::env::temp_dir().join(format!("orbit-connections-{}", std::process::id()));
+        let program = std::env::temp_dir().join(format!(
+            "orbit-connections-{:?}-{}",
+            std::thread::current().id(),
+            std::process::id()
+        ));
         let done = Command::new("cc")
             .args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread"])
             .arg(format!("-I{root}/crates/services/include"))
@@ -46,12 +50,22 @@ impl Server {
             .spawn()
             .expect("the server");
         let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("its port");
-        Server(child, program, line.trim().parse().expect("a port"))
+        // Kept open: the server writes to it.
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        output.read_line(&mut line).expect("its port");
+        Server(child, program, line.trim().parse().expect("a port"), output)
     }
 
     fn pid(&self) -> i32 {
         self.0.id() as i32
+    }
+
+    /// What it printed, once it is killed.
+    fn output(&mut self) -> String {
+        let _ = self.0.kill();
+        let mut text = String::new();
+        let _ = self.3.read_to_string(&mut text);
+        text
     }
 
     /// A connection that is served, if the server has a descriptor for it within ten seconds.
@@ -77,7 +91,7 @@ fn idle_connections_are_closed_near_the_limit_so_that_new_ones_are_served() {
         return;
     }
     let mut host = host();
-    let server = Server::start(&host);
+    let mut server = Server::start(&host);
     let pid = server.pid();
     let idle = GrantRequest::get("descriptors:idle", pid);
     until("it publishes", || host.attribute(&idle, None).is_ok());
@@ -90,11 +104,20 @@ fn idle_connections_are_closed_near_the_limit_so_that_new_ones_are_served() {
     let grants = [
         format!("descriptors:open:get(pid={pid})"),
         format!("descriptors:limit:get(pid={pid})"),
-        format!("descriptors:idle:set(pid={pid},min=100,max=60000)"),
+        format!("descriptors:idle:set(pid={pid},min=500,max=60000)"),
     ];
     let id = host.load(&service("descriptors", pid, &grants), objects::DESCRIPTORS).expect("loaded");
     // Three times as many connections as the server may have open, all kept.
-    let kept: Vec<_> = (0..200).map(|nth| server.connect().unwrap_or_else(|| panic!("connection {nth}"))).collect();
+    let mut kept = Vec::new();
+    for nth in 0..200 {
+        match server.connect() {
+            Some(connection) => kept.push(connection),
+            None => {
+                let (idle, open) = (host.attribute(&idle, None), host.attribute(&open, None));
+                panic!("connection {nth}: {idle:?} {open:?} {:?} {}", host.status(id), server.output());
+            }
+        }
+    }
     assert!(host.attribute(&open, None).is_ok_and(|open| open <= 64));
     drop(kept);
     until("with descriptors to spare it is patient again", || host.attribute(&idle, None) == Ok(60_000));
@@ -119,7 +142,8 @@ fn fast(server: &Server) -> Option<TcpStream> {
 
 /// A host whose agents are ordinary processes.
 fn host_without_rights() -> Host {
-    Host::new(orbit_services::Options { cpus: vec![common::cpu()], agent_priority: 0, ..Default::default() }).expect("a host")
+    Host::new(orbit_services::Options { cpus: vec![common::cpu()], agent_priority: 0, ..Default::default() })
+        .expect("a host")
 }
 
 #[test]

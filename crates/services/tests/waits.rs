@@ -72,8 +72,11 @@ fn a_thread_that_waits_for_an_hour_ends_with_its_service_and_comes_back_when_kil
     spec.arguments = vec![b'h'];
     let id = host.load(&spec, &native("record")).expect("loaded");
     let first = host.threads().next().expect("its thread");
-    let is_there = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
-    until("it waits", || std::fs::read_to_string(format!("/proc/{first}/wchan")).is_ok_and(|at| at.contains("nanosleep")));
+    let is_there =
+        |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    until("it waits", || {
+        std::fs::read_to_string(format!("/proc/{first}/wchan")).is_ok_and(|at| at.contains("nanosleep"))
+    });
     common::kill(first);
     until("it is started again", || {
         host.tend();

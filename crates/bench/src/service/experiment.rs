@@ -3,7 +3,7 @@
 
 use super::load::{self, Programs};
 use orbit_console::out::Failure;
-use orbit_services::{Budget, Dispatch, GrantRequest, Host, Options, Spec, objects};
+use orbit_services::{Budget, Dispatch, GrantRequest, Host, Kernel, KernelSpec, Options, Spec, objects};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -14,16 +14,32 @@ pub enum Deployment {
     None,
     /// A plain process at this real-time priority: the paper's has 96, which is the disturbance's.
     Process(i32),
+    /// The service in a thread of its own, in the sandbox.
+    Thread,
     /// The service on an agent.
     Agent,
+    /// The service in the kernel (BPF); an agent applies what it asks for.
+    Kernel,
     /// The service as an upcall in whichever member is current.
     Upcall,
 }
 
 impl Deployment {
     /// All of them.
-    pub const ALL: [Deployment; 5] =
-        [Deployment::None, Deployment::Process(96), Deployment::Process(99), Deployment::Agent, Deployment::Upcall];
+    pub const ALL: [Deployment; 7] = [
+        Deployment::None,
+        Deployment::Process(96),
+        Deployment::Process(99),
+        Deployment::Thread,
+        Deployment::Agent,
+        Deployment::Upcall,
+        Deployment::Kernel,
+    ];
+
+    /// Whether it is a service of ours.
+    pub fn is_service(self) -> bool {
+        !matches!(self, Deployment::None | Deployment::Process(_))
+    }
 
     /// For tables and files.
     pub fn name(self) -> &'static str {
@@ -31,7 +47,9 @@ impl Deployment {
             Deployment::None => "none",
             Deployment::Process(96) => "process at FIFO 96",
             Deployment::Process(_) => "process at FIFO 99",
+            Deployment::Thread => "sandbox thread",
             Deployment::Agent => "agent",
+            Deployment::Kernel => "BPF with agent",
             Deployment::Upcall => "upcall",
         }
     }
@@ -111,8 +129,8 @@ pub fn run(deployment: Deployment, plan: &Plan) -> Result<Seen, Failure> {
         (target * 1_000_000 / u64::from(plan.scale), period * 1_000_000 / u64::from(plan.scale))
     });
     let tick = TICK / plan.scale;
-    let is_service = matches!(deployment, Deployment::Agent | Deployment::Upcall);
-    let mut host = is_service
+    let mut host = deployment
+        .is_service()
         .then(|| Host::new(Options { cpus: vec![plan.cpu], ..Options::default() }))
         .transpose()
         .map_err(|error| Failure::text(error.to_string()))?;
@@ -130,17 +148,33 @@ pub fn run(deployment: Deployment, plan: &Plan) -> Result<Seen, Failure> {
     for (thread, (target, period)) in threads.iter().zip(shares) {
         load::set_priority(*thread, (80 * target / period) as i32);
     }
-    let mut id = None;
+    let (mut id, mut kernel) = (None, None);
     if let Some(host) = &mut host {
         for thread in &threads {
             joined(host, *thread)?;
         }
-        id = Some(deploy(host, deployment, tick, &ordered, &managed)?);
+        if deployment == Deployment::Kernel {
+            kernel = Some(into_kernel(host, plan.cpu, tick, &ordered, &managed)?);
+        } else {
+            id = Some(deploy(host, deployment, tick, &ordered, &managed)?);
+        }
     }
     if let Deployment::Process(priority) = deployment {
         programs.start((plan.cpu, priority), None, || load::manage(tick, &ordered, &managed))?;
     }
     let mut seen = observe(plan, &shares, &threads);
+    if let Some(kernel) = &kernel {
+        let account = kernel.account();
+        seen.service = Some(Service {
+            runs: account.runs,
+            upcalls: 0,
+            aborts: 0,
+            unpaid: account.lost,
+            cpu_us_a_run: account.cpu_ns as f64 / 1e3 / account.runs.max(1) as f64,
+            delays_us: Vec::new(),
+            ticks: None,
+        });
+    }
     if let (Some(host), Some(id)) = (&mut host, id) {
         let status = host.status(id).map_err(|error| Failure::text(error.to_string()))?;
         let (account, ticks) = (status.account, host.tick_outcomes());
@@ -189,9 +223,13 @@ fn deploy(
         owner: std::process::id() as i32,
         budget: Budget::new(tick / 10, tick).map_err(said)?,
         period: tick,
-        dispatch: if deployment == Deployment::Upcall { Dispatch::Upcall } else { Dispatch::Agent },
-        raise: (deployment == Deployment::Upcall).then_some(RAISED),
-        arguments: shares.iter().flat_map(|(target, period)| [target.to_ne_bytes(), period.to_ne_bytes()]).flatten().collect(),
+        dispatch: match deployment {
+            Deployment::Upcall => Dispatch::Upcall,
+            Deployment::Thread => Dispatch::Thread,
+            _ => Dispatch::Agent,
+        },
+        raise: matches!(deployment, Deployment::Upcall | Deployment::Thread).then_some(RAISED),
+        arguments: arguments(shares),
         grants,
     };
     if deployment == Deployment::Upcall {
@@ -201,6 +239,26 @@ fn deploy(
         }
     }
     host.load(&spec, objects::CPU).map_err(said)
+}
+
+/// What the service manager is loaded with.
+fn arguments(shares: &[(u64, u64)]) -> Vec<u8> {
+    shares.iter().flat_map(|(target, period)| [target.to_ne_bytes(), period.to_ne_bytes()]).flatten().collect()
+}
+
+/// Loads the service manager into the kernel.
+fn into_kernel(
+    host: &mut Host,
+    cpu: usize,
+    period: Duration,
+    shares: &[(u64, u64)],
+    threads: &[i32],
+) -> Result<Kernel, Failure> {
+    let said = |error: orbit_services::Error| Failure::text(error.to_string());
+    let requests: Vec<_> = threads.iter().map(|thread| GrantRequest::set("cpu:priority", *thread)).collect();
+    let grants = host.grant(std::process::id() as i32, &requests).map_err(said)?;
+    let (name, arguments) = ("cpu".to_owned(), arguments(shares));
+    Kernel::load(KernelSpec { name, period, arguments, grants, cpu, priority: 99 }, objects::CPU_KERNEL).map_err(said)
 }
 
 /// Watches the programs from another CPU: reads their CPU clocks at the end of every period.

@@ -2,8 +2,11 @@
 
 use super::{Row, tries};
 use orbit_linux::host;
-use orbit_linux::{Support, cgroup, eventfd, futex, map, memfd, pagemap, perf, pidfd, poll, process, rlimit, sched};
+use orbit_linux::{
+    Support, cgroup, eventfd, futex, map, memfd, pagemap, perf, pidfd, poll, pressure, process, rlimit, sched,
+};
 use orbit_linux::{seccomp, socket, uffd};
+use orbit_service::support;
 
 /// What a row is about, before it is tried.
 struct About {
@@ -41,6 +44,7 @@ const PROCESSES: &str = "Processes and memory";
 const TRACKING: &str = "Finding written pages";
 const LIMITS: &str = "Limits";
 const WATCHING: &str = "Watching programs";
+const SERVICES: &str = "Services";
 const HOST: &str = "The host";
 
 /// Tries everything. Takes some milliseconds.
@@ -49,6 +53,7 @@ pub fn all() -> Vec<Row> {
     rows.extend(tracking());
     rows.extend(limits());
     rows.extend(watching());
+    rows.extend(services());
     rows.extend(surroundings());
     rows
 }
@@ -112,6 +117,42 @@ fn processes() -> Vec<Row> {
             needed: false,
         }
         .row(tries::protection_keys(), ""),
+    ]
+}
+
+fn services() -> Vec<Row> {
+    let rights = "root, or CAP_BPF and CAP_PERFMON";
+    let about =
+        |name, used_for, instead, to_do| About { group: SERVICES, name, used_for, instead, to_do, needed: false };
+    vec![
+        about(
+            "upcalls by the kernel half",
+            "starting a service in whichever member is current",
+            "clocks of the members' threads",
+            rights,
+        )
+        .row(support::upcalls(), ""),
+        about(
+            "upcalls by clocks of threads",
+            "upcalls for users without rights",
+            "agents, which take every event",
+            "Linux 5.13 or later, and kernel.perf_event_paranoid at most 2",
+        )
+        .row(support::clocks(), ""),
+        about(
+            "real-time agents",
+            "taking an event within microseconds",
+            "ordinary agents",
+            "root, CAP_SYS_NICE or ulimit -r",
+        )
+        .row(support::real_time(), ""),
+        about(
+            "pressure stall events",
+            "the memory manager: a cache that shrinks when memory is short",
+            "ticks",
+            "Linux 5.2 or later with CONFIG_PSI (psi=1); windows other than 2s, 4s, ... need CAP_SYS_RESOURCE",
+        )
+        .row(pressure::probe(), ""),
     ]
 }
 

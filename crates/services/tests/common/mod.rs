@@ -38,9 +38,49 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Compiles a native service from `tests/native/NAME.c`.
+/// The folder of `orbit-services`, also for tests of crates beside it.
+fn services() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../services")
+}
+
+/// How many times a campaign does something: the short form, or with ORBIT_TEST_FULL=1 the whole one.
+pub fn times(short: usize, whole: usize) -> usize {
+    if std::env::var_os("ORBIT_TEST_FULL").is_some() { whole } else { short }
+}
+
+/// Compiles `tests/native/NAME.c`, or `native/NAME.c` of the crate, to wasm. `None` where there is no linker for it.
+pub fn wasm(name: &str) -> Option<Vec<u8>> {
+    let object = format!("orbit-test-{}-{name}-{:?}.wasm", std::process::id(), std::thread::current().id());
+    let object = std::env::temp_dir().join(object);
+    let done = Command::new(std::env::var_os("CLANG").unwrap_or_else(|| "clang".into()))
+        .args(["--target=wasm32", "-O2", "-nostdlib", "-ffreestanding", "-Wl,--no-entry", "-Wl,--allow-undefined"])
+        .arg("-I")
+        .arg(services().join("include"))
+        .arg("-o")
+        .arg(&object)
+        .arg(source(name))
+        .output()
+        .expect("clang");
+    let said = String::from_utf8_lossy(&done.stderr);
+    if !done.status.success() && said.contains("unable to execute") {
+        println!("SKIP: needs wasm-ld (package lld): {said}");
+        return None;
+    }
+    assert!(done.status.success(), "{said}");
+    let bytes = std::fs::read(&object).expect("the module");
+    let _ = std::fs::remove_file(object);
+    Some(bytes)
+}
+
+/// The source of a service: one of the tests, or one that comes with the crate.
+fn source(name: &str) -> std::path::PathBuf {
+    let of_tests = services().join("tests/native").join(format!("{name}.c"));
+    if of_tests.exists() { of_tests } else { services().join("native").join(format!("{name}.c")) }
+}
+
+/// Compiles a native service from `tests/native/NAME.c`, or `native/NAME.c` of the crate.
 pub fn native(name: &str) -> Vec<u8> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let here = services();
     let object = std::env::temp_dir().join(format!(
         "orbit-test-{}-{name}-{:?}.so",
         std::process::id(),
@@ -61,7 +101,7 @@ pub fn native(name: &str) -> Vec<u8> {
         .arg(format!("-Wl,-T,{}", here.join("include/orbit_service.ld").display()))
         .arg("-o")
         .arg(&object)
-        .arg(here.join("tests/native").join(format!("{name}.c")))
+        .arg(source(name))
         .output()
         .expect("clang");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -182,6 +222,11 @@ impl Busy {
         let mut command = Command::new("taskset");
         command.args(["-c", &cpu().to_string(), "sh", "-c", "while :; do :; done"]);
         Busy(Sleeper(command.spawn().expect("taskset")))
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.0.pid()
     }
 }
 

@@ -10,8 +10,8 @@ void orbit_handler(const struct orbit_context *context, const struct orbit_event
 	if (way == 'w')
 		orbit_sleep(3000000);
 	if (way == 't')
-		for (int i = 0; i < 20; i++)
-			orbit_sleep(10000000);
+		for (int i = 0; i < 4; i++)
+			orbit_sleep(50000000);
 	if (way == 'h')
 		orbit_sleep(3600ull * 1000000000);
 #endif

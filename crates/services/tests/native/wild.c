@@ -53,6 +53,11 @@ void orbit_handler(const struct orbit_context *context, const struct orbit_event
 		recurse(&here);
 		break;
 	}
+#ifndef __wasm__
+	case 'x': // ends the process that runs it
+		__asm__ volatile("syscall" : : "a"(231), "D"(0) : "rcx", "r11", "memory");
+		break;
+#endif
 	case 'f': // forged handles, and values out of range
 		for (uint64_t n = 0; n < 8; n++)
 			orbit_set(context->handle[0] + 1 + n, 5);
