@@ -42,8 +42,8 @@ pub fn run(found: &mut Found, cpu: usize, n: usize) -> Result<Chart, Failure> {
         process.push((x, median(a)));
         thread.push((x, median(b)));
         upcall.push((x, median(c)));
-        for (name, ours) in [("sandbox thread", b), ("upcall", c)] {
-            let what = format!("call to a {name} and back, {bytes} bytes touched on each side");
+        for (name, ours) in [("a sandbox thread", b), ("an upcall", c)] {
+            let what = format!("call to {name} and back, {bytes} bytes touched on each side");
             let bound = Reach::at_most(what.clone(), ratio(median(ours), median(a)), 1.0, "times a process");
             found.add(Row::new(what, "us", Plain {}).ours(ours).rival("process behind pipes", a), vec![bound]);
         }
