@@ -62,7 +62,7 @@ pub const STACK_AT: usize = FAULT_STACK_AT - STACK_LEN;
 pub const STACK_LEN: usize = 0x4000;
 
 /// What a directory begins with.
-pub const MAGIC: u64 = 0x6f72_6269_7473_0001;
+pub const MAGIC: u64 = 0x6f72_6269_7473_0002;
 /// Handles of a service at most.
 pub const GRANTS: usize = 32;
 /// Attributes that all services of a host may set, at most.
@@ -349,8 +349,8 @@ pub const TRACEPOINT: u32 = 5;
 pub struct Private {
     /// Upcalls that began here.
     pub upcalls: AtomicU64,
-    /// Actions of [`FAULTS`] before joining: handler, flags, restorer, mask.
-    pub actions: [[u64; 4]; 4],
+    /// Actions of [`FAULTS`] before joining, then of the upcall and the budget signal: handler, flags, restorer, mask.
+    pub actions: [[u64; 4]; 6],
     /// Where whoever joins the process puts what its system calls are given pointers to.
     pub scratch: [u64; 8],
 }

@@ -91,7 +91,11 @@ impl Kernel {
             return Err(Error::new(Kind::Invalid, text));
         }
         let btf = Btf::from_sys_fs().map_err(|error| failed("reading the kernel's types", &error))?;
-        let mut programs = EbpfLoader::new().btf(Some(&btf)).load(object).map_err(|error| match error {
+        // The loader indexes by what some broken objects say.
+        let load = || EbpfLoader::new().btf(Some(&btf)).load(object);
+        let programs = std::panic::catch_unwind(std::panic::AssertUnwindSafe(load));
+        let programs = programs.map_err(|_| wrong("no BPF object: its sections contradict each other".into()))?;
+        let mut programs = programs.map_err(|error| match error {
             aya::EbpfError::ParseError(error) => wrong(format!("no BPF object: {error}")),
             error => failed(&format!("loading service {name:?}"), &error),
         })?;

@@ -105,9 +105,9 @@ fn handlers(steps: &mut impl Steps, directory: &abi::Directory, role: Role) -> R
     let field = |offset: usize| abi::PRIVATE + offset;
     let scratch = field(std::mem::offset_of!(abi::Private, scratch));
     let lost = |error: std::io::Error| Error::system("writing to the process", &error);
-    for (nth, signal) in abi::FAULTS.iter().enumerate() {
+    for (nth, signal) in abi::FAULTS.into_iter().chain(signals(directory)).enumerate() {
         let before = field(std::mem::offset_of!(abi::Private, actions) + nth * 32);
-        step(steps, libc::SYS_rt_sigaction, [*signal as usize, 0, before, 8, 0, 0])?;
+        step(steps, libc::SYS_rt_sigaction, [signal as usize, 0, before, 8, 0, 0])?;
     }
     for (signal, action) in entry::actions(directory) {
         if role == Role::Agent && signal == directory.upcall_signal {
@@ -135,18 +135,16 @@ pub(crate) fn signals(directory: &abi::Directory) -> [i32; 2] {
 pub fn leave(steps: &mut impl Steps, signals: [i32; 2]) -> Result<()> {
     let field = |offset: usize| abi::PRIVATE + offset;
     let scratch = field(std::mem::offset_of!(abi::Private, scratch));
-    for (nth, signal) in abi::FAULTS.iter().enumerate() {
-        let before = field(std::mem::offset_of!(abi::Private, actions) + nth * 32);
-        step(steps, libc::SYS_rt_sigaction, [*signal as usize, before, 0, 8, 0, 0])?;
+    // Ignored first: that discards an upcall that is waiting, which the program's own action must not get.
+    let mut ignore = [0u8; 32];
+    ignore[..8].copy_from_slice(&libc::SIG_IGN.to_ne_bytes());
+    steps.write(scratch, &ignore).map_err(|error| Error::system("writing to the process", &error))?;
+    for signal in signals {
+        step(steps, libc::SYS_rt_sigaction, [signal as usize, scratch, 0, 8, 0, 0])?;
     }
-    // Ignored first: that discards an upcall that is waiting, which the default action would make the end of the program.
-    for action in [libc::SIG_IGN, libc::SIG_DFL] {
-        let mut bytes = [0u8; 32];
-        bytes[..8].copy_from_slice(&action.to_ne_bytes());
-        steps.write(scratch, &bytes).map_err(|error| Error::system("writing to the process", &error))?;
-        for signal in signals {
-            step(steps, libc::SYS_rt_sigaction, [signal as usize, scratch, 0, 8, 0, 0])?;
-        }
+    for (nth, signal) in abi::FAULTS.into_iter().chain(signals).enumerate() {
+        let before = field(std::mem::offset_of!(abi::Private, actions) + nth * 32);
+        step(steps, libc::SYS_rt_sigaction, [signal as usize, before, 0, 8, 0, 0])?;
     }
     step(steps, libc::SYS_munmap, [abi::BASE, abi::END - abi::BASE, 0, 0, 0, 0])?;
     Ok(())

@@ -114,13 +114,18 @@ fn children_of_members_are_no_members_and_are_unharmed() {
     }
     let Some((mut host, mut healthy, id)) = stage() else { return };
     let mut member = odd(&mut host, "forks");
-    let children = format!("/proc/{0}/task/{0}/children", member.pid());
-    until("three children", || {
-        std::fs::read_to_string(&children).is_ok_and(|text| text.split_whitespace().count() == 3)
-    });
+    // Of whatever thread of it made them.
+    let pid = member.pid();
+    let children = || {
+        let threads = orbit_linux::procfs::ids(format!("/proc/{pid}/task"));
+        let of =
+            |thread: i32| std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")).unwrap_or_default();
+        threads.into_iter().map(|thread| of(thread).split_whitespace().count()).sum::<usize>()
+    };
+    until("three children", || children() == 3);
     runs_on(&mut host, &mut healthy, id);
     assert!(member.is_alive());
-    assert_eq!(std::fs::read_to_string(&children).expect("its children").split_whitespace().count(), 3, "all live");
+    assert_eq!(children(), 3, "all live");
 }
 
 #[test]
@@ -137,9 +142,19 @@ fn one_that_exits_in_a_handler_does_not_stop_the_service() {
     let mut wild = spec("wild", Dispatch::Upcall, vec![]);
     wild.arguments = vec![b'x'];
     let id = host.load(&wild, &native("wild")).expect("loaded");
-    until("it ends in the handler", || !member.is_alive());
-    until("the claim is released", || host.status(id).expect("loaded").account.orphaned > 0);
-    host.unload(id).expect("unloaded");
+    // Agents end in it too, and are started again.
+    until("it ends in the handler", || {
+        host.tend();
+        !member.is_alive()
+    });
+    until("the claim is released", || {
+        host.tend();
+        host.status(id).expect("loaded").account.orphaned > 0
+    });
+    until("it is unloaded, which waits for the claim", || {
+        host.tend();
+        host.unload(id).is_ok()
+    });
     until("its agent, which the handler ended too, is back", || {
         host.tend();
         host.agents()

@@ -1,0 +1,204 @@
+//! Programs that nobody here wrote join while they run, upcalls run in them, they leave, and are as they were: redis-server,
+//! nginx, python3, a Go program that recovers from faults of its own, java.
+
+mod common;
+
+use common::{Sleeper, host, is_root, native, spec, times, until};
+use orbit_services::{Dispatch, Host};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A folder that is gone when this is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("orbit-outsider-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        Folder(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Starts a program on the CPU of ticks. `None` where it is not installed.
+fn start(program: &str, args: &[&str], folder: &Path) -> Option<Sleeper> {
+    let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
+    if !there.expect("sh").success() {
+        println!("SKIP: needs {program}");
+        return None;
+    }
+    let mut command = Command::new("taskset");
+    command.args(["-c", &common::cpu().to_string(), program]).args(args).current_dir(folder);
+    let output = std::fs::File::create(folder.join("output")).expect("a file");
+    command.stdin(Stdio::null()).stderr(output.try_clone().expect("a file")).stdout(output);
+    Some(Sleeper(command.spawn().expect("taskset")))
+}
+
+/// What is mapped, which signals are caught, which descriptors are open.
+fn traces(pid: i32) -> (bool, String) {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let caught = status.lines().find(|line| line.starts_with("SigCgt")).expect("a line").to_owned();
+    (maps.contains("orbit-sandbox"), caught)
+}
+
+/// Joins, lets upcalls happen while the program works, leaves; again and again. `works` gives it something to do and checks it.
+fn campaign(program: &mut Sleeper, folder: &Path, mut works: impl FnMut() -> bool) {
+    let mut host: Host = host();
+    host.start_ticks(Duration::from_millis(2));
+    if let Some(why) = host.no_ticks() {
+        return println!("SKIP: needs ticks: {why}");
+    }
+    let id = host.load(&spec("count", Dispatch::Upcall, vec![]), &native("count")).expect("loaded");
+    let pid = program.pid();
+    let output = || std::fs::read_to_string(folder.join("output")).unwrap_or_default();
+    until("it works", &mut works);
+    let before = traces(pid);
+    for round in 0..times(3, 100) {
+        let stopped = host.join(pid).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        let upcalls = host.status(id).expect("loaded").account.upcalls;
+        until("upcalls in it", || {
+            assert!(works(), "round {round}, stopped for {stopped:?}: {}", output());
+            host.status(id).expect("loaded").account.upcalls > upcalls + 3
+        });
+        host.leave(pid).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert!(works(), "round {round}, after it left: {}", output());
+        assert_eq!(traces(pid), before, "round {round}");
+        assert!(program.0.try_wait().expect("own child").is_none(), "{}", output());
+    }
+    assert_eq!(host.status(id).expect("loaded").account.aborts(), 0);
+}
+
+/// One request to a server on a socket.
+fn asks(socket: &Path, request: &str, answer: &str) -> bool {
+    let Ok(mut stream) = UnixStream::connect(socket) else { return false };
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(30)));
+    let mut bytes = vec![0u8; answer.len()];
+    stream.write_all(request.as_bytes()).is_ok() && stream.read_exact(&mut bytes).is_ok() && bytes == answer.as_bytes()
+}
+
+#[test]
+fn redis_server() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new("redis");
+    let args = ["--port", "0", "--unixsocket", "s", "--save", "", "--appendonly", "no"];
+    let Some(mut server) = start("redis-server", &args, &folder.0) else { return };
+    // Something that takes the server some milliseconds.
+    let script = "EVAL \"local x = 0 for i = 1, 200000 do x = (x * 31 + i) % 1000003 end return x\" 0\r\n";
+    let socket = folder.0.join("s");
+    until("it answers", || asks(&socket, "PING\r\n", "+PONG"));
+    campaign(&mut server, &folder.0, || asks(&socket, script, ":") && asks(&socket, "PING\r\n", "+PONG"));
+}
+
+#[test]
+fn nginx() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new("nginx");
+    let here = folder.0.display();
+    std::fs::write(folder.0.join("page"), "x".repeat(300_000)).expect("a page");
+    let conf = format!(
+        "daemon off; master_process off; user root; pid {here}/pid; error_log {here}/error;\n\
+         events {{}}\nhttp {{ access_log off; client_body_temp_path {here}/b; proxy_temp_path {here}/p; fastcgi_temp_path {here}/f;\n\
+         uwsgi_temp_path {here}/u; scgi_temp_path {here}/s; gzip on; gzip_types *; gzip_min_length 1; gzip_comp_level 9;\n\
+         server {{ listen unix:{here}/socket; root {here}; }} }}\n"
+    );
+    std::fs::write(folder.0.join("conf"), conf).expect("a file");
+    let path = format!("{here}/conf");
+    let Some(mut server) = start("nginx", &["-c", &path, "-e", &format!("{here}/error")], &folder.0) else { return };
+    let socket = folder.0.join("socket");
+    let request = "GET /page HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n";
+    campaign(&mut server, &folder.0, || asks(&socket, request, "HTTP/1.1 200 OK"));
+}
+
+/// Waits until a program has written one more line that says that all is well.
+fn follows(folder: &Path) -> impl FnMut() -> bool {
+    let path = folder.join("output");
+    let mut seen = 0;
+    move || {
+        let begin = std::time::Instant::now();
+        loop {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            // A line may be half written.
+            let text = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
+            if text.lines().any(|line| line != "well") {
+                return false;
+            }
+            if text.len() > seen {
+                seen = text.len();
+                return true;
+            }
+            if begin.elapsed() > Duration::from_secs(50) {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn python3() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new("python");
+    let script = "import hashlib\ndef f():\n  return hashlib.sha256(str([i*i%7 for i in range(20000)]).encode()).hexdigest()\n\
+                  e = f()\nwhile True:\n  print('well' if f() == e else 'wrong', flush=True)\n";
+    let Some(mut program) = start("python3", &["-c", script], &folder.0) else { return };
+    campaign(&mut program, &folder.0, follows(&folder.0));
+}
+
+#[test]
+fn a_go_program_that_recovers_from_its_own_faults() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new("go");
+    let source = "package main\nimport (\"fmt\"; \"os\"; \"time\")\nfunc fault() (ok bool) {\n\tdefer func() { ok = recover() != nil }()\n\tvar p *int\n\treturn *p == 1\n}\n\
+                  func sum() uint64 { n := uint64(1); for i := uint64(0); i < 300000; i++ { n = n*6364136223846793005 + i }; return n }\n\
+                  func main() {\n\te := sum()\n\tfor w := 0; w < 3; w++ { go func() { for { if sum() != e { fmt.Println(\"wrong\"); os.Exit(1) } } }() }\n\
+                  \tfor { if !fault() || sum() != e { fmt.Println(\"wrong\"); os.Exit(1) }; fmt.Println(\"well\"); time.Sleep(2 * time.Millisecond) }\n}\n";
+    std::fs::write(folder.0.join("main.go"), source).expect("written");
+    let built = Command::new("go")
+        .args(["build", "-o", "subject", "main.go"])
+        .current_dir(&folder.0)
+        .env("GOFLAGS", "-mod=mod")
+        .status();
+    if !built.is_ok_and(|status| status.success()) {
+        return println!("SKIP: needs go (package golang-go)");
+    }
+    let program = folder.0.join("subject");
+    let Some(mut program) = start(program.to_str().expect("a path"), &[], &folder.0) else { return };
+    campaign(&mut program, &folder.0, follows(&folder.0));
+}
+
+#[test]
+fn java() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new("java");
+    let source = "class Subject { static Object none; static long sum() { long n = 1; for (int i = 0; i < 3000000; i++) n = n * 6364136223846793005L + i; return n; }\n\
+                  static boolean fault() { try { return none.hashCode() == 1; } catch (NullPointerException e) { return true; } }\n\
+                  public static void main(String[] a) { long e = sum(); while (true) { boolean ok = sum() == e; for (int i = 0; i < 1000; i++) ok &= fault();\n\
+                  System.out.println(ok ? \"well\" : \"wrong\"); } } }\n";
+    std::fs::write(folder.0.join("Subject.java"), source).expect("written");
+    // The compiler comes with it, or it does not.
+    let built = Command::new("javac").arg("Subject.java").current_dir(&folder.0).stderr(Stdio::null()).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return println!("SKIP: needs java with its compiler (package default-jdk-headless)");
+    }
+    let Some(mut program) = start("java", &["-Xmx64m", "Subject"], &folder.0) else { return };
+    campaign(&mut program, &folder.0, follows(&folder.0));
+}
