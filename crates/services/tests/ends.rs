@@ -128,7 +128,7 @@ fn a_member_that_execs_is_not_killed_by_upcalls() {
 }
 
 /// Starts a host in a process of its own, which manages `target` and may join `member`; answers it and its agent.
-fn start_host(target: i32, member: Option<i32>) -> (std::process::Child, i32) {
+fn start_host(target: i32, member: Option<i32>) -> (Sleeper, i32) {
     let mut command = Command::new(std::env::current_exe().expect("own program"));
     command
         .args(["host_program", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
@@ -137,9 +137,9 @@ fn start_host(target: i32, member: Option<i32>) -> (std::process::Child, i32) {
     if let Some(member) = member {
         command.env("ORBIT_TEST_JOIN", member.to_string());
     }
-    let mut host = command.spawn().expect("a host");
+    let mut host = Sleeper(command.spawn().expect("a host"));
     let mut text = String::new();
-    let mut output = host.stdout.take().expect("piped");
+    let mut output = host.0.stdout.take().expect("piped");
     let mut bytes = [0u8; 256];
     loop {
         let n = output.read(&mut bytes).expect("its output");
@@ -168,8 +168,8 @@ fn what_was_set_is_put_back_when_the_host_is_killed_and_members_are_unharmed() {
         let (mut host, agent) = start_host(target.pid(), Some(member.pid()));
         until("it has set something", || nice(target.pid()) > before);
         std::thread::sleep(Duration::from_micros((round as u64 * 7919) % 20_000));
-        host.kill().expect("own child");
-        host.wait().expect("own child");
+        host.0.kill().expect("own child");
+        host.0.wait().expect("own child");
         until("the agent ends", || !is_there(agent));
         assert_eq!(nice(target.pid()), before, "round {round}");
         assert!(member.0.try_wait().expect("own child").is_none(), "round {round}");
@@ -187,8 +187,8 @@ fn the_region_of_a_dead_host_is_replaced_and_that_of_a_living_one_is_not() {
     let mut second = host();
     let error = second.join(member.pid()).expect_err("it is a member of a host that lives");
     assert!(error.to_string().contains("member of a region already"), "{error}");
-    first.kill().expect("own child");
-    first.wait().expect("own child");
+    first.0.kill().expect("own child");
+    first.0.wait().expect("own child");
     assert!(maps().contains("orbit-sandbox"));
     second.join(member.pid()).expect("joined");
     second.leave(member.pid()).expect("left");
