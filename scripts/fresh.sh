@@ -31,7 +31,7 @@ done
 sysroot=$(rustc --print sysroot)
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 mkdir -p "$root/opt/rust" "$root/opt/cargo"
-cp -a "$sysroot/." "$root/opt/rust/"
+cmp -s "$sysroot/bin/rustc" "$root/opt/rust/bin/rustc" || cp -a "$sysroot/." "$root/opt/rust/"
 for part in config.toml registry git; do
     [ ! -e "$cargo_home/$part" ] || cp -a "$cargo_home/$part" "$root/opt/cargo/"
 done
@@ -44,6 +44,7 @@ mv "$root/src.new" "$root/src"
 
 # Processes and mounts of its own, which end with this command.
 export root command
+# shellcheck disable=SC2016  # for the inner shell to expand
 exec unshare --mount --pid --fork --kill-child sh -euc '
     mount --make-rprivate /
     mount -t proc proc "$root/proc"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Sees to it that the system packages of the named groups are there.
 #
-#   scripts/packages.sh GROUP...        groups: build test demo lint fuzz lab bench ports
+#   scripts/packages.sh GROUP...        groups: build test demo lint fuzz fresh lab bench ports
 #
 # Does nothing, quickly and without network, if all are there. Else names what is missing and installs it with apt-get, as
 # root or through sudo. No daemon that comes with a package is started or left enabled. Debian 12 and Ubuntu 24.04.
@@ -28,9 +28,10 @@ group() {
         libmariadb-dev=/usr/lib/*/libmysqlservices.a libmariadbd-dev=/usr/include/mariadb/server/mysql/plugin.h
         nginx=nginx|/usr/sbin/nginx nginx-dev=/usr/share/nginx/src/conf_flags
         varnish=varnishd|/usr/sbin/varnishd libvarnishapi-dev=/usr/include/varnish/cache/cache.h" ;;
+    fresh) echo "debootstrap=debootstrap" ;;
     lab) echo "qemu-system-x86=qemu-system-x86_64 busybox-static=busybox cpio=cpio zstd=zstd" ;;
     *)
-        echo "packages.sh: no group $1: build test demo lint fuzz lab bench ports" >&2
+        echo "packages.sh: no group $1: build test demo lint fuzz fresh lab bench ports" >&2
         exit 2
         ;;
     esac

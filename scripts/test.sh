@@ -4,8 +4,9 @@
 #   scripts/test.sh                     all packages; ORBIT_TEST_ONLY=REGEX picks some by name
 #   ORBIT_TEST_FULL=1 scripts/test.sh   the same with whole campaigns (the tests read it) and longer fuzzing
 #
-# Three parts: each package's tests; those of the library again "contained", as an ordinary user under a model of Docker's
-# seccomp profile; in the full run fuzzing led by coverage. The output of each suite is kept in target/test-logs. Of
+# Four parts: each package's tests; those of the library again "contained", as an ordinary user under a model of Docker's
+# seccomp profile; in the full run fuzzing led by coverage, and demo and tests in
+# minimal roots of Debian 12 and 13. The output of each suite is kept in target/test-logs. Of
 # a suite that fails the output is shown, and the command that runs it again. A skip is a line "SKIP: needs ...".
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -166,6 +167,15 @@ done
 # The crates' own tests fuzz for moments; minutes of it, led by coverage, are for the long run.
 if [ -n "${ORBIT_TEST_FULL:-}" ] && wanted fuzz; then
     suite fuzz "$LOGS/fuzz.log" "scripts/fuzz.sh 600" scripts/fuzz.sh 600
+fi
+
+# On new machines of both releases; the tests there are those of `make test`.
+if [ -n "${ORBIT_TEST_FULL:-}" ]; then
+    for release in bookworm trixie; do
+        wanted "fresh-$release" || continue
+        scripts/packages.sh fresh || true
+        suite "fresh-$release" "$LOGS/fresh-$release.log" "scripts/fresh.sh $release" scripts/fresh.sh "$release"
+    done
 fi
 
 if [ -n "$failures" ]; then

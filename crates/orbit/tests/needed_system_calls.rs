@@ -37,7 +37,8 @@ fn live() -> orbit::Result<()> {
             assert_eq!(call.try_pull().expect("an update").first_data(), Some(&b"seen"[..]));
         }
         let crashed = orbit.call_with(&[&small], &0usize.to_ne_bytes(), &options)?;
-        assert!(matches!(crashed, Outcome::Crashed(_)), "{crashed}");
+        // Without some calls main cannot ask how it ended.
+        assert!(crashed.is_failure(), "{crashed}");
         assert_eq!(orbit.call_with(&[&small, &large], &args, &options)?, Outcome::Returned(511 + round));
         orbit.destroy()?;
     }
