@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 /// Returns the time since some moment before the machine's start, without the time it was suspended (`CLOCK_MONOTONIC`).
+#[inline]
 pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
@@ -39,6 +40,7 @@ pub fn sleep_until(until_ns: u64) {
     };
 }
 
+#[inline]
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: one timespec is written to a live local; these clocks always exist.
@@ -46,6 +48,7 @@ fn read(clock: libc::clockid_t) -> u64 {
     nanoseconds(&time)
 }
 
+#[inline]
 fn nanoseconds(time: &libc::timespec) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -9,6 +9,15 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Whether pages may be swapped out; also where that is not known.
+pub fn has_swap() -> bool {
+    // SAFETY: an all-zero sysinfo is valid, and the call only writes it.
+    unsafe {
+        let mut info: libc::sysinfo = std::mem::zeroed();
+        libc::sysinfo(&raw mut info) != 0 || info.totalswap != 0
+    }
+}
+
 /// A file's text without the line end; `None` if it cannot be read.
 pub fn text(path: &str) -> Option<String> {
     crate::procfs::text(path).ok().map(|text| text.trim_end().to_owned())

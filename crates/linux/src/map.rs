@@ -244,6 +244,19 @@ pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> io::Result<()> {
     check_int(unsafe { libc::madvise(ptr::without_provenance_mut(addr), len, advice) }).map(|_| ())
 }
 
+/// Notes for each page of a range whether it is there (`mincore(2)`): the lowest bit of its byte. Of anonymous memory, a page that was
+/// swapped out is not.
+///
+/// # Errors
+/// `ENOMEM` when part of the range is not mapped; `InvalidInput` for a range that is not so many pages.
+pub fn present(addr: usize, len: usize, pages: &mut [u8]) -> io::Result<()> {
+    if len.div_ceil(page_size()) != pages.len() {
+        return Err(invalid(format!("{len} bytes are not {} pages", pages.len())));
+    }
+    // SAFETY: the call writes a byte for each page of the range, and the slice has as many; it reads nothing of the range.
+    check_int(unsafe { libc::mincore(ptr::without_provenance_mut(addr), len, pages.as_mut_ptr()) }).map(|_| ())
+}
+
 /// Changes the protection of a range to `prot` (`libc::PROT_*`). Async-signal-safe.
 ///
 /// # Safety

@@ -236,7 +236,7 @@ pub(crate) fn populate(mapping: &Mapping, bytes: usize) {
     const MADV_POPULATE_WRITE: libc::c_int = 23;
     let bytes = bytes.min(mapping.len());
     // SAFETY: the range lies in the mapping, which the caller borrows; the advice changes no content.
-    unsafe { libc::madvise(mapping.as_ptr().cast(), bytes, MADV_POPULATE_WRITE) };
+    let _ = unsafe { orbit_linux::map::advise(mapping.addr(), bytes, MADV_POPULATE_WRITE) };
 }
 
 /// Name of the memory the orbit writes: `orbit ps` finds it by it.

@@ -17,8 +17,8 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 fn wiped_page() -> Option<Mapping> {
     let page = Mapping::anonymous(orbit_linux::map::page_size(), false).ok()?;
     // SAFETY: the range is the mapping just made, private and anonymous; the advice changes what a later fork copies.
-    let status = unsafe { libc::madvise(page.as_ptr().cast(), page.len(), libc::MADV_WIPEONFORK) };
-    (status == 0).then_some(page)
+    unsafe { orbit_linux::map::advise(page.addr(), page.len(), libc::MADV_WIPEONFORK) }.ok()?;
+    Some(page)
 }
 
 /// The generation of this process: equal in all its threads and for all its life, different after a fork.

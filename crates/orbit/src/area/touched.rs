@@ -5,6 +5,7 @@
 //! where there is swap the answer is "not known".
 
 use super::pages::PageRuns;
+use orbit_linux::{host, map};
 
 /// Pages asked for in one call.
 const STEP: usize = 4096;
@@ -17,9 +18,7 @@ pub(super) fn touched(base: usize, page: usize, first: usize, count: usize, out:
     let mut from = first;
     while from < first + count {
         let pages = STEP.min(first + count - from);
-        let at = std::ptr::without_provenance_mut(base + from * page);
-        // SAFETY: the call writes a byte for each page of the range, and the array has as many.
-        if unsafe { libc::mincore(at, pages * page, there.as_mut_ptr()) } != 0 {
+        if map::present(base + from * page, pages * page, &mut there[..pages]).is_err() {
             return false;
         }
         for (number, _) in there[..pages].iter().enumerate().filter(|(_, byte)| *byte & 1 == 1) {
@@ -28,17 +27,9 @@ pub(super) fn touched(base: usize, page: usize, first: usize, count: usize, out:
         from += pages;
     }
     // Last, so that nothing was swapped out while we looked.
-    if has_swap() {
+    if host::has_swap() {
         return false;
     }
     out.extend(&found);
     true
-}
-
-fn has_swap() -> bool {
-    // SAFETY: an all-zero sysinfo is valid, and the call only writes it.
-    unsafe {
-        let mut info: libc::sysinfo = std::mem::zeroed();
-        libc::sysinfo(&mut info) != 0 || info.totalswap != 0
-    }
 }
