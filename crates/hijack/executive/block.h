@@ -63,7 +63,7 @@ struct block {
     u64 random;
     u32 object_failed;         /* OBJECT_*: why the policy object's function was left */
     u32 stepping;              /* the guest runs with the trap flag */
-    u32 spins;                 /* before this thread sleeps for another guest */
+    u32 spins, waits;          /* before this thread sleeps for another guest; how often it waited */
     i32 timer;                 /* the kernel's id; -1: none */
     u32 rule;                  /* that asks; ~0: the policy object */
     struct contexts *contexts; /* NULL: none were made */

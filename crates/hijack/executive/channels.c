@@ -36,14 +36,16 @@ static void set_state(volatile struct channel *channel, u32 state, volatile u64 
 static i64 wait_while(struct block *block, volatile struct channel *channel, u32 state, volatile u32 *other,
                       volatile u64 *sleeps) {
     u64 wait[2] = {0, SLEEP_NS};
-    for (u32 spins = 0; spins < block->spins; spins++) {
+    /* Each 32nd time as long as ever: otherwise two that both sleep never find out that both could be awake. */
+    u32 limit = ++block->waits % 32 ? block->spins : MAX_SPINS;
+    for (u32 spins = 0; spins < limit; spins++) {
         if (__atomic_load_n(&channel->state, __ATOMIC_ACQUIRE) != state) {
-            block->spins = block->spins * 2 < MAX_SPINS ? block->spins * 2 : MAX_SPINS;
+            block->spins = MAX_SPINS;
             return 0;
         }
         __asm__ volatile("pause");
     }
-    block->spins = block->spins > 16 ? block->spins / 2 : 8;
+    block->spins = block->spins > 32 ? block->spins / 2 : 16;
     i64 result = 0;
     __atomic_store_n(sleeps, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&channel->state, __ATOMIC_SEQ_CST) == state) {

@@ -63,7 +63,7 @@ struct block *new_block(void) {
             block->object_sp = 0;
             block->stepping = 0;
             block->timer = -1;
-            block->spins = 8;
+            block->spins = block->waits = 16;
             block->contexts = NULL;
             u32 limit = block_limit;
             while (limit <= i &&
