@@ -1,13 +1,16 @@
 /* The load balancing method "orbit": byrequests, decided ahead by a task in an orbit.
  *
- * A request does not wait for the task; only the first of a balancer in a child does, for 20 ms at most. It takes the next decision of a schedule; when half of that is used, the next schedule
- * is ordered by an asynchronous call, on the state of the workers at that moment. Where the next schedule is late (the task
- * hangs, crashes, its process is being started again), the last one is used once more from its start; where there is none, or
- * the workers have changed, workers take turns. Both keep the books of byrequests, so the next schedule makes up for them.
+ * A request does not wait for the task; only the first of a balancer in a child does, for 20 ms at
+ * most. It takes the next decision of a schedule; when half of that is used, the next schedule is
+ * ordered by an asynchronous call, on the state of the workers at that moment. Where the next
+ * schedule is late (the task hangs, crashes, its process is being started again), the last one is
+ * used once more from its start; where there is none, or the workers have changed, workers take
+ * turns. Both keep the books of byrequests, so the next schedule makes up for them.
  *
  * The task is not trusted: a decision is an index that is checked, for a worker that is usable now.
  *
- * Apache calls a method with the balancer's thread lock held. That guards the state here, one for each balancer in a child.
+ * Apache calls a method with the balancer's thread lock held. That guards the state here, one for
+ * each balancer in a child.
  */
 #include "module.h"
 
@@ -21,7 +24,8 @@
 
 struct balancer_counters balancer_counters;
 
-/* How long the first request of a balancer in a child waits for its first schedule, microseconds. */
+/* How long the first request of a balancer in a child waits for its first schedule,
+ * microseconds. */
 #define FIRST_WAIT_US 20000
 
 struct balancer_state {
@@ -53,7 +57,8 @@ static bool serves(const proxy_worker *worker)
     return PROXY_WORKER_IS_USABLE(worker) && !PROXY_WORKER_IS_DRAINING(worker);
 }
 
-/* Tries workers that failed again when they are due, as byrequests does; gives the signature of what there is now. */
+/* Tries workers that failed again when they are due, as byrequests does; gives the signature of
+ * what there is now. */
 static uint64_t scan_workers(proxy_worker **workers, int n, request_rec *r)
 {
     uint64_t hash = (uint64_t)n;
@@ -195,7 +200,8 @@ static void fill_rows(struct balancer_state *state, proxy_worker **workers, int 
             rows->rows[state->decisions[i]].planned++;
 }
 
-/* Orders the next schedule. Without waiting: where the orbit is down, a later request tries again. */
+/* Orders the next schedule. Without waiting: where the orbit is down, a later request tries
+ * again. */
 static void order(struct balancer_state *state, proxy_worker **workers, int n)
 {
     struct orbit_call_options options = ORBIT_CALL_OPTIONS_INIT;

@@ -1,5 +1,6 @@
-/* The watchdog's task: finds locks that a thread holds beyond the limit, and in a second call, on a second snapshot, says who
- * waits for them and where they were taken. Its store remembers what was found, so each hold is reported once in each limit. */
+/* The watchdog's task: finds locks that a thread holds beyond the limit, and in a second call,
+ * on a second snapshot, says who waits for them and where they were taken. Its store remembers
+ * what was found, so each hold is reported once in each limit. */
 #include "tasks.h"
 
 #include <dlfcn.h>
@@ -35,8 +36,8 @@ static int32_t count_waiters(const struct lock_table *table, const void *lock)
     return waiters;
 }
 
-/* Whether Apache takes this lock to hold it while it serves a request, however long that takes: ap_process_request and its like
- * do so with a mutex of the request's own. */
+/* Whether Apache takes this lock to hold it while it serves a request, however long that takes:
+ * ap_process_request and its like do so with a mutex of the request's own. */
 static bool is_of_request(const void *site)
 {
     Dl_info where;
@@ -86,14 +87,15 @@ long watch_task(void *store, void *raw)
 
 static void describe_site(const void *site, char *text, size_t size)
 {
+    const char *at = site;
     Dl_info where;
     if (dladdr(site, &where) == 0 || !where.dli_fname)
         snprintf(text, size, "%p", site);
     else if (where.dli_sname)
-        snprintf(text, size, "%s+0x%lx in %s", where.dli_sname, (unsigned long)((uintptr_t)site - (uintptr_t)where.dli_saddr),
+        snprintf(text, size, "%s+0x%lx in %s", where.dli_sname, (long)(at - (const char *)where.dli_saddr),
                  where.dli_fname);
     else
-        snprintf(text, size, "%s+0x%lx", where.dli_fname, (unsigned long)((uintptr_t)site - (uintptr_t)where.dli_fbase));
+        snprintf(text, size, "%s+0x%lx", where.dli_fname, (long)(at - (const char *)where.dli_fbase));
 }
 
 static void add_finding(struct orbit_update *update, const struct watch_args *args, const struct thread_slot *slot,

@@ -1,7 +1,9 @@
-/* Which locks each thread of an Apache child holds and waits for. In an area: the threads write, the watchdog's task reads a
- * snapshot of it. No Apache here, so that the preloaded library needs none of its symbols.
+/* Which locks each thread of an Apache child holds and waits for. In an area: the threads write,
+ * the watchdog's task reads a snapshot of it. No Apache here, so that the preloaded library needs
+ * none of its symbols.
  *
- * A snapshot may catch a slot half written. The task therefore reports only what two snapshots agree on.
+ * A snapshot may catch a slot half written. The task therefore reports only what two snapshots
+ * agree on.
  */
 #ifndef ORBIT_APACHE_LOCKS_H
 #define ORBIT_APACHE_LOCKS_H
@@ -31,7 +33,8 @@ struct lock_table {
     struct thread_slot slots[MOST_THREADS];
 };
 
-/* Exported by the preloaded library: from now on this process's threads record their locks here; NULL: no longer. */
+/* Exported by the preloaded library: from now on this process's threads record their locks here;
+ * NULL: no longer. */
 void orbit_apr_record(struct lock_table *table);
 
 #endif

@@ -61,7 +61,8 @@ static void child_init(apr_pool_t *pool, server_rec *server)
 {
     struct orbit_config config = ORBIT_CONFIG_INIT;
     main_server = server;
-    /* A child is small and has at most two orbits: a spare process each would be more than it saves. */
+    /* A child is small and has at most two orbits: a spare process each would be more than it
+     * saves. */
     config.spares = 0;
     config.window = (size_t)1 << 30;
     /* The scoreboard and the workers' shared memory belong to all children. */
@@ -85,7 +86,8 @@ static const char *set_number(cmd_parms *cmd, int *setting, const char *text, in
     if (error)
         return error;
     if (*end || end == text || value < least || value > most)
-        return apr_psprintf(cmd->pool, "%s takes a number from %d to %d, not \"%s\"", cmd->cmd->name, least, most, text);
+        return apr_psprintf(cmd->pool, "%s takes a number from %d to %d, not \"%s\"", cmd->cmd->name, least, most,
+                            text);
     *setting = (int)value;
     return NULL;
 }

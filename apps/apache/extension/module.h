@@ -50,7 +50,8 @@ extern struct task_state balancer_task, watchdog_task;
 
 /* Makes the orbit of a task. False, with a line in the server's log. */
 bool task_start(struct task_state *task, const char *name, orbit_entry entry, void *(*init)(void));
-/* Logs how a call failed: the sentence, for a crash with signal, file and line; then the call stack. Counts it. */
+/* Logs how a call failed: the sentence, for a crash with signal, file and line; then the call
+ * stack. Counts it. */
 void task_failed(struct task_state *task, const struct orbit_outcome *outcome);
 
 /* ---- balancer.c ---- */

@@ -1,7 +1,9 @@
-/* orbit_apr.so, preloaded into Apache: stands in for the mutexes and condition variables of APR, and records in a table which
- * thread holds and waits for which. Without a table, in a process that the module has not set up, it only passes calls on.
+/* orbit_apr.so, preloaded into Apache: stands in for the mutexes and condition variables of APR,
+ * and records in a table which thread holds and waits for which. Without a table, in a process that
+ * the module has not set up, it only passes calls on.
  *
- * A thread that waits on a condition does not hold the mutex meanwhile: an idle worker is no holder.
+ * A thread that waits on a condition does not hold the mutex meanwhile: an idle worker is no
+ * holder.
  */
 #include "locks.h"
 
@@ -17,7 +19,8 @@
 #define EXPORT __attribute__((visibility("default")))
 #define CALLER __builtin_return_address(0)
 
-/* APR's types are pointers and integers here: its functions are called as their manual declares them. */
+/* APR's types are pointers and integers here: its functions are called as their manual declares
+ * them. */
 typedef int status;
 typedef int64_t microseconds;
 

@@ -1,8 +1,8 @@
 /* The balancer's task: the decisions of the next requests, by the rule of byrequests.
  *
- * With each request every candidate is owed its factor; the one that is owed most is taken, and pays what all were owed.
- * Candidates are the usable workers of the first set that has any. A spare takes the place of a worker of its set that is not
- * usable; standbys come where a set has neither.
+ * With each request every candidate is owed its factor; the one that is owed most is taken, and
+ * pays what all were owed. Candidates are the usable workers of the first set that has any. A spare
+ * takes the place of a worker of its set that is not usable; standbys come where a set has neither.
  */
 #include "tasks.h"
 

@@ -1,4 +1,5 @@
-/* The status page (SetHandler orbit-status): counters of the child that answers, and with OrbitFaults On orders for faults:
+/* The status page (SetHandler orbit-status): counters of the child that answers, and with
+ * OrbitFaults On orders for faults:
  *
  *   ?fault=balancer:segv   the next call of this task does this harm (see fault.c)
  *   ?hold=5000             this request holds a mutex for so many milliseconds
@@ -53,14 +54,20 @@ static int order(request_rec *r)
     return OK;
 }
 
-static void print_task(request_rec *r, const char *name, struct task_state *task)
+static void print(request_rec *r, const char *prefix, const char *name, uint64_t value)
+{
+    ap_rprintf(r, "%s%s:%" APR_UINT64_T_FMT "\n", prefix, name, (apr_uint64_t)value);
+}
+
+static void print_task(request_rec *r, const char *prefix, struct task_state *task)
 {
     struct orbit_counters counters = {0};
     if (task->orbit)
         orbit_stats(task->orbit, &counters);
-    ap_rprintf(r, "%s_orbit_pid:%d\n%s_calls:%" APR_UINT64_T_FMT "\n%s_failed:%" APR_UINT64_T_FMT "\n%s_pages:%" APR_UINT64_T_FMT "\n",
-               name, counters.pid, name, (apr_uint64_t)atomic_load(&task->calls), name, (apr_uint64_t)atomic_load(&task->failed),
-               name, (apr_uint64_t)counters.pages);
+    print(r, prefix, "orbit_pid", (uint64_t)counters.pid);
+    print(r, prefix, "calls", atomic_load(&task->calls));
+    print(r, prefix, "failed", atomic_load(&task->failed));
+    print(r, prefix, "pages", counters.pages);
 }
 
 int status_handler(request_rec *r)
@@ -72,12 +79,13 @@ int status_handler(request_rec *r)
     if (refused != OK)
         return refused;
     ap_set_content_type(r, "text/plain");
-    ap_rprintf(r, "child_pid:%d\n", (int)getpid());
-    print_task(r, "balancer", &balancer_task);
-    ap_rprintf(r, "ahead:%" APR_UINT64_T_FMT "\nrepeated:%" APR_UINT64_T_FMT "\nrotated:%" APR_UINT64_T_FMT "\nrefuted:%" APR_UINT64_T_FMT "\n",
-               (apr_uint64_t)atomic_load(&balancer_counters.ahead), (apr_uint64_t)atomic_load(&balancer_counters.repeated),
-               (apr_uint64_t)atomic_load(&balancer_counters.rotated), (apr_uint64_t)atomic_load(&balancer_counters.refuted));
-    print_task(r, "watchdog", &watchdog_task);
-    ap_rprintf(r, "reports:%" APR_UINT64_T_FMT "\n", (apr_uint64_t)atomic_load(&watchdog_reports));
+    print(r, "", "child_pid", (uint64_t)getpid());
+    print_task(r, "balancer_", &balancer_task);
+    print(r, "", "ahead", atomic_load(&balancer_counters.ahead));
+    print(r, "", "repeated", atomic_load(&balancer_counters.repeated));
+    print(r, "", "rotated", atomic_load(&balancer_counters.rotated));
+    print(r, "", "refuted", atomic_load(&balancer_counters.refuted));
+    print_task(r, "watchdog_", &watchdog_task);
+    print(r, "", "reports", atomic_load(&watchdog_reports));
     return OK;
 }

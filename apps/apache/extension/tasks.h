@@ -1,4 +1,5 @@
-/* What runs in orbits, and what it is given. No Apache here: a task works on these structures alone. */
+/* What runs in orbits, and what it is given. No Apache here: a task works on these structures
+ * alone. */
 #ifndef ORBIT_APACHE_TASKS_H
 #define ORBIT_APACHE_TASKS_H
 
@@ -47,7 +48,8 @@ struct schedule_args {
     int32_t fault;
 };
 
-/* What the task pushes: indexes of workers, in the order of use; count of them, 0 where no worker is usable. */
+/* What the task pushes: indexes of workers, in the order of use; count of them, 0 where no
+ * worker is usable. */
 struct schedule {
     int32_t count;
     uint16_t decisions[];

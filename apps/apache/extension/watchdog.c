@@ -1,5 +1,6 @@
-/* The watchdog: a thread of the child calls its task each quarter of the limit, a second at most. Where the task finds that a
- * lock is held beyond the limit, a second call diagnoses, and the thread adds what the holder is doing now.
+/* The watchdog: a thread of the child calls its task each quarter of the limit, a second at most.
+ * Where the task finds that a lock is held beyond the limit, a second call diagnoses, and the
+ * thread adds what the holder is doing now.
  */
 #include "module.h"
 
@@ -71,7 +72,8 @@ static const char *state_of(int tid)
     }
 }
 
-/* One finding of the task, of which nothing is trusted: numbers are printed, text is cut and cleaned. */
+/* One finding of the task, of which nothing is trusted: numbers are printed, text is cut and
+ * cleaned. */
 static void report(const struct orbit_item *item)
 {
     struct long_hold hold;
@@ -84,8 +86,8 @@ static void report(const struct orbit_item *item)
             *c = '?';
     atomic_fetch_add(&watchdog_reports, 1);
     ap_log_error(APLOG_MARK, APLOG_WARNING, 0, log_server,
-                 "orbit-watchdog: thread %d has held mutex 0x%" APR_UINT64_T_HEX_FMT " for %.1f s, and %d threads wait for it; "
-                 "taken at %s; the thread %s now",
+                 "orbit-watchdog: thread %d has held mutex 0x%" APR_UINT64_T_HEX_FMT
+                 " for %.1f s, and %d threads wait for it; taken at %s; the thread %s now",
                  hold.tid, hold.lock, (double)hold.held_ms / 1000, hold.waiters, hold.site, state_of(hold.tid));
 }
 

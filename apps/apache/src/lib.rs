@@ -1,5 +1,5 @@
-//! Stock Apache 2.4 servers with the module `mod_orbit`, for its tests and benches: each has a directory and a port of its own,
-//! and is gone with everything when it is dropped.
+//! Stock Apache 2.4 servers with the module `mod_orbit`, for its tests and benches: each has a
+//! directory and a port of its own, and is gone with everything when it is dropped.
 //!
 //! The module itself is C, in `extension/`, with a Makefile of its own.
 

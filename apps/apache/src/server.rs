@@ -85,10 +85,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server; `None`, having said so, where Apache or what building for it needs is missing.
+    /// Starts a server; `None`, having said so, where Apache or what building for it needs is
+    /// missing.
     ///
-    /// # Panics
-    /// Where it does not start.
+    /// # Panics Where it does not start.
     pub fn start(setup: &Setup) -> Option<Server> {
         let missing = [APACHE, "/usr/bin/apxs2", "/usr/include/apache2/mod_proxy.h"]
             .iter()
@@ -190,7 +190,8 @@ impl Server {
         below(self.pid()).into_iter().filter(own).collect()
     }
 
-    /// All processes of a server with one child: its own, the child's orbits, and the template, which is nobody's child.
+    /// All processes of a server with one child: its own, the child's orbits, and the template,
+    /// which is nobody's child.
     pub fn processes(&self) -> Named {
         let mut found = Vec::new();
         wait_until("the orbits are there", || {
@@ -206,7 +207,8 @@ impl Server {
         found.into_iter().map(|pid| (pid, orbit_apps::started(pid))).collect()
     }
 
-    /// CPU time so far of the server and what it started, seconds; with the module, that of the template and its orbits too.
+    /// CPU time so far of the server and what it started, seconds; with the module, that of the
+    /// template and its orbits too.
     pub fn cpu(&self) -> f64 {
         let page = get(self.port, "/orbit").map(|answer| answer.body).unwrap_or_default();
         let orbit = ["balancer_orbit_pid:", "watchdog_orbit_pid:"].iter().find_map(|name| {

@@ -29,7 +29,8 @@ fn the_same_distribution_as_byrequests() {
     let requests = 1200;
     let Some((ours, server)) = distribution("orbit", requests) else { return };
     let Some((stock, _)) = distribution("byrequests", requests) else { return };
-    // Stock is exact after each six requests. Ours takes turns until its first schedule is there, and makes up for it.
+    // Stock is exact after each six requests. Ours takes turns until its first schedule is there,
+    // and makes up for it.
     assert_eq!(stock, [200, 400, 600]);
     for (nth, (ours, stock)) in ours.iter().zip(&stock).enumerate() {
         assert!(ours.abs_diff(*stock) <= 3, "backend {nth}: {ours} of {requests} requests, {stock} by byrequests");
@@ -40,8 +41,8 @@ fn the_same_distribution_as_byrequests() {
     assert_eq!(server.state("balancer_failed"), 0, "{}", server.log());
 }
 
-/// A worker that fails gets no more requests, and gets its share again when it is back; as with byrequests the balancer tries it
-/// again after `retry`.
+/// A worker that fails gets no more requests, and gets its share again when it is back; as with
+/// byrequests the balancer tries it again after `retry`.
 #[test]
 fn a_worker_that_is_gone_and_back() {
     let mut backends = backends();

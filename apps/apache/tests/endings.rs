@@ -74,7 +74,8 @@ fn reloaded_gracefully() {
     assert!(!server.log().contains("exit signal"), "{}", server.log());
 }
 
-/// An upgrade of the package: the files are removed and installed again, the server is reloaded; it runs the new ones.
+/// An upgrade of the package: the files are removed and installed again, the server is reloaded; it
+/// runs the new ones.
 #[test]
 fn module_reinstalled() {
     let backend = Backend::start("b");

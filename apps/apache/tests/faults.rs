@@ -1,5 +1,5 @@
-//! Whatever the tasks do, the server serves: first process and child keep their pids, no client sees an error, the event is in the
-//! error log, the task is back.
+//! Whatever the tasks do, the server serves: first process and child keep their pids, no client
+//! sees an error, the event is in the error log, the task is back.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -93,8 +93,9 @@ fn every_fault_of_the_watchdog() {
     every_fault("watchdog");
 }
 
-/// Apache's bug 59864 by its mechanism: two workers that are not usable and name each other are followed without end. There the
-/// child dies with all its connections; here requests are distributed as before.
+/// Apache's bug 59864 by its mechanism: two workers that are not usable and name each other are
+/// followed without end. There the child dies with all its connections; here requests are
+/// distributed as before.
 #[test]
 fn bug_59864_an_endless_search_for_a_route() {
     let backends = backends();

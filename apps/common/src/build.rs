@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds the port whose crate is in the directory `port` into the folder `name` of the target directory, if anything of it
-/// changed, and returns that folder. Test programs that build at a time wait for each other.
+/// Builds the port whose crate is in the directory `port` into the folder `name` of the target
+/// directory, if anything of it changed, and returns that folder. Test programs that build at a
+/// time wait for each other.
 ///
-/// # Errors
-/// What `make` said.
+/// # Errors What `make` said.
 pub fn make(port: &str, name: &str) -> Result<PathBuf, String> {
     let source = Path::new(port).join("extension");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| source.join("../../../target"), PathBuf::from);

@@ -41,7 +41,8 @@ impl Drop for Directory {
     }
 }
 
-/// Uid and gid under which servers run where this process is root: those of `name`, or of nobody. `None` for other users.
+/// Uid and gid under which servers run where this process is root: those of `name`, or of nobody.
+/// `None` for other users.
 pub fn user_of_servers(name: &str) -> Option<(u32, u32)> {
     // SAFETY: takes nothing, changes nothing.
     if unsafe { libc::geteuid() } != 0 {

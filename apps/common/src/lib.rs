@@ -1,4 +1,5 @@
-//! What the ports' tests and benches share: building with `make`, waiting, what `/proc` says of a server's processes.
+//! What the ports' tests and benches share: building with `make`, waiting, what `/proc` says of a
+//! server's processes.
 
 mod build;
 mod directory;

@@ -25,7 +25,8 @@ bool calls_start(void)
     options.limits = &limits;
     options.flags = ORBIT_DATA_ONLY;
     is_interrupted = false;
-    if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&options)) || !(area = orbit_area_create(1 << 20, NULL))) {
+    if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&options)) ||
+        !(area = orbit_area_create(1 << 20, NULL))) {
         log_event(true, "no orbit: %s", orbit_last_error());
         return false;
     }

@@ -1,4 +1,5 @@
-/* Faults of the tasks, for tests and for those who do not believe: only orbit_deadlock_fault asks for them, with orbit_deadlock_faults=ON. */
+/* Faults of the tasks, for tests and for those who do not believe: only orbit_deadlock_fault
+ * asks for them, with orbit_deadlock_faults=ON. */
 #include "graph.h"
 
 #include <signal.h>
@@ -14,8 +15,9 @@ enum task_fault fault_by_name(const char *name)
         const char *name;
         enum task_fault fault;
     } faults[] = {
-        {"segv", FAULT_NULL_WRITE}, {"hang", FAULT_ENDLESS_LOOP}, {"memory", FAULT_MEMORY}, {"recursion", FAULT_RECURSION},
-        {"kill", FAULT_KILL},       {"assert", FAULT_ASSERT},     {"lie", FAULT_LIE},
+        {"segv", FAULT_NULL_WRITE},     {"hang", FAULT_ENDLESS_LOOP}, {"memory", FAULT_MEMORY},
+        {"recursion", FAULT_RECURSION}, {"kill", FAULT_KILL},         {"assert", FAULT_ASSERT},
+        {"lie", FAULT_LIE},
     };
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
         if (strcmp(faults[i].name, name) == 0)

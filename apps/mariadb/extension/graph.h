@@ -1,4 +1,5 @@
-/* The waits of InnoDB's transactions for each other, as the task is shown them, and the task. No MariaDB here. */
+/* The waits of InnoDB's transactions for each other, as the task is shown them, and the task. No
+ * MariaDB here. */
 #ifndef ORBIT_MARIADB_GRAPH_H
 #define ORBIT_MARIADB_GRAPH_H
 
@@ -33,10 +34,12 @@ static inline const struct wait *graph_waits(const struct graph *graph)
 
 static inline size_t graph_size(int32_t transactions, int32_t waits)
 {
-    return sizeof(struct graph) + (size_t)transactions * sizeof(struct transaction) + (size_t)waits * sizeof(struct wait);
+    return sizeof(struct graph) + (size_t)transactions * sizeof(struct transaction) +
+           (size_t)waits * sizeof(struct wait);
 }
 
-/* What the task pushes for each deadlock: transactions by index, each of which waits for the next, the last for the first. */
+/* What the task pushes for each deadlock: transactions by index, each of which waits for the
+ * next, the last for the first. */
 struct cycle {
     int32_t length;
     int32_t victim; /* index of a transaction */

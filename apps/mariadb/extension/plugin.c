@@ -1,7 +1,8 @@
 /* orbit_deadlock: declaration of the plugin, its variables, and the life of its thread.
  *
- * The thread scans the waits at intervals, has the task search what is new, and ends the wait of each victim. A cycle closes only
- * when a wait begins: while the waits are those of the last completed call there is nothing to search.
+ * The thread scans the waits at intervals, has the task search what is new, and ends the wait of
+ * each victim. A cycle closes only when a wait begins: while the waits are those of the last
+ * completed call there is nothing to search.
  */
 #include "plugin.h"
 
@@ -182,17 +183,18 @@ static void order_fault(MYSQL_THD thd, struct st_mysql_sys_var *variable, void *
 }
 
 static MYSQL_SYSVAR_UINT(interval, setting_interval, PLUGIN_VAR_RQCMDARG,
-                         "Time between two scans of the waits, milliseconds. InnoDB shows what is older than 100 ms", NULL, NULL, 120, 110,
-                         60000, 0);
+                         "Time between two scans of the waits, milliseconds. InnoDB shows what is up to 100 ms old",
+                         NULL, NULL, 120, 110, 60000, 0);
 static MYSQL_SYSVAR_UINT(deadline, setting_deadline, PLUGIN_VAR_RQCMDARG,
-                         "Longest run of the detector, milliseconds; then its process is killed and started again", NULL, NULL, 1000, 1,
-                         600000, 0);
-static MYSQL_SYSVAR_UINT(memory, setting_memory, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY, "Memory of the detector's process, megabytes",
-                         NULL, NULL, 64, 4, 1 << 20, 0);
-static MYSQL_SYSVAR_BOOL(faults, setting_faults, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY, "Whether orbit_deadlock_fault may be set", NULL,
-                         NULL, 0);
+                         "Longest run of the detector, milliseconds; then its process is killed and started again",
+                         NULL, NULL, 1000, 1, 600000, 0);
+static MYSQL_SYSVAR_UINT(memory, setting_memory, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
+                         "Memory of the detector's process, megabytes", NULL, NULL, 64, 4, 1 << 20, 0);
+static MYSQL_SYSVAR_BOOL(faults, setting_faults, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
+                         "Whether orbit_deadlock_fault may be set", NULL, NULL, 0);
 static MYSQL_SYSVAR_STR(fault, setting_fault, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
-                        "The next run does this harm: segv, hang, memory, recursion, kill, assert, lie", check_fault, order_fault, NULL);
+                        "The next run does this harm: segv, hang, memory, recursion, kill, assert, lie", check_fault,
+                        order_fault, NULL);
 
 static struct st_mysql_sys_var *variables[] = {MYSQL_SYSVAR(interval), MYSQL_SYSVAR(deadline), MYSQL_SYSVAR(memory),
                                                MYSQL_SYSVAR(faults), MYSQL_SYSVAR(fault), NULL};
@@ -218,11 +220,11 @@ extern EXPORTED struct st_maria_plugin _maria_plugin_declarations_[];
 
 maria_declare_plugin(orbit_deadlock)
 {
-    MYSQL_DAEMON_PLUGIN, &daemon_info, "orbit_deadlock", "orbit", "InnoDB's deadlock detector in an orbit", PLUGIN_LICENSE_BSD, init, deinit,
-        0x0100, status, variables, "1.0", MariaDB_PLUGIN_MATURITY_GAMMA
+    MYSQL_DAEMON_PLUGIN, &daemon_info, "orbit_deadlock", "orbit", "InnoDB's deadlock detector in an orbit",
+        PLUGIN_LICENSE_BSD, init, deinit, 0x0100, status, variables, "1.0", MariaDB_PLUGIN_MATURITY_GAMMA
 },
 {
-    MYSQL_AUDIT_PLUGIN, &victims_audit, "orbit_deadlock_victims", "orbit", "Error and rollback of a deadlock's victim", PLUGIN_LICENSE_BSD,
-        NULL, NULL, 0x0100, NULL, NULL, "1.0", MariaDB_PLUGIN_MATURITY_GAMMA
+    MYSQL_AUDIT_PLUGIN, &victims_audit, "orbit_deadlock_victims", "orbit", "Error and rollback of a deadlock's victim",
+        PLUGIN_LICENSE_BSD, NULL, NULL, 0x0100, NULL, NULL, "1.0", MariaDB_PLUGIN_MATURITY_GAMMA
 }
 maria_declare_plugin_end;

@@ -1,10 +1,9 @@
-/* orbit_deadlock: the parts of the plugin and what they share. Plain C on MariaDB's plugin interface.
+/* orbit_deadlock: the parts of the plugin and what they share. Plain C on MariaDB's plugin
+ * interface.
  *
- * plugin.c    declaration, variables, the thread's life
- * scan.c      what waits for what, by the SQL service; the end of a victim's wait
- * victims.c   what the victim's own thread does: error 1213 and rollback
- * calls.c     the orbit and its calls
- * search.c    the task      fault.c  its faults
+ * plugin.c    declaration, variables, the thread's life scan.c      what waits for what, by the SQL
+ * service; the end of a victim's wait victims.c   what the victim's own thread does: error 1213 and
+ * rollback calls.c     the orbit and its calls search.c    the task      fault.c  its faults
  */
 #ifndef ORBIT_MARIADB_PLUGIN_H
 #define ORBIT_MARIADB_PLUGIN_H
@@ -70,7 +69,8 @@ bool scan_end_wait(const struct scan *scan, int32_t victim);
 
 struct st_mysql_audit;
 extern struct st_mysql_audit victims_audit;
-/* This thread's statement is about to be interrupted since it is a deadlock's victim. False: too many at a time. */
+/* This thread's statement is about to be interrupted since it is a deadlock's victim. False: too
+ * many at a time. */
 bool victims_add(unsigned long thread);
 /* It was not. */
 void victims_remove(unsigned long thread);
@@ -80,7 +80,8 @@ void victims_remove(unsigned long thread);
 /* Makes the orbit. False, having said why. */
 bool calls_start(void);
 void calls_stop(void);
-/* Has the task search, and found take each proven cycle. False: the call failed, which is logged. */
+/* Has the task search, and found take each proven cycle. False: the call failed, which is
+ * logged. */
 bool calls_search(const struct scan *scan, void (*found)(const struct scan *scan, const struct cycle *cycle));
 /* Ends a running call. Any thread. */
 void calls_interrupt(void);

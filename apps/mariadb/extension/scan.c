@@ -1,8 +1,10 @@
-/* Who waits for whom, as the server shows it: InnoDB's own lock table is not reachable from a plugin, since its symbols are hidden.
+/* Who waits for whom, as the server shows it: InnoDB's own lock table is not reachable from a
+ * plugin, since its symbols are hidden.
  *
- * The tables innodb_lock_waits and innodb_trx show one point in time, which InnoDB keeps for 100 ms after each reading. The list of
- * processes is read before: a transaction that waits at that point, and whose thread still runs the statement from that list when its
- * wait is ended, has waited in that statement.
+ * The tables innodb_lock_waits and innodb_trx show one point in time, which InnoDB keeps for 100 ms
+ * after each reading. The list of processes is read before: a transaction that waits at that point,
+ * and whose thread still runs the statement from that list when its wait is ended, has waited in
+ * that statement.
  */
 #include "plugin.h"
 
@@ -92,7 +94,8 @@ static const char waits_query[] =
 
 static struct node node_of(char **columns)
 {
-    return (struct node){{strtoull(columns[0], NULL, 10), strtoull(columns[1], NULL, 10)}, strtoul(columns[2], NULL, 10)};
+    return (struct node){{strtoull(columns[0], NULL, 10), strtoull(columns[1], NULL, 10)},
+                         strtoul(columns[2], NULL, 10)};
 }
 
 static int by_id(const void *a, const void *b)
@@ -104,7 +107,9 @@ static int by_id(const void *a, const void *b)
 static int by_waiter(const void *a, const void *b)
 {
     const struct wait *x = a, *y = b;
-    return x->waiter != y->waiter ? (x->waiter > y->waiter) - (x->waiter < y->waiter) : (x->holder > y->holder) - (x->holder < y->holder);
+    if (x->waiter != y->waiter)
+        return x->waiter < y->waiter ? -1 : 1;
+    return (x->holder > y->holder) - (x->holder < y->holder);
 }
 
 static int32_t index_of(const struct node *nodes, int32_t count, const struct node *node)

@@ -1,5 +1,5 @@
-/* The detector's task: finds the cycles in the graph of waits, and chooses a victim of each: the transaction of the least weight, the
- * youngest of several. It then searches on without the victim.
+/* The detector's task: finds the cycles in the graph of waits, and chooses a victim of each: the
+ * transaction of the least weight, the youngest of several. It then searches on without the victim.
  */
 #include "graph.h"
 
@@ -89,11 +89,14 @@ static void report_cycles(struct search *s)
     }
 }
 
-/* The first two transactions as a cycle, whatever they wait for; indexes out of range; lengths that are none. */
+/* The first two transactions as a cycle, whatever they wait for; indexes out of range; lengths
+ * that are none. */
 static void push_lies(const struct graph *graph)
 {
     const int32_t n = graph->transaction_count;
-    const int32_t lies[][4] = {{2, 0, 0, 1}, {2, 1, 1, 0}, {2, 0, 0, n}, {2, -1, -1, 0}, {2, n, 0, 1}, {1, 0, 0, 0}, {INT32_MAX, 0, 0, 1}};
+    const int32_t lies[][4] = {
+        {2, 0, 0, 1}, {2, 1, 1, 0}, {2, 0, 0, n}, {2, -1, -1, 0}, {2, n, 0, 1}, {1, 0, 0, 0}, {INT32_MAX, 0, 0, 1},
+    };
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++)
         push(lies[i], sizeof lies[i]);
     push(lies, 5);

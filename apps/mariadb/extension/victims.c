@@ -1,8 +1,10 @@
-/* What a victim's own thread does, by the interface for audits: events come in the thread that they are about.
+/* What a victim's own thread does, by the interface for audits: events come in the thread that they
+ * are about.
  *
- * KILL QUERY ends a wait with error 1317 and undoes the statement; the locks stay. InnoDB's own detector gives error 1213 and rolls the
- * transaction back. So, in the thread of a victim: when 1317 is raised, 1213 is raised before it, and the first error counts; when the
- * statement has ended, the transaction is rolled back as by ROLLBACK.
+ * KILL QUERY ends a wait with error 1317 and undoes the statement; the locks stay. InnoDB's own
+ * detector gives error 1213 and rolls the transaction back. So, in the thread of a victim: when
+ * 1317 is raised, 1213 is raised before it, and the first error counts; when the statement has
+ * ended, the transaction is rolled back as by ROLLBACK.
  */
 #include "plugin.h"
 

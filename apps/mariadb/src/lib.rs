@@ -1,5 +1,6 @@
-//! Stock MariaDB 10.11 servers with the plugin `orbit_deadlock`, for its tests and benches: each has a directory of its own and a unix
-//! socket in it, and is gone with everything when it is dropped.
+//! Stock MariaDB 10.11 servers with the plugin `orbit_deadlock`, for its tests and benches: each
+//! has a directory of its own and a unix socket in it, and is gone with everything when it is
+//! dropped.
 //!
 //! The plugin itself is C, in `extension/`, with a Makefile of its own.
 

@@ -1,4 +1,5 @@
-//! Deadlocks made on purpose: a ring of sessions each of which has locked rows of its own and waits for the next one's.
+//! Deadlocks made on purpose: a ring of sessions each of which has locked rows of its own and waits
+//! for the next one's.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +13,10 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A session for each weight, in a transaction that has changed so many rows. Rows are taken from number `first` on, 100 for
-    /// each session.
+    /// A session for each weight, in a transaction that has changed so many rows. Rows are taken
+    /// from number `first` on, 100 for each session.
     ///
-    /// # Panics
-    /// Where a row is locked by others.
+    /// # Panics Where a row is locked by others.
     pub fn new(server: &Server, weights: &[usize], first: usize) -> Ring {
         let mut sessions: Vec<Session> = weights.iter().map(|_| server.session()).collect();
         for (nth, (session, weight)) in sessions.iter_mut().zip(weights).enumerate() {
@@ -30,7 +30,8 @@ impl Ring {
         Ring { replies: vec![None; weights.len()], sessions, first }
     }
 
-    /// Has each session, in order, wait for the first row of the next; with the last the ring is closed. When that was.
+    /// Has each session, in order, wait for the first row of the next; with the last the ring is
+    /// closed. When that was.
     pub fn close(&mut self, server: &Server) -> Instant {
         let mut closed = Instant::now();
         let count = self.sessions.len();

@@ -79,10 +79,10 @@ fn install(into: &Path) {
 }
 
 impl Server {
-    /// A server with this detector and these options; `None`, having said so, where MariaDB or what building needs is missing.
+    /// A server with this detector and these options; `None`, having said so, where MariaDB or what
+    /// building needs is missing.
     ///
-    /// # Panics
-    /// Where it does not start.
+    /// # Panics Where it does not start.
     pub fn start(detector: Detector, options: &[&str]) -> Option<Server> {
         if let Some(missing) = missing() {
             println!("SKIP: needs {missing} (Debian 12: apt-get install mariadb-server libmariadbd-dev)");
@@ -208,7 +208,8 @@ impl Server {
     pub fn is_waiting(&self, thread: u64) -> bool {
         // The state of the transaction is shown with a delay of 100 ms; that of the thread at once.
         let count = format!(
-            "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = {thread} AND trx_state = 'LOCK WAIT'"
+            "SELECT COUNT(*) FROM information_schema.innodb_trx \
+             WHERE trx_mysql_thread_id = {thread} AND trx_state = 'LOCK WAIT'"
         );
         std::thread::sleep(std::time::Duration::from_millis(110));
         self.query(&count) == "1"

@@ -19,7 +19,8 @@ fn server_stopped_and_killed() {
     }
 }
 
-/// The plugin is unloaded, its file replaced, and loaded again, as by an upgrade of its package: meanwhile InnoDB's own detector is back.
+/// The plugin is unloaded, its file replaced, and loaded again, as by an upgrade of its package:
+/// meanwhile InnoDB's own detector is back.
 #[test]
 fn plugin_reinstalled() {
     let Some(server) = Server::start(Detector::Orbit, &[]) else { return };

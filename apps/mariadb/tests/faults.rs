@@ -1,5 +1,5 @@
-//! Whatever the task does, the server lives: it keeps its pid, no session is ended, the event is in its log, the task is back, and the
-//! next deadlock is broken.
+//! Whatever the task does, the server lives: it keeps its pid, no session is ended, the event is in
+//! its log, the task is back, and the next deadlock is broken.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -95,8 +95,8 @@ fn every_fault_of_the_task() {
     assert!(scene.server.log().contains("search_task (/"), "the call stack is in the log:\n{}", scene.server.log());
 }
 
-/// MySQL's bug 28523042, by its mechanism: an assertion that fails once a deadlock is found. There all connections are lost; here the
-/// deadlock is broken by the next run.
+/// MySQL's bug 28523042, by its mechanism: an assertion that fails once a deadlock is found. There
+/// all connections are lost; here the deadlock is broken by the next run.
 #[test]
 fn bug_28523042_an_assertion_that_fails_on_a_deadlock() {
     let Some(mut scene) = Scene::begin() else { return };

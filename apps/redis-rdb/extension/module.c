@@ -1,7 +1,8 @@
 /* orbit_rdb as a module of Redis 7.0: set-up, and the command ORBIT.RDB.
  *
- * The library is preloaded too (see arena.c); without that, or on another version of Redis, the module is not loaded, and Redis
- * saves as always. The few functions of the module API that are used are declared here as the API's documentation has them.
+ * The library is preloaded too (see arena.c); without that, or on another version of Redis, the
+ * module is not loaded, and Redis saves as always. The few functions of the module API that are
+ * used are declared here as the API's documentation has them.
  */
 #define _GNU_SOURCE
 #include "rdb.h"
@@ -22,7 +23,8 @@ struct event {
 #define OK 0
 #define ERR 1
 #define API_VERSION 1
-/* Of RedisModuleEvent_CronLoop, RedisModuleEvent_EventLoop (before it sleeps) and RedisModuleEvent_Config. */
+/* Of RedisModuleEvent_CronLoop, RedisModuleEvent_EventLoop (before it sleeps) and
+ * RedisModuleEvent_Config. */
 #define EVENT_CRON 8
 #define EVENT_LOOP 15
 #define EVENT_LOOP_BEFORE_SLEEP 0
@@ -118,7 +120,8 @@ static int info(struct context *ctx)
     int first_line = (int)strcspn(save_last_failure, "\n");
     int length = snprintf(text, sizeof text,
                           "orbit_pid:%d\nsaves:%" PRIu64 "\nfailed:%" PRIu64 "\nforks:%" PRIu64 "\ncall_usec:%" PRIu64
-                          "\nareas:%" PRIu64 "\npages:%" PRIu64 "\nsyncs:%" PRIu64 "\nsync_usec:%" PRIu64 "\nsaving:%d\nlast_failure:%.*s\n",
+                          "\nareas:%" PRIu64 "\npages:%" PRIu64 "\nsyncs:%" PRIu64 "\nsync_usec:%" PRIu64
+                          "\nsaving:%d\nlast_failure:%.*s\n",
                           save_orbit_pid(), save_counters.saves, save_counters.failed, save_counters.forks,
                           save_counters.call_us, save_counters.areas, save_counters.pages, save_counters.syncs,
                           save_counters.sync_us, save_is_pending(), first_line, save_last_failure);
@@ -130,7 +133,10 @@ static int fault(struct context *ctx, const char *kind)
     static const struct {
         const char *name;
         enum save_fault fault;
-    } known[] = {{"segv", SAVE_NULL_WRITE}, {"hang", SAVE_ENDLESS_LOOP}, {"recursion", SAVE_RECURSION}, {"abort", SAVE_ABORT}, {"memory", SAVE_MEMORY}};
+    } known[] = {
+        {"segv", SAVE_NULL_WRITE}, {"hang", SAVE_ENDLESS_LOOP}, {"recursion", SAVE_RECURSION},
+        {"abort", SAVE_ABORT},     {"memory", SAVE_MEMORY},
+    };
     if (!faults_permitted)
         return reply_error(ctx, "ERR faults are not permitted: load the module with faults yes");
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -203,7 +209,8 @@ __attribute__((visibility("default"))) int RedisModule_OnLoad(struct context *ct
         return refuse(ctx, orbit_last_error());
     /* Replicas are served from a file that the orbit writes; a diskless transfer would fork. */
     free_reply(call(ctx, "CONFIG", "ccc", "SET", "repl-diskless-sync", "no"));
-    if (subscribe(ctx, (struct event){EVENT_CONFIG, 1}, on_config) != OK || subscribe(ctx, (struct event){EVENT_CRON, 1}, on_loop) != OK ||
+    if (subscribe(ctx, (struct event){EVENT_CONFIG, 1}, on_config) != OK ||
+        subscribe(ctx, (struct event){EVENT_CRON, 1}, on_loop) != OK ||
         subscribe(ctx, (struct event){EVENT_LOOP, 1}, on_loop) != OK)
         return refuse(ctx, "Redis reports no changes of its settings");
     return create_command(ctx, "orbit.rdb", orbit_rdb_command, "admin readonly", 0, 0, 0);

@@ -1,13 +1,13 @@
 /* orbit_rdb: Redis' background save in an orbit, in place of a fork. The parts and what they share.
  *
- * arena.c      the heap of Redis in regions that can be areas; its threads use it too
- * areas.c      those regions, and the data of the program, as areas
- * save.c       the call: begun where Redis would fork, ended where it would wait for the child; the task
- * interpose.c  fork, waitpid, pipe2, pthread_create, as Redis calls them
- * module.c     set-up, the command ORBIT.RDB
+ * arena.c      the heap of Redis in regions that can be areas; its threads use it too areas.c
+ * those regions, and the data of the program, as areas save.c       the call: begun where Redis
+ * would fork, ended where it would wait for the child; the task interpose.c  fork, waitpid, pipe2,
+ * pthread_create, as Redis calls them module.c     set-up, the command ORBIT.RDB
  *
- * Nothing of Redis' private structures is known here: only exported functions are called (rdbSave, rdbPopulateSaveInfo),
- * and what is needed beyond them is learnt from the system calls that Redis makes.
+ * Nothing of Redis' private structures is known here: only exported functions are called (rdbSave,
+ * rdbPopulateSaveInfo), and what is needed beyond them is learnt from the system calls that Redis
+ * makes.
  */
 #ifndef ORBIT_RDB_H
 #define ORBIT_RDB_H
@@ -30,12 +30,14 @@ struct region {
 size_t arena_regions(struct region const **regions);
 /* Whether Redis' allocations come from there: false without jemalloc, or without LD_PRELOAD. */
 bool arena_is_used(void);
-/* This thread's allocations come from jemalloc's first arena from now on (true), or from ours. Flushes its cache. */
+/* This thread's allocations come from jemalloc's first arena from now on (true), or from ours.
+ * Flushes its cache. */
 void arena_leave(bool leave);
 
 /* ---- areas.c ---- */
 
-/* Makes the program's data an area, and what regions there are. False, with a sentence in orbit_last_error(). */
+/* Makes the program's data an area, and what regions there are. False, with a sentence in
+ * orbit_last_error(). */
 bool areas_init(void);
 /* The areas of a call, with regions that are new. NULL: one could not be made. */
 struct orbit_area *const *areas_now(size_t *count);
@@ -70,19 +72,22 @@ extern struct save_settings save_settings;
 
 /* Sets up the orbit. False, with a sentence in orbit_last_error(). */
 bool save_init(void);
-/* Sends some of what was written since the last save, so that the next save has less to send. To be called often: it
- * does nothing until it is due again. */
+/* Sends some of what was written since the last save, so that the next save has less to send. To
+ * be called often: it does nothing until it is due again. */
 void save_sync_ahead(void);
 /* The file that the next saves write, as Redis' dbfilename says. */
 void save_set_file(const char *name);
 /* The next save does this harm. */
 void save_set_fault(enum save_fault fault);
-/* The descriptors at this address are those by which a child would report to Redis: the task must not write to them. */
+/* The descriptors at this address are those by which a child would report to Redis: the task
+ * must not write to them. */
 void save_note_pipe(int *descriptors);
-/* Begins a save on the data as it is now. The pid of the orbit, as that of a child; -1: fork instead. */
+/* Begins a save on the data as it is now. The pid of the orbit, as that of a child; -1: fork
+ * instead. */
 pid_t save_begin(void);
 bool save_is_pending(void);
-/* If it has ended: true, with the pid it was begun with and a status as waitpid gives. Logs a failure. */
+/* If it has ended: true, with the pid it was begun with and a status as waitpid gives. Logs a
+ * failure. */
 bool save_ended(pid_t *pid, int *status);
 int save_orbit_pid(void);
 

@@ -1,5 +1,5 @@
-/* A save: begun where Redis would fork, ended where it would wait for the child. The task runs Redis' own rdbSave on the
- * snapshot.
+/* A save: begun where Redis would fork, ended where it would wait for the child. The task runs
+ * Redis' own rdbSave on the snapshot.
  *
  * All but the task runs in Redis' main thread.
  */
@@ -170,12 +170,14 @@ static pid_t fork_instead(const char *why)
 
 /* ---- pages sent ahead ---- */
 
-/* Areas of a call at most, and how long it may hold Redis up before the next ones name fewer, microseconds. */
+/* Areas of a call at most, and how long it may hold Redis up before the next ones name fewer,
+ * microseconds. */
 #define MOST_SYNCED 8
 #define SYNC_US 500
 /* Share of the time that these calls may take: one part of so many. */
 #define SYNC_SHARE 50
-/* Of an area that is written all over, and so takes longer than this each time: a pause, which doubles. */
+/* Of an area that is written all over, and so takes longer than this each time: a pause, which
+ * doubles. */
 #define HOT_US 2000
 #define FIRST_PAUSE_US 1000000
 #define LONGEST_PAUSE_US 60000000

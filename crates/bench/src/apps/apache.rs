@@ -21,9 +21,10 @@ pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
     let mut rows = balancer(bench, &progress, &backends, "all requests proxied", 1, 0, (rounds, seconds))?;
     rows.extend(balancer(bench, &progress, &backends, "a tenth proxied", 10, rounds, (rounds, seconds))?);
     rows.extend(watchdog(bench, &progress, 2 * rounds, (rounds, seconds))?);
-    rows.push(row("lines of the port, both tasks (none of the server changed)", "lines", lines_of_port("apache"), &[], &[]));
+    let lines = lines_of_port("apache");
+    rows.push(row("lines of the port, both tasks (none of the server changed)", "lines", lines, &[], &[]));
     progress.finish();
-    bench.note("the paper's: t2 1,128 and t3 1 calls a second (table 4), snapshots of 20 and 8 KB (table 6)".to_owned());
+    bench.note("the paper: t2 1,128 and t3 1 calls a second, snapshots of 20 and 8 KB (tables 4, 6)".to_owned());
     bench.note("CPU time: of the server with its orbits; clients and backends are the bench's".to_owned());
     Ok((table(&rows), rows.into_iter().map(|row| row.measured).collect()))
 }
@@ -49,7 +50,8 @@ fn balanced(backends: &[Backend], method: &str, line: &str) -> Setup {
     if has_module { setup.line(line) } else { setup }
 }
 
-/// Requests a second and CPU microseconds a request of a run of the clients; every `proxied`-th request goes to a backend.
+/// Requests a second and CPU microseconds a request of a run of the clients. Every `proxied`-th request
+/// goes to a backend.
 fn load(server: &Server, proxied: u64, seconds: f64) -> Result<(f64, f64), Failure> {
     let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
     let (before, began) = (server.cpu(), Instant::now());
@@ -150,7 +152,8 @@ fn balancer(
 
 /// Table 4 and table 6: calls a second, and what a call sends, of a task.
 fn calls(server: &Server, task: &str, what: &str, before: (i64, i64), seconds: f64) -> [Row; 3] {
-    let (calls, pages) = (server.state(&format!("{task}_calls")) - before.0, server.state(&format!("{task}_pages")) - before.1);
+    let calls = server.state(&format!("{task}_calls")) - before.0;
+    let pages = server.state(&format!("{task}_pages")) - before.1;
     let child = server.state("child_pid");
     let memory = std::fs::read_to_string(format!("/proc/{child}/statm")).unwrap_or_default();
     let resident: f64 = memory.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(1.0);

@@ -41,9 +41,10 @@ pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
     for (nth, &size) in sizes.iter().enumerate() {
         rows.extend(of_size(bench, &progress, 2 * nth * rounds, size, rounds)?);
     }
-    rows.push(row("lines of the port (none of the server changed)", "lines", lines_of_port("redis-rdb"), &[], &[], OWN));
+    let lines = lines_of_port("redis-rdb");
+    rows.push(row("lines of the port (none of the server changed)", "lines", lines, &[], &[], OWN));
     progress.finish();
-    bench.note("1 % of the memory: of the keys, one after the other, just before the save. 1 % of the keys, at random in the".to_owned());
+    bench.note("1 % of the memory: keys that lie together, just before the save. 1 % of the keys: at random, in the".to_owned());
     bench.note(format!("{} s before the save: some 7 % of the memory. Of the rivals each save is a fork", SPREAD.as_secs()));
     bench.note("blocked: latest_fork_usec of INFO, the fork or the call in its place".to_owned());
     Ok((table(&rows), rows.into_iter().map(|row| row.measured).collect()))
