@@ -21,6 +21,10 @@ extern void sql_print_information(const char *format, ...) __asm__("_Z21sql_prin
 extern char my_thread_init(void);
 extern void my_thread_end(void);
 
+/* Time between two looks at the number of waits, milliseconds: a deadlock that comes alone is found
+ * after so much. */
+#define CHECK_MS 20
+
 unsigned int setting_interval, setting_deadline, setting_memory;
 static char setting_faults;
 static char *setting_fault;
@@ -82,6 +86,13 @@ static bool sleep_ms(unsigned int ms)
     return stop;
 }
 
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
 static void end_victim(const struct scan *scan, const struct cycle *cycle)
 {
     const struct transaction *victim = &graph_transactions(scan->graph)[cycle->victim];
@@ -94,14 +105,19 @@ static void end_victim(const struct scan *scan, const struct cycle *cycle)
 
 static void detect(void)
 {
-    uint64_t searched = 0;
-    while (!sleep_ms(setting_interval)) {
+    uint64_t searched = 0, scanned_ms = 0;
+    while (!sleep_ms(CHECK_MS)) {
+        unsigned long long scans = counters.scans;
         struct scan scan;
         bool has_fault = is_fault_due();
         static struct graph nothing;
         calls_note_pid();
+        if (!has_fault && now_ms() - scanned_ms < setting_interval)
+            continue;
         if (!scan_waits(&scan))
             continue;
+        if (counters.scans != scans)
+            scanned_ms = now_ms();
         if (scan.graph && (scan.signature != searched || has_fault)) {
             searched = calls_search(&scan, end_victim) ? scan.signature : 0;
         } else if (!scan.graph && has_fault) {
@@ -183,7 +199,7 @@ static void order_fault(MYSQL_THD thd, struct st_mysql_sys_var *variable, void *
 }
 
 static MYSQL_SYSVAR_UINT(interval, setting_interval, PLUGIN_VAR_RQCMDARG,
-                         "Time between two scans of the waits, milliseconds. InnoDB shows what is up to 100 ms old",
+                         "Least time between two scans of the waits, milliseconds. InnoDB renews them after 100",
                          NULL, NULL, 120, 110, 60000, 0);
 static MYSQL_SYSVAR_UINT(deadline, setting_deadline, PLUGIN_VAR_RQCMDARG,
                          "Longest run of the detector, milliseconds; then its process is killed and started again",

@@ -15,7 +15,7 @@
 
 /* ---- plugin.c ---- */
 
-extern unsigned int setting_interval; /* between two scans, milliseconds */
+extern unsigned int setting_interval; /* between two scans at least, milliseconds */
 extern unsigned int setting_deadline; /* of a call, milliseconds */
 extern unsigned int setting_memory;   /* of the orbit, megabytes */
 

@@ -11,18 +11,23 @@ use std::process::Command;
 use std::time::Instant;
 
 const CLIENTS: usize = 16;
-/// Rows of the table: few, so that transactions wait for each other, and some deadlock.
-const TABLE_ROWS: usize = 2000;
+/// Rows of the table.
+const TABLE_ROWS: usize = 100_000;
+/// Rows that transactions use, and what that comes to: with few they wait for each other, and many deadlock.
+const LOADS: [(usize, &str); 2] = [(TABLE_ROWS, "100,000 rows"), (2000, "2,000 rows, many deadlocks")];
 
 pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
     let (rounds, seconds) = if quick { (3, 2) } else { (15, 5) };
-    let progress = Progress::new(2 * rounds);
+    let progress = Progress::new(3 * rounds);
     let servers = [
         server(Detector::Orbit, &[])?,
         server(Detector::Own, &[])?,
         server(Detector::None, &["--innodb-lock-wait-timeout=1"])?,
     ];
-    let mut rows = throughput(bench, &progress, &servers, rounds, seconds)?;
+    let mut rows = Vec::new();
+    for (nth, used) in LOADS.into_iter().enumerate() {
+        rows.extend(throughput(bench, &progress, &servers, used, nth * rounds, (rounds, seconds))?);
+    }
     rows.extend(time_to_break(&progress, &servers, rounds));
     rows.push(row("lines of the port (none of the server changed)", "lines", lines_of_port("mariadb"), &[], &[]));
     progress.finish();
@@ -44,15 +49,15 @@ fn row(
 fn server(detector: Detector, options: &[&str]) -> Result<Server, Failure> {
     let server = Server::start(detector, options)
         .ok_or_else(|| Failure::text("MariaDB 10.11 is missing: scripts/packages.sh ports"))?;
-    sysbench(&server, &["prepare"])?;
+    sysbench(&server, TABLE_ROWS, &["prepare"])?;
     Ok(server)
 }
 
-fn sysbench(server: &Server, words: &[&str]) -> Result<String, Failure> {
+fn sysbench(server: &Server, rows: usize, words: &[&str]) -> Result<String, Failure> {
     let mut command = Command::new("sysbench");
     command.args(["oltp_read_write", "--db-driver=mysql", "--mysql-user=root", "--mysql-db=test", "--tables=1"]);
     command.arg(format!("--mysql-socket={}", server.directory().join("s").display()));
-    let done = command.arg(format!("--table-size={TABLE_ROWS}")).args(words).output()?;
+    let done = command.arg(format!("--table-size={rows}")).args(words).output()?;
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     if done.status.success() {
         return Ok(said);
@@ -61,10 +66,10 @@ fn sysbench(server: &Server, words: &[&str]) -> Result<String, Failure> {
 }
 
 /// Transactions a second, CPU microseconds a transaction, deadlocks and timeouts a second.
-fn load(server: &Server, seconds: usize) -> Result<[f64; 3], Failure> {
+fn load(server: &Server, rows: usize, seconds: usize) -> Result<[f64; 3], Failure> {
     let before = server.cpu();
     let (threads, time) = (format!("--threads={CLIENTS}"), format!("--time={seconds}"));
-    let said = sysbench(server, &[&threads, &time, "--mysql-ignore-errors=1205,1213", "run"])?;
+    let said = sysbench(server, rows, &[&threads, &time, "--mysql-ignore-errors=1205,1213", "run"])?;
     let number = |label: &str, nth: usize| -> Option<f64> {
         let line = said.lines().find_map(|line| line.trim().strip_prefix(label))?;
         line.split_whitespace().nth(nth)?.trim_start_matches('(').parse().ok()
@@ -81,22 +86,23 @@ fn throughput(
     bench: &mut Bench,
     progress: &Progress,
     servers: &[Server; 3],
-    rounds: usize,
-    seconds: usize,
+    (table_rows, what): (usize, &str),
+    at: usize,
+    (rounds, seconds): (usize, usize),
 ) -> Result<Vec<Row>, Failure> {
     let mut figures: [[Samples; 3]; 3] = Default::default();
     let mut shuffle = Shuffle::new(9);
     for server in servers {
-        load(server, 1)?;
+        load(server, table_rows, 1)?;
     }
     let (mut calls, mut size) = (Samples::default(), Samples::default());
     for round in 0..rounds {
-        progress.at(round, "throughput");
+        progress.at(at + round, what);
         let mut order = [0, 1, 2];
         shuffle.shuffle(&mut order);
         for nth in order {
             let (before, began) = (if nth == 0 { servers[0].state("calls") } else { 0 }, Instant::now());
-            for (samples, figure) in figures[nth].iter_mut().zip(load(&servers[nth], seconds)?) {
+            for (samples, figure) in figures[nth].iter_mut().zip(load(&servers[nth], table_rows, seconds)?) {
                 samples.add_figure(figure);
             }
             if nth == 0 {
@@ -107,15 +113,15 @@ fn throughput(
     }
     let [ours, own, none] = figures.map(|of| of.map(|samples| samples.summary()));
     let part = |nth: usize| ratio(median(ours[nth]), median(own[nth]));
-    let tps = [Reach::at_least("throughput with the orbit, of InnoDB's own detector", part(0), 0.95, "times")];
-    let cpu = [Reach::at_most("CPU time a transaction, of InnoDB's own detector", part(1), 1.05, "times")];
+    let tps = [Reach::at_least(format!("throughput, {what}, of InnoDB's own detector"), part(0), 0.95, "times")];
+    let cpu = [Reach::at_most(format!("CPU time a transaction, {what}, of InnoDB's own"), part(1), 1.05, "times")];
     let rivals = |nth: usize| [("InnoDB's own", own[nth]), ("none", none[nth])];
     let rows = vec![
-        row("throughput, oltp_read_write", "transactions/s", ours[0], &rivals(0), &tps),
-        row("CPU time a transaction, oltp_read_write", "us", ours[1], &rivals(1), &cpu),
-        row("deadlocks and timeouts", "1/s", ours[2], &rivals(2), &[]),
-        row("calls of the task", "1/s", calls.summary(), &[], &[]),
-        row("snapshot of a call", "bytes", size.summary(), &[], &[]),
+        row(&format!("throughput, {what}"), "transactions/s", ours[0], &rivals(0), &tps),
+        row(&format!("CPU time a transaction, {what}"), "us", ours[1], &rivals(1), &cpu),
+        row(&format!("deadlocks and timeouts, {what}"), "1/s", ours[2], &rivals(2), &[]),
+        row(&format!("calls of the task, {what}"), "1/s", calls.summary(), &[], &[]),
+        row(&format!("snapshot of a call, {what}"), "bytes", size.summary(), &[], &[]),
     ];
     bench.reach(tps.into_iter().chain(cpu));
     Ok(rows)
@@ -125,7 +131,7 @@ fn throughput(
 fn time_to_break(progress: &Progress, servers: &[Server; 3], rounds: usize) -> Vec<Row> {
     let mut times: [Samples; 2] = Default::default();
     for round in 0..rounds {
-        progress.at(rounds + round, "time to break a deadlock");
+        progress.at(2 * rounds + round, "time to break a deadlock");
         for (server, samples) in servers.iter().zip(&mut times) {
             let mut ring = Ring::new(server, &[1, 2], 0);
             let closed = ring.close(server);
