@@ -140,6 +140,7 @@ void Report() {
   printf("compactions %llu\nfailures %llu\nown %llu\nmemtables %llu\n", static_cast<unsigned long long>(now.compactions),
          static_cast<unsigned long long>(now.failures), static_cast<unsigned long long>(now.own),
          static_cast<unsigned long long>(now.memtables));
+  printf("minor_pages %llu\n", static_cast<unsigned long long>(now.minor_pages));
   printf("minor %llu\nminor_failures %llu\nminor_own %llu\n", static_cast<unsigned long long>(now.minor),
          static_cast<unsigned long long>(now.minor_failures), static_cast<unsigned long long>(now.minor_own));
 }

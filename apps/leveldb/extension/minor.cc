@@ -168,12 +168,14 @@ void FreeBlock(char* block) {
 }
 
 void CountMinor(orbit_leveldb_counters* counters) {
-  orbit_counters of_orbit;
+  orbit_counters of_orbit = {};
   orbit* orbit = the_orbit.load();
+  const bool is_known = orbit != nullptr && orbit_stats(orbit, &of_orbit) == 0;
   counters->minor = done.load();
   counters->minor_failures = failures.load();
   counters->minor_own = own.load();
-  counters->minor_pid = orbit != nullptr && orbit_stats(orbit, &of_orbit) == 0 ? of_orbit.pid : 0;
+  counters->minor_pages = is_known ? of_orbit.pages : 0;
+  counters->minor_pid = is_known ? of_orbit.pid : 0;
   counters->is_minor_running = is_running.load();
 }
 

@@ -32,6 +32,7 @@ struct orbit_leveldb_counters {
     uint64_t minor;          /* memtables that the orbit wrote to tables */
     uint64_t minor_failures; /* such tries that failed */
     uint64_t minor_own;      /* memtables that LevelDB wrote in its own way, empty ones too */
+    uint64_t minor_pages;    /* pages of snapshots for these, of 4 KiB */
     int32_t minor_pid;       /* the process of the orbit for memtables, 0: none now */
     int32_t is_minor_running; /* 1 while it writes */
 };

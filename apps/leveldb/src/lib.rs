@@ -4,6 +4,7 @@
 //! The port itself is C++, in `extension/`, with a Makefile of its own.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -97,10 +98,17 @@ impl Database {
         Some(Database { programs: build()?, directory })
     }
 
-    fn command(&self, library: Library, words: &str) -> Command {
+    /// The program and its arguments, for whoever runs it in a way of their own.
+    pub fn words(&self, library: Library, words: &str) -> Vec<OsString> {
         let program = if library == Library::Orbit { "load" } else { "load-stock" };
-        let mut command = Command::new(self.programs.join(program));
-        command.arg(self.directory.join("db")).args(words.split_whitespace()).stdin(Stdio::null());
+        let own = [self.programs.join(program).into_os_string(), self.directory.join("db").into_os_string()];
+        own.into_iter().chain(words.split_whitespace().map(OsString::from)).collect()
+    }
+
+    fn command(&self, library: Library, words: &str) -> Command {
+        let words = self.words(library, words);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdin(Stdio::null());
         command
     }
 

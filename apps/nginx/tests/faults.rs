@@ -99,6 +99,25 @@ fn killed_from_outside() {
     scene.end(KILLS);
 }
 
+/// A client that leaves while its task runs disturbs nobody; nothing of its request is left.
+#[test]
+fn the_client_leaves() {
+    let Some(scene) = Scene::begin() else { return };
+    for _ in 0..3 {
+        let mut stream = std::os::unix::net::UnixStream::connect(scene.server.socket()).expect("a connection");
+        let request = "PUT /gone HTTP/1.1\r\nHost: test\r\nX-Orbit-Fault: hang\r\nContent-Length: 1\r\n\r\nx";
+        std::io::Write::write_all(&mut stream, request.as_bytes()).expect("it is sent");
+        let orbit = scene.server.wait_for("orbit of PUT");
+        let before = orbit_nginx::cpu_seconds(&[orbit]);
+        wait_until("the task loops", || orbit_nginx::cpu_seconds(&[orbit]) > before + 0.1);
+        drop(stream);
+        scene.server.wait_for_log("not done at its deadline");
+        wait_until("its process has ended", || orbit_nginx::title(orbit).is_empty());
+        scene.next_put_is_good();
+    }
+    scene.end(0);
+}
+
 /// Faults only where the configuration permits them.
 #[test]
 fn faults_need_a_directive() {

@@ -55,6 +55,7 @@ benches! {
     ahd Ahd,
     shd Shd,
     apps Apps,
+    analyse Analyse,
     hijack Hijack,
     keep Keep,
     page Page,

@@ -22,6 +22,9 @@ struct Figures {
     program_cpu: Samples,
     all_cpu: Samples,
     run: Samples,
+    /// Of the orbits: calls a second (Table 4 of the paper), and KiB of a memtable's snapshot (Table 6).
+    calls: Samples,
+    snapshot: Samples,
 }
 
 pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
@@ -55,6 +58,8 @@ pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
     rows.push(with("CPU time of the program", "ms", &ours.program_cpu, &stock.program_cpu));
     rows.push(with("CPU time of the program and the orbit", "ms", &ours.all_cpu, &stock.all_cpu));
     rows.push(with("a run", "ms", &ours.run, &stock.run));
+    rows.push(row("calls of the orbits", "calls/s", ours.calls.summary(), &[], &[], OWN));
+    rows.push(row("snapshot of a memtable", "KiB", ours.snapshot.summary(), &[], &[], OWN));
     Ok((table(&rows), rows.into_iter().map(|row| row.measured).collect()))
 }
 
@@ -72,5 +77,9 @@ fn once(library: Library, seed: usize, writes: usize, figures: &mut Figures) -> 
     let program = number("cpu_ms").ok_or_else(|| Failure::text("no cpu_ms"))?;
     figures.program_cpu.add_figure(program);
     figures.all_cpu.add_figure(program + number("orbit_cpu_ms").unwrap_or(0.0));
+    if let (Some(major), Some(minor), Some(pages)) = (number("compactions"), number("minor"), number("minor_pages")) {
+        figures.calls.add_figure((major + minor) / began.elapsed().as_secs_f64());
+        figures.snapshot.add_figure(4.0 * pages / minor.max(1.0));
+    }
     said.get("hash").cloned().ok_or_else(|| Failure::text("no hash"))
 }

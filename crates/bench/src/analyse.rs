@@ -1,0 +1,164 @@
+//! `orbit bench analyse`: how many of the allocation points that tasks need does `orbit analyse` name, by a run and by sources, and how
+//! many besides (Table 7 of the paper). And what watching an instruction takes.
+//!
+//! The truth: programs whose sources mark the points, and LevelDB's minor compaction, whose port shows the orbit what is listed here.
+
+use super::plot::{Chart, Series};
+use super::reach::Reach;
+use super::row::Measured;
+use super::stats::{Samples, Summary};
+use super::{Bench, Common, Progress};
+use orbit_analyse::{Options, Place, Report, Source, analyse, likely};
+use orbit_console::out::{Align, Done, Failure, PLAIN, Table};
+use orbit_leveldb::{Database, Library};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Compares the allocation points that `orbit analyse` names with those that tasks need.
+///
+/// Needs a checkout of Orbit's sources, C and C++ compilers, clang, and LevelDB (scripts/packages.sh ports).
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What the port of LevelDB's minor compaction shows its orbit of the program's memory: the memtable's blocks by an area; the
+/// memtable and the options (made in `DB::Open`) and the filter policy by value.
+const LEVELDB: [&str; 3] = ["leveldb::Arena::AllocateNewBlock", "leveldb::DB::Open", "leveldb::NewBloomFilterPolicy"];
+
+/// A task: points by name, its own or file and line.
+struct Case {
+    name: &'static str,
+    needed: BTreeSet<String>,
+    by_run: BTreeSet<String>,
+    by_sources: BTreeSet<String>,
+    step_us: f64,
+}
+
+/// What a row has beside the shared fields: numbers of points, as in Table 7.
+#[derive(Serialize)]
+struct Points {
+    manual: usize,
+    found: usize,
+    common: usize,
+}
+
+fn subjects() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../analyse/tests/subjects")
+}
+
+/// The file's name and the line; without a line the function, without its parameters.
+fn name(place: &Place) -> String {
+    match (&place.file, place.line) {
+        (Some(file), Some(line)) => format!("{}:{line}", file.rsplit('/').next().unwrap_or_default()),
+        _ => place.function.split('(').next().unwrap_or_default().to_owned(),
+    }
+}
+
+fn watch(program: Vec<OsString>, entry: &str) -> Result<(Report, f64), Failure> {
+    let began = Instant::now();
+    let entry = entry.parse().map_err(Failure::text)?;
+    let report = analyse(&Options { entry, program, calls: 2, limit: Duration::from_secs(60) });
+    let report = report.map_err(|error| Failure::text(error.to_string()))?;
+    let step = began.elapsed().as_secs_f64() * 1e6 / report.steps.max(1) as f64;
+    Ok((report, step))
+}
+
+/// A program whose source marks the points that its task needs.
+fn marked(name_of_it: &'static str, compiler: &str, entry: &str, but: &str, by_sources: bool) -> Result<Case, Failure> {
+    let source = subjects().join(name_of_it);
+    let text = std::fs::read_to_string(&source)?;
+    let lines = text.lines().enumerate().filter(|(_, line)| line.contains("SITE") && !line.contains(but));
+    let needed = lines.map(|(at, _)| format!("{name_of_it}:{}", at + 1)).collect();
+    let program = std::env::temp_dir().join(format!("orbit-bench-analyse-{}", std::process::id()));
+    let mut compile = Command::new(compiler);
+    compile.args(["-g", "-O0", "-pthread", "-o"]).arg(&program).arg(&source);
+    if !compile.status().is_ok_and(|status| status.success()) {
+        return Err(Failure::text(format!("{compiler} does not compile {name_of_it}")));
+    }
+    let watched = watch(vec![program.clone().into()], entry);
+    let _ = std::fs::remove_file(&program);
+    let (report, step_us) = watched?;
+    let sources = [Source { file: source, flags: Vec::new() }];
+    let found = if by_sources { likely(entry, &sources) } else { Ok(Vec::new()) };
+    let found = found.map_err(|error| Failure::text(error.to_string()))?;
+    let by_run = report.sites.iter().map(|site| name(&site.at)).collect();
+    Ok(Case { name: name_of_it, needed, by_run, by_sources: found.iter().map(|l| name(&l.at)).collect(), step_us })
+}
+
+/// Debian's LevelDB, as it writes a memtable to a table.
+fn leveldb() -> Result<Case, Failure> {
+    let database = Database::new().ok_or_else(|| Failure::text("LevelDB 1.23 is missing: scripts/packages.sh ports"))?;
+    let (report, step_us) = watch(database.words(Library::Stock, "writes 1 1500 none 0"), "leveldb::BuildTable")?;
+    let by_run = report.sites.iter().map(|site| name(&site.at)).collect();
+    let needed = LEVELDB.iter().map(|&point| point.to_owned()).collect();
+    Ok(Case { name: "LevelDB, minor compaction", needed, by_run, by_sources: BTreeSet::new(), step_us })
+}
+
+fn share(part: usize, of: usize) -> Option<Summary> {
+    let mut samples = Samples::default();
+    samples.add_figure(100.0 * part as f64 / of.max(1) as f64);
+    samples.summary()
+}
+
+pub fn run(args: &Args) -> Done {
+    let mut bench = Bench::start("analyse", &args.common)?;
+    let progress = Progress::new(3);
+    let mut cases = Vec::new();
+    progress.at(0, "a C program");
+    cases.push(marked("locks.c", "cc", "chain_length", "dangling", true)?);
+    progress.at(1, "a C++ program");
+    cases.push(marked("items.cc", "c++", "tasks::total", "nothing", false)?);
+    progress.at(2, "LevelDB");
+    cases.push(leveldb()?);
+    progress.finish();
+    let mut table = Table::new(&[
+        ("TASK", Align::Left),
+        ("NEEDED", Align::Right),
+        ("BY A RUN", Align::Right),
+        ("BY SOURCES", Align::Right),
+        ("BY BOTH", Align::Right),
+        ("BESIDES", Align::Right),
+        ("US A STEP", Align::Right),
+    ]);
+    let mut rows = Vec::new();
+    for case in &cases {
+        let both: BTreeSet<_> = case.by_run.union(&case.by_sources).cloned().collect();
+        let common = |found: &BTreeSet<String>| found.intersection(&case.needed).count();
+        let besides = both.difference(&case.needed).count();
+        let (needed, found) = (case.needed.len(), common(&both));
+        let points = || Points { manual: needed, found: both.len(), common: found };
+        let percent = |part: usize| 100.0 * part as f64 / needed.max(1) as f64;
+        let reach = [
+            Reach::at_least(format!("points found, {}", case.name), percent(found), 95.0, "percent"),
+            Reach::at_most(format!("points named besides, {}", case.name), percent(besides), 34.0, "percent"),
+        ];
+        rows.push(
+            Measured::new(format!("needed points found, {}", case.name), "percent", points())
+                .ours(share(found, needed))
+                .rival("by a run", share(common(&case.by_run), needed))
+                .rival("by sources", share(common(&case.by_sources), needed))
+                .reach(&reach[..1]),
+        );
+        rows.push(
+            Measured::new(format!("points named besides, of those needed, {}", case.name), "percent", points())
+                .ours(share(besides, needed))
+                .reach(&reach[1..]),
+        );
+        let mut step = Samples::default();
+        step.add_figure(case.step_us);
+        rows.push(Measured::new(format!("an instruction watched, {}", case.name), "us", points()).ours(step.summary()));
+        let cells = [needed, common(&case.by_run), common(&case.by_sources), found, besides].map(|n| n.to_string());
+        let shown = [case.name.to_owned()].into_iter().chain(cells).chain([format!("{:.1}", case.step_us)]);
+        table.row(shown.map(|cell| (cell, PLAIN)).collect());
+        bench.reach(reach);
+    }
+    bench.note("what the watched programs print stands among the output".to_owned());
+    let chart = Chart { title: "analyse".to_owned(), x: String::new(), y: String::new(), series: Vec::<Series>::new() };
+    bench.finish(&args.common, &rows, &table, chart)
+}
