@@ -20,6 +20,7 @@ FLOORS = [
     ["orbit-c", "orbit-rmk", "orbit-console", "orbit-hijack"],
     ["orbit-pins", "orbit-analyse", "orbit-services"],
     ["orbit-ahd", "orbit-shd", "orbit-keep", "orbit-why", "orbit-services-wasm"],
+    ["orbit-named"],
     ["orbit-modules", "orbit-service"],
     ["orbit-watch"],
     ["orbit-bench"],

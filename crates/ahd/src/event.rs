@@ -1,4 +1,4 @@
-//! What a watcher tells.
+//! What a watcher reports.
 
 use orbit_inspect::Sure;
 use orbit_inspect::python::PyFrame;
@@ -63,7 +63,7 @@ pub enum Event {
     },
     /// Threads hang.
     Hang(Box<Hang>),
-    /// A thread that was told to hang has got on.
+    /// A hang that was reported is over.
     Recovered {
         /// Process.
         pid: i32,
@@ -71,7 +71,7 @@ pub enum Event {
         tid: i32,
         /// How it hung.
         kind: Kind,
-        /// For how long it was told to hang.
+        /// For how long it lasted after the report.
         after: Duration,
     },
     /// What the sections by name of a process cost it; once, at its end or the watcher's.
@@ -147,61 +147,21 @@ pub struct Hang {
     pub cycle: Vec<Edge>,
 }
 
-impl Hang {
-    /// A blocked hang of this thread without the stacks, and times before it is told.
-    pub(crate) fn blocked(
-        (pid, tid): (i32, i32),
-        allowed: Duration,
-        why: String,
-        sure: Sure,
-        cycle: Vec<Edge>,
-    ) -> Hang {
-        Hang {
-            kind: Kind::Blocked,
-            pid,
-            tid,
-            comm: String::new(),
-            section: None,
-            progress: 0,
-            usual: None,
-            check_value: allowed.as_nanos() as u64,
-            unit: Unit::WaitNs,
-            since: Duration::ZERO,
-            latency: Duration::ZERO,
-            why,
-            sure,
-            threads: Vec::new(),
-            cycle,
-        }
-    }
-
-    /// Completes it: it has waited since `rest`, up to now.
-    pub(crate) fn waited(&mut self, rest: Instant) {
-        self.comm = self.threads.first().map_or_else(String::new, |t| t.comm.clone());
-        let times = Times::of_wait(rest, Duration::from_nanos(self.check_value));
-        (self.since, self.latency, self.progress) = (times.since, times.latency, times.since.as_nanos() as u64);
-    }
-}
-
 /// The two times of a hang, taken at one moment: that of the finished report.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
-    pub(crate) since: Duration,
-    pub(crate) latency: Duration,
+pub struct Times {
+    /// As [`Hang::since`].
+    pub since: Duration,
+    /// As [`Hang::latency`].
+    pub latency: Duration,
 }
 
 impl Times {
     /// Of a thread that last got on at `began`; by what it had done at `known` it could be known to hang.
-    pub(crate) fn of(began: Instant, known: Instant) -> Times {
+    pub fn of(began: Instant, known: Instant) -> Times {
         let now = Instant::now();
         let since = now.saturating_duration_since(began);
         Times { since, latency: now.saturating_duration_since(known).min(since) }
-    }
-
-    /// Of a wait that has lasted since `rest`, and is none to speak of before it has lasted for `allowed`.
-    pub(crate) fn of_wait(rest: Instant, allowed: Duration) -> Times {
-        let since = rest.elapsed();
-        Times { since, latency: since.saturating_sub(allowed) }
     }
 }
 
@@ -254,11 +214,5 @@ mod tests {
         );
         let t = Times::of(ago, sooner);
         assert_eq!(t.latency, t.since, "{t:?}");
-        let ms = Duration::from_millis;
-        let t = Times::of_wait(ago, ms(1000));
-        assert!(t.since >= ms(2000) && t.since - t.latency == ms(1000), "{t:?}");
-        let ring = Times::of_wait(ago, ms(0));
-        assert_eq!(ring.latency, ring.since, "{ring:?}");
-        assert_eq!(Times::of_wait(now + ms(9_000_000), ms(100)).latency, ms(0));
     }
 }

@@ -6,8 +6,9 @@ use crate::event::{Edge, Event, Hang, Involved, Kind, Unit};
 use crate::facts::{Facts, Id, Thread};
 use crate::history::{History, serves};
 use crate::judge::{Verdict, Why};
-use crate::old::describe::{Stacks, place, words};
+use crate::stacks::{Stacks, place};
 use crate::wakers::{How, Wakers, wakers};
+use crate::words::words;
 use orbit_inspect::Sure;
 use orbit_inspect::stacks::Frame;
 use orbit_inspect::waits::{Watched, call_name};
@@ -25,6 +26,11 @@ pub(crate) struct Explainer {
 }
 
 impl Explainer {
+    /// What takes the stacks.
+    pub(crate) fn stacks(&mut self) -> &mut Stacks {
+        &mut self.stacks
+    }
+
     /// Forgets what it knows of a process' files.
     pub(crate) fn forget(&mut self, pid: i32) {
         self.stacks.forget(pid);
@@ -58,16 +64,25 @@ impl Explainer {
         }
         let since = seconds(facts.now - verdict.since);
         let allowed = seconds(verdict.allowed);
+        let marked = first.and_then(|id| history.processes.get(&id.pid)?.marked.innermost(id.tid)).map(str::to_owned);
+        let ns = |time: Duration| time.as_nanos() as u64;
+        let (section, progress, usual, check_value, unit) = match &verdict.why {
+            Why::Section { name, used: Some(used), usual, check } => {
+                (Some(name.clone()), *used, *usual, *check, Unit::CpuNs)
+            }
+            Why::Section { name, check, .. } => (Some(name.clone()), ns(since), None, *check, Unit::WaitNs),
+            _ => (marked, ns(since), usual(verdict).map(|s| ns(seconds(s))), ns(allowed), Unit::WaitNs),
+        };
         Event::Hang(Box::new(Hang {
             kind: kind(verdict),
             pid,
             tid,
             comm: first.and_then(|id| facts.threads.get(&id)).map_or_else(String::new, |t| t.comm.clone()),
-            section: None,
-            progress: since.as_nanos() as u64,
-            usual: usual(verdict).map(|s| seconds(s).as_nanos() as u64),
-            check_value: allowed.as_nanos() as u64,
-            unit: Unit::WaitNs,
+            section,
+            progress,
+            usual,
+            check_value,
+            unit,
             since,
             latency: since.saturating_sub(allowed),
             why,
@@ -80,7 +95,8 @@ impl Explainer {
 
 /// Busy or blocked.
 pub(crate) fn kind(verdict: &Verdict) -> Kind {
-    if matches!(verdict.why, Why::LoopLeft { call: None, .. }) { Kind::Busy } else { Kind::Blocked }
+    let is_busy = matches!(verdict.why, Why::LoopLeft { call: None, .. } | Why::Section { used: Some(_), .. });
+    if is_busy { Kind::Busy } else { Kind::Blocked }
 }
 
 fn seconds(s: f64) -> Duration {
@@ -157,6 +173,28 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
                 (None, None, None) => format!("{waits}; its holder is not known"),
             }
         }
+        Why::Section { name: section, used, usual, check } => {
+            let thread = verdict.threads.first().map(&name).unwrap_or_default();
+            let ms = |ns: &u64| *ns as f64 / 1e6;
+            match (used, usual) {
+                (Some(used), Some(usual)) => format!(
+                    "{thread} spins in section {section}, in {at}: {:.0} ms of CPU, usually {:.3} ms",
+                    ms(used),
+                    ms(usual)
+                ),
+                (Some(used), None) => format!(
+                    "{thread} spins in section {section}, in {at}: {:.0} ms of CPU, allowed {:.0} ms (what it usually uses is \
+                     not known yet)",
+                    ms(used),
+                    ms(check)
+                ),
+                (None, _) => {
+                    let does = first.map_or("waits", |t| &t.does);
+                    let since = facts.now - verdict.since;
+                    format!("{thread} has not run in section {section} for {since:.1} s: it {does}")
+                }
+            }
+        }
         Why::Unanswered { port, requests, oldest, longest } => format!(
             "{requests} {} read at port {port} and not answered, the oldest for {oldest:.1} s (longest before {longest:.1} s)",
             if *requests == 1 { "request was" } else { "requests were" }
@@ -204,17 +242,23 @@ fn closed(members: &[(Id, How)], name: &dyn Fn(&Id) -> String) -> String {
     format!("{}{more}: {nobody}", shown.join("; "))
 }
 
-/// Who waits for whom, where locks name their holders.
+/// Who waits for whom, as far as it is known.
 fn cycle(verdict: &Verdict, facts: &Facts) -> Vec<Edge> {
     let Why::ClosedSet(members) = &verdict.why else { return Vec::new() };
     let edge = |id: &Id| {
-        let Wakers::Only { threads, how, .. } = wakers(facts, facts.threads.get(id)?) else { return None };
+        let Wakers::Only { threads, processes, how } = wakers(facts, facts.threads.get(id)?) else { return None };
         let waits_for = match how {
             How::Lock { at, .. } => format!("mutex {at:#x}"),
             How::Join(tid) => format!("end of thread {tid}"),
-            _ => return None,
+            How::Read(fd) => format!("input at descriptor {fd}"),
+            How::Write(fd) => format!("room at descriptor {fd}"),
+            How::FileLock(fd) => format!("lock on the file of descriptor {fd}"),
+            How::Child => "end of a child".to_owned(),
+            How::ForkedLock { .. } | How::Word(_) | How::Events => return None,
         };
-        let next = *threads.first()?;
+        // Of a process that it waits for, the thread that is part of the set.
+        let of_process = |pid: &i32| members.iter().map(|(id, _)| *id).find(|id| id.pid == *pid);
+        let next = threads.first().copied().or_else(|| processes.iter().find_map(of_process))?;
         Some((next, Edge { pid: id.pid, tid: id.tid, waits_for, held_by: next.tid, sure: verdict.sure }))
     };
     // From each member on until it comes back to one that was passed.

@@ -16,11 +16,24 @@ pub struct Limits {
     pub returns: u64,
     /// Time over which they are spread at least, s.
     pub learn: f64,
+    /// An execution of a section may use this times the largest mean of an exit's last executions,
+    pub factor: f64,
+    /// and so much CPU at least, ns.
+    pub floor: u64,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { limit: 5.0, longest_times: 3.0, likely_times: 2.0, still: 1.0, returns: 50, learn: 2.0 }
+        Limits {
+            limit: 5.0,
+            longest_times: 3.0,
+            likely_times: 2.0,
+            still: 1.0,
+            returns: 50,
+            learn: 2.0,
+            factor: 4.0,
+            floor: 120_000_000,
+        }
     }
 }
 

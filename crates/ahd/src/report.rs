@@ -35,6 +35,12 @@ pub enum News {
     },
 }
 
+impl News {
+    fn is_of(&self, key: Key) -> bool {
+        matches!(self, News::Hang { verdict, .. } if verdict.key == key)
+    }
+}
+
 #[derive(Debug)]
 struct Hang {
     keys: BTreeSet<Key>,
@@ -47,7 +53,11 @@ struct Hang {
 
 /// See the module's head.
 #[derive(Debug, Default)]
-pub struct Reports(Vec<Hang>);
+pub struct Reports {
+    hangs: Vec<Hang>,
+    /// Threads whose hang was reported by other means than the rules.
+    claimed: BTreeSet<Id>,
+}
 
 impl Reports {
     /// Takes the verdicts of a scan and answers what is new.
@@ -55,14 +65,15 @@ impl Reports {
         let now = facts.now;
         let mut news = Vec::new();
         verdicts.sort_by_key(|v| std::cmp::Reverse(v.sure));
-        for verdict in verdicts {
+        self.claimed.retain(|id| facts.threads.contains_key(id));
+        for verdict in verdicts.into_iter().filter(|v| !v.threads.iter().any(|id| self.claimed.contains(id))) {
             let pids = processes(&verdict);
-            let Some(hang) = self.0.iter_mut().find(|hang| hang.includes(&verdict, &pids, now)) else {
+            let Some(hang) = self.hangs.iter_mut().find(|hang| hang.includes(&verdict, &pids, now)) else {
                 news.push(News::Hang { verdict: verdict.clone(), before: None });
-                if self.0.len() >= MOST {
-                    self.0.remove(0);
+                if self.hangs.len() >= MOST {
+                    self.hangs.remove(0);
                 }
-                self.0.push(Hang {
+                self.hangs.push(Hang {
                     keys: BTreeSet::from([verdict.key]),
                     threads: verdict.threads.iter().copied().collect(),
                     pids,
@@ -72,6 +83,13 @@ impl Reports {
                 });
                 continue;
             };
+            // What is found with it is part of the report.
+            if hang.reported == now
+                && let Some(News::Hang { verdict: first, .. }) = news.iter_mut().find(|n| n.is_of(hang.verdict.key))
+            {
+                let more = verdict.threads.iter().filter(|id| !first.threads.contains(id));
+                first.threads.extend(more.copied().collect::<Vec<_>>());
+            }
             hang.seen = now;
             hang.keys.insert(verdict.key);
             hang.threads.extend(&verdict.threads);
@@ -82,11 +100,11 @@ impl Reports {
                 (hang.verdict, hang.reported) = (verdict, now);
             }
         }
-        self.0.retain(|hang| {
+        self.hangs.retain(|hang| {
             let lives = hang.pids.iter().any(|pid| facts.processes.contains_key(pid));
             let over = now - hang.seen > OVER;
             if lives && over {
-                news.push(News::Over { verdict: hang.verdict.clone(), after: now - hang.reported });
+                news.push(News::Over { verdict: hang.verdict.clone(), after: hang.seen - hang.reported });
             }
             lives && !over
         });
@@ -94,20 +112,39 @@ impl Reports {
     }
 }
 
+impl Reports {
+    /// Whether a hang that this thread is part of was reported and is not over.
+    pub fn includes(&self, id: Id) -> bool {
+        self.claimed.contains(&id) || self.hangs.iter().any(|hang| hang.threads.contains(&id))
+    }
+
+    /// No verdict on this thread is news until it is over.
+    pub fn claim(&mut self, id: Id) {
+        self.claimed.insert(id);
+    }
+
+    /// It is over; whether it was claimed.
+    pub fn unclaim(&mut self, id: Id) -> bool {
+        self.claimed.remove(&id)
+    }
+}
+
 impl Hang {
     fn includes(&self, verdict: &Verdict, pids: &BTreeSet<i32>, now: f64) -> bool {
         let of_port = verdict.threads.is_empty() || self.threads.is_empty();
         let near = of_port || now - self.reported <= TOGETHER;
+        // In another section it is another execution that does not end.
+        let is_other = matches!(verdict.key, Key::Section(..)) && matches!(self.verdict.key, Key::Section(..));
         self.keys.contains(&verdict.key)
-            || verdict.threads.iter().any(|thread| self.threads.contains(thread))
-            || near && !self.pids.is_disjoint(pids)
+            || !is_other && verdict.threads.iter().any(|thread| self.threads.contains(thread))
+            || near && !self.pids.is_disjoint(pids) && !(is_other && verdict.threads == self.verdict.threads)
     }
 }
 
 /// Processes that a verdict is about.
 fn processes(verdict: &Verdict) -> BTreeSet<i32> {
     let of_key = match verdict.key {
-        Key::Closed(id) | Key::Left(id) | Key::Held(id) => id.pid,
+        Key::Closed(id) | Key::Left(id) | Key::Held(id) | Key::Section(id, _) => id.pid,
         Key::HeldAt(pid, _) | Key::Unanswered(pid, _) => pid,
     };
     verdict.threads.iter().map(|id| id.pid).chain([of_key]).collect()

@@ -92,7 +92,7 @@ pub fn wakers(facts: &Facts, thread: &Thread) -> Wakers {
     let pid = thread.id.pid;
     let unsure = facts.processes.get(&pid).map_or(&[][..], |p| &p.unsure);
     // The kernel reads and writes for a ring's owner, and whoever shares the memory could wake any wait.
-    if unsure.contains(&Unsure::SharedMemory) {
+    if unsure.contains(&Unsure::SharedMemory) || wait.tl {
         return Wakers::World;
     }
     match sight.nr {
@@ -164,7 +164,11 @@ fn of_futex(facts: &Facts, thread: &Thread, wait: &WaitFacts) -> Wakers {
         return match own {
             Some(id) => only(vec![id], How::Lock { at, owner, lives: true }),
             // A lock of this process' memory alone: it came with the memory of the process that forked it.
-            None if is_private && other().is_some() => only(Vec::new(), How::ForkedLock { at, owner }),
+            // The copy of the thread that forked is the process' first one: it may give back what that held.
+            None if is_private && other().is_some() => {
+                let copy = Id { pid, tid: pid };
+                only(if thread.id == copy { Vec::new() } else { vec![copy] }, How::ForkedLock { at, owner })
+            }
             None if is_private => only(Vec::new(), How::Lock { at, owner, lives: false }),
             None => match other() {
                 Some(id) => only(vec![id], How::Lock { at, owner, lives: true }),

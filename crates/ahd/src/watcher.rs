@@ -1,10 +1,19 @@
-//! The watcher that the guard and the module run: one of the two detectors, with sections beside it.
+//! One turn after the other: sense, facts, rules, reports, explanations.
+//!
+//! Owns: [`Watcher`], which watches a set of processes, and the recording of what it saw.
 
-use crate::config::Method;
-use crate::event::Event;
-use crate::judged::Judged;
+use crate::config::Config;
+use crate::event::{Event, Hang, Kind};
+use crate::explain::{Explainer, involved, kind};
+use crate::facts::{Facts, Id, Record};
+use crate::judge::{judge, may_end_soon};
 use crate::limits::Limits;
-use crate::{Ahd, Config};
+use crate::members::Members;
+use crate::replay::{Scene, Writer};
+use crate::report::{News, Reports};
+use crate::sense::{self, Sensor};
+use crate::stacks::Stacks;
+use crate::wakers::chain_end;
 use std::io;
 use std::time::Duration;
 
@@ -14,92 +23,241 @@ const EARLY: Duration = Duration::from_millis(10);
 /// Watches processes for hangs. Use from one thread at a time; may be moved between threads.
 #[derive(Debug)]
 pub struct Watcher {
-    /// Which processes are watched, sections; with [`Method::Examine`] all else too.
-    ahd: Ahd,
-    judged: Option<Judged>,
+    config: Config,
+    limits: Limits,
+    members: Members,
+    sensor: Sensor,
+    scene: Scene,
+    reports: Reports,
+    explainer: Explainer,
+    recording: Option<Writer>,
+    trouble: Option<String>,
+    /// Processes that run another program since that was asked last.
+    replaced: Vec<i32>,
+}
+
+/// A thread as the last scan saw it.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadNow {
+    /// Which one.
+    pub id: Id,
+    /// CPU time, ns.
+    pub run: u64,
+    /// CPU time of that since the scan before, ns.
+    pub ran: u64,
+    /// For how long it has not run, s; 0 if it is not asleep.
+    pub still: f64,
+    /// Whether it waits where it usually waits for work.
+    pub is_at_home: bool,
 }
 
 impl Watcher {
     /// A watcher of nothing yet.
     pub fn new(config: Config) -> Watcher {
-        let judged = (config.method == Method::Judge).then(|| {
-            let limits = Limits::with_limit(config.limit.as_secs_f64());
-            Judged::new(limits, config.record.as_deref())
-        });
-        let examines = judged.is_none();
-        let (busy, blocked) = (config.busy && examines, config.blocked && examines);
-        Watcher { ahd: Ahd::new(Config { busy, blocked, ..config }), judged }
+        let (recording, trouble) = match config.record.as_deref().map(Writer::create) {
+            Some(Err(e)) => (None, Some(format!("nothing is recorded: {e}"))),
+            Some(Ok(writer)) => (Some(writer), None),
+            None => (None, None),
+        };
+        Watcher {
+            limits: config.limits(),
+            config,
+            members: Members::default(),
+            sensor: Sensor::default(),
+            scene: Scene::default(),
+            reports: Reports::default(),
+            explainer: Explainer::default(),
+            recording,
+            trouble,
+            replaced: Vec::new(),
+        }
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Watches a process from now on; nothing happens if it is watched already.
     ///
     /// # Errors
-    /// `ESRCH` or `ENOENT` if there is none, `EACCES` if it may not be looked into.
+    /// `ESRCH` or `ENOENT` if there is none, `EACCES` if it may not be seen.
     pub fn add(&mut self, pid: i32) -> io::Result<()> {
-        self.ahd.add(pid)
+        self.members.add(pid).map(|_| ())
     }
 
     /// Watches a process no more. `false`: it was not watched, or has ended, which the next scan reports.
     pub fn remove(&mut self, pid: i32) -> bool {
-        if let Some(judged) = &mut self.judged {
-            judged.forget(pid);
+        if !std::path::Path::new(&format!("/proc/{pid}/task")).exists() {
+            return false;
         }
-        self.ahd.remove(pid)
+        let was_there = self.members.remove(pid);
+        if was_there {
+            self.forget(pid);
+        }
+        was_there
     }
 
     /// The watched processes, sorted.
     pub fn pids(&self) -> Vec<i32> {
-        self.ahd.pids()
+        self.members.pids()
     }
 
-    /// Time between two scans as asked for.
+    /// Time between two scans of a program that costs little to scan.
     pub fn period(&self) -> Duration {
-        self.ahd.config.period
+        sense::PERIOD
     }
 
-    /// Time to wait until the next [`Watcher::look`].
+    /// Time to wait until the next [`Watcher::scan`].
     pub fn pause(&self) -> Duration {
-        let judged = self.judged.as_ref().map_or(Duration::MAX, Judged::pause);
-        self.ahd.pause().min(judged)
+        self.sensor.pause()
     }
 
     /// Time to wait until the next scan, if that is to be before its turn.
     pub fn soon(&self) -> Option<Duration> {
-        let judged = self.judged.as_ref().map(Judged::pause).filter(|pause| *pause < self.period() / 2);
-        self.ahd.soon().or(judged)
+        Some(self.pause()).filter(|pause| *pause < self.period() / 2)
     }
 
-    /// Scans once and hands over what happened, each event as soon as it is known.
-    pub fn look(&mut self, hand: &mut dyn FnMut(Event)) {
-        if self.judged.is_none() || self.ahd.pause() <= EARLY {
-            self.ahd.look(hand);
+    /// Scans once, if it is time to, and hands over what happened, each event as soon as it is known. Blocks for some microseconds a
+    /// thread that ran; where a hang is found, for the time it takes to read the program's debug information as well.
+    pub fn scan(&mut self, hand: &mut dyn FnMut(Event)) {
+        self.members.events.drain(..).for_each(&mut *hand);
+        if self.pause() > EARLY {
+            return;
         }
-        if let Some(judged) = &mut self.judged
-            && judged.pause() <= EARLY
-        {
-            judged.turn(&self.ahd.pids(), hand);
+        if self.config.children {
+            self.members.adopt();
+        }
+        self.sensor.watch(&self.members.pids());
+        let Watcher { sensor, scene, recording, trouble, members, explainer, .. } = self;
+        let limits = &self.limits;
+        let mut forget = Vec::new();
+        let ended = sensor.scan(&mut |record| {
+            if let Record::Thread(sight) = &record
+                && sight.exec != 0
+            {
+                forget.push(sight.p);
+            }
+            take(scene, recording, trouble, &record);
+        });
+        ended.into_iter().for_each(|pid| members.ended(pid));
+        self.replaced.extend(&forget);
+        forget
+            .extend(members.events.iter().filter_map(|e| if let Event::Left { pid } = e { Some(*pid) } else { None }));
+        forget.into_iter().for_each(|pid| explainer.forget(pid));
+        members.events.drain(..).for_each(&mut *hand);
+        if let (Some(text), Some(pid)) = (trouble.take(), members.pids().first()) {
+            hand(Event::Trouble { pid: *pid, text });
+        }
+        for (pid, text) in sensor.take_troubles() {
+            hand(Event::Trouble { pid, text });
+        }
+        let mut verdicts = judge(&scene.facts, &scene.history, limits);
+        sensor.scan_soon(verdicts.is_empty() && scene.history.is_section_due(limits));
+        verdicts.retain(|v| if kind(v) == Kind::Busy { self.config.busy } else { self.config.blocked });
+        for news in self.reports.take(verdicts, &self.scene.facts) {
+            match news {
+                News::Hang { verdict, before } => {
+                    let mut stopped = Vec::new();
+                    let known = (&self.scene.facts, &self.scene.history);
+                    let event = self.explainer.explain(&verdict, before, known, &mut |id: Id| stopped.push(id));
+                    stopped.into_iter().for_each(|id| self.note_stop(id));
+                    hand(event);
+                }
+                News::Over { verdict, after } => {
+                    let first = involved(&verdict, &self.scene.facts, &self.scene.history).first().copied();
+                    let Some(Id { pid, tid }) = first else { continue };
+                    let after = Duration::try_from_secs_f64(after).unwrap_or_default();
+                    hand(Event::Recovered { pid, tid, kind: kind(&verdict), after });
+                }
+            }
         }
     }
 
-    /// Scans once and answers what happened; see [`Watcher::look`].
+    /// Scans once and answers what happened; see [`Watcher::scan`].
     pub fn tick(&mut self) -> Vec<Event> {
         let mut all = Vec::new();
-        self.look(&mut |event| all.push(event));
+        self.scan(&mut |event| all.push(event));
         all
     }
 
     /// What was found outside of a scan.
     pub fn take_events(&mut self) -> Vec<Event> {
-        std::mem::take(&mut self.ahd.events)
+        std::mem::take(&mut self.members.events)
     }
 
-    /// What is left to report once nothing will be watched any more.
-    pub fn finish(&mut self) -> Vec<Event> {
-        self.ahd.finish()
+    /// Processes that run another program since this was asked last.
+    pub fn take_replaced(&mut self) -> Vec<i32> {
+        std::mem::take(&mut self.replaced)
     }
 
-    /// Waits until probes are gone, at most so long; whether they are.
-    pub fn settle(&mut self, longest: Duration) -> bool {
-        self.ahd.settle(longest)
+    /// The threads of a process, as the last scan saw them.
+    pub fn threads(&self, pid: i32) -> Vec<ThreadNow> {
+        let Scene { facts, history } = &self.scene;
+        let of = |(tid, run, ran)| {
+            let id = Id { pid, tid };
+            let still = facts.threads.get(&id).filter(|t| t.sleeps() && ran == 0).map_or(0.0, |t| facts.now - t.since);
+            let is_at_home = history.threads.get(&id).is_some_and(|habit| habit.at_home);
+            ThreadNow { id, run, ran, still, is_at_home }
+        };
+        self.sensor.threads(pid).map(of).collect()
     }
+
+    /// Whether a hang that this thread is part of was reported and is not over.
+    pub fn is_reported(&self, id: Id) -> bool {
+        self.reports.includes(id)
+    }
+
+    /// The thread whose work one that sleeps waits for, if it waits for a lock with a known holder; nothing if its wait may end soon,
+    /// for somebody works for that.
+    pub fn hopeless_wait(&self, id: Id) -> Option<Option<Id>> {
+        let facts: &Facts = &self.scene.facts;
+        let thread = facts.threads.get(&id).filter(|t| t.sleeps() && t.wait.is_some())?;
+        if may_end_soon(facts, thread, &self.limits) {
+            return None;
+        }
+        Some(chain_end(facts, thread).map(|end| end.id).filter(|end| *end != id))
+    }
+
+    /// Takes stacks; who is stopped for that is to be noted with [`Watcher::note_stop`].
+    pub fn stacks(&mut self) -> &mut Stacks {
+        self.explainer.stacks()
+    }
+
+    /// Notes that a thread was stopped by the watcher itself: that it runs for a moment is no progress.
+    pub fn note_stop(&mut self, id: Id) {
+        let record = self.sensor.stopping(id.pid, id.tid);
+        take(&mut self.scene, &mut self.recording, &mut self.trouble, &record);
+    }
+
+    /// A hang that was found by other means than the rules is reported: no rule reports this thread again until it is over.
+    pub fn claim(&mut self, hang: &Hang) {
+        self.reports.claim(Id { pid: hang.pid, tid: hang.tid });
+    }
+
+    /// What was claimed is over; whether it was claimed.
+    pub fn unclaim(&mut self, id: Id) -> bool {
+        self.reports.unclaim(id)
+    }
+
+    /// Forgets a process that is watched no more.
+    fn forget(&mut self, pid: i32) {
+        self.explainer.forget(pid);
+        let ids: Vec<Id> = self.scene.facts.threads.keys().filter(|id| id.pid == pid).copied().collect();
+        let t = self.sensor.now();
+        for id in ids {
+            let record = Record::Gone { t, p: id.pid, i: id.tid };
+            take(&mut self.scene, &mut self.recording, &mut self.trouble, &record);
+        }
+    }
+}
+
+fn take(scene: &mut Scene, recording: &mut Option<Writer>, trouble: &mut Option<String>, record: &Record) {
+    if let Some(writer) = recording
+        && let Err(e) = writer.put(record)
+    {
+        *trouble = Some(format!("the recording ends: {e}"));
+        *recording = None;
+    }
+    scene.history.take(&mut scene.facts, record);
 }

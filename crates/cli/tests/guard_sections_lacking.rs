@@ -55,7 +55,7 @@ fn an_ordinary_user() {
     }
     let dir = Dir::new("named-user");
     let built = dir.0.join("named");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../ahd/tests/c/named.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../named/tests/live/c/named.c");
     let cc = Command::new("cc").args(["-O2", "-g", "-pthread", "-o"]).arg(&built).arg(source).status();
     assert!(cc.expect("cc").success());
     // Where an ordinary user may read and write.
@@ -66,7 +66,7 @@ fn an_ordinary_user() {
     std::fs::copy(env!("CARGO_BIN_EXE_orbit"), &orbit).expect("a copy");
     std::fs::copy(built, &program).expect("a copy");
     let config = place.join("guard.toml");
-    std::fs::write(&config, "blocked_ms = 1000\n").expect("a file");
+    std::fs::write(&config, "limit_ms = 1000\n").expect("a file");
     let mut guard = Command::new(&orbit);
     guard.args(["watch", "--section", "request=request", "--config"]).arg(&config).arg("--events").arg(&file);
     guard.arg("--").arg(&program).args(["spin", "10"]);

@@ -1,4 +1,4 @@
-//! With `--detector new` a guess kills nobody, and a ring of locks does.
+//! A guess kills nobody, and a ring of locks does.
 
 mod guard_common;
 use guard_common::{Dir, Guard, skipped};
@@ -41,7 +41,7 @@ fn a_guess_kills_nobody_and_a_ring_does() {
         return;
     }
     let dir = Dir::new("spares");
-    let options = ["--detector", "new", "--limit", "1s", "--on-hang", "kill"];
+    let options = ["--limit", "1s", "--on-hang", "kill"];
     let spins = built(&dir, "spins", SPINS);
     let mut guard = Guard::start(&dir, &options, &[&spins]);
     let hang = guard.next("hang");

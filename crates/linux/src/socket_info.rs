@@ -65,6 +65,14 @@ pub fn tcp(fd: BorrowedFd<'_>) -> Option<Tcp> {
     })
 }
 
+/// Whether receiving from a socket or sending to it ends after a time (`SO_RCVTIMEO`, `SO_SNDTIMEO`); not so of what is no socket.
+pub fn has_time_limit(fd: BorrowedFd<'_>) -> bool {
+    [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].into_iter().any(|name| {
+        let mut time = [0u8; size_of::<libc::timeval>()];
+        option(fd, libc::SOL_SOCKET, name, &mut time).is_some() && time.iter().any(|byte| *byte != 0)
+    })
+}
+
 fn option(fd: BorrowedFd<'_>, level: i32, name: i32, into: &mut [u8]) -> Option<()> {
     let mut len = into.len() as libc::socklen_t;
     // SAFETY: the buffer is valid for the length given.

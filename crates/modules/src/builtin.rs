@@ -1,6 +1,6 @@
 //! The modules that the `orbit` command has within it, by name.
 
-use orbit_ahd::module::Detector;
+use crate::hangs::{self, Detector, Settings};
 use orbit_rmk::modules::{Silence, Switches};
 use orbit_rmk::{Core, Installed, Module, ModuleOptions, Result};
 use orbit_shd::module::{Orders, Watch};
@@ -20,7 +20,7 @@ pub const ALL: [Builtin; 4] = [
     Builtin {
         name: Detector::NAME,
         about: "reports when, where and why a guarded program hangs (`orbit watch` can act on it too)",
-        install: |core| core.install::<Detector>(orbit_ahd::module::options(&orbit_ahd::Config::default())),
+        install: |core| core.install::<Detector>(hangs::options(&Settings::default())),
     },
     Builtin {
         name: Watch::NAME,

@@ -4,10 +4,10 @@
 //! and to leave once, however often that happens; nothing here waits for the module. Without the right to look into a program
 //! from a process that is not its parent, the detection runs in the guard, and [`Detector::new`] says so.
 
-use orbit_ahd::module::{self, Detector as AhdModule};
-use orbit_ahd::{Config, Event, Watcher, json};
+use orbit_ahd::{Event, json};
 use orbit_linux::host;
 use orbit_linux::procfs;
+use orbit_modules::hangs::{self, Detection, Detector as AhdModule, Settings};
 use orbit_modules::hosted::{self, Hosted};
 use orbit_rmk::{Module, Report};
 use std::collections::BTreeSet;
@@ -43,8 +43,8 @@ pub enum Detector {
 
 /// In the guard itself.
 pub struct Here {
-    ahd: Watcher,
-    config: Config,
+    ahd: Detection,
+    settings: Settings,
     news: Vec<News>,
 }
 
@@ -71,11 +71,11 @@ const LOOK: Duration = Duration::from_secs(1);
 
 impl Detector {
     /// Begins the detection, of nothing yet; `deadline` is how long one look may take before it counts as an endless loop.
-    pub fn new(config: &Config, deadline: Option<Duration>, in_process: bool) -> Detector {
+    pub fn new(settings: &Settings, deadline: Option<Duration>, in_process: bool) -> Detector {
         let here = |why: String| {
             let about = About { module: AhdModule::NAME.into(), state: "in-process", text: why, pid: 0 };
             let news = vec![News::Module(about)];
-            Detector::Here(Box::new(Here { ahd: Watcher::new(config.clone()), config: config.clone(), news }))
+            Detector::Here(Box::new(Here { ahd: Detection::new(settings), settings: settings.clone(), news }))
         };
         if in_process {
             return here("as asked".to_owned());
@@ -86,7 +86,7 @@ impl Detector {
         if let Some(why) = only_a_parent_may_look() {
             return here(why);
         }
-        match Apart::new(config, deadline) {
+        match Apart::new(settings, deadline) {
             Ok(apart) => Detector::Module(apart),
             Err(why) => here(format!("it cannot run in a process of its own: {why}")),
         }
@@ -122,7 +122,7 @@ impl Detector {
     /// Watches nothing any more, and forgets what it knew.
     pub fn forget(&mut self) {
         match self {
-            Detector::Here(here) => here.ahd = Watcher::new(here.config.clone()),
+            Detector::Here(here) => here.ahd = Detection::new(&here.settings),
             Detector::Module(apart) => {
                 for pid in std::mem::take(&mut apart.watched) {
                     apart.hosted.core().unguard(pid as u32);
@@ -156,7 +156,7 @@ impl Detector {
         }
     }
 
-    /// What is new. In the guard itself this looks at everything, if it is time to.
+    /// What is new. In the guard itself this scans, if it is time to.
     pub fn news(&mut self) -> Vec<News> {
         match self {
             Detector::Here(here) => {
@@ -197,10 +197,10 @@ impl Detector {
 }
 
 impl Apart {
-    fn new(config: &Config, deadline: Option<Duration>) -> Result<Apart, String> {
+    fn new(settings: &Settings, deadline: Option<Duration>) -> Result<Apart, String> {
         let hosted = Hosted::new()?;
-        let sections = !config.sections.is_empty();
-        let mut options = module::options(config);
+        let sections = !settings.sections.is_empty();
+        let mut options = hangs::options(settings);
         options.deadline = deadline.unwrap_or(options.deadline);
         hosted.install(AhdModule::NAME, &[], |core| core.install::<AhdModule>(options))?;
         // Only for looking on from outside: without it the guard does its work.
@@ -365,7 +365,7 @@ mod tests {
                 assert_eq!(libc::unshare(libc::CLONE_FILES), 0);
                 while libc::dup(2) >= 0 {}
             }
-            let mut detector = Detector::new(&Config::default(), None, true);
+            let mut detector = Detector::new(&Settings::default(), None, true);
             detector.watch(pid);
             detector.news()
         });
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn what_joins_while_all_leave_is_not_guarded_anew() {
-        let mut apart = Apart::new(&Config::default(), None).expect("a module");
+        let mut apart = Apart::new(&Settings::default(), None).expect("a module");
         let pid = std::process::id() as i32;
         let joined = || Event::Joined { pid, comm: String::new() };
         apart.leaving = true;

@@ -22,7 +22,7 @@ pub use orbit_console::harmless::Harmless;
 
 use action::{Action, Commands, OnHang};
 use detector::{Detector, News};
-use orbit_ahd::{Config, Event, Hang, Method, Watcher};
+use orbit_ahd::{Event, Hang};
 use orbit_console::events::Events;
 use orbit_console::out::{self, Done, Failure};
 use program::Signals;
@@ -56,14 +56,15 @@ orbit watch [OPTIONS] [--] PROGRAM [ARGUMENT]...
        orbit watch [OPTIONS] --pid N
        orbit watch [OPTIONS] --system[=ACTION]";
 
-/// Runs or joins a program and tells when it hangs: what hangs, where, and why.
+/// Runs or joins a program and reports when it hangs: what hangs, where, and why.
 ///
-/// A busy hang is a thread that uses CPU without getting back to its main loop; a blocked hang is a ring of locks, or a wait
-/// that nobody ends. A slow machine is no hang. Reports go to stderr.
+/// Reported are rings of locks and other waits that only those who wait themselves could end; threads that left the loop they kept
+/// coming back to; locks held and requests unanswered for longer than the limit; and sections (--section, or marks in the source)
+/// that take far longer than usual. A slow machine is no hang. No thread is stopped to decide. Reports go to stderr.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub struct Args {
-    /// Settings: lines of `key = value`, as `blocked_ms = 2000` (how long a thread may wait for a lock; 5000 if not given). An unknown key is
+    /// Settings: lines of `key = value`, as `limit_ms = 2000` (as --limit; 5000 if not given). An unknown key is
     /// answered with all known ones; crates/ahd/README.md, Configuration, has each with range and default.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -78,7 +79,7 @@ pub struct Args {
     /// A section: FUNCTION of the program or a library it uses. A thread that uses far more CPU in one execution of it than usual, or sits in
     /// it without running, is reported with NAME. FUNCTION is [FILE:]SYMBOL or [FILE:]0xADDRESS; may be given several times.
     #[arg(long, value_name = "NAME=FUNCTION", value_parser = settings::section)]
-    section: Vec<orbit_ahd::Named>,
+    section: Vec<orbit_named::Named>,
     /// Joins a running process instead of starting one.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = settings::process, conflicts_with = "program")]
     pid: Option<i32>,
@@ -98,14 +99,11 @@ pub struct Args {
     /// virtual machine more than its host ever leaves a CPU waiting, at least 2000 with crash or reboot.
     #[arg(long, value_name = "MS", requires = "system", conflicts_with_all = ["pid", "program"], value_parser = clap::value_parser!(u64).range(60..=3_600_000))]
     check_least: Option<u64>,
-    /// How hangs are found: old examines suspects, new judges facts read from outside and stops no thread to decide.
-    #[arg(long, value_name = "old|new", default_value = "old")]
-    detector: How,
-    /// With --detector new: how long a thread may be away from its loop, a request wait for its answer, a lock be waited for (5s if not
-    /// given). Shorter ones report more healthy programs as guesses; how many was not measured.
+    /// How long a thread may be away from its loop, a request wait for its answer, a lock be waited for, or a thread wait in a section (5s
+    /// if not given, limit_ms in --config). Shorter ones find hangs sooner and report more healthy programs as guesses.
     #[arg(long, value_name = "SECONDS", value_parser = replay::limit)]
     limit: Option<f64>,
-    /// With --detector new: writes all facts to FILE, so that a false alarm can be judged again.
+    /// Writes all facts to FILE, so that a false alarm can be judged again with --replay.
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     record: Option<PathBuf>,
     /// Judges a recording, and watches nothing. Prints one verdict a line.
@@ -117,13 +115,6 @@ pub struct Args {
     /// The program and its arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
-}
-
-/// A detector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum How {
-    Old,
-    New,
 }
 
 /// The guard could not begin, or its arguments make no sense.
@@ -203,14 +194,10 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         Some(path) => settings::read(path).map_err(Failure::Text)?,
         None => Settings::default(),
     };
-    settings.config.sections.extend(args.section.iter().cloned());
-    if args.detector == How::New {
-        settings.config.method = Method::Judge;
-    } else if args.record.is_some() || args.limit.is_some() {
-        return Err(Failure::text("--record and --limit need --detector new"));
-    }
-    settings.config.limit = args.limit.map_or(settings.config.limit, Duration::from_secs_f64);
-    settings.config.record = args.record.as_ref().map(std::path::absolute).transpose()?;
+    settings.detection.sections.extend(args.section.iter().cloned());
+    let config = &mut settings.detection.config;
+    config.limit = args.limit.map_or(config.limit, Duration::from_secs_f64);
+    config.record = args.record.as_ref().map(std::path::absolute).transpose()?;
     let on_hang = args.on_hang.clone().or_else(|| settings.on_hang.clone()).unwrap_or_default();
     if args.pid.is_some() && on_hang.action == Action::Restart {
         return Err(Failure::text("--on-hang restart needs a program that the guard started, not --pid"));
@@ -273,12 +260,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
             e,
         ));
     }
-    if child.is_none()
-        && let Err(e) = Watcher::new(Config { record: None, ..settings.config.clone() }).add(pid)
-    {
-        return Err(cannot(&format!("cannot look into process {pid} (the same user, or CAP_SYS_PTRACE)"), e));
-    }
-    let mut detector = Detector::new(&settings.config, settings.deadline, args.in_process);
+    let mut detector = Detector::new(&settings.detection, settings.deadline, args.in_process);
     detector.watch(pid);
     if args.pid.is_some() {
         // It may hang already: then nothing changes that the detector could report.

@@ -6,7 +6,8 @@
 //! values a line, a double quote inside a string, text that is not UTF-8, more than 1 MiB. A byte order mark at the start is skipped.
 
 use super::action::OnHang;
-use orbit_ahd::{Config, Named};
+use orbit_modules::hangs;
+use orbit_named::Named;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -15,8 +16,8 @@ use std::time::Duration;
 /// What a file may set.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    pub config: Config,
-    /// How long one look may take before the detector is taken for looping.
+    pub detection: hangs::Settings,
+    /// How long one scan may take before the detector is taken for looping.
     pub deadline: Option<Duration>,
     pub on_hang: Option<OnHang>,
     /// With the place in the file, `FILE:LINE`.
@@ -24,16 +25,12 @@ pub struct Settings {
 }
 
 /// Keys with what is right for each, in the order of the documentation.
-const KEYS: [(&str, &str); 15] = [
-    ("period_ms", "a whole number from 10 to 1000"),
+const KEYS: [(&str, &str); 11] = [
+    ("limit_ms", "a whole number from 100 to 3600000"),
     ("floor_ms", "a whole number from 50 to 3600000"),
-    ("pool_floor_ms", "a whole number from 50 to 3600000"),
     ("factor", "a number from 1 to 1000"),
-    ("window", "a whole number from 1 to 1000"),
-    ("blocked_ms", "a whole number from 100 to 3600000"),
     ("children", "true or false"),
     ("busy", "true or false"),
-    ("busy_limit_ms", "0 (off) or a whole number from 500 to 86400000"),
     ("blocked", "true or false"),
     ("section", "\"NAME=FUNCTION\", FUNCTION as in --section; may be given several times"),
     ("section_cost", "a number from 0 to 100, percent; 0 for no bound"),
@@ -43,6 +40,15 @@ const KEYS: [(&str, &str); 15] = [
         "\"report\", \"signal:SIG\", \"kill\", \"restart\" or \"exec:CMD\", perhaps with \"likely:\" or \"guess:\" before it",
     ),
     ("events", "a file name of at most 4095 bytes in double quotes, or \"-\" for stdout"),
+];
+
+/// Keys of earlier releases, with what to do about each.
+const FORMER: [(&str, &str); 5] = [
+    ("blocked_ms", "is limit_ms now"),
+    ("period_ms", "is no setting any more: scans are 80 ms apart, further if they cost much; remove it"),
+    ("pool_floor_ms", "is no setting any more: threads that wait for other threads have no check value; remove it"),
+    ("window", "is no setting any more: check values go by the last 50 executions of each exit; remove it"),
+    ("busy_limit_ms", "is no setting any more: a thread that never waited is not reported; remove it"),
 ];
 
 /// Most bytes of a file: what never ends (a device) is no settings.
@@ -132,6 +138,9 @@ fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result
         return Err(format!("`{}` is no setting: write `key = value`", quoted(line)));
     };
     let (key, value) = (key.trim(), value.trim());
+    if let Some((_, what)) = FORMER.iter().find(|(k, _)| *k == key) {
+        return Err(format!("key `{key}` {what}"));
+    }
     let Some((_, right)) = KEYS.iter().find(|(k, _)| *k == key) else {
         let all: Vec<&str> = KEYS.iter().map(|(k, _)| *k).collect();
         return Err(format!("unknown key `{}`: known are {}", quoted(key), all.join(", ")));
@@ -159,24 +168,20 @@ fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result
             )),
         }
     };
-    let c = &mut out.config;
+    let detection = &mut out.detection;
+    let c = &mut detection.config;
     match key {
-        "period_ms" => c.period = ms(10, 1000)?,
+        "limit_ms" => c.limit = ms(100, 3_600_000)?,
         "floor_ms" => c.floor = ms(50, 3_600_000)?,
-        "pool_floor_ms" => c.pool_floor = ms(50, 3_600_000)?,
         "factor" => {
             c.factor = value.parse().ok().filter(|f| (1.0..=1000.0).contains(f)).ok_or_else(wrong)?;
         }
-        "window" => c.window = whole(1, 1000)? as usize,
-        "blocked_ms" => c.limit = ms(100, 3_600_000)?,
         "children" => c.children = flag()?,
         "busy" => c.busy = flag()?,
-        "busy_limit_ms" if value == "0" => c.busy_limit = None,
-        "busy_limit_ms" => c.busy_limit = Some(ms(500, 86_400_000)?),
         "blocked" => c.blocked = flag()?,
-        "section" => c.sections.push(section(text()?).map_err(|e| format!("{}: {e}", wrong()))?),
+        "section" => detection.sections.push(section(text()?).map_err(|e| format!("{}: {e}", wrong()))?),
         "section_cost" => {
-            c.section_cost = value.parse().ok().filter(|p| (0.0..=100.0).contains(p)).ok_or_else(wrong)?;
+            detection.section_cost = value.parse().ok().filter(|p| (0.0..=100.0).contains(p)).ok_or_else(wrong)?;
         }
         "deadline_ms" => out.deadline = Some(ms(500, 3_600_000)?),
         "on_hang" => out.on_hang = Some(text()?.parse().map_err(|e| format!("{}: {e}", wrong()))?),
@@ -195,13 +200,12 @@ mod tests {
 
     #[test]
     fn a_whole_file() {
-        let s = parse(
-            "# a comment\nperiod_ms = 1_00\nfactor=2.5 # more\n\nchildren = false\non_hang = \"exec:echo '#'\"\n",
-        )
-        .unwrap()
-        .0;
-        assert_eq!(s.config.period, Duration::from_millis(100));
-        assert_eq!((s.config.factor, s.config.children), (2.5, false));
+        let s =
+            parse("# a comment\nlimit_ms = 1_00\nfactor=2.5 # more\n\nchildren = false\non_hang = \"exec:echo '#'\"\n")
+                .unwrap()
+                .0;
+        assert_eq!(s.detection.config.limit, Duration::from_millis(100));
+        assert_eq!((s.detection.config.factor, s.detection.config.children), (2.5, false));
         assert_eq!(s.on_hang.map(|on_hang| on_hang.action), Some(Action::Exec("echo '#'".into())));
     }
 
@@ -214,16 +218,16 @@ mod tests {
             assert!(readme.contains(&format!("\n| `{key}` |")), "no {key} in the table");
         }
         let (s, events) = parse(text).unwrap();
-        assert_eq!((s.config.sections.len(), s.on_hang, events.is_some()), (2, Some(OnHang::default()), true));
-        assert_eq!(Config { sections: Vec::new(), ..s.config }, Config::default());
-        assert_eq!(s.deadline, Some(orbit_ahd::module::options(&Config::default()).deadline));
+        assert_eq!((s.detection.sections.len(), s.on_hang, events.is_some()), (2, Some(OnHang::default()), true));
+        assert_eq!(hangs::Settings { sections: Vec::new(), ..s.detection }, hangs::Settings::default());
+        assert_eq!(s.deadline, Some(hangs::options(&hangs::Settings::default()).deadline));
     }
 
     #[test]
     fn sections_by_name() {
         let s = parse("section = \"a=f\"\nsection = \"b=libx.so:ns::g\"\nsection_cost = 0.5\n").unwrap().0;
-        let names: Vec<String> = s.config.sections.iter().map(|s| format!("{}={}", s.name, s.function)).collect();
-        assert_eq!((names, s.config.section_cost), (vec!["a=f".into(), "b=libx.so:ns::g".into()], 0.5));
+        let names: Vec<String> = s.detection.sections.iter().map(|s| format!("{}={}", s.name, s.function)).collect();
+        assert_eq!((names, s.detection.section_cost), (vec!["a=f".into(), "b=libx.so:ns::g".into()], 0.5));
         for (text, part) in [
             ("section = \"f\"", "NAME=FUNCTION"),
             ("section = \"=f\"", "no name"),
@@ -240,12 +244,12 @@ mod tests {
     #[test]
     fn errors_name_line_key_and_the_way_out() {
         for (text, line, part) in [
-            ("\nperiodms = 5", 2, "unknown key `periodms`: known are period_ms"),
-            ("period_ms = 5", 1, "period_ms = 5: must be a whole number from 10 to 1000"),
-            ("period_ms = -75", 1, "must be"),
+            ("\nlimitms = 5", 2, "unknown key `limitms`: known are limit_ms"),
+            ("limit_ms = 5", 1, "limit_ms = 5: must be a whole number from 100 to 3600000"),
+            ("limit_ms = -75", 1, "must be"),
             ("factor = nan", 1, "must be a number from 1 to 1000"),
             ("busy = yes", 1, "true or false"),
-            ("busy_limit_ms = 499", 1, "0 (off) or a whole number from 500"),
+            ("busy_limit_ms = 499", 1, "no setting any more"),
             ("busy = true\nbusy = true", 2, "twice"),
             ("hello", 1, "key = value"),
             ("on_hang = \"signal:NONSENSE\"", 1, "NONSENSE"),
@@ -265,8 +269,8 @@ mod tests {
         let long = "\u{e4}".repeat(1 << 20);
         for (text, part) in [
             (long.clone(), "is no setting: write `key = value`"),
-            (format!("{long} = 1"), "known are period_ms"),
-            (format!("period_ms = {long}"), "must be a whole number"),
+            (format!("{long} = 1"), "known are limit_ms"),
+            (format!("limit_ms = {long}"), "must be a whole number"),
             (format!("section = \"{long}\""), "has no `=`"),
             (format!("section = \"={long}\""), "has no name"),
             (format!("section = \"a={long}:\""), "names no function"),

@@ -7,8 +7,9 @@ mod ends;
 mod record;
 
 pub use ends::{Access, Ends, Peer};
-pub use record::{Connection, Record, Sight, Unsure, VERSION, WaitFacts};
+pub use record::{Cell, Connection, Record, Sight, Unsure, VERSION, WaitFacts};
 
+use crate::wakers::chain_end;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A thread of a process.
@@ -56,6 +57,12 @@ pub struct Thread {
     pub same_owner_since: f64,
     /// The watcher stopped it since it was seen last.
     pub stopped: bool,
+    /// Time it was stopped, traced or in an uninterruptible wait, all together, s.
+    pub halted: f64,
+    /// Since when it could run and was not seen to get any CPU, s; nothing once it does, for then the kernel has counted it.
+    pub starved_since: Option<f64>,
+    /// The thread at the end of the chain of holders it waits for, and what that had lost when it was first known to be.
+    pub owed_by: Option<(Id, f64)>,
 }
 
 impl Thread {
@@ -64,10 +71,24 @@ impl Thread {
         self.sight.st == 'S'
     }
 
+    /// Time for which the machine, a debugger or a signal kept it from running, all together, s.
+    pub fn lost(&self, now: f64) -> f64 {
+        self.sight.wt as f64 / 1e9 + self.halted + self.starved_since.map_or(0.0, |since| (now - since).max(0.0))
+    }
+
+    /// Whether it is stopped, traced or in an uninterruptible wait: not the program's doing.
+    pub fn is_halted(&self) -> bool {
+        is_halted(self.sight.st)
+    }
+
     /// Whether it has been asleep in the same call for so long, and what it waits for is known.
     pub fn idle_for(&self, now: f64, seconds: f64) -> bool {
         self.sleeps() && self.wait.is_some() && now - self.since >= seconds
     }
+}
+
+fn is_halted(state: char) -> bool {
+    matches!(state, 'D' | 'T' | 't')
 }
 
 /// See the module's head.
@@ -111,14 +132,7 @@ impl Facts {
                 process.unsure.clone_from(unsure);
             }
             Record::Thread(sight) => return Some(self.saw(sight)),
-            Record::Wait(wait) => {
-                if let Some(thread) = self.threads.get_mut(&Id { pid: wait.p, tid: wait.i }) {
-                    if thread.wait.as_ref().is_some_and(|old| old.named_owner() != wait.named_owner()) {
-                        thread.same_owner_since = wait.t;
-                    }
-                    thread.wait = Some(wait.clone());
-                }
-            }
+            Record::Wait(wait) => self.waits(wait),
             Record::Ends { t, .. } => {
                 self.ends = Ends::of(record);
                 self.ends_read = self.ends_read.max(*t);
@@ -138,13 +152,48 @@ impl Facts {
                 }
             }
             Record::Tick { t, .. } => self.now = *t,
-            Record::Start { .. } | Record::Connections { .. } | Record::Mark { .. } | Record::End { .. } => {}
+            Record::Start { .. }
+            | Record::Connections { .. }
+            | Record::Marks { .. }
+            | Record::Mark { .. }
+            | Record::End { .. } => {}
         }
         None
     }
 
+    fn waits(&mut self, wait: &WaitFacts) {
+        let id = Id { pid: wait.p, tid: wait.i };
+        let Some(thread) = self.threads.get_mut(&id) else { return };
+        if thread.wait.as_ref().is_some_and(|old| old.named_owner() != wait.named_owner()) {
+            thread.same_owner_since = wait.t;
+        }
+        thread.wait = Some(wait.clone());
+        if wait.named_owner().is_none() {
+            return;
+        }
+        let Some(thread) = self.threads.get(&id) else { return };
+        let end = chain_end(self, thread).map(|end| (end.id, end.lost(wait.t)));
+        let known = thread.owed_by.filter(|known| end.is_some_and(|end| end.0 == known.0));
+        if let Some(thread) = self.threads.get_mut(&id) {
+            thread.owed_by = known.or(end);
+        }
+    }
+
+    /// Whether the thread at the end of the chain of holders had so many seconds since the lock was last seen to change hands,
+    /// without those in which the machine kept it from running.
+    pub fn had_time(&self, waiter: &Thread, holder: &Thread, seconds: f64) -> bool {
+        let Some((_, lost)) = waiter.owed_by.filter(|(id, _)| *id == holder.id) else { return false };
+        let since = waiter.since.max(waiter.same_owner_since);
+        self.now - since - (holder.lost(self.now) - lost) >= seconds
+    }
+
     fn saw(&mut self, sight: &Sight) -> (Seen, Option<Sight>) {
         let id = Id { pid: sight.p, tid: sight.i };
+        // One that has ended and was not waited for does nothing any more.
+        if matches!(sight.st, 'Z' | 'X') {
+            self.gone(id, sight.t);
+            return (Seen::Same, None);
+        }
         let process = self.processes.entry(id.pid).or_default();
         process.threads.insert(id.tid);
         if let Some(inner) = sight.ni {
@@ -160,6 +209,9 @@ impl Facts {
                 since: sight.t,
                 same_owner_since: sight.t,
                 stopped: false,
+                halted: 0.0,
+                starved_since: None,
+                owed_by: None,
             };
             self.threads.insert(id, thread);
             return (Seen::New, None);
@@ -168,6 +220,14 @@ impl Facts {
             thread.comm.clone_from(comm);
         }
         let old = std::mem::replace(&mut thread.sight, sight.clone());
+        if is_halted(old.st) {
+            thread.halted += (sight.t - old.t).max(0.0);
+        }
+        thread.starved_since = if (old.st, sight.st) == ('R', 'R') && (old.run, old.wt) == (sight.run, sight.wt) {
+            thread.starved_since.or(Some(old.t))
+        } else {
+            None
+        };
         let same_call = (old.nr, old.a0, old.pc) == (sight.nr, sight.a0, sight.pc) && old.st == 'S' && sight.st == 'S';
         let stirred = thread.stopped && sight.run - old.run.min(sight.run) < STIRS_NS && old.sp == sight.sp;
         if sight.exec == 0 && same_call && (old.v == sight.v || stirred) {
@@ -179,15 +239,18 @@ impl Facts {
             thread.sight = old.clone();
             return (Seen::Same, Some(old));
         }
-        (thread.wait, thread.since, thread.same_owner_since) = (None, sight.t, sight.t);
+        (thread.wait, thread.since, thread.same_owner_since, thread.owed_by) = (None, sight.t, sight.t, None);
         thread.stopped = false;
         (if sight.exec != 0 { Seen::Exec } else { Seen::Ran }, Some(old))
     }
 
     fn gone(&mut self, id: Id, t: f64) {
-        self.threads.remove(&id);
-        if let Some(process) = self.processes.get_mut(&id.pid) {
+        if self.threads.remove(&id).is_some()
+            && let Some(process) = self.processes.get_mut(&id.pid)
+        {
             process.thread_ended = t;
+        }
+        if let Some(process) = self.processes.get_mut(&id.pid) {
             process.threads.remove(&id.tid);
             process.inner.retain(|_, tid| *tid != id.tid);
             if process.threads.is_empty() {

@@ -107,6 +107,19 @@ pub enum Record {
         /// Each socket.
         c: Vec<Connection>,
     },
+    /// What threads of a process do in the sections that its source marks: those inside one, and those that passed through one.
+    #[serde(rename = "marks")]
+    Marks {
+        /// When.
+        t: f64,
+        /// Process.
+        p: i32,
+        /// Names of its sections, by number; empty if they are those known.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        n: Vec<String>,
+        /// Each thread in each section.
+        c: Vec<Cell>,
+    },
     /// A thread has ended.
     #[serde(rename = "gone")]
     Gone {
@@ -234,6 +247,9 @@ pub struct WaitFacts {
     /// Whether the owner that a lock's memory names is a living thread of a process that is not watched.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alive: bool,
+    /// Whether the socket that it waits at has a time limit of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tl: bool,
 }
 
 impl WaitFacts {
@@ -256,6 +272,10 @@ impl WaitFacts {
     }
 }
 
+/// What a thread did in a section: thread, the section's number, count of entries and exits (odd inside), times left by each
+/// exit, CPU time of the thread, CPU time of that since the scan before, ns.
+pub type Cell = (i32, usize, u32, [u32; 7], u64, u64);
+
 /// A TCP socket: descriptor, own port, peer's port, whether it listens, ms since data came in, ms since data went out, bytes in,
 /// bytes out that were acknowledged, bytes not read yet, state.
 pub type Connection = (i32, u16, u16, u8, u32, u32, u64, u64, i64, u8);
@@ -270,6 +290,8 @@ pub enum Unsure {
     SharedMemory,
     /// It serves a file system: the kernel itself waits for it.
     Fuse,
+    /// It has a timer, which may end a wait by a signal.
+    Timer,
 }
 
 /// The version that is written now.

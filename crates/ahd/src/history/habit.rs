@@ -15,23 +15,19 @@ const SHARED_SIGHTS: u32 = 20;
 /// After so many sights old ones count half.
 const WINDOW: u32 = 256;
 
-/// A moment of a thread: the time, and how long it had waited for a CPU until then.
+/// A moment of a thread: the time, and for how long the machine had kept it from running until then.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stamp {
     /// Seconds.
     pub t: f64,
-    /// Nanoseconds.
-    pub queue: u64,
+    /// Time it had lost, s: see [`Thread::lost`](crate::facts::Thread::lost).
+    pub lost: f64,
 }
 
 impl Stamp {
-    fn of(sight: &Sight) -> Stamp {
-        Stamp { t: sight.t, queue: sight.wt }
-    }
-
-    /// Time since then, less that in the run queue.
-    fn until(self, now: f64, queue: u64) -> f64 {
-        now - self.t - queue.saturating_sub(self.queue) as f64 / 1e9
+    /// Time since then, less what it lost.
+    fn until(self, now: f64, lost: f64) -> f64 {
+        now - self.t - (lost - self.lost).max(0.0)
     }
 }
 
@@ -95,12 +91,13 @@ pub struct Habit {
 }
 
 impl Habit {
-    /// Takes a sight of it after it ran; `shared` are the homes of all threads of the process.
-    pub fn saw(&mut self, old: Option<&Sight>, new: &Sight, shared: &mut Places) {
+    /// Takes a sight of it after it ran, and what it had lost by then; `shared` are the homes of all threads of the process.
+    pub fn saw(&mut self, old: Option<&Sight>, new: &Sight, lost: f64, shared: &mut Places) {
+        let stamp = Stamp { t: new.t, lost };
         self.at_home = false;
         let moved_before = self.moved;
         if old.is_some_and(|old| (old.io.0, old.io.1) != (new.io.0, new.io.1)) {
-            self.moved = Stamp::of(new);
+            self.moved = stamp;
         }
         if new.st != 'S' {
             return;
@@ -115,13 +112,13 @@ impl Habit {
             if self.last_home.is_some() {
                 // Bytes moved on the way back are no progress of the absence that they end.
                 let moved = std::mem::replace(&mut self.moved, moved_before);
-                self.longest = self.longest.max(self.away(new.t, new.wt));
+                self.longest = self.longest.max(self.away(new.t, lost));
                 self.moved = moved;
             }
             if let Some((_, switches)) = self.last_home {
                 self.returns += new.v.saturating_sub(switches);
             }
-            self.last_home = Some((Stamp::of(new), new.v));
+            self.last_home = Some((stamp, new.v));
             self.at_home = true;
             self.is_event_loop = home.is_shared();
         }
@@ -134,11 +131,11 @@ impl Habit {
         self.returns >= limits.returns && self.first.is_some_and(|first| last.t - first >= limits.learn)
     }
 
-    /// Time since it was last in its loop or moved a byte, less what it waited for a CPU, s.
-    pub fn away(&self, now: f64, queue: u64) -> f64 {
+    /// Time since it was last in its loop or moved a byte, less what it lost, s.
+    pub fn away(&self, now: f64, lost: f64) -> f64 {
         let Some((last, _)) = self.last_home else { return 0.0 };
-        let away = last.until(now, queue);
-        if self.moved.t > last.t && self.moved.t < now { away.min(self.moved.until(now, queue)) } else { away }
+        let away = last.until(now, lost);
+        if self.moved.t > last.t && self.moved.t < now { away.min(self.moved.until(now, lost)) } else { away }
     }
 }
 
@@ -151,20 +148,20 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_is_learnt_by_its_returns_and_the_queue_is_taken_off() {
+    fn a_loop_is_learnt_by_its_returns_and_lost_time_is_taken_off() {
         let (mut habit, mut shared) = (Habit::default(), Places::default());
         let limits = Limits::default();
         let mut old = at(0.0, 0, libc::SYS_epoll_wait);
         for i in 1..40u32 {
             let new = at(f64::from(i) * 0.08, u64::from(i) * 3, libc::SYS_epoll_wait);
-            habit.saw(Some(&old), &new, &mut shared);
+            habit.saw(Some(&old), &new, 0.0, &mut shared);
             old = new;
         }
         assert!(habit.is_learnt(&limits) && habit.at_home, "{habit:?}");
         let gone = Sight { st: 'R', nr: -1, ..at(4.0, 120, -1) };
-        habit.saw(Some(&old), &gone, &mut shared);
+        habit.saw(Some(&old), &gone, 0.0, &mut shared);
         assert!(!habit.at_home);
-        assert!((habit.away(10.12, 0) - 7.0).abs() < 0.01, "{habit:?}");
-        assert!((habit.away(10.12, 2_000_000_000) - 5.0).abs() < 0.01);
+        assert!((habit.away(10.12, 0.0) - 7.0).abs() < 0.01, "{habit:?}");
+        assert!((habit.away(10.12, 2.0) - 5.0).abs() < 0.01);
     }
 }

@@ -11,7 +11,12 @@ pub use home::{Home, futex_op, home, serves, waits_for_lock};
 pub use port::{Port, Ports, Waiting};
 
 use crate::facts::{Facts, Id, Record, Seen};
+use crate::limits::Limits;
+use crate::section::Marked;
 use std::collections::BTreeMap;
+
+/// An execution is watched closer when so much of its check value is left, ns.
+const DUE: u64 = 30_000_000;
 
 /// What is learnt of a process.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +27,8 @@ pub struct Learnt {
     pub queue: u64,
     /// Its ports.
     pub ports: Ports,
+    /// Its sections.
+    pub marked: Marked,
 }
 
 /// See the module's head.
@@ -50,21 +57,39 @@ impl History {
                     return;
                 }
                 let learnt = self.processes.entry(id.pid).or_default();
-                self.threads.entry(id).or_default().saw(old.as_ref(), new, &mut learnt.shared);
+                let lost = facts.threads.get(&id).map_or(0.0, |thread| thread.lost(new.t));
+                self.threads.entry(id).or_default().saw(old.as_ref(), new, lost, &mut learnt.shared);
                 learnt.queue += old.map_or(0, |old| new.wt.saturating_sub(old.wt));
             }
             Record::Connections { t, p, c } => {
                 let learnt = self.processes.entry(*p).or_default();
                 learnt.ports.saw(*t, learnt.queue, c);
             }
+            Record::Marks { t, p, n, c } => self.processes.entry(*p).or_default().marked.saw(*t, n, c),
             Record::Gone { p, i, .. } => {
                 self.threads.remove(&Id { pid: *p, tid: *i });
+                if let Some(learnt) = self.processes.get_mut(p) {
+                    learnt.marked.gone(*i);
+                }
                 if !facts.processes.contains_key(p) {
                     self.processes.remove(p);
                 }
             }
             _ => {}
         }
+    }
+
+    /// Whether an execution of a section is about to use more than it may, so that a scan out of turn is of use.
+    pub fn is_section_due(&self, limits: &Limits) -> bool {
+        let limit = (limits.limit * 1e9) as u64;
+        self.processes.values().any(|learnt| {
+            learnt.marked.inside().any(|(_, section, inside)| {
+                let used = inside.runs.1.saturating_sub(inside.from);
+                let Some((_, executions)) = learnt.marked.section(section) else { return false };
+                let check = executions.allowed(limits.factor, limits.floor, limit, inside.ran_at);
+                inside.runs.1 > inside.runs.0 && used + DUE >= check
+            })
+        })
     }
 
     /// Sleeps between returns of all threads of a process to their homes.

@@ -5,7 +5,7 @@
 //! process has could still end waits for memory, children and its own events, so those count only where it catches none.
 
 use super::{Key, Verdict, Why};
-use crate::facts::{Facts, Id, Thread};
+use crate::facts::{Facts, Id, Thread, Unsure};
 use crate::history::History;
 use crate::limits::Limits;
 use crate::wakers::{How, Wakers, wakers};
@@ -114,14 +114,13 @@ fn closure(facts: &Facts, sleepers: &Sleepers, mut ids: BTreeSet<Id>) -> BTreeSe
 
 /// Threads of processes that catch signals, where all their threads in the set wait for what a handler could do.
 fn woken_by_handlers(facts: &Facts, sleepers: &Sleepers, ids: &BTreeSet<Id>) -> Vec<Id> {
-    let by_handler = |id: &Id| {
-        let s = &sleepers[id];
-        s.how.ends_by_own_handler()
-            || s.how == How::Events && s.threads.is_empty() && s.processes.iter().all(|p| *p == id.pid)
-    };
+    // A handler may write, or have the call return; the holder of a lock and the end of a thread it does not change.
+    let by_handler = |id: &Id| !sleepers[id].how.is_exact();
     let pids: BTreeSet<i32> = ids.iter().map(|id| id.pid).collect();
     let of = |pid: &i32| ids.range(Id { pid: *pid, tid: i32::MIN }..=Id { pid: *pid, tid: i32::MAX });
-    let catches = |pid: &i32| facts.processes.get(pid).is_some_and(|p| p.caught & !RUNTIME_SIGNALS != 0);
+    let catches = |pid: &i32| {
+        facts.processes.get(pid).is_some_and(|p| p.caught & !RUNTIME_SIGNALS != 0 || p.unsure.contains(&Unsure::Timer))
+    };
     let woken = pids.iter().filter(|pid| catches(pid) && of(pid).all(by_handler));
     woken.flat_map(|pid| of(pid).copied().collect::<Vec<_>>()).collect()
 }

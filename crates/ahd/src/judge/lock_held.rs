@@ -1,9 +1,9 @@
 //! Lock held: a thread has waited for a lock for longer than the limit.
 //!
 //! Likely where the holder is known and sleeps all the while; a guess where it runs, or is not known. Left out: holders that
-//! themselves wait for work, which hold their lock until there is some, and rings, which are closed sets.
+//! themselves wait for work or for a process that works, which hold their lock until then, and rings, which are closed sets.
 
-use super::{Key, Verdict, Why};
+use super::{Key, Verdict, Why, others_work};
 use crate::facts::{Facts, Id, Thread};
 use crate::history::{History, serves, waits_for_lock};
 use crate::limits::Limits;
@@ -12,11 +12,11 @@ use orbit_inspect::Sure;
 use std::collections::BTreeMap;
 
 /// See the module's head.
-pub fn lock_held(facts: &Facts, _: &History, limits: &Limits) -> Vec<Verdict> {
+pub fn lock_held(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdict> {
     let mut verdicts: BTreeMap<Key, Verdict> = BTreeMap::new();
     for (id, thread) in &facts.threads {
         let waits = thread.idle_for(facts.now, limits.limit) && waits_for_lock(&thread.sight) && thread.sight.a3 == 0;
-        if waits && let Some(verdict) = of(facts, limits, *id, thread) {
+        if waits && let Some(verdict) = of(facts, history, limits, *id, thread) {
             let known = verdicts.entry(verdict.key).or_insert_with(|| verdict.clone());
             known.sure = known.sure.max(verdict.sure);
             if verdict.since < known.since {
@@ -58,7 +58,7 @@ fn reader_behind(facts: &Facts, verdict: &Verdict) -> Option<Id> {
     of.map(|(_, t)| t).filter(waits).min_by(|a, b| a.since.total_cmp(&b.since)).map(|t| t.id)
 }
 
-fn of(facts: &Facts, limits: &Limits, id: Id, thread: &Thread) -> Option<Verdict> {
+fn of(facts: &Facts, history: &History, limits: &Limits, id: Id, thread: &Thread) -> Option<Verdict> {
     let end = chain_end(facts, thread)?;
     let (at, waited) = (thread.sight.a0, facts.now - thread.since);
     let verdict = |key, sure, threads, holder| {
@@ -68,11 +68,14 @@ fn of(facts: &Facts, limits: &Limits, id: Id, thread: &Thread) -> Option<Verdict
     if end.id == id {
         return Some(verdict(Key::HeldAt(id.pid, at), Sure::Guess, vec![id], None));
     }
-    if end.sleeps() && serves(&end.sight) {
+    // A lock that goes from hand to hand is not held by any of them for long; nor is the holder to blame for what the machine took.
+    // Nor is one that keeps coming back to where events come in: it holds the lock until there is work.
+    let habit = history.threads.get(&end.id).filter(|habit| habit.is_event_loop);
+    if habit.is_some_and(|habit| habit.at_home || habit.away(facts.now, end.lost(facts.now)) < limits.limit) {
         return None;
     }
-    // A lock that goes from hand to hand is not held by any of them for long.
-    if facts.now - thread.same_owner_since < limits.limit {
+    let had_its_time = !end.is_halted() && facts.had_time(thread, end, limits.limit);
+    if end.sleeps() && (serves(&end.sight) || others_work(facts, end, limits)) || !had_its_time {
         return None;
     }
     let sure = if end.idle_for(facts.now, limits.limit) { Sure::Likely } else { Sure::Guess };

@@ -17,10 +17,10 @@ pub fn loop_left(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdi
         let habit = history.threads.get(id)?;
         let (last, _) = habit.last_home?;
         // Stopped, traced or in an uninterruptible wait: not the program's doing.
-        if habit.at_home || !habit.is_learnt(limits) || matches!(thread.sight.st, 'D' | 'T' | 't' | 'Z') {
+        if habit.at_home || !habit.is_learnt(limits) || thread.is_halted() || thread.sight.st == 'Z' {
             return None;
         }
-        let away = habit.away(facts.now, thread.sight.wt);
+        let away = habit.away(facts.now, thread.lost(facts.now));
         let allowed = limits.limit.max(limits.longest_times * habit.longest);
         if away <= allowed {
             return None;

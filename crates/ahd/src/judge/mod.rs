@@ -5,11 +5,13 @@
 mod closed_set;
 mod lock_held;
 mod loop_left;
+mod section;
 mod unanswered;
 
 pub use closed_set::closed_set;
 pub use lock_held::lock_held;
 pub use loop_left::loop_left;
+pub use section::{may_end_soon, others_work, section};
 pub use unanswered::unanswered;
 
 use crate::facts::{Facts, Id};
@@ -48,6 +50,8 @@ pub enum Key {
     HeldAt(i32, u64),
     /// A port of a process.
     Unanswered(i32, u16),
+    /// A thread in a section of its process, by number.
+    Section(Id, usize),
 }
 
 impl Key {
@@ -58,6 +62,7 @@ impl Key {
             Key::Left(_) => "loop_left",
             Key::Held(_) | Key::HeldAt(..) => "lock_held",
             Key::Unanswered(..) => "unanswered",
+            Key::Section(..) => "section",
         }
     }
 }
@@ -104,13 +109,24 @@ pub enum Why {
         /// Longest time an answer took before, s.
         longest: f64,
     },
+    /// A thread does not leave a section.
+    Section {
+        /// The section's name.
+        name: String,
+        /// CPU time used in this execution, ns; nothing if it waits.
+        used: Option<u64>,
+        /// What executions usually use, ns, once that is known.
+        usual: Option<u64>,
+        /// What one may use, or for how long one may wait, ns.
+        check: u64,
+    },
 }
 
 /// A rule.
 pub type Judge = fn(&Facts, &History, &Limits) -> Vec<Verdict>;
 
 /// All rules, in the order in which they are applied.
-pub const JUDGES: [Judge; 4] = [closed_set, loop_left, lock_held, unanswered];
+pub const JUDGES: [Judge; 5] = [closed_set, section, loop_left, lock_held, unanswered];
 
 /// Applies all rules.
 pub fn judge(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdict> {

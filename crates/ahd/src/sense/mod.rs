@@ -5,6 +5,7 @@
 //! any judgement.
 
 mod ends;
+mod marks;
 mod process;
 mod sockets;
 mod wait;
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant};
 pub const PERIOD: Duration = Duration::from_millis(80);
 /// A scan out of turn, after a thread came to rest at a lock whose holder rests too.
 const SOON: Duration = Duration::from_millis(20);
+/// A scan that comes later than so many times its turn was kept waiting by the machine: the rest is no time of the program's.
+const LATE: u32 = 4;
 /// Threads that ran and are read closer in one scan.
 pub const SAMPLES: usize = 32;
 /// A scan may cost this part of the time.
@@ -38,12 +41,18 @@ const CHANGES_EVERY: u64 = 6;
 #[derive(Debug)]
 pub struct Sensor {
     began: Instant,
+    /// Time in which the watcher itself was kept from scanning: it is not part of the records' time.
+    lost: Duration,
     monotonic: f64,
     started: bool,
     processes: BTreeMap<i32, Process>,
+    not_opened: Vec<i32>,
+    took: Duration,
     scans: u64,
     last: Option<Instant>,
     soon: bool,
+    was_soon: bool,
+    is_trouble_said: bool,
     price: Duration,
     sockets_from: f64,
     ends_from: f64,
@@ -58,12 +67,17 @@ impl Default for Sensor {
         let monotonic = monotonic();
         Sensor {
             began: Instant::now(),
+            lost: Duration::ZERO,
             monotonic,
             started: false,
             processes: BTreeMap::new(),
+            not_opened: Vec::new(),
+            took: Duration::ZERO,
             scans: 0,
             last: None,
             soon: false,
+            was_soon: false,
+            is_trouble_said: false,
             price: Duration::ZERO,
             sockets_from: 0.2,
             ends_from: 0.0,
@@ -82,26 +96,48 @@ struct Turns {
 }
 
 impl Sensor {
-    /// Watches exactly these processes from now on. Those that cannot be opened are left out: they have ended.
+    /// Watches exactly these processes from now on. Those that cannot be opened have ended, as the next scan answers.
     pub fn watch(&mut self, pids: &[i32]) {
-        self.processes.retain(|pid, _| pids.contains(pid));
+        self.processes.retain(|pid, _| pids.binary_search(pid).is_ok());
         for &pid in pids {
-            if !self.processes.contains_key(&pid)
-                && let Ok(process) = Process::open(pid)
-            {
-                self.processes.insert(pid, process);
+            if self.processes.contains_key(&pid) {
+                continue;
+            }
+            match Process::open(pid) {
+                Ok(process) => drop(self.processes.insert(pid, process)),
+                Err(_) => self.not_opened.push(pid),
             }
         }
     }
 
-    /// Seconds since the sensor was made: the time of records.
+    /// Seconds since the sensor was made, without those in which it was kept from scanning: the time of records.
     pub fn now(&self) -> f64 {
-        self.began.elapsed().as_secs_f64()
+        self.began.elapsed().saturating_sub(self.lost).as_secs_f64()
+    }
+
+    /// The next scan is to be out of turn, unless this one was.
+    pub fn scan_soon(&mut self, is_due: bool) {
+        self.soon |= is_due && !self.was_soon;
+    }
+
+    /// What cannot be seen, with the process, since this was asked last.
+    pub(crate) fn take_troubles(&mut self) -> Vec<(i32, String)> {
+        let mut pids = self.processes.values_mut().filter_map(|p| std::mem::take(&mut p.is_hidden).then_some(p.pid));
+        // Others may be as many as a program makes.
+        let first = pids.next().filter(|_| !self.is_trouble_said);
+        self.is_trouble_said |= first.is_some();
+        let what = "cannot be seen: needs the same user, or CAP_SYS_PTRACE; nothing more is said of others like it";
+        first.map(|pid| (pid, format!("what the threads of {pid} wait for {what}"))).into_iter().collect()
+    }
+
+    /// Thread, CPU time, and that since the scan before, ns, of all threads of a process.
+    pub(crate) fn threads(&self, pid: i32) -> impl Iterator<Item = (i32, u64, u64)> {
+        self.processes.get(&pid).into_iter().flat_map(Process::counters)
     }
 
     /// Time to wait until the next scan; none before the first.
     pub fn pause(&self) -> Duration {
-        let spacing = if self.soon { SOON } else { PERIOD.max((self.price * SHARE).min(SLOWEST)) };
+        let spacing = if self.soon { SOON } else { self.spacing() };
         self.last.map_or(Duration::ZERO, |last| spacing.saturating_sub(last.elapsed()))
     }
 
@@ -110,9 +146,13 @@ impl Sensor {
         Record::Stopped { t: self.now(), p: pid, i: tid }
     }
 
-    /// Reads all once and hands over what changed, a [`Record::Tick`] last. Blocks for some microseconds a thread that ran.
-    pub fn scan(&mut self, out: &mut dyn FnMut(Record)) {
+    /// Reads all once and hands over what changed, a [`Record::Tick`] last; answers the processes that have ended. Blocks for some
+    /// microseconds a thread that ran.
+    pub fn scan(&mut self, out: &mut dyn FnMut(Record)) -> Vec<i32> {
         let (began, cpu) = (Instant::now(), cpu_time());
+        if let Some(last) = self.last {
+            self.lost += (began - last).saturating_sub(self.spacing() * LATE + self.took);
+        }
         let t = self.now();
         self.last = Some(began);
         if !self.started
@@ -126,7 +166,7 @@ impl Sensor {
         let full = self.scans % CHANGES_EVERY == 1;
         let pids: Vec<i32> = self.processes.keys().copied().collect();
         let from = pids.partition_point(|pid| *pid < self.from.0);
-        let mut ended = Vec::new();
+        let mut ended = std::mem::take(&mut self.not_opened);
         for pid in pids[from..].iter().chain(&pids[..from]) {
             let Some(process) = self.processes.get_mut(pid) else { continue };
             if full {
@@ -138,8 +178,11 @@ impl Sensor {
             }
         }
         self.from = turns.passed_over.unwrap_or((0, 0));
-        for pid in ended {
-            self.processes.remove(&pid);
+        for pid in &ended {
+            self.processes.remove(pid);
+        }
+        for process in self.processes.values_mut() {
+            process.read_marks(t, self.scans, out);
         }
         if t >= self.sockets_from {
             let cost = timed(|| {
@@ -158,10 +201,18 @@ impl Sensor {
                 self.hand_over_ends(record, t, out);
             }
         }
+        self.was_soon = self.soon;
         self.soon = !self.soon && self.is_ring_possible(t);
         let spent = cpu_time().saturating_sub(cpu);
         self.price = (self.price * 7 + spent) / 8;
-        out(Record::Tick { t, us: began.elapsed().as_micros() as u64 });
+        self.took = began.elapsed();
+        out(Record::Tick { t, us: self.took.as_micros() as u64 });
+        ended
+    }
+
+    /// Time between two scans.
+    fn spacing(&self) -> Duration {
+        PERIOD.max((self.price * SHARE).min(SLOWEST))
     }
 
     fn hand_over_ends(&mut self, record: Record, t: f64, out: &mut dyn FnMut(Record)) {

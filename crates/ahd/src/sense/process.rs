@@ -1,5 +1,6 @@
 //! One watched process: its threads' counters, read through descriptors that are kept open.
 
+use super::marks::Marks;
 use super::{Turns, wait};
 use crate::facts::{Record, Sight, Unsure, WaitFacts};
 use crate::history::waits_for_lock;
@@ -9,7 +10,7 @@ use orbit_linux::{pidfd, procfs};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -42,12 +43,19 @@ pub(super) struct Process {
     /// What its descriptors say.
     pub(super) unsure: Vec<Unsure>,
     start_of_code: u64,
+    marks: Marks,
+    /// What its threads wait for may not be seen.
+    pub(super) is_hidden: bool,
 }
 
 #[derive(Debug)]
 struct Thread {
     schedstat: Kept,
     sched: Sched,
+    /// CPU time since the scan before, ns.
+    ran: u64,
+    /// Its id in its own namespace of processes.
+    inner: i32,
     sight: Sight,
     call: Option<Call>,
     /// It ran and was not read closer yet.
@@ -104,6 +112,8 @@ impl Process {
             ready: None,
             unsure: Vec::new(),
             start_of_code: 0,
+            marks: Marks::default(),
+            is_hidden: false,
         })
     }
 
@@ -117,6 +127,9 @@ impl Process {
         let shares = |other: &i32| same_memory(pid, *other).unwrap_or(false);
         if others.iter().any(shares) {
             unsure.push(Unsure::SharedMemory);
+        }
+        if has_timer(pid) {
+            unsure.push(Unsure::Timer);
         }
         let now = (status.parent, status.caught, unsure);
         if self.told.as_ref() == Some(&now) {
@@ -138,6 +151,11 @@ impl Process {
 
     /// Reads its threads; `false` once it has ended.
     pub(super) fn scan(&mut self, t: f64, from: (i32, i32), turns: &mut Turns, out: &mut dyn FnMut(Record)) -> bool {
+        if self.handle.as_ref().is_some_and(|handle| pidfd::has_ended(handle.as_fd())) {
+            let tids: Vec<i32> = self.threads.keys().copied().collect();
+            tids.into_iter().for_each(|tid| self.gone(tid, t, out));
+            return false;
+        }
         if !self.met {
             self.changes(t, &[], out);
         }
@@ -155,6 +173,7 @@ impl Process {
             };
             let ran = sched.run != thread.sched.run || sched.slices != thread.sched.slices;
             let was_awake = thread.sight.st != 'S';
+            thread.ran = if thread.sight.sl == 0 { 0 } else { sched.run.saturating_sub(thread.sched.run) };
             thread.sched = sched;
             if ran || was_awake || thread.pending {
                 if turns.left == 0 {
@@ -167,15 +186,50 @@ impl Process {
                 }
                 turns.left -= 1;
                 let is_first = tid == pid;
-                thread.read(pid, tid, t, is_first.then_some(&mut self.start_of_code), out);
+                let is_seen = thread.read(pid, tid, t, is_first.then_some(&mut self.start_of_code), out);
+                self.is_hidden |= !is_seen;
             }
             thread.ask(pid, tid, t, out);
         }
-        for tid in gone {
-            self.threads.remove(&tid);
-            out(Record::Gone { t, p: pid, i: tid });
+        if gone.is_empty() {
+            return true;
         }
-        true
+        for tid in gone {
+            self.gone(tid, t, out);
+        }
+        // As many may have been made: until they are read they are known to be there.
+        self.count = 0;
+        let there = self.list(t, out);
+        for thread in self.threads.values_mut().filter(|thread| thread.sight.sl == 0 && !thread.pending) {
+            thread.pending = true;
+            out(Record::Thread(thread.unread(t)));
+        }
+        there
+    }
+
+    fn gone(&mut self, tid: i32, t: f64, out: &mut dyn FnMut(Record)) {
+        self.threads.remove(&tid);
+        self.marks.gone(tid);
+        out(Record::Gone { t, p: self.pid, i: tid });
+    }
+
+    /// Reads the sections that it marks.
+    pub(super) fn read_marks(&mut self, t: f64, scan: u64, out: &mut dyn FnMut(Record)) {
+        let threads = &self.threads;
+        let by_inner = |id: i32| threads.iter().find(|(_, thread)| thread.inner == id);
+        let of = |id: i32| {
+            let own = threads.get_key_value(&id).filter(|(_, thread)| thread.inner == id);
+            own.or_else(|| by_inner(id)).map(|(tid, thread)| (*tid, thread.sched.run, thread.ran))
+        };
+        let (n, c) = self.marks.read(self.pid, scan, of);
+        if !(n.is_empty() && c.is_empty()) {
+            out(Record::Marks { t, p: self.pid, n, c });
+        }
+    }
+
+    /// Thread, CPU time, and that since the scan before, ns.
+    pub(super) fn counters(&self) -> impl Iterator<Item = (i32, u64, u64)> {
+        self.threads.iter().map(|(tid, thread)| (*tid, thread.sched.run, thread.ran))
     }
 
     /// Lists the threads where their number changed.
@@ -192,13 +246,14 @@ impl Process {
         let tids: Vec<i32> = names.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
         let gone: Vec<i32> = self.threads.keys().copied().filter(|tid| !tids.contains(tid)).collect();
         for tid in gone {
-            self.threads.remove(&tid);
-            out(Record::Gone { t, p: pid, i: tid });
+            self.gone(tid, t, out);
         }
         for &tid in &tids {
             self.threads.entry(tid).or_insert_with(|| Thread {
                 schedstat: Kept::default(),
                 sched: Sched::default(),
+                ran: 0,
+                inner: tid,
                 sight: Sight { p: pid, i: tid, st: '?', nr: -1, ..Sight::default() },
                 call: None,
                 pending: false,
@@ -236,6 +291,11 @@ impl Process {
     }
 }
 
+/// Whether it made a timer that signals it.
+fn has_timer(pid: i32) -> bool {
+    procfs::text(format!("/proc/{pid}/timers")).is_ok_and(|text| text.contains("notify: signal"))
+}
+
 impl Thread {
     /// That it ran, with nothing more known of it.
     fn unread(&mut self, t: f64) -> Sight {
@@ -254,11 +314,22 @@ impl Thread {
         self.sight.clone()
     }
 
-    /// Reads it closer and hands that over.
-    fn read(&mut self, pid: i32, tid: i32, t: f64, start_of_code: Option<&mut u64>, out: &mut dyn FnMut(Record)) {
+    /// Reads it closer and hands that over; `false` if what it waits for may not be seen.
+    fn read(
+        &mut self,
+        pid: i32,
+        tid: i32,
+        t: f64,
+        start_of_code: Option<&mut u64>,
+        out: &mut dyn FnMut(Record),
+    ) -> bool {
         let text = |file: &str| procfs::text(format!("/proc/{pid}/task/{tid}/{file}"));
-        let Some(status) = text("status").ok().and_then(|s| thread::status(&s)) else { return };
-        let call = text("syscall").ok().and_then(|line| thread::call(&line));
+        let Some(status) = text("status").ok().and_then(|s| thread::status(&s)) else { return true };
+        let line = text("syscall");
+        let forbidden = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM));
+        // Of one that has ended and was not waited for the kernel shows that to nobody but root.
+        let is_seen = !line.as_ref().is_err_and(forbidden) || matches!(status.state, 'Z' | 'X');
+        let call = line.ok().and_then(|line| thread::call(&line));
         let io = text("io").ok().and_then(|text| thread::io(&text)).unwrap_or(self.sight.io);
         let mut exec = 0;
         if let Some(known) = start_of_code {
@@ -302,6 +373,8 @@ impl Thread {
         out(Record::Thread(sight.clone()));
         self.sight = sight;
         self.sight.comm = comm.or(known);
+        self.inner = if status.inner == 0 { tid } else { status.inner };
+        is_seen
     }
 
     /// Asks what it waits for, if it is time to, and hands that over if it is news.

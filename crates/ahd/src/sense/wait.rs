@@ -2,8 +2,9 @@
 
 use crate::facts::WaitFacts;
 use orbit_inspect::Memory;
-use orbit_linux::procfs;
 use orbit_linux::thread::{self, Call};
+use orbit_linux::{pidfd, procfs, socket_info};
+use std::os::fd::AsFd;
 
 /// Memory from 16 bytes before a futex on.
 const BEFORE: u64 = 16;
@@ -60,6 +61,15 @@ pub(super) fn read(pid: i32, tid: i32, t: f64, call: &Call) -> WaitFacts {
         libc::SYS_select | libc::SYS_pselect6 => w.to = some(a[4], 16),
         libc::SYS_nanosleep => w.to = some(a[0], 16),
         libc::SYS_clock_nanosleep => w.to = some(a[2], 16),
+        libc::SYS_read
+        | libc::SYS_recvfrom
+        | libc::SYS_recvmsg
+        | libc::SYS_write
+        | libc::SYS_sendto
+        | libc::SYS_sendmsg => {
+            let copy = pidfd::open(pid).and_then(|process| pidfd::duplicate(process.as_fd(), a[0] as i32));
+            w.tl = copy.is_ok_and(|copy| socket_info::has_time_limit(copy.as_fd()));
+        }
         libc::SYS_flock => w.lk = orbit_linux::locks::holders(pid, a[0] as i32),
         libc::SYS_fcntl if a[1] as i32 == libc::F_SETLKW => w.lk = orbit_linux::locks::holders(pid, a[0] as i32),
         _ => {}

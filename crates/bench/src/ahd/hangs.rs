@@ -146,7 +146,7 @@ pub fn run(wanted: &Wanted<'_>, scratch: &Scratch, lines: &mut Lines) -> Result<
     let www = scratch.path("www-small");
     std::fs::create_dir_all(&www)?;
     std::fs::write(www.join("1k"), [b'x'; 1024])?;
-    let config = scratch.file("limit.toml", format!("blocked_ms = {LIMIT_MS}\n"))?;
+    let config = scratch.file("limit.toml", format!("limit_ms = {LIMIT_MS}\n"))?;
     let mut campaign = Campaign { scratch, library, www, config, shuffle: Shuffle::new(orbit_rmk::now()) };
     let mut places = Vec::new();
     for (server, all) in [("redis-server", places::redis()), ("nginx", places::nginx())] {

@@ -187,7 +187,7 @@ static void long_hold(void) {
 
 // Spins until a file is there, then continues.
 static void recovers(const char *file) {
-    event_loop(200);
+    event_loop(450);
     say("hangs now");
     while (access(file, F_OK) != 0) {
         work(50);
@@ -243,7 +243,7 @@ static void hangs_while_ending(void) {
 int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "";
     if (strcmp(how, "spin") == 0) {
-        event_loop(200);
+        event_loop(450);
         say("hangs now");
         spin_here();
     } else if (strcmp(how, "self") == 0) {

@@ -15,7 +15,8 @@ fn file_line_key_and_the_way_out() {
     let dir = Dir::new("config");
     for (text, parts) in [
         ("# fine\nwidnow = 5\n", [":2:", "`widnow`", "known are"]),
-        ("period_ms = 1\n", [":1:", "period_ms = 1", "from 10 to 1000"]),
+        ("limit_ms = 1\n", [":1:", "limit_ms = 1", "from 100 to 3600000"]),
+        ("period_ms = 75\n", [":1:", "period_ms", "no setting any more"]),
         ("factor = \"big\"\n", [":1:", "factor", "number from 1 to 1000"]),
         ("on_hang = \"explode\"\n", [":1:", "explode", "report"]),
     ] {
@@ -33,13 +34,13 @@ fn file_line_key_and_the_way_out() {
 fn what_the_file_has_is_told_by_its_place() {
     let dir = Dir::new("config-place");
     for (text, parts) in [
-        (&b"# fine\n\nperiod_ms = 75 # \xff\n"[..], &[":3:", "UTF-8"][..]),
+        (&b"# fine\n\nlimit_ms = 5000 # \xff\n"[..], &[":3:", "UTF-8"][..]),
         (b"\xff\xfep\0", &[":1:", "UTF-8"]),
         (b"\nevents = \"a\" \"b\"\n", &[":2:", "events", "no double quote inside"]),
         (b"on_hang = \"exec:echo \\\"hi\\\"\"\n", &[":1:", "on_hang", "no double quote inside"]),
         (b"\nevents = \"/no/such/dir/file\"\n", &[":2:", "events", "/no/such/dir/file"]),
         // A byte order mark is skipped.
-        (b"\xef\xbb\xbfperiodms = 5\n", &[":1:", "unknown key `periodms`"]),
+        (b"\xef\xbb\xbflimitms = 5\n", &[":1:", "unknown key `limitms`"]),
     ] {
         let path = dir.0.join("guard.toml");
         std::fs::write(&path, text).expect("a file");
@@ -61,9 +62,9 @@ fn a_file_without_end() {
             assert!(said.contains(part), "`{part}` in: {said}");
         }
     }
-    let most = format!("{}\nperiodms = 5", "#".repeat((1 << 20) - 13));
+    let most = format!("{}\nlimitms = 5", "#".repeat((1 << 20) - 13));
     let said = refused(&["--config", dir.file("most.toml", &most).to_str().expect("a path"), "--", "echo", "ran"]);
-    assert!(said.contains(":2: unknown key `periodms`"), "{said}");
+    assert!(said.contains(":2: unknown key `limitms`"), "{said}");
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn a_wakeup_that_was_lost() {
 #[test]
 fn a_lock_that_is_held_for_too_long() {
     let dir = Dir::new("hold");
-    let config = dir.file("guard.toml", "blocked_ms = 1000\n");
+    let config = dir.file("guard.toml", "limit_ms = 1000\n");
     let Some(h) = hang(&dir, &["--config", config.to_str().expect("a path")], "hold") else { return };
     assert_eq!(h["kind"], "blocked");
     let stacks = h["stacks"].as_array().expect("stacks");

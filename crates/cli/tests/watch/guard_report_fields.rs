@@ -9,7 +9,7 @@ fn of_each_kind() {
     }
     let dir = Dir::new("report-fields");
     let program = build(&dir, "hangs.c");
-    let config = dir.file("guard.toml", "blocked_ms = 1000\n");
+    let config = dir.file("guard.toml", "limit_ms = 1000\n");
     let config = ["--config", config.to_str().expect("a path")];
     for (way, kind, cycle) in [
         ("spin", "busy", 0),

@@ -5,7 +5,7 @@ use std::process::Command;
 
 fn build(dir: &Dir) -> std::path::PathBuf {
     let out = dir.0.join("named");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../ahd/tests/c/named.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../named/tests/live/c/named.c");
     let cc = Command::new("cc").args(["-O2", "-g", "-pthread", "-o"]).arg(&out).arg(source).status();
     assert!(cc.expect("cc").success());
     out
@@ -18,7 +18,7 @@ fn a_hang_and_what_it_cost() {
     }
     let dir = Dir::new("named");
     let program = build(&dir);
-    let config = dir.file("guard.toml", "blocked_ms = 1000\nsection = \"inner=inner\"\nsection_cost = 1.5\n");
+    let config = dir.file("guard.toml", "limit_ms = 1000\nsection = \"inner=inner\"\nsection_cost = 1.5\n");
     let options =
         ["--config", config.to_str().expect("a path"), "--section", "request=request", "--on-hang", "guess:kill"];
     // Healthy for 4 s from its start: time enough to be joined on a loaded machine.

@@ -1,0 +1,109 @@
+//! Stacks of threads, taken for a report.
+
+use crate::event::Involved;
+use orbit_inspect::python;
+use orbit_inspect::stacks::{End, Frame, How, ThreadStack, Unwinder, of_c_library};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Takes stacks of threads; files once parsed are kept, a process at a time.
+#[derive(Debug, Default)]
+pub struct Stacks {
+    unwinders: BTreeMap<i32, Unwinder>,
+}
+
+impl Stacks {
+    /// Parses the process' files ahead of need.
+    pub fn prepare(&mut self, pid: i32) {
+        if let std::collections::btree_map::Entry::Vacant(free) = self.unwinders.entry(pid)
+            && let Ok(mut u) = Unwinder::new(pid)
+        {
+            // A process that cannot be read says so when its stack is taken.
+            let _ = u.prepare();
+            free.insert(u);
+        }
+    }
+
+    /// Forgets what it knows of a process' files.
+    pub fn forget(&mut self, pid: i32) {
+        self.unwinders.remove(&pid);
+    }
+
+    /// The threads with their stacks. `gentle`: without stopping those that sleep.
+    pub fn involve(&mut self, threads: Vec<(i32, i32, String)>, gentle: bool) -> Vec<Involved> {
+        let mut out: Vec<Involved> = threads
+            .into_iter()
+            .map(|(pid, tid, does)| Involved {
+                pid,
+                tid,
+                comm: String::new(),
+                does,
+                stack: Vec::new(),
+                python: Vec::new(),
+                note: None,
+            })
+            .collect();
+        let pids: BTreeSet<i32> = out.iter().map(|t| t.pid).collect();
+        for pid in pids {
+            self.prepare(pid);
+            // One may be part of several hangs.
+            let mut met = BTreeSet::new();
+            let tids: Vec<i32> = out.iter().filter(|t| t.pid == pid && met.insert(t.tid)).map(|t| t.tid).collect();
+            let taken = match self.unwinders.get_mut(&pid) {
+                Some(u) => {
+                    u.gentle(gentle);
+                    u.capture(&tids)
+                }
+                None => Vec::new(),
+            };
+            let python =
+                if taken.iter().any(|t| t.frames.iter().any(of_python)) { of_interpreter(pid) } else { Ok(Vec::new()) };
+            let taken: BTreeMap<i32, ThreadStack> = taken.into_iter().map(|s| (s.tid, s)).collect();
+            for t in out.iter_mut().filter(|t| t.pid == pid) {
+                let Some(s) = taken.get(&t.tid) else {
+                    t.note = Some("the process has ended or may not be looked into".into());
+                    continue;
+                };
+                t.comm.clone_from(&s.comm);
+                t.note = match (&s.error, s.how, s.end) {
+                    (Some(e), ..) => Some(e.to_string()),
+                    (None, How::Not, _) => Some("no stack".into()),
+                    (None, _, End::Complete) => None,
+                    (None, _, End::Lost) => Some("the stack ends early: no unwind information".into()),
+                    (None, _, End::TooDeep) => Some("deeper than shown".into()),
+                };
+                t.stack.clone_from(&s.frames);
+                match &python {
+                    Ok(all) => {
+                        t.python = all.iter().find(|p| p.tid == s.tid).map(|p| p.frames.clone()).unwrap_or_default();
+                    }
+                    Err(e) => t.note = Some(e.clone()),
+                }
+            }
+        }
+        out
+    }
+}
+
+fn of_python(f: &Frame) -> bool {
+    f.module.contains("python") || f.function.as_deref().is_some_and(|n| n.starts_with("_PyEval_EvalFrame"))
+}
+
+fn of_interpreter(pid: i32) -> Result<Vec<python::PyThread>, String> {
+    match python::find(pid) {
+        Ok(Some(p)) => Ok(p.stacks()),
+        Ok(None) => Ok(Vec::new()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// The function to blame in a stack: the innermost that is not the C library's or Rust's own, with its place.
+pub fn place(stack: &[Frame]) -> String {
+    let system = |f: &Frame| {
+        let library = f.file.as_deref().is_some_and(|s| s.starts_with("/rustc/") || s.contains("/lib/rustlib/src/"));
+        library || of_c_library(&f.module) || f.module == "[vdso]"
+    };
+    match stack.iter().find(|f| !system(f) && f.function.is_some()).or(stack.first()) {
+        Some(f) => f.to_string(),
+        None => "code that could not be seen".into(),
+    }
+}

@@ -1,0 +1,163 @@
+//! Hangs injected into a real server under load, at several places and in several ways: all found, of the right kind.
+//!
+//! `ORBIT_TEST_FULL=1` takes ten times as many places. Prints how long each took from hang to report.
+
+use orbit_ahd::{Config, Event, Hang, Kind};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Dir(PathBuf);
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The monotonic clock as the injected library reads it.
+fn now() -> i64 {
+    // SAFETY: all-zero bytes are a valid timespec.
+    let mut t: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid place for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    t.tv_sec * 1_000_000_000 + t.tv_nsec
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port()
+}
+
+/// Asks the server again and again until told to stop.
+fn client(port: u16, stop: &AtomicBool) {
+    let mut connection = None;
+    while !stop.load(Ordering::Relaxed) {
+        let Some(c) = &mut connection else {
+            connection = TcpStream::connect(("127.0.0.1", port)).ok();
+            if let Some(c) = &connection {
+                c.set_read_timeout(Some(Duration::from_millis(50))).expect("a limit");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        };
+        let mut answer = [0; 64];
+        if c.write_all(b"SET a 1\r\n").is_err() {
+            connection = None;
+            continue;
+        }
+        // A server that hangs does not answer: then the next request goes out all the same.
+        let _ = c.read(&mut answer);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Calls before the one that hangs: until then the server's loop is learnt.
+const WARM: usize = 2500;
+
+/// One hang: the report and the time from the hang to it.
+fn inject(library: &Path, dir: &Path, inject: &str) -> Option<(Box<Hang>, Duration)> {
+    let port = free_port();
+    let at = dir.join("at");
+    let _ = std::fs::remove_file(&at);
+    let server = Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no", "--dir"])
+        .arg(dir)
+        .env("LD_PRELOAD", library)
+        .env("ORBIT_INJECT", inject)
+        .env("ORBIT_INJECT_AT", &at)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("redis-server");
+    let mut server = Server(server);
+    let mut ahd = orbit_ahd::Watcher::new(Config { limit: Duration::from_secs(1), ..Config::default() });
+    ahd.add(server.0.id() as i32).expect("the server");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| client(port, &stop));
+        let start = Instant::now();
+        let mut found = None;
+        while found.is_none() && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(ahd.pause());
+            for event in ahd.tick() {
+                if let Event::Hang(hang) = event {
+                    let told = now();
+                    let since: i64 = std::fs::read_to_string(&at)
+                        .ok()
+                        .and_then(|t| t.trim().parse().ok())
+                        .unwrap_or_else(|| panic!("{inject}: a false alarm: {hang:#?}"));
+                    found = Some((hang, Duration::from_nanos((told - since).max(0) as u64)));
+                }
+            }
+            assert!(server.0.try_wait().expect("wait").is_none(), "{inject}: the server has ended");
+        }
+        stop.store(true, Ordering::Relaxed);
+        found
+    })
+}
+
+#[test]
+fn hangs_of_a_server() {
+    for needed in ["cc", "redis-server"] {
+        if Command::new(needed).arg("--version").stdout(Stdio::null()).status().is_err() {
+            println!("SKIP: needs {needed}");
+            return;
+        }
+    }
+    let dir = Dir(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("inject-{}", std::process::id())));
+    std::fs::create_dir_all(&dir.0).expect("a directory");
+    let library = dir.0.join("inject.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/live/c/inject.c");
+    let built = Command::new("cc")
+        .args(["-O1", "-g", "-shared", "-fPIC", "-pthread", "-o"])
+        .arg(&library)
+        .arg(source)
+        .arg("-ldl")
+        .status()
+        .expect("cc");
+    assert!(built.success());
+    let places = if std::env::var_os("ORBIT_TEST_FULL").is_some() { 10 } else { 1 };
+    let mut took: Vec<(&str, Duration)> = Vec::new();
+    for place in 0..places {
+        for (i, way) in ["spin", "self", "ring2", "ring5", "pipe"].into_iter().enumerate() {
+            let function = ["read", "write", "epoll_wait"][(i + place) % 3];
+            let what = format!("{function}:{}:{way}", WARM + 37 * place + i);
+            let (hang, latency) = inject(&library, &dir.0, &what).unwrap_or_else(|| panic!("{what}: not found"));
+            println!("{what}: after {latency:?}: {}", hang.why);
+            assert_eq!(hang.kind, if way == "spin" { Kind::Busy } else { Kind::Blocked }, "{what}");
+            let ring = match way {
+                "self" => 1,
+                "ring2" => 2,
+                "ring5" => 5,
+                _ => 0,
+            };
+            assert_eq!(hang.cycle.len(), ring, "{what}");
+            let named =
+                |f: &orbit_inspect::stacks::Frame| f.function.as_deref().is_some_and(|n| n.starts_with("injected_"));
+            assert!(hang.threads.iter().any(|t| t.stack.iter().any(named)), "{what}: {hang:#?}");
+            took.push((way, latency));
+        }
+    }
+    for way in ["spin", "self", "ring2", "ring5", "pipe"] {
+        let mut of: Vec<Duration> = took.iter().filter(|t| t.0 == way).map(|t| t.1).collect();
+        of.sort();
+        println!(
+            "{way}: {} of {} found, median {:?}, longest {:?}",
+            of.len(),
+            of.len(),
+            of[of.len() / 2],
+            of[of.len() - 1]
+        );
+    }
+}
