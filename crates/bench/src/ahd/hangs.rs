@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// The guard's limit for waits, in these runs.
 const LIMIT_MS: u64 = 2000;
 /// Time a server is watched before a thread hangs, at least,
-const WARM: Duration = Duration::from_millis(900);
+const WARM: Duration = Duration::from_millis(3500);
 /// and at most; between the two until it was found asleep in so many looks, and the guard has looked so often, as a loop must
 /// be learnt: on a machine with two programs to a CPU that takes no longer, on a crowded one it does.
 const WARM_AT_LAST: Duration = Duration::from_secs(30);
