@@ -28,6 +28,8 @@ pub struct Process {
     pub parent: i32,
     /// Signals it catches, bit n-1 for signal n.
     pub caught: u64,
+    /// Its program is Python, which catches SIGINT for itself.
+    pub is_python: bool,
     /// Its threads.
     pub threads: BTreeSet<i32>,
     /// Threads by their id in the process' own namespace, where that is another one.
@@ -125,6 +127,9 @@ const STIRS_NS: u64 = 10_000_000;
 impl Facts {
     /// Takes a record. Of a sight it answers what it means, and how the thread was seen before.
     pub fn take(&mut self, record: &Record) -> Option<(Seen, Option<Sight>)> {
+        if let Record::Process { p, exe, .. } = record {
+            self.processes.entry(*p).or_default().is_python = exe.contains("python");
+        }
         match record {
             Record::Process { p, pp, cgt, unsure, .. } | Record::Changed { p, pp, cgt, unsure } => {
                 let process = self.processes.entry(*p).or_default();

@@ -2,10 +2,10 @@
 //!
 //! Certain where all waits are for locks and the ends of threads, whose memory names the holder; a ring of these needs no time to
 //! be sure, only two scans between which nobody ran. Else likely, after [`Limits::still`] seconds: a signal's handler that the
-//! process has could still end waits for memory, children and its own events, so those count only where it catches none.
+//! process has could still end all other waits, so those count only where it catches none but those of runtimes.
 
 use super::{Key, Verdict, Why};
-use crate::facts::{Facts, Id, Thread, Unsure};
+use crate::facts::{Facts, Id, Process, Thread, Unsure};
 use crate::history::History;
 use crate::limits::Limits;
 use crate::wakers::{How, Wakers, wakers};
@@ -20,8 +20,7 @@ const RUNTIME_SIGNALS: u64 = 0x7fff_ffff_0000_0000
     | bit(libc::SIGBUS)
     | bit(libc::SIGFPE)
     | bit(libc::SIGILL)
-    | bit(libc::SIGTRAP)
-    | bit(libc::SIGINT);
+    | bit(libc::SIGTRAP);
 
 const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
@@ -115,11 +114,15 @@ fn closure(facts: &Facts, sleepers: &Sleepers, mut ids: BTreeSet<Id>) -> BTreeSe
 /// Threads of processes that catch signals, where all their threads in the set wait for what a handler could do.
 fn woken_by_handlers(facts: &Facts, sleepers: &Sleepers, ids: &BTreeSet<Id>) -> Vec<Id> {
     // A handler may write, or have the call return; the holder of a lock and the end of a thread it does not change.
-    let by_handler = |id: &Id| !sleepers[id].how.is_exact();
+    let by_handler = |id: &Id| !sleepers[id].how.is_exact() && !matches!(sleepers[id].how, How::FileLock(_));
     let pids: BTreeSet<i32> = ids.iter().map(|id| id.pid).collect();
     let of = |pid: &i32| ids.range(Id { pid: *pid, tid: i32::MIN }..=Id { pid: *pid, tid: i32::MAX });
+    let interrupt = |p: &Process| if p.is_python { bit(libc::SIGINT) } else { 0 };
     let catches = |pid: &i32| {
-        facts.processes.get(pid).is_some_and(|p| p.caught & !RUNTIME_SIGNALS != 0 || p.unsure.contains(&Unsure::Timer))
+        facts
+            .processes
+            .get(pid)
+            .is_some_and(|p| p.caught & !(RUNTIME_SIGNALS | interrupt(p)) != 0 || p.unsure.contains(&Unsure::Timer))
     };
     let woken = pids.iter().filter(|pid| catches(pid) && of(pid).all(by_handler));
     woken.flat_map(|pid| of(pid).copied().collect::<Vec<_>>()).collect()

@@ -14,7 +14,7 @@ fn exec_starts_histories_anew() {
     assert!(Command::new("cp").arg(&fares).arg(&other).status().expect("cp").success());
     // A loop of a second, then, by exec, another program that computes: by the habits of the first one that is a hang.
     let mut p = Program::start(Command::new(&fares).args(["exec", "1"]).arg(&other).args(["wanders", "1.5"]));
-    let mut w = Watcher::of(p.pid(), Config::default());
+    let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     let start = Instant::now();
     let status = loop {
         assert!(start.elapsed() < PATIENCE, "it does not end");
@@ -34,7 +34,7 @@ fn exec_of_the_same_file() {
     let dir = Dir::new("exec-self");
     let Some(fares) = dir.program() else { return };
     let mut p = Program::start(Command::new(&fares).args(["exec", "1"]).arg(&fares).args(["wanders", "1.5"]));
-    let mut w = Watcher::of(p.pid(), Config::default());
+    let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     let start = Instant::now();
     while p.0.try_wait().expect("wait").is_none() {
         assert!(start.elapsed() < 3 * PATIENCE, "it does not end");
@@ -51,7 +51,7 @@ fn a_program_by_exec_is_judged_by_its_own_habits() {
     // By a process of its own: a file that this one writes is no program as long as a child of another test has it too.
     assert!(Command::new("cp").arg(&fares).arg(&other).status().expect("cp").success());
     let p = Program::start(Command::new(&fares).args(["exec", "0.5"]).arg(&other).args(["loop", "0.3"]));
-    let mut w = Watcher::of(p.pid(), Config::default());
+    let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     let start = Instant::now();
     while std::fs::read_link(format!("/proc/{}/exe", p.pid())).ok().as_deref() != Some(&other) {
         assert!(start.elapsed() < PATIENCE, "no exec");
@@ -70,7 +70,7 @@ fn children_as_asked() {
     let Some(fares) = dir.program() else { return };
     for children in [true, false] {
         let p = Program::start(Command::new(&fares).arg("forks"));
-        let mut w = Watcher::of(p.pid(), Config { children, ..Config::default() });
+        let mut w = Watcher::of(p.pid(), Config { children, limit: Duration::from_secs(1), ..Config::default() });
         if children {
             let h = w.hang();
             assert_ne!(h.pid, p.pid(), "the child hangs");
@@ -88,7 +88,7 @@ fn a_file_that_is_gone_from_disk() {
     let dir = Dir::new("removed");
     let Some(fares) = dir.program() else { return };
     let p = Program::start(Command::new(&fares).args(["loop", "0.3"]));
-    let mut w = Watcher::of(p.pid(), Config::default());
+    let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     w.run(Duration::from_millis(800));
     std::fs::remove_file(&fares).expect("removed");
     w.run(Duration::from_millis(400));
@@ -138,7 +138,7 @@ fn a_process_id_that_is_given_again() {
     let Some(fares) = dir.program() else { return };
     let mut p = Program::start(Command::new(&fares).args(["loop", "0.3"]));
     let pid = p.pid();
-    let config = Config { ..Config::default() };
+    let config = Config { limit: Duration::from_secs(1), ..Config::default() };
     let mut w = Watcher::of(pid, config);
     w.run(Duration::from_secs(1));
     let _ = p.0.kill();

@@ -22,7 +22,7 @@ fn root() -> bool {
 /// Watches the program until it hangs after its change.
 fn watch(program: &mut Command) -> Watcher {
     let p = Program::start(program);
-    let mut w = Watcher::of(p.pid(), Config::default());
+    let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     // It changes after 2.5 s: its habits are known by then, if it has had its CPU.
     w.run(Duration::from_secs(4));
     p.signal(libc::SIGUSR1);
@@ -88,7 +88,8 @@ fn an_ordinary_user_is_told() {
 #[test]
 fn of_many_processes_it_is_told_once() {
     if let Ok(pid) = std::env::var(FOREIGN) {
-        let mut w = Watcher::of(pid.parse().expect("a pid"), Config::default());
+        let mut w =
+            Watcher::of(pid.parse().expect("a pid"), Config { limit: Duration::from_secs(1), ..Config::default() });
         w.run(Duration::from_secs(2));
         let joined = w.events.iter().filter(|e| matches!(e, Event::Joined { .. })).count();
         assert_eq!((joined, troubles(&w).len()), (4, 1), "{:?}", w.events);

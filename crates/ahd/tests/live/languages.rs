@@ -3,6 +3,7 @@
 use crate::common::{Dir, Program, Watcher, functions, have};
 use orbit_ahd::{Config, Kind};
 use std::process::Command;
+use std::time::Duration;
 
 const SPINS: &str = "\
 import os, select
@@ -41,7 +42,7 @@ fn python() {
         std::fs::write(&file, text).expect("a file");
         let p = Program::start(Command::new("python3").arg(&file));
         // The command may be a script that runs the interpreter.
-        let mut w = Watcher::of(p.pid(), Config::default());
+        let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
         let h = w.hang();
         assert_eq!(h.kind, kind, "{h:#?}");
         let t = &h.threads[0];
@@ -86,7 +87,7 @@ fn rust() {
     }
     let itself = std::env::current_exe().expect("the test");
     let p = Program::start(Command::new(itself).args(["languages::rust", "--exact", "--nocapture"]).env(AGAIN, "1"));
-    let mut w = Watcher::of(p.pid(), Config::default());
+    let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     let h = w.hang();
     assert_eq!((h.kind, h.comm.as_str()), (Kind::Busy, "worker-7"), "{h:#?}");
     assert!(functions(h).contains(&"live::languages::rust_spins_here"), "{:?}", functions(h));

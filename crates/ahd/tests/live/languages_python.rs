@@ -63,7 +63,7 @@ fn spins_beside_others() {
     }
     // Little work before: it sleeps in its loop on a busy machine too, and so is known to have one.
     let p = start(&dir, "60", "0.002");
-    let mut w = Watcher::of(p.pid(), Config::default());
+    let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     let h = w.hang();
     // By luck, when nobody asks for the lock for long enough, it is told in the end anyhow.
     let used = std::fs::read_to_string(format!("/proc/{}/schedstat", p.pid())).expect("it runs");
@@ -94,7 +94,7 @@ fn works_beside_others() {
     }
     for works in ["0.01", "0.04", "0.2"] {
         let p = start(&dir, "0", works);
-        let mut w = Watcher::of(p.pid(), Config::default());
+        let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
         w.run(Duration::from_secs(8));
         w.quiet();
     }

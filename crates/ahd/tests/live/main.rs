@@ -19,7 +19,6 @@ mod left_alone;
 mod main_loop_left;
 mod many_at_once;
 mod mutex_refused;
-mod on_the_way_out;
 mod processes_take_turns;
 mod readers_starved;
 mod readers_told_together;

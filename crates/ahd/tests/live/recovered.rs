@@ -29,7 +29,7 @@ fn a_stop_is_no_recovery() {
         return;
     };
     let program = Program::start(&mut Command::new(&program));
-    let mut watcher = Watcher::of(program.pid(), Config::default());
+    let mut watcher = Watcher::of(program.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     assert_eq!(watcher.hang().kind, Kind::Busy);
     let recovered = |all: &[Event]| all.iter().any(|e| matches!(e, Event::Recovered { .. }));
     for _ in 0..5 {

@@ -121,13 +121,3 @@ fn one_hang_is_over_and_another_begins_in_the_section_around() {
     watcher.run(LIMIT);
     assert_eq!((watcher.hangs().len(), recovered(&watcher.events)), (2, 1), "{:?}", watcher.events);
 }
-
-#[test]
-fn a_child_that_is_waited_for_is_not_in_the_section_of_its_parent() {
-    let (program, mut watcher) = start("child");
-    let hang = watcher.hang();
-    assert_eq!((hang.kind, hang.pid, hang.section.as_deref()), (Kind::Blocked, program.pid(), Some("outer")));
-    assert!(hang.why.contains("waits for a child to end"), "{hang:?}");
-    watcher.run(LIMIT * 4);
-    assert_eq!(watcher.hangs().len(), 1, "{:?}", watcher.events);
-}

@@ -24,7 +24,7 @@ fn a_ring_of_known_age() {
     let dir = Dir::new("times-ring");
     let Some(fares) = dir.program() else { return };
     let program = Program::start(Command::new(fares).args(["behind", "0", "ring"]));
-    let mut watcher = Watcher::of(program.pid(), Config::default());
+    let mut watcher = Watcher::of(program.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     watcher.run(Duration::from_secs(1));
     let asked = Instant::now();
     program.signal(libc::SIGUSR1);
@@ -47,7 +47,7 @@ fn a_ring_that_was_there_before() {
     program.signal(libc::SIGUSR1);
     std::thread::sleep(Duration::from_secs(1));
     let joined = Instant::now();
-    let mut watcher = Watcher::of(program.pid(), Config::default());
+    let mut watcher = Watcher::of(program.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     let hang = watcher.hang();
     agree(hang);
     assert!(hang.since <= joined.elapsed(), "nothing is known of it from before: {hang:#?}");

@@ -41,13 +41,6 @@ fn a_pipe_with_a_name() {
     let one_second = Duration::from_secs(1);
     quiet("judged-fifo", "fifo", "DIR/fifo", one_second, Duration::from_secs(3));
     quiet("judged-fifo2", "fifo-and-worker", "DIR/fifo", one_second, Duration::from_secs(3));
-    // Its name is gone: nobody can come any more.
-    let Some((_dir, _program, mut watcher)) = start("judged-fifo3", "fifo-removed", "DIR/fifo", one_second) else {
-        return;
-    };
-    let hang = watcher.hang();
-    // Not certain where the descriptors of others may not be seen: of root's processes, and of the first one of a container's host.
-    assert!(hang.kind == Kind::Blocked && hang.sure >= Sure::Likely, "{hang:#?}");
 }
 
 #[test]
@@ -119,13 +112,12 @@ fn the_only_thread_of_a_process_whose_memory_another_one_shares() {
 
 #[test]
 fn two_descriptors_of_one_thread() {
-    for way in ["locks-twice", "of-descriptor"] {
-        let Some((_dir, program, mut watcher)) = start("judged-two", way, "DIR/lock", Duration::from_secs(600)) else {
-            return;
-        };
-        let hang = watcher.hang();
-        assert_eq!((hang.tid, hang.cycle.len(), hang.sure), (program.pid(), 1, Sure::Likely), "{hang:#?}");
-    }
+    let Some((_dir, program, mut watcher)) = start("judged-two", "locks-twice", "DIR/lock", Duration::from_secs(600))
+    else {
+        return;
+    };
+    let hang = watcher.hang();
+    assert_eq!((hang.tid, hang.cycle.len(), hang.sure), (program.pid(), 1, Sure::Likely), "{hang:#?}");
 }
 
 #[test]

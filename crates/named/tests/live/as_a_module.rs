@@ -1,11 +1,18 @@
 //! In an orbit of a core the detector finds a hang of a guarded program, also after its process was killed, and lets go of what is no
 //! longer guarded, with the last program of the processes that it made.
 
+use crate::common::Dir;
 use orbit_ahd::{Config, Event, Kind, json};
 use orbit_modules::hangs::{Detector, Settings, options};
 use orbit_rmk::{Installed, Report};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// Reads from a pipe whose other end nobody but itself holds.
+const READS: &str = r#"
+#include <unistd.h>
+int main(void) { int ends[2]; char x; return pipe(ends) || read(ends[0], &x, 1) != 1; }
+"#;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -41,11 +48,9 @@ fn event(report: &Report) -> Option<Event> {
 
 #[test]
 fn hangs_are_found_and_found_again() {
-    // It reads from a pipe that has lost its name and whose other end nobody but itself holds, and catches no signals.
-    let script = "mkfifo $0; exec 3<>$0 <$0; rm $0; exec cat";
-    let fifo = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fifo-{}", std::process::id()));
-    let program = Command::new("sh").args(["-c", script]).arg(&fifo).stdin(Stdio::null()).spawn().expect("sh");
-    let program = Owned(program);
+    let dir = Dir::new("module-hang");
+    let Some(path) = dir.build("reads", READS) else { return };
+    let program = Owned(Command::new(path).stdin(Stdio::null()).spawn().expect("the program"));
     let pid = program.0.id();
     let core = orbit_pins::core().expect("a core");
     let settings =

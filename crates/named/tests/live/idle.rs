@@ -9,6 +9,8 @@ use std::time::Duration;
 
 const SOURCE: &str = r#"
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <time.h>
 #include <unistd.h>
 
 __attribute__((noinline)) int serve_events(int events) {
@@ -17,9 +19,9 @@ __attribute__((noinline)) int serve_events(int events) {
 }
 
 int main(void) {
-    int ends[2], events = epoll_create1(0);
+    int timer = timerfd_create(CLOCK_MONOTONIC, 0), events = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
-    if (pipe(ends) || epoll_ctl(events, EPOLL_CTL_ADD, ends[0], &event))
+    if (epoll_ctl(events, EPOLL_CTL_ADD, timer, &event))
         return 1;
     for (;;)
         serve_events(events);
