@@ -48,7 +48,7 @@ fn root_goes_on() {
     let w = watch(Command::new(fares).arg("private"));
     assert!(troubles(&w).is_empty(), "{:?}", troubles(&w));
     let h = w.hangs()[0];
-    assert_eq!(h.sure, Sure::Likely);
+    assert_eq!(h.sure, Sure::Guess);
     assert!(functions(h).contains(&"still_here"), "{h:#?}");
 }
 
