@@ -16,8 +16,8 @@ pub fn loop_left(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdi
     let of = |(id, thread): (&Id, &Thread)| {
         let habit = history.threads.get(id)?;
         let (last, _) = habit.last_home?;
-        // Stopped, traced or in an uninterruptible wait: not the program's doing.
-        if habit.at_home || !habit.is_learnt(limits) || thread.is_halted() || thread.sight.st == 'Z' {
+        // Stopped, traced or in an uninterruptible wait is not the program's doing; '?' is not known.
+        if habit.at_home || !habit.is_learnt(limits) || thread.is_halted() || thread.sight.st == '?' {
             return None;
         }
         let away = habit.away(facts.now, thread.lost(facts.now));

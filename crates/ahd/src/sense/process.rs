@@ -348,8 +348,8 @@ impl Thread {
             run: self.sched.run,
             wt: self.sched.wait,
             sl: self.sched.slices,
-            // One that is asleep with no call in sight was on its way out of it.
-            st: status.state,
+            // Of one whose call may not be seen it is not known where it sleeps.
+            st: if is_seen { status.state } else { '?' },
             nr: c.nr,
             a0: c.args[0],
             a1: c.args[1],
