@@ -329,7 +329,8 @@ static void finish(void)
     ORDER();
     keep_news->busy--;
     uint32_t asked = keep_orders->ask;
-    if (__builtin_expect(asked != 0, 0) && keep_news->busy == 0)
+    /* In request mode the one safe point is where the next request is waited for. */
+    if (__builtin_expect(asked != 0, 0) && keep_news->busy == 0 && !keep_orders->moments)
         park(asked);
 }
 
@@ -370,7 +371,7 @@ static int waits_for_input(const struct keep_call *call)
            call->nr == SYS_accept || call->nr == SYS_accept4;
 }
 
-long keep_logged(struct keep_call *call)
+static long logged(struct keep_call *call)
 {
     long ret;
     uint64_t deadline = 0;
@@ -414,4 +415,45 @@ long keep_logged(struct keep_call *call)
         finish();
         return ret;
     }
+}
+
+static int waits_for_request(const struct keep_call *call)
+{
+    uint32_t moments = keep_orders->moments;
+    switch (call->nr) {
+    case SYS_accept:
+    case SYS_accept4: return moments & KEEP_AT_ACCEPT;
+    case SYS_poll: return moments & KEEP_AT_POLL;
+    case SYS_select: return moments & KEEP_AT_SELECT;
+    case SYS_epoll_wait:
+    case SYS_epoll_pwait: return moments & KEEP_AT_EPOLL;
+    default: return 0;
+    }
+}
+
+/* A new request begins here: what the log has before is not needed, and what a dropped one has left in the tail neither. */
+static void begin_request(void)
+{
+    if (keep_both->mode == KEEP_TAIL) {
+        keep_both->tail_at = keep_both->tail_end = 0;
+        keep_both->mode = KEEP_RECORD;
+    }
+    if (keep_both->mode != KEEP_REPLAY)
+        keep_news->moment = keep_both->head;
+    keep_news->moment_count++;
+    ORDER();
+    keep_news->at_moment = 1;
+    uint32_t asked = keep_orders->ask;
+    if (__builtin_expect(asked != 0, 0) && keep_news->busy == 0)
+        park(asked);
+}
+
+long keep_logged(struct keep_call *call)
+{
+    if (!keep_serves || !keep_log || !waits_for_request(call))
+        return logged(call);
+    begin_request();
+    long ret = logged(call);
+    keep_news->at_moment = 0;
+    return ret;
 }

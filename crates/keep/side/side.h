@@ -28,6 +28,14 @@ enum {
     KEEP_TAIL = 3,   /* calls that the log still holds for the same descriptor are answered from it, others are made */
 };
 
+/* keep_orders.moments */
+enum {
+    KEEP_AT_ACCEPT = 1,
+    KEEP_AT_POLL = 2,
+    KEEP_AT_SELECT = 4,
+    KEEP_AT_EPOLL = 8,
+};
+
 /* keep_crash.state */
 enum {
     KEEP_NO_CRASH = 0,
@@ -70,7 +78,7 @@ struct keep_orders {
     uint32_t family;      /* not 0: children of fork are kept */
     uint32_t adopted;     /* spares that the keeper has replaced: fewer than KEEP_SPARES less than keep_news.claimed */
     uint32_t environment; /* not 0: allocations are padded and zeroed, frees delayed */
-    uint32_t reserved;
+    uint32_t moments;     /* calls that wait for the next request, a bit each: KEEP_AT_...; 0: no request mode */
 };
 
 /* Page 1. Written by the program only. */
@@ -104,6 +112,9 @@ struct keep_news {
     uint64_t called_ip;
     uint64_t died[KEEP_HANDLERS];    /* handlers after which the signal came again; 0: free */
     uint64_t resumed[KEEP_HANDLERS]; /* handlers after which the program continued; these win */
+    uint64_t moment;     /* where the log stood when the serving thread last came to wait for a request */
+    uint32_t at_moment;  /* 1: it waits there */
+    uint32_t moment_count; /* how often it has come there */
 };
 
 /* Page 2. Written by the program, and by the keeper while the program is stopped. */

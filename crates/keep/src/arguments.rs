@@ -49,6 +49,11 @@ pub struct Args {
     /// Ways of recovery that may be used, in this order: newest, older, environment (allocations padded and zeroed, frees delayed), drop
     #[arg(long, value_name = "RUNGS", default_value = "newest,older,environment,drop", value_delimiter = ',', value_parser = rung)]
     ladder: Vec<Rung>,
+    /// Request mode: one checkpoint, where the program first waits for a request, and the log of one request; what a process holds beyond that is lost with
+    /// a crash. CALLS: where it waits, one or more of accept, poll, select, epoll
+    #[arg(long, value_name = "CALLS", requires = "log", num_args = 0..=1, require_equals = true,
+          default_missing_value = "accept", value_delimiter = ',', value_parser = moment)]
+    requests: Vec<u32>,
     /// Keep the children that the program forks as well, each by itself
     #[arg(long)]
     family: bool,
@@ -92,6 +97,8 @@ pub(crate) struct Settings {
     pub rungs: Vec<Rung>,
     pub handlers: Handlers,
     pub family: bool,
+    /// A bit for each call at which a request is waited for; 0: no request mode.
+    pub moments: u32,
     pub board: Board,
 }
 
@@ -108,6 +115,7 @@ impl Args {
             memory: self.memory,
             rungs: self.ladder.clone(),
             family: self.family,
+            moments: self.requests.iter().fold(0, |all, one| all | one),
             board: Board::default(),
             handlers: match (self.skip_handlers, self.handlers_first) {
                 (true, _) => Handlers::Last,
@@ -146,6 +154,17 @@ fn size(text: &str) -> Result<u64, String> {
         _ => return Err(format!("{unit:?} is no unit of size: K, M or G")),
     };
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
+}
+
+/// The bits of `KEEP_AT_...` in `side/side.h`.
+fn moment(text: &str) -> Result<u32, String> {
+    match text {
+        "accept" => Ok(1),
+        "poll" => Ok(2),
+        "select" => Ok(4),
+        "epoll" => Ok(8),
+        _ => Err(format!("{text:?} is no call at which a request is waited for: accept, poll, select, epoll")),
+    }
 }
 
 fn rung(text: &str) -> Result<Rung, String> {

@@ -37,6 +37,8 @@ const MOST_REPLAYED: u64 = 1 << 20;
 const LOG_STEP: Duration = Duration::from_millis(25);
 /// How long at least the environment stays changed, after the program has come past its crash.
 const CHANGED_AFTER: Duration = Duration::from_secs(1);
+/// Until another checkpoint is due in request mode.
+const FOR_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often it is tried to take the first checkpoint.
 const BEGIN_STEP: Duration = Duration::from_millis(50);
 /// How long the start of a program whose calls are logged may take: then the first checkpoint is taken anyway.
@@ -94,6 +96,7 @@ impl Keeper {
     /// Starts the program.
     pub fn start(settings: &Arc<Settings>, reporter: Reporter) -> Result<Keeper, Error> {
         let shared = Shared::new(settings.log_bytes, settings.handlers).map_err(Error::io("making shared memory"))?;
+        shared.set_moments(settings.moments);
         let shared = Arc::new(shared);
         // Its first child may come before anything else here.
         let family = settings.family.then(|| Family::new(&shared)).transpose()?;
@@ -210,7 +213,13 @@ impl Keeper {
                 self.changed_until = None;
                 self.shared.change_environment(false);
             }
+            let is_request_mode = self.shared.has_moments();
+            if is_known && is_request_mode {
+                // What is before the request is not needed any more.
+                self.shared.set_oldest(self.shared.moment());
+            }
             let is_early = is_known
+                && !is_request_mode
                 && Instant::now() >= settled
                 && self.shared.log_used_since(self.kept.newest_log()) > MOST_REPLAYED.min(self.shared.log_bytes() / 4);
             if !is_known && !self.has_begun() {
@@ -223,7 +232,13 @@ impl Keeper {
                     self.stacks = Some(Stacks::new(self.kept.process().pid(), &self.reporter));
                     self.reporter.report(&Event::Kept { log: self.shared.has_log() });
                 }
-                due = Instant::now() + if is_known { self.interval } else { self.interval.min(BEGIN_STEP) };
+                let next = match is_known {
+                    // One for life.
+                    true if self.shared.has_moments() => FOR_LIFE,
+                    true => self.interval,
+                    false => self.interval.min(BEGIN_STEP),
+                };
+                due = Instant::now() + next;
             }
             if !is_known && self.started.elapsed() > LOAD_LIMIT {
                 is_known = true;
@@ -260,6 +275,14 @@ impl Keeper {
     /// Whether the first checkpoint may be taken. The start of a server is not logged well: it reads its settings by stdio.
     fn has_begun(&self) -> bool {
         let since = self.started.elapsed();
+        if self.shared.has_moments() {
+            let (_, ever) = self.shared.at_moment();
+            if !ever && since > START_LIMIT {
+                // It serves no requests, as the parent of servers.
+                self.shared.set_moments(0);
+            }
+            return ever;
+        }
         if self.attached.is_some() {
             return true;
         }
@@ -367,7 +390,7 @@ impl Keeper {
     fn diverged(&mut self, crash: &CrashReport, since: Instant) {
         let counts = self.shared.replay_counts();
         let [asked, logged] = self.shared.divergence();
-        let facts = self.shared.cut_at_crash(crash).map(|log| self.kept.facts(crash, log.last_input));
+        let facts = self.shared.cut_at_crash(crash).map(|log| self.kept.facts(&self.shared, crash, log.last_input));
         let step = facts.map(|facts| self.ladder.judge(&facts));
         let retried = matches!(step, Ok(Step::Replay(_)));
         self.reporter.report(&Event::Diverged { asked, logged, retried });
@@ -425,7 +448,7 @@ impl Keeper {
                 Err(error) => return (Step::GiveUp("the log is of no use"), Err(error)),
             }
         }
-        let facts = self.kept.facts(crash, last_input);
+        let facts = self.kept.facts(&self.shared, crash, last_input);
         let step = self.ladder.judge(&facts);
         let lost = match step {
             Step::Drop(_, input) => match self.shared.input_at(input) {

@@ -3,10 +3,10 @@
 use crate::ahead::Ahead;
 use crate::capture::{self, Tracker};
 use crate::error::Error;
-use crate::history::History;
+use crate::history::{Checkpoint, History};
 use crate::ladder::{Facts, Step};
 use crate::restore::{self, Restored};
-use crate::shared::{CrashReport, Shared};
+use crate::shared::{CrashReport, LogState, Shared};
 use crate::state::State;
 use graft::{Process, Stopped};
 use std::collections::HashSet;
@@ -115,7 +115,8 @@ impl Kept {
             {
                 return Ok(Err(Taken::Dying));
             }
-            if shared.is_replaying() || !is_safe(stopped, shared) {
+            let is_moment = !shared.has_moments() || shared.at_moment().0;
+            if shared.is_replaying() || !is_safe(stopped, shared) || !is_moment {
                 return Ok(Err(Taken::Unsafe));
             }
             if tracker.is_none() {
@@ -186,12 +187,12 @@ impl Kept {
     }
 
     /// What the ladder has to know of a crash.
-    pub fn facts(&self, crash: &CrashReport, last_input: Option<u64>) -> Facts {
+    pub fn facts(&self, shared: &Shared, crash: &CrashReport, last_input: Option<u64>) -> Facts {
         Facts {
             at: Instant::now(),
             ip: crash.ip,
             last_input,
-            checkpoints: self.history.newest_first().map(|c| c.state.log.head).collect(),
+            checkpoints: self.history.newest_first().map(|c| start(c, shared)).collect(),
         }
     }
 
@@ -220,7 +221,7 @@ impl Kept {
             let history = &*history;
             let last = || {
                 if let Some(newest) = history.newest() {
-                    let log = &newest.state.log;
+                    let log = &LogState { head: start(newest, shared), ..newest.state.log };
                     shared.change_environment(matches!(step, Step::Environment(_)));
                     shared.replay_from(log, drop_at, crash.ip);
                 }
@@ -233,6 +234,14 @@ impl Kept {
             shared.release();
         }
         Ok(done)
+    }
+}
+
+/// Where a replay from this checkpoint begins. In request mode the program's state does not depend on earlier requests: at the one that it serves.
+fn start(checkpoint: &Checkpoint<State>, shared: &Shared) -> u64 {
+    match shared.has_moments() {
+        true => checkpoint.state.log.head.max(shared.moment()),
+        false => checkpoint.state.log.head,
     }
 }
 

@@ -96,7 +96,8 @@ pub(crate) struct Orders {
     pub adopted: AtomicU32,
     /// Not 0: allocations are padded and zeroed, frees delayed.
     pub environment: AtomicU32,
-    pub reserved: AtomicU32,
+    /// Calls that wait for the next request, a bit each, see [`crate::arguments`]; 0: no request mode.
+    pub moments: AtomicU32,
 }
 
 /// Page 1. Written by the program only.
@@ -156,6 +157,12 @@ pub(crate) struct News {
     pub died: [AtomicU64; HANDLERS],
     /// Handlers after which the program continued.
     pub resumed: [AtomicU64; HANDLERS],
+    /// Where the log stood when the serving thread last came to wait for a request.
+    pub moment: AtomicU64,
+    /// 1: it waits there.
+    pub at_moment: AtomicU32,
+    /// How often it has come there.
+    pub moment_count: AtomicU32,
 }
 
 /// Page 2. Written by the program, and by the keeper while the program is stopped.
@@ -195,7 +202,7 @@ pub(crate) struct Crash {
     pub regs: [AtomicU64; 17],
 }
 
-const _: () = assert!(size_of::<Orders>() == 104 && size_of::<News>() == 272 && size_of::<Both>() == 240);
+const _: () = assert!(size_of::<Orders>() == 104 && size_of::<News>() == 288 && size_of::<Both>() == 240);
 
 #[cfg(test)]
 mod tests {

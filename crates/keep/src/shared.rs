@@ -89,7 +89,9 @@ impl Shared {
             2 => Handlers::Last,
             _ => Handlers::Auto,
         };
-        Shared::new(self.log_bytes, handlers)
+        let child = Shared::new(self.log_bytes, handlers)?;
+        child.set_moments(self.orders().moments.load(SeqCst));
+        Ok(child)
     }
 
     /// Children of the program are kept, with this memory.
@@ -233,6 +235,28 @@ impl Shared {
             head: crash.head.load(SeqCst),
             regs: std::array::from_fn(|nth| crash.regs[nth].load(SeqCst)),
         })
+    }
+
+    /// Calls at which the next request is waited for: see [`crate::arguments`]. 0: no request mode.
+    pub fn set_moments(&self, moments: u32) {
+        self.orders().moments.store(moments, SeqCst);
+    }
+
+    /// Whether the program is in request mode.
+    pub fn has_moments(&self) -> bool {
+        self.orders().moments.load(SeqCst) != 0
+    }
+
+    /// Whether the serving thread waits for a request, and whether it ever has.
+    pub fn at_moment(&self) -> (bool, bool) {
+        (self.news().at_moment.load(SeqCst) == 1, self.news().moment_count.load(SeqCst) != 0)
+    }
+
+    /// Where the log stood when the serving thread last came to wait for a request, as far as that makes sense.
+    pub fn moment(&self) -> u64 {
+        let (moment, oldest) = (self.news().moment.load(SeqCst), self.orders().oldest.load(SeqCst));
+        let head = self.both().head.load(SeqCst);
+        if moment.is_multiple_of(8) && (oldest..=head).contains(&moment) { moment } else { oldest }
     }
 
     /// Has allocations padded and zeroed, and frees delayed, or not any more.
