@@ -271,7 +271,7 @@ impl Manager for Number {
 const MODULE: &[u8] = &[
     0, b'a', b's', b'm', 1, 0, 0, 0,
     // types: get (i64, i32) -> i64; set (i64, i64) -> i64; handler (i32, i32)
-    1, 19, 3, 0x60, 2, 0x7e, 0x7f, 1, 0x7e, 0x60, 2, 0x7e, 0x7e, 1, 0x7e, 0x60, 2, 0x7f, 0x7f, 0,
+    1, 18, 3, 0x60, 2, 0x7e, 0x7f, 1, 0x7e, 0x60, 2, 0x7e, 0x7e, 1, 0x7e, 0x60, 2, 0x7f, 0x7f, 0,
     // imports: orbit.get, orbit.set
     2, 25, 2, 5, b'o', b'r', b'b', b'i', b't', 3, b'g', b'e', b't', 0, 0,
     5, b'o', b'r', b'b', b'i', b't', 3, b's', b'e', b't', 0, 1,
@@ -281,7 +281,7 @@ const MODULE: &[u8] = &[
     7, 26, 2, 6, b'm', b'e', b'm', b'o', b'r', b'y', 2, 0,
     13, b'o', b'r', b'b', b'i', b't', b'_', b'h', b'a', b'n', b'd', b'l', b'e', b'r', 0, 2,
     // code: a local n = 1000; loop { get(1, 64); set(1, *64); n -= 1; if n, again }
-    10, 43, 1, 41, 1, 1, 0x7f, 0x41, 0xe8, 0x07, 0x21, 2,
+    10, 42, 1, 40, 1, 1, 0x7f, 0x41, 0xe8, 0x07, 0x21, 2,
     0x03, 0x40,
     0x42, 1, 0x41, 0xc0, 0, 0x10, 0, 0x1a,
     0x42, 1, 0x41, 0xc0, 0, 0x29, 3, 0, 0x10, 1, 0x1a,
