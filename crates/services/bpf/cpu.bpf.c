@@ -14,11 +14,9 @@ typedef __s64 s64;
 #define PROCESSES 8
 #define THREADS 16
 #define LOWEST 70
-#define REAL_TIME 100 // kernel priorities below this are real-time: 99 minus the priority
 
 struct task_struct {
 	int pid;
-	int prio;
 } __attribute__((preserve_access_index));
 
 // The controller of sandbox-lib/src/control.rs.
@@ -29,7 +27,6 @@ struct control {
 
 struct thread {
 	u64 used, since; // CPU time so far; when it began to run, 0: it does not
-	s64 present;     // its real-time priority when last seen
 };
 
 static struct control control[PROCESSES];
@@ -50,11 +47,6 @@ static __always_inline u32 number(struct orbit_loaded *service, int pid)
 	return THREADS;
 }
 
-static __always_inline void seen(struct thread *it, int prio)
-{
-	it->present = prio < REAL_TIME ? REAL_TIME - 1 - prio : 0;
-}
-
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
@@ -67,12 +59,9 @@ int BPF_PROG(on_sched_switch, bool preempt, struct task_struct *prev, struct tas
 		if (thread[a].since)
 			thread[a].used += now - thread[a].since;
 		thread[a].since = 0;
-		seen(&thread[a], prev->prio);
 	}
-	if (b < THREADS) {
+	if (b < THREADS)
 		thread[b].since = now;
-		seen(&thread[b], next->prio);
-	}
 	return 0;
 }
 
@@ -117,10 +106,6 @@ int tick(struct bpf_perf_event_data *context)
 	if (!service)
 		return 0;
 	orbit_count(ORBIT_RUNS);
-	struct task_struct *current = (void *)bpf_get_current_task();
-	u32 running = number(service, bpf_get_current_pid_tgid());
-	if (running < THREADS)
-		seen(&thread[running], BPF_CORE_READ(current, prio));
 	u32 shares = service->length / 16;
 	for (u32 i = 0; i < THREADS && i < service->handles; i++) {
 		s64 wanted = 0;
@@ -130,9 +115,9 @@ int tick(struct bpf_perf_event_data *context)
 			if (step(&control[i], share[0], share[1], now, used))
 				wanted = LOWEST + i;
 		}
-		// What is wanted is compared with what is, not with what was asked for before.
-		if (thread[i].present != wanted)
-			orbit_ask(i, wanted);
+		// All that is wanted, each time: a priority that was seen at the last switch is not the present one, and a thread
+		// that was left at a wrong one would not run, so would not be seen again.
+		orbit_ask(i, wanted);
 	}
 	return 0;
 }

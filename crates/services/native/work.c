@@ -2,7 +2,7 @@
 // handle, if it has one. Arguments: the bytes, and whether to spin instead until it is aborted (two uint32_t).
 #include "orbit_service.h"
 
-static volatile unsigned char data[32 * 1024];
+static volatile unsigned char data[24 * 1024];
 
 void orbit_handler(const struct orbit_context *context, const struct orbit_event *event)
 {
