@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use orbit_apps::{Directory, make, user_of_servers};
 
@@ -59,6 +59,8 @@ fn as_user(program: &str) -> Command {
 
 /// Copies a database directory as it is installed. That is made once, beside the plugin that is built.
 fn install(into: &Path) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let making = ONE_AT_A_TIME.lock();
     let built = build().unwrap_or_else(|error| panic!("the plugin does not build: {error}"));
     let fresh = built.with_file_name("fresh");
     let copy = |from: &Path, to: &Path| {
@@ -81,6 +83,7 @@ fn install(into: &Path) {
             let _ = fs::remove_dir_all(&own);
         }
     }
+    drop(making);
     copy(&fresh, into);
 }
 
