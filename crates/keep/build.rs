@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-const PARTS: [&str; 7] = ["start.c", "log.c", "signals.c", "calls.c", "time.c", "heap.c", "map.c"];
+const PARTS: [&str; 8] = ["start.c", "log.c", "signals.c", "calls.c", "time.c", "heap.c", "map.c", "point.c"];
 
 /// The handler for a running program: bare code, as `orbit keep --pid` maps it.
 const ARMED: &[&str] = &[
@@ -30,6 +30,7 @@ const ARMED: &[&str] = &[
 
 fn main() {
     println!("cargo::rerun-if-changed=side");
+    println!("cargo::rerun-if-changed=include");
     println!("cargo::rerun-if-env-changed=CC");
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

@@ -79,6 +79,8 @@ struct keep_orders {
     uint32_t adopted;     /* spares that the keeper has replaced: fewer than KEEP_SPARES less than keep_news.claimed */
     uint32_t environment; /* not 0: allocations are padded and zeroed, frees delayed */
     uint32_t moments;     /* calls that wait for the next request, a bit each: KEEP_AT_...; 0: no request mode */
+    uint32_t granted;     /* futex; keep_news.wishes when the newest checkpoint began */
+    uint32_t reserved;
 };
 
 /* Page 1. Written by the program only. */
@@ -107,6 +109,8 @@ struct keep_news {
     uint64_t replay_end; /* CLOCK_MONOTONIC in ns when the last replay ended; 0: it has not */
     uint32_t pid;        /* in a child's: its process id, 0 until it has begun */
     uint32_t children;   /* children made that are not kept */
+    uint32_t wishes;     /* checkpoints that the program has asked for */
+    uint32_t reserved;
     uint64_t other_lines; /* outputs to files and pipes that differed from what was written before the crash */
     uint64_t called;     /* the program's handler that was called last, and the instruction at which */
     uint64_t called_ip;

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::family::Family;
 use crate::kept::{Kept, Policy, Taken};
 use crate::ladder::{Bounds, Ladder, Rung, Step};
+use crate::limits;
 use crate::place;
 use crate::program::{self, Program};
 use crate::report::{Event, Figures, Reporter, ms};
@@ -60,6 +61,7 @@ type Recovered = Result<(Restored, Duration, Duration, String), Error>;
 struct Replay {
     since: Instant,
     counts: Counts,
+    is_remedy: bool,
 }
 
 /// See the module's head.
@@ -86,6 +88,8 @@ pub(crate) struct Keeper {
     published: Instant,
     replay: Option<Replay>,
     last_warning: String,
+    /// Checkpoints that the program has asked for, up to the newest.
+    wishes: u32,
     started: Instant,
     log_lost: u32,
     /// How long the environment stays changed.
@@ -158,6 +162,7 @@ impl Keeper {
             published: Instant::now(),
             replay: None,
             last_warning: String::new(),
+            wishes: 0,
             started: Instant::now(),
             log_lost: 0,
             changed_until: None,
@@ -224,12 +229,17 @@ impl Keeper {
                 && self.shared.log_used_since(self.kept.newest_log()) > MOST_REPLAYED.min(self.shared.log_bytes() / 4);
             if !is_known && !self.has_begun() {
                 due = Instant::now() + BEGIN_STEP;
-            } else if Instant::now() >= due || is_early || (rang && !is_known) {
+            } else if Instant::now() >= due || self.shared.wishes() != self.wishes || is_early || (rang && !is_known) {
                 let taken = self.checkpoint();
                 if taken && !is_known {
                     is_known = true;
                     self.publish();
                     self.stacks = Some(Stacks::new(self.kept.process().pid(), &self.reporter));
+                    let process = self.kept.process();
+                    let mappings = process.mappings().unwrap_or_default();
+                    for text in limits::sentences(&limits::Facts::of(process.pid(), mappings, self.shared.has_log())) {
+                        self.reporter.limit(text);
+                    }
                     self.reporter.report(&Event::Kept { log: self.shared.has_log() });
                 }
                 let next = match is_known {
@@ -283,7 +293,8 @@ impl Keeper {
             }
             return ever;
         }
-        if self.attached.is_some() {
+        // It runs already, or says itself that this is a good moment.
+        if self.attached.is_some() || self.shared.wishes() != self.wishes {
             return true;
         }
         match self.shared.has_log() {
@@ -294,6 +305,7 @@ impl Keeper {
 
     /// Takes a checkpoint, or puts it off.
     fn checkpoint(&mut self) -> bool {
+        let wishes = self.shared.wishes();
         let mut taken = self.kept.checkpoint(&self.shared);
         if matches!(taken, Ok(Taken::Unsafe)) && self.shared.has_log() {
             self.shared.ask();
@@ -307,6 +319,8 @@ impl Keeper {
         match taken {
             Ok(Taken::Checkpoint(figures)) => {
                 self.figures.checkpoints += 1;
+                self.wishes = wishes;
+                self.shared.grant(wishes);
                 self.figures.pages += figures.pages as u64;
                 self.figures.held_bytes = self.kept.bytes();
                 self.pauses.add(figures.pause.as_secs_f64() * 1e6);
@@ -417,7 +431,8 @@ impl Keeper {
                 // Past where it crashed, and as long again.
                 self.changed_until =
                     matches!(step, Step::Environment(_)).then(|| Instant::now() + 2 * age + CHANGED_AFTER);
-                self.replay = self.shared.has_log().then_some(Replay { since, counts });
+                let is_remedy = matches!(step.rung(), Rung::Drop | Rung::Environment);
+                self.replay = self.shared.has_log().then_some(Replay { since, counts, is_remedy });
                 self.reporter.report(&Event::Recovered {
                     rung: step.rung(),
                     checkpoint_age_ms: ms(age),
@@ -485,8 +500,11 @@ impl Keeper {
         if self.shared.replay_end().is_none() {
             return;
         }
-        let Some(Replay { since, counts: before }) = self.replay.take() else { return };
+        let Some(Replay { since, counts: before, is_remedy }) = self.replay.take() else { return };
         let now = self.shared.replay_counts();
+        if is_remedy {
+            self.ladder.replayed(Instant::now());
+        }
         self.reporter.report(&Event::Replayed {
             ms: ms(since.elapsed()),
             calls: now.calls.saturating_sub(before.calls),

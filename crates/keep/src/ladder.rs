@@ -84,7 +84,7 @@ pub struct Bounds {
     pub window: Duration,
     /// A crash without a log at an address that has crashed before counts as another one after this time.
     pub forget: Duration,
-    /// A drop or a changed environment has helped if there is no other crash at that instruction for this time.
+    /// A drop or a changed environment has helped if there is no other crash at that instruction for this time after the replay.
     pub proof: Duration,
 }
 
@@ -93,7 +93,7 @@ impl Default for Bounds {
         let rungs = vec![Rung::Newest, Rung::Older, Rung::Environment, Rung::Drop];
         let minute = Duration::from_secs(60);
         let window = Duration::from_secs(10);
-        Bounds { rungs, crashes: 600, window, forget: minute, proof: Duration::from_millis(250) }
+        Bounds { rungs, crashes: 600, window, forget: minute, proof: Duration::from_millis(25) }
     }
 }
 
@@ -149,6 +149,13 @@ impl Ladder {
     /// A judge that has seen no crash.
     pub fn new(bounds: Bounds) -> Ladder {
         Ladder { bounds, seen: VecDeque::new(), recent: VecDeque::new(), remedies: VecDeque::new(), causes: (0, 0) }
+    }
+
+    /// A replay with a remedy has come to its end: the remedy shows its worth from here on.
+    pub fn replayed(&mut self, at: Instant) {
+        if let Some((.., tried)) = self.remedies.back_mut() {
+            *tried = at.max(*tried);
+        }
     }
 
     /// How long a program that crashes often waits before its next recovery: it shall not take a CPU until it is given up.

@@ -98,6 +98,9 @@ pub(crate) struct Orders {
     pub environment: AtomicU32,
     /// Calls that wait for the next request, a bit each, see [`crate::arguments`]; 0: no request mode.
     pub moments: AtomicU32,
+    /// Futex. [`News::wishes`] when the newest checkpoint began.
+    pub granted: AtomicU32,
+    pub reserved: AtomicU32,
 }
 
 /// Page 1. Written by the program only.
@@ -148,6 +151,9 @@ pub(crate) struct News {
     pub pid: AtomicU32,
     /// Children made that are not kept.
     pub children: AtomicU32,
+    /// Checkpoints that the program has asked for.
+    pub wishes: AtomicU32,
+    pub reserved: AtomicU32,
     /// Outputs to files and pipes that differed from what was written before the crash.
     pub other_lines: AtomicU64,
     /// The handler of the program that was called last, and the instruction at which.
@@ -202,7 +208,7 @@ pub(crate) struct Crash {
     pub regs: [AtomicU64; 17],
 }
 
-const _: () = assert!(size_of::<Orders>() == 104 && size_of::<News>() == 288 && size_of::<Both>() == 240);
+const _: () = assert!(size_of::<Orders>() == 112 && size_of::<News>() == 296 && size_of::<Both>() == 240);
 
 #[cfg(test)]
 mod tests {
@@ -228,6 +234,8 @@ mod tests {
             ("news", "dropped_fd", offset_of!(News, dropped_fd)),
             ("news", "mismatched", offset_of!(News, mismatched)),
             ("news", "replay_end", offset_of!(News, replay_end)),
+            ("orders", "granted", offset_of!(Orders, granted)),
+            ("news", "wishes", offset_of!(News, wishes)),
             ("news", "resumed", offset_of!(News, resumed)),
             ("both", "head", offset_of!(Both, head)),
             ("both", "tail_end", offset_of!(Both, tail_end)),

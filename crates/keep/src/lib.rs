@@ -14,6 +14,7 @@
 //! | `space` | what to do to mappings, as a pure function |
 //! | `ladder` | which way of recovery, as a pure judge |
 //! | `board`, `metrics`, `status` | figures for people and machines |
+//! | `limits` | what is not rolled back, in sentences |
 //! | `stack` | the stack of a crash, named after the recovery |
 //! | `layout`, `shared` | the memory that program and keeper share; nothing in it is trusted |
 //! | `side/` | the program's side: its log of calls, its handlers for fatal signals |
@@ -33,6 +34,7 @@ mod keeper;
 mod kept;
 pub mod ladder;
 mod layout;
+mod limits;
 mod metrics;
 mod pages;
 mod place;

@@ -84,6 +84,11 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// Something of the program that is not rolled back.
+    Limit {
+        /// A sentence.
+        text: String,
+    },
     /// Something that needs attention.
     Warning {
         /// A sentence.
@@ -189,6 +194,10 @@ impl Reporter {
         }
     }
 
+    pub fn limit(&mut self, text: String) {
+        self.report(&Event::Limit { text });
+    }
+
     pub fn warn(&mut self, text: impl Into<String>) {
         self.report(&Event::Warning { text: text.into() });
     }
@@ -249,7 +258,7 @@ fn sentence(event: &Event) -> Option<String> {
             text
         }
         Event::GaveUp { why } => format!("given up: {why}; it dies of its signal"),
-        Event::Warning { text } => text.clone(),
+        Event::Warning { text } | Event::Limit { text } => text.clone(),
         Event::Exited { figures, .. } if figures.crashes == 0 => return None,
         Event::Exited { status, figures } => format!(
             "exited with {}; {} crashes, {} of them given up; {} checkpoints, pause p50 {:.0} us, p99 {:.0} us",

@@ -141,6 +141,17 @@ impl Shared {
         self.news().ready.store(1, SeqCst);
     }
 
+    /// Checkpoints that the program has asked for.
+    pub fn wishes(&self) -> u32 {
+        self.news().wishes.load(SeqCst)
+    }
+
+    /// A checkpoint was taken after that many wishes.
+    pub fn grant(&self, wishes: u32) {
+        self.orders().granted.store(wishes, SeqCst);
+        futex::wake(&self.orders().granted, i32::MAX);
+    }
+
     /// The file's number in this process: the program opens it through `/proc`.
     pub fn fd(&self) -> i32 {
         self.file.as_raw_fd()

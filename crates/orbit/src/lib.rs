@@ -47,6 +47,7 @@ mod error;
 mod future;
 mod generation;
 mod inherited;
+pub mod keep;
 mod kept;
 mod life;
 mod limits;

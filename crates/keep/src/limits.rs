@@ -1,0 +1,136 @@
+//! What of a program is not rolled back, in sentences that are said when it begins to be kept.
+
+use orbit_linux::maps::Entry;
+use orbit_linux::procfs;
+
+/// What is looked at: see [`sentences`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    /// What its descriptors are, as `/proc/PID/fd` has it.
+    pub descriptors: Vec<String>,
+    pub mappings: Vec<Entry>,
+    /// Its text of `/proc/PID/status`.
+    pub status: String,
+    /// POSIX timers that it has.
+    pub timers: usize,
+    /// Whether its calls are logged.
+    pub has_log: bool,
+}
+
+impl Facts {
+    /// Of a process.
+    pub fn of(pid: i32, mappings: Vec<Entry>, has_log: bool) -> Facts {
+        let text = |file: &str| procfs::text(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        Facts {
+            descriptors: procfs::descriptors(pid).into_iter().map(|(_, what)| what).collect(),
+            mappings,
+            status: text("status"),
+            timers: text("timers").lines().filter(|line| line.starts_with("ID:")).count(),
+            has_log,
+        }
+    }
+}
+
+/// One sentence for each kind of thing that a rollback does not bring back.
+pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
+    let mut out = Vec::new();
+    let count = |what: &str| facts.descriptors.iter().filter(|d| d.starts_with(what)).count();
+    let shared: Vec<&str> = facts
+        .mappings
+        .iter()
+        .filter(|e| e.shared && e.protection & libc::PROT_WRITE != 0 && !e.name.starts_with("/memfd:orbit-keep"))
+        .map(|e| if e.name.is_empty() { "anonymous" } else { e.name.as_str() })
+        .collect();
+    if let Some(first) = shared.first() {
+        let more = if shared.len() > 1 { format!(" and {} more", shared.len() - 1) } else { String::new() };
+        out.push(format!("its shared memory ({first}{more}) is not rolled back"));
+    }
+    if count("anon_inode:[io_uring]") > 0 {
+        out.push("it uses io_uring: what goes through a ring is neither logged nor rolled back".into());
+    }
+    if count("anon_inode:[userfaultfd]") > 0 {
+        out.push("it has a userfaultfd of its own: memory that it has registered there cannot be tracked".into());
+    }
+    if facts.status.lines().any(|line| line.starts_with("Seccomp:") && line.trim_end().ends_with('2')) {
+        out.push("it has a seccomp filter: a filter that denies the keeper's calls in it ends recovery".into());
+    }
+    if facts.timers > 0 {
+        out.push(format!(
+            "its {} POSIX timers are not rolled back: one that has fired does not fire again",
+            facts.timers
+        ));
+    }
+    if facts.has_log {
+        return out;
+    }
+    let sockets = count("socket:");
+    if sockets > 0 {
+        out.push(format!("it has {sockets} sockets: what it has read from them is not read again without --log"));
+    }
+    let pipes = count("pipe:");
+    // Its standard streams may be pipes: more than three are its own.
+    if pipes > 3 {
+        out.push(format!("it has {pipes} ends of pipes: what it has read from them is not read again"));
+    }
+    let kinds = ["eventpoll", "eventfd", "timerfd", "signalfd", "inotify", "fanotify", "perf_event", "bpf"];
+    for kind in kinds {
+        let n = facts.descriptors.iter().filter(|d| d.starts_with("anon_inode:") && d.contains(kind)).count();
+        if n > 0 {
+            out.push(format!("the state of its {n} {kind} descriptors is not rolled back"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(descriptors: &[&str]) -> Facts {
+        Facts { descriptors: descriptors.iter().map(|d| (*d).to_owned()).collect(), ..Facts::default() }
+    }
+
+    #[test]
+    fn a_plain_program_needs_no_sentence() {
+        assert!(sentences(&facts(&["/dev/null", "/tmp/x", "pipe:[1]"])).is_empty());
+    }
+
+    #[test]
+    fn each_kind_has_a_sentence() {
+        let all = [
+            "anon_inode:[io_uring]",
+            "anon_inode:[userfaultfd]",
+            "socket:[7]",
+            "anon_inode:[timerfd]",
+            "anon_inode:inotify",
+        ];
+        let mut facts = facts(&all);
+        facts.status = "Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n".into();
+        facts.timers = 2;
+        let shared = Entry {
+            start: 0,
+            end: 4096,
+            protection: libc::PROT_WRITE,
+            shared: true,
+            offset: 0,
+            inode: 5,
+            name: "/dev/shm/x".into(),
+        };
+        facts.mappings = vec![shared];
+        let text = sentences(&facts).join("\n");
+        for word in [
+            "io_uring",
+            "userfaultfd of its own",
+            "1 sockets",
+            "timerfd",
+            "inotify",
+            "seccomp",
+            "2 POSIX timers",
+            "/dev/shm/x",
+        ] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        facts.has_log = true;
+        assert!(!sentences(&facts).join("\n").contains("sockets"), "with a log input is fed again");
+    }
+}
