@@ -10,6 +10,7 @@ use serde_json::json;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -81,7 +82,8 @@ impl Apache {
             command.arg(folder.join("events")).args(["--", "/usr/sbin/apache2"]);
         }
         command.args(["-D", "FOREGROUND", "-f"]).arg(folder.join("httpd.conf"));
-        let server = Server(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
+        // At its end it sends a signal to its whole process group.
+        let server = Server(command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
         let parent: i32 = until("apache2 has begun", || fs::read_to_string(folder.join("pid")).ok()?.trim().parse().ok())?;
         let child = until("apache2 has a child", || {
             let text = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
