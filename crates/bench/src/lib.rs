@@ -58,6 +58,7 @@ benches! {
     analyse Analyse,
     hijack Hijack,
     keep Keep,
+    crash Crash,
     page Page,
     service Service,
 }
