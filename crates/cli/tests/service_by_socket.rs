@@ -16,6 +16,43 @@ impl Drop for Running {
     }
 }
 
+/// A folder with a host's socket in it; both are gone when this is dropped.
+struct Stage {
+    folder: PathBuf,
+    socket: PathBuf,
+}
+
+impl Stage {
+    fn new(name: &str) -> Stage {
+        let folder = std::env::temp_dir().join(format!("orbit-service-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        Stage { socket: folder.join("host.sock"), folder }
+    }
+
+    /// Starts a host, and answers it with the line that it prints once it answers commands.
+    fn host(&self, args: &[&str]) -> (Running, String) {
+        let mut host = Running(
+            Command::new(env!("CARGO_BIN_EXE_orbit"))
+                .args(["service", "run", "--socket"])
+                .arg(&self.socket)
+                .args(args)
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("a host"),
+        );
+        let mut line = String::new();
+        BufReader::new(host.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        assert!(line.starts_with("services at"), "{line}");
+        (host, line)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
 fn orbit(socket: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_orbit"))
         .arg("service")
@@ -74,23 +111,12 @@ fn services_are_loaded_run_listed_and_revoked() {
         println!("SKIP: needs root: what is put back is a lower niceness");
         return;
     }
-    let folder = std::env::temp_dir().join(format!("orbit-service-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let Some(module) = module(&folder) else { return };
+    let stage = Stage::new("load");
+    let socket = stage.socket.clone();
+    let Some(module) = module(&stage.folder) else { return };
     let module = module.to_str().expect("a path");
-    let socket = folder.join("host.sock");
     assert!(said(&orbit(&socket, &["ls"])).contains("orbit service run"), "without a host");
-    let mut host = Running(
-        Command::new(env!("CARGO_BIN_EXE_orbit"))
-            .args(["service", "run", "--socket"])
-            .arg(&socket)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a host"),
-    );
-    let mut line = String::new();
-    BufReader::new(host.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
-    assert!(line.starts_with("services at"), "{line}");
+    let (mut host, _) = stage.host(&[]);
 
     let target = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
     let pid = target.0.id().to_string();
@@ -156,7 +182,6 @@ fn services_are_loaded_run_listed_and_revoked() {
     assert!(ended.success(), "{ended}");
     assert_eq!(nice(), before);
     assert!(!socket.exists());
-    let _ = std::fs::remove_dir_all(folder);
 }
 
 #[test]
@@ -166,19 +191,9 @@ fn a_program_starts_as_a_member_and_a_running_one_joins_and_leaves() {
         println!("SKIP: needs root");
         return;
     }
-    let folder = std::env::temp_dir().join(format!("orbit-member-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let socket = folder.join("host.sock");
-    let mut host = Running(
-        Command::new(env!("CARGO_BIN_EXE_orbit"))
-            .args(["service", "run", "--socket"])
-            .arg(&socket)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a host"),
-    );
-    let mut line = String::new();
-    BufReader::new(host.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    let stage = Stage::new("member");
+    let socket = stage.socket.clone();
+    let (mut host, _) = stage.host(&[]);
     let inside = orbit(&socket, &["exec", "--", "sh", "-c", "grep -c orbit-sandbox /proc/$$/maps; exit 7"]);
     assert_eq!(inside.status.code(), Some(7), "{}", said(&inside));
     assert!(said(&inside).trim().parse::<u32>().is_ok_and(|mappings| mappings >= 3), "{}", said(&inside));
@@ -204,7 +219,6 @@ fn a_program_starts_as_a_member_and_a_running_one_joins_and_leaves() {
     // SAFETY: an own child.
     unsafe { libc::kill(host.0.id() as i32, libc::SIGTERM) };
     assert!(host.0.wait().expect("own child").success() && !is_member());
-    let _ = std::fs::remove_dir_all(folder);
 }
 
 #[test]
@@ -214,18 +228,10 @@ fn a_host_that_is_killed_leaves_no_process_and_nothing_set() {
         println!("SKIP: needs root: what is put back is a lower niceness");
         return;
     }
-    let folder = std::env::temp_dir().join(format!("orbit-killed-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let Some(module) = module(&folder) else { return };
-    let socket = folder.join("host.sock");
-    let start = || {
-        let run = ["service", "run", "--json", "--socket"];
-        let host = Command::new(env!("CARGO_BIN_EXE_orbit")).args(run).arg(&socket).stdout(Stdio::null()).spawn();
-        let host = Running(host.expect("a host"));
-        until("the host answers", || orbit(&socket, &["ls"]).status.success());
-        host
-    };
-    let mut host = start();
+    let stage = Stage::new("killed");
+    let socket = stage.socket.clone();
+    let Some(module) = module(&stage.folder) else { return };
+    let (mut host, _) = stage.host(&[]);
     let target = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
     let pid = target.0.id().to_string();
     let nice = || orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness");
@@ -248,6 +254,49 @@ fn a_host_that_is_killed_leaves_no_process_and_nothing_set() {
     };
     until("its agents exit", || !agents.split_whitespace().any(runs));
     // The next host replaces the socket's file.
-    drop(start());
-    let _ = std::fs::remove_dir_all(folder);
+    drop(stage.host(&[]));
+}
+
+#[test]
+fn a_host_begins_with_what_its_file_names_and_says_what_it_used() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: needs root: what is put back is a lower niceness");
+        return;
+    }
+    let stage = Stage::new("config");
+    if module(&stage.folder).is_none() {
+        return;
+    }
+    let target = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let nice = || orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness");
+    let before = nice();
+    std::fs::write(stage.folder.join("pid"), format!("{}\n", target.0.id())).expect("written");
+    let file = stage.folder.join("services.toml");
+    let text = format!(
+        "tick = \"5ms\"\n[[service]]\nfile = \"count.wasm\"\nowner = \"{}/pid\"\nbudget = \"1ms/10ms\"\non = [\"tick=5ms\", \"tracepoint=sched_process_exec\"]\n\
+         grant = [\"cpu:nice:set(pid=OWNER,min={})\"]\n",
+        stage.folder.display(),
+        before + 1
+    );
+    std::fs::write(&file, &text).expect("written");
+    let path = file.to_str().expect("a path");
+    let (mut host, line) = stage.host(&["-c", path]);
+    assert!(line.contains("1 loaded"), "{line}");
+    until("the service sets the niceness", || nice() > before);
+    let metrics = said(&orbit(&stage.socket, &["metrics"]));
+    let runs = metrics
+        .lines()
+        .find(|line| line.starts_with("orbit_service_runs_total{id=\"w1\",name=\"count\",class=\"wasm\""));
+    assert!(runs.is_some_and(|line| line.rsplit(' ').next().is_some_and(|runs| runs != "0")), "{metrics}");
+    let top = said(&orbit(&stage.socket, &["top", "-n", "1", "--interval", "200ms"]));
+    assert!(top.contains("RUNS/S") && top.contains("count"), "{top}");
+    // SAFETY: an own child.
+    unsafe { libc::kill(host.0.id() as i32, libc::SIGTERM) };
+    assert!(host.0.wait().expect("own child").success());
+    assert_eq!(nice(), before);
+
+    std::fs::write(&file, text.replace("count.wasm", "none.wasm")).expect("written");
+    let refused = orbit(&stage.socket, &["run", "-c", path]);
+    assert!(!refused.status.success() && said(&refused).contains("none.wasm"), "{}", said(&refused));
 }
