@@ -40,6 +40,7 @@ TWICE = {
     "quote": "build time only",
     "shlex": "build time only",
     "syn": "build time only",
+    "winnow": "toml and its parser",
 }
 
 

@@ -35,7 +35,7 @@ FOLDERS = {"/apps/": "orbit-bench", "/apps/common/": "orbit-bpf", "/lab/": None,
 OUTSIDE = {
     "orbit-linux": {"libc"},
     "orbit-section": {"libc"},
-    "orbit": {"libc", "backtrace"},
+    "orbit": {"libc", "backtrace", "allocator-api2"},
     "orbit-c": {"libc"},
     "orbit-graft": {"libc"},
 }

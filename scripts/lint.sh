@@ -33,10 +33,10 @@ compile_c() {
         # Kernel modules have the kernel's build; programs that hang or recurse for a test are meant to.
         # The program's sides of keep and of the analyser are compiled by their build scripts, with warnings as errors.
         # Extensions of servers need the server's headers: their Makefiles have warnings as errors.
-        case $source in apps/*/extension/* | *.bpf.c | */bpf/* | crates/inspect/tests/* | crates/services/tests/* | crates/keep/side/* | crates/analyse/side/* | lab/*) continue ;; esac
+        case $source in apps/*/extension/* | *.bpf.c | */bpf/* | crates/inspect/tests/* | crates/services/tests/* | crates/keep/side/* | crates/keep/tests/* | crates/analyse/side/* | lab/*) continue ;; esac
         case $source in *.cpp) compiler="${CXX:-g++} -std=c++17" ;; *) compiler="${CC:-gcc} -std=gnu11" ;; esac
         # shellcheck disable=SC2086  # the compiler with its flags
-        $compiler -Wall -Wextra -Werror -O2 -Icrates/orbit-c/include -Icrates/section/include -Icrates/services/include -c "$source" -o "$out/object.o" || {
+        $compiler -Wall -Wextra -Werror -O2 -Icrates/orbit-c/include -Icrates/section/include -Icrates/services/include -Icrates/hijack/include -c "$source" -o "$out/object.o" || {
             echo "$source: does not compile without warnings"
             worst=1
         }

@@ -47,11 +47,11 @@ fn groups(limit: u64) -> Result<Vec<PathBuf>, String> {
     let make = |parent: &str, file: &str| -> std::io::Result<PathBuf> {
         let group = Path::new(parent).join(&name);
         fs::create_dir(&group)?;
-        if !file.is_empty() {
-            if let Err(error) = fs::write(group.join(file), limit.to_string()) {
-                let _ = fs::remove_dir(&group);
-                return Err(error);
-            }
+        if !file.is_empty()
+            && let Err(error) = fs::write(group.join(file), limit.to_string())
+        {
+            let _ = fs::remove_dir(&group);
+            return Err(error);
         }
         Ok(group)
     };

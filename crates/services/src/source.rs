@@ -1,7 +1,7 @@
 //! Sources of events beside ticks: pressure stalls, descriptors that become readable, tracepoints of the kernel.
 //!
 //! One thread of the host waits for all of them and posts an event for each to its service's queue, which is bounded and
-//! counts what does not fit. A source that fires all the time costs this thread at most one event in [`PAUSE`].
+//! counts what does not fit. A source that fires all the time costs this thread at most one event in `PAUSE`.
 
 use crate::error::{Error, Kind, Result};
 use crate::{budget, tracepoint};
