@@ -103,10 +103,11 @@ fn alone(slot: usize, life: i32) -> ! {
 /// Runs a slot's handler if that is for this agent to do now. Answers when to look again.
 fn serve(slot: usize, now: u64) -> Option<u64> {
     let (service, control) = (&abi::directory().services[slot], abi::control(slot));
+    // Of a revoked service too: the host waits for the end of its last run.
+    release_dead(slot);
     if service.state.load(Acquire) != LIVE {
         return None;
     }
-    release_dead(slot);
     if service.flags & abi::THREAD != 0 || control.promoted.load(Acquire) != 0 {
         return None;
     }

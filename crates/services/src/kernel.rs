@@ -119,7 +119,9 @@ impl Kernel {
         let asked =
             RingBuf::try_from(map("orbit_asked")?).map_err(|error| wrong(format!("map orbit_asked: {error}")))?;
         context.set(0, loaded, 0).map_err(|error| wrong(format!("map orbit_loaded: {error}")))?;
-        attach(&mut programs, &btf, &spec, &wrong)?;
+        // It takes the verifier's words for text, and they may repeat the object's bytes.
+        let attached = std::panic::AssertUnwindSafe(|| attach(&mut programs, &btf, &spec, &wrong));
+        std::panic::catch_unwind(attached).map_err(|_| wrong("the verifier rejects it".into()))??;
         let stop = eventfd::create().map_err(|error| Error::system("an agent of the kernel's services", &error))?;
         let agent = Arc::new(Counts::default());
         let bell = stop.try_clone().map_err(|error| Error::system("an agent of the kernel's services", &error))?;
