@@ -36,7 +36,8 @@ pub(super) struct Process {
     threads: BTreeMap<i32, Thread>,
     count: u64,
     unlisted: u32,
-    met: bool,
+    /// Its program's file, as handed over; nothing before.
+    exe: Option<String>,
     told: Option<(i32, u64, Vec<Unsure>)>,
     /// Descriptors that had input at the last reading.
     pub(super) ready: Option<Vec<i32>>,
@@ -107,7 +108,7 @@ impl Process {
             threads: BTreeMap::new(),
             count: 0,
             unlisted: 0,
-            met: false,
+            exe: None,
             told: None,
             ready: None,
             unsure: Vec::new(),
@@ -132,19 +133,21 @@ impl Process {
             unsure.push(Unsure::Timer);
         }
         let now = (status.parent, status.caught, unsure);
-        if self.told.as_ref() == Some(&now) {
+        // Another one after an exec; after a change of credentials it may not be read any more.
+        let link = std::fs::read_link(format!("/proc/{pid}/exe")).map(|link| link.to_string_lossy().into_owned());
+        let exe = link.ok().or_else(|| self.exe.clone()).unwrap_or_default();
+        let is_known = self.exe.as_ref() == Some(&exe);
+        if is_known && self.told.as_ref() == Some(&now) {
             return;
         }
         let (pp, cgt, unsure) = now.clone();
-        if self.met {
+        if is_known {
             out(Record::Changed { p: pid, cgt, pp, unsure });
         } else {
-            let link = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-            let exe = link.to_string_lossy().into_owned();
             let mut cmd = procfs::text(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
             cmd.truncate(cmd.char_indices().map(|(i, _)| i).take_while(|i| *i <= 160).last().unwrap_or(0));
-            out(Record::Process { t, p: pid, pp, exe, cmd, cgt, unsure });
-            self.met = true;
+            out(Record::Process { t, p: pid, pp, exe: exe.clone(), cmd, cgt, unsure });
+            self.exe = Some(exe);
         }
         self.told = Some(now);
     }
@@ -156,7 +159,7 @@ impl Process {
             tids.into_iter().for_each(|tid| self.gone(tid, t, out));
             return false;
         }
-        if !self.met {
+        if self.exe.is_none() {
             self.changes(t, &[], out);
         }
         if !self.list(t, out) {

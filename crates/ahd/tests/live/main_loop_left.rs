@@ -32,7 +32,7 @@ static void waits(void) {
 static void *other(void *takes_turns) {
     struct epoll_event e;
     if (takes_turns != NULL) {
-        loop(200);
+        loop(400);
         epoll_wait(epoll, &e, 1, -1);
     }
     for (;;) {
@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
     (void)argv;
     epoll = epoll_create1(0);
     pthread_create(&t, NULL, other, argc > 1 ? &t : NULL);
-    loop(300);
+    loop(600);
     waits();
 }
 "#;
@@ -75,7 +75,7 @@ fn threads_that_take_turns() {
     let Some((_program, mut watcher)) = start(&dir, &["turns"]) else {
         return;
     };
-    // The loop lasts a second and a half, then both threads wait for ever.
-    watcher.run(Duration::from_secs(4));
+    // The loop lasts three seconds, then both threads wait for ever.
+    watcher.run(Duration::from_secs(6));
     watcher.quiet();
 }

@@ -39,7 +39,7 @@ fn the_program() {
 fn turns(pid: i32) -> Option<u64> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
     let read = |dir: &Path, name: &str| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
-    let mut reader = tasks.flatten().map(|t| t.path()).filter(|dir| read(dir, "comm").trim() == "the_program");
+    let mut reader = tasks.flatten().map(|t| t.path()).filter(|dir| read(dir, "comm").trim() == "readers_starved");
     read(&reader.next()?, "schedstat").split_whitespace().nth(2)?.parse().ok()
 }
 
