@@ -203,6 +203,8 @@ static int leaves_object(struct block *block, int signal, const struct signal_in
  */
 static int lost_dispatch(const struct context *context) {
     u16 instruction;
+    /* The executive's calls are never dispatched: behind one, in a stub too, the call was made. */
+    if (context->rip >= (u64)executive_start && context->rip < (u64)executive_end) return 0;
     if (context->rcx != context->rip || !(context->r11 & 2)) return 0;
     return !copy_in(&instruction, context->rip - 2, 2) && instruction == 0x050f;
 }

@@ -2,7 +2,7 @@
 
 mod common;
 use common::{guest, object, run};
-use orbit_hijack::{Options, Session};
+use orbit_hijack::{Options, Session, control::Stopped};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -67,12 +67,19 @@ fn a_thread_is_stopped_stepped_altered_and_continues() {
     output.read_line(&mut line).expect("a line");
     let address = u64::from_str_radix(line.trim().trim_start_matches("0x"), 16).expect("an address");
     let (_, tid) = session.threads()[0];
-    let stopped = session.stop(tid, LONG).expect("stopped");
-    let value = || {
+    let count = |stopped: &Stopped<'_>| {
         let mut bytes = [0; 8];
         stopped.read(address, &mut bytes).expect("read");
         i64::from_ne_bytes(bytes)
     };
+    // The line comes before the loop: the first stop may be behind the call that wrote it.
+    let stopped = loop {
+        let stopped = session.stop(tid, LONG).expect("stopped");
+        if count(&stopped) > 1 {
+            break stopped;
+        }
+    };
+    let value = || count(&stopped);
     let before = value();
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(value(), before, "a stopped thread does nothing");
