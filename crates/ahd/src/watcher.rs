@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::event::{Event, Hang, Kind};
 use crate::explain::{Explainer, involved, kind};
 use crate::facts::{Facts, Id, Record};
+use crate::history::takes_events;
 use crate::judge::{judge, may_end_soon};
 use crate::limits::Limits;
 use crate::members::Members;
@@ -209,11 +210,11 @@ impl Watcher {
     }
 
     /// The thread whose work one that sleeps waits for, if it waits for a lock with a known holder; nothing if its wait may end soon,
-    /// for somebody works for that.
+    /// for somebody works for that, or if it waits for events: who has no work waits for as long as there is none.
     pub fn hopeless_wait(&self, id: Id) -> Option<Option<Id>> {
         let facts: &Facts = &self.scene.facts;
         let thread = facts.threads.get(&id).filter(|t| t.sleeps() && t.wait.is_some())?;
-        if may_end_soon(facts, thread, &self.limits) {
+        if takes_events(&thread.sight) || may_end_soon(facts, thread, &self.limits) {
             return None;
         }
         Some(chain_end(facts, thread).map(|end| end.id).filter(|end| *end != id))

@@ -135,7 +135,7 @@ impl Habit {
     pub fn away(&self, now: f64, lost: f64) -> f64 {
         let Some((last, _)) = self.last_home else { return 0.0 };
         let away = last.until(now, lost);
-        if self.moved.t > last.t && self.moved.t < now { away.min(self.moved.until(now, lost)) } else { away }
+        if self.moved.t > last.t { away.min(self.moved.until(now, lost)) } else { away }
     }
 }
 

@@ -38,11 +38,18 @@ pub fn waits_for_lock(sight: &Sight) -> bool {
 
 /// Whether the call is one in which work comes in from several places: a holder that waits here holds its lock until there is some.
 pub fn serves(sight: &Sight) -> bool {
+    takes_events(sight) || waits_for_signal(sight.nr)
+}
+
+/// Whether the call is one in which events of descriptors come in.
+pub fn takes_events(sight: &Sight) -> bool {
     match sight.nr {
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => true,
-        libc::SYS_poll | libc::SYS_ppoll | libc::SYS_select | libc::SYS_pselect6 => true,
+        // Of no descriptor at all it is a nap.
+        libc::SYS_poll | libc::SYS_ppoll => sight.a1 != 0,
+        libc::SYS_select | libc::SYS_pselect6 => sight.a0 != 0,
         libc::SYS_accept | libc::SYS_accept4 => true,
-        nr => waits_for_signal(nr),
+        _ => false,
     }
 }
 
@@ -57,10 +64,9 @@ pub fn home(sight: &Sight) -> Option<Home> {
         libc::SYS_futex if waits_for_lock(sight) || sight.a3 != 0 => return None,
         libc::SYS_futex => Home::Futex(sight.a0 >> 3),
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => Home::Epoll(sight.a0 as i32),
-        // Of no descriptor at all it is a nap.
-        libc::SYS_poll | libc::SYS_ppoll if sight.a1 == 0 => return None,
-        libc::SYS_select | libc::SYS_pselect6 if sight.a0 == 0 => return None,
-        libc::SYS_poll | libc::SYS_ppoll | libc::SYS_select | libc::SYS_pselect6 => Home::Poll(sight.pc),
+        libc::SYS_poll | libc::SYS_ppoll | libc::SYS_select | libc::SYS_pselect6 if serves(sight) => {
+            Home::Poll(sight.pc)
+        }
         libc::SYS_accept | libc::SYS_accept4 => Home::Accept(sight.pc),
         libc::SYS_read
         | libc::SYS_pread64
@@ -86,5 +92,6 @@ mod tests {
         assert_eq!(home(&futex(128, 0, 0)), home(&Sight { a0: 0x1000, ..futex(128, 9, 0) }));
         let poll = |fds| Sight { nr: libc::SYS_poll, a1: fds, pc: 5, ..Sight::default() };
         assert_eq!((home(&poll(0)), home(&poll(1))), (None, Some(Home::Poll(5))));
+        assert!(!serves(&poll(0)) && serves(&poll(1)));
     }
 }

@@ -294,6 +294,12 @@ impl Process {
     }
 }
 
+/// A thread's name as it is: `status` shows a line break as `\n` and a backslash doubled.
+fn unescaped(name: &str) -> String {
+    let parts: Vec<String> = name.split(r"\\").map(|part| part.replace(r"\n", "\n")).collect();
+    parts.join(r"\")
+}
+
 /// Whether it made a timer that signals it.
 fn has_timer(pid: i32) -> bool {
     procfs::text(format!("/proc/{pid}/timers")).is_ok_and(|text| text.contains("notify: signal"))
@@ -341,8 +347,9 @@ impl Thread {
             *known = now;
         }
         // Its name is handed over when it is new, or changed.
+        let name = unescaped(&status.name);
         let is_new = self.sight.sl == 0 && self.sight.comm.is_none();
-        let comm = (is_new || exec != 0 || self.sight.comm.as_deref() != Some(&status.name)).then_some(status.name);
+        let comm = (is_new || exec != 0 || self.sight.comm.as_deref() != Some(&name)).then_some(name);
         let c = call.unwrap_or(Call { nr: -1, ..Call::default() });
         let sight = Sight {
             t,

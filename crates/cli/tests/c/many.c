@@ -1,7 +1,10 @@
-// So many threads as the first argument says lock a mutex twice, all at once. SIGUSR1 is handled and does nothing.
+// So many processes as the first argument says lock a mutex twice, all at once; with a second argument so many threads, each so many
+// seconds after the one before. SIGUSR1 is handled and does nothing.
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 static void nothing(int signal) {
@@ -16,18 +19,23 @@ static void *hang(void *arg) {
 }
 
 int main(int n, char **args) {
-    int threads = n > 1 ? atoi(args[1]) : 1;
+    int count = n > 1 ? atoi(args[1]) : 1;
     struct sigaction a = {.sa_handler = nothing, .sa_flags = SA_RESTART};
     sigaction(SIGUSR1, &a, NULL);
-    pthread_attr_t small;
-    pthread_attr_init(&small);
-    pthread_attr_setstacksize(&small, 65536);
-    for (int i = 0; i < threads; i++) {
+    for (int i = 0; i < count; i++) {
         pthread_mutex_t *m = malloc(sizeof *m);
         pthread_mutex_init(m, NULL);
         pthread_t t;
-        if (pthread_create(&t, &small, hang, m) != 0) {
-            return 1;
+        if (n > 2) {
+            struct timespec left = {atoi(args[2]), 0};
+            if (pthread_create(&t, NULL, hang, m) != 0) {
+                return 1;
+            }
+            while (nanosleep(&left, &left) != 0) {
+            }
+        } else if (fork() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            hang(m);
         }
     }
     for (;;) {

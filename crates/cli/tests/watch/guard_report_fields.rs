@@ -15,7 +15,7 @@ fn of_each_kind() {
         ("spin", "busy", 0),
         ("self", "blocked", 1),
         ("ring2", "blocked", 2),
-        ("pipe", "blocked", 0),
+        ("pipe", "blocked", 1),
         ("hold", "blocked", 0),
     ] {
         let mut guard = Guard::start(&dir, &config, &[program.to_str().expect("a path"), way]);

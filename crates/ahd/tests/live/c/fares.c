@@ -215,9 +215,8 @@ static void *takes_jobs(void *a) {
 }
 
 // Reads from a pipe with a name, as a daemon does: it holds the other end itself.
-static void reads_from_fifo(const char *path, int removed) {
+static void reads_from_fifo(const char *path) {
     if (mkfifo(path, 0600) != 0 || (pipe_ends[0] = open(path, O_RDWR)) < 0) exit(3);
-    if (removed) unlink(path);
     // No handler of a signal could write.
     signal(SIGUSR1, SIG_DFL);
 }
@@ -495,12 +494,12 @@ int main(int argc, char **argv) {
         if (pipe(pipe_ends) != 0) return 3;
         pthread_create(&t, NULL, takes_jobs, NULL);
         event_loop(1e9, 0.3);
-    } else if (!strcmp(way, "fifo") || !strcmp(way, "fifo-removed")) {
-        reads_from_fifo(argv[2], way[4] != 0);
+    } else if (!strcmp(way, "fifo")) {
+        reads_from_fifo(argv[2]);
         takes_jobs(NULL);
     } else if (!strcmp(way, "fifo-and-worker")) {
         pthread_t t;
-        reads_from_fifo(argv[2], 0);
+        reads_from_fifo(argv[2]);
         pthread_create(&t, NULL, idles, (void *)1);
         takes_jobs(NULL);
     } else if (!strcmp(way, "lock-and-work")) {
