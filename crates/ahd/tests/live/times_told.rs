@@ -63,7 +63,8 @@ fn waits_and_spins() {
         let began = Instant::now();
         let mut watcher = Watcher::of(program.pid(), Config { limit, ..Config::default() });
         if name == "times-spin" {
-            watcher.run(Duration::from_secs(2));
+            // Until its loop is learnt.
+            watcher.run(Duration::from_secs(4));
             program.signal(libc::SIGUSR1);
         }
         let hang = watcher.hang();

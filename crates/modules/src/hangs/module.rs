@@ -232,7 +232,7 @@ mod tests {
         };
         assert_eq!(read(&options(&settings).settings), Ok(settings));
         assert_eq!(read(b""), Ok(Settings::default()));
-        assert!(read(b"{}").is_err_and(|why| why.contains("sections")));
+        assert!(read(b"{}").is_err_and(|why| why.contains("`limit`")));
         assert!(read(b"rubbish").is_err());
     }
 }
