@@ -1,12 +1,17 @@
 //! Sections by name: functions of a program that was not changed for it.
 //!
-//! Owns: [`Sections`], which works beside an [`orbit_ahd::Watcher`]: its threads and their counters, its reports. The decision comes
-//! from three sources. *Stacks* say who is inside: a thread is looked at once it used [`busy::SUSPECT`] of CPU
-//! without a wait ([`busy::OFTEN`] with waits), or has not run for the limit. *Breakpoints* say that it is still the same
-//! execution: the processor's debug registers count, for the suspected thread alone, whether it enters the function anew; without one
-//! entry all CPU time since was used inside. *Uprobes*, as far as their cost allows, say how much an execution usually
-//! uses, by exit, and when the present one began; a stack or a breakpoint has to prove the latter ([`probes`]). Promises: a thread is told only if a
-//! stack taken at the end has the function on it, and no entry was seen since the time that is counted from. Refuses: threads that somebody traces; waits at a thread's usual place.
+//! Owns: [`Sections`], which works beside an [`orbit_ahd::Watcher`]: its threads and their counters, its reports. The decision
+//! comes from three sources.
+//!
+//! - *Stacks* say which thread is inside: one is sampled after 60 ms of CPU without a wait (1 s with waits), or when it has
+//!   not run for the limit.
+//! - *Breakpoints* say that it is still the same execution: the processor's debug registers count, for the suspected thread
+//!   alone, whether it enters the function anew; without an entry all CPU time since was used inside.
+//! - *Uprobes*, as far as their cost allows, say how much an execution usually uses, by exit, and when the present one began;
+//!   a stack or a breakpoint has to prove the latter.
+//!
+//! Promises: a thread is reported only if a stack taken at the end has the function on it, and no entry was seen since the
+//! time that is counted from. Leaves out: threads that a debugger traces; waits at a thread's usual place.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
