@@ -76,8 +76,8 @@ impl Executions {
     }
 
     /// CPU time, ns, that one execution may use: the check value, once the section is known. Before, that is the limit for waits at
-    /// least: a rare long execution need not have been among few. It is known by a window of executions and [`NEW`], and
-    /// each of the exits seen by [`FEW`] executions or [`RARE`].
+    /// least: a rare long execution need not have been among few. It is known by a window of executions and `NEW`, and
+    /// each of the exits seen by `FEW` executions or `RARE`.
     pub fn allowed(&self, factor: f64, floor: u64, limit: u64, now: f64) -> u64 {
         let check = self.history.check_value(factor, floor);
         let exits = || self.exits.iter().flatten();

@@ -7,7 +7,7 @@
 //! sleep in a call known to be harmless, or run in their own code ([`place()`]); where one goes to sleep in that very moment the call is made
 //! again ([`orbit_linux::ptrace::begin_again`]).
 //! Refuses: goroutines that are on no thread. Code generated at run time is passed by frame pointer, and has the names that its maker
-//! writes for profilers ([`jit`]).
+//! writes for profilers (`jit`).
 //!
 //! What happens in [`Unwinder::capture`]: read the map; parse files not yet known; in a thread of its own, for each thread
 //! of the process: seize, interrupt, wait at most [`PATIENCE`], registers, stack, detach; then unwind by `.eh_frame` or
