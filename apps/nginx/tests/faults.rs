@@ -28,7 +28,7 @@ impl Scene {
     fn end(self, most_failed: u64) {
         let loaded = self.load.stop();
         assert!(loaded.wrong.is_empty(), "{:?}\n{}", loaded.wrong, self.server.log());
-        assert!(loaded.stored > 20, "{} stored", loaded.stored);
+        assert!(loaded.stored > 0, "the clients stored nothing");
         assert!(loaded.failed <= most_failed, "{} failed\n{}", loaded.failed, self.server.log());
         assert_eq!(self.server.find("worker process"), Some(self.worker.0), "another worker");
         assert_eq!(started(self.worker.0), self.worker.1, "another worker");

@@ -34,8 +34,10 @@ fn assert_equal(name: &str, arguments: &[&str]) {
             command.stderr(Stdio::null());
         };
         let mut ours = run_with(&options, arguments, quiet).outcome.calls;
-        let theirs = counted_by_strace(name, arguments);
-        ours.retain(|call, _| call != "exit" && call != "exit_group");
+        let mut theirs = counted_by_strace(name, arguments);
+        // strace counts no calls that do not return. Signals that arrive together are handled once.
+        ours.retain(|call, _| !["exit", "exit_group", "rt_sigreturn"].contains(&call.as_str()));
+        theirs.remove("rt_sigreturn");
         let total: u64 = theirs.values().sum();
         assert!(total > 4, "strace counted {total} calls");
         if ours == theirs {
