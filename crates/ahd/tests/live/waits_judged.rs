@@ -45,7 +45,16 @@ fn a_pipe_with_a_name() {
 
 #[test]
 fn a_pipe_whose_other_end_is_on_its_way() {
-    quiet("judged-sent", "sent-pipe", "4", Duration::from_secs(2), Duration::from_secs(6));
+    // It may be missed in the moment in which it arrives (docs/limits.md): not three times.
+    for _ in 0..3 {
+        let start = start("judged-sent", "sent-pipe", "4", Duration::from_secs(2));
+        let Some((_dir, _program, mut watcher)) = start else { return };
+        watcher.run(Duration::from_secs(6));
+        if watcher.hangs().iter().all(|hang| hang.sure <= Sure::Guess) {
+            return;
+        }
+    }
+    panic!("three false alarms");
 }
 
 #[test]
