@@ -1,22 +1,20 @@
 /* The orbit of this worker, and calls of it from the event loop.
  *
- * The worker never blocks. A call's future has a descriptor, which is one of nginx' connections. Where the orbit cannot take a
- * call (its queue is full, it is being started again), the call waits here and is tried again.
+ * The worker never blocks. A call's future has a descriptor, which is one of nginx' connections. The orbit has one call at a
+ * time, so that a deadline is the running call's alone: a call that was in the orbit is never made again, since it may have
+ * stored its file. The others wait here, also while the orbit is started again.
  */
 #include "dav.h"
 
 /* Between two tries to make a call, milliseconds. */
 #define RETRY_MS 5
-/* Calls that the orbit has at once. The one that runs counts. */
-#define MAX_IN_ORBIT 64
 
 struct put_call {
-    ngx_queue_t link; /* in waiting, or in called */
+    ngx_queue_t link; /* in waiting; not the one that runs */
     struct orbit_future *future;
     ngx_connection_t *watch; /* the future's descriptor */
     ngx_msec_t deadline;
-    ngx_msec_t give_up; /* if it could not be made by then, by ngx_current_msec */
-    ngx_msec_t first_at; /* since when it is the oldest in the orbit */
+    ngx_msec_t give_up; /* if it could not be made by then, by ngx_current_msec; 0: its turn has not come */
     put_done done; /* NULL: abandoned */
     put_log log;
     void *data;
@@ -26,8 +24,8 @@ struct put_call {
 };
 
 static struct orbit *orbit;
-static ngx_queue_t waiting, called;
-static ngx_uint_t called_count;
+static ngx_queue_t waiting;
+static struct put_call *running;
 static ngx_event_t retry;
 static ngx_connection_t retry_connection;
 
@@ -67,8 +65,7 @@ ngx_int_t dav_orbit_start(ngx_cycle_t *cycle, const dav_main_conf *conf)
     if (!orbit)
         return NGX_ERROR;
     ngx_queue_init(&waiting);
-    ngx_queue_init(&called);
-    called_count = 0;
+    running = NULL;
     ngx_memzero(&retry, sizeof retry);
     retry_connection.fd = (ngx_socket_t)-1;
     retry.handler = on_retry;
@@ -130,13 +127,7 @@ static void leave_orbit(struct put_call *call)
     stop_watching(call);
     orbit_future_free(call->future);
     call->future = NULL;
-    ngx_queue_remove(&call->link);
-    called_count--;
-    if (!ngx_queue_empty(&called)) {
-        struct put_call *first = ngx_queue_data(ngx_queue_head(&called), struct put_call, link);
-        if (first->first_at == 0)
-            first->first_at = ngx_current_msec;
-    }
+    running = NULL;
 }
 
 static void finish(struct put_call *call, ngx_int_t status, const char *failure)
@@ -146,16 +137,6 @@ static void finish(struct put_call *call, ngx_int_t status, const char *failure)
     ngx_free(call);
     if (done)
         done(data, status, failure);
-}
-
-/* It came too late because one before it did: that is not its fault. */
-static ngx_uint_t had_no_turn(const struct put_call *call, const struct orbit_outcome *outcome)
-{
-    if (outcome->kind == ORBIT_CANCELLED)
-        return 1;
-    if (outcome->kind != ORBIT_TIMED_OUT)
-        return 0;
-    return call->first_at == 0 || ngx_current_msec - call->first_at < call->deadline / 2;
 }
 
 static void on_event(ngx_event_t *event)
@@ -171,15 +152,13 @@ static void on_event(ngx_event_t *event)
         return;
     }
     take_log_lines(call);
-    if (error < 0 && had_no_turn(call, &outcome) && call->done) {
-        leave_orbit(call);
-        call->first_at = 0;
-        call->give_up = ngx_current_msec + call->deadline;
-        ngx_queue_insert_tail(&waiting, &call->link);
+    leave_orbit(call);
+    if (error < 0 && outcome.kind == ORBIT_CANCELLED && call->done) {
+        /* It never began. */
+        ngx_queue_insert_head(&waiting, &call->link);
         make_calls();
         return;
     }
-    leave_orbit(call);
     if (error < 0)
         finish(call, NGX_HTTP_INTERNAL_SERVER_ERROR, outcome.text);
     else if (outcome.value == NGX_HTTP_CREATED || outcome.value == NGX_HTTP_NO_CONTENT ||
@@ -197,16 +176,12 @@ static ngx_int_t make_call(struct put_call *call)
 {
     struct orbit_call_options options = ORBIT_CALL_OPTIONS_INIT;
     int fd;
-    if (called_count >= MAX_IN_ORBIT)
-        return NGX_AGAIN;
     options.deadline_us = (uint64_t)call->deadline * 1000;
     call->future = orbit_call_async_with(orbit, 0, NULL, &call->args, call->args_size, &options);
     if (!call->future)
         return errno == ENOSPC || errno == EHOSTDOWN || errno == EAGAIN || errno == ETIMEDOUT ? NGX_AGAIN : NGX_ERROR;
-    call->first_at = ngx_queue_empty(&called) ? ngx_current_msec : 0;
     ngx_queue_remove(&call->link);
-    ngx_queue_insert_tail(&called, &call->link);
-    called_count++;
+    running = call;
     fd = orbit_future_fd(call->future);
     call->watch = fd < 0 ? NULL : ngx_get_connection(fd, call->connection_log);
     if (!call->watch)
@@ -223,9 +198,11 @@ static ngx_int_t make_call(struct put_call *call)
 
 static void make_calls(void)
 {
-    while (!ngx_queue_empty(&waiting)) {
+    while (!running && !ngx_queue_empty(&waiting)) {
         struct put_call *call = ngx_queue_data(ngx_queue_head(&waiting), struct put_call, link);
         ngx_int_t made = make_call(call);
+        if (call->give_up == 0)
+            call->give_up = ngx_current_msec + call->deadline;
         if (made == NGX_AGAIN && (ngx_msec_int_t)(call->give_up - ngx_current_msec) > 0 && call->done) {
             if (!retry.timer_set)
                 ngx_add_timer(&retry, RETRY_MS);
@@ -251,7 +228,6 @@ struct put_call *put_call_start(const struct put_args *args, size_t args_size, n
         return NULL;
     ngx_memzero(call, sizeof *call);
     call->deadline = deadline;
-    call->give_up = ngx_current_msec + deadline;
     call->done = done;
     call->log = log;
     call->data = data;
