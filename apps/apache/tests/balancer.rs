@@ -73,7 +73,7 @@ fn a_worker_that_is_gone_and_back() {
     assert!(back.served() - before >= 280, "its share is half: {} of 600", back.served() - before);
 }
 
-/// Sets are tried in order; a hot standby serves when nobody else does.
+/// Sets are tried in order; a hot standby serves when no other worker does.
 #[test]
 fn sets_and_standbys() {
     let backends = backends();

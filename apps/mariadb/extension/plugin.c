@@ -21,7 +21,7 @@ extern void sql_print_information(const char *format, ...) __asm__("_Z21sql_prin
 extern char my_thread_init(void);
 extern void my_thread_end(void);
 
-/* Time between two looks at the number of waits, milliseconds: a deadlock that comes alone is found
+/* Time between two readings of the number of waits, milliseconds: a deadlock that comes alone is found
  * after so much. */
 #define CHECK_MS 20
 

@@ -53,11 +53,11 @@ struct save_counters {
     uint64_t saves;      /* begun in the orbit */
     uint64_t failed;     /* of these */
     uint64_t forks;      /* by Redis' own way, since the orbit could not take it */
-    uint64_t call_us;    /* of the last one: how long Redis was held up */
+    uint64_t call_us;    /* of the last one: how long Redis was blocked */
     uint64_t areas;      /* of the last one */
     uint64_t pages;      /* sent at the last one */
     uint64_t syncs;      /* calls that send pages ahead */
-    uint64_t sync_us;    /* of all of them: how long Redis was held up */
+    uint64_t sync_us;    /* of all of them: how long Redis was blocked */
 };
 extern struct save_counters save_counters;
 extern char save_last_failure[1200];

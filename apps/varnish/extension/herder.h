@@ -77,7 +77,7 @@ extern void THR_SetName(const char *) OF_VARNISHD;
 
 enum herder_fault { FAULT_NONE = 0, FAULT_NULL_WRITE, FAULT_ENDLESS_LOOP, FAULT_MEMORY, FAULT_RECURSION, FAULT_KILL, FAULT_LIE };
 
-/* What the step after is to be told of the one before. */
+/* What a step hands to the one after it. */
 enum resume { RESUME_FRESH = 0, RESUME_BRED, RESUME_WAITED };
 
 /* Written by main. */

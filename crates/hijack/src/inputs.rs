@@ -2,7 +2,7 @@
 //!
 //! It sees `read`, `recvfrom` and `getrandom` of all threads, of static programs too, on pipes, sockets, terminals and
 //! devices. The order is kept for each descriptor of a program, which is known by its name (15 bytes): of a program that
-//! forks, or runs twice at once, the processes are not told apart.
+//! forks, or runs twice at once, the processes are not distinguished.
 //!
 //! ```no_run
 //! # fn main() -> std::io::Result<()> {

@@ -73,7 +73,7 @@ static long compat(long number) {
     return result;
 }
 
-/* A filter of the guest's own: it answers its call, and the guest goes on. */
+/* A filter of the guest's own: it answers its call, and the guest continues. */
 static int filter(void) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

@@ -50,7 +50,7 @@ impl PerfMap {
 /// The file, in the process' own file system, under the id that it knows itself by.
 fn open(pid: i32) -> Option<File> {
     let own = waits::inner_id(pid)?;
-    let path = format!("/proc/{pid}/root/tmp/perf-{own}.map");
+    let path = format!("/proc/{pid}/root/tmp/perf-{own}.map"); // where JITs put it, by perf's convention
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
     let status = procfs::text(&format!("/proc/{pid}/status"), 8192).ok()?;

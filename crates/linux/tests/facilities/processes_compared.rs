@@ -30,7 +30,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// Whether the kernel tells at all: rules of a container reject both.
+/// Whether the kernel answers at all: rules of a container reject both.
 fn allowed<T>(answer: io::Result<T>) -> Option<T> {
     match answer {
         Ok(answer) => Some(answer),
