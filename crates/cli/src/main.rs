@@ -39,10 +39,10 @@ Examples:
 
 An orbit is an auxiliary task (a checker, a watchdog, a snapshot writer) that a
 program runs in a process of its own. It sees the program's latest state; when
-it crashes, hangs or leaks, the program goes on. Programs make orbits with the
+it crashes, hangs or leaks, the program continues. Programs make orbits with the
 library: the Rust crate `orbit`, or the C header <orbit.h>.";
 
-/// Sees to programs with orbits: what the machine offers them, how they fare, what they cost.
+/// Helpers that cannot hurt a program, and programs that are kept, watched and controlled from outside.
 #[derive(Parser)]
 #[command(name = "orbit", version, after_help = EXAMPLES, arg_required_else_help = true)]
 struct Args {

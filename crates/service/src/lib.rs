@@ -19,17 +19,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+const EXAMPLES: &str = "Examples:
+  orbit service run &
+  orbit service load nice.wasm --owner 42 --budget 50us/10ms --on tick=10ms --grant \\
+      'cpu:nice:set(pid=42,min=0)'
+  orbit service ls";
+
 /// Runs application code when its event comes, within a budget, charged to its owner.
 ///
-/// Start a host, then load services. A service is a wasm module, which anyone can be trusted to load, or a native object for the
-/// trust domain of the host, which runs as an upcall in whichever member is current. Both are written against
-/// orbit_service.h:
-///
-///   orbit service run &
-///   orbit service load nice.wasm --owner 42 --budget 50us/10ms --on tick=10ms --grant 'cpu:nice:set(pid=42,min=0)'
-///   orbit service ls
+/// Start a host, then load services. A service is a wasm module, which anyone may load, or a native
+/// object of the host's trust domain, which runs as an upcall in the member that is current. Both
+/// are written against orbit_service.h.
 #[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The host's socket [default: orbit-services.sock in $XDG_RUNTIME_DIR or /run].
     #[arg(long, global = true, value_name = "PATH")]

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Tells what this machine offers to programs with orbits, and what is used in place of what it lacks.
+/// Shows what this machine offers, tried for real, and what is used in place of what it lacks.
 ///
 /// Every facility is tried for real, here and now, as this user. Exit status 1 if orbits do not work here at all.
 #[derive(clap::Args)]
