@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 /// Writes one page of Markdown from the results of benches, to stdout.
 ///
-/// A result is what a bench writes with `--json FILE`. The page shows of each: the machine, its load, the commit, each bound with the figure
+/// A result is what a bench writes with `--json FILE`; its heading is the file's name. The page shows of each: the machine, its load, the commit, each bound with the figure
 /// and whether it is met, and each row with median, 99th percentile and number of samples beside the rivals'.
 #[derive(clap::Args)]
 pub struct Args {
@@ -26,21 +26,33 @@ A shared virtual machine is noisy: read ratios, and the load beside them. \"miss
 ";
 
 pub fn run(args: &Args) -> Done {
-    let mut page = HEAD.to_owned();
+    let mut sections = String::new();
+    let mut summary = "\n| bench | bounds met | missed |\n|---|---|---|\n".to_owned();
     for path in &args.files {
         let bad = |why: String| Failure::text(format!("{}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
         let report: Value =
             serde_json::from_str(&text).map_err(|error| bad(format!("not the JSON of a bench: {error}")))?;
-        section(&mut page, &report).map_err(|missing| bad(format!("not the JSON of a bench: it has no \"{missing}\"")))?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        section(&mut sections, &name, &report)
+            .map_err(|missing| bad(format!("not the JSON of a bench: it has no \"{missing}\"")))?;
+        summary += &summary_row(&name, &report);
     }
+    let page = [HEAD, &summary, &sections].concat();
     std::io::stdout().write_all(page.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds one bench. The error names the field that is missing.
-fn section(page: &mut String, report: &Value) -> Result<(), &'static str> {
-    let name = report["bench"].as_str().ok_or("bench")?;
+/// The line of one bench in the summary: how many of its bounds were met, and which were not.
+fn summary_row(name: &str, report: &Value) -> String {
+    let bounds = report["reach"].as_array().map_or(&[][..], Vec::as_slice);
+    let missed: Vec<String> =
+        bounds.iter().filter(|bound| bound["met"] != true).map(|bound| plain(&bound["what"])).collect();
+    format!("| [{name}](#{name}) | {} of {} | {} |\n", bounds.len() - missed.len(), bounds.len(), missed.join("; "))
+}
+
+/// Adds one bench under this name. The error names the field that is missing.
+fn section(page: &mut String, name: &str, report: &Value) -> Result<(), &'static str> {
     let rows = report["rows"].as_array().ok_or("rows")?;
     let machine = report["machine"].as_object().ok_or("machine")?;
     let word = |key: &str| machine.get(key).map(plain).unwrap_or_default();
@@ -159,7 +171,8 @@ mod tests {
     #[test]
     fn a_page_shows_machine_bounds_and_rows() {
         let mut page = String::new();
-        section(&mut page, &report()).expect("a report");
+        section(&mut page, "call", &report()).expect("a report");
+        assert_eq!(summary_row("call", &report()), "| [call](#call) | 0 of 1 | ratio |\n");
         for part in [
             "## call",
             "a model with 2 CPUs, Linux 6.18; 51.5 % of the CPUs busy",
@@ -176,6 +189,6 @@ mod tests {
     fn what_is_no_report_is_rejected_with_the_missing_field() {
         let mut cut = report();
         cut.as_object_mut().expect("an object").remove("rows");
-        assert_eq!(section(&mut String::new(), &cut), Err("rows"));
+        assert_eq!(section(&mut String::new(), "call", &cut), Err("rows"));
     }
 }
