@@ -113,7 +113,10 @@ impl Stopped<'_> {
     }
 
     /// The thread that makes calls where it does not matter which.
-    pub(crate) fn caller(&self) -> Result<i32, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Unsuitable`] if none runs 64-bit code.
+    pub fn caller(&self) -> Result<i32, Error> {
         let fit = |tid: &i32| self.threads.get(tid).is_some_and(|held| held.registers.cs == CODE_64);
         let tid = match self.away.first() {
             Some(anchor) => Some(anchor.tid),

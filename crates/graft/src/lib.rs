@@ -28,6 +28,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod batch;
 mod call;
 mod denial;
 mod descriptor;
@@ -44,6 +45,7 @@ mod stub;
 mod thread;
 mod threads;
 
+pub use batch::{Batch, Call};
 pub use denial::Denial;
 pub use error::Error;
 pub use launch::launch;

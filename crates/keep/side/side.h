@@ -110,7 +110,7 @@ struct keep_news {
     uint32_t pid;        /* in a child's: its process id, 0 until it has begun */
     uint32_t children;   /* children made that are not kept */
     uint32_t wishes;     /* checkpoints that the program has asked for */
-    uint32_t reserved;
+    uint32_t stacks;     /* grows with each stack for signals that is set */
     uint64_t other_lines; /* outputs to files and pipes that differed from what was written before the crash */
     uint64_t called;     /* the program's handler that was called last, and the instruction at which */
     uint64_t called_ip;

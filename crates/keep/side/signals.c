@@ -280,6 +280,18 @@ void keep_disarm(void)
         keep_sigaction(FATAL[i], &wanted[FATAL[i]], NULL);
 }
 
+EXPORT int sigaltstack(const stack_t *restrict to, stack_t *restrict before)
+{
+    long ret = keep_plain(SYS_sigaltstack, (long)to, (long)before, 0, 0, 0, 0);
+    if (ret < 0) {
+        errno = (int)-ret;
+        return -1;
+    }
+    if (to && keep_orders)
+        __atomic_add_fetch(&keep_news->stacks, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
 EXPORT int sigaction(int sig, const struct sigaction *action, struct sigaction *before)
 {
     if (!keep_orders || !is_fatal(sig))

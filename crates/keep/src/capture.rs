@@ -1,19 +1,23 @@
 //! A checkpoint of a stopped program: what was written since the last one, its threads, its mappings, its open files.
 
 use crate::error::Error;
+use crate::files;
+use crate::objects::Objects;
 use crate::pages::{Bytes, PAGE, Pool};
 use crate::place;
 use crate::space::is_kept;
 use crate::staging::{self, Copied, Staging};
-use crate::state::{FileState, State, ThreadState};
-use graft::{Process, Stopped};
+use crate::state::{State, ThreadState};
+use graft::{Batch, Stopped};
 use orbit_linux::maps::Entry;
 use orbit_linux::pagemap::Pagemap;
-use orbit_linux::ptrace::state::robust_list;
+use orbit_linux::ptrace::state::{pending, robust_list};
 use orbit_linux::remote_pages;
+use orbit_linux::sched::schedule;
 use orbit_linux::uffd::Uffd;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// `UFFD_USER_MODE_ONLY`: what an ordinary user may have.
 const USER_MODE_ONLY: u64 = 1;
@@ -28,6 +32,8 @@ pub(crate) struct Tracker {
     pid: i32,
     /// Without it the keeper reads all pages itself, which takes longer.
     staging: Option<Staging>,
+    /// Memory for calls in the program. Used while it stands still, by one thread.
+    batch: Mutex<Option<Batch>>,
 }
 
 /// Written pages of one scan.
@@ -56,7 +62,17 @@ impl Tracker {
                 .map_err(Error::io("opening the memory of the program"))?,
             pid,
             staging: Staging::new(stopped).ok(),
+            batch: Mutex::new(None),
         })
+    }
+
+    /// Memory for many calls in the program, made with the first use: that is at a checkpoint, so every checkpoint has it mapped.
+    pub fn batch(&self, stopped: &mut Stopped<'_>) -> Result<MutexGuard<'_, Option<Batch>>, Error> {
+        let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        if batch.is_none() {
+            *batch = Some(Batch::new(stopped)?);
+        }
+        Ok(batch)
     }
 
     /// Pages of the mapping that were written, protected again if `protect`. Pages are protected before they are copied, so no write is lost.
@@ -237,7 +253,8 @@ pub(crate) fn threads(stopped: &mut Stopped<'_>, logged: Option<(i32, u64, u64)>
         let robust = robust_list(tid).unwrap_or((0, 0));
         let cleared = cleared_at_end(stopped, tid, regs.general.fs_base);
         let name = place::thread_name(stopped.pid(), tid);
-        threads.push(ThreadState { tid, mask, rseq, robust, cleared, name, regs });
+        let (stack, schedule, pending) = (None, None, Vec::new());
+        threads.push(ThreadState { tid, mask, rseq, robust, cleared, name, regs, stack, schedule, pending });
     }
     Ok(threads)
 }
@@ -255,22 +272,43 @@ fn cleared_at_end(stopped: &Stopped<'_>, tid: i32, thread_pointer: u64) -> u64 {
     }
 }
 
-/// Offsets of the regular files that the program has open, and their lengths where it appends.
-pub(crate) fn files(process: &Process) -> Vec<FileState> {
-    let pid = process.pid();
-    let Ok(folder) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
-    let numbers = folder.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    numbers.filter_map(|fd| FileState::of(pid, fd)).collect()
+/// Where a program without a log is at a checkpoint: what the kernel holds of it.
+pub(crate) struct Kernel<'a> {
+    pub batch: &'a mut Batch,
+    /// How often the program's side has seen a stack for signals being set; `None`: it has no such side.
+    pub stacks: Option<u32>,
+    /// The checkpoint before.
+    pub before: Option<&'a State>,
 }
 
-/// The whole state beside memory.
+/// The whole state beside memory; `kernel`: without a log.
 pub(crate) fn state(
     stopped: &mut Stopped<'_>,
     mappings: Vec<Entry>,
     logged: Option<(i32, u64, u64)>,
-    with_files: bool,
+    kernel: Option<Kernel<'_>>,
 ) -> Result<State, Error> {
-    let threads = threads(stopped, logged)?;
-    let files = if with_files { files(stopped.process()) } else { Vec::new() };
-    Ok(State { threads, mappings, files, log: Default::default() })
+    let mut threads = threads(stopped, logged)?;
+    let mut state = State { mappings, ..State::default() };
+    if let Some(Kernel { batch, stacks, before }) = kernel {
+        let objects = Objects::capture(stopped, batch)?;
+        let known = before.filter(|before| stacks.is_some() && before.stacks == stacks);
+        for thread in &mut threads {
+            let earlier = known.and_then(|known| known.threads.iter().find(|was| was.tid == thread.tid)?.stack);
+            thread.stack = match earlier {
+                _ if objects.stack.0 == thread.tid => Some(objects.stack.1),
+                Some(stack) => Some(stack),
+                None => {
+                    stopped.thread(thread.tid)?.call(libc::SYS_sigaltstack, [0, batch.room(0), 0, 0, 0, 0])?;
+                    Some(std::array::from_fn(|nth| batch.get(nth * 8)))
+                }
+            };
+            thread.schedule = schedule(thread.tid).ok();
+            thread.pending = pending(thread.tid, false).unwrap_or_default();
+        }
+        (state.objects, state.stacks) = (Some(objects), stacks);
+        state.files = files::capture(stopped.process(), before.map_or(&[], |before| &before.files));
+    }
+    state.threads = threads;
+    Ok(state)
 }

@@ -20,6 +20,7 @@ use crate::shared::{Counts, CrashReport, Shared};
 use crate::signals::Signals;
 use crate::stack::Stacks;
 use graft::Process;
+use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -88,6 +89,8 @@ pub(crate) struct Keeper {
     published: Instant,
     replay: Option<Replay>,
     last_warning: String,
+    /// Limits that were said.
+    said: HashSet<String>,
     /// Checkpoints that the program has asked for, up to the newest.
     wishes: u32,
     started: Instant,
@@ -162,6 +165,7 @@ impl Keeper {
             published: Instant::now(),
             replay: None,
             last_warning: String::new(),
+            said: HashSet::new(),
             wishes: 0,
             started: Instant::now(),
             log_lost: 0,
@@ -235,11 +239,7 @@ impl Keeper {
                     is_known = true;
                     self.publish();
                     self.stacks = Some(Stacks::new(self.kept.process().pid(), &self.reporter));
-                    let process = self.kept.process();
-                    let mappings = process.mappings().unwrap_or_default();
-                    for text in limits::sentences(&limits::Facts::of(process.pid(), mappings, self.shared.has_log())) {
-                        self.reporter.limit(text);
-                    }
+                    self.say_limits();
                     self.reporter.report(&Event::Kept { log: self.shared.has_log() });
                 }
                 let next = match is_known {
@@ -300,6 +300,19 @@ impl Keeper {
         match self.shared.has_log() {
             true => self.shared.has_waited() || since > START_LIMIT,
             false => since >= self.interval,
+        }
+    }
+
+    /// Says what a rollback does not bring back, each kind once.
+    fn say_limits(&mut self) {
+        let process = self.kept.process();
+        let facts = limits::Facts::of(process.pid(), process.mappings().unwrap_or_default(), self.shared.has_log());
+        for text in limits::sentences(&facts) {
+            // Another number of the same is nothing new.
+            let kind = text.replace(|c: char| c.is_ascii_digit(), "");
+            if self.said.insert(kind) {
+                self.reporter.limit(text);
+            }
         }
     }
 
@@ -381,6 +394,7 @@ impl Keeper {
         if let (Some(stacks), Some(stack)) = (&mut self.stacks, stack) {
             stacks.report(stack);
         }
+        self.say_limits();
         self.publish();
     }
 

@@ -98,7 +98,8 @@ impl Kept {
             return Ok(Taken::NotReady);
         }
         let Kept { process, tracker, history, policy, expected, ahead } = self;
-        let before = history.newest().map(|c| c.state.mappings.clone());
+        let earlier = history.newest().map(|c| c.state.clone());
+        let before = earlier.as_ref().map(|state| state.mappings.clone());
         let mut pool = std::mem::take(history.pool());
         // Faults come before the pause, not in it.
         pool.reserve(1024.max(*expected + *expected / 4));
@@ -124,8 +125,14 @@ impl Kept {
             }
             let Some(tracker) = tracker.as_ref() else { return Ok(Err(Taken::NotReady)) };
             let logged = Some((shared.serving(), shared.after_syscall(), shared.again()));
+            let mut batch = if shared.has_log() { None } else { Some(tracker.batch(stopped)?) };
             let memory = capture::memory(stopped, tracker, &mut pool, before.as_deref())?;
-            let mut state = capture::state(stopped, memory.mappings, logged, !shared.has_log())?;
+            let kernel = batch.as_mut().and_then(|batch| batch.as_mut()).map(|batch| capture::Kernel {
+                batch,
+                stacks: shared.stacks(),
+                before: earlier.as_ref(),
+            });
+            let mut state = capture::state(stopped, memory.mappings, logged, kernel)?;
             if shared.has_log() {
                 state.log = shared.log_state()?;
                 is_new_log = !shared.is_logging();
@@ -227,7 +234,7 @@ impl Kept {
                 }
                 shared.clear_crash();
             };
-            let done = restore::all(stopped, tracker, history, differ, crash.tid, last)?;
+            let done = restore::all(stopped, tracker, history, differ, crash.tid, shared.stacks(), last)?;
             Ok(Some((done, stopped.stopped_for())))
         })?;
         if done.is_some() {

@@ -153,7 +153,8 @@ pub(crate) struct News {
     pub children: AtomicU32,
     /// Checkpoints that the program has asked for.
     pub wishes: AtomicU32,
-    pub reserved: AtomicU32,
+    /// Grows with each stack for signals that is set.
+    pub stacks: AtomicU32,
     /// Outputs to files and pipes that differed from what was written before the crash.
     pub other_lines: AtomicU64,
     /// The handler of the program that was called last, and the instruction at which.
@@ -236,6 +237,7 @@ mod tests {
             ("news", "replay_end", offset_of!(News, replay_end)),
             ("orders", "granted", offset_of!(Orders, granted)),
             ("news", "wishes", offset_of!(News, wishes)),
+            ("news", "stacks", offset_of!(News, stacks)),
             ("news", "resumed", offset_of!(News, resumed)),
             ("both", "head", offset_of!(Both, head)),
             ("both", "tail_end", offset_of!(Both, tail_end)),

@@ -8,6 +8,8 @@
 //! | `attach` | handlers put into a program that runs already, and taken out |
 //! | `family` | the children of a program, each with a keeper of its own |
 //! | `kept`, `capture`, `restore` | a checkpoint of a stopped program, and going back to it |
+//! | `files`, `open_state` | the descriptors of a program without a log, and what open files hold |
+//! | `objects` | signal actions, timers, limits and the like of a program without a log |
 //! | `history`, `pages` | one full image, and what each older checkpoint had otherwise |
 //! | `ahead` | copies of written pages that are made before the pause |
 //! | `staging` | copies of written pages that the program makes itself |
@@ -29,6 +31,7 @@ pub mod board;
 mod capture;
 mod error;
 mod family;
+mod files;
 mod history;
 mod keeper;
 mod kept;
@@ -36,6 +39,8 @@ pub mod ladder;
 mod layout;
 mod limits;
 mod metrics;
+mod objects;
+mod open_state;
 mod pages;
 mod place;
 mod program;

@@ -13,6 +13,8 @@ pub(crate) struct Facts {
     pub status: String,
     /// POSIX timers that it has.
     pub timers: usize,
+    /// Whether it has used System V message queues, or its user has System V semaphores.
+    pub has_system_v: bool,
     /// Whether its calls are logged.
     pub has_log: bool,
 }
@@ -26,9 +28,23 @@ impl Facts {
             mappings,
             status: text("status"),
             timers: text("timers").lines().filter(|line| line.starts_with("ID:")).count(),
+            has_system_v: uses_system_v(pid, &text("status")),
             has_log,
         }
     }
+}
+
+/// Message queues name the last process that sent or received; of semaphores only the owner is known.
+fn uses_system_v(pid: i32, status: &str) -> bool {
+    let rows = |kind: &str| {
+        let text = procfs::text(format!("/proc/{pid}/root/proc/sysvipc/{kind}")).unwrap_or_default();
+        text.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect::<Vec<Vec<String>>>()
+    };
+    let user = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().nth(1)).unwrap_or_default();
+    let pid = pid.to_string();
+    // key msqid perms cbytes qnum lspid lrpid …; key semid perms nsems uid …
+    rows("msg").iter().any(|row| row.get(5) == Some(&pid) || row.get(6) == Some(&pid))
+        || rows("sem").iter().any(|row| row.get(4).is_some_and(|owner| owner == user))
 }
 
 /// One sentence for each kind of thing that a rollback does not bring back.
@@ -54,25 +70,34 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
     if facts.status.lines().any(|line| line.starts_with("Seccomp:") && line.trim_end().ends_with('2')) {
         out.push("it has a seccomp filter: a filter that denies the keeper's calls in it ends recovery".into());
     }
-    if facts.timers > 0 {
+    if facts.timers > 0 && facts.has_log {
         out.push(format!(
             "its {} POSIX timers are not rolled back: one that has fired does not fire again",
             facts.timers
         ));
+    }
+    if facts.has_system_v {
+        out.push("System V semaphores and message queues of its user are not rolled back".into());
     }
     if facts.has_log {
         return out;
     }
     let sockets = count("socket:");
     if sockets > 0 {
-        out.push(format!("it has {sockets} sockets: what it has read from them is not read again without --log"));
+        out.push(format!("it has {sockets} sockets, which are not rolled back: what it has read from them is not read again without --log"));
     }
     let pipes = count("pipe:");
     // Its standard streams may be pipes: more than three are its own.
     if pipes > 3 {
-        out.push(format!("it has {pipes} ends of pipes: what it has read from them is not read again"));
+        out.push(format!(
+            "it has {pipes} ends of pipes: what it has read from another process is not read again (pipes of its own are rolled back)"
+        ));
     }
-    let kinds = ["eventpoll", "eventfd", "timerfd", "signalfd", "inotify", "fanotify", "perf_event", "bpf"];
+    let queues = facts.descriptors.iter().filter(|d| d.starts_with("/dev/mqueue/")).count();
+    if queues > 0 {
+        out.push(format!("its {queues} message queues are not rolled back"));
+    }
+    let kinds = ["inotify", "fanotify", "perf_event", "bpf"];
     for kind in kinds {
         let n = facts.descriptors.iter().filter(|d| d.starts_with("anon_inode:") && d.contains(kind)).count();
         if n > 0 {
@@ -101,7 +126,6 @@ mod tests {
             "anon_inode:[io_uring]",
             "anon_inode:[userfaultfd]",
             "socket:[7]",
-            "anon_inode:[timerfd]",
             "anon_inode:inotify",
         ];
         let mut facts = facts(&all);
@@ -122,15 +146,15 @@ mod tests {
             "io_uring",
             "userfaultfd of its own",
             "1 sockets",
-            "timerfd",
             "inotify",
             "seccomp",
-            "2 POSIX timers",
             "/dev/shm/x",
         ] {
             assert!(text.contains(word), "{word}: {text}");
         }
+        assert!(!text.contains("timers"), "they are rolled back");
         facts.has_log = true;
+        assert!(sentences(&facts).join("\n").contains("2 POSIX timers"), "a log does not bring them back");
         assert!(!sentences(&facts).join("\n").contains("sockets"), "with a log input is fed again");
     }
 }

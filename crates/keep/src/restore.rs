@@ -5,15 +5,18 @@
 
 use crate::capture::{Scan, Tracker};
 use crate::error::Error;
+use crate::files;
 use crate::history::History;
 use crate::pages::{Bytes, PAGE};
+use crate::place;
 use crate::space::{Change, changes, is_kept};
 use crate::state::{State, ThreadState};
-use graft::{NewThread, Protection, Source, Stopped};
+use graft::{Batch, NewThread, Protection, Source, Stopped};
 use orbit_linux::maps::Entry;
 use std::collections::BTreeSet;
+use orbit_linux::ptrace::state::{pending, robust_list};
+use orbit_linux::sched::set_schedule;
 use std::fs::File;
-use std::io::{Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -34,6 +37,12 @@ pub struct Restored {
     pub threads_ended: usize,
     /// Threads that had ended since, and were made again.
     pub threads_made: usize,
+    /// Descriptors opened since, and closed.
+    pub descriptors_closed: usize,
+    /// Descriptors closed since, and opened again.
+    pub descriptors_opened: usize,
+    /// Signal actions, timers and settings that were set again.
+    pub objects: usize,
     /// What could not be put back.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
@@ -151,29 +160,6 @@ fn drop_pages(stopped: &mut Stopped<'_>, tracker: &Tracker, kept: &[Entry], page
     Ok(())
 }
 
-/// Offsets, and lengths of files that are appended to.
-fn files(stopped: &Stopped<'_>, state: &State, done: &mut Restored) {
-    for was in &state.files {
-        let Ok(fd) = stopped.process().duplicate(was.fd) else {
-            done.left.push(format!("descriptor {} was closed since", was.fd));
-            continue;
-        };
-        let file = File::from(fd);
-        let Some(now) = file.metadata().ok().filter(|now| was.is(now)) else {
-            done.left.push(format!("descriptor {} is another file now", was.fd));
-            continue;
-        };
-        let placed = (&file).seek(SeekFrom::Start(was.offset)).map(|_| ());
-        let cut = match was.length {
-            Some(length) if now.len() > length => file.set_len(length),
-            _ => Ok(()),
-        };
-        if let Err(error) = placed.and(cut) {
-            done.left.push(format!("descriptor {}: {error}", was.fd));
-        }
-    }
-}
-
 /// A thread that began to live since registers for restartable sequences again, which fails if it is registered.
 fn sequences(stopped: &mut Stopped<'_>, was: &ThreadState) -> Result<(), Error> {
     const UNREGISTER: u64 = 1;
@@ -211,14 +197,60 @@ fn make(stopped: &mut Stopped<'_>, was: &ThreadState) -> Result<(), Error> {
     })
 }
 
+/// Stack for signals, schedule, name, list of robust mutexes of a thread, and signals that wait for it, as far as they differ. To be done once it has its
+/// registers: the kernel changes no stack that the thread stands on.
+fn thread_objects(
+    stopped: &mut Stopped<'_>,
+    batch: &Batch,
+    was: &ThreadState,
+    sets_stack: bool,
+    done: &mut Restored,
+) -> Result<(), Error> {
+    const ON_IT: u64 = libc::SS_ONSTACK as u64;
+    let pid = stopped.pid();
+    if let Some(schedule) = &was.schedule
+        && let Err(error) = set_schedule(was.tid, schedule)
+    {
+        done.left.push(format!("the schedule of thread {}: {error}", was.tid));
+    }
+    if let Some([start, flags, len]) = was.stack.filter(|_| sets_stack) {
+        batch.put(0, &[start, flags & !ON_IT, len]);
+        let set = stopped.thread(was.tid)?.call(libc::SYS_sigaltstack, [batch.room(0), 0, 0, 0, 0, 0]);
+        if set.is_err() {
+            done.left.push(format!("the stack for signals of thread {} is not as it was", was.tid));
+        }
+    }
+    if place::thread_name(pid, was.tid) != was.name {
+        let mut name = [0u8; 16];
+        let kept = was.name.len().min(15);
+        name[..kept].copy_from_slice(&was.name.as_bytes()[..kept]);
+        let words = [0, 8].map(|at| u64::from_ne_bytes(name[at..at + 8].try_into().unwrap_or_default()));
+        batch.put(0, &words);
+        stopped.thread(was.tid)?.call(libc::SYS_prctl, [libc::PR_SET_NAME as u64, batch.room(0), 0, 0, 0, 0])?;
+    }
+    if robust_list(was.tid).is_ok_and(|now| now != was.robust && was.robust.0 != 0) {
+        stopped.thread(was.tid)?.call(libc::SYS_set_robust_list, [was.robust.0, was.robust.1, 0, 0, 0, 0])?;
+    }
+    let now = pending(was.tid, false).unwrap_or_default();
+    for info in was.pending.iter().filter(|info| !now.contains(info)) {
+        batch.put(0, info);
+        let mut thread = stopped.thread(was.tid)?;
+        let [process, own] = [thread.call(libc::SYS_getpid, [0; 6])?, thread.call(libc::SYS_gettid, [0; 6])?];
+        let signal = info[0] & 0xffff_ffff;
+        thread.call(libc::SYS_rt_tgsigqueueinfo, [process, own, signal, batch.room(0), 0, 0])?;
+    }
+    Ok(())
+}
+
 /// Rolls back to the newest checkpoint of `history`. `differ`: pages that newer checkpoints, forgotten now, had otherwise. `crashed`: the thread whose registers
-/// come last; `last` runs before them.
+/// come last; `stacks`: stacks for signals that were set up to now; `last` runs before them.
 pub(crate) fn all(
     stopped: &mut Stopped<'_>,
     tracker: &Tracker,
     history: &History<State>,
     differ: Vec<u64>,
     crashed: i32,
+    stacks: Option<u32>,
     last: impl FnOnce(),
 ) -> Result<Restored, Error> {
     let mut done = Restored::default();
@@ -233,7 +265,12 @@ pub(crate) fn all(
     }
     mappings(stopped, &state.mappings, &mut done)?;
     memory(stopped, tracker, history, differ, &mut done)?;
-    files(stopped, state, &mut done);
+    let mut batch = if state.objects.is_some() { Some(tracker.batch(stopped)?) } else { None };
+    if let (Some(Some(batch)), Some(objects)) = (batch.as_deref_mut().map(Option::as_mut), &state.objects) {
+        files::restore(stopped, batch, &state.files, &mut done)?;
+        done.left.extend(files::not_rolled_back(&state.files));
+        objects.restore(stopped, batch, &mut done)?;
+    }
     for was in state.threads.iter().filter(|t| !now.contains(&t.tid)) {
         make(stopped, was)?;
         done.threads_made += 1;
@@ -241,17 +278,28 @@ pub(crate) fn all(
     for was in state.threads.iter().filter(|t| now.contains(&t.tid)) {
         sequences(stopped, was)?;
     }
+    // Of threads that were made again, and where some thread has set one since.
+    let sets_stack = |tid| !now.contains(&tid) || stacks.is_none() || stacks != state.stacks;
     let (mine, others): (Vec<_>, Vec<_>) = state.threads.iter().partition(|t| t.tid == crashed);
     for was in others {
         let mut thread = stopped.thread(was.tid)?;
         thread.set_regs(&was.regs)?;
         thread.set_signal_mask(was.mask)?;
+        if let Some(Some(batch)) = batch.as_deref() {
+            thread_objects(stopped, batch, was, sets_stack(was.tid), &mut done)?;
+        }
     }
     last();
     for was in mine {
         let mut thread = stopped.thread(was.tid)?;
         thread.set_signal_mask(was.mask)?;
         thread.set_regs(&was.regs)?;
+        if let Some(Some(batch)) = batch.as_deref()
+            && let Err(error) = thread_objects(stopped, batch, was, sets_stack(was.tid), &mut done)
+        {
+            // It has its registers: there is no way back.
+            done.left.push(format!("thread {}: {error}", was.tid));
+        }
     }
     Ok(done)
 }

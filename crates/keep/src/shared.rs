@@ -201,6 +201,11 @@ impl Shared {
         self.news().serving.load(SeqCst) as i32
     }
 
+    /// How often the program's side has seen a stack for signals being set; `None` if it has no such side.
+    pub fn stacks(&self) -> Option<u32> {
+        (self.news().syscall_ip.load(SeqCst) != 0).then(|| self.news().stacks.load(SeqCst))
+    }
+
     /// Address after the system call instruction of logged calls.
     pub fn after_syscall(&self) -> u64 {
         self.news().syscall_ip.load(SeqCst).wrapping_add(2)

@@ -1,11 +1,12 @@
 //! What a checkpoint holds beside memory.
 
+use crate::files::FileState;
+use crate::objects::Objects;
 use crate::shared::LogState;
 use graft::Regs;
 use orbit_linux::maps::Entry;
 use orbit_linux::ptrace::state::Rseq;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use orbit_linux::sched::Schedule;
 
 /// A thread at a checkpoint.
 #[derive(Clone, Debug)]
@@ -21,39 +22,12 @@ pub(crate) struct ThreadState {
     /// Address of the word that the kernel clears at its end; 0: not known.
     pub cleared: u64,
     pub name: String,
-}
-
-/// A regular file that the program has open.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileState {
-    pub fd: i32,
-    pub offset: u64,
-    /// Its length, if it is open for appending.
-    pub length: Option<u64>,
-    device: u64,
-    inode: u64,
-}
-
-impl FileState {
-    /// The file behind descriptor `fd`, if it is a regular one.
-    pub fn of(pid: i32, fd: i32) -> Option<FileState> {
-        let file = fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok().filter(fs::Metadata::is_file)?;
-        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
-        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let flags = i32::from_str_radix(field("flags:")?, 8).ok()?;
-        Some(FileState {
-            fd,
-            offset: field("pos:")?.parse().ok()?,
-            length: (flags & libc::O_APPEND != 0).then_some(file.len()),
-            device: file.dev(),
-            inode: file.ino(),
-        })
-    }
-
-    /// Whether an open file is this one.
-    pub fn is(&self, file: &fs::Metadata) -> bool {
-        (file.dev(), file.ino()) == (self.device, self.inode)
-    }
+    /// Without a log only: its stack for signals, as `sigaltstack` has it.
+    pub stack: Option<[u64; 3]>,
+    /// Without a log only.
+    pub schedule: Option<Schedule>,
+    /// Signals that wait to be delivered to it; without a log only.
+    pub pending: Vec<[u64; 16]>,
 }
 
 /// All of it.
@@ -62,5 +36,9 @@ pub(crate) struct State {
     pub threads: Vec<ThreadState>,
     pub mappings: Vec<Entry>,
     pub files: Vec<FileState>,
+    /// Without a log only.
+    pub objects: Option<Objects>,
+    /// Stacks for signals that the program's side has seen being set.
+    pub stacks: Option<u32>,
     pub log: LogState,
 }

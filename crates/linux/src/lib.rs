@@ -58,6 +58,7 @@ pub mod maps;
 pub mod memfd;
 pub mod needed;
 pub mod pagemap;
+pub mod open_file;
 pub mod perf;
 pub mod pidfd;
 pub mod poll;

@@ -70,6 +70,39 @@ pub fn set(pid: i32, what: Resource, soft: u64, hard: u64) -> io::Result<()> {
     check_int(unsafe { libc::prlimit(pid, what.number(), &raw const new, ptr::null_mut()) }).map(|_| ())
 }
 
+/// Kinds of limits that Linux has.
+pub const KINDS: usize = 16;
+
+/// The soft and the hard limits of a process (0: the calling one), by the kernel's numbers.
+///
+/// # Errors
+/// As [`get`].
+pub fn all(pid: i32) -> io::Result<[(u64, u64); KINDS]> {
+    let mut limits = [(0, 0); KINDS];
+    for (number, limit) in limits.iter_mut().enumerate() {
+        let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: nothing is set; the struct outlives the call.
+        check_int(unsafe {
+            libc::prlimit(pid, number as libc::__rlimit_resource_t, ptr::null(), &raw mut old)
+        })?;
+        *limit = (old.rlim_cur, old.rlim_max);
+    }
+    Ok(limits)
+}
+
+/// Sets the limits of one of the kernel's numbers.
+///
+/// # Errors
+/// As [`set`].
+pub fn set_number(pid: i32, number: usize, (soft, hard): (u64, u64)) -> io::Result<()> {
+    let new = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: the struct outlives the call.
+    check_int(unsafe {
+        libc::prlimit(pid, number as libc::__rlimit_resource_t, &raw const new, ptr::null_mut())
+    })
+    .map(|_| ())
+}
+
 /// The soft limit of a process' resident memory, as anybody may read it in `/proc`; `None` if it has ended.
 pub fn resident_of(pid: i32) -> Option<u64> {
     let limits = crate::procfs::text(format!("/proc/{pid}/limits")).ok()?;

@@ -87,6 +87,52 @@ pub fn set_fifo(tid: i32, priority: i32) -> io::Result<()> {
     check_int(unsafe { libc::sched_setscheduler(tid, libc::SCHED_FIFO, &raw const param) }).map(|_| ())
 }
 
+/// How a thread is scheduled: policy, niceness, real-time or deadline parameters, processors, and the priority of its I/O.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// The kernel's `struct sched_attr`.
+    attributes: [u64; 7],
+    cpus: Vec<usize>,
+    io: i64,
+}
+
+/// Returns how a thread is scheduled.
+///
+/// # Errors
+/// `ESRCH`.
+pub fn schedule(tid: i32) -> io::Result<Schedule> {
+    const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+    let mut attributes = [0u64; 7];
+    // SAFETY: the kernel writes at most the size given to a live array of it.
+    crate::check(unsafe {
+        libc::syscall(libc::SYS_sched_getattr, tid, attributes.as_mut_ptr(), size_of_val(&attributes), 0)
+    })?;
+    // SAFETY: integers only.
+    let io = crate::check(unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, tid) })?;
+    Ok(Schedule { attributes, cpus: affinity(tid)?, io })
+}
+
+/// Has a thread scheduled as [`schedule`] has returned it.
+///
+/// # Errors
+/// `EPERM` without the right to give it more than it has, `ESRCH`.
+pub fn set_schedule(tid: i32, to: &Schedule) -> io::Result<()> {
+    const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+    let now = schedule(tid)?;
+    if now.attributes != to.attributes {
+        // SAFETY: the kernel reads the struct, whose first word has its size.
+        crate::check(unsafe { libc::syscall(libc::SYS_sched_setattr, tid, to.attributes.as_ptr(), 0) })?;
+    }
+    if now.cpus != to.cpus {
+        set_affinity(tid, &to.cpus)?;
+    }
+    if now.io != to.io {
+        // SAFETY: integers only.
+        crate::check(unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, tid, to.io) })?;
+    }
+    Ok(())
+}
+
 /// The processor that the calling thread runs on at this moment. Async-signal-safe.
 pub fn current_cpu() -> usize {
     // SAFETY: takes no arguments.

@@ -215,3 +215,19 @@ pub fn dispatches_calls(tid: i32) -> bool {
     let read = unsafe { libc::ptrace(GET_SYSCALL_USER_DISPATCH_CONFIG, tid, size_of_val(&raw), raw.as_mut_ptr()) };
     read == 0 && raw[0] != 0
 }
+
+/// Returns the signals that wait to be delivered to a thread, or (`shared`) to any thread of its process: the kernel's `siginfo`, 128 bytes each.
+///
+/// # Errors
+/// See the module's head.
+pub fn pending(tid: i32, shared: bool) -> io::Result<Vec<[u64; 16]>> {
+    const MOST: usize = 64;
+    let mut ask = libc::ptrace_peeksiginfo_args { off: 0, flags: u32::from(shared), nr: MOST as i32 };
+    let mut infos = vec![[0u64; 16]; MOST];
+    // SAFETY: the kernel reads `ask` and writes at most MOST siginfos of 128 bytes, both live.
+    let got = check(unsafe {
+        libc::ptrace(libc::PTRACE_PEEKSIGINFO, tid, &raw mut ask, infos.as_mut_ptr().cast::<libc::c_void>())
+    })?;
+    infos.truncate(got as usize);
+    Ok(infos)
+}

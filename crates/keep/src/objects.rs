@@ -1,0 +1,394 @@
+//! What the kernel holds for the whole program beside memory and files: signal actions, timers, limits, and the like.
+//!
+//! Most of it is asked for and put back by calls in the program, in one batch each ([`graft::Batch`]).
+
+use crate::error::Error;
+use crate::restore::Restored;
+use graft::{Batch, Call, Stopped};
+use orbit_linux::ptrace::state::pending;
+use orbit_linux::{procfs, rlimit};
+use std::collections::BTreeSet;
+
+/// Signals whose action can be set: all but `SIGKILL` and `SIGSTOP`.
+const SIGNALS: [u64; 62] = {
+    let mut all = [0; 62];
+    let (mut signal, mut at) = (1, 0);
+    while signal <= 64 {
+        if signal != libc::SIGKILL as u64 && signal != libc::SIGSTOP as u64 {
+            all[at] = signal;
+            at += 1;
+        }
+        signal += 1;
+    }
+    all
+};
+
+/// Places in the batch's room, in bytes.
+const ACTIONS: usize = 0;
+const ITIMERS: usize = 4096;
+const WORDS: usize = 4224;
+const STACK: usize = 4352;
+const TIMERS: usize = 8192;
+/// POSIX timers that are kept at most.
+const MOST_TIMERS: usize = 256;
+const ITIMER_BYTES: usize = 32;
+/// Signals that wait, of which this many are queued again.
+const MOST_PENDING: usize = 64;
+const SIGINFO_BYTES: usize = 128;
+
+/// `PR_TIMER_CREATE_RESTORE_IDS`, Linux 6.15: timers get the number that is asked for.
+const TIMER_IDS: u64 = 77;
+/// Settings of a process that a call answers: number of the call, its arguments, and the calls that set it (the value is the second argument of
+/// `prctl`, the first of others).
+const SETTINGS: [(&str, i64, u64, Option<u64>); 6] = [
+    ("dumpable", libc::SYS_prctl, libc::PR_GET_DUMPABLE as u64, Some(libc::PR_SET_DUMPABLE as u64)),
+    ("the kept capabilities", libc::SYS_prctl, libc::PR_GET_KEEPCAPS as u64, Some(libc::PR_SET_KEEPCAPS as u64)),
+    ("the timer slack", libc::SYS_prctl, libc::PR_GET_TIMERSLACK as u64, Some(libc::PR_SET_TIMERSLACK as u64)),
+    ("huge pages", libc::SYS_prctl, libc::PR_GET_THP_DISABLE as u64, Some(libc::PR_SET_THP_DISABLE as u64)),
+    ("the personality", libc::SYS_personality, 0xffff_ffff, None),
+    ("the process group", libc::SYS_getpgid, 0, None),
+];
+/// Settings that are written to memory.
+const POINTED: [(u64, u64); 2] = [
+    (libc::PR_GET_PDEATHSIG as u64, libc::PR_SET_PDEATHSIG as u64),
+    (libc::PR_GET_CHILD_SUBREAPER as u64, libc::PR_SET_CHILD_SUBREAPER as u64),
+];
+
+/// A POSIX timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Timer {
+    id: u64,
+    clock: u64,
+    signal: u64,
+    value: u64,
+    /// `SIGEV_…`, and the thread that it is for.
+    notify: u64,
+    thread: u64,
+    /// Interval and remaining time, in seconds and nanoseconds.
+    time: [u64; 4],
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Objects {
+    actions: Vec<[u64; 4]>,
+    itimers: [[u64; 4]; 3],
+    timers: Vec<Timer>,
+    settings: [i64; SETTINGS.len()],
+    pointed: [u32; POINTED.len()],
+    session: i64,
+    /// The stack for signals of the thread that makes the calls.
+    pub stack: (i32, [u64; 3]),
+    umask: u64,
+    folder: String,
+    root: String,
+    /// Users, groups and capabilities, as `/proc` has them.
+    rights: String,
+    limits: [(u64, u64); rlimit::KINDS],
+    children: BTreeSet<i32>,
+    pending: Vec<[u64; 16]>,
+}
+
+fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    status.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim)
+}
+
+fn link(pid: i32, name: &str) -> String {
+    std::fs::read_link(format!("/proc/{pid}/{name}")).map(|path| path.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The timers of `/proc/PID/timers`.
+fn listed(text: &str) -> Vec<Timer> {
+    let mut timers: Vec<Timer> = Vec::new();
+    for line in text.lines() {
+        let Some((name, value)) = line.split_once(':') else { continue };
+        let value = value.trim();
+        if name == "ID" {
+            let id = value.parse().unwrap_or(0);
+            timers.push(Timer { id, clock: 0, signal: 0, value: 0, notify: 1, thread: 0, time: [0; 4] });
+        }
+        let Some(timer) = timers.last_mut() else { continue };
+        match name {
+            "signal" => {
+                let (signal, at) = value.split_once('/').unwrap_or((value, "0"));
+                timer.signal = signal.parse().unwrap_or(0);
+                timer.value = u64::from_str_radix(at.trim_start_matches("0x"), 16).unwrap_or(0);
+            }
+            // signal/pid.4711, none/pid.4711, signal/tid.4712
+            "notify" => {
+                let (kind, thread) = value.split_once('/').unwrap_or((value, ""));
+                let kind = match kind {
+                    "none" => libc::SIGEV_NONE,
+                    "thread" => libc::SIGEV_THREAD,
+                    _ => libc::SIGEV_SIGNAL,
+                };
+                let tid = thread.strip_prefix("tid.").and_then(|tid| tid.parse().ok());
+                timer.notify = if tid.is_some() { libc::SIGEV_THREAD_ID as u64 } else { kind as u64 };
+                timer.thread = tid.unwrap_or(0);
+            }
+            "ClockID" => timer.clock = value.parse::<i64>().unwrap_or(0) as u64,
+            _ => {}
+        }
+    }
+    timers.truncate(MOST_TIMERS);
+    timers
+}
+
+fn words<const N: usize>(batch: &Batch, at: usize) -> [u64; N] {
+    std::array::from_fn(|nth| batch.get(at + nth * 8))
+}
+
+/// The children of all its threads.
+fn children(stopped: &Stopped<'_>) -> BTreeSet<i32> {
+    let pid = stopped.pid();
+    let of = |tid: i32| procfs::text(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+    let tids = stopped.tids();
+    // With many threads it would take long; they rarely fork.
+    let texts: Vec<String> = tids.iter().take(32).map(|tid| of(*tid)).collect();
+    texts.iter().flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok())).collect()
+}
+
+impl Objects {
+    /// Reads it.
+    pub fn capture(stopped: &mut Stopped<'_>, batch: &mut Batch) -> Result<Objects, Error> {
+        let pid = stopped.pid();
+        let mut calls: Vec<Call> = Vec::with_capacity(96);
+        for (nth, signal) in SIGNALS.iter().enumerate() {
+            let at = ACTIONS + nth * 32;
+            batch.put(at, &[0; 4]);
+            calls.push((libc::SYS_rt_sigaction, [*signal, 0, batch.room(at), 8, 0, 0]));
+        }
+        for nth in 0..3 {
+            let at = ITIMERS + nth * ITIMER_BYTES;
+            batch.put(at, &[0; 4]);
+            calls.push((libc::SYS_getitimer, [nth as u64, batch.room(at), 0, 0, 0, 0]));
+        }
+        for (nth, (get, _)) in POINTED.iter().enumerate() {
+            batch.put(WORDS + nth * 8, &[0]);
+            calls.push((libc::SYS_prctl, [*get, batch.room(WORDS + nth * 8), 0, 0, 0, 0]));
+        }
+        calls.push((libc::SYS_sigaltstack, [0, batch.room(STACK), 0, 0, 0, 0]));
+        let timers = listed(&procfs::text(format!("/proc/{pid}/timers")).unwrap_or_default());
+        for (nth, timer) in timers.iter().enumerate() {
+            let at = TIMERS + nth * 32;
+            batch.put(at, &[0; 4]);
+            calls.push((libc::SYS_timer_gettime, [timer.id, batch.room(at), 0, 0, 0, 0]));
+        }
+        let from = calls.len();
+        calls.extend(SETTINGS.iter().map(|(_, number, first, _)| (*number, [*first, 0, 0, 0, 0, 0])));
+        calls.push((libc::SYS_getsid, [0; 6]));
+        calls.push((libc::SYS_gettid, [0; 6]));
+        let results = batch.run(stopped, &calls)?;
+        let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
+        let rights = ["Uid:", "Gid:", "Groups:", "CapPrm:", "CapEff:", "NoNewPrivs:", "Seccomp:"].map(|name| field(&status, name));
+        let spaces = ["mnt", "net", "uts", "ipc", "user", "cgroup"].map(|kind| link(pid, &format!("ns/{kind}")));
+        let shared = pending(stopped.tids().first().copied().unwrap_or(pid), true);
+        Ok(Objects {
+            actions: (0..SIGNALS.len()).map(|nth| words(batch, ACTIONS + nth * 32)).collect(),
+            itimers: std::array::from_fn(|nth| words(batch, ITIMERS + nth * ITIMER_BYTES)),
+            timers: timers
+                .iter()
+                .enumerate()
+                .map(|(nth, timer)| Timer { time: words(batch, TIMERS + nth * 32), ..*timer })
+                .collect(),
+            settings: std::array::from_fn(|nth| results[from + nth]),
+            pointed: std::array::from_fn(|nth| batch.get(WORDS + nth * 8) as u32),
+            session: results[from + SETTINGS.len()],
+            stack: (stopped.caller()?, words(batch, STACK)),
+            umask: u64::from_str_radix(field(&status, "Umask:"), 8).unwrap_or(0),
+            folder: link(pid, "cwd"),
+            root: link(pid, "root"),
+            rights: format!("{} {}", rights.join(" "), spaces.join(" ")),
+            limits: rlimit::all(pid).unwrap_or([(u64::MAX, u64::MAX); rlimit::KINDS]),
+            children: children(stopped),
+            pending: shared.unwrap_or_default(),
+        })
+    }
+
+    /// Puts it back; what cannot be is said.
+    pub fn restore(&self, stopped: &mut Stopped<'_>, batch: &mut Batch, done: &mut Restored) -> Result<(), Error> {
+        let now = Objects::capture(stopped, batch)?;
+        self.signals(&now, stopped, batch, done)?;
+        self.clocks(&now, stopped, batch, done)?;
+        self.settle(&now, stopped, batch, done)?;
+        let pid = stopped.pid();
+        for (number, (was, is)) in self.limits.iter().zip(&now.limits).enumerate() {
+            if was != is
+                && let Err(error) = rlimit::set_number(pid, number, *was)
+            {
+                done.left.push(format!("limit {number} of its resources was {} of {}: {error}", was.0, was.1));
+            }
+        }
+        for child in now.children.difference(&self.children) {
+            done.left.push(format!("child {child} was made since: it runs beside the one that is made again"));
+        }
+        for child in self.children.difference(&now.children) {
+            done.left.push(format!("child {child} has ended since, and was waited for"));
+        }
+        if self.root != now.root {
+            done.left.push(format!("its root was {} and is {}", self.root, now.root));
+        }
+        if self.session != now.session {
+            done.left.push(format!("it is in session {} now, was in {}", now.session, self.session));
+        }
+        if self.rights != now.rights {
+            done.left.push("its user, groups, capabilities, filters or namespaces were changed since, and stay so".into());
+        }
+        Ok(())
+    }
+
+    fn signals(&self, now: &Objects, stopped: &mut Stopped<'_>, batch: &mut Batch, done: &mut Restored) -> Result<(), Error> {
+        let differ = SIGNALS.iter().zip(self.actions.iter().zip(&now.actions)).filter(|(_, (was, is))| was != is);
+        let mut calls = Vec::new();
+        for (nth, (signal, (was, _))) in differ.enumerate() {
+            batch.put(nth * 32, was);
+            calls.push((libc::SYS_rt_sigaction, [*signal, batch.room(nth * 32), 0, 8, 0, 0]));
+        }
+        done.objects += calls.len();
+        batch.run(stopped, &calls)?;
+        let waits = |list: &[[u64; 16]], info: &[u64; 16]| list.contains(info);
+        let own = stopped.call(libc::SYS_getpid, [0; 6])?;
+        let (mut calls, mut at) = (Vec::new(), 0);
+        for info in now.pending.iter().filter(|info| !waits(&self.pending, info) && is_of_itself(info, own)) {
+            batch.put(at, &[1 << ((info[0] as u32).clamp(1, 64) - 1), 0, 0]);
+            let (set, zero) = (batch.room(at), batch.room(at + 8));
+            calls.push((libc::SYS_rt_sigtimedwait, [set, 0, zero, 8, 0, 0]));
+            at += 24;
+        }
+        batch.run(stopped, &calls)?;
+        let (mut calls, mut at) = (Vec::new(), 0);
+        for info in self.pending.iter().filter(|info| !waits(&now.pending, info)).take(MOST_PENDING) {
+            batch.put(at, info);
+            calls.push((libc::SYS_rt_sigqueueinfo, [own, info[0] & 0xffff_ffff, batch.room(at), 0, 0, 0]));
+            at += SIGINFO_BYTES;
+        }
+        done.objects += calls.len();
+        if batch.run(stopped, &calls)?.iter().any(|result| *result < 0) {
+            done.left.push("a signal that waited to be delivered is lost".into());
+        }
+        Ok(())
+    }
+
+    fn clocks(&self, now: &Objects, stopped: &mut Stopped<'_>, batch: &mut Batch, done: &mut Restored) -> Result<(), Error> {
+        let mut calls: Vec<Call> = Vec::new();
+        for (nth, was) in self.itimers.iter().enumerate().filter(|(nth, was)| **was != now.itimers[*nth]) {
+            batch.put(ITIMERS + nth * ITIMER_BYTES, was);
+            calls.push((libc::SYS_setitimer, [nth as u64, batch.room(ITIMERS + nth * ITIMER_BYTES), 0, 0, 0, 0]));
+        }
+        let is_same = |a: &Timer, b: &Timer| Timer { time: b.time, ..*a } == *b;
+        for timer in now.timers.iter().filter(|is| !self.timers.iter().any(|was| is_same(was, is))) {
+            calls.push((libc::SYS_timer_delete, [timer.id, 0, 0, 0, 0, 0]));
+        }
+        done.objects += calls.len();
+        batch.run(stopped, &calls)?;
+        let missing: Vec<&Timer> =
+            self.timers.iter().filter(|was| !now.timers.iter().any(|is| is_same(was, is))).collect();
+        if !missing.is_empty() {
+            let mut calls: Vec<Call> = vec![(libc::SYS_prctl, [TIMER_IDS, 1, 0, 0, 0, 0])];
+            for (nth, timer) in missing.iter().enumerate() {
+                // struct sigevent: value, signal and kind, thread; then the number.
+                let at = nth * 80;
+                batch.put(at, &[timer.value, timer.signal | timer.notify << 32, timer.thread, 0, 0, 0, 0, 0, timer.id]);
+                calls.push((libc::SYS_timer_create, [timer.clock, batch.room(at), batch.room(at + 64), 0, 0, 0]));
+            }
+            calls.push((libc::SYS_prctl, [TIMER_IDS, 0, 0, 0, 0, 0]));
+            let results = batch.run(stopped, &calls)?;
+            for (timer, result) in missing.iter().zip(&results[1..]) {
+                if results[0] < 0 || *result < 0 {
+                    done.left.push(format!("POSIX timer {} was deleted since; making it again needs Linux 6.15", timer.id));
+                }
+            }
+        }
+        let mut calls: Vec<Call> = Vec::new();
+        for (nth, timer) in self.timers.iter().enumerate() {
+            batch.put(TIMERS + nth * 32, &timer.time);
+            calls.push((libc::SYS_timer_settime, [timer.id, 0, batch.room(TIMERS + nth * 32), 0, 0, 0]));
+        }
+        done.objects += calls.len();
+        batch.run(stopped, &calls)?;
+        Ok(())
+    }
+
+    /// Settings that have one value.
+    fn settle(&self, now: &Objects, stopped: &mut Stopped<'_>, batch: &mut Batch, done: &mut Restored) -> Result<(), Error> {
+        let (mut calls, mut names) = (Vec::new(), Vec::new());
+        for (nth, (name, number, _, set)) in SETTINGS.iter().enumerate() {
+            let value = self.settings[nth];
+            if value == now.settings[nth] || value < 0 {
+                continue;
+            }
+            names.push(*name);
+            calls.push(match (*number, set) {
+                (libc::SYS_getpgid, _) => (libc::SYS_setpgid, [0, value as u64, 0, 0, 0, 0]),
+                (number, Some(set)) => (number, [*set, value as u64, 0, 0, 0, 0]),
+                (number, None) => (number, [value as u64, 0, 0, 0, 0, 0]),
+            });
+        }
+        for (nth, (_, set)) in POINTED.iter().enumerate() {
+            if self.pointed[nth] != now.pointed[nth] {
+                names.push("a setting of prctl");
+                calls.push((libc::SYS_prctl, [*set, u64::from(self.pointed[nth]), 0, 0, 0, 0]));
+            }
+        }
+        if self.umask != now.umask {
+            names.push("the mask of new files");
+            calls.push((libc::SYS_umask, [self.umask, 0, 0, 0, 0, 0]));
+        }
+        if self.folder != now.folder {
+            names.push("the working directory");
+            // As the program sees it, if it has a root of its own.
+            let inside = if self.root == "/" { None } else { self.folder.strip_prefix(&self.root) };
+            let inside = inside.map(|path| if path.is_empty() { "/" } else { path });
+            let mut path = inside.unwrap_or(&self.folder).as_bytes().to_vec();
+            path.resize((path.len() + 1).next_multiple_of(8), 0);
+            let words: Vec<u64> =
+                path.chunks_exact(8).map(|chunk| u64::from_ne_bytes(chunk.try_into().unwrap_or_default())).collect();
+            batch.put(0, &words);
+            calls.push((libc::SYS_chdir, [batch.room(0), 0, 0, 0, 0, 0]));
+        }
+        done.objects += calls.len();
+        for (name, result) in names.iter().zip(batch.run(stopped, &calls)?) {
+            if result < 0 && *name != "the mask of new files" {
+                done.left.push(format!("{name} is not as it was"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a signal was sent by the program itself, or by a timer of its own: then it will be again.
+fn is_of_itself(info: &[u64; 16], own: u64) -> bool {
+    // signal, errno; code; then the sender's number.
+    let code = info[1] as u32 as i32;
+    match code {
+        libc::SI_TIMER => true,
+        libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE => info[2] & 0xffff_ffff == own,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_as_the_kernel_lists_them() {
+        let text = "ID: 3\nsignal: 34/00007ffd0000abcd\nnotify: signal/tid.4712\nClockID: 1\n\
+                    ID: 4\nsignal: 14/0000000000000000\nnotify: none/pid.4711\nClockID: 0\n";
+        let timers = listed(text);
+        assert_eq!((timers[0].id, timers[0].signal, timers[0].value), (3, 34, 0x7ffd_0000_abcd));
+        assert_eq!((timers[0].notify, timers[0].thread, timers[0].clock), (4, 4712, 1));
+        assert_eq!((timers[1].id, timers[1].notify), (4, 1));
+    }
+
+    #[test]
+    fn a_signal_of_another_process_is_not_its_own() {
+        let info = |code: i32, pid: u64| {
+            let mut info = [0; 16];
+            (info[0], info[1], info[2]) = (10, u64::from(code as u32), pid);
+            info
+        };
+        assert!(is_of_itself(&info(libc::SI_USER, 5), 5) && !is_of_itself(&info(libc::SI_USER, 6), 5));
+        assert!(is_of_itself(&info(libc::SI_TIMER, 0), 5) && !is_of_itself(&info(libc::SI_KERNEL, 5), 5));
+    }
+}
