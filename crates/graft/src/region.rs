@@ -60,6 +60,8 @@ impl Region {
 /// Where [`free_address`] looks: far from where the kernel puts programs, heaps and libraries.
 const FROM: u64 = 0x1000_0000_0000;
 const UNTIL: u64 = 0x5000_0000_0000;
+/// Where memory for arguments is looked for: before that.
+const SCRATCH_FROM: u64 = 0x0800_0000_0000;
 
 /// Returns an address at which `len` bytes are free in all of the processes now. It may be taken a moment later: then mapping there fails with
 /// [`Error::Occupied`].
@@ -156,7 +158,9 @@ impl Stopped<'_> {
         if let Some(scratch) = self.scratch {
             return Ok(scratch);
         }
-        let region = self.map(None, page_size() as u64, Protection::READ_WRITE, Source::Zeroes)?;
+        // Not where the program has unmapped something, nor where a caller has found room: both may be needed meanwhile.
+        let address = maps::free_in_all(&[&self.mappings()?], page_size() as u64, SCRATCH_FROM, FROM);
+        let region = self.map(address, page_size() as u64, Protection::READ_WRITE, Source::Zeroes)?;
         Ok(*self.scratch.insert(region.start))
     }
 }

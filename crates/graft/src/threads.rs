@@ -1,8 +1,10 @@
 //! Threads of a stopped program that end, or are made with a number of their own.
 
 use crate::thread::{Held, Regs};
+use crate::seize::pause;
 use crate::{Error, Stopped, seize};
 use orbit_linux::ptrace::state::{Rseq, Stop};
+use std::time::{Duration, Instant};
 
 /// A thread to be made: what the kernel holds of it.
 #[derive(Clone, Debug)]
@@ -22,6 +24,9 @@ pub struct NewThread<'a> {
     /// Its name, at most 15 bytes are kept.
     pub name: &'a str,
 }
+
+/// How long a number may be taken by a thread that is ending.
+const NUMBER_LIMIT: Duration = Duration::from_secs(2);
 
 /// `struct clone_args`, in words.
 const CLONE_ARGS: usize = 11;
@@ -64,7 +69,17 @@ impl Stopped<'_> {
         let bytes: Vec<u8> = arguments.iter().flat_map(|word| word.to_ne_bytes()).collect();
         self.write(scratch, &bytes)?;
         let maker = self.caller()?;
-        self.call_any(maker, libc::SYS_clone3, [scratch, (CLONE_ARGS * 8) as u64, 0, 0, 0, 0])?;
+        let since = Instant::now();
+        loop {
+            match self.call_any(maker, libc::SYS_clone3, [scratch, (CLONE_ARGS * 8) as u64, 0, 0, 0, 0]) {
+                // A thread is joined before the kernel is through with it.
+                Err(Error::Call { errno: libc::EEXIST, .. }) if since.elapsed() < NUMBER_LIMIT => pause(since.elapsed()),
+                made => {
+                    made?;
+                    break;
+                }
+            }
+        }
         // Seized by the kernel, since its maker is; it has not run yet.
         match seize::next(self.pid, new.tid)? {
             Stop::Trap(_) => {}

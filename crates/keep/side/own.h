@@ -72,10 +72,12 @@ extern int keep_keeper_lives(void) HIDDEN;
 extern void keep_ring(void) HIDDEN;
 /* Forgets the keeper: this process is not kept (a child of fork). */
 extern void keep_forget(void) HIDDEN;
+/* Notes how the keeper has named the library and the shared memory, for programs that this one executes. */
+extern void keep_note_names(const char *preload, const char *shared) HIDDEN;
 /* Reports that a replay has left the log's order, and waits for the keeper. Returns if the program shall continue all the same. */
 extern void keep_report_divergence(void) HIDDEN;
 /* Puts our handlers for fatal signals in place, and takes them away again. */
 extern void keep_arm(void) HIDDEN;
 extern void keep_disarm(void) HIDDEN;
 /* In a child of fork, which has our handlers already: their stack. */
-extern void keep_rearm(void) HIDDEN;
+extern void keep_rearm(const unsigned char *before) HIDDEN;

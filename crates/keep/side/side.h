@@ -53,6 +53,11 @@ enum {
 
 #define KEEP_REGS 17
 
+/* Stacks for signals, in the shared memory one after the other: the first thread's, then those of threads that are made. */
+#define KEEP_MAIN_STACK (256u << 10)
+#define KEEP_THREAD_STACK (32u << 10)
+#define KEEP_THREAD_STACKS 512
+
 /* Children that may begin before the keeper has made memory for another one. */
 #define KEEP_SPARES 4
 
@@ -64,7 +69,7 @@ struct keep_orders {
     uint32_t magic;
     uint32_t version;
     uint64_t log_bytes;   /* power of two; 0: no log */
-    uint64_t stack_bytes; /* size of the signal stack after the three pages */
+    uint64_t stack_bytes; /* size of the signal stacks after the three pages */
     uint32_t pid;         /* the program; other processes that have the library are left alone. 0: a child's, which any may take */
     uint32_t ask;         /* futex; not 0: the serving thread parks after its next logged call */
     uint32_t keeper;      /* robust word: the keeper's thread id; the kernel adds FUTEX_OWNER_DIED when that ends */
@@ -119,6 +124,8 @@ struct keep_news {
     uint64_t moment;     /* where the log stood when the serving thread last came to wait for a request */
     uint32_t at_moment;  /* 1: it waits there */
     uint32_t moment_count; /* how often it has come there */
+    uint32_t images;     /* programs that have begun in this process: grows with each exec */
+    uint32_t reserved;
 };
 
 /* Page 2. Written by the program, and by the keeper while the program is stopped. */

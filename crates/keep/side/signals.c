@@ -41,10 +41,16 @@ static void send_again(int sig, const siginfo_t *info)
         keep_plain(SYS_tgkill, keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0), keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0), sig, 0, 0, 0);
 }
 
+/* Whether an address is in the memory for our stacks; that may be gone, in a child of fork. */
+static int is_in(const unsigned char *stacks, const void *at)
+{
+    const unsigned char *byte = at;
+    return byte >= stacks && byte < stacks + KEEP_MAIN_STACK + (size_t)KEEP_THREAD_STACKS * KEEP_THREAD_STACK;
+}
+
 static int is_on_our_stack(void)
 {
-    const unsigned char *here = __builtin_frame_address(0);
-    return here >= keep_stack && here < keep_stack + keep_orders->stack_bytes;
+    return is_in(keep_stack, __builtin_frame_address(0));
 }
 
 static int install(int sig);
@@ -238,28 +244,31 @@ static int install(int sig)
     return keep_sigaction(sig, &real, NULL);
 }
 
-/* Where our handlers run, unless the program has a stack for its own. */
-static const void *given_stack;
-
-static void give_stack(void)
+/* Not by the function below: in a child of fork the shared memory that it counts in is not there. */
+static void plain_stack(const stack_t *to, stack_t *before)
 {
-    stack_t ours = {.ss_sp = keep_stack, .ss_size = keep_orders->stack_bytes};
-    sigaltstack(&ours, NULL);
-    given_stack = ours.ss_sp;
+    keep_plain(SYS_sigaltstack, (long)to, (long)before, 0, 0, 0, 0);
 }
 
-void keep_rearm(void)
+/* Our handlers run there, unless the program has a stack for its own. */
+static void give_stack(void)
+{
+    stack_t ours = {.ss_sp = keep_stack, .ss_size = KEEP_MAIN_STACK};
+    plain_stack(&ours, NULL);
+}
+
+void keep_rearm(const unsigned char *before)
 {
     stack_t now = {0};
-    sigaltstack(NULL, &now);
-    if (now.ss_sp == given_stack)
+    plain_stack(NULL, &now);
+    if (is_in(before, now.ss_sp))
         give_stack();
 }
 
 void keep_arm(void)
 {
     stack_t none = {0};
-    sigaltstack(NULL, &none);
+    plain_stack(NULL, &none);
     if (none.ss_flags & SS_DISABLE)
         give_stack();
     for (size_t i = 0; i < sizeof FATAL / sizeof *FATAL; i++) {
@@ -271,10 +280,10 @@ void keep_arm(void)
 void keep_disarm(void)
 {
     stack_t now = {0};
-    sigaltstack(NULL, &now);
-    if (now.ss_sp == keep_stack) {
+    plain_stack(NULL, &now);
+    if (is_in(keep_stack, now.ss_sp)) {
         stack_t none = {.ss_flags = SS_DISABLE};
-        sigaltstack(&none, NULL);
+        plain_stack(&none, NULL);
     }
     for (size_t i = 0; i < sizeof FATAL / sizeof *FATAL; i++)
         keep_sigaction(FATAL[i], &wanted[FATAL[i]], NULL);

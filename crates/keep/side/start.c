@@ -73,6 +73,11 @@ static int map_shared(int fd)
 /* Makes this process, which is a kept one, ready. Returns with `ready` set. */
 static void begin(void)
 {
+    /* What another program in this process has left there, which has ended in a call of exec. */
+    keep_both->mode = KEEP_OFF;
+    keep_news->busy = keep_news->parked = keep_news->has_waited = 0;
+    keep_news->dying_sp = 0;
+    __atomic_add_fetch(&keep_news->images, 1, __ATOMIC_SEQ_CST);
     keep_news->syscall_ip = (uint64_t)keep_syscall;
     keep_news->serving = (uint32_t)syscall(SYS_gettid);
     keep_serves = 1;
@@ -116,6 +121,7 @@ static void in_child(void)
 {
     char name[48];
     int fd = -1, is_ours = 0;
+    const unsigned char *stacks = keep_stack;
     if (!keep_orders)
         return;
     /* From here on calls pass unlogged: the memory of the parent is not there. */
@@ -132,7 +138,7 @@ static void in_child(void)
         keep_forget();
         return;
     }
-    keep_rearm();
+    keep_rearm(stacks);
     keep_news->pid = (uint32_t)getpid();
     begin();
 }
@@ -161,6 +167,7 @@ static __attribute__((constructor)) void start(void)
     close(fd);
     if (!is_ours)
         return;
+    keep_note_names(getenv("LD_PRELOAD"), name);
     clean_environment();
     pthread_atfork(before_fork, after_fork, in_child);
     keep_arm();

@@ -5,7 +5,7 @@
 
 use crate::error::Error;
 use crate::layout::{Orders, PAGE};
-use crate::shared::{STACK_BYTES, Shared};
+use crate::shared::{MAIN_STACK_BYTES, STACK_BYTES, Shared};
 use graft::{Process, Protection, Region, Source, Stopped, free_address};
 use orbit_linux::procfs;
 use std::mem::offset_of;
@@ -177,7 +177,7 @@ fn give_stack(stopped: &mut Stopped<'_>, room: u64) -> Result<bool, Error> {
     if stack(stopped, room)?.1 & libc::SS_DISABLE == 0 {
         return Ok(false);
     }
-    stopped.write(room, &stack_bytes(room, 0, STACK_BYTES as u64))?;
+    stopped.write(room, &stack_bytes(room, 0, MAIN_STACK_BYTES as u64))?;
     let pid = stopped.pid();
     stopped.thread(pid)?.call(libc::SYS_sigaltstack, [room, 0, 0, 0, 0, 0])?;
     Ok(true)

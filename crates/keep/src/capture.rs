@@ -5,7 +5,7 @@ use crate::files;
 use crate::objects::Objects;
 use crate::pages::{Bytes, PAGE, Pool};
 use crate::place;
-use crate::space::is_kept;
+use crate::space::{is_kept, is_reservation};
 use crate::staging::{self, Copied, Staging};
 use crate::state::{State, ThreadState};
 use graft::{Batch, Stopped};
@@ -99,6 +99,17 @@ impl Tracker {
         // Also where it fails half-way, those found are protected and belong to the result.
         let _ = self.pagemap.scan_written(entry.start as usize, entry.end as usize, true, 0, &mut ranges);
         addresses(&ranges)
+    }
+
+    /// The mappings whose content is kept.
+    pub fn kept<'a>(&self, mappings: &'a [Entry]) -> Vec<&'a Entry> {
+        mappings.iter().filter(|e| is_kept(e) && (!is_reservation(e) || self.holds_something(e))).collect()
+    }
+
+    fn holds_something(&self, entry: &Entry) -> bool {
+        let mut ranges = Vec::new();
+        let scanned = self.pagemap.scan_anonymous(entry.start as usize, entry.end as usize, &mut ranges);
+        scanned.is_ok() && !ranges.is_empty()
     }
 
     /// Copies pages of the running program; gives back to `pool` those for addresses that are not mapped any more.
@@ -196,7 +207,7 @@ pub(crate) fn memory(
     let mappings = stopped.mappings()?;
     let (mut readable, mut hidden) = (Vec::new(), Vec::new());
     let mut anew = Vec::new();
-    for entry in mappings.iter().filter(|e| is_kept(e)) {
+    for entry in tracker.kept(&mappings) {
         let changed = if entry.protection & libc::PROT_READ != 0 { &mut readable } else { &mut hidden };
         match tracker.scan(entry, true)? {
             Scan::Written(mut pages) => changed.append(&mut pages),
@@ -207,7 +218,7 @@ pub(crate) fn memory(
         }
     }
     if before != Some(&mappings) {
-        anew.extend(gaps(&mappings));
+        anew.extend(gaps(&tracker.kept(&mappings)));
     }
     // The first copy is of all memory: the memory for copies is not made that large.
     let staging = tracker.staging.as_ref().filter(|_| before.is_some());
@@ -216,10 +227,10 @@ pub(crate) fn memory(
 }
 
 /// Ranges of the address space in which nothing is kept.
-fn gaps(mappings: &[Entry]) -> Vec<(u64, u64)> {
+fn gaps(kept: &[&Entry]) -> Vec<(u64, u64)> {
     let mut gaps = Vec::new();
     let mut from = 0;
-    for entry in mappings.iter().filter(|e| is_kept(e)) {
+    for entry in kept {
         if entry.start > from {
             gaps.push((from, entry.start));
         }

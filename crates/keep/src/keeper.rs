@@ -13,7 +13,7 @@ use crate::kept::{Kept, Policy, Taken};
 use crate::ladder::{Bounds, Ladder, Rung, Step};
 use crate::limits;
 use crate::place;
-use crate::program::{self, Program};
+use crate::program::{self, Kind, Program};
 use crate::report::{Event, Figures, Reporter, ms};
 use crate::restore::Restored;
 use crate::shared::{Counts, CrashReport, Shared};
@@ -89,6 +89,8 @@ pub(crate) struct Keeper {
     published: Instant,
     replay: Option<Replay>,
     last_warning: String,
+    /// See [`Shared::images`].
+    image: u32,
     /// Limits that were said.
     said: HashSet<String>,
     /// Checkpoints that the program has asked for, up to the newest.
@@ -101,7 +103,7 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Starts the program.
-    pub fn start(settings: &Arc<Settings>, reporter: Reporter) -> Result<Keeper, Error> {
+    pub fn start(settings: &Arc<Settings>, mut reporter: Reporter) -> Result<Keeper, Error> {
         let shared = Shared::new(settings.log_bytes, settings.handlers).map_err(Error::io("making shared memory"))?;
         shared.set_moments(settings.moments);
         let shared = Arc::new(shared);
@@ -111,8 +113,21 @@ impl Keeper {
         let bell = Bell::start(&shared).map_err(Error::io(BELL))?;
         let program = Program::start(&settings.command, &shared)?;
         let process = Process::find(program.pid())?;
+        let attached = match program::kind(program.pid()) {
+            Kind::Dynamic => None,
+            // It loads no library: the handlers are put into it, as into one that runs already.
+            Kind::Static if !shared.has_log() && family.is_none() => Some(Attached::new(&process, &shared)?),
+            Kind::Static => {
+                reporter.warn("it is linked statically: without --log and --family it would be kept");
+                None
+            }
+            Kind::OtherUser => {
+                reporter.warn("it is not kept: it is set-user-ID or set-group-ID, which loads no library of others");
+                None
+            }
+        };
         let mut keeper = Keeper::new(process, shared, settings, reporter);
-        (keeper.program, keeper.family, keeper.bell) = (Some(program), family, Some(bell));
+        (keeper.program, keeper.family, keeper.bell, keeper.attached) = (Some(program), family, Some(bell), attached);
         Ok(keeper)
     }
 
@@ -165,6 +180,7 @@ impl Keeper {
             published: Instant::now(),
             replay: None,
             last_warning: String::new(),
+            image: 0,
             said: HashSet::new(),
             wishes: 0,
             started: Instant::now(),
@@ -198,6 +214,7 @@ impl Keeper {
             for signal in signals.map(Signals::take).unwrap_or_default() {
                 self.program.iter().for_each(|program| program.signal(signal));
                 if matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT)
+                    && self.program.is_none()
                     && let Some(attached) = self.attached.take()
                 {
                     attached.leave(self.kept.process())?;
@@ -209,6 +226,10 @@ impl Keeper {
                 return Ok(self.exited(status));
             }
             let rang = bell.drain();
+            if self.is_another_program() || (is_known && !self.shared.is_ready()) {
+                // From an exec on until that program has a checkpoint of its own.
+                (is_known, self.started) = (false, Instant::now());
+            }
             self.children()?;
             if let Some(crash) = self.shared.crash() {
                 self.recover(&crash);
@@ -259,6 +280,23 @@ impl Keeper {
         }
     }
 
+    /// Whether there is another program in the process than before; then all is begun anew.
+    fn is_another_program(&mut self) -> bool {
+        let image = self.shared.images();
+        if image == self.image || !self.shared.is_ready() {
+            return false;
+        }
+        self.kept.begin_anew(image);
+        let is_first = std::mem::replace(&mut self.image, image) == 0;
+        if !is_first {
+            self.ladder = Ladder::new(Bounds { rungs: self.settings.rungs.clone(), ..Bounds::default() });
+            (self.replay, self.stacks, self.changed_until) = (None, None, None);
+            self.said.clear();
+            self.reporter.note(format!("executes {}", place::program_of(self.kept.process().pid())));
+        }
+        !is_first
+    }
+
     /// Whether it has exited, and if so its status, where that can be known.
     fn has_exited(&mut self) -> Option<Option<u8>> {
         match &mut self.program {
@@ -294,7 +332,7 @@ impl Keeper {
             return ever;
         }
         // It runs already, or says itself that this is a good moment.
-        if self.attached.is_some() || self.shared.wishes() != self.wishes {
+        if (self.attached.is_some() && self.program.is_none()) || self.shared.wishes() != self.wishes {
             return true;
         }
         match self.shared.has_log() {
@@ -529,6 +567,18 @@ impl Keeper {
     }
 
     fn exited(&mut self, status: Option<u8>) -> Option<u8> {
+        const KILLED: u8 = 128 + libc::SIGKILL as u8;
+        match status {
+            _ if self.figures.by_rung[rung_index(Rung::GiveUp)] > 0 => {}
+            Some(KILLED) => {
+                self.reporter.warn("it was killed by SIGKILL, by hand or for want of memory: that cannot be recovered from");
+            }
+            Some(status @ 1..128) => {
+                let text = format!("it exited of itself with status {status}: that is not recovered from");
+                self.reporter.note(text);
+            }
+            _ => {}
+        }
         self.publish();
         self.board.remove(self.kept.process().pid());
         let figures = self.figures.clone();

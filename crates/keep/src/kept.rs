@@ -59,11 +59,21 @@ pub(crate) struct Kept {
     /// Pages that the next checkpoint is expected to copy.
     expected: usize,
     ahead: Ahead,
+    /// The program in the process, as [`Shared::images`] counts them.
+    image: u32,
 }
 
 impl Kept {
     pub fn new(process: Process, policy: Policy) -> Kept {
-        Kept { process, tracker: None, history: History::new(), policy, expected: 0, ahead: Ahead::default() }
+        let history = History::new();
+        Kept { process, tracker: None, history, policy, expected: 0, ahead: Ahead::default(), image: 0 }
+    }
+
+    /// Forgets everything: there is another program in the process.
+    pub fn begin_anew(&mut self, image: u32) {
+        self.tracker = None;
+        self.history = History::new();
+        (self.expected, self.ahead, self.image) = (0, Ahead::default(), image);
     }
 
     pub fn process(&self) -> &Process {
@@ -97,7 +107,7 @@ impl Kept {
         if !shared.is_ready() {
             return Ok(Taken::NotReady);
         }
-        let Kept { process, tracker, history, policy, expected, ahead } = self;
+        let Kept { process, tracker, history, policy, expected, ahead, image } = self;
         let earlier = history.newest().map(|c| c.state.clone());
         let before = earlier.as_ref().map(|state| state.mappings.clone());
         let mut pool = std::mem::take(history.pool());
@@ -108,6 +118,12 @@ impl Kept {
         }
         let mut is_new_log = false;
         let taken = process.while_stopped(|stopped| -> Result<_, Error> {
+            if shared.images() != *image || !shared.is_ready() {
+                return Ok(Err(Taken::NotReady));
+            }
+            if !shared.is_mapped(&stopped.mappings()?) {
+                return Err(Error::Unkept("it has executed another program, which does not have the keeper's library".into()));
+            }
             if shared.crash().is_some() {
                 return Ok(Err(Taken::Crashed));
             }
@@ -195,8 +211,10 @@ impl Kept {
 
     /// What the ladder has to know of a crash.
     pub fn facts(&self, shared: &Shared, crash: &CrashReport, last_input: Option<u64>) -> Facts {
+        let now = Instant::now();
         Facts {
-            at: Instant::now(),
+            at: now,
+            newest: self.history.newest().filter(|_| !shared.has_moments()).map_or(now, |newest| newest.taken),
             ip: crash.ip,
             last_input,
             checkpoints: self.history.newest_first().map(|c| start(c, shared)).collect(),
@@ -216,7 +234,10 @@ impl Kept {
             Step::Drop(index, input) => (index, Some(input)),
             Step::GiveUp(why) => return Err(Error::Unkept(why.into())),
         };
-        let Kept { process, tracker, history, ahead, .. } = self;
+        let Kept { process, tracker, history, ahead, image, .. } = self;
+        if shared.images() != *image {
+            return Err(Error::Unkept("there is no checkpoint yet of the program that it has executed".into()));
+        }
         let Some(tracker) = tracker.as_ref() else { return Err(Error::Unkept("there is no checkpoint yet".into())) };
         let done = process.while_stopped(|stopped| -> Result<_, Error> {
             if shared.has_log() && crash.tid != shared.serving() && !is_safe(stopped, shared) {

@@ -45,6 +45,8 @@ pub struct Facts {
     pub last_input: Option<u64>,
     /// For each checkpoint, newest first: the position of the log where its replay starts (0 without a log).
     pub checkpoints: Vec<u64>,
+    /// When the newest of them was taken; without one, or where no more are taken, now.
+    pub newest: Instant,
 }
 
 /// What to do.
@@ -78,7 +80,7 @@ impl Step {
 pub struct Bounds {
     /// Rungs that may be used.
     pub rungs: Vec<Rung>,
-    /// Crashes within `window` after which the program is given up.
+    /// Crashes within `window`, or without a checkpoint in between, after which the program is given up.
     pub crashes: usize,
     /// See `crashes`.
     pub window: Duration,
@@ -166,7 +168,9 @@ impl Ladder {
 
     /// Decides about a crash and counts it.
     pub fn judge(&mut self, facts: &Facts) -> Step {
-        while self.recent.front().is_some_and(|t| facts.at.duration_since(*t) > self.bounds.window) {
+        // On a slow machine so many do not fit in the window: without a checkpoint in between they count all the same.
+        let is_past = |t: Instant| facts.at.duration_since(t) > self.bounds.window && t < facts.newest;
+        while self.recent.front().is_some_and(|t| is_past(*t)) {
             self.recent.pop_front();
         }
         self.recent.push_back(facts.at);
@@ -282,7 +286,7 @@ mod tests {
     use super::*;
 
     fn facts(at: Instant, input: Option<u64>, checkpoints: &[u64]) -> Facts {
-        Facts { at, ip: 0x1000, last_input: input, checkpoints: checkpoints.to_vec() }
+        Facts { at, ip: 0x1000, last_input: input, checkpoints: checkpoints.to_vec(), newest: at }
     }
 
     #[test]

@@ -170,6 +170,9 @@ pub(crate) struct News {
     pub at_moment: AtomicU32,
     /// How often it has come there.
     pub moment_count: AtomicU32,
+    /// Programs that have begun in the process: grows with each exec.
+    pub images: AtomicU32,
+    pub reserved: AtomicU32,
 }
 
 /// Page 2. Written by the program, and by the keeper while the program is stopped.
@@ -209,7 +212,7 @@ pub(crate) struct Crash {
     pub regs: [AtomicU64; 17],
 }
 
-const _: () = assert!(size_of::<Orders>() == 112 && size_of::<News>() == 296 && size_of::<Both>() == 240);
+const _: () = assert!(size_of::<Orders>() == 112 && size_of::<News>() == 304 && size_of::<Both>() == 240);
 
 #[cfg(test)]
 mod tests {
@@ -238,6 +241,7 @@ mod tests {
             ("orders", "granted", offset_of!(Orders, granted)),
             ("news", "wishes", offset_of!(News, wishes)),
             ("news", "stacks", offset_of!(News, stacks)),
+            ("news", "images", offset_of!(News, images)),
             ("news", "resumed", offset_of!(News, resumed)),
             ("both", "head", offset_of!(Both, head)),
             ("both", "tail_end", offset_of!(Both, tail_end)),

@@ -33,3 +33,8 @@ pub(crate) fn of(process: &Process, address: u64) -> String {
         None => format!("at {address:#x}, where nothing is mapped"),
     }
 }
+
+/// The path of the program in a process.
+pub(crate) fn program_of(pid: i32) -> String {
+    std::fs::read_link(format!("/proc/{pid}/exe")).map_or_else(|_| "another program".into(), |path| path.display().to_string())
+}

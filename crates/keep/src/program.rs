@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
@@ -67,6 +68,51 @@ impl Program {
         // SAFETY: an own child that was not waited for yet, so the number is its own.
         unsafe { libc::kill(self.pid(), signal) };
     }
+}
+
+/// How a program can be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It loads libraries.
+    Dynamic,
+    Static,
+    /// It runs with other rights than its caller.
+    OtherUser,
+}
+
+/// What a process that has just begun is.
+pub(crate) fn kind(pid: i32) -> Kind {
+    const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+    let path = format!("/proc/{pid}/exe");
+    // SAFETY: calls without arguments that cannot fail.
+    let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+    let Ok(meta) = std::fs::metadata(&path) else { return Kind::OtherUser };
+    let (by_user, by_group) = (meta.mode() & libc::S_ISUID != 0, meta.mode() & libc::S_ISGID != 0);
+    if meta.mode() & SET_ID != 0 && ((by_user && meta.uid() != user) || (by_group && meta.gid() != group)) {
+        return Kind::OtherUser;
+    }
+    match File::open(path).map(|file| has_interpreter(&file)) {
+        Ok(Some(false)) => Kind::Static,
+        _ => Kind::Dynamic,
+    }
+}
+
+/// Whether an ELF file names a loader; `None` for what is none.
+fn has_interpreter(file: &File) -> Option<bool> {
+    const LOADER: u32 = 3;
+    let mut head = [0u8; 64];
+    file.read_exact_at(&mut head, 0).ok().filter(|()| head.starts_with(b"\x7fELF\x02"))?;
+    let word = |at: usize| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap_or_default());
+    let half = |at: usize| u64::from(u16::from_ne_bytes([head[at], head[at + 1]]));
+    let (start, size, count) = (word(32), half(54), half(56));
+    let mut kind = [0u8; 4];
+    for nth in 0..count {
+        file.read_exact_at(&mut kind, start + nth * size).ok()?;
+        if u32::from_ne_bytes(kind) == LOADER {
+            return Some(true);
+        }
+    }
+    Some(false)
 }
 
 /// The exit status that stands for that of the program: its own, or 128 plus the signal.

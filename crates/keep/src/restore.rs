@@ -9,7 +9,7 @@ use crate::files;
 use crate::history::History;
 use crate::pages::{Bytes, PAGE};
 use crate::place;
-use crate::space::{Change, changes, is_kept};
+use crate::space::{Change, changes, is_kept, is_reservation};
 use crate::state::{State, ThreadState};
 use graft::{Batch, NewThread, Protection, Source, Stopped};
 use orbit_linux::maps::Entry;
@@ -112,7 +112,13 @@ fn memory(
     done: &mut Restored,
 ) -> Result<(), Error> {
     let image = history.image();
-    let kept: Vec<Entry> = stopped.mappings()?.into_iter().filter(is_kept).collect();
+    let mappings = stopped.mappings()?;
+    let holds = |e: &Entry| !is_reservation(e) || !image.within(e.start, e.end).is_empty();
+    let mut kept: Vec<Entry> = tracker.kept(&mappings).into_iter().cloned().collect();
+    // Also what holds nothing now and has held something.
+    kept.extend(mappings.iter().filter(|e| is_kept(e) && is_reservation(e) && holds(e)).cloned());
+    kept.sort_by_key(|e| e.start);
+    kept.dedup();
     let mut wanted = BTreeSet::new();
     for entry in &kept {
         match tracker.scan(entry, false)? {

@@ -10,8 +10,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Stack of the handler for fatal signals; it lies in the shared memory, so that a rollback does not touch it.
-pub(crate) const STACK_BYTES: usize = 256 << 10;
+/// Stack of the first thread for signals; it lies in the shared memory, so that a rollback does not touch it.
+pub(crate) const MAIN_STACK_BYTES: usize = 256 << 10;
+/// All stacks for signals: 512 threads have one of 32 KiB, see `side/side.h`.
+pub(crate) const STACK_BYTES: usize = MAIN_STACK_BYTES + 512 * (32 << 10);
 /// Size of an entry's head, see `struct keep_entry`.
 const ENTRY_BYTES: u64 = 40;
 
@@ -123,10 +125,8 @@ impl Shared {
     /// The child that has taken this memory: its own word, checked by what it has mapped.
     pub fn taken_by(&self) -> Option<i32> {
         let pid = self.news().pid.load(SeqCst) as i32;
-        let inode = self.file.metadata().ok()?.ino();
         let mapped = orbit_linux::maps::of(pid).ok().filter(|_| pid > 0)?;
-        let is_ours = |e: &orbit_linux::maps::Entry| e.inode == inode && e.name.starts_with("/memfd:orbit-keep");
-        (self.is_ready() && mapped.iter().any(is_ours)).then_some(pid)
+        (self.is_ready() && self.is_mapped(&mapped)).then_some(pid)
     }
 
     /// The file: the three pages, the handler's stack, the log.
@@ -174,6 +174,17 @@ impl Shared {
 
     pub fn has_log(&self) -> bool {
         self.log_bytes != 0
+    }
+
+    /// Whether this memory is among a program's mappings: not after it has executed another program.
+    pub fn is_mapped(&self, mappings: &[orbit_linux::maps::Entry]) -> bool {
+        let inode = self.file.metadata().map_or(0, |file| file.ino());
+        mappings.iter().any(|entry| entry.inode == inode && entry.name.starts_with("/memfd:orbit-keep"))
+    }
+
+    /// Programs that have begun in the process: another number than before means that it has executed one.
+    pub fn images(&self) -> u32 {
+        self.news().images.load(SeqCst)
     }
 
     /// Whether the library has been set up in the program.

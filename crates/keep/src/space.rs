@@ -26,9 +26,15 @@ pub(crate) enum Change {
     },
 }
 
-/// Whether a mapping's content is kept: private memory that the program can reach. `[vdso]` and its like are the kernel's.
+/// Whether a mapping's content is kept: private memory. `[vdso]` and its like are the kernel's. Memory that the program cannot reach is mostly a
+/// reservation that holds nothing: see [`is_reservation`].
 pub(crate) fn is_kept(entry: &Entry) -> bool {
-    !entry.shared && entry.protection != 0 && !is_kernels(entry)
+    !entry.shared && !is_kernels(entry)
+}
+
+/// Whether the program cannot reach the mapping as it is: its content is kept if it has any.
+pub(crate) fn is_reservation(entry: &Entry) -> bool {
+    entry.protection == 0
 }
 
 fn is_kernels(entry: &Entry) -> bool {

@@ -17,7 +17,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("lease", "a lock on"),
     ("inotify", "inotify"),
     ("pipe-closed", "was closed since"),
-    ("epoll-target-closed", "is not in all as it was"),
     ("file-shared", "shared memory"),
     ("shared-anonymous", "shared memory"),
     ("shared-memfd", "shared memory"),

@@ -1,0 +1,115 @@
+//! What a program may do to itself: overflow a stack, execute another program, have 500 threads, crash without end, exit of itself; and what the
+//! keeper may lack: room for its events.
+
+mod common;
+
+use common::{KEEP, Scratch, count, events, lacks, lacks_tracking, until};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const WELL: i32 = 7;
+
+fn compile(scratch: &Scratch, options: &[&str]) -> PathBuf {
+    let program = scratch.join("faults");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/faults.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-D_GNU_SOURCE", "-O1", "-pthread"]).args(options).arg(source).arg("-o").arg(&program);
+    assert!(cc.status().expect("cc").success());
+    program
+}
+
+/// The status of a case under a keeper, and what was said on stderr.
+fn keep(program: &Path, case: &str, options: &[&str], log: &Path) -> (i32, String) {
+    let folder = program.parent().expect("a folder");
+    let said = folder.join(format!("{case}.stderr"));
+    let mut command = Command::new(KEEP);
+    command.args(options).arg("--events").arg(log).arg("--").arg(program).arg(case).current_dir(folder);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&said).expect("a file"));
+    let mut keeper = command.spawn().expect("orbit-keep");
+    let status = until("it exits", || keeper.try_wait().expect("a child"));
+    (status.code().unwrap_or(-1), fs::read_to_string(said).expect("text"))
+}
+
+/// One that is put back once and comes to a good end.
+fn is_put_back(case: &str, options: &[&str], compiled: &[&str]) {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new(&format!("faults-{case}-{}", compiled.len()));
+    let log = scratch.join("events");
+    let (status, said) = keep(&compile(&scratch, compiled), case, options, &log);
+    assert_eq!((status, count(&log, "recovered")), (WELL, 1), "{said}");
+}
+
+#[test]
+fn the_first_thread_overflows_its_stack() {
+    is_put_back("overflow-first-thread", &["--every", "100ms"], &[]);
+}
+
+#[test]
+fn another_thread_overflows_its_stack() {
+    is_put_back("overflow-other-thread", &["--every", "100ms"], &[]);
+}
+
+#[test]
+fn five_hundred_threads() {
+    is_put_back("threads", &["--every", "200ms"], &[]);
+}
+
+#[test]
+fn a_static_program_is_kept_from_its_start() {
+    is_put_back("plain", &["--every", "50ms"], &["-static"]);
+}
+
+#[test]
+fn what_a_program_executes_is_kept_from_its_start() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("faults-exec");
+    let log = scratch.join("events");
+    let (status, said) = keep(&compile(&scratch, &[]), "exec", &["--every", "100ms"], &log);
+    assert_eq!((status, count(&log, "kept"), count(&log, "recovered")), (WELL, 2, 2), "before the exec and after it: {said}");
+    assert!(said.contains("executes "), "{said}");
+}
+
+#[test]
+fn a_program_that_crashes_without_end_gets_its_true_status() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("faults-endless");
+    let log = scratch.join("events");
+    let (status, said) = keep(&compile(&scratch, &[]), "endless", &["--quiet"], &log);
+    assert_eq!(status, 128 + libc::SIGSEGV, "{said}");
+    let why = events(&log).iter().find(|e| e["event"] == "gave-up").map(|e| e["why"].to_string());
+    assert!(why.is_some_and(|why| why.contains("too often")), "{said}");
+    assert!(count(&log, "recovered") >= 100);
+}
+
+#[test]
+fn an_exit_and_a_kill_are_not_recovered_from_and_that_is_said() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("faults-exit");
+    let program = compile(&scratch, &[]);
+    let (status, said) = keep(&program, "exit-after-panic", &[], &scratch.join("events"));
+    assert_eq!(status, 101);
+    assert!(said.contains("exited of itself with status 101"), "{said}");
+    let (status, said) = keep(&program, "killed", &[], &scratch.join("events2"));
+    assert_eq!(status, 128 + libc::SIGKILL);
+    assert!(said.contains("SIGKILL") && said.contains("cannot be recovered from"), "{said}");
+}
+
+#[test]
+fn a_full_disk_costs_events_only() {
+    if lacks("cc") || lacks_tracking() || !Path::new("/dev/full").exists() {
+        return;
+    }
+    let scratch = Scratch::new("faults-full");
+    let (status, said) = keep(&compile(&scratch, &[]), "plain", &[], Path::new("/dev/full"));
+    assert_eq!(status, WELL, "{said}");
+    assert!(said.contains("put back"), "{said}");
+}
