@@ -10,8 +10,8 @@ use crate::seize::pause;
 use crate::thread::CODE_64;
 use crate::{Error, Protection, Source, Stopped};
 use orbit_linux::map::Mapping;
-use orbit_linux::ptrace::{self, state, state::Stop};
 use orbit_linux::memfd;
+use orbit_linux::ptrace::{self, state, state::Stop};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -216,7 +216,9 @@ impl Stopped<'_> {
                     self.forget(tid);
                     return Err(Error::Gone { id: tid });
                 }
-                Stop::Signal(END) if is_done() && ptrace::signal(tid).is_ok_and(|info| info.si_code == libc::SI_TKILL) => {
+                Stop::Signal(END)
+                    if is_done() && ptrace::signal(tid).is_ok_and(|info| info.si_code == libc::SI_TKILL) =>
+                {
                     return Ok(true);
                 }
                 Stop::Signal(signal @ (libc::SIGSEGV | libc::SIGBUS)) => {
@@ -240,7 +242,8 @@ mod tests {
     #[test]
     fn the_loop_leads_to_its_start() {
         let code = super::code(0x7000_0000_0000);
-        let jump = code.windows(3).position(|bytes| bytes[..2] == [0xe3, 0x02] && bytes[2] == 0xeb).expect("the jump") + 2;
+        let jump =
+            code.windows(3).position(|bytes| bytes[..2] == [0xe3, 0x02] && bytes[2] == 0xeb).expect("the jump") + 2;
         assert_eq!(jump as i64 + 2 + i64::from(code[jump + 1] as i8), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! Threads of a stopped program that end, or are made with a number of their own.
 
-use crate::thread::{Held, Regs};
 use crate::seize::pause;
+use crate::thread::{Held, Regs};
 use crate::{Error, Stopped, seize};
 use orbit_linux::ptrace::state::{Rseq, Stop};
 use std::time::{Duration, Instant};
@@ -73,7 +73,9 @@ impl Stopped<'_> {
         loop {
             match self.call_any(maker, libc::SYS_clone3, [scratch, (CLONE_ARGS * 8) as u64, 0, 0, 0, 0]) {
                 // A thread is joined before the kernel is through with it.
-                Err(Error::Call { errno: libc::EEXIST, .. }) if since.elapsed() < NUMBER_LIMIT => pause(since.elapsed()),
+                Err(Error::Call { errno: libc::EEXIST, .. }) if since.elapsed() < NUMBER_LIMIT => {
+                    pause(since.elapsed())
+                }
                 made => {
                     made?;
                     break;

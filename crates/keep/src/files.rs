@@ -195,7 +195,8 @@ pub(crate) fn restore(
                 }
             }
             None => {
-                done.left.push(format!("descriptor {} ({}) was closed since and cannot be opened again", was.fd, was.name));
+                done.left
+                    .push(format!("descriptor {} ({}) was closed since and cannot be opened again", was.fd, was.name));
                 gone.push(was.fd);
             }
         }
@@ -203,7 +204,9 @@ pub(crate) fn restore(
     let mut calls: Vec<Call> = made.iter().map(|fd| (libc::SYS_close, [*fd as u64, 0, 0, 0, 0, 0])).collect();
     done.descriptors_closed = calls.len();
     // A number whose file is gone but that another one has now would be taken for it.
-    calls.extend(gone.iter().filter(|fd| by_number.contains_key(*fd)).map(|fd| (libc::SYS_close, [*fd as u64, 0, 0, 0, 0, 0])));
+    calls.extend(
+        gone.iter().filter(|fd| by_number.contains_key(*fd)).map(|fd| (libc::SYS_close, [*fd as u64, 0, 0, 0, 0, 0])),
+    );
     let kept: Vec<&FileState> = then.iter().filter(|was| !gone.contains(&was.fd)).collect();
     for was in &kept {
         let flag = |file: &FileState| file.flags & libc::O_CLOEXEC;
@@ -239,12 +242,7 @@ fn reopened(was: &FileState, then: &[FileState], pid: i32) -> Option<OwnedFd> {
 }
 
 /// Puts back offsets, counts, timers, contents, locks; what cannot be is said.
-fn states(
-    stopped: &mut Stopped<'_>,
-    batch: &mut Batch,
-    then: &[&FileState],
-    done: &mut Restored,
-) -> Result<(), Error> {
+fn states(stopped: &mut Stopped<'_>, batch: &mut Batch, then: &[&FileState], done: &mut Restored) -> Result<(), Error> {
     // As they are after the table is right again.
     let now = all(stopped.process(), false, &[]);
     for was in then {

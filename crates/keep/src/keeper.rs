@@ -571,7 +571,8 @@ impl Keeper {
         match status {
             _ if self.figures.by_rung[rung_index(Rung::GiveUp)] > 0 => {}
             Some(KILLED) => {
-                self.reporter.warn("it was killed by SIGKILL, by hand or for want of memory: that cannot be recovered from");
+                self.reporter
+                    .warn("it was killed by SIGKILL, by hand or for want of memory: that cannot be recovered from");
             }
             Some(status @ 1..128) => {
                 let text = format!("it exited of itself with status {status}: that is not recovered from");

@@ -122,7 +122,9 @@ impl Kept {
                 return Ok(Err(Taken::NotReady));
             }
             if !shared.is_mapped(&stopped.mappings()?) {
-                return Err(Error::Unkept("it has executed another program, which does not have the keeper's library".into()));
+                return Err(Error::Unkept(
+                    "it has executed another program, which does not have the keeper's library".into(),
+                ));
             }
             if shared.crash().is_some() {
                 return Ok(Err(Taken::Crashed));

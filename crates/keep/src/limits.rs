@@ -38,7 +38,10 @@ impl Facts {
 fn uses_system_v(pid: i32, status: &str) -> bool {
     let rows = |kind: &str| {
         let text = procfs::text(format!("/proc/{pid}/root/proc/sysvipc/{kind}")).unwrap_or_default();
-        text.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect::<Vec<Vec<String>>>()
+        text.lines()
+            .skip(1)
+            .map(|line| line.split_whitespace().map(str::to_owned).collect())
+            .collect::<Vec<Vec<String>>>()
     };
     let user = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().nth(1)).unwrap_or_default();
     let pid = pid.to_string();
@@ -122,12 +125,7 @@ mod tests {
 
     #[test]
     fn each_kind_has_a_sentence() {
-        let all = [
-            "anon_inode:[io_uring]",
-            "anon_inode:[userfaultfd]",
-            "socket:[7]",
-            "anon_inode:inotify",
-        ];
+        let all = ["anon_inode:[io_uring]", "anon_inode:[userfaultfd]", "socket:[7]", "anon_inode:inotify"];
         let mut facts = facts(&all);
         facts.status = "Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n".into();
         facts.timers = 2;
@@ -142,14 +140,7 @@ mod tests {
         };
         facts.mappings = vec![shared];
         let text = sentences(&facts).join("\n");
-        for word in [
-            "io_uring",
-            "userfaultfd of its own",
-            "1 sockets",
-            "inotify",
-            "seccomp",
-            "/dev/shm/x",
-        ] {
+        for word in ["io_uring", "userfaultfd of its own", "1 sockets", "inotify", "seccomp", "/dev/shm/x"] {
             assert!(text.contains(word), "{word}: {text}");
         }
         assert!(!text.contains("timers"), "they are rolled back");

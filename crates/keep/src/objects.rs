@@ -94,7 +94,9 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
 }
 
 fn link(pid: i32, name: &str) -> String {
-    std::fs::read_link(format!("/proc/{pid}/{name}")).map(|path| path.to_string_lossy().into_owned()).unwrap_or_default()
+    std::fs::read_link(format!("/proc/{pid}/{name}"))
+        .map(|path| path.to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 /// The timers of `/proc/PID/timers`.
@@ -180,7 +182,8 @@ impl Objects {
         calls.push((libc::SYS_gettid, [0; 6]));
         let results = batch.run(stopped, &calls)?;
         let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
-        let rights = ["Uid:", "Gid:", "Groups:", "CapPrm:", "CapEff:", "NoNewPrivs:", "Seccomp:"].map(|name| field(&status, name));
+        let rights = ["Uid:", "Gid:", "Groups:", "CapPrm:", "CapEff:", "NoNewPrivs:", "Seccomp:"]
+            .map(|name| field(&status, name));
         let spaces = ["mnt", "net", "uts", "ipc", "user", "cgroup"].map(|kind| link(pid, &format!("ns/{kind}")));
         let shared = pending(stopped.tids().first().copied().unwrap_or(pid), true);
         Ok(Objects {
@@ -232,12 +235,19 @@ impl Objects {
             done.left.push(format!("it is in session {} now, was in {}", now.session, self.session));
         }
         if self.rights != now.rights {
-            done.left.push("its user, groups, capabilities, filters or namespaces were changed since, and stay so".into());
+            done.left
+                .push("its user, groups, capabilities, filters or namespaces were changed since, and stay so".into());
         }
         Ok(())
     }
 
-    fn signals(&self, now: &Objects, stopped: &mut Stopped<'_>, batch: &mut Batch, done: &mut Restored) -> Result<(), Error> {
+    fn signals(
+        &self,
+        now: &Objects,
+        stopped: &mut Stopped<'_>,
+        batch: &mut Batch,
+        done: &mut Restored,
+    ) -> Result<(), Error> {
         let differ = SIGNALS.iter().zip(self.actions.iter().zip(&now.actions)).filter(|(_, (was, is))| was != is);
         let mut calls = Vec::new();
         for (nth, (signal, (was, _))) in differ.enumerate() {
@@ -269,7 +279,13 @@ impl Objects {
         Ok(())
     }
 
-    fn clocks(&self, now: &Objects, stopped: &mut Stopped<'_>, batch: &mut Batch, done: &mut Restored) -> Result<(), Error> {
+    fn clocks(
+        &self,
+        now: &Objects,
+        stopped: &mut Stopped<'_>,
+        batch: &mut Batch,
+        done: &mut Restored,
+    ) -> Result<(), Error> {
         let mut calls: Vec<Call> = Vec::new();
         for (nth, was) in self.itimers.iter().enumerate().filter(|(nth, was)| **was != now.itimers[*nth]) {
             batch.put(ITIMERS + nth * ITIMER_BYTES, was);
@@ -295,7 +311,8 @@ impl Objects {
             let results = batch.run(stopped, &calls)?;
             for (timer, result) in missing.iter().zip(&results[1..]) {
                 if results[0] < 0 || *result < 0 {
-                    done.left.push(format!("POSIX timer {} was deleted since; making it again needs Linux 6.15", timer.id));
+                    done.left
+                        .push(format!("POSIX timer {} was deleted since; making it again needs Linux 6.15", timer.id));
                 }
             }
         }
@@ -310,7 +327,13 @@ impl Objects {
     }
 
     /// Settings that have one value.
-    fn settle(&self, now: &Objects, stopped: &mut Stopped<'_>, batch: &mut Batch, done: &mut Restored) -> Result<(), Error> {
+    fn settle(
+        &self,
+        now: &Objects,
+        stopped: &mut Stopped<'_>,
+        batch: &mut Batch,
+        done: &mut Restored,
+    ) -> Result<(), Error> {
         let (mut calls, mut names) = (Vec::new(), Vec::new());
         for (nth, (name, number, _, set)) in SETTINGS.iter().enumerate() {
             let value = self.settings[nth];

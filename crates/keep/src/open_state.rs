@@ -25,15 +25,35 @@ pub(crate) struct Watch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Detail {
     /// A regular file: offset; length if it is open for appending.
-    Regular { offset: u64, length: Option<u64> },
-    Folder { offset: u64 },
-    Event { count: u64, is_semaphore: bool },
-    Timer { remaining: Duration, interval: Duration, expired: u64 },
-    Signal { mask: u64 },
-    Epoll { watches: Vec<Watch> },
+    Regular {
+        offset: u64,
+        length: Option<u64>,
+    },
+    Folder {
+        offset: u64,
+    },
+    Event {
+        count: u64,
+        is_semaphore: bool,
+    },
+    Timer {
+        remaining: Duration,
+        interval: Duration,
+        expired: u64,
+    },
+    Signal {
+        mask: u64,
+    },
+    Epoll {
+        watches: Vec<Watch>,
+    },
     /// What it holds, where the program has both ends.
-    Pipe { content: Option<Vec<u8>> },
-    Terminal { settings: Option<[u64; 5]> },
+    Pipe {
+        content: Option<Vec<u8>>,
+    },
+    Terminal {
+        settings: Option<[u64; 5]>,
+    },
     /// Nothing that could be put back.
     Other,
 }
@@ -70,7 +90,11 @@ pub(crate) fn parse(info: &str, file: &Metadata, name: &str) -> Option<(i32, Det
     } else if let Some(count) = hex("eventfd-count:") {
         Detail::Event { count, is_semaphore: number("eventfd-semaphore:") == Some(1) }
     } else if let Some(expired) = number("ticks:") {
-        Detail::Timer { remaining: duration(field("it_value:")?)?, interval: duration(field("it_interval:")?)?, expired }
+        Detail::Timer {
+            remaining: duration(field("it_value:")?)?,
+            interval: duration(field("it_interval:")?)?,
+            expired,
+        }
     } else if let Some(mask) = hex("sigmask:") {
         Detail::Signal { mask }
     } else if name == "anon_inode:[eventpoll]" {

@@ -36,5 +36,6 @@ pub(crate) fn of(process: &Process, address: u64) -> String {
 
 /// The path of the program in a process.
 pub(crate) fn program_of(pid: i32) -> String {
-    std::fs::read_link(format!("/proc/{pid}/exe")).map_or_else(|_| "another program".into(), |path| path.display().to_string())
+    std::fs::read_link(format!("/proc/{pid}/exe"))
+        .map_or_else(|_| "another program".into(), |path| path.display().to_string())
 }

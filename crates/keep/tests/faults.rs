@@ -70,7 +70,11 @@ fn what_a_program_executes_is_kept_from_its_start() {
     let scratch = Scratch::new("faults-exec");
     let log = scratch.join("events");
     let (status, said) = keep(&compile(&scratch, &[]), "exec", &["--every", "100ms"], &log);
-    assert_eq!((status, count(&log, "kept"), count(&log, "recovered")), (WELL, 2, 2), "before the exec and after it: {said}");
+    assert_eq!(
+        (status, count(&log, "kept"), count(&log, "recovered")),
+        (WELL, 2, 2),
+        "before the exec and after it: {said}"
+    );
     assert!(said.contains("executes "), "{said}");
 }
 

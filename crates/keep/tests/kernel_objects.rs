@@ -47,9 +47,22 @@ const REFUSED: &[(&str, &str)] = &[
 
 /// Cases of the short form.
 const SHORT: &[&str] = &[
-    "fd-reused", "epoll", "timerfd", "lock-posix", "pipe-read", "map-removed", "vectors-thread-ended", "action-changed",
-    "signal-stack-thread", "pending-queued", "timer-deleted", "working-directory", "mutex-robust-thread", "threads-ended",
-    "tcp-bound-since", "shared-memfd",
+    "fd-reused",
+    "epoll",
+    "timerfd",
+    "lock-posix",
+    "pipe-read",
+    "map-removed",
+    "vectors-thread-ended",
+    "action-changed",
+    "signal-stack-thread",
+    "pending-queued",
+    "timer-deleted",
+    "working-directory",
+    "mutex-robust-thread",
+    "threads-ended",
+    "tcp-bound-since",
+    "shared-memfd",
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,7 +76,8 @@ enum Outcome {
 fn compile(scratch: &Scratch, options: &[&str]) -> PathBuf {
     let program = scratch.join("objects");
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/objects");
-    let sources = ["main.c", "files.c", "memory.c", "signals.c", "process.c", "ipc.c"].map(|name| format!("{folder}/{name}"));
+    let sources =
+        ["main.c", "files.c", "memory.c", "signals.c", "process.c", "ipc.c"].map(|name| format!("{folder}/{name}"));
     let mut cc = Command::new("cc");
     cc.args(["-D_GNU_SOURCE", "-O1", "-pthread"]).args(options).args(sources).arg("-o").arg(&program);
     assert!(cc.args(["-lrt", "-lutil", "-lm"]).status().expect("cc").success());
@@ -102,7 +116,12 @@ fn started_by_keeper(program: &Path, case: &str, folder: &Path, log: &Path) -> O
 fn attached(program: &Path, case: &str, folder: &Path, log: &Path) -> Option<i32> {
     let out = fs::File::create(log.with_extension("text")).expect("a file");
     let mut command = Command::new(program);
-    command.arg(case).current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(out.try_clone().expect("dup"));
+    command
+        .arg(case)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(out.try_clone().expect("dup"));
     let mut child = Guard(command.spawn().expect("the program"));
     let has_exited = |child: &mut Child| child.try_wait().expect("a child").is_some();
     until("it is ready", || (folder.join("ready").exists() || has_exited(&mut child.0)).then_some(()));

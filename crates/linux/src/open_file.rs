@@ -43,10 +43,8 @@ pub fn set_flags(file: BorrowedFd<'_>, flags: i32) -> io::Result<()> {
 /// `EINVAL` if it is none; `ENOTTY` for expirations from a kernel without `CONFIG_CHECKPOINT_RESTORE`.
 pub fn set_timer(file: BorrowedFd<'_>, remaining: Duration, interval: Duration, expired: u64) -> io::Result<()> {
     const SET_TICKS: libc::c_ulong = 0x4008_5400;
-    let spec = libc::itimerspec {
-        it_interval: crate::futex::timespec(interval),
-        it_value: crate::futex::timespec(remaining),
-    };
+    let spec =
+        libc::itimerspec { it_interval: crate::futex::timespec(interval), it_value: crate::futex::timespec(remaining) };
     // SAFETY: the struct outlives the call; the former setting is not asked for.
     check_int(unsafe { libc::timerfd_settime(file.as_raw_fd(), 0, &raw const spec, std::ptr::null_mut()) })?;
     if expired > 0 {

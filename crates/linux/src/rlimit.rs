@@ -82,9 +82,7 @@ pub fn all(pid: i32) -> io::Result<[(u64, u64); KINDS]> {
     for (number, limit) in limits.iter_mut().enumerate() {
         let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: nothing is set; the struct outlives the call.
-        check_int(unsafe {
-            libc::prlimit(pid, number as libc::__rlimit_resource_t, ptr::null(), &raw mut old)
-        })?;
+        check_int(unsafe { libc::prlimit(pid, number as libc::__rlimit_resource_t, ptr::null(), &raw mut old) })?;
         *limit = (old.rlim_cur, old.rlim_max);
     }
     Ok(limits)
@@ -97,10 +95,8 @@ pub fn all(pid: i32) -> io::Result<[(u64, u64); KINDS]> {
 pub fn set_number(pid: i32, number: usize, (soft, hard): (u64, u64)) -> io::Result<()> {
     let new = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the struct outlives the call.
-    check_int(unsafe {
-        libc::prlimit(pid, number as libc::__rlimit_resource_t, &raw const new, ptr::null_mut())
-    })
-    .map(|_| ())
+    check_int(unsafe { libc::prlimit(pid, number as libc::__rlimit_resource_t, &raw const new, ptr::null_mut()) })
+        .map(|_| ())
 }
 
 /// The soft limit of a process' resident memory, as anybody may read it in `/proc`; `None` if it has ended.
