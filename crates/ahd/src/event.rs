@@ -145,6 +145,8 @@ pub struct Hang {
     pub threads: Vec<Involved>,
     /// Who waits for whom in a ring, in order; empty if there is none.
     pub cycle: Vec<Edge>,
+    /// What the program's own runtime says, in lines: goroutines by what they wait for, deadlocks and blocked threads of a JVM.
+    pub runtime: Vec<String>,
 }
 
 /// The two times of a hang, taken at one moment: that of the finished report.

@@ -54,6 +54,8 @@ impl Explainer {
         });
         let list: Vec<_> = list.collect();
         let taken = self.stacks.involve(list, false);
+        let tids: Vec<i32> = threads.iter().filter(|id| id.pid == pid).map(|id| id.tid).collect();
+        let runtime = self.stacks.runtime(pid, &tids, verdict.sure == Sure::Guess);
         let mut why = sentence(verdict, facts, taken.first());
         if let Some((sure, ago)) = before {
             why += &format!(" (reported as a {sure} {ago:.1} s ago)").replace("a likely", "likely");
@@ -89,6 +91,7 @@ impl Explainer {
             sure: verdict.sure,
             threads: taken,
             cycle: cycle(verdict, facts),
+            runtime,
         }))
     }
 }

@@ -88,6 +88,7 @@ pub fn of_hang(h: &Hang) -> Value {
         "sure": h.sure.to_string(),
         "stacks": h.threads.iter().map(of_thread).collect::<Vec<_>>(),
         "cycle": h.cycle.iter().map(of_edge).collect::<Vec<_>>(),
+        "runtime": h.runtime,
     })
 }
 
@@ -124,6 +125,7 @@ fn hang(v: &Value) -> Option<Hang> {
         sure: sure(&v["sure"])?,
         threads: all(&v["stacks"], thread)?,
         cycle: all(&v["cycle"], edge)?,
+        runtime: all(&v["runtime"], text)?,
     })
 }
 
@@ -245,6 +247,7 @@ mod tests {
             sure: Sure::Guess,
             threads: vec![thread],
             cycle: vec![edge],
+            runtime: vec!["3 goroutines".into()],
         }))
     }
 

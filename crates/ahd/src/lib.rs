@@ -19,6 +19,7 @@ mod limits;
 mod members;
 pub mod replay;
 pub mod report;
+mod runtimes;
 pub mod section;
 pub mod sense;
 pub mod stacks;

@@ -1,6 +1,7 @@
 //! Stacks of threads, taken for a report.
 
 use crate::event::Involved;
+use crate::runtimes;
 use orbit_inspect::python;
 use orbit_inspect::stacks::{End, Frame, How, ThreadStack, Unwinder, of_c_library};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,12 @@ impl Stacks {
             let _ = u.prepare();
             free.insert(u);
         }
+    }
+
+    /// What the process' own runtime says, in lines: a Go program's goroutines, and where `asks` a JVM's threads, of these especially.
+    pub(crate) fn runtime(&mut self, pid: i32, tids: &[i32], asks: bool) -> Vec<String> {
+        let lines = self.unwinders.get_mut(&pid).map_or_else(Vec::new, |u| runtimes::goroutines(pid, u));
+        if asks && lines.is_empty() { runtimes::java(pid, tids).unwrap_or_else(|e| vec![e]) } else { lines }
     }
 
     /// Forgets what it knows of a process' files.

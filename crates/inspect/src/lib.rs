@@ -23,6 +23,7 @@ mod error;
 mod family;
 pub mod functions;
 pub mod globals;
+pub mod goroutines;
 mod maps;
 mod memory;
 mod procfs;

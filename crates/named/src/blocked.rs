@@ -48,6 +48,7 @@ impl Sections {
                 sure: Sure::Likely,
                 threads,
                 cycle: Vec::new(),
+                runtime: Vec::new(),
             },
         );
     }

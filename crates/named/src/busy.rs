@@ -365,6 +365,7 @@ impl Sections {
                 sure: if go { Sure::Guess } else { Sure::Likely },
                 threads,
                 cycle: Vec::new(),
+                runtime: Vec::new(),
             },
         );
     }

@@ -10,7 +10,7 @@ mod arguments;
 mod detector;
 pub mod family;
 mod program;
-mod replay;
+pub mod replay;
 mod restart;
 mod settings;
 mod show;
@@ -65,7 +65,7 @@ orbit watch [OPTIONS] [--] PROGRAM [ARGUMENT]...
 #[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub struct Args {
     /// Settings: lines of `key = value`, as `limit_ms = 2000` (as --limit; 5000 if not given). An unknown key is
-    /// answered with all known ones; crates/ahd/README.md, Configuration, has each with range and default.
+    /// answered with all known ones; docs/watch.md, Configuration, has each with range and default.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Appends events as JSON lines to this file; - for stdout.

@@ -19,21 +19,29 @@ pub fn limit(text: &str) -> Result<f64, String> {
 }
 
 /// Limits that a folder of recordings is judged with, s.
-const LIMITS: [f64; 4] = [0.5, 1.0, 2.0, 5.0];
+pub const LIMITS: [f64; 4] = [0.5, 1.0, 2.0, 5.0];
 /// A program that hangs says so a little late: a verdict so much before its mark counts as on the hang, s.
 const EARLY: f64 = 0.2;
 
 /// What one limit finds in a folder of recordings.
 #[derive(Debug, Default)]
-struct Found {
-    hangs: usize,
-    found: usize,
-    sure: usize,
-    delays: Vec<f64>,
-    early: usize,
-    healthy: usize,
-    guesses: usize,
-    alarms: usize,
+pub struct Found {
+    /// Recordings of hangs.
+    pub hangs: usize,
+    /// Of these, found.
+    pub found: usize,
+    /// Of these, with more than a guess.
+    pub sure: usize,
+    /// From the hang to its first verdict, s.
+    pub delays: Vec<f64>,
+    /// Hangs with a verdict above a guess before they began.
+    pub early: usize,
+    /// Recordings of healthy programs.
+    pub healthy: usize,
+    /// Of these, with a guess at most.
+    pub guesses: usize,
+    /// Of these, with more than a guess.
+    pub alarms: usize,
 }
 
 impl Found {
@@ -79,8 +87,11 @@ impl Found {
     }
 }
 
-/// Judges all recordings of a folder with several limits, and prints what each finds.
-fn sweep(folder: &Path, limit: Option<f64>) -> Done {
+/// Judges all recordings of a folder, with each of these limits, s.
+///
+/// # Errors
+/// If the folder, or a recording in it, cannot be read, or there is none.
+pub fn judge_all(folder: &Path, limits: &[f64]) -> Result<Vec<Found>, Failure> {
     let cannot = |e: std::io::Error| Failure::Text(format!("cannot read {}: {e}", folder.display()));
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(cannot)? {
@@ -92,12 +103,21 @@ fn sweep(folder: &Path, limit: Option<f64>) -> Done {
     if all.is_empty() {
         return Err(Failure::Text(format!("{} has no recording: they end in .jsonl or .jsonl.gz", folder.display())));
     }
+    let one = |limit: &f64| {
+        let mut found = Found::default();
+        all.iter().for_each(|records| found.take(records, &Limits::with_limit(*limit)));
+        found
+    };
+    Ok(limits.iter().map(one).collect())
+}
+
+/// Judges all recordings of a folder with several limits, and prints what each finds.
+fn sweep(folder: &Path, limit: Option<f64>) -> Done {
+    let limits = limit.map_or_else(|| LIMITS.to_vec(), |limit| vec![limit]);
     let mut out = std::io::stdout().lock();
     writeln!(out, "   LIMIT  HANGS FOUND                    DELAY P50 / MAX  HEALTHY PROGRAMS")?;
-    for limit in limit.map_or_else(|| LIMITS.to_vec(), |limit| vec![limit]) {
-        let mut found = Found::default();
-        all.iter().for_each(|records| found.take(records, &Limits::with_limit(limit)));
-        writeln!(out, "{}", found.line(limit))?;
+    for (limit, mut found) in limits.iter().zip(judge_all(folder, &limits)?) {
+        writeln!(out, "{}", found.line(*limit))?;
     }
     Ok(ExitCode::SUCCESS)
 }

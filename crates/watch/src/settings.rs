@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_documented_file_has_all_keys_at_their_defaults() {
-        let readme = include_str!("../../ahd/README.md");
+        let readme = include_str!("../../../docs/watch.md");
         let text = readme.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```")).expect("an example").0;
         for (key, _) in KEYS {
             assert!(text.lines().any(|line| line.starts_with(&format!("{key} = "))), "no {key} in the example");

@@ -137,6 +137,12 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
             writeln!(to, "      {FAINT}{}{FAINT:#}", Harmless(note))?;
         }
     }
+    if !h.runtime.is_empty() {
+        writeln!(to, "  {HEAD}its runtime says:{HEAD:#}")?;
+    }
+    for line in &h.runtime {
+        writeln!(to, "      {}", Harmless(line))?;
+    }
     to.flush()
 }
 

@@ -1,6 +1,7 @@
 //! Who holds the pipes and sockets of the watched processes, and their other sides.
 //!
-//! All processes that can be seen are read, but only what leads to a watched one is handed over.
+//! All processes that can be seen are read, but only what leads to a watched one is handed over. They are read one after the other:
+//! a descriptor that is sent from one not read yet to one already read is missed. That takes a unix socket, and both its sides run.
 
 use super::process::Process;
 use crate::facts::Record;
@@ -8,8 +9,8 @@ use orbit_inspect::Family;
 use orbit_linux::{procfs, socket_info, thread};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// Reads it all.
-pub(super) fn read(watched: &BTreeMap<i32, Process>, t: f64) -> Record {
+/// Reads it all. `true` with it if a process that may pass descriptors on ran meanwhile, so that one may be missing.
+pub(super) fn read(watched: &mut BTreeMap<i32, Process>, t: f64) -> (Record, bool) {
     let mut all: Vec<(i32, i32, String)> = Vec::new();
     let mut unreadable = Vec::new();
     for pid in procfs::ids("/proc") {
@@ -41,12 +42,15 @@ pub(super) fn read(watched: &BTreeMap<i32, Process>, t: f64) -> Record {
     });
     let family = Family::of(watched.keys().copied().chain(unreadable.iter().copied()));
     unreadable.retain(|pid| watched.keys().any(|own| family.related(*pid, *own)));
+    let passes_on = |link: &str| inode(link).is_some_and(|inode| unix.iter().any(|(own, _)| *own == inode));
+    let may_pass: BTreeSet<i32> = all.iter().filter(|(.., link)| passes_on(link)).map(|(pid, ..)| *pid).collect();
+    let ran = may_pass.iter().any(|pid| watched.get_mut(pid).is_some_and(Process::has_run_since_scan));
     let wanted = all.into_iter().filter(|(_, _, link)| own.contains(link) || others.contains(link));
     let f = wanted.map(|(pid, fd, link)| {
         let mode = if link.starts_with("pipe:") { mode(pid, fd) } else { 2 };
         (pid, fd, link, mode)
     });
-    Record::Ends { t, f: f.collect(), tcp, unix, flying, hidden: unreadable }
+    (Record::Ends { t, f: f.collect(), tcp, unix, flying, hidden: unreadable }, ran)
 }
 
 /// Whether two readings say the same.

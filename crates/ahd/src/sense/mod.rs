@@ -34,6 +34,8 @@ const SOCKETS_SHARE: f64 = 250.0;
 const ENDS_EVERY: f64 = 0.45;
 const ENDS_SHARE: f64 = 250.0;
 const ENDS_SLOWEST: f64 = 10.0;
+/// Readings of who holds what that must say the same, where descriptors may have been passed on during each.
+const ENDS_AGREE: u32 = 3;
 /// Scans between two readings of what seldom changes of a process.
 const CHANGES_EVERY: u64 = 6;
 
@@ -58,6 +60,8 @@ pub struct Sensor {
     ends_from: f64,
     ends_read: f64,
     ends: Option<Record>,
+    /// The last reading during which descriptors may have been passed on, and how many in a row said the same.
+    unsettled: Option<(Record, u32)>,
     /// Where samples begin: with the first thread that got none in the last scan.
     from: (i32, i32),
 }
@@ -83,6 +87,7 @@ impl Default for Sensor {
             ends_from: 0.0,
             ends_read: f64::MIN,
             ends: None,
+            unsettled: None,
             from: (0, 0),
         }
     }
@@ -193,11 +198,11 @@ impl Sensor {
             self.sockets_from = t + SOCKETS_EVERY.max(cost * SOCKETS_SHARE).min(ENDS_SLOWEST);
         }
         if t >= self.ends_from && self.processes.values().any(|p| p.asks_for_ends(t, self.ends_read)) {
-            let mut record = None;
-            let cost = timed(|| record = Some(ends::read(&self.processes, t)));
+            let mut read = None;
+            let cost = timed(|| read = Some(ends::read(&mut self.processes, t)));
             self.ends_from = t + ENDS_EVERY.max(cost * ENDS_SHARE).min(ENDS_SLOWEST);
-            self.ends_read = t;
-            if let Some(record) = record {
+            if let Some((record, ran)) = read {
+                let record = self.settled(record, ran, t);
                 self.hand_over_ends(record, t, out);
             }
         }
@@ -213,6 +218,24 @@ impl Sensor {
     /// Time between two scans.
     fn spacing(&self) -> Duration {
         PERIOD.max((self.price * SHARE).min(SLOWEST))
+    }
+
+    /// The reading as it may be relied on: descriptors count as being on their way until as many readings agree as are needed.
+    fn settled(&mut self, mut record: Record, ran: bool, t: f64) -> Record {
+        let agree = match self.unsettled.take() {
+            _ if !ran => ENDS_AGREE,
+            Some((old, n)) if ends::same(&old, &record) => n + 1,
+            _ => 1,
+        };
+        if agree >= ENDS_AGREE {
+            self.ends_read = t;
+        } else {
+            self.unsettled = Some((record.clone(), agree));
+            if let Record::Ends { flying, .. } = &mut record {
+                *flying = true;
+            }
+        }
+        record
     }
 
     fn hand_over_ends(&mut self, record: Record, t: f64, out: &mut dyn FnMut(Record)) {

@@ -235,6 +235,15 @@ impl Process {
         self.threads.iter().map(|(tid, thread)| (*tid, thread.sched.run, thread.ran))
     }
 
+    /// Whether a thread of it has run since the scan, or was not asleep then.
+    pub(super) fn has_run_since_scan(&mut self) -> bool {
+        let pid = self.pid;
+        self.threads.iter_mut().any(|(tid, thread)| {
+            let same = |now: Sched| (now.run, now.slices) == (thread.sched.run, thread.sched.slices);
+            thread.sight.st != 'S' || !thread.schedstat.sched(pid, *tid).is_ok_and(same)
+        })
+    }
+
     /// Lists the threads where their number changed.
     fn list(&mut self, t: f64, out: &mut dyn FnMut(Record)) -> bool {
         let pid = self.pid;

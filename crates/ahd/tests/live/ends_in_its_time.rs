@@ -1,7 +1,7 @@
 //! Waits that end once somebody has done what takes its time: nothing is told of a lock whose holder waits for a child that works or sleeps, nor of a main thread that
 //! another one will wake when a time is over. A child that will never end is told with who waits for its parent.
 
-use crate::common::{Dir, Program, Watcher};
+use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Kind};
 use std::process::Command;
 use std::time::Duration;
@@ -98,11 +98,11 @@ fn watched(does: &str, time: Duration) -> Option<(Program, Watcher)> {
 
 #[test]
 fn is_no_hang() {
-    for does in ["makes others", "has one that works", "sleeps", "timer"] {
+    at_once(["makes others", "has one that works", "sleeps", "timer"], |does| {
         let Some((_program, watcher)) = watched(does, Duration::from_secs(9)) else { return };
         println!("{does}");
         watcher.quiet();
-    }
+    });
 }
 
 #[test]

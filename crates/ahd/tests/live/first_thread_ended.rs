@@ -1,6 +1,6 @@
 //! Where every thread that is left waits for another one this is told soon after the last of the others has ended, and only those are named.
 
-use crate::common::{Dir, Program, Watcher};
+use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Kind};
 use std::process::Command;
 use std::time::Duration;
@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
 fn and_those_left_wait_for_each_other() {
     // Long after a second: that it is told at all shows that it was not left for the limit.
     let config = Config { limit: Duration::from_secs(600), ..Config::default() };
-    for other_thread in [false, true] {
+    at_once([false, true], |other_thread| {
         let dir = Dir::new("first-ended");
         let Some(path) = dir.build("left", SOURCE) else { return };
         let program = Program::start(Command::new(path).args(other_thread.then_some("other")));
@@ -51,5 +51,5 @@ fn and_those_left_wait_for_each_other() {
         assert_eq!((hang.kind, hang.threads.len()), (Kind::Blocked, 2), "{hang:#?}");
         assert!(hang.why.contains("only these could wake each other"), "{}", hang.why);
         assert!(hang.threads.iter().all(|t| t.does.contains("semaphore")), "{hang:#?}");
-    }
+    });
 }

@@ -1,6 +1,6 @@
 //! A lock that keeps its holder and goes from hand to hand is no hang, however long each of many waits for it; it is one once somebody keeps it.
 
-use crate::common::{Dir, Program, Watcher};
+use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Kind};
 use std::process::Command;
 use std::time::Duration;
@@ -74,14 +74,14 @@ fn config() -> Config {
 
 #[test]
 fn each_of_many_waits_long_and_gets_it() {
-    for way in ["mutex", "priority", "flock", "file"] {
+    at_once(["mutex", "priority", "flock", "file"], |way| {
         let dir = Dir::new("hand-to-hand");
         let Some(path) = dir.build("hands", SOURCE) else { return };
         let program = Program::start(Command::new(path).arg(way).arg(dir.0.join("lock")));
         let mut watcher = Watcher::of(program.pid(), config());
         watcher.run(Duration::from_secs(9));
         watcher.quiet();
-    }
+    });
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Waits that something unseen ends in its time: nothing is told of one that writes to a slow reader by `splice`, nor of a lock without owner while another
 //! thread is held up by the machine.
 
-use crate::common::{Dir, Program, Watcher};
+use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::Config;
 use std::process::Command;
 use std::time::Duration;
@@ -65,7 +65,7 @@ int main(int argc, char **argv) {
 
 #[test]
 fn is_no_hang() {
-    for way in ["splice", "disk"] {
+    at_once(["splice", "disk"], |way| {
         let dir = Dir::new("held-up-elsewhere");
         let Some(path) = dir.build("held", SOURCE) else { return };
         let program = Program::start(Command::new(path).arg(way));
@@ -73,5 +73,5 @@ fn is_no_hang() {
         let mut watcher = Watcher::of(program.pid(), config);
         watcher.run(Duration::from_secs(9));
         watcher.quiet();
-    }
+    });
 }

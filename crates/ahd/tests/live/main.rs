@@ -24,6 +24,7 @@ mod readers_starved;
 mod readers_told_together;
 mod recovered;
 mod restless_threads;
+mod runtimes_asked;
 mod sections;
 mod sections_left_meanwhile;
 mod sections_slow_exit;

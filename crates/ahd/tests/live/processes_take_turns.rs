@@ -1,7 +1,7 @@
 //! Processes that take turns at their work, by a lock on a file that a thread of theirs holds or by a semaphore in memory that they share, wait for their turn as long as
 //! there is none.
 
-use crate::common::{Dir, Program, Watcher};
+use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::Config;
 use std::process::Command;
 use std::time::Duration;
@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
 
 #[test]
 fn is_no_hang() {
-    for way in ["file", "semaphore"] {
+    at_once(["file", "semaphore"], |way| {
         let dir = Dir::new(&format!("turns-{way}"));
         let Some(path) = dir.build("turns", SOURCE) else { return };
         let program = Program::start(Command::new(path).arg(way).arg(dir.0.join("lock")));
@@ -81,5 +81,5 @@ fn is_no_hang() {
         let mut watcher = Watcher::of(program.pid(), config);
         watcher.run(Duration::from_secs(9));
         assert!(watcher.hangs().is_empty(), "{way}: {:#?}", watcher.hangs());
-    }
+    });
 }

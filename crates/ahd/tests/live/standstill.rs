@@ -1,6 +1,6 @@
 //! Processes that wait for each other over pipes, sockets and the ends of children are told as one cycle; those that somebody else may wake, or time, are not.
 
-use crate::common::{Dir, Program, Watcher};
+use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Hang, Kind};
 use orbit_inspect::Sure;
 use std::collections::BTreeSet;
@@ -59,10 +59,10 @@ fn two_that_fill_each_others_pipe() {
 
 #[test]
 fn two_ends_of_a_socket() {
-    for (way, function) in [("socket-read", "reads_here"), ("socket-write", "writes_here")] {
+    at_once([("socket-read", "reads_here"), ("socket-write", "writes_here")], |(way, function)| {
         // Where no descriptor may be had of another process (Docker's profile) a time limit of the socket cannot be ruled out.
         told(way, (2, 2), &[function]);
-    }
+    });
 }
 
 #[test]
@@ -110,21 +110,21 @@ fn somebody_who_waits_for_events() {
 
 #[test]
 fn waits_that_time_ends() {
-    for way in ["sleeps", "limit", "timer"] {
+    at_once(["sleeps", "limit", "timer"], |way| {
         quiet(way);
-    }
+    });
 }
 
 #[test]
 fn waits_that_a_signal_ends() {
-    for way in ["signal", "ends", "stopped"] {
+    at_once(["signal", "ends", "stopped"], |way| {
         quiet(way);
-    }
+    });
 }
 
 #[test]
 fn ends_that_others_may_have_yet() {
-    for way in ["sent", "named"] {
+    at_once(["sent", "named"], |way| {
         quiet(way);
-    }
+    });
 }

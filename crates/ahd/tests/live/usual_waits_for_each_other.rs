@@ -1,7 +1,7 @@
 //! Where every thread waits for another one this is told soon, though each waits where it usually does; as long as one of them has a time to wake up
 //! at, nothing is.
 
-use crate::common::{Dir, Program, Watcher};
+use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Kind};
 use std::process::Command;
 use std::time::Duration;
@@ -101,7 +101,7 @@ int main(int argc, char **argv) {
 fn and_nobody_is_left_to_wake_any() {
     // Long after a second: that it is told at all shows that it was not left for the limit.
     let config = Config { limit: Duration::from_secs(600), ..Config::default() };
-    for (way, threads) in [("", 2), ("alone", 1), ("pipes", 2)] {
+    at_once([("", 2), ("alone", 1), ("pipes", 2)], |(way, threads)| {
         let dir = Dir::new("usual-waits");
         let Some(path) = dir.build("turns", SOURCE) else { return };
         let program = Program::start(Command::new(path).arg(way));
@@ -109,12 +109,12 @@ fn and_nobody_is_left_to_wake_any() {
         let hang = watcher.hang();
         assert_eq!((hang.kind, hang.threads.len()), (Kind::Blocked, threads), "{hang:#?}");
         assert!(hang.why.contains("wake"), "{}", hang.why);
-    }
+    });
 }
 
 #[test]
 fn one_that_wakes_up_by_itself_may_wake_the_others() {
-    for way in ["sleeps", "chain"] {
+    at_once(["sleeps", "chain"], |way| {
         let dir = Dir::new("usual-waits-woken");
         let Some(path) = dir.build("turns", SOURCE) else { return };
         let program = Program::start(Command::new(path).arg(way));
@@ -123,5 +123,5 @@ fn one_that_wakes_up_by_itself_may_wake_the_others() {
         let mut watcher = Watcher::of(program.pid(), config);
         watcher.run(Duration::from_secs(9));
         watcher.quiet();
-    }
+    });
 }

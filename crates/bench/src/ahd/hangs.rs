@@ -23,8 +23,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The guard's limit for waits, in these runs.
-const LIMIT_MS: u64 = 2000;
 /// Time a server is watched before a thread hangs, at least,
 const WARM: Duration = Duration::from_millis(3500);
 /// and at most; between the two until it was found asleep in so many looks, and the guard has looked so often, as a loop must
@@ -58,6 +56,8 @@ pub struct Wanted<'a> {
     pub rival_allows: Duration,
     /// Further programs, as command lines.
     pub programs: &'a [String],
+    /// The guard's limit, ms.
+    pub limit_ms: u64,
 }
 
 /// Latencies, milliseconds from the hang to the report.
@@ -97,7 +97,7 @@ pub struct Row {
     pub latency_ms: Option<Latency>,
     /// What the guard counted progress in: `cpu_ns` is thread CPU time, as where there is no PMU.
     pub progress: Option<String>,
-    /// For waits: the guard's limit.
+    /// But for rings: the guard's limit.
     pub limit_ms: Option<u64>,
     #[serde(skip)]
     samples: Vec<f64>,
@@ -146,7 +146,7 @@ pub fn run(wanted: &Wanted<'_>, scratch: &Scratch, lines: &mut Lines) -> Result<
     let www = scratch.path("www-small");
     std::fs::create_dir_all(&www)?;
     std::fs::write(www.join("1k"), [b'x'; 1024])?;
-    let config = scratch.file("limit.toml", format!("limit_ms = {LIMIT_MS}\n"))?;
+    let config = scratch.file("limit.toml", format!("limit_ms = {}\n", wanted.limit_ms))?;
     let mut campaign = Campaign { scratch, library, www, config, shuffle: Shuffle::new(orbit_rmk::now()) };
     let mut places = Vec::new();
     for (server, all) in [("redis-server", places::redis()), ("nginx", places::nginx())] {
@@ -227,11 +227,11 @@ pub fn run(wanted: &Wanted<'_>, scratch: &Scratch, lines: &mut Lines) -> Result<
             continue;
         };
         row.what = way.words.to_owned();
-        row.limit_ms = (way.class == Class::Blocked).then_some(LIMIT_MS);
+        row.limit_ms = (!matches!(way.class, Class::Ring(_))).then_some(wanted.limit_ms);
         lines.series(Series::new(way.words, by_percent(&mut row.samples)));
         lines.hangs(row.finish());
     }
-    reach(lines);
+    reach(wanted.limit_ms as f64, lines);
     for (name, mut row) in at {
         row.what = name;
         lines.place(row.finish());
@@ -346,7 +346,10 @@ impl Row {
 }
 
 /// Bounds on what was measured.
-fn reach(lines: &mut Lines) {
+/// A report may come so long after the limit, ms: two scans, and the stacks.
+const AFTER_LIMIT: f64 = 200.0;
+
+fn reach(limit: f64, lines: &mut Lines) {
     let rows = lines.hang_rows();
     let (runs, found) = rows.iter().fold((0, 0), |(runs, found), row| (runs + row.runs, found + row.found));
     let alarms: usize = rows.iter().map(|row| row.false_alarms).sum();
@@ -360,14 +363,15 @@ fn reach(lines: &mut Lines) {
         let mut samples: Vec<f64> = rows.iter().filter(of).flat_map(|row| row.samples.clone()).collect();
         Latency::of(&mut samples)
     };
-    let blocked = LIMIT_MS as f64 * 1.1;
-    for (what, class, limit) in [
-        ("busy", (|class| class == Class::Busy) as fn(Class) -> bool, 300.0),
+    let at_limit = limit + AFTER_LIMIT;
+    for (what, class, bound) in [
+        ("busy", (|class| class == Class::Busy) as fn(Class) -> bool, at_limit),
         ("rings", |class| matches!(class, Class::Ring(_)), 200.0),
-        ("other waits", |class| class == Class::Blocked, blocked),
+        ("other waits", |class| class == Class::Blocked, at_limit),
     ] {
         if let Some(latency) = pooled(class) {
-            all.push(Reach::at_most(format!("{what}: hang to report, p50, n={}", latency.n), latency.p50, limit, "ms"));
+            let what = format!("{what}: hang to report, p50, limit {} s, n={}", limit / 1e3, latency.n);
+            all.push(Reach::at_most(what, latency.p50, bound, "ms"));
         }
     }
     lines.reach(all);

@@ -9,7 +9,9 @@ mod hangs;
 mod marked;
 mod order;
 mod places;
+mod recorded;
 mod scratch;
+mod sensor;
 mod servers;
 mod talk;
 mod victim;
@@ -31,9 +33,10 @@ use std::time::Duration;
 ///
 /// hangs: threads of Redis, nginx and --program are made to hang, in eight ways at some thirty places; beside a heartbeat watchdog as
 /// systemd has it. alarms: healthy servers under changing load, and stress-ng. cost: CPU a request with and without the
-/// guard. rings: looks at a healthy program that fights over its locks. stops: how long a hung program is stopped for its
+/// guard. sensor: the guard's own CPU beside 100 and 1,000 threads. recorded: all recordings of this source tree, with several limits. rings: looks
+/// at a healthy program that fights over its locks. stops: how long a hung program is stopped for its
 /// stacks. sections: a mark in source, and functions of a saturated Redis by name. Needs cc; and redis-server, nginx, stress-ng, gdb for what is done with them.
-/// Without --quick: hangs 50 to 70 minutes, alarms 40, cost 12, the others 2.
+/// Without --quick: hangs 50 to 70 minutes, alarms 40, cost 12, the others 3.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -41,9 +44,12 @@ pub struct Args {
     /// Only this part; may be given several times.
     #[arg(long, value_name = "PART")]
     part: Vec<Part>,
-    /// Hangs to inject [default: 1200, with --quick 24].
+    /// Hangs to inject [default: 240, with --quick 24].
     #[arg(long, value_name = "N")]
     runs: Option<usize>,
+    /// The guard's limit where hangs are injected [default: 1s].
+    #[arg(long, value_name = "SECONDS", value_parser = orbit_watch::replay::limit)]
+    limit: Option<f64>,
     /// Rounds of requests to healthy servers [default: 2000, with --quick 40].
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
@@ -61,11 +67,13 @@ pub struct Args {
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
+    Recorded,
     Rings,
     Stops,
     Sections,
     Hangs,
     Cost,
+    Sensor,
     Alarms,
 }
 
@@ -81,6 +89,8 @@ enum Row {
     Watchdog(hangs::RivalRow),
     Alarms(alarms::Row),
     Cost(cost::Row),
+    Sensor(sensor::Row),
+    Recorded(recorded::Row),
     Rings(victim::RingRow),
     Stops(victim::StopRow),
     Sections(victim::SectionRow),
@@ -135,6 +145,14 @@ impl Lines {
         self.rows.push(Row::Cost(row));
     }
 
+    fn sensor(&mut self, row: sensor::Row) {
+        self.rows.push(Row::Sensor(row));
+    }
+
+    fn recorded(&mut self, row: recorded::Row) {
+        self.rows.push(Row::Recorded(row));
+    }
+
     fn rings(&mut self, row: victim::RingRow) {
         self.rows.push(Row::Rings(row));
     }
@@ -186,6 +204,9 @@ pub fn run(args: &Args) -> out::Done {
 fn parts(args: &Args, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failure> {
     let quick = args.common.quick;
     let wanted = |part| args.part.is_empty() || args.part.contains(&part);
+    if wanted(Part::Recorded) {
+        recorded::run(lines)?;
+    }
     if wanted(Part::Rings) {
         victim::rings(if quick { 2_000 } else { 100_000 }, scratch, lines)?;
     }
@@ -198,15 +219,19 @@ fn parts(args: &Args, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failur
     }
     if wanted(Part::Hangs) {
         let wanted = hangs::Wanted {
-            runs: args.runs.unwrap_or(if quick { 24 } else { 1200 }),
+            runs: args.runs.unwrap_or(if quick { 24 } else { 240 }),
             rival_every: if quick { 8 } else { 20 },
             rival_allows: Duration::from_secs(if quick { 2 } else { 10 }),
             programs: &args.program,
+            limit_ms: (args.limit.unwrap_or(1.0) * 1e3) as u64,
         };
         hangs::run(&wanted, scratch, lines)?;
     }
     if wanted(Part::Cost) {
         cost::run(args.cost_rounds.unwrap_or(if quick { 2 } else { 200 }), scratch, lines)?;
+    }
+    if wanted(Part::Sensor) {
+        sensor::run(Duration::from_secs(if quick { 5 } else { 30 }), scratch, lines)?;
     }
     if wanted(Part::Alarms) {
         alarms::rounds(args.rounds.unwrap_or(if quick { 40 } else { 2000 }), scratch, lines)?;
@@ -229,6 +254,8 @@ fn measured(row: Row) -> Measured<Row> {
         Row::Watchdog(row) => ("ms", latency(row.guard_latency_ms), latency(row.latency_ms)),
         Row::Alarms(row) => ("reports", once(row.false_alarms as f64, row.rounds), None),
         Row::Cost(row) => ("times", once(row.server_ratio[1], row.n), once(row.null_ratio[1], row.n)),
+        Row::Sensor(row) => ("% of a CPU", once(row.cpu_percent, row.threads), None),
+        Row::Recorded(row) => ("s", row.delay_s, None),
         Row::Rings(row) => ("rings", once(row.told as f64, row.looks), None),
         Row::Stops(row) => ("ms", latency(row.stopped_ms), None),
         Row::Sections(row) => ("ns", once(row.pair_ns[0], row.pairs), None),
@@ -293,6 +320,19 @@ fn cells(row: &Row) -> Cells {
                 row.guard_cpu_percent
             );
             Cells { part: "cost", what: row.server.to_owned(), n: row.n, result, good, times: "-".to_owned() }
+        }
+        Row::Sensor(row) => {
+            let result = format!("{:.2} % of a CPU", row.cpu_percent);
+            Cells { part: "sensor", what: row.what.clone(), n: row.threads, result, good, times: "-".to_owned() }
+        }
+        Row::Recorded(row) => {
+            let result = format!(
+                "{} of {} hangs found, {} above a guess; of {} healthy {} guesses, {} above",
+                row.found, row.hangs, row.sure, row.healthy, row.guesses, row.alarms
+            );
+            let times = row.delay_s.map_or("-".to_owned(), |d| format!("{:.1} / {:.1} s", d.p50, d.p99));
+            let what = format!("limit {} s", row.limit_s);
+            Cells { part: "recorded", what, n: row.hangs + row.healthy, result, good: row.alarms == 0, times }
         }
         Row::Rings(row) => {
             let result = format!("{} false rings; {} seen in one look only", row.told, row.seen_once);

@@ -153,6 +153,7 @@ fn line(event: Event) -> String {
 fn cut(mut hang: Hang) -> Hang {
     hang.threads.truncate(THREADS);
     hang.cycle.truncate(THREADS);
+    hang.runtime.truncate(THREADS);
     for thread in &mut hang.threads {
         if thread.stack.len() > FRAMES || thread.python.len() > FRAMES {
             thread.note = Some("cut: the report has too many threads".into());

@@ -4,6 +4,7 @@
 use orbit_ahd::{Config, Event, Hang, Sure};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest wait for anything, on a machine that is busy with other things.
@@ -14,7 +15,9 @@ pub struct Dir(pub PathBuf);
 
 impl Dir {
     pub fn new(name: &str) -> Dir {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let nth = MADE.fetch_add(1, Ordering::Relaxed);
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}-{nth}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).expect("a directory");
         Dir(dir)
@@ -150,6 +153,16 @@ impl Watcher {
         let sure: Vec<&Hang> = self.hangs().into_iter().filter(|hang| hang.sure > Sure::Guess).collect();
         assert!(sure.is_empty(), "false alarm: {sure:#?}");
     }
+}
+
+/// Tries all cases at the same time, for most of a case is waiting.
+pub fn at_once<T: Send>(cases: impl IntoIterator<Item = T>, one: impl Fn(T) + Sync) {
+    std::thread::scope(|scope| {
+        for case in cases {
+            let one = &one;
+            scope.spawn(move || one(case));
+        }
+    });
 }
 
 /// CPU time of a thread of another process or of the calling process, from `schedstat`.

@@ -1,0 +1,119 @@
+//! What a program's own runtime says of its threads: the JVM of Java's, Go's of goroutines. For reports only, after a verdict.
+//!
+//! The JVM is asked as `jstack` asks it, for which it gets SIGQUIT: only where it catches that, and only of a guess, for which the stacks
+//! of its threads say too little. Go's goroutines are read from memory; nothing is stopped. Promises: [`MOST`] lines at most, and
+//! [`PATIENCE`] at most for each step.
+
+use orbit_inspect::goroutines::parked;
+use orbit_inspect::stacks::Unwinder;
+use orbit_linux::{pidfd, procfs, thread};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Lines of a report at most.
+const MOST: usize = 60;
+/// Groups of goroutines shown, and functions of each.
+const GROUPS: usize = 8;
+const FUNCTIONS: usize = 4;
+/// How long the JVM may take to begin to answer, and to answer.
+const PATIENCE: Duration = Duration::from_millis(1500);
+/// Bytes of a JVM's answer that are read.
+const ANSWER: u64 = 4 << 20;
+
+/// Goroutines by what they wait for; nothing if it is no Go program.
+pub(crate) fn goroutines(pid: i32, unwinder: &mut Unwinder) -> Vec<String> {
+    let of_runtime = |name: &&str| name.starts_with("runtime.") || name.starts_with("internal/");
+    let group = |group: orbit_inspect::goroutines::Parked| {
+        let named = group.frames.iter().filter_map(|f| Some((f.function.as_deref()?, f)));
+        let own: Vec<_> = named.filter(|(name, _)| !of_runtime(name)).take(FUNCTIONS).collect();
+        let place = own.iter().find(|(name, _)| !name.starts_with("sync")).and_then(|(_, f)| {
+            Some(format!(" at {}:{}", f.file.as_deref()?, f.line?))
+        });
+        let names: Vec<&str> = own.iter().map(|(name, _)| *name).collect();
+        let one = if group.count == 1 { "goroutine" } else { "goroutines" };
+        let text = format!("{} {one} ({}): {}{}", group.count, group.reason, names.join(" < "), place.unwrap_or_default());
+        (!names.is_empty()).then_some(text)
+    };
+    parked(pid, unwinder).into_iter().flatten().filter_map(group).take(GROUPS).collect()
+}
+
+/// Deadlocks that the JVM finds, and its blocked threads and those named by `tids`; nothing if it is no JVM.
+///
+/// # Errors
+/// In a sentence, where it is a JVM and does not answer.
+pub(crate) fn java(pid: i32, tids: &[i32]) -> Result<Vec<String>, String> {
+    let maps = procfs::text(format!("/proc/{pid}/maps")).unwrap_or_default();
+    if !maps.contains("/libjvm.so") {
+        return Ok(Vec::new());
+    }
+    let dump = dump(pid).map_err(|e| format!("the JVM was not asked for its threads: {e}"))?;
+    Ok(chosen(&dump, tids))
+}
+
+/// Asks the JVM for its threads.
+fn dump(pid: i32) -> std::io::Result<String> {
+    let status = procfs::text(format!("/proc/{pid}/status")).ok().and_then(|text| thread::status(&text));
+    let status = status.ok_or(std::io::ErrorKind::NotFound)?;
+    let inner = if status.inner == 0 { pid } else { status.inner };
+    let (socket, wish) = (format!("/proc/{pid}/root/tmp/.java_pid{inner}"), format!("/proc/{pid}/root/tmp/.attach_pid{inner}"));
+    if !Path::new(&socket).exists() {
+        if status.caught & (1 << (libc::SIGQUIT - 1)) == 0 {
+            return Err(std::io::Error::other("it does not catch SIGQUIT"));
+        }
+        File::options().write(true).create_new(true).mode(0o600).open(&wish)?;
+        let asked = pidfd::open(pid).and_then(|process| pidfd::send_signal(process.as_fd(), libc::SIGQUIT));
+        let begun = Instant::now();
+        while asked.is_ok() && !Path::new(&socket).exists() && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::fs::remove_file(&wish)?;
+        asked?;
+    }
+    let mut jvm = UnixStream::connect(&socket)?;
+    jvm.set_read_timeout(Some(PATIENCE))?;
+    // Version, command, three arguments.
+    jvm.write_all(b"1\0threaddump\0\0\0\0")?;
+    let mut answer = Vec::new();
+    jvm.take(ANSWER).read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// The part of a dump of all threads that is worth reading.
+fn chosen(dump: &str, tids: &[i32]) -> Vec<String> {
+    const FOUND: &str = "Found one Java-level deadlock";
+    let (threads, deadlocks) = dump.find(FOUND).map_or((dump, ""), |at| dump.split_at(at));
+    let id = |header: &str| {
+        let nid = header.split("nid=").nth(1)?.split_whitespace().next()?;
+        nid.strip_prefix("0x").map_or_else(|| nid.parse().ok(), |hex| i32::from_str_radix(hex, 16).ok())
+    };
+    let is_wanted = |part: &&str| {
+        let blocked = part.contains("java.lang.Thread.State: BLOCKED");
+        part.starts_with('"') && part.contains("\tat ") && (blocked || id(part).is_some_and(|id| tids.contains(&id)))
+    };
+    let parts = threads.split("\n\n").map(|part| part.trim_start_matches('\n')).filter(is_wanted);
+    let summary = deadlocks.split("Java stack information").next().unwrap_or_default();
+    let lines = summary.lines().chain(parts.flat_map(str::lines)).map(str::trim).filter(|line| !line.is_empty());
+    lines.filter(|line| !line.starts_with('=')).take(MOST).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_dump_deadlocks_blocked_threads_and_those_named_are_chosen() {
+        let dump = "0\nFull thread dump\n\n\"a\" #1 prio=5 nid=0x1f runnable\n   java.lang.Thread.State: RUNNABLE\n\tat A.f(A.java:1)\n\n\
+                    \"b\" #2 nid=32 waiting\n   java.lang.Thread.State: BLOCKED (on object monitor)\n\tat B.g(B.java:2)\n\n\"c\" #3 nid=0x21 \
+                    runnable\n   java.lang.Thread.State: RUNNABLE\n\tat C.h(C.java:3)\n\nFound one Java-level deadlock:\n====\n\"b\":\n  waits\n\n\
+                    Java stack information for the threads listed above:\n\tat B.g(B.java:2)\n";
+        let lines = chosen(dump, &[31]);
+        assert_eq!(lines[..3], ["Found one Java-level deadlock:", "\"b\":", "waits"]);
+        assert!(lines.iter().any(|l| l.contains("A.f")) && lines.iter().any(|l| l.contains("B.g")), "{lines:?}");
+        assert!(!lines.iter().any(|l| l.contains("C.h")), "{lines:?}");
+    }
+}

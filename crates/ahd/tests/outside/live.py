@@ -1,0 +1,151 @@
+"""Runs programs under `orbit watch` and says what it reported: live.py ORBIT OUT [JOBS [NAME...]]
+
+hangs: those of reports.txt; a report counts from the moment that the program, or its client, marks. healthy: programs of others, with
+`--on-hang kill`. OUT gets, for each, NAME.events, and NAME.jsonl.gz, a recording with its mark. Ends what it started.
+"""
+import ctypes, gzip, json, os, shutil, signal, subprocess, sys, threading, time
+
+orbit, out = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+jobs = int(sys.argv[3]) if len(sys.argv) > 3 else 3
+only = sys.argv[4:]
+here = os.path.dirname(os.path.abspath(__file__))
+client = os.path.join(here, "../recorded/client.py")
+bin = os.path.join(out, "bin")
+os.makedirs(bin, exist_ok=True)
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # orphans become children of this process
+
+def built(name, *command):
+    if not os.path.exists(os.path.join(bin, name)): subprocess.check_call(command, cwd=bin)
+
+# How long a hang is watched after its mark, s.
+AFTER = 18
+ports = iter(range(43100, 44000))
+
+def descendants(root):
+    below, all = {root}, []
+    parents = {}
+    for p in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{p}/stat") as f: parents[int(p)] = int(f.read().rsplit(")", 1)[1].split()[1])
+        except OSError: pass
+    grown = True
+    while grown:
+        new = [p for p, parent in parents.items() if parent in below and p not in below]
+        grown = bool(new); below.update(new); all += new
+    return all
+
+def end(process):
+    """Ends a watch and all below it."""
+    left = descendants(process.pid)
+    process.terminate()
+    try: process.wait(3)
+    except subprocess.TimeoutExpired: pass
+    for pid in left + [process.pid]:
+        try: os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError: pass
+    process.wait()
+
+def events(name):
+    try:
+        with open(f"{out}/{name}.events") as f: return [json.loads(line) for line in f if line.startswith("{")]
+    except OSError: return []
+
+def one(name, seconds, command, asks=None):
+    files = {kind: f"{out}/{name}.{kind}" for kind in ("events", "jsonl", "mark", "log")}
+    for f in files.values():
+        if os.path.exists(f): os.unlink(f)
+    port = next(ports)
+    command = [part.replace("{port}", str(port)).replace("{out}", out).replace("{name}", name) for part in command]
+    is_hang = name.startswith("hang-")
+    action = [] if is_hang else ["--on-hang", "kill"]
+    environment = dict(os.environ, HANGMARK=files["mark"])
+    with open(files["log"], "w") as log:
+        watch = subprocess.Popen([orbit, "watch", "--events", files["events"], "--record", files["jsonl"], *action, "--", *command],
+                                 env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        asking = asks and subprocess.Popen(["python3", client, str(port), "3", "4" if is_hang else str(seconds - 4), *asks], env=environment,
+                                           stdout=log, stderr=log)
+        began, mark = time.monotonic(), None
+        while watch.poll() is None and time.monotonic() < began + seconds:
+            time.sleep(0.1)
+            if mark is None and os.path.exists(files["mark"]):
+                with open(files["mark"]) as f: mark = float((f.readline().strip() or "0")) or None
+            if mark and time.monotonic() > mark + AFTER: break
+        if asking: end(asking)
+        is_over = watch.poll() is not None
+        end(watch)
+    with open(files["jsonl"], "rb") as f: lines = f.read().split(b"\n")
+    lines = [line for line in lines[:-1] if line]
+    last = json.loads(lines[-1])["t"]
+    if mark:
+        at = mark - json.loads(lines[0])["t0"]
+        lines.append(json.dumps({"k": "mark", "t": at}).encode())
+    lines.append(json.dumps({"k": "end", "t": last}).encode())
+    with gzip.GzipFile(f"{out}/{name}.jsonl.gz", "wb", mtime=0) as f: f.write(b"\n".join(lines) + b"\n")
+    os.unlink(files["jsonl"])
+    hangs = [e for e in events(name) if e["event"] == "hang"]
+    # `time_ms` counts from the beginning of the watch, which is not long before the recording's.
+    offset = at * 1e3 if mark else 0
+    text = [f"    {(e['time_ms'] - offset) / 1e3:6.1f} s {e['sure']:7} {e['kind']:7} {e['why'][:230]}" for e in hangs]
+    killed = [e for e in events(name) if e["event"] == "action"]
+    state = "no mark" if is_hang and not mark else "ended" if is_over else "lives"
+    print(f"{name}: {state}, {len(hangs)} reports{', ' + str(len(killed)) + ' actions' if killed else ''}", *text, sep="\n", flush=True)
+
+def hangs():
+    if not only or any(n.startswith("hang-") for n in only):
+        built("hangs", "gcc", "-O1", "-g", here + "/hangs.c", "-o", "hangs", "-lpthread")
+        built("server-go", "go", "build", "-o", "server-go", here + "/hangs.go")
+        built("Hangs.class", "javac", "-d", ".", here + "/Hangs.java")
+        built("server-rs", "rustc", "-O", "-g", here + "/hangs.rs", "-o", "server-rs")
+    for name in "fork_log queue_join unread_errors inherited_lock handler_logs interpreter_lock call_each_other removed_fifo".split():
+        yield f"hang-o_py_{name}", 45, ["python3", here + "/hangs.py", name], None
+    for name in "handler_localtime pool_destructor all_write closed_peer".split():
+        yield f"hang-o_c_{name}", 45, [bin + "/hangs", name], None
+    server = {"py_own_loop": ["python3", here + "/hangs.py", "own_loop", "{port}"], "rs_printed": [bin + "/server-rs", "{port}"]}
+    for name in "read_lock send_under_lock".split(): server["go_" + name] = [bin + "/server-go", "{port}", name]
+    for name in "atomics own_request backtracks".split(): server["node_" + name] = ["node", here + "/hangs.js", "{port}", name]
+    for name in "pool monitors cycle".split(): server["java_" + name] = ["java", "-cp", bin, "Hangs", "{port}", name]
+    for name, command in server.items(): yield "hang-o_" + name, 60, command, ["/", "/hang"]
+
+def healthy():
+    shell = lambda text: ["sh", "-c", text]
+    go, java, node = ([bin + "/server-go", "{port}", "none"], ["java", "-cp", bin, "Hangs", "{port}", "none"], ["node", here + "/hangs.js", "{port}", "none"])
+    tree = os.path.realpath(os.path.join(here, "../../../.."))
+    programs = {
+        "cargo_build": shell(f"rm -rf {{out}}/rs && mkdir {{out}}/rs && cd {{out}}/rs && cargo init -q --name x --vcs none . && "
+                             "python3 -c \"print('fn main(){'+''.join(f'println!(\\\"{{}}\\\",f{i}(1));' for i in range(400))+'}'+''.join(f'fn f{i}(x:u64)->u64{{(0..x).map(|y|y*{i}).sum()}}' for i in range(400)))\" > src/main.rs && cargo build -q --release --offline"),
+        "rustc": shell(f"cd {{out}}; for i in 1 2 3; do rustc -O -C codegen-units=1 {here}/hangs.rs -o rs.out; done"),
+        "go_build": shell(f"cd {{out}}; GOFLAGS=-a go build -o go.out {here}/hangs.go"),
+        "go_vet": shell(f"cd {here}; GOCACHE={{out}}/gocache go vet hangs.go"),
+        "javac": shell(f"mkdir -p {{out}}/cls; for i in 1 2 3 4 5 6 7 8; do javac -d {{out}}/cls {here}/Hangs.java ../recorded/Server.java 2>/dev/null; javac -d {{out}}/cls {here}/Hangs.java; done"),
+        "jshell": shell("echo 'long s=0; for(long i=0;i<4000000000L;i++) s+=i; System.out.println(s);' | jshell -s -"),
+        "make": shell(f"mkdir -p {{out}}/mk; cd {{out}}/mk; printf 'all: a b c d\\n%%: FORCE\\n\\tgcc -O3 -c {here}/hangs.c -o $@.o; sleep 1; gcc -O2 -c {here}/../recorded/hangs.c -o $@.o\\nFORCE:\\n' > Makefile; make -j3 -s"),
+        "pip": shell("rm -rf {out}/venv; python3 -m venv {out}/venv && {out}/venv/bin/python -m pip list --disable-pip-version-check"),
+        "apt_cache": shell("apt-cache dump | wc -l; apt-cache search lib | sort | wc -l; dpkg -l | wc -l"),
+        "git_log": shell(f"cd {tree}; git log --stat -n 300 | wc -l; git grep -c unsafe | wc -l; git status --short | wc -l; git fsck --no-dangling 2>/dev/null | tail -1"),
+        "rsync": shell("rm -rf {out}/rsync; mkdir {out}/rsync; rsync -a /usr/share/doc /usr/include {out}/rsync/; rsync -ac /usr/share/doc /usr/include {out}/rsync/; du -s {out}/rsync; rm -rf {out}/rsync"),
+        "xz_pipe": shell("tar c /usr/include 2>/dev/null | xz -6 | xz -d | tar t | wc -l"),
+        "perl": ["perl", "-e", "my %h; for my $i (1..6000000) { $h{$i % 200003} .= chr(65 + $i % 26) if $i % 3 } print scalar(keys %h), \"\\n\"; sleep 8"],
+        "find_xargs": shell("find /usr/lib /usr/share -type f -size -64k -print0 2>/dev/null | xargs -0 -P 2 -n 200 sha256sum | sort | tail -1"),
+        "gdb_batch": shell(f"gdb -q -batch -ex 'info functions' {bin}/server-go | wc -l"),
+        "py_server_idle": ["python3", "-m", "http.server", "{port}", "--bind", "127.0.0.1"],
+        "node_npm": shell("npm --version; npm config ls -l | wc -l; node -e 'let s=0; for (let i=0;i<6e9;i++) s+=i; console.log(s)'"),
+        "dbus_idle": ["dbus-daemon", "--session", "--nofork", "--print-address"],
+        "redis_bench": shell("redis-server --port {port} --save '' --dir {out} >/dev/null & sleep 1; redis-benchmark -p {port} -q -n 100000 -P 8 -t set,get,lrange_100 >/dev/null; redis-cli -p {port} debug sleep 3; sleep 5; kill $!"),
+        "stress_vm": ["stress-ng", "--vm", "1", "--vm-bytes", "64m", "--fork", "1", "--sem", "1", "--msg", "1", "--timeout", "14", "-q"],
+    }
+    for name, command in programs.items(): yield "healthy-o_" + name, 30, command, None
+    for name, command in {"go_server": go, "java_server": java, "node_server": node}.items(): yield "healthy-o_" + name, 20, command, ["/"]
+
+waiting = [case for case in [*hangs(), *healthy()] if not only or any(case[0].startswith(n) for n in only)]
+lock = threading.Lock()
+def work():
+    while True:
+        with lock:
+            if not waiting: return
+            case = waiting.pop(0)
+        if not shutil.which(case[2][0]): print(f"SKIP: {case[0]} needs {case[2][0]}"); continue
+        try: one(*case)
+        except Exception as e: print(f"{case[0]}: {type(e).__name__} {e}", flush=True)
+threads = [threading.Thread(target=work) for _ in range(jobs)]
+for t in threads: t.start()
+for t in threads: t.join()
