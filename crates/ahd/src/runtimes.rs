@@ -4,8 +4,8 @@
 //! of its threads say too little. Go's goroutines are read from memory; nothing is stopped. Promises: [`MOST`] lines at most, and
 //! [`PATIENCE`] at most for each step.
 
-use orbit_inspect::goroutines::parked;
-use orbit_inspect::stacks::Unwinder;
+use orbit_inspect::goroutines::{Parked, parked};
+use orbit_inspect::stacks::{Frame, Unwinder};
 use orbit_linux::{pidfd, procfs, thread};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -28,18 +28,23 @@ const ANSWER: u64 = 4 << 20;
 /// Goroutines by what they wait for; nothing if it is no Go program.
 pub(crate) fn goroutines(pid: i32, unwinder: &mut Unwinder) -> Vec<String> {
     let of_runtime = |name: &&str| name.starts_with("runtime.") || name.starts_with("internal/");
-    let group = |group: orbit_inspect::goroutines::Parked| {
-        let named = group.frames.iter().filter_map(|f| Some((f.function.as_deref()?, f)));
-        let own: Vec<_> = named.filter(|(name, _)| !of_runtime(name)).take(FUNCTIONS).collect();
-        let place = own.iter().find(|(name, _)| !name.starts_with("sync")).and_then(|(_, f)| {
-            Some(format!(" at {}:{}", f.file.as_deref()?, f.line?))
-        });
-        let names: Vec<&str> = own.iter().map(|(name, _)| *name).collect();
+    // A line of what was inlined from there says less than the caller's.
+    let of_library =
+        |file: &&str| file.contains("/go/src/") || file.contains("/src/internal/") || file.contains("/src/sync/");
+    let group = |group: Parked| {
+        let names = group.frames.iter().filter_map(|f| f.function.as_deref()).filter(|name| !of_runtime(name));
+        let names: Vec<&str> = names.take(FUNCTIONS).collect();
+        let place =
+            |f: &Frame| Some(format!(" at {}:{}", f.file.as_deref().filter(|file| !of_library(file))?, f.line?));
+        let place = group.frames.iter().find_map(place).unwrap_or_default();
         let one = if group.count == 1 { "goroutine" } else { "goroutines" };
-        let text = format!("{} {one} ({}): {}{}", group.count, group.reason, names.join(" < "), place.unwrap_or_default());
+        let text = format!("{} {one} ({}): {}{place}", group.count, group.reason, names.join(" < "));
         (!names.is_empty()).then_some(text)
     };
-    parked(pid, unwinder).into_iter().flatten().filter_map(group).take(GROUPS).collect()
+    let mut all = parked(pid, unwinder).unwrap_or_default();
+    // Whoever waits for the world is seldom to blame.
+    all.sort_by_key(|group| group.reason == "IO wait");
+    all.into_iter().filter_map(group).take(GROUPS).collect()
 }
 
 /// Deadlocks that the JVM finds, and its blocked threads and those named by `tids`; nothing if it is no JVM.
@@ -60,7 +65,8 @@ fn dump(pid: i32) -> std::io::Result<String> {
     let status = procfs::text(format!("/proc/{pid}/status")).ok().and_then(|text| thread::status(&text));
     let status = status.ok_or(std::io::ErrorKind::NotFound)?;
     let inner = if status.inner == 0 { pid } else { status.inner };
-    let (socket, wish) = (format!("/proc/{pid}/root/tmp/.java_pid{inner}"), format!("/proc/{pid}/root/tmp/.attach_pid{inner}"));
+    let (socket, wish) =
+        (format!("/proc/{pid}/root/tmp/.java_pid{inner}"), format!("/proc/{pid}/root/tmp/.attach_pid{inner}"));
     if !Path::new(&socket).exists() {
         if status.caught & (1 << (libc::SIGQUIT - 1)) == 0 {
             return Err(std::io::Error::other("it does not catch SIGQUIT"));

@@ -134,7 +134,8 @@ fn layout(elf: &Elf) -> Option<Layout> {
         while let Ok(Some((_, entry))) = entries.next_dfs() {
             if entry.tag() == gimli::DW_TAG_member {
                 if within.is_some()
-                    && let (Some(name), Ok(Some(at))) = (name(entry), entry.attr_value(gimli::DW_AT_data_member_location))
+                    && let (Some(name), Ok(Some(at))) =
+                        (name(entry), entry.attr_value(gimli::DW_AT_data_member_location))
                     && let Some(at) = at.udata_value()
                 {
                     members.insert(name, at);

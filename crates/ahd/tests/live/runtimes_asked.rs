@@ -36,6 +36,7 @@ fn explained(port: u16, command: &mut Command, is_explained: impl Fn(&Hang) -> b
     let _waiting = [ask(port, "/hang").expect("a connection"), ask(port, "/hang").expect("a connection")];
     let explains = |all: &[Event]| all.iter().any(|e| matches!(e, Event::Hang(hang) if is_explained(hang)));
     watcher.until("a report with what the runtime says", explains);
+    println!("{:#?}", watcher.hangs().last().map(|hang| &hang.runtime));
 }
 
 fn outside(file: &str) -> std::path::PathBuf {
@@ -52,7 +53,6 @@ fn goroutines_by_what_they_wait_for() {
     let built = Command::new("go").args(["build", "-o"]).arg(&server).arg(outside("hangs.go")).status();
     assert!(built.expect("go").success());
     explained(port, Command::new(server).args([&port.to_string(), "send_under_lock"]), |hang| {
-        println!("{:#?}", hang.runtime);
         hang.runtime.iter().any(|line| line.contains("main.monitor") && line.contains("hangs.go:"))
     });
 }
@@ -68,7 +68,6 @@ fn a_deadlock_that_the_jvm_finds() {
     assert!(built.expect("javac").success());
     let mut java = Command::new("java");
     explained(port, java.arg("-cp").arg(&dir.0).args(["Hangs", &port.to_string(), "monitors"]), |hang| {
-        println!("{:#?}", hang.runtime);
         let says = |part: &str| hang.runtime.iter().any(|line| line.contains(part));
         says("Found one Java-level deadlock") && says("Hangs.hang(Hangs.java:")
     });
