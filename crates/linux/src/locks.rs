@@ -12,18 +12,20 @@ pub fn holders(pid: i32, fd: i32) -> Option<Vec<i32>> {
     let holder = blocker(&text, pid, inode)?;
     let has_it =
         |p: i32| procfs::text(format!("/proc/{p}/fdinfo/{fd}")).is_ok() || fs::metadata(format!("/proc/{p}")).is_ok();
-    (holder.taker > 0 && has_it(holder.taker)).then(|| {
-        if holder.is_flock {
-            // Whoever has a descriptor of the same open file holds it too.
-            let mut all: Vec<i32> = procfs::ids("/proc").into_iter().filter(|p| shows_lock(*p, inode)).collect();
-            if all.is_empty() {
-                all.push(holder.taker);
-            }
-            all
-        } else {
-            vec![holder.taker]
-        }
-    })
+    if holder.taker <= 0 || !has_it(holder.taker) {
+        return None;
+    }
+    if !holder.is_flock {
+        return Some(vec![holder.taker]);
+    }
+    // Whoever has a descriptor of the same open file holds it too.
+    let mut all: Vec<i32> = procfs::ids("/proc").into_iter().filter(|p| shows_lock(*p, inode)).collect();
+    if all.is_empty() {
+        all.push(holder.taker);
+    }
+    // It may have changed hands meanwhile, even to the one that waited.
+    let now = blocker(&procfs::text("/proc/locks").ok()?, pid, inode)?;
+    (now.taker == holder.taker).then_some(all)
 }
 
 struct Holder {
