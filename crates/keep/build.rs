@@ -4,8 +4,19 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-const PARTS: [&str; 10] =
-    ["exec.c", "threads.c", "start.c", "log.c", "signals.c", "calls.c", "time.c", "heap.c", "map.c", "point.c"];
+const PARTS: [&str; 11] = [
+    "deliver.c",
+    "exec.c",
+    "threads.c",
+    "start.c",
+    "log.c",
+    "signals.c",
+    "calls.c",
+    "time.c",
+    "heap.c",
+    "map.c",
+    "point.c",
+];
 
 /// The handler for a running program: bare code, as `orbit keep --pid` maps it.
 const ARMED: &[&str] = &[

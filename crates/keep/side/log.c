@@ -5,6 +5,7 @@
  * were made, the kernel has seen them. In KEEP_TAIL a call is answered from the tail if that has one of its kind on its descriptor.
  */
 #include "own.h"
+#include <errno.h>
 #include <linux/futex.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -13,9 +14,13 @@
 
 __asm__(".text\n"
         ".globl keep_raw\n.hidden keep_raw\n.type keep_raw,@function\n"
-        "keep_raw:\n .cfi_startproc\n mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n mov %r9,%r8\n mov 8(%rsp),%r9\n"
+        "keep_raw:\n .cfi_startproc\n mov keep_signals_wait@gottpoff(%rip),%rax\n cmpl $0,%fs:(%rax)\n jne keep_signalled\n"
+        ".globl keep_raw_begin\n.hidden keep_raw_begin\nkeep_raw_begin:\n"
+        " mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n mov %r9,%r8\n mov 8(%rsp),%r9\n"
         ".globl keep_syscall\n.hidden keep_syscall\n"
-        "keep_syscall: syscall\n ret\n .cfi_endproc\n"
+        "keep_syscall: syscall\n ret\n"
+        ".globl keep_signalled\n.hidden keep_signalled\n"
+        "keep_signalled: mov $-1001,%rax\n ret\n .cfi_endproc\n"
         ".globl keep_plain\n.hidden keep_plain\n.type keep_plain,@function\n"
         "keep_plain:\n .cfi_startproc\n mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n mov %r9,%r8\n mov 8(%rsp),%r9\n"
         " syscall\n ret\n .cfi_endproc\n");
@@ -185,15 +190,43 @@ static void end_replay(void)
     keep_ring();
 }
 
+static int is_signal(const struct keep_entry *entry)
+{
+    return entry->nr == KEEP_SIGNAL || entry->nr == KEEP_SIGNAL_AFTER;
+}
+
+static int is_used(const struct keep_entry *entry)
+{
+    return entry->used == KEEP_DEAD || (entry->used != 0 && entry->used == keep_orders->replay);
+}
+
 /* History goes on at the head; what the log has from `from` on is the tail. `entry` is the one that is not answered. */
 static void leave_order(struct keep_entry *entry, uint64_t from)
 {
     if (!(keep_both->tail_at < keep_both->tail_end) || from < keep_both->tail_at)
         keep_both->tail_at = from;
     keep_both->tail_end = keep_both->head;
+    /* Signals have no call that would find them there: their handlers run before the next one. */
+    for (uint64_t at = from; at < keep_both->head; at += size_of(entry_at(at)))
+        if (is_signal(entry_at(at)) && !is_used(entry_at(at))) {
+            keep_put_signal(entry_at(at)->fd, entry_at(at) + 1);
+            entry_at(at)->used = KEEP_DEAD;
+        }
     entry->jump = keep_both->head;
     keep_both->cursor = keep_both->head;
     end_replay();
+}
+
+/* In a replay: the handler runs whose entry is next. */
+static void handle_again(struct keep_entry *entry, uint64_t at)
+{
+    struct keep_waiting waiting = {.signal = (uint64_t)(uint32_t)entry->fd};
+    memcpy(waiting.info, entry + 1, sizeof waiting.info);
+    entry->used = keep_orders->replay;
+    keep_news->replayed++;
+    ORDER();
+    keep_both->cursor = at + size_of(entry);
+    keep_handle(&waiting);
 }
 
 static int answer_in_order(struct keep_call *call, long *ret)
@@ -212,6 +245,10 @@ static int answer_in_order(struct keep_call *call, long *ret)
         keep_both->cursor = entry->jump > at ? entry->jump : keep_both->head;
     }
     uint64_t at = keep_both->cursor;
+    if (is_signal(entry)) {
+        handle_again(entry, at);
+        return 0;
+    }
     if (entry->nr != call->log_nr || entry->fd != call->fd) {
         keep_news->asked_nr = call->log_nr;
         keep_news->asked_fd = call->fd;
@@ -244,11 +281,6 @@ static int answer_in_order(struct keep_call *call, long *ret)
     return 1;
 }
 
-static int is_used(const struct keep_entry *entry)
-{
-    return entry->used == KEEP_DEAD || (entry->used != 0 && entry->used == keep_orders->replay);
-}
-
 static int answer_from_tail(struct keep_call *call, long *ret)
 {
     uint64_t at = keep_both->tail_at, end = keep_both->tail_end;
@@ -276,9 +308,21 @@ static int answer_from_tail(struct keep_call *call, long *ret)
     return 0;
 }
 
-static int is_logging(void)
+int keep_is_logging(void)
 {
     return keep_serves && keep_log && keep_both->mode != KEEP_OFF;
+}
+
+/* Runs the handlers that wait, each after its entry in the log. */
+static void deliver(uint32_t where)
+{
+    struct keep_waiting waiting;
+    while (keep_both->mode != KEEP_REPLAY && keep_take_signal(&waiting)) {
+        struct keep_call call = {.log_nr = where, .fd = (int)waiting.signal, .fill = FILL_ALL, .outs = 1, .out = {{waiting.info, sizeof waiting.info}}};
+        if (keep_both->mode != KEEP_OFF)
+            append(&call, 0);
+        keep_handle(&waiting);
+    }
 }
 
 /* Whether the log has room for the call; if not, the keeper is asked for a checkpoint, which frees some. */
@@ -310,14 +354,35 @@ static int answered(struct keep_call *call, long *ret)
     return keep_both->mode == KEEP_TAIL && answer_from_tail(call, ret);
 }
 
+/* A handler that ran at the end of this call runs there again, and those that have come meanwhile now. */
+static void deliver_after(void)
+{
+    if (keep_both->mode != KEEP_REPLAY) {
+        if (__builtin_expect(keep_signals->taken != keep_signals->come, 0))
+            deliver(KEEP_SIGNAL_AFTER);
+        return;
+    }
+    while (keep_both->mode == KEEP_REPLAY && keep_both->cursor < keep_both->head && entry_at(keep_both->cursor)->nr == KEEP_SIGNAL_AFTER &&
+           !entry_at(keep_both->cursor)->jump)
+        handle_again(entry_at(keep_both->cursor), keep_both->cursor);
+}
+
+static void deliver_before(void)
+{
+    if (__builtin_expect(keep_signals->taken != keep_signals->come, 0))
+        deliver(KEEP_SIGNAL);
+}
+
 int keep_begin(struct keep_call *call, long *ret)
 {
-    if (!is_logging() || (keep_both->mode != KEEP_REPLAY && !has_room(call)))
+    if (!keep_is_logging() || (keep_both->mode != KEEP_REPLAY && !has_room(call)))
         return 0;
     keep_news->busy++;
     ORDER();
+    deliver_before();
     if (!answered(call, ret))
         return 0;
+    deliver_after();
     ORDER();
     keep_news->busy--;
     return 1;
@@ -336,9 +401,10 @@ static void finish(void)
 
 void keep_end(struct keep_call *call, long ret)
 {
-    if (!is_logging() || keep_news->busy == 0)
+    if (!keep_is_logging() || keep_news->busy == 0)
         return;
     append(call, ret);
+    deliver_after();
     finish();
 }
 
@@ -352,11 +418,18 @@ static uint64_t now_ms(void)
 /* The call, made until it is done: a checkpoint interrupts it, and then only the rest of its time is left. */
 static long made(struct keep_call *call, uint64_t deadline)
 {
-    if (call->timeout_arg && deadline) {
-        uint64_t now = now_ms();
-        call->arg[call->timeout_arg - 1] = (long)(deadline > now ? deadline - now : 0);
+    for (;;) {
+        if (call->timeout_arg && deadline) {
+            uint64_t now = now_ms();
+            call->arg[call->timeout_arg - 1] = (long)(deadline > now ? deadline - now : 0);
+        }
+        long ret = keep_raw(call->nr, call->arg[0], call->arg[1], call->arg[2], call->arg[3], call->arg[4], call->arg[5]);
+        if (ret != KEEP_SIGNALLED && ret != -EINTR)
+            return ret;
+        deliver(KEEP_SIGNAL);
+        if (ret == -EINTR)
+            return ret;
     }
-    return keep_raw(call->nr, call->arg[0], call->arg[1], call->arg[2], call->arg[3], call->arg[4], call->arg[5]);
 }
 
 static uint64_t deadline_of(const struct keep_call *call)
@@ -380,20 +453,21 @@ static long logged(struct keep_call *call)
         keep_ring();
     }
     for (int again = 0;; again = 1) {
-        if (!is_logging()) {
+        if (!keep_is_logging()) {
             if (!deadline)
                 deadline = deadline_of(call);
             do
                 ret = made(call, again ? deadline : 0);
-            while (ret == KEEP_AGAIN && (again = 1) && !is_logging());
+            while (ret == KEEP_AGAIN && (again = 1) && !keep_is_logging());
             /* Logging may have begun while this one waited: then it is logged like any other. A replay may begin here too. */
             if (ret == KEEP_AGAIN)
                 continue;
-            if (is_logging() && (keep_both->mode == KEEP_REPLAY || has_room(call))) {
+            if (keep_is_logging() && (keep_both->mode == KEEP_REPLAY || has_room(call))) {
                 keep_news->busy++;
                 ORDER();
                 if (!answered(call, &ret))
                     append(call, ret);
+                deliver_after();
                 finish();
             }
             return ret;
@@ -402,6 +476,7 @@ static long logged(struct keep_call *call)
             continue;
         keep_news->busy++;
         ORDER();
+        deliver_before();
         if (!answered(call, &ret)) {
             if (!deadline)
                 deadline = deadline_of(call);
@@ -412,6 +487,7 @@ static long logged(struct keep_call *call)
             }
             append(call, ret);
         }
+        deliver_after();
         finish();
         return ret;
     }

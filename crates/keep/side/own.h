@@ -68,6 +68,23 @@ extern int keep_begin(struct keep_call *call, long *ret) HIDDEN;
 extern void keep_end(struct keep_call *call, long ret) HIDDEN;
 extern uint64_t keep_hash(uint64_t hash, const void *at, size_t bytes) HIDDEN;
 
+/* Whether calls of this thread are logged, or answered from the log. */
+extern int keep_is_logging(void) HIDDEN;
+
+/* Signals that the program handles, in a log: see deliver.c. The queue lies in the shared memory; 1 in a thread for which one has come. */
+extern struct keep_signals *keep_signals HIDDEN;
+extern __thread int keep_signals_wait HIDDEN __attribute__((tls_model("initial-exec")));
+/* The process that the log is of. */
+extern int keep_own_pid HIDDEN;
+/* Takes the oldest one out; 0: there is none. */
+extern int keep_take_signal(struct keep_waiting *to) HIDDEN;
+/* Puts one in; 0: there is no room. */
+extern int keep_put_signal(int sig, const void *info) HIDDEN;
+/* Runs the program's handler. */
+extern void keep_handle(const struct keep_waiting *waiting) HIDDEN;
+extern int keep_set_action(int sig, const struct sigaction *action, struct sigaction *before) HIDDEN;
+extern void keep_own_actions(void) HIDDEN;
+
 extern int keep_keeper_lives(void) HIDDEN;
 extern void keep_ring(void) HIDDEN;
 /* Forgets the keeper: this process is not kept (a child of fork). */

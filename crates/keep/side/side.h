@@ -20,6 +20,9 @@ enum {
 /* The logged calls' result that stands for "this call was interrupted by the keeper: ask again". No error of the kernel. */
 #define KEEP_AGAIN (-1000)
 
+/* Stands for "a handler of the program is to run first". No error of the kernel. */
+#define KEEP_SIGNALLED (-1001)
+
 /* keep_both.mode */
 enum {
     KEEP_OFF = 0,    /* calls pass unlogged */
@@ -158,6 +161,21 @@ struct keep_entry {
     uint32_t used;  /* replay in which it was used; KEEP_DEAD: never again */
     uint64_t hash;  /* of what the program gave out */
     uint64_t jump;  /* not 0: history goes on at this position, instead of here */
+};
+
+/* Entries of signals, whose handler ran before the call that follows, or after the one before. `fd` is the signal. */
+#define KEEP_SIGNAL 2000u
+#define KEEP_SIGNAL_AFTER 2001u
+
+/* Signals of the serving thread whose handlers have not run yet. In page 1, from KEEP_SIGNALS_AT on; the keeper does not read it. */
+#define KEEP_SIGNALS 12
+#define KEEP_SIGNALS_AT 2048
+struct keep_signals {
+    uint32_t come, taken; /* both only grow */
+    struct keep_waiting {
+        uint64_t signal;
+        unsigned char info[128]; /* siginfo */
+    } waiting[KEEP_SIGNALS];
 };
 
 #define KEEP_DEAD 0xffffffffu

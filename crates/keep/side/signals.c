@@ -303,6 +303,8 @@ EXPORT int sigaltstack(const stack_t *restrict to, stack_t *restrict before)
 
 EXPORT int sigaction(int sig, const struct sigaction *action, struct sigaction *before)
 {
+    if (keep_log && !is_fatal(sig))
+        return keep_set_action(sig, action, before);
     if (!keep_orders || !is_fatal(sig))
         return keep_sigaction(sig, action, before);
     struct sigaction was = wanted[sig];

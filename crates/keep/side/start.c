@@ -14,6 +14,7 @@ const volatile struct keep_orders *keep_orders;
 volatile struct keep_news *keep_news;
 volatile struct keep_both *keep_both;
 unsigned char *keep_log, *keep_stack;
+int keep_own_pid;
 __thread int keep_serves __attribute__((tls_model("initial-exec")));
 
 /* Other libraries' constructors may call these before ours has run. */
@@ -36,6 +37,8 @@ void keep_forget(void)
 {
     if (keep_orders)
         keep_disarm();
+    if (keep_log)
+        keep_own_actions();
     keep_serves = 0;
     keep_log = NULL;
     keep_both = NULL;
@@ -64,6 +67,7 @@ static int map_shared(int fd)
     madvise(base, front + 2 * log, MADV_DONTFORK);
     keep_news = (void *)(base + KEEP_PAGE);
     keep_both = (void *)(base + 2 * KEEP_PAGE);
+    keep_signals = (void *)(base + KEEP_PAGE + KEEP_SIGNALS_AT);
     keep_stack = base + 3 * KEEP_PAGE;
     keep_log = log ? base + front : NULL;
     keep_orders = (void *)base;
@@ -81,6 +85,8 @@ static void begin(void)
     keep_news->syscall_ip = (uint64_t)keep_syscall;
     keep_news->serving = (uint32_t)syscall(SYS_gettid);
     keep_serves = 1;
+    keep_own_pid = (int)keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0);
+    keep_signals->taken = keep_signals->come;
     __atomic_store_n(&keep_news->ready, 1, __ATOMIC_SEQ_CST);
     keep_ring();
 }
