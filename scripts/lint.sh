@@ -53,8 +53,8 @@ step "rustfmt" cargo fmt --all --check
 step "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
 # Crates above linux that make no system call themselves: scripts/ground/clippy.toml. Tests are not looked at.
 step "raw system calls" env CLIPPY_CONF_DIR=scripts/ground cargo clippy --quiet --no-deps \
-    -p orbit-console -p orbit-graft -p orbit-modules -p orbit-pins -p orbit-rmk -p orbit-shd -p orbit-uprobe -p orbit-watch \
-    -p orbit-why -- -D clippy::disallowed_methods
+    -p orbit -p orbit-c -p orbit-cli -p orbit-console -p orbit-graft -p orbit-inspect -p orbit-modules -p orbit-pins -p orbit-rmk \
+    -p orbit-section -p orbit-shd -p orbit-uprobe -p orbit-watch -p orbit-why -- -D clippy::disallowed_methods
 step "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 if [ -x scripts/check-header.sh ]; then
     step "C header" scripts/check-header.sh

@@ -4,10 +4,13 @@
 #   scripts/test.sh                     all packages; ORBIT_TEST_ONLY=REGEX picks some by name
 #   ORBIT_TEST_FULL=1 scripts/test.sh   the same with whole campaigns (the tests read it) and longer fuzzing
 #
-# Four parts: each package's tests; those of the library again "contained", as an ordinary user under a model of Docker's
-# seccomp profile; in the full run fuzzing led by coverage, and demo and tests in
-# minimal roots of Debian 12 and 13. The output of each suite is kept in target/test-logs. Of
-# a suite that fails the output is shown, and the command that runs it again. A skip is a line "SKIP: needs ...".
+# All tests are built at once. Then:
+#   - each package's tests, those of the ports into servers two packages at a time;
+#   - the examples in documents;
+#   - those of the library again "contained", as an ordinary user under a model of Docker's seccomp profile;
+#   - in the full run fuzzing led by coverage, and demo and tests in minimal roots of Debian 12 and 13.
+# The output of each suite is kept in target/test-logs. Of a suite that fails the output is shown, and the command that runs it
+# again. A skip is a line "SKIP: needs ...".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -26,7 +29,9 @@ scripts/packages.sh lab || true
 scripts/packages.sh ports || true
 mkdir -p "$LOGS" || exit 1
 LOGS=$(cd "$LOGS" && pwd)
-rm -f "$LOGS"/*.log
+# Absolute: test programs run in their packages' directories.
+TARGET=$(dirname "$LOGS")
+rm -f "$LOGS"/*.log "$LOGS"/*.ended "$LOGS"/*.programs
 
 passed=0 failed=0 skipped=0
 failures=
@@ -37,14 +42,14 @@ account() {
     bad=$(sed -n 's/^test result:.* \([0-9][0-9]*\) failed;.*/\1/p' "$1" | awk '{n += $1} END {print n + 0}')
     skip=$(grep -c '^SKIP:' "$1")
     # A test file that crashes prints no result.
-    crashed=$(grep -c -e '(signal: [0-9]' -e '^error: contained .* ended with 1[23][0-9]' "$1")
+    crashed=$(grep -c -e '(signal: [0-9]' -e '^error: .* ended with 1[23][0-9]$' "$1")
     bad=$((bad + crashed))
     # A test that skips itself ends well for the test harness: it is not counted as passed.
     [ "$skip" -le "$ok" ] && ok=$((ok - skip))
     note=
     case $2 in
     0) ;;
-    124 | 137) bad=$((bad + 1)) note=", stopped after $LIMIT s" ;;
+    124 | 137) [ "$crashed" -gt 0 ] || bad=$((bad + 1)); note=", stopped after $LIMIT s" ;;
     *) [ "$bad" -gt 0 ] || bad=1 ;;
     esac
     passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
@@ -97,18 +102,96 @@ if [ -z "$packages" ]; then
 fi
 wanted() { echo "$1" | grep -Eq "${ORBIT_TEST_ONLY:-.}"; }
 
+# One build: all crates share features, and so what is compiled. Package by package, cargo would compile most of it anew.
+selected="--workspace"
+if [ -n "${ORBIT_TEST_ONLY:-}" ]; then
+    selected=
+    for package in $packages; do
+        ! wanted "$package" || selected="$selected -p $package"
+    done
+fi
+programs=$LOGS/programs
+: >"$programs"
+if [ -n "$selected" ]; then
+    echo "building all tests"
+    begun=$(date +%s)
+    # shellcheck disable=SC2086  # options
+    if ! cargo test --release --no-run $selected --message-format=json >"$LOGS/build.json" 2>"$LOGS/build.log"; then
+        scripts/test-programs.py <"$LOGS/build.json" >/dev/null 2>>"$LOGS/build.log"
+        account "$LOGS/build.log" 101 "build" "cargo test --release --no-run $selected" $(($(date +%s) - begun))
+        echo "$passed passed, $failed failed, $skipped skipped"
+        exit 1
+    fi
+    scripts/test-programs.py <"$LOGS/build.json" >"$programs" || exit 1
+    echo "built in $(($(date +%s) - begun)) s"
+fi
+# As cargo has it for what it runs.
+export LD_LIBRARY_PATH="$TARGET/release/deps:$TARGET/release${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+tab=$(printf '\t')
+
+# The test programs of package $1, one after another, printed as cargo does. Returns 0, 1 if one failed, 124 if one took too long.
+run_package() {
+    worst=0
+    grep "^$1$tab" "$programs" >"$LOGS/$1.programs"
+    while IFS=$tab read -r _ directory called alone program; do
+        echo "     Running $called ($program)"
+        (cd "$directory" && CARGO_MANIFEST_DIR=$directory exec timeout --kill-after=10 "$LIMIT" "$program" --show-output) </dev/null
+        status=$?
+        [ $status != 0 ] || continue
+        echo "error: $called ended with $status"
+        echo "to run it again: cargo test --release $alone -- --show-output"
+        case $status in 124 | 137) worst=124 ;; *) [ $worst = 124 ] || worst=1 ;; esac
+    done <"$LOGS/$1.programs"
+    return $worst
+}
+
+# Runs packages one after another; status and seconds of each go to a file beside its log.
+run_packages() {
+    for package in "$@"; do
+        begun=$(date +%s)
+        run_package "$package" >"$LOGS/$package.log" 2>&1
+        echo "$? $(($(date +%s) - begun))" >"$LOGS/$package.ended"
+    done
+}
+
+account_package() {
+    read -r status seconds <"$LOGS/$1.ended"
+    account "$LOGS/$1.log" "$status" "$1" "ORBIT_TEST_ONLY='^$1\$' scripts/test.sh" "$seconds"
+}
+
+# Ports into servers wait for processes most of the time, and none of their tests measures time closely: two suites at once.
+# All others run alone.
+first='' second=''
 for package in $packages; do
     wanted "$package" || continue
-    again="cargo test --release -p $package -- --show-output"
-    printf '%-34s building\n' "$package"
-    # Programs too: tests start them.
-    if ! cargo test --release --no-run -p "$package" >"$LOGS/$package.build.log" 2>&1; then
-        account "$LOGS/$package.build.log" 101 "$package (build)" "cargo test --release --no-run -p $package" 0
+    if grep -q "^$package$tab[^$tab]*/apps/" "$programs"; then
+        # The shorter line gets the next one, by number.
+        if [ "$(echo "$first" | wc -w)" -le "$(echo "$second" | wc -w)" ]; then
+            first="$first $package"
+        else
+            second="$second $package"
+        fi
         continue
     fi
-    suite "$package" "$LOGS/$package.log" "$again" \
-        cargo test --release --no-fail-fast -p "$package" -- --show-output
+    run_packages "$package"
+    account_package "$package"
 done
+if [ -n "$first" ]; then
+    # shellcheck disable=SC2086  # lists of names
+    {
+        run_packages $second &
+        run_packages $first
+        wait
+    }
+    for package in $first $second; do
+        account_package "$package"
+    done
+fi
+if [ -n "$selected" ]; then
+    # shellcheck disable=SC2086  # options
+    suite "examples in documents" "$LOGS/doc.log" "cargo test --release --doc $selected" \
+        cargo test --release --no-fail-fast --doc $selected
+fi
 
 # The contained run: as an ordinary user, so the programs and a scratch directory must be where that user may go.
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/orbit-test.XXXXXX") || exit 1
@@ -139,10 +222,7 @@ for package in $CONTAINED; do
     : >"$log"
     worst=0
     begun=$(date +%s)
-    directory=$(cargo tree -p "$package" --depth 0 --prefix none | sed -n '1s/.*(\(\/[^)]*\)).*/\1/p')
-    programs=$(cargo test --release --no-run -p "$package" --message-format=json 2>/dev/null |
-        grep '"test":true},"features"' | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
-    for program in $programs; do
+    while IFS=$tab read -r _ directory _ _ program; do
         name=$(basename "$program")
         cp "$program" "$scratch/bin/$name"
         # Printed as cargo does, so that failing parts are found alike.
@@ -160,7 +240,7 @@ for package in $CONTAINED; do
             echo "to run it again: cargo build --release -p orbit-linux && $TARGET/release/orbit-contained $program --show-output"
         fi >>"$log"
         rm -f "$scratch/bin/$name"
-    done
+    done <"$LOGS/$package.programs"
     account "$log" $worst "$package, contained" "ORBIT_TEST_ONLY='^$package\$' scripts/test.sh" $(($(date +%s) - begun))
 done
 

@@ -6,7 +6,8 @@
 use orbit_ahd::facts::Record;
 use orbit_ahd::replay::Writer;
 use orbit_ahd::sense::Sensor;
-use orbit_linux::{pidfd, procfs, thread};
+use orbit_linux::status::Status;
+use orbit_linux::{pidfd, procfs};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::os::fd::AsFd;
@@ -86,8 +87,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// All processes below this one that have not ended.
 fn descendants(root: i32) -> Vec<i32> {
     let parent = |pid: i32| {
-        let status = procfs::text(format!("/proc/{pid}/status")).ok().and_then(|text| thread::status(&text))?;
-        (status.state != 'Z').then_some((pid, status.parent))
+        let status = Status::of(pid).ok()?;
+        (!status.has_ended()).then_some((pid, status.parent()?))
     };
     let parents: BTreeMap<i32, i32> = procfs::ids("/proc").into_iter().filter_map(parent).collect();
     let below = |pid: i32| {

@@ -303,8 +303,5 @@ fn table(to: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
 }
 
 fn ignore_keyboard() {
-    for signal in [libc::SIGINT, libc::SIGQUIT] {
-        // SAFETY: sets a disposition of this process, after the guest was started.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
-    }
+    [libc::SIGINT, libc::SIGQUIT].into_iter().for_each(orbit_linux::signals::ignore);
 }

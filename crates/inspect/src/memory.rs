@@ -111,9 +111,5 @@ fn read_parts(pid: i32, buf: &mut [u8], parts: &[libc::iovec]) -> usize {
 
 /// The same by the id of one thread; the kernel's error number if it read nothing.
 fn try_parts(tid: i32, buf: &mut [u8], parts: &[libc::iovec]) -> Result<usize, i32> {
-    let local = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
-    // SAFETY: `local` describes exactly `buf`, which outlives the call; the remote parts are plain numbers to the kernel,
-    // which reads them in the other process and never writes there.
-    let n = unsafe { libc::process_vm_readv(tid, &local, 1, parts.as_ptr(), parts.len() as libc::c_ulong, 0) };
-    usize::try_from(n).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    orbit_linux::remote::gather(tid, parts, buf).map_err(|e| e.raw_os_error().unwrap_or(0))
 }

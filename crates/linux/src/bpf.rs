@@ -1,8 +1,9 @@
 //! Programs for the kernel to run, loaded as they are: without maps, types or relocations.
 
 use crate::check;
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 // From <linux/bpf.h>.
 const BPF_MAP_CREATE: libc::c_long = 0;
@@ -62,6 +63,18 @@ pub fn may_make_maps() -> io::Result<()> {
     let attr: [u32; 18] = [2, 4, 8, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     // SAFETY: the command takes such an array and follows no pointer in it.
     unsafe { call(BPF_MAP_CREATE, &attr) }.map(drop)
+}
+
+/// Attaches a program of kind raw tracepoint to a tracepoint by its name, until what is returned is closed.
+///
+/// # Errors
+/// `ENOENT` for a name that the kernel does not know, `EINVAL` for a program of another kind, `EPERM`.
+pub fn attach_raw_tracepoint(program: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+    const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
+    // The name's address, and the program in the low half of the second word.
+    let attr: [u64; 2] = [name.as_ptr() as u64, program.as_raw_fd() as u64];
+    // SAFETY: the command takes these two words; the name outlives the call and is only read.
+    unsafe { call(RAW_TRACEPOINT_OPEN, &attr) }
 }
 
 /// A command that answers a descriptor.

@@ -5,6 +5,7 @@
 //! of their own (event counters, process handles), a mark on the open file itself.
 
 use crate::{Support, check_int, procfs};
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -25,6 +26,19 @@ pub fn file_of(fd: RawFd) -> io::Result<(File, usize)> {
     };
     check_int(status)?;
     Ok((File(stat.st_dev, stat.st_ino), stat.st_blocks as usize * 512))
+}
+
+/// Type, inode and number of names of the file at a path, as the kernel has them in its cache: never asks a server (NFS, FUSE)
+/// that may be gone. `None` where that is not known. Follows links.
+pub fn cached(path: &str) -> Option<libc::statx> {
+    let path = CString::new(path).ok()?;
+    let wanted = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_NLINK;
+    // SAFETY: all-zero bytes are a valid statx; path and answer outlive the call.
+    unsafe {
+        let mut file: libc::statx = std::mem::zeroed();
+        let done = libc::statx(libc::AT_FDCWD, path.as_ptr(), libc::AT_STATX_DONT_SYNC, wanted, &raw mut file);
+        (done == 0).then_some(file)
+    }
 }
 
 /// Marks the open file behind a descriptor, for everyone who has it: the signal that would be sent if somebody asked for signals

@@ -60,6 +60,25 @@ impl Mapping {
         Mapping::new(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
     }
 
+    /// Maps the first `len` bytes of a file, readable and writable: what is written stays the process' own, and a forked
+    /// child gets a copy. Memory is charged as pages are touched, not before.
+    ///
+    /// # Errors
+    /// Those of `mmap(2)`.
+    pub fn private_file(fd: BorrowedFd<'_>, len: usize) -> io::Result<Mapping> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
+        Mapping::new(len, libc::PROT_READ | libc::PROT_WRITE, flags, fd.as_raw_fd())
+    }
+
+    /// Private zeroed memory, readable and writable, for which none is charged before it is touched.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the address space or the number of mappings is exhausted.
+    pub fn uncharged(len: usize) -> io::Result<Mapping> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Mapping::new(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
+    }
+
     fn new(len: usize, prot: i32, flags: i32, fd: i32) -> io::Result<Mapping> {
         if len == 0 {
             return Err(invalid("a mapping of 0 bytes".into()));
@@ -102,6 +121,16 @@ impl Drop for Mapping {
         // SAFETY: the range was mapped by `new` and is owned by this value; whoever used its pointer agreed to stop.
         unsafe { libc::munmap(self.as_ptr().cast(), self.len) };
     }
+}
+
+/// Whether a process may have memory at an address at all: not in the kernel's half, nor beyond what the page tables reach. Asks
+/// for a mapping that is neither shared nor private, which the kernel rejects only after it has checked the address, so that
+/// nothing is ever mapped.
+pub fn may_be_mapped(addr: usize) -> bool {
+    let flags = libc::MAP_FIXED_NOREPLACE | libc::MAP_ANONYMOUS;
+    // SAFETY: no mapping is made or replaced: of a range that has one the answer is EEXIST, of others EINVAL for the flags.
+    let answer = unsafe { libc::syscall(libc::SYS_mmap, addr & !4095, 4096usize, libc::PROT_NONE, flags, -1, 0usize) };
+    answer == -1 && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL | libc::EEXIST))
 }
 
 /// Maps private zeroed memory at `addr`, replacing what stands there.

@@ -321,6 +321,18 @@ pub(crate) fn open_uprobe(kind: u32, file: &CStr, offset: u64, pid: i32) -> io::
     open_attr(&attr, pid, -1)
 }
 
+/// Opens a probe of the kernel (kprobe: a function's name and an offset in it) or of a file (uprobe: its path and an offset), for
+/// the calling thread, not started. `kind` is the number in `/sys/bus/event_source/devices/KIND/type`.
+///
+/// # Errors
+/// `ENOENT` for a name that is not there, `EACCES`, `EPERM`, `EINVAL` for what cannot be probed.
+pub fn open_stopped_probe(kind: u32, name: &CStr, offset: u64) -> io::Result<OwnedFd> {
+    const ATTR_DISABLED: u64 = 1;
+    let (bp_addr, bp_len) = (name.as_ptr() as u64, offset);
+    let attr = Attr { kind, size: size_of::<Attr>() as u32, flags: ATTR_DISABLED, bp_addr, bp_len, ..Attr::default() };
+    open_attr(&attr, 0, -1)
+}
+
 /// Takes records out of a ring until `read` makes something of one. It gets the first word, the record's header, and a way to the others.
 fn next_record<T>(ring: &Mapping, mut read: impl FnMut(u64, &dyn Fn(u64) -> u64) -> Option<T>) -> Option<T> {
     let page = page_size();

@@ -86,6 +86,21 @@ unsafe fn raw_clone(exit_signal: i32, shared: libc::c_int) -> io::Result<Option<
     Ok(Some(RawChild { pid: pid as i32, pidfd }))
 }
 
+/// Forks the calling process by libc's `fork`, which runs atfork handlers and leaves libc's state in order in the child. The
+/// child's number in the parent, `None` in the child.
+///
+/// # Safety
+/// If the caller has other threads, the child does only what is async-signal-safe, or what libc's fork puts in order. The
+/// child ends by [`end`], not by returning through frames that do not expect to run twice.
+///
+/// # Errors
+/// `EAGAIN` (limit of processes), `ENOMEM`.
+pub unsafe fn fork() -> io::Result<Option<i32>> {
+    // SAFETY: the caller's contract.
+    let pid = check_int(unsafe { libc::fork() })?;
+    Ok((pid != 0).then_some(pid))
+}
+
 /// Ends the process at once, without exit handlers, and without libc: in place of its `_exit` a sanitizer or a preloaded library may have put one that
 /// takes a lock, which a thread that a fork has not copied may hold. Async-signal-safe.
 pub fn end(status: i32) -> ! {
@@ -172,6 +187,14 @@ pub fn set_parent_death_signal(sig: i32) -> io::Result<()> {
 pub fn adopt_orphans() -> io::Result<()> {
     // SAFETY: numbers only.
     check_int(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(|_| ())
+}
+
+/// Whether orphans below the calling process become its children; see [`adopt_orphans`].
+pub fn adopts_orphans() -> bool {
+    let mut adopts: libc::c_int = 0;
+    // SAFETY: the kernel writes one number to a local.
+    let asked = unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut adopts) };
+    asked == 0 && adopts != 0
 }
 
 /// The calling thread's id. Async-signal-safe.
@@ -263,13 +286,24 @@ pub fn reap(pid: i32) {
 
 /// Kills a child and waits for its end, whatever its exit signal. Of a child that nothing else reaps.
 pub fn kill_child(pid: i32) {
-    // SAFETY: numbers, and a null status, which is allowed. The number is still the child's, since it was not reaped.
-    unsafe {
-        libc::kill(pid, libc::SIGKILL);
-        while libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) == -1
-            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-        {}
-    }
+    // SAFETY: numbers only. The number is still the child's, since it was not reaped.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    wait_child(pid);
+}
+
+/// Waits for the end of a child, whatever its exit signal. Returns at once if there is no such child (any more).
+pub fn wait_child(pid: i32) {
+    // SAFETY: a number, and a null status, which is allowed.
+    while unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) } == -1
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+}
+
+/// Reaps a child if it has ended, whatever its exit signal. Does not wait. False while it runs; true also if there is no such
+/// child (any more).
+pub fn reap_any(pid: i32) -> bool {
+    // SAFETY: a number, and a null status, which is allowed.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) != 0 }
 }
 
 /// The child of which waitid reports something, if there is one.

@@ -30,6 +30,19 @@ pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(done)
 }
 
+/// Reads the parts, in order, into `buffer`: stops at the first part that is not mapped. Returns how many bytes were read.
+///
+/// # Errors
+/// `EFAULT` when not even the first byte is mapped, `EPERM`, `ESRCH`; `EINVAL` for more than 1,024 parts.
+pub fn gather(pid: i32, parts: &[libc::iovec], buffer: &mut [u8]) -> io::Result<usize> {
+    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: `local` describes live bytes of this process; the remote parts are numbers to the kernel, which never writes
+    // there.
+    let n =
+        unsafe { libc::process_vm_readv(pid, &raw const local, 1, parts.as_ptr(), parts.len() as libc::c_ulong, 0) };
+    check(n as libc::c_long).map(|n| n as usize)
+}
+
 /// Writes all of `bytes` at `address`, where the process itself may write.
 ///
 /// # Errors

@@ -28,6 +28,12 @@ pub fn affinity(tid: i32) -> io::Result<Vec<usize>> {
     Ok((0..libc::CPU_SETSIZE as usize).filter(|&c| unsafe { libc::CPU_ISSET(c, &set) }).collect())
 }
 
+/// How many processors of the machine are online, also those that the calling thread may not run on; at least 1.
+pub fn cpus_online() -> usize {
+    // SAFETY: asks for a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1).max(1)
+}
+
 /// Bounds the processors a thread may run on (0: the calling thread). Processors beyond 1023 are not looked at.
 /// Async-signal-safe.
 ///

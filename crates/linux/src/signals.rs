@@ -1,6 +1,5 @@
-//! Signals: blocking them for a while in one thread, ignoring them, sending them, raising their default action.
-//!
-//! Handlers are not this file's: whoever installs one owns what it may do.
+//! Signals: blocking them for a while in one thread, ignoring them, sending them, raising their default action, and the
+//! actions and stacks of handlers. What a handler may do is its owner's concern.
 
 use crate::check_int;
 use std::io;
@@ -8,14 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Whether the process ignores a signal. Async-signal-safe.
 pub fn is_ignored(signal: i32) -> bool {
-    // SAFETY: all-zero bytes are a valid sigaction, which the call fills; nothing is changed. Numbers that libc keeps to itself
-    // are rejected and leave zeros, which is SIG_DFL.
-    let action = unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &raw mut action);
-        action
-    };
-    action.sa_sigaction == libc::SIG_IGN
+    Action::of(signal).is_ok_and(|action| action.address() == libc::SIG_IGN)
 }
 
 /// Has the process ignore a signal. Nothing happens for one that cannot be ignored. Async-signal-safe.
@@ -86,11 +78,104 @@ pub fn raise(signal: i32) {
     unsafe { libc::raise(signal) };
 }
 
+/// What the process does on a signal, as `sigaction(2)` has it.
+#[derive(Clone, Copy)]
+pub struct Action(libc::sigaction);
+
+impl Action {
+    /// The default action of the signal.
+    pub const fn default_action() -> Action {
+        // SAFETY: all-zero bytes are a valid sigaction: SIG_DFL, no flags, an empty mask.
+        Action(unsafe { std::mem::zeroed() })
+    }
+
+    /// A handler by its address, or `SIG_IGN`. `flags`: `SA_*`. `mask`: the signals that are blocked while it runs.
+    /// Async-signal-safe.
+    pub fn handler(address: usize, flags: libc::c_int, mask: &Set) -> Action {
+        let mut action = Action::default_action();
+        (action.0.sa_sigaction, action.0.sa_flags, action.0.sa_mask) = (address, flags, mask.0);
+        action
+    }
+
+    /// The action of a signal now. Async-signal-safe.
+    ///
+    /// # Errors
+    /// `EINVAL` for a number that is no signal, or one that libc keeps to itself.
+    pub fn of(signal: i32) -> io::Result<Action> {
+        let mut action = Action::default_action();
+        // SAFETY: the live struct is filled; nothing is changed.
+        check_int(unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action.0) })?;
+        Ok(action)
+    }
+
+    /// Makes this the action of a signal. Async-signal-safe.
+    ///
+    /// # Safety
+    /// The address is that of a function with the signature that the flags ask for (`SA_SIGINFO`), which does only what a
+    /// handler may do, or `SIG_DFL`, or `SIG_IGN`. The code stays mapped while the action stands.
+    ///
+    /// # Errors
+    /// `EINVAL` for a number that is no signal, or one whose action cannot be changed.
+    pub unsafe fn install(&self, signal: i32) -> io::Result<()> {
+        // SAFETY: the struct is live and only read; the handler is the caller's promise.
+        check_int(unsafe { libc::sigaction(signal, &raw const self.0, std::ptr::null_mut()) }).map(|_| ())
+    }
+
+    /// The address of the handler, `SIG_DFL` or `SIG_IGN`.
+    pub fn address(&self) -> usize {
+        self.0.sa_sigaction
+    }
+
+    /// The flags, `SA_*`.
+    pub fn flags(&self) -> libc::c_int {
+        self.0.sa_flags
+    }
+}
+
+/// Gives a signal its default action by `sigaction`, which also clears flags and mask. Async-signal-safe.
+pub fn reset(signal: i32) {
+    // SAFETY: no handler is given. What cannot be changed has its default action.
+    let _ = unsafe { Action::default_action().install(signal) };
+}
+
+/// Has handlers that ask for it (`SA_ONSTACK`) run on this stack, in the calling thread.
+///
+/// # Safety
+/// `[bottom, bottom + bytes)` is writable, and nothing else uses it while the thread lives.
+///
+/// # Errors
+/// `ENOMEM` for a stack that is too small, `EPERM` on the present one.
+pub unsafe fn use_stack(bottom: *mut u8, bytes: usize) -> io::Result<()> {
+    let stack = libc::stack_t { ss_sp: bottom.cast(), ss_flags: 0, ss_size: bytes };
+    // SAFETY: the struct is live and only read; the memory is the caller's promise.
+    check_int(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }).map(|_| ())
+}
+
+/// Sleeps until a signal has been handled. Async-signal-safe.
+pub fn pause() {
+    // SAFETY: takes no arguments.
+    unsafe { libc::pause() };
+}
+
+/// Has the kernel send SIGALRM in so many seconds; 0 takes an earlier request back. Async-signal-safe.
+pub fn alarm(seconds: u32) {
+    // SAFETY: a number.
+    unsafe { libc::alarm(seconds) };
+}
+
 /// A set of signals.
 #[derive(Clone, Copy)]
 pub struct Set(libc::sigset_t);
 
 impl Set {
+    /// All signals. Async-signal-safe.
+    pub fn all() -> Set {
+        let mut set = Set::of([]);
+        // SAFETY: a set is plain bits, which the call fills.
+        unsafe { libc::sigfillset(&raw mut set.0) };
+        set
+    }
+
     /// These; numbers that are no signals are left out. Async-signal-safe.
     pub fn of(signals: impl IntoIterator<Item = i32>) -> Set {
         // SAFETY: a set is plain bits, which the first call fills and the others change.
@@ -113,6 +198,11 @@ impl Set {
     /// Makes this the calling thread's mask; returns the former one. Async-signal-safe.
     pub fn set_mask(&self) -> Set {
         self.change(libc::SIG_SETMASK)
+    }
+
+    /// Unblocks these in the calling thread; returns the former mask. Async-signal-safe.
+    pub fn unblock(&self) -> Set {
+        self.change(libc::SIG_UNBLOCK)
     }
 
     fn change(&self, how: libc::c_int) -> Set {
@@ -207,6 +297,35 @@ mod tests {
         assert!(send(std::process::id() as i32, 0).is_ok());
         assert_eq!(send(0, 0).map_err(|e| e.kind()), Err(io::ErrorKind::InvalidInput));
         assert_eq!(send(i32::MAX, 0).map_err(|e| e.raw_os_error()), Err(Some(libc::ESRCH)));
+    }
+
+    #[test]
+    fn an_action_is_installed_and_put_back() {
+        static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        extern "C" fn handler(_: i32) {
+            CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        let before = Action::of(libc::SIGURG).expect("a signal");
+        let handler: extern "C" fn(i32) = handler;
+        // SAFETY: the handler has the signature without SA_SIGINFO and adds to an atomic.
+        unsafe { Action::handler(handler as usize, libc::SA_RESTART, &Set::all()).install(libc::SIGURG) }
+            .expect("ours");
+        raise(libc::SIGURG);
+        assert_eq!(CALLS.load(std::sync::atomic::Ordering::Relaxed), 1);
+        let now = Action::of(libc::SIGURG).expect("a signal");
+        assert_eq!((now.address(), now.flags() & libc::SA_RESTART), (handler as usize, libc::SA_RESTART));
+        // SAFETY: what was there before.
+        unsafe { before.install(libc::SIGURG) }.expect("as before");
+        assert_eq!(Action::of(libc::SIGURG).expect("a signal").address(), before.address());
+        assert!(Action::of(0).is_err());
+    }
+
+    #[test]
+    fn a_mask_is_taken_back_in_part() {
+        let before = Set::of([libc::SIGUSR1, libc::SIGHUP]).block();
+        Set::of([libc::SIGUSR1]).unblock();
+        assert!(!blocked(libc::SIGUSR1) && blocked(libc::SIGHUP));
+        before.set_mask();
     }
 
     fn blocked(signal: i32) -> bool {

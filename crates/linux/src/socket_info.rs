@@ -117,6 +117,19 @@ pub fn table(text: &str) -> Vec<Line> {
 /// # Errors
 /// Those of a netlink socket: `EPERM` or `EAFNOSUPPORT` where a filter forbids it.
 pub fn unix_peers() -> io::Result<HashMap<u64, u64>> {
+    unix_sockets(None)
+}
+
+/// The inode of the other side of one unix socket of this network namespace, by its own inode; `None` if it is not connected.
+///
+/// # Errors
+/// Those of a netlink socket: `EPERM` or `EAFNOSUPPORT` where a filter forbids it.
+pub fn unix_peer(inode: u32) -> io::Result<Option<u64>> {
+    Ok(unix_sockets(Some(inode))?.get(&u64::from(inode)).copied().filter(|peer| *peer != 0))
+}
+
+/// Inode and peer of this unix socket, or of all that have a peer.
+fn unix_sockets(one: Option<u32>) -> io::Result<HashMap<u64, u64>> {
     const NETLINK_SOCK_DIAG: i32 = 4;
     const SOCK_DIAG_BY_FAMILY: u16 = 20;
     const SHOW_PEER: u32 = 4;
@@ -129,20 +142,24 @@ pub fn unix_peers() -> io::Result<HashMap<u64, u64>> {
     let mut ask = Vec::with_capacity(40);
     ask.extend(40u32.to_ne_bytes());
     ask.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    ask.extend(((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
+    let flags = libc::NLM_F_REQUEST | if one.is_some() { 0 } else { libc::NLM_F_DUMP };
+    ask.extend((flags as u16).to_ne_bytes());
     ask.extend([0; 8]);
     ask.extend([libc::AF_UNIX as u8, 0, 0, 0]);
     ask.extend(u32::MAX.to_ne_bytes());
-    ask.extend(0u32.to_ne_bytes());
+    ask.extend(one.unwrap_or(0).to_ne_bytes());
     ask.extend(SHOW_PEER.to_ne_bytes());
-    ask.extend([0; 8]);
+    // No cookie.
+    ask.extend([0xff; 8]);
     // SAFETY: the buffer is valid for its length; a netlink socket without an address sends to the kernel.
     check(unsafe { libc::send(fd.as_raw_fd(), ask.as_ptr().cast(), ask.len(), 0) } as libc::c_long)?;
     let mut peers = HashMap::new();
     let mut buf = vec![0u8; 64 << 10];
     'answers: loop {
+        // The answer to a question about one is there by the time `send` returns.
+        let flags = if one.is_some() { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: the buffer is valid for its length.
-        let got = unsafe { libc::recv(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), 0) };
+        let got = unsafe { libc::recv(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), flags) };
         let got = check(got as libc::c_long)? as usize;
         let u32_at = |at: usize| Some(u32::from_ne_bytes(buf[..got].get(at..at + 4)?.try_into().ok()?));
         let u16_at = |at: usize| Some(u16::from_ne_bytes(buf[..got].get(at..at + 2)?.try_into().ok()?));
@@ -166,7 +183,7 @@ pub fn unix_peers() -> io::Result<HashMap<u64, u64>> {
             }
             at += (len + 3) & !3;
         }
-        if got == 0 {
+        if got == 0 || one.is_some() {
             break;
         }
     }
@@ -206,6 +223,9 @@ mod tests {
             |fd: &OwnedFd| std::fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("a file").ino();
         let peers = unix_peers().expect("netlink");
         assert_eq!(peers.get(&inode(&a)), Some(&inode(&b)));
+        let small = |fd: &OwnedFd| u32::try_from(inode(fd)).expect("an inode of a socket");
+        assert_eq!(unix_peer(small(&b)).expect("netlink"), Some(inode(&a)));
+        assert_eq!(unix_peer(u32::MAX).expect("netlink"), None);
     }
 
     #[test]

@@ -19,6 +19,14 @@ impl Status {
         procfs::text(format!("/proc/{pid}/status")).map(Status)
     }
 
+    /// Reads that of a thread of a process.
+    ///
+    /// # Errors
+    /// `ENOENT`, or `ESRCH` when it ends meanwhile, if there is none.
+    pub fn of_thread(pid: i32, tid: i32) -> io::Result<Status> {
+        procfs::text(format!("/proc/{pid}/task/{tid}/status")).map(Status)
+    }
+
     /// Reads that of the calling process, by the calling thread (see [`procfs::own`]).
     ///
     /// # Errors
@@ -45,6 +53,21 @@ impl Status {
         u64::from_str_radix(self.field(name)?, 16).ok()
     }
 
+    /// The thread's name, escaped as the kernel does; empty if there is none.
+    pub fn name(&self) -> &str {
+        self.field("Name").unwrap_or_default()
+    }
+
+    /// Whether the thread has ended, or the text is none of a living thread.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state(), None | Some('Z' | 'X'))
+    }
+
+    /// The thread's id in its own pid namespace.
+    pub fn innermost_id(&self) -> Option<i32> {
+        self.field("NSpid")?.split_ascii_whitespace().next_back()?.parse().ok()
+    }
+
     /// The scheduler's letter.
     pub fn state(&self) -> Option<char> {
         self.field("State")?.chars().next()
@@ -63,6 +86,11 @@ impl Status {
     /// The thread that traces it; 0 if none does, or it cannot be seen from here.
     pub fn tracer(&self) -> Option<i32> {
         self.number("TracerPid")
+    }
+
+    /// Whether another thread traces it, as a debugger does.
+    pub fn is_traced(&self) -> bool {
+        self.tracer().is_some_and(|tracer| tracer != 0)
     }
 
     /// The effective user.
@@ -120,6 +148,11 @@ impl Status {
     pub fn voluntary_switches(&self) -> Option<u64> {
         self.number("voluntary_ctxt_switches")
     }
+
+    /// How often the thread was taken off its CPU.
+    pub fn involuntary_switches(&self) -> Option<u64> {
+        self.number("nonvoluntary_ctxt_switches")
+    }
 }
 
 #[cfg(test)]
@@ -129,7 +162,7 @@ mod tests {
     const TEXT: &str = "Name:\ta State: b\nState:\tS (sleeping)\nTgid:\t7\nPid:\t9\nPPid:\t1\nTracerPid:\t3\nUid:\t1\t2\t3\t4\n\
         NSpid:\t900\t9\nRssAnon:\t     128 kB\nThreads:\t2\nSigPnd:\t0000000000000001\nShdPnd:\t0000000000000100\n\
         SigBlk:\t0000000000010000\nSigIgn:\t0000000000001000\nSigCgt:\t0000000180000002\nCapEff:\t0000000000200000\nSeccomp:\t2\n\
-        voluntary_ctxt_switches:\t150\n";
+        voluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t3\n";
 
     #[test]
     fn fields_are_what_they_say() {
@@ -140,6 +173,8 @@ mod tests {
         );
         assert_eq!((status.effective_user(), status.nested_pids(), status.threads()), (Some(2), vec![900, 9], Some(2)));
         assert_eq!((status.resident_anonymous(), status.voluntary_switches()), (Some(128 << 10), Some(150)));
+        assert_eq!((status.name(), status.innermost_id(), status.has_ended()), ("a State: b", Some(9), false));
+        assert_eq!(status.involuntary_switches(), Some(3));
         assert_eq!((status.pending_signals(), status.blocked_signals()), (0x101, Some(0x10000)));
         assert_eq!((status.ignored_signals(), status.caught_signals()), (Some(0x1000), Some(0x1_8000_0002)));
         assert!(status.has_capability(21) && !status.has_capability(38) && status.is_filtered());
@@ -154,6 +189,7 @@ mod tests {
                 (None, None, None, None)
             );
             assert!(!status.has_capability(21) && !status.is_filtered() && status.nested_pids().is_empty(), "{text:?}");
+            assert!(status.has_ended() && status.name().is_empty() && status.innermost_id().is_none(), "{text:?}");
         }
         assert!(Status::of(i32::MAX).is_err());
         assert_eq!(Status::own().expect("/proc").process(), Some(std::process::id() as i32));

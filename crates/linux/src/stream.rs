@@ -2,7 +2,7 @@
 
 use crate::check_int;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Sets the status flags of an open file (`O_APPEND`, `O_NONBLOCK`), for everybody who has a descriptor of it.
 ///
@@ -61,6 +61,39 @@ pub fn seek(fd: BorrowedFd<'_>, offset: u64) -> io::Result<u64> {
     let offset = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     // SAFETY: numbers only.
     crate::check(unsafe { libc::lseek(fd.as_raw_fd(), offset, libc::SEEK_SET) }).map(|at| at as u64)
+}
+
+/// Where the next bytes with memory (`data`), or the next without, begin in a file, from `offset` on; `None` where there are
+/// none. Moves the file's offset. The number of a descriptor, since the caller may not own it. Async-signal-safe.
+///
+/// # Errors
+/// `EBADF`, `ESPIPE`; `EINVAL` where the file system does not know.
+pub fn next_part(fd: RawFd, offset: u64, data: bool) -> io::Result<Option<u64>> {
+    let offset = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    // SAFETY: numbers only.
+    let found = unsafe { libc::lseek(fd, offset, if data { libc::SEEK_DATA } else { libc::SEEK_HOLE }) };
+    match crate::check(found) {
+        Ok(at) => Ok(Some(at as u64)),
+        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Writes all of the bytes to a file at an offset. Async-signal-safe.
+///
+/// # Errors
+/// Those of `pwrite(2)`: `EBADF`, `ENOSPC`, `ESPIPE`.
+pub fn write_all_at(fd: BorrowedFd<'_>, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        // SAFETY: the bytes are live for the call and only read.
+        let n = unsafe { libc::pwrite(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset as libc::off_t) };
+        match crate::check(n as libc::c_long) {
+            Ok(n) => (bytes, offset) = (&bytes[n as usize..], offset + n as u64),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// Writes to a pipe or stream socket of someone else's without waiting and without SIGPIPE; returns how many bytes had room.

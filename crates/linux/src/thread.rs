@@ -1,4 +1,5 @@
-//! What the kernel says of a thread in `/proc`: counters, state, the call it sleeps in. Parsers of text only.
+//! What the kernel says of a thread in `/proc`: counters, the call it sleeps in. Parsers of text only; `status` has a file of
+//! its own.
 //!
 //! Each answers nothing for text that is not what the kernel writes, and never fails on any bytes. Blocks never.
 
@@ -17,49 +18,6 @@ pub struct Sched {
 pub fn sched(bytes: &[u8]) -> Option<Sched> {
     let mut f = bytes.split(|b| b.is_ascii_whitespace()).map(number);
     Some(Sched { run: f.next()??, wait: f.next()??, slices: f.next()?? })
-}
-
-/// Parts of `status`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// The thread's name, escaped as the kernel does.
-    pub name: String,
-    /// The scheduler's letter.
-    pub state: char,
-    /// Parent process.
-    pub parent: i32,
-    /// The thread that traces it, 0 if none.
-    pub tracer: i32,
-    /// Its id in its own namespace of processes.
-    pub inner: i32,
-    /// Signals it catches, bit n-1 for signal n.
-    pub caught: u64,
-    /// Times it gave its CPU up of itself.
-    pub voluntary: u64,
-    /// Times it was taken off its CPU.
-    pub involuntary: u64,
-}
-
-/// Parses `status`.
-pub fn status(text: &str) -> Option<Status> {
-    let mut s = Status::default();
-    let mut any = false;
-    for line in text.lines() {
-        let Some((name, value)) = line.split_once(':') else { continue };
-        let value = value.trim();
-        match name {
-            "Name" => s.name = value.to_owned(),
-            "State" => (s.state, any) = (value.chars().next()?, true),
-            "PPid" => s.parent = value.parse().ok()?,
-            "TracerPid" => s.tracer = value.parse().ok()?,
-            "NSpid" => s.inner = value.split_whitespace().last()?.parse().ok()?,
-            "SigCgt" => s.caught = u64::from_str_radix(value, 16).ok()?,
-            "voluntary_ctxt_switches" => s.voluntary = value.parse().ok()?,
-            "nonvoluntary_ctxt_switches" => s.involuntary = value.parse().ok()?,
-            _ => {}
-        }
-    }
-    any.then_some(s)
 }
 
 /// A system call that a thread sleeps in: `syscall`.
@@ -136,12 +94,6 @@ mod tests {
         assert_eq!((call("running\n"), call("-1 0x7ffd 0x7f00\n")), (None, None));
         let c = call("232 0x3 0x10 0x20 0xffffffffffffffff 0x0 0x8 0x7ffd 0x7f00\n").expect("a call");
         assert_eq!((c.nr, c.args[0], c.sp, c.pc), (232, 3, 0x7ffd, 0x7f00));
-        let text = "Name:\tx\nState:\tS (sleeping)\nPPid:\t3\nTracerPid:\t7\nNSpid:\t99\t4\nSigCgt:\t0000000000000002\n\
-                    voluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
-        let s = status(text).expect("a status");
-        assert_eq!((s.state, s.parent, s.tracer, s.inner), ('S', 3, 7, 4));
-        assert_eq!((s.caught, s.voluntary, s.involuntary), (2, 12, 3));
-        assert_eq!((status(""), status("State:\n")), (None, None));
         assert_eq!(io("rchar: 5\nwchar: 6\nsyscr: 7\nsyscw: 8\n"), Some((5, 6, 7, 8)));
         assert_eq!(epoll_set("pos:\t0\ntfd:        7 events:       19 data: 7\ntfd: x\n"), [(7, 0x19)]);
         assert_eq!((access("pos:\t0\nflags:\t0100001\n"), access("rubbish")), (1, 0));
@@ -152,7 +104,6 @@ mod tests {
     fn own_files_parse() {
         let text = |file: &str| crate::procfs::text(format!("/proc/thread-self/{file}")).expect("a file");
         assert!(sched(text("schedstat").as_bytes()).is_some_and(|s| s.slices > 0));
-        assert_eq!(status(&text("status")).map(|s| s.state), Some('R'));
         assert!(start_of_code(&text("stat")) > 0);
     }
 }

@@ -9,8 +9,7 @@ use orbit_ahd::facts::Id;
 use orbit_ahd::stacks::place;
 use orbit_ahd::{Event, Hang, Involved, Kind, Sure, Times, Unit, Watcher};
 use orbit_linux::perf::Counter;
-use orbit_linux::procfs;
-use orbit_linux::thread::{self, Status};
+use orbit_linux::status::Status;
 use orbit_uprobe::EXITS;
 use std::time::{Duration, Instant};
 
@@ -115,20 +114,20 @@ impl Sections {
         let Some(status) = status_of(id) else {
             return;
         };
-        s.waits = Some(status.voluntary);
+        s.waits = status.voluntary_switches();
         s.since = run;
         let often = run.saturating_sub(s.looked) >= OFTEN.as_nanos() as u64;
-        if waits != Some(status.voluntary) {
+        if waits != status.voluntary_switches() {
             s.ease = 1;
         }
-        if status.tracer != 0 || status.state != 'R' || waits != Some(status.voluntary) && !often {
+        if status.is_traced() || status.state() != Some('R') || waits != status.voluntary_switches() && !often {
             return;
         }
         s.looked = run;
         let stack = watcher.stacks().involve(vec![(pid, tid, String::new())], false);
         // Being stopped counts as a wait of the thread's own.
         watcher.note_stop(id);
-        s.waits = status_of(id).map(|st| st.voluntary);
+        s.waits = status_of(id).and_then(|status| status.voluntary_switches());
         s.ease = (s.ease * 2).min(MOST_EASE);
         // From the innermost outwards; one that is entered again and again may be called by one that never ends.
         for section in stack.first().map(|t| self.all(pid, &t.stack)).unwrap_or_default() {
@@ -258,7 +257,7 @@ impl Sections {
     fn still_inside(&mut self, watcher: &mut Watcher, id: Id, stage: &Stage) -> bool {
         let Id { pid, tid } = id;
         // One that sleeps is not stopped, and asked again later.
-        if status_of(id).is_none_or(|s| s.state != 'R') {
+        if status_of(id).is_none_or(|s| s.state() != Some('R')) {
             return true;
         }
         let stack = watcher.stacks().involve(vec![(pid, tid, String::new())], false);
@@ -282,14 +281,14 @@ impl Sections {
         let Some(status) = status_of(id) else {
             return;
         };
-        if status.tracer != 0 {
+        if status.is_traced() {
             // A debugger's time is not the program's.
             s.since = run;
             s.around.clear();
             return;
         }
         // One that happens to sleep is not stopped; what is seen of it may be too little.
-        let gentle = status.state != 'R';
+        let gentle = status.state() != Some('R');
         let threads = watcher.stacks().involve(vec![(pid, tid, "spins".into())], gentle);
         if !gentle {
             watcher.note_stop(id);
@@ -417,5 +416,5 @@ impl Sections {
 }
 
 fn status_of(id: Id) -> Option<Status> {
-    thread::status(&procfs::text(format!("/proc/{}/task/{}/status", id.pid, id.tid)).ok()?)
+    Status::of_thread(id.pid, id.tid).ok().filter(|status| status.state().is_some())
 }

@@ -5,22 +5,14 @@ use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 use std::time::Duration;
 
+use orbit_linux::map::may_be_mapped;
+
 use crate::failure::{Answer, Failure};
 
 /// Below this nothing is ever mapped: a null pointer with an offset.
 const LOWEST: usize = 4096;
 /// Below this memory can be wherever the machine has four levels of page tables or more; the last page has none even there.
 const SURE: usize = if cfg!(target_arch = "aarch64") { 1 << 48 } else { (1 << 47) - 4096 };
-
-/// Whether a process may have memory at this address, of those from [`SURE`] on: it may with five levels, but for the
-/// kernel's half. Asks the kernel for a mapping that is neither shared nor private, which it refuses only after it has looked at the
-/// address, so that nothing is ever mapped.
-fn may_be_mapped(addr: usize) -> bool {
-    let flags = libc::MAP_FIXED_NOREPLACE | libc::MAP_ANONYMOUS;
-    // SAFETY: no mapping is made or replaced: of a range that has one the answer is EEXIST, of others EINVAL for the flags.
-    let answer = unsafe { libc::syscall(libc::SYS_mmap, addr & !4095, 4096usize, libc::PROT_NONE, flags, -1, 0usize) };
-    answer == -1 && matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL | libc::EEXIST))
-}
 
 /// A pointer and a length from C, if they can be a range of memory at all. Whether it is mapped is the caller's affair.
 pub(crate) fn range(at: *const c_void, len: usize, what: impl fmt::Display) -> Answer<()> {

@@ -18,8 +18,10 @@ use std::fmt::{self, Write};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use orbit_linux::map::{self, Mapping};
 use orbit_linux::process;
 use orbit_linux::rlimit::{self, Resource};
+use orbit_linux::signals::{self, Action, Set};
 
 use crate::error::{Error, Result};
 use crate::mains_shared;
@@ -166,7 +168,7 @@ pub(crate) fn prepare() -> Result<()> {
     for signal in SIGNALS {
         handle(signal, record as *const () as usize).map_err(|error| Error::system("handler for a crash", error))?;
         // The kernel ends a process without asking the handler if the signal of a fault is blocked.
-        unblock(signal);
+        Set::of([signal]).unblock();
     }
     // 1 stands for no core file even where a program takes them from the kernel; 0 would not.
     let core = rlimit::get(0, Resource::Core).and_then(|(_, hard)| rlimit::set(0, Resource::Core, hard.min(1), hard));
@@ -192,60 +194,38 @@ fn signal_stack() -> Result<()> {
     // SAFETY: asks the kernel for a number.
     let least = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
     let usable = (SIGNAL_STACK + least).next_multiple_of(page);
-    // SAFETY: a fresh mapping, anywhere.
-    let stack = unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        libc::mmap(null_mut(), page + usable, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-    };
-    if stack == libc::MAP_FAILED {
-        return Err(Error::system(doing, std::io::Error::last_os_error()));
-    }
+    let stack = Mapping::uncharged(page + usable).map_err(|e| Error::system(doing, e))?;
     // SAFETY: the first page of the mapping just made.
-    if unsafe { libc::mprotect(stack, page, libc::PROT_NONE) } != 0 {
-        return Err(Error::system(doing, std::io::Error::last_os_error()));
-    }
-    // SAFETY: points behind that page, within the mapping.
-    let bottom = unsafe { stack.byte_add(page) };
-    let stack = libc::stack_t { ss_sp: bottom, ss_flags: 0, ss_size: usable };
-    // SAFETY: the stack stays mapped for the life of the process.
-    if unsafe { libc::sigaltstack(&raw const stack, null_mut()) } != 0 {
-        return Err(Error::system(doing, std::io::Error::last_os_error()));
-    }
+    unsafe { map::protect(stack.addr(), page, libc::PROT_NONE) }.map_err(|e| Error::system(doing, e))?;
+    // SAFETY: what follows that page, which stays mapped for the life of the process and is this stack's only.
+    unsafe { signals::use_stack(stack.as_ptr().wrapping_add(page), usable) }.map_err(|e| Error::system(doing, e))?;
+    stack.leak();
     Ok(())
 }
 
 /// Sets a handler: on the signal stack, with the signal itself not blocked meanwhile, so that a fault in the handler
 /// comes back to it instead of to the kernel's own end.
 fn handle(signal: c_int, handler: usize) -> std::io::Result<()> {
-    // SAFETY: zeros are a valid `sigaction`: no flags, empty mask.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = handler;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
     // SAFETY: the handlers passed here are functions of this file with the signature for SA_SIGINFO.
-    match unsafe { libc::sigaction(signal, &raw const action, null_mut()) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
+    unsafe { Action::handler(handler, flags, &Set::of([])).install(signal) }
 }
 
 /// The handler of a crash. Uses system calls, atomics and the unwinder, nothing else.
 extern "C" fn record(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: a system call without arguments.
-    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
+    let thread = process::own_thread_id();
     match CRASHING.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => CAUSE.store(signal, Ordering::Relaxed),
         // A fault while recording: what is recorded so far has to do.
         Err(first) if first == thread => die(),
         // Another thread is recording; it ends the process, and so does the alarm.
         Err(_) => loop {
-            // SAFETY: waits for signals.
-            unsafe { libc::pause() };
+            signals::pause();
         },
     }
     let _ = handle(libc::SIGALRM, out_of_patience as *const () as usize);
-    unblock(libc::SIGALRM);
-    // SAFETY: the handler for the alarm is set.
-    unsafe { libc::alarm(PATIENCE) };
+    Set::of([libc::SIGALRM]).unblock();
+    signals::alarm(PATIENCE);
 
     let black_box = BLACK_BOX.load(Ordering::Relaxed);
     if black_box.is_null() {
@@ -365,17 +345,8 @@ fn exhausted() -> bool {
     if bytes == 0 {
         return false;
     }
-    // SAFETY: a fresh mapping, anywhere; it is not touched.
-    let probe = unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-    };
-    if probe == libc::MAP_FAILED {
-        return true;
-    }
-    // SAFETY: the mapping just made.
-    unsafe { libc::munmap(probe, bytes) };
-    false
+    // Not touched, and unmapped at once.
+    Mapping::anonymous(bytes, false).is_err()
 }
 
 /// The handler of the alarm: the unwinder hangs.
@@ -383,28 +354,12 @@ extern "C" fn out_of_patience(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void)
     die();
 }
 
-fn unblock(signal: c_int) {
-    // SAFETY: a set of signals on the stack, initialised by `sigemptyset`.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, signal);
-        libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, null_mut());
-    }
-}
-
 /// Ends the process by the signal that began it all.
 fn die() -> ! {
     let signal = CAUSE.load(Ordering::Relaxed);
-    // SAFETY: system calls on this process and thread only.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = libc::SIG_DFL;
-        libc::sigaction(signal, &raw const action, null_mut());
-        unblock(signal);
-        let thread = libc::syscall(libc::SYS_gettid);
-        libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal);
-    }
+    signals::reset(signal);
+    Set::of([signal]).unblock();
+    let _ = signals::send_to_thread(std::process::id() as i32, process::own_thread_id(), signal);
     // Only the first process of a container outlives that.
     process::end(128 + signal)
 }

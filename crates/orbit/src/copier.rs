@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use orbit_linux::descriptors::{self, File, file_of};
-use orbit_linux::signals::Blocked;
-use orbit_linux::{futex, pidfd, process};
+use orbit_linux::signals::{self, Blocked};
+use orbit_linux::{futex, pidfd, process, stream};
 
 use crate::area::fault;
 use crate::channel::{COPIER_DONE, COPIER_GONE, COPIER_WAITED_FOR, Slot, Up};
@@ -44,19 +44,16 @@ impl Copier {
         match &self.pidfd {
             _ if self.reaped => {}
             Some(fd) if fd.fd().is_ok_and(|fd| pidfd::send_signal(fd, libc::SIGKILL).is_ok()) => {}
-            // SAFETY: a child of this process that it has not reaped, so the number is its own.
-            _ => unsafe {
-                libc::kill(self.pid, libc::SIGKILL);
-            },
+            // A child of this process that it has not reaped, so the number is its own.
+            _ => drop(signals::send(self.pid, libc::SIGKILL)),
         }
     }
 
     /// Takes its end, if it has come; true if so.
     pub fn reap(&mut self) -> bool {
         if !self.reaped {
-            // SAFETY: a child of this process that nobody else waits for (its exit signal is 0).
-            let pid = unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) };
-            self.reaped = pid != 0;
+            // Nothing else waits for it: its exit signal is 0.
+            self.reaped = process::reap_any(self.pid);
         }
         self.reaped
     }
@@ -123,9 +120,8 @@ unsafe fn copy(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>, main: i3
             if begun == call.wrapping_add(1) {
                 break;
             }
-            // SAFETY: a plain call; the parent changes when main ends.
-            let parent = unsafe { libc::getppid() };
-            if parent != main || slot.copier.load(Ordering::Acquire) != COPIER_WAITED_FOR {
+            // The parent changes when main ends.
+            if process::parent() != main || slot.copier.load(Ordering::Acquire) != COPIER_WAITED_FOR {
                 process::end(1);
             }
             let _ = futex::wait(&up.begun, begun, Some(Duration::from_millis(50)));
@@ -148,21 +144,24 @@ unsafe fn copy_part(part: &Part) {
     let bytes = part.pages * PAGE;
     let known = file_of(part.replica).is_ok_and(|(file, _)| file == part.file);
     // Where the next page with memory is, or the next without, from `from` on.
-    let next = |whence: i32, from: usize| {
-        // SAFETY: a plain call; what it moves is the position, which nobody uses.
-        let found = unsafe { libc::lseek(part.replica, (part.at + from) as libc::off_t, whence) };
-        let none = found < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO);
-        match found {
-            0.. => (found as usize).saturating_sub(part.at).clamp(from, bytes),
-            _ if none => bytes,
+    let next = |data: bool, from: usize| {
+        // The position, which this moves, is nobody's.
+        match stream::next_part(part.replica, (part.at + from) as u64, data) {
+            Ok(Some(found)) => (found as usize).saturating_sub(part.at).clamp(from, bytes),
+            Ok(None) => bytes,
             // Where it cannot be known, all of it has.
-            _ if whence == libc::SEEK_DATA => from,
-            _ => bytes,
+            Err(_) => {
+                if data {
+                    from
+                } else {
+                    bytes
+                }
+            }
         }
     };
     let mut at = 0;
     while at < bytes {
-        let data = if known { next(libc::SEEK_DATA, at) } else { at };
+        let data = if known { next(true, at) } else { at };
         while at < data {
             // SAFETY: the caller's word: both are whole pages.
             unsafe {
@@ -173,7 +172,7 @@ unsafe fn copy_part(part: &Part) {
             }
             at += PAGE;
         }
-        let hole = if known && at < bytes { next(libc::SEEK_HOLE, at).max(at + PAGE).min(bytes) } else { bytes };
+        let hole = if known && at < bytes { next(false, at).max(at + PAGE).min(bytes) } else { bytes };
         // SAFETY: as above.
         unsafe { std::ptr::copy_nonoverlapping(part.from.add(at), part.to.add(at), hole - at) };
         at = hole;

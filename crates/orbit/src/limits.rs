@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use orbit_linux::cgroup::{self, Group, Owner};
 use orbit_linux::rlimit::{self, Resource};
-use orbit_linux::sched;
+use orbit_linux::{sched, signals};
 
 use crate::error::{Error, Kind, Result};
 
@@ -142,8 +142,7 @@ fn may_take(nice: i32) -> std::io::Result<()> {
 
 /// CPUs of the machine, those of others included.
 fn cpus_there() -> usize {
-    // SAFETY: asks for a number.
-    (unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).clamp(1, MAX_CPUS as i64) as usize
+    sched::cpus_online().min(MAX_CPUS)
 }
 
 /// What an orbit applies to itself, as plain words for memory that it shares with main. Writer: main; reader: the orbit.
@@ -525,8 +524,8 @@ fn kill_members(dir: &Path) {
     let Ok(members) = std::fs::read_to_string(dir.join("cgroup.procs")) else { return };
     for pid in members.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|&pid| pid > 1) {
         if pid != std::process::id() as i32 {
-            // SAFETY: the group is this orbit's own, so its members are the orbit's children.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
+            // The group is this orbit's own, so its members are the orbit's children.
+            let _ = signals::send(pid, libc::SIGKILL);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use orbit_linux::pagemap::Pagemap;
-use orbit_linux::{descriptors, eventfd, futex, map, process, socket};
+use orbit_linux::{descriptors, eventfd, futex, map, process, socket, stream};
 
 use crate::area::born;
 use crate::channel::{
@@ -361,7 +361,7 @@ impl Task {
                 let Some(replica) = self.replicas.iter().find(|r| r.area == area) else { return };
                 let fd = open.filter(|(known, _)| *known == area).map_or_else(|| replica.fd.fd(), |(_, fd)| Ok(fd));
                 open = fd.as_ref().ok().map(|fd| (area, *fd));
-                if let Err(e) = fd.and_then(|fd| write_all_at(fd, data, u64::from(first) * PAGE as u64)) {
+                if let Err(e) = fd.and_then(|fd| stream::write_all_at(fd, data, u64::from(first) * PAGE as u64)) {
                     panic!("writing {} pages of area {area} into its replica: {e}", data.len() / PAGE);
                 }
             }
@@ -492,23 +492,6 @@ fn is_cancelled(slot: &Slot) -> bool {
 /// Arguments as C wants them: aligned for anything.
 #[repr(C, align(16))]
 struct Inline([u8; INLINE_ARGS]);
-
-fn write_all_at(fd: BorrowedFd<'_>, mut bytes: &[u8], mut offset: u64) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        // SAFETY: writes from a slice that lives through the call.
-        let n = unsafe { libc::pwrite(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset as libc::off_t) };
-        if n < 0 {
-            let e = std::io::Error::last_os_error();
-            if e.raw_os_error() == Some(libc::EINTR) {
-                continue;
-            }
-            return Err(e);
-        }
-        bytes = &bytes[n as usize..];
-        offset += n as u64;
-    }
-    Ok(())
-}
 
 /// Hands encoded bytes of an update to main, from the task that runs now.
 pub(crate) fn push(bytes: &[u8]) -> Result<()> {

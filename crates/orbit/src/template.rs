@@ -26,7 +26,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use orbit_linux::{map, pidfd, poll, process, procfs, socket};
+use orbit_linux::{map, pidfd, poll, process, procfs, signals, socket};
 
 use crate::area::born;
 use crate::error::{Error, Kind, Result};
@@ -267,8 +267,7 @@ impl Template {
         if let Ok(socket) = self.socket.fd() {
             // Read before the end of what comes by the socket, also after the shutdown.
             let _ = socket::send_now(socket, &[if others { LET_GO } else { FINISH }], &[]);
-            // SAFETY: two integers; the descriptor is this template's.
-            unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+            socket::shut_down(socket);
         }
     }
 
@@ -296,8 +295,8 @@ impl Drop for Template {
         self.dismiss(true);
         match (self.child, self.pidfd.fd()) {
             (Some(_), Ok(pidfd)) => drop(pidfd::wait(pidfd, false)),
-            // SAFETY: a child of this process that only this reaps; it ends, since nothing leads to it any more. A null status is allowed.
-            (Some(child), Err(_)) => drop(unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) }),
+            // A child of this process that only this reaps; it ends, since nothing leads to it any more.
+            (Some(child), Err(_)) => process::wait_child(child),
             (None, _) => {}
         }
     }
@@ -397,14 +396,11 @@ struct Life {
 /// Whether a template is better main's own child than nobody's. A child of a child would come to main all the same if main is
 /// process 1 of a container, or has asked for orphans; and a main that holds much would wait for two copies of its page tables.
 fn better_own_child() -> bool {
-    let mut subreaper: libc::c_int = 0;
-    // SAFETY: the kernel writes one number to a local.
-    let asked = unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut subreaper) };
     let statm = procfs::own_text("statm").unwrap_or_default();
     let mut pages = statm.split(' ').skip(1).filter_map(|pages| pages.parse::<u64>().ok());
     // Pages of files are not copied.
     let own = pages.next().unwrap_or(0).saturating_sub(pages.next().unwrap_or(0)) * map::page_size() as u64;
-    std::process::id() == 1 || (asked == 0 && subreaper != 0) || own > COPIED_TWICE
+    std::process::id() == 1 || process::adopts_orphans() || own > COPIED_TWICE
 }
 
 /// The child's number in the parent, 0 in the child.
@@ -413,10 +409,7 @@ fn better_own_child() -> bool {
 /// The child ends by [`process::end`].
 unsafe fn libc_fork() -> std::io::Result<i32> {
     // SAFETY: the caller's contract.
-    match unsafe { libc::fork() } {
-        -1 => Err(std::io::Error::last_os_error()),
-        pid => Ok(pid),
-    }
+    Ok(unsafe { process::fork() }?.unwrap_or(0))
 }
 
 /// The same by a raw clone, whose child ends without a signal.
@@ -439,8 +432,7 @@ fn fork_twice(life: Life, ours: &Own, fork: impl Fn() -> std::io::Result<i32>) -
                     let socket = unsafe { BorrowedFd::borrow_raw(life.socket) };
                     let made = forked.and_then(|pid| {
                         pidfd::open(pid).inspect_err(|_| {
-                            // SAFETY: the child just made, not yet reaped.
-                            unsafe { libc::kill(pid, libc::SIGKILL) };
+                            let _ = signals::send(pid, libc::SIGKILL);
                         })
                     });
                     let _ = match made {
@@ -456,10 +448,7 @@ fn fork_twice(life: Life, ours: &Own, fork: impl Fn() -> std::io::Result<i32>) -
         }
         pid => {
             // A program that ignores SIGCHLD, or waits for any child in another thread, may have reaped it: no matter.
-            // SAFETY: waits for the child just made; a null status is allowed.
-            while unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) } == -1
-                && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
-            {}
+            process::wait_child(pid);
             let (mut bytes, mut fds) = ([0u8; 16], Vec::new());
             let ready = poll::poll(&mut [poll_in(ours.fd()?.as_raw_fd())], Some(Duration::from_secs(10)))?;
             if ready > 0 {
@@ -493,22 +482,15 @@ fn live(life: Life) -> ! {
         process::end(1)
     }
     let _ = process::set_name(c"orbit-template");
-    // SAFETY: plain calls on this process. Its own session, so that a terminal's signals to main's group pass it by;
-    // signals as a fresh process has them; a subreaper, so that what an orbit leaves behind comes to it.
-    unsafe {
-        libc::setsid();
-        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-        for signal in 1..32 {
-            libc::signal(signal, libc::SIG_DFL);
-        }
-        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTSTP, libc::SIGPIPE] {
-            libc::signal(signal, libc::SIG_IGN);
-        }
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
-        let _ = map::fixed_none(life.window.0, life.window.1);
-    }
+    // Its own session, so that a terminal's signals to main's group pass it by; what an orbit leaves behind comes to it;
+    // signals as a fresh process has them.
+    let _ = process::new_session();
+    let _ = process::adopt_orphans();
+    (1..32).for_each(signals::set_default);
+    [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTSTP, libc::SIGPIPE].into_iter().for_each(signals::ignore);
+    signals::Set::of([]).set_mask();
+    // SAFETY: main's areas, which nothing in this process uses.
+    let _ = unsafe { map::fixed_none(life.window.0, life.window.1) };
     born::note_places();
     // SAFETY: both descriptors were inherited for this, and nothing else in this process closes them.
     let (socket, main) = unsafe { (BorrowedFd::borrow_raw(life.socket), BorrowedFd::borrow_raw(life.main)) };
@@ -622,16 +604,13 @@ fn end_strays(children: &[(i32, Own)], grace: Duration) {
             return;
         }
         for pid in strays {
-            // SAFETY: a child of this process that nobody else reaps, so the number is its own until it is waited for.
-            unsafe {
-                while libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) == 0 {
-                    if began.elapsed() < grace {
-                        std::thread::sleep(A_MOMENT);
-                    } else {
-                        libc::kill(pid, libc::SIGKILL);
-                        libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
-                        break;
-                    }
+            // A child of this process that nothing else reaps, so the number is its own until it is reaped.
+            while !process::reap_any(pid) {
+                if began.elapsed() < grace {
+                    std::thread::sleep(A_MOMENT);
+                } else {
+                    process::kill_child(pid);
+                    break;
                 }
             }
         }
@@ -650,22 +629,17 @@ fn clone_orbit(socket: BorrowedFd, pair: Option<(Own, Own)>, children: &mut Vec<
         Err(e) => return fail(e),
     };
     // SAFETY: the template has one thread; libc's fork leaves its child with libc's state in order.
-    let pid = unsafe { libc::fork() };
-    match pid {
-        -1 => fail(std::io::Error::last_os_error()),
-        0 => {
+    match unsafe { process::fork() } {
+        Err(e) => fail(e),
+        Ok(None) => {
             drop(ours);
             task::live(theirs)
         }
-        pid => {
+        Ok(Some(pid)) => {
             let fd = match pidfd::open(pid).and_then(Own::new) {
                 Ok(fd) => fd,
                 Err(e) => {
-                    // SAFETY: the child just made, not yet reaped.
-                    unsafe {
-                        libc::kill(pid, libc::SIGKILL);
-                        libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
-                    }
+                    process::kill_child(pid);
                     return fail(e);
                 }
             };

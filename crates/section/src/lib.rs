@@ -30,7 +30,10 @@
 pub mod layout;
 
 use layout::{Cell, EXITS, Header, MAGIC, NAME_MAX, NAMES_AT, SECTIONS, SIZE, SLOTS, SLOTS_AT, Slot};
+use orbit_linux::map::Mapping;
+use orbit_linux::{memfd, process};
 use std::cell::Cell as Local;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, compiler_fence};
 use std::time::Duration;
 
@@ -267,8 +270,7 @@ fn first_use() -> *const Slot {
 
 fn take_slot() -> Option<*const Slot> {
     let base = base()?;
-    // SAFETY: takes no arguments.
-    let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+    let tid = process::own_thread_id() as u32;
     // SAFETY: the mapping begins with a header and stays for ever.
     let header = unsafe { &*base.cast::<Header>() };
     for i in 0..SLOTS {
@@ -298,45 +300,27 @@ fn make() -> *mut u8 {
     // Before anybody knows of the mapping, so that no child is without it; twice does no harm.
     // SAFETY: the handler is a plain function that may run in a forked child.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    let new = map().unwrap_or(NOWHERE);
-    match BASE.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => new,
-        Err(faster) => {
-            if new != NOWHERE {
-                // SAFETY: the mapping was made above, and nothing else knows of it.
-                unsafe { libc::munmap(new.cast(), SIZE) };
-            }
-            faster
+    let new = map();
+    let at = new.as_ref().map_or(NOWHERE, Mapping::as_ptr);
+    match BASE.compare_exchange(std::ptr::null_mut(), at, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            // It stays for ever.
+            new.map(Mapping::leak);
+            at
         }
+        // Ours, which nothing else knows of, is unmapped here.
+        Err(faster) => faster,
     }
 }
 
-fn map() -> Option<*mut u8> {
-    // SAFETY: a name that ends with a zero.
-    let fd = unsafe { libc::memfd_create(c"rmk-sections".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: a private mapping anywhere of a descriptor just made; the descriptor is closed on all paths.
-    let base = unsafe {
-        let sized = libc::ftruncate(fd, SIZE as libc::off_t) == 0;
-        let base = if sized {
-            let rw = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(std::ptr::null_mut(), SIZE, rw, libc::MAP_PRIVATE | libc::MAP_NORESERVE, fd, 0)
-        } else {
-            libc::MAP_FAILED
-        };
-        libc::close(fd);
-        base
-    };
-    if base == libc::MAP_FAILED {
-        return None;
-    }
+fn map() -> Option<Mapping> {
+    let fd = memfd::create("rmk-sections", SIZE, false).ok()?;
+    let mapping = Mapping::private_file(fd.as_fd(), SIZE).ok()?;
     // SAFETY: the mapping begins with room for a header, of zeros.
-    let header = unsafe { &*base.cast::<Header>() };
+    let header = unsafe { &*mapping.as_ptr().cast::<Header>() };
     header.slot_size.store(size_of::<Slot>() as u32, Ordering::Relaxed);
     header.magic.store(MAGIC, Ordering::Release);
-    Some(base.cast())
+    Some(mapping)
 }
 
 /// In a forked child only the forking thread is left, and it has a new id. What it is inside of its parent entered: the child's own
@@ -356,8 +340,7 @@ extern "C" fn in_child() {
         let slot = unsafe { &*base.add(SLOTS_AT + i * size_of::<Slot>()).cast::<Slot>() };
         let tid = if std::ptr::eq(slot, own) {
             go_outside(slot);
-            // SAFETY: takes no arguments.
-            unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+            process::own_thread_id() as u32
         } else {
             0
         };

@@ -5,6 +5,7 @@ use super::{Turns, wait};
 use crate::facts::{Record, Sight, Unsure, WaitFacts};
 use crate::history::waits_for_lock;
 use orbit_linux::process::same_memory;
+use orbit_linux::status::Status;
 use orbit_linux::thread::{self, Call, Sched};
 use orbit_linux::{pidfd, procfs};
 use std::collections::BTreeMap;
@@ -121,8 +122,10 @@ impl Process {
     /// Hands over what seldom changes, if it has.
     pub(super) fn changes(&mut self, t: f64, others: &[i32], out: &mut dyn FnMut(Record)) {
         let pid = self.pid;
-        let text = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
-        let Some(status) = thread::status(&text) else { return };
+        let status = Status::of(pid).unwrap_or_default();
+        if status.state().is_none() {
+            return;
+        }
         let mut unsure = self.unsure.clone();
         // A process that shares memory is a child or a sibling: others are no kin, or are asked in their turn.
         let shares = |other: &i32| same_memory(pid, *other).unwrap_or(false);
@@ -132,7 +135,7 @@ impl Process {
         if has_timer(pid) {
             unsure.push(Unsure::Timer);
         }
-        let now = (status.parent, status.caught, unsure);
+        let now = (status.parent().unwrap_or(0), status.caught_signals().unwrap_or(0), unsure);
         // Another one after an exec; after a change of credentials it may not be read any more.
         let link = std::fs::read_link(format!("/proc/{pid}/exe")).map(|link| link.to_string_lossy().into_owned());
         let exe = link.ok().or_else(|| self.exe.clone()).unwrap_or_default();
@@ -342,11 +345,12 @@ impl Thread {
         out: &mut dyn FnMut(Record),
     ) -> bool {
         let text = |file: &str| procfs::text(format!("/proc/{pid}/task/{tid}/{file}"));
-        let Some(status) = text("status").ok().and_then(|s| thread::status(&s)) else { return true };
+        let status = Status::of_thread(pid, tid).unwrap_or_default();
+        let Some(state) = status.state() else { return true };
         let line = text("syscall");
         let forbidden = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM));
         // Of one that has ended and was not waited for the kernel shows that to nobody but root.
-        let is_seen = !line.as_ref().is_err_and(forbidden) || matches!(status.state, 'Z' | 'X');
+        let is_seen = !line.as_ref().is_err_and(forbidden) || status.has_ended();
         let call = line.ok().and_then(|line| thread::call(&line));
         let io = text("io").ok().and_then(|text| thread::io(&text)).unwrap_or(self.sight.io);
         let mut exec = 0;
@@ -356,7 +360,7 @@ impl Thread {
             *known = now;
         }
         // Its name is handed over when it is new, or changed.
-        let name = unescaped(&status.name);
+        let name = unescaped(status.name());
         let is_new = self.sight.sl == 0 && self.sight.comm.is_none();
         let comm = (is_new || exec != 0 || self.sight.comm.as_deref() != Some(&name)).then_some(name);
         let c = call.unwrap_or(Call { nr: -1, ..Call::default() });
@@ -368,7 +372,7 @@ impl Thread {
             wt: self.sched.wait,
             sl: self.sched.slices,
             // Of one whose call may not be seen it is not known where it sleeps.
-            st: if is_seen { status.state } else { '?' },
+            st: if is_seen { state } else { '?' },
             nr: c.nr,
             a0: c.args[0],
             a1: c.args[1],
@@ -376,12 +380,12 @@ impl Thread {
             a3: c.args[3],
             sp: c.sp,
             pc: c.pc,
-            v: status.voluntary,
-            nv: status.involuntary,
+            v: status.voluntary_switches().unwrap_or(0),
+            nv: status.involuntary_switches().unwrap_or(0),
             io,
             exec,
             comm: comm.clone(),
-            ni: (status.inner != tid && status.inner != 0).then_some(status.inner),
+            ni: status.innermost_id().filter(|inner| *inner != tid),
         };
         let known = self.sight.comm.take();
         let same = (self.sight.nr, self.sight.a0, self.sight.pc, self.sight.v) == (c.nr, c.args[0], c.pc, sight.v);
@@ -392,7 +396,7 @@ impl Thread {
         out(Record::Thread(sight.clone()));
         self.sight = sight;
         self.sight.comm = comm.or(known);
-        self.inner = if status.inner == 0 { tid } else { status.inner };
+        self.inner = status.innermost_id().unwrap_or(tid);
         is_seen
     }
 

@@ -2,6 +2,7 @@
 
 use crate::facts::WaitFacts;
 use orbit_inspect::Memory;
+use orbit_linux::status::Status;
 use orbit_linux::thread::{self, Call};
 use orbit_linux::{pidfd, procfs, socket_info};
 use std::os::fd::AsFd;
@@ -79,7 +80,6 @@ pub(super) fn read(pid: i32, tid: i32, t: f64, call: &Call) -> WaitFacts {
 
 /// Whether a thread of this id lives, and is not the process' own.
 fn is_elsewhere(pid: i32, tid: i32) -> bool {
-    let path = format!("/proc/{tid}/status");
     !std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
-        && procfs::text(path).ok().and_then(|s| thread::status(&s)).is_some_and(|s| !matches!(s.state, 'Z' | 'X'))
+        && !Status::of(tid).unwrap_or_default().has_ended()
 }

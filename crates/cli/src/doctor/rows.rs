@@ -116,7 +116,7 @@ fn processes() -> Vec<Row> {
             to_do: "a processor with protection keys (Intel servers since 2017, AMD since Zen 3) that the hypervisor shows",
             needed: false,
         }
-        .row(tries::protection_keys(), ""),
+        .row(orbit_linux::keys::probe(), ""),
     ]
 }
 

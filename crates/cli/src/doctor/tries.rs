@@ -1,10 +1,11 @@
-//! Facilities tried by system calls that no other part of the house makes: looking into another process, loading BPF,
-//! protection keys. Each try undoes what it did.
+//! Facilities tried as no other part of the house uses them: reading another process, loading BPF, probes. Each try undoes
+//! what it did.
 
 use orbit_linux::process::{self, RawChild};
-use orbit_linux::{Support, bpf};
+use orbit_linux::{Support, bpf, perf, remote, signals};
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// A child that does nothing until it is dropped.
 struct Sleeper {
@@ -20,8 +21,7 @@ impl Sleeper {
             None => {
                 let _ = process::set_parent_death_signal(libc::SIGKILL);
                 loop {
-                    // SAFETY: waits for a signal.
-                    unsafe { libc::pause() };
+                    signals::pause();
                 }
             }
         }
@@ -30,12 +30,7 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        let mut status = 0;
-        // SAFETY: an own child that was not reaped yet, so the number is still its own.
-        unsafe {
-            libc::kill(self.pid, libc::SIGKILL);
-            libc::waitpid(self.pid, &raw mut status, libc::__WALL);
-        }
+        process::kill_child(self.pid);
         self.pidfd = None;
     }
 }
@@ -51,14 +46,10 @@ fn answer<T>(what: &str, result: io::Result<T>) -> Support {
 pub fn process_vm_readv() -> Support {
     let word = 0x1234_5678_u64;
     let tried = Sleeper::start().and_then(|child| {
-        let mut copy = 0_u64;
-        let local = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: 8 };
-        let remote = libc::iovec { iov_base: (&raw const word).cast_mut().cast(), iov_len: 8 };
-        // SAFETY: one word is written to `copy`; the address read is the child's copy of `word`.
-        let read = unsafe { libc::process_vm_readv(child.pid, &raw const local, 1, &raw const remote, 1, 0) };
-        match read {
-            8 if copy == word => Ok(()),
-            -1 => Err(io::Error::last_os_error()),
+        let mut copy = [0_u8; 8];
+        // The child's copy of `word`.
+        match remote::read(child.pid, (&raw const word).addr() as u64, &mut copy)? {
+            8 if u64::from_ne_bytes(copy) == word => Ok(()),
             _ => Err(io::Error::other("a wrong word was read")),
         }
     });
@@ -73,22 +64,17 @@ pub fn bpf() -> Support {
 
 /// Attaches a program of two instructions to the tracepoint of context switches, and takes it away.
 pub fn tracepoint() -> Support {
-    const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
     const TYPE_RAW_TRACEPOINT: u32 = 17;
     let program = match bpf::load(TYPE_RAW_TRACEPOINT, 0, &bpf::NOTHING) {
         Ok(program) => program,
         Err(error) => return answer::<()>("loading a program", Err(error)),
     };
-    // The name's address, and the program in the low half of the second word.
-    let open: [u64; 2] = [c"sched_switch".as_ptr() as u64, program.as_raw_fd() as u64];
-    // SAFETY: the kernel reads the two words and the name, which live until the call returns.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, RAW_TRACEPOINT_OPEN, open.as_ptr(), size_of_val(&open)) };
-    answer("attaching to sched_switch", made(fd))
+    answer("attaching to sched_switch", bpf::attach_raw_tracepoint(program.as_fd(), c"sched_switch"))
 }
 
 /// Puts a probe on a function of the kernel, not started, and takes it away.
 pub fn kprobe() -> Support {
-    answer("a probe on kernel_clone", probe("kprobe", c"kernel_clone".as_ptr() as u64, 0))
+    answer("a probe on kernel_clone", probe("kprobe", c"kernel_clone", 0))
 }
 
 /// Puts a probe on a function of this program, not started, and takes it away.
@@ -103,47 +89,17 @@ pub fn uprobe() -> Support {
         (start..end).contains(&here).then_some(here - start + offset)
     });
     match offset {
-        Some(offset) => answer("a probe on a function", probe("uprobe", c"/proc/self/exe".as_ptr() as u64, offset)),
+        Some(offset) => answer("a probe on a function", probe("uprobe", c"/proc/self/exe", offset)),
         None => Support::No("/proc/self/maps does not tell where this program is".to_owned()),
     }
 }
 
-/// Opens a probe of this kind for this process, not started. `config1` is the address of a C string that lives on.
-fn probe(kind: &str, config1: u64, config2: u64) -> io::Result<OwnedFd> {
+/// Opens a probe of this kind for this thread, not started.
+fn probe(kind: &str, name: &CStr, offset: u64) -> io::Result<OwnedFd> {
     let path = format!("/sys/bus/event_source/devices/{kind}/type");
     let text = std::fs::read_to_string(&path)
         .map_err(|e| io::Error::new(e.kind(), format!("the kernel has none ({path}: {e})")))?;
-    let number: u64 = text.trim().parse().map_err(io::Error::other)?;
-    // `struct perf_event_attr` as words: type and size, ..., flags (disabled), ..., config1, config2.
-    let mut attr = [0_u64; 16];
-    attr[0] = number | (size_of_val(&attr) as u64) << 32;
-    attr[5] = 1;
-    (attr[7], attr[8]) = (config1, config2);
-    const CLOSE_ON_EXEC: libc::c_long = 8;
-    let (this, any_cpu, no_group) = (0 as libc::c_long, -1 as libc::c_long, -1 as libc::c_long);
-    // SAFETY: the kernel reads `attr`, as long as it says, and the string that it points to.
-    made(unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), this, any_cpu, no_group, CLOSE_ON_EXEC) })
-}
-
-fn made(fd: libc::c_long) -> io::Result<OwnedFd> {
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-/// Takes a protection key and gives it back.
-pub fn protection_keys() -> Support {
-    // SAFETY: numbers only.
-    let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0usize, 0usize) };
-    if key < 0 {
-        let why = "the processor has none, or the hypervisor hides them";
-        return Support::No(format!("pkey_alloc: {}: {why}", io::Error::last_os_error()));
-    }
-    // SAFETY: the key is ours and no page has it.
-    unsafe { libc::syscall(libc::SYS_pkey_free, key) };
-    Support::Yes
+    perf::open_stopped_probe(text.trim().parse().map_err(io::Error::other)?, name, offset)
 }
 
 /// Which bounds a control group of one's own can hold: memory, CPU.

@@ -8,6 +8,7 @@ use super::stop::{Copied, copy};
 use super::unwind::Regs;
 use crate::waits::Seen;
 use crate::{Maps, procfs};
+use orbit_linux::clock::monotonic_ns;
 use orbit_linux::perf::Ticks;
 use std::time::{Duration, Instant};
 
@@ -106,7 +107,7 @@ fn look(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)
             row = if tick.ns.saturating_sub(last) <= APART { row + 1 } else { 1 };
             (last, own) = (tick.ns, true);
             let short = longest > 0 && longest <= SHORT && ticks * PERIOD >= cpu.as_nanos() as u64;
-            if (row >= IN_A_ROW || short) && now().saturating_sub(tick.ns) < FRESH {
+            if (row >= IN_A_ROW || short) && monotonic_ns().saturating_sub(tick.ns) < FRESH {
                 return Place::Own;
             }
         }
@@ -148,14 +149,6 @@ fn look(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)
         }
     }
     Place::Unknown
-}
-
-/// The time by the clock of the ticks, ns.
-fn now() -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 /// CPU time of a thread, ns.

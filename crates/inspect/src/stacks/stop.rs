@@ -120,7 +120,7 @@ pub(crate) fn stopped(pid: i32, tid: i32, maps: &Maps, vectors: bool) -> Result<
     ptrace::begin_again(tid);
     let r = ptrace::registers(tid).map_err(|e| failed(tid, "reading registers", e))?;
     let (base, stack) = copy(pid, r.rsp, maps);
-    let vectors = if vectors { vector_registers(tid) } else { None };
+    let vectors = if vectors { ptrace::state::vectors(tid).ok() } else { None };
     drop(hold);
     let all = [
         r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15,
@@ -129,25 +129,11 @@ pub(crate) fn stopped(pid: i32, tid: i32, maps: &Maps, vectors: bool) -> Result<
     Ok(Copied { regs: Regs(all.map(Some)), base, stack, stopped: since.elapsed(), vectors })
 }
 
-/// The vector and floating-point registers of a stopped thread, as the processor saves them.
-fn vector_registers(tid: i32) -> Option<Vec<u8>> {
-    const NT_X86_XSTATE: usize = 0x202;
-    const LARGEST: usize = 16 << 10;
-    let mut bytes = vec![0u8; LARGEST];
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: the kernel fills at most the bytes that `part` describes, which outlive the call, and sets its length.
-    if unsafe { libc::ptrace(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, &raw mut part) } != 0 {
-        return None;
-    }
-    bytes.truncate(part.iov_len);
-    Some(bytes)
-}
-
 /// Waits until a thread that was interrupted has stopped; the signal it was about to get, if one.
 fn wait(tid: i32, since: Instant) -> Result<i32, Error> {
     let mut looks = 0u32;
     loop {
-        if let Some(status) = stop(tid)? {
+        if let Some(status) = ptrace::state::collect_stop(tid).map_err(|_| Error::Gone { id: tid })? {
             // An event stop carries a number above the signal; a plain stop is a signal to be handed on.
             return Ok(if status >> 8 == 0 { status } else { 0 });
         }
@@ -169,25 +155,10 @@ fn wait(tid: i32, since: Instant) -> Result<i32, Error> {
     }
 }
 
-/// A stop of the thread that has not been looked at: the signal with the event above it. Asks for stops alone: the thread may be
-/// a child of this process, and the status with which it ended is for whoever waits for that.
-fn stop(tid: i32) -> Result<Option<i32>, Error> {
-    // SAFETY: all-zero bytes are a valid siginfo.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let options = libc::WSTOPPED | libc::WNOHANG | libc::__WALL;
-    // SAFETY: `info` outlives the call.
-    if unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut info, options) } != 0 {
-        return Err(Error::Gone { id: tid });
-    }
-    // SAFETY: waitid filled these fields or left zero.
-    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-    Ok((pid != 0).then_some(status))
-}
-
-/// Puts the calling thread in front of others, if that is allowed: while it waits for a CPU somebody else is stopped.
+/// Gives the calling thread priority over others, if that is allowed: while it waits for a CPU, another thread is stopped.
 pub(crate) fn hurry() {
-    // SAFETY: plain call; 0 is the calling thread, which ends after the capture.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -19) };
+    // 0 is the calling thread, which ends after the capture.
+    let _ = orbit_linux::sched::set_nice(0, -19);
 }
 
 /// The scheduler's letter for a thread, `X` once there is none.

@@ -3,6 +3,7 @@
 use super::call::Seen;
 use super::thread::{State, ThreadState};
 use crate::procfs;
+use orbit_linux::rlimit;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -105,10 +106,8 @@ fn sched(line: &[u8]) -> Option<(u64, u64, u64)> {
 
 /// Threads whose descriptors may be kept: a third of a half of what this process may open.
 pub(crate) fn room() -> usize {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place for the answer.
-    let ok = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
-    if ok { usize::try_from(limit.rlim_cur / 6).unwrap_or(usize::MAX) } else { 0 }
+    let soft = rlimit::get(0, rlimit::Resource::Files).map_or(0, |(soft, _)| soft);
+    usize::try_from(soft / 6).unwrap_or(usize::MAX)
 }
 
 /// Number of threads, from the link count of the task directory.

@@ -7,8 +7,8 @@ use super::Wait;
 use super::call::{Call, name};
 use super::socket;
 use crate::{Memory, procfs};
+use orbit_linux::descriptors::cached;
 use std::collections::HashMap;
-use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -118,7 +118,7 @@ pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call, ends: &mut Ends) ->
     let (ino, named) = match inside(&link, "pipe:[") {
         Some(ino) => (ino, false),
         None => {
-            let file = known(&format!("/proc/{pid}/task/{tid}/fd/{fd}"))?;
+            let file = cached(&format!("/proc/{pid}/task/{tid}/fd/{fd}"))?;
             // One that has lost its name nobody can open any more.
             let fifo = u32::from(file.stx_mode) & libc::S_IFMT == libc::S_IFIFO;
             fifo.then_some((file.stx_ino, file.stx_nlink > 0))?
@@ -126,18 +126,6 @@ pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call, ends: &mut Ends) ->
     };
     let peers = ends.holders(&link, Some(direction == Direction::Read));
     Some(Wait::Pipe { fd, ino, direction, peers, named })
-}
-
-/// What is known of a file without asking whoever keeps it: a server that is gone (NFS, FUSE) would not answer.
-fn known(path: &str) -> Option<libc::statx> {
-    let path = CString::new(path).ok()?;
-    let wanted = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_NLINK;
-    // SAFETY: all-zero bytes are a valid statx; path and answer outlive the call.
-    unsafe {
-        let mut file: libc::statx = std::mem::zeroed();
-        let done = libc::statx(libc::AT_FDCWD, path.as_ptr(), libc::AT_STATX_DONT_SYNC, wanted, &raw mut file);
-        (done == 0).then_some(file)
-    }
 }
 
 /// What a descriptor of a thread is a link to.
@@ -191,7 +179,7 @@ fn descriptors(pid: i32) -> impl Iterator<Item = fs::DirEntry> {
 /// inherited it from. `waiter`: as whom the kernel knows the one that waits.
 fn lock_owner(pid: i32, tid: i32, fd: i32, waiter: i32, path: &str) -> Option<i32> {
     let text = procfs::text("/proc/locks", 16 << 20).ok()?;
-    let ino = known(&format!("/proc/{pid}/task/{tid}/fd/{fd}"))?.stx_ino;
+    let ino = cached(&format!("/proc/{pid}/task/{tid}/fd/{fd}"))?.stx_ino;
     let lock = lock_in(&text, waiter, ino)?;
     let inherited = matches!(lock.line[0], "FLOCK" | "OFDLCK");
     if !inherited && lock.taker <= 0 {

@@ -6,9 +6,9 @@
 use super::Wait;
 use super::peers::Ends;
 use crate::procfs;
+use orbit_linux::socket_info;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Instant;
 
 /// Bytes read of one socket table.
@@ -66,7 +66,7 @@ impl Table {
         }
         let unix = self.unix.get_or_insert_with(|| unix(tid));
         let local = unix.get(&ino)?.clone();
-        let peer = unix_peer(u32::try_from(ino).ok()?).map(u64::from);
+        let peer = socket_info::unix_peer(u32::try_from(ino).ok()?).ok().flatten();
         let remote = peer.and_then(|p| unix.get(&p)).cloned().flatten();
         Some((local, remote, peer.into_iter().collect()))
     }
@@ -119,52 +119,6 @@ fn unix(tid: i32) -> HashMap<u64, Option<String>> {
         Some((f.next()?.parse().ok()?, f.next().map(|p| format!("unix {p}"))))
     };
     text.lines().skip(1).filter_map(line).collect()
-}
-
-/// Asks the kernel for the inode of a unix socket's other side.
-fn unix_peer(ino: u32) -> Option<u32> {
-    const NETLINK_SOCK_DIAG: i32 = 4;
-    const SOCK_DIAG_BY_FAMILY: u16 = 20;
-    const SHOW_PEER: u32 = 4;
-    const ATTR_PEER: u16 = 2;
-    // SAFETY: plain call; the result is checked before it is owned.
-    let fd = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_SOCK_DIAG) };
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: `fd` was just opened and belongs to nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut ask = Vec::new();
-    ask.extend(40u32.to_le_bytes()); // length of header and question
-    ask.extend(SOCK_DIAG_BY_FAMILY.to_le_bytes());
-    ask.extend((libc::NLM_F_REQUEST as u16).to_le_bytes());
-    ask.extend([0; 8]); // sequence number, port
-    ask.extend([libc::AF_UNIX as u8, 0, 0, 0]);
-    ask.extend(u32::MAX.to_le_bytes()); // any state
-    ask.extend(ino.to_le_bytes());
-    ask.extend(SHOW_PEER.to_le_bytes());
-    ask.extend([0xff; 8]); // no cookie
-    // SAFETY: the buffer is valid for its length; a netlink socket without an address sends to the kernel.
-    let sent = unsafe { libc::send(fd.as_raw_fd(), ask.as_ptr().cast(), ask.len(), 0) };
-    let mut reply = [0u8; 4096];
-    // SAFETY: the buffer is valid for its length; the kernel has answered by the time `send` returns.
-    let got = unsafe { libc::recv(fd.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), libc::MSG_DONTWAIT) };
-    if sent < 0 || got < 32 {
-        return None;
-    }
-    let reply = &reply[..got as usize];
-    let u16_at = |i: usize| Some(u16::from_le_bytes(reply.get(i..i + 2)?.try_into().ok()?));
-    if u16_at(4)? != SOCK_DIAG_BY_FAMILY {
-        return None;
-    }
-    let mut at = 32; // behind the header and the fixed part
-    while let (Some(len), Some(kind)) = (u16_at(at), u16_at(at + 2)) {
-        if kind == ATTR_PEER {
-            return Some(u32::from_le_bytes(reply.get(at + 4..at + 8)?.try_into().ok()?)).filter(|&p| p != 0);
-        }
-        at += (usize::from(len).max(4) + 3) & !3;
-    }
-    None
 }
 
 #[cfg(test)]

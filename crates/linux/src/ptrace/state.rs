@@ -50,6 +50,15 @@ pub fn next_stop(pid: i32, tid: i32) -> io::Result<Stop> {
     })
 }
 
+/// Collects a stop of a thread without waiting for one: the signal, with the event above it; `None` if there is none. Asks for
+/// stops alone: the exit status of a thread that ends stays for whoever waits for it.
+///
+/// # Errors
+/// `ECHILD` when the calling thread does not trace it (any more).
+pub fn collect_stop(tid: i32) -> io::Result<Option<i32>> {
+    Ok(wait(tid, libc::WSTOPPED)?.map(|(_, status)| status))
+}
+
 /// Code and status of what there is, if there is something.
 fn wait(tid: i32, options: i32) -> io::Result<Option<(i32, i32)>> {
     // SAFETY: an all-zero siginfo is a value, and means that nothing happened.

@@ -7,6 +7,8 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use orbit_linux::procfs;
+use orbit_linux::stat::Stat;
+use orbit_linux::status::Status;
 
 use crate::channel::{UP_NAME, Up};
 
@@ -236,17 +238,9 @@ fn completed(pid: i32) -> Option<u32> {
 
 /// CPU time in nanoseconds and anonymous memory in bytes of a process.
 fn usage(pid: i32) -> (u64, u64) {
-    let stat = procfs::text(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Behind the name, which is in brackets and may contain any character: the state, then numbers; user and system
-    // time are the 12th and 13th word.
-    let words = stat.rsplit_once(')').map(|(_, words)| words).unwrap_or_default();
-    let ticks: u64 = words.split_whitespace().skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum();
-    // SAFETY: asks for a number.
-    let per_second = (unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).max(1) as u64;
-    let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
-    let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kilobytes = memory.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
-    (ticks.saturating_mul(1_000_000_000 / per_second), kilobytes.saturating_mul(1024))
+    let cpu_ns = Stat::of(pid).map_or(0, |stat| stat.cpu_ns());
+    let memory = Status::of(pid).ok().and_then(|status| status.resident_anonymous());
+    (cpu_ns, memory.unwrap_or(0))
 }
 
 /// Text from another program, fit for a terminal: what cannot be seen is.

@@ -12,7 +12,8 @@ use super::super::fault;
 use super::super::pages::PageRuns;
 use crate::generation::generation;
 use crate::per_process::{Inherit, PerProcess};
-use orbit_linux::signals::Blocked;
+use orbit_linux::map;
+use orbit_linux::signals::{self, Action, Blocked, Set};
 use std::io;
 use std::ptr;
 use std::sync::PoisonError;
@@ -43,7 +44,7 @@ struct Watched {
 
 static WATCHED: [AtomicPtr<Watched>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS];
 /// The handler that was there before ours.
-static EARLIER: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
+static EARLIER: AtomicPtr<Action> = AtomicPtr::new(ptr::null_mut());
 /// How many areas have this engine; the handler is installed while it is not zero.
 static USERS: PerProcess<Users> = PerProcess::new();
 
@@ -72,10 +73,7 @@ impl Watched {
     fn protect(&self, first: usize, count: usize, prot: i32) -> bool {
         // SAFETY: the pages belong to the area this engine was made for; reading and writing them keeps working, as the
         // handler lets writes through.
-        unsafe {
-            libc::mprotect(ptr::with_exposed_provenance_mut(self.base + first * self.page), count * self.page, prot)
-                == 0
-        }
+        unsafe { map::protect(self.base + first * self.page, count * self.page, prot) }.is_ok()
     }
 
     /// Lets the write to `addr` through. Runs in the signal handler.
@@ -140,10 +138,10 @@ fn resolve(addr: usize) -> bool {
 fn hand_on(signal: i32, code: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: null, or a leaked sigaction that is not written to any more.
     let earlier = unsafe { EARLIER.load(Ordering::Acquire).as_ref() };
-    let handler = earlier.map_or(libc::SIG_DFL, |earlier| earlier.sa_sigaction);
+    let handler = earlier.map_or(libc::SIG_DFL, Action::address);
     match earlier {
         Some(earlier) if handler != libc::SIG_DFL && handler != libc::SIG_IGN => {
-            if earlier.sa_flags & libc::SA_SIGINFO != 0 {
+            if earlier.flags() & libc::SA_SIGINFO != 0 {
                 // SAFETY: installed with SA_SIGINFO, so the address is that of a function of this type.
                 let call: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
                     unsafe { std::mem::transmute(handler) };
@@ -157,13 +155,9 @@ fn hand_on(signal: i32, code: i32, info: *mut libc::siginfo_t, context: *mut lib
         _ if handler == libc::SIG_IGN && code <= 0 => {}
         _ => {
             // Back to the default: the faulting instruction runs again and ends the process as it would have without us.
-            // SAFETY: an all-zero sigaction is SIG_DFL without flags; sigaction and raise are async-signal-safe.
-            unsafe {
-                let default: libc::sigaction = std::mem::zeroed();
-                libc::sigaction(signal, &default, ptr::null_mut());
-                if code <= 0 {
-                    libc::raise(signal);
-                }
+            signals::reset(signal);
+            if code <= 0 {
+                signals::raise(signal);
             }
         }
     }
@@ -175,40 +169,25 @@ fn handler_address() -> usize {
 }
 
 fn install() -> io::Result<()> {
-    // SAFETY: all-zero sigactions are valid; the calls only read and write those.
-    unsafe {
-        let mut earlier: libc::sigaction = std::mem::zeroed();
-        if libc::sigaction(libc::SIGSEGV, ptr::null(), &mut earlier) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        if earlier.sa_sigaction == handler_address() {
-            return Ok(());
-        }
-        // Known before ours is in place. Leaked: a handler may be reading the one before.
-        EARLIER.store(Box::into_raw(Box::new(earlier)), Ordering::Release);
-        let mut ours: libc::sigaction = std::mem::zeroed();
-        ours.sa_sigaction = handler_address();
-        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-        libc::sigfillset(&mut ours.sa_mask);
-        if libc::sigaction(libc::SIGSEGV, &ours, ptr::null_mut()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
+    let earlier = Action::of(libc::SIGSEGV)?;
+    if earlier.address() == handler_address() {
+        return Ok(());
     }
-    Ok(())
+    // Known before ours is in place. Leaked: a handler may be reading the one before.
+    EARLIER.store(Box::into_raw(Box::new(earlier)), Ordering::Release);
+    let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: the handler has the signature for SA_SIGINFO, and everything it calls is async-signal-safe.
+    unsafe { Action::handler(handler_address(), flags, &Set::all()).install(libc::SIGSEGV) }
 }
 
 /// Puts the earlier handler back, unless the program has installed another over ours.
 fn uninstall() {
-    // SAFETY: all-zero sigactions are valid; `EARLIER` is null or a leaked one.
-    unsafe {
-        let mut now: libc::sigaction = std::mem::zeroed();
-        let earlier = EARLIER.load(Ordering::Acquire);
-        if libc::sigaction(libc::SIGSEGV, ptr::null(), &mut now) == 0
-            && now.sa_sigaction == handler_address()
-            && !earlier.is_null()
-        {
-            libc::sigaction(libc::SIGSEGV, earlier, ptr::null_mut());
-        }
+    // SAFETY: null, or a leaked action that is not written to any more.
+    let earlier = unsafe { EARLIER.load(Ordering::Acquire).as_ref() };
+    let is_ours = Action::of(libc::SIGSEGV).is_ok_and(|now| now.address() == handler_address());
+    if let (true, Some(earlier)) = (is_ours, earlier) {
+        // SAFETY: the action that the program had before, as the kernel gave it.
+        let _ = unsafe { earlier.install(libc::SIGSEGV) };
     }
 }
 
