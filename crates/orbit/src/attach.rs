@@ -11,7 +11,7 @@ use crate::area::{Area, fault};
 use crate::core::{Core, Given, Inner};
 use crate::error::{Error, Kind, Result};
 use crate::own::Own;
-use crate::pending::Obstacle;
+use crate::queue::Obstacle;
 use crate::replica::Replica;
 use crate::wire::{BATCH, Passed, bytes_of};
 
@@ -32,12 +32,12 @@ impl Inner {
             }
             if let Some(process) = &core.process {
                 match send(&process.socket, &made) {
-                    Ok(()) => core.queue.attached += made.len() as u32,
+                    Ok(()) => core.queue.note_attached(made.len() as u32),
                     // What becomes of the call is decided at the end of the process; its next one is given all replicas.
                     Err(e) if matches!(e.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => {}
                     Err(e) if is_full(&e) => {
-                        let there = core.queue.attached;
-                        if !core.queue.pending.is_empty() || !may_write {
+                        let there = core.queue.attached();
+                        if !core.queue.is_empty() || !may_write {
                             return Err(Obstacle::NoRoom(format!("{there} new areas wait to be mapped by the orbit")));
                         }
                         let more = made.len() + areas.len() - at - 1;
@@ -57,7 +57,7 @@ impl Inner {
     }
 
     fn replica(&self, core: &Core, area: &Area) -> Result<Replica> {
-        let first_call = core.queue.submitted;
+        let first_call = core.queue.next_number();
         match Replica::make(area, first_call) {
             Err(e) if e.kind() == Kind::Limit && self.runtime.let_go_of_spares() => Replica::make(area, first_call),
             made => made,

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::kept::Kept;
 use crate::limits::{Applied, Limits};
 use crate::own::Own;
-use crate::pending::Queue;
+use crate::queue::Queue;
 use crate::replica::Replica;
 use crate::runtime::Runtime;
 use crate::side::{Entry, Init};

@@ -16,8 +16,8 @@ use crate::clock::A_CENTURY;
 use crate::core::{Core, EndedBy, Inner, Options, Pending, Process, Restart, State};
 use crate::error::{Error, Kind, Result};
 use crate::limits::{Applied, Limits};
-use crate::pending::Waiting;
-use crate::replica::Replica;
+use crate::queue::Waiting;
+use crate::replica::{Replica, Taken};
 use crate::runtime::{Coming, Runtime, Spare};
 use crate::status;
 use crate::template::{self, Ended, Template};
@@ -145,12 +145,7 @@ impl Inner {
             limits: core.limits.wire(),
             name,
         };
-        // Calls that were queued for an earlier process: their replicas are sent with the identity now.
-        for waiting in &core.queue.pending {
-            self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize].attach.store(0, Ordering::Relaxed);
-        }
-        core.queue.attached = 0;
-        core.queue.answers.restart(&self.down);
+        core.queue.begin_process(&self.down);
         self.down.give_identity(&identity);
         if !has_channel {
             spare.send_channel(&self.down, &up, &self.event)?;
@@ -256,7 +251,7 @@ impl Inner {
         core.stats.crashes += 1;
         core.failures += 1;
         self.status.crashed();
-        let mut rest = std::mem::take(&mut core.queue.pending);
+        let mut rest = core.queue.take_all();
         let nonsense = core.nonsense.take();
         let was_up = process.up.ready.load(Ordering::Acquire) != 0;
         core.why_down = (!was_up).then(|| {
@@ -284,7 +279,7 @@ impl Inner {
             waiting.cancelled = true;
         }
         if cancelled < rest.len() {
-            core.queue.pending = rest;
+            core.queue.keep(rest);
         } else {
             self.forget_queue(core);
         }
@@ -332,12 +327,11 @@ impl Inner {
         if nowhere <= failed {
             return nowhere;
         }
-        let let_go = core.queue.let_go_at.wrapping_sub(core.queue.completed()) as usize;
-        let mut from = if let_go <= nowhere { let_go } else { 0 };
+        let mut from = core.queue.name_detached(nowhere);
         let mut brought: HashMap<u32, PageRuns> = HashMap::new();
-        let mut start = core.queue.log.tail();
+        let mut start = core.queue.log().tail();
         for (place, one) in waiting.iter().enumerate() {
-            core.queue.log.pages_between(&self.down, start, one.log_end, |area, first, count| {
+            core.queue.log().pages_between(&self.down, start, one.log_end, |area, first, count| {
                 let pages = brought.entry(area).or_default();
                 let before = pages.pages();
                 pages.push(first, count);
@@ -413,7 +407,7 @@ impl Inner {
 
     /// Calls that wait for a process that will not come.
     fn drop_pending(&self, core: &mut Core) {
-        for mut waiting in std::mem::take(&mut core.queue.pending) {
+        for mut waiting in core.queue.take_all() {
             self.let_go_of_copier(core, &mut waiting);
             self.finish(core, &waiting.call, Outcome::Cancelled, u64::MAX);
         }
@@ -424,9 +418,7 @@ impl Inner {
     /// and the process that failed may have written to its replicas through their descriptors: the next one gets
     /// fresh ones, and with its first call all of the areas.
     fn forget_queue(&self, core: &mut Core) {
-        core.queue.answers.completed = core.queue.submitted;
-        let head = core.queue.log.head();
-        core.queue.log.release(head);
+        core.queue.forget_all();
         core.replicas.clear();
         core.forget.clear();
     }
@@ -476,7 +468,7 @@ impl Inner {
         let mut core = self.lock();
         if let Some(at) = core.replicas.iter().position(|r| r.area.id() == area) {
             let replica = core.replicas.swap_remove(at);
-            core.queue.let_go_at = core.queue.submitted;
+            core.queue.note_detached();
             if core.process.is_some() {
                 core.forget.push(replica.number);
             } else {
@@ -508,25 +500,22 @@ impl Inner {
 /// A replica in the place of this one, with the area as it is now, owed what main has changed since the last call; `None`
 /// if that is more than the pages `brought` by the log.
 fn renewed(replica: &Replica, brought: &PageRuns) -> Result<Option<Replica>> {
-    let area = &replica.area;
-    let mut changed = PageRuns::new();
-    let only_brought = |changed: &PageRuns| {
+    let only_brought = |changed: &Taken| {
         let mut both = brought.clone();
-        both.extend(changed);
+        both.extend(changed.runs());
         both.pages() == brought.pages()
     };
     // Once before the copy, to do no work in vain, and once after it, for what main wrote meanwhile.
-    area.snapshot_pages(&replica.owed, &mut changed)?;
+    let mut changed = Taken::changed(replica, PageRuns::new())?;
     if !only_brought(&changed) {
         return Ok(None);
     }
-    let fresh = Replica::make(area, replica.first_call)?;
-    let mut all = PageRuns::new();
-    area.snapshot_pages(&fresh.owed, &mut all)?;
-    fresh.write(&all)?;
-    area.snapshot_pages(&replica.owed, &mut changed)?;
-    fresh.owed.owe(&changed);
-    Ok(only_brought(&changed).then_some(fresh))
+    let fresh = Replica::make(&replica.area, replica.first_call)?;
+    Taken::changed(&fresh, PageRuns::new())?.into_replica()?;
+    changed.changed_since()?;
+    let keeps = only_brought(&changed);
+    changed.into_owed_of(&fresh);
+    Ok(keeps.then_some(fresh))
 }
 
 /// Whether the call is past its deadline.

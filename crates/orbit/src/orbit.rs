@@ -11,6 +11,7 @@ use orbit_linux::descriptors;
 
 use crate::area::{Area, Hold};
 use crate::call::{CallOptions, Outcome, Wakers};
+use crate::calls::MAX_ARGS;
 use crate::channel::Channel;
 use crate::clock::A_CENTURY;
 use crate::core::{Core, Given, Inner, Options, Pending, Restart, State, Stats, WhenFull};
@@ -20,8 +21,7 @@ use crate::kept::Kept;
 use crate::limits::{Applied, Limits};
 use crate::log::LogWriter;
 use crate::own::Own;
-use crate::pending::Queue;
-use crate::queue::MAX_ARGS;
+use crate::queue::Queue;
 use crate::runtime::{self, LOG_BYTES, Runtime};
 use crate::side::{Entry, Init};
 use crate::update::{Gate, Operations, Plain, Update};
@@ -383,7 +383,7 @@ impl Orbit {
         self.inner.reap();
         let core = self.inner.lock();
         let mut stats = core.stats.clone();
-        stats.pending = core.queue.pending.len() as u32;
+        stats.pending = core.queue.len() as u32;
         stats.dropped_updates = self.inner.kept.dropped();
         stats.pid = core.process.as_ref().map_or(0, |p| p.pid);
         stats

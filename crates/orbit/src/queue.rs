@@ -1,659 +1,255 @@
-//! The way of a call in main: the snapshot, the queue, the end.
-//!
-//! Everything here runs under the orbit's lock, except the sleeping. Calls are numbered without end (`u32`, wrapping) and
-//! end in order; `pending` holds those that main has submitted and not seen completed, the first one being the one that runs.
-//!
-//! ```text
-//! submitted == completed + pending.len()            completed as main has counted it
-//! ```
-//!
-//! A call that is cancelled keeps its slot and its part of the log until the orbit comes to it, for calls behind it build on
-//! its pages; with none behind it, it is taken back (`take_back.rs`).
+//! The queue of one orbit's calls as main counts it, and why one may not be queued. Everything here runs under the orbit's lock.
 
+mod take_back;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
-use orbit_linux::futex;
-
-use crate::answers::Nonsense;
-use crate::area::{Area, Engine};
-use crate::call::{Call, CallOptions, Coalesce, MOST_WAITING_BYTES, Outcome};
-use crate::channel::{
-    ASKED, CANCELLED, COPIER_DONE, COPIER_GONE, COPIER_NONE, COPIER_WAITED_FOR, INLINE_ARGS, READY, SLOTS, UpSide,
-};
-use crate::clock::{A_CENTURY, now_ns};
-use crate::copier::{self, Part};
-use crate::core::{Core, EndedBy, Inner, Locked, State, WhenFull};
-use crate::costs;
-use crate::error::{Error, Kind, Result};
+use crate::answers::{Ending, Nonsense, Reader};
+use crate::area::PageRuns;
+use crate::call::Call;
+use crate::channel::{Down, DownSide, SLOTS, Up};
+use crate::copier::Copier;
+use crate::error::{Error, Result};
 use crate::log::LogWriter;
-use crate::page::PAGE;
-use crate::pending::{Obstacle, Waiting};
+use crate::replica::Held;
+use crate::update::Update;
 
-/// Most bytes of arguments a call takes.
-pub const MAX_ARGS: usize = 64 * 1024;
-
-/// Areas up to this many pages in use are never given to a copier.
-const COPIER_FROM_PAGES: usize = 512;
-
-/// A snapshot on its way.
-#[derive(Default)]
-struct Gathered {
-    /// What a copier is to write.
-    parts: Vec<Part>,
-    /// The areas those lie in.
-    held: Vec<u32>,
-    pages: usize,
+/// A call main has submitted.
+pub(crate) struct Waiting {
+    pub call: Arc<Call>,
+    /// The log up to here is free when the call is completed.
+    pub log_end: u64,
+    pub args_len: usize,
+    pub copier: Option<Copier>,
+    /// The pages that the copier holds, by area: owed again if it does not write all of them.
+    pub held: Vec<Held>,
+    pub cancelled: bool,
 }
 
-impl Inner {
-    /// Takes the snapshot and queues the call.
-    pub fn submit(self: &Arc<Inner>, areas: &[&Area], args: &[u8], options: &CallOptions) -> Result<Arc<Call>> {
-        self.runtime.check_process()?;
-        if args.len() > MAX_ARGS {
-            return Err(Error::new(
-                Kind::TooLarge,
-                format!(
-                    "{} bytes of arguments for orbit \"{}\": a call takes up to {MAX_ARGS}; put larger data into an area",
-                    args.len(),
-                    self.options.name
-                ),
-            ));
-        }
-        let function = options.function.map_or(0, |f| f as usize);
-        let submitted_ns = now_ns();
-        let deadline = options.deadline.or(self.options.deadline).map(|d| Instant::now() + d.min(A_CENTURY));
-        let mut core = self.lock();
-        // Whether this attempt is at the cost of all calls that wait.
-        let mut dropping = false;
-        // Until when it waits for an orbit that is down.
-        let mut patience = None;
-        loop {
-            self.reap_locked(&mut core);
-            match self.check_open(&core) {
-                Err(e) if e.kind() == Kind::Down && !self.runtime.is_supervisor() => {
-                    let until = *patience.get_or_insert_with(|| {
-                        deadline.unwrap_or_else(|| Instant::now() + self.options.wait_while_down)
-                    });
-                    if Instant::now() >= until {
-                        return Err(e);
-                    }
-                    core = self.wait_for_room(core, Some(until));
-                    continue;
-                }
-                open => open?,
-            }
-            self.check_function(&core, function)?;
-            if let Some(found) = self.coalesce(&core, function, args, options.coalesce) {
-                return Ok(found);
-            }
-            let replaced = |w: &Waiting| options.coalesce == Coalesce::Replace && w.call.function == function;
-            let taken = self.take_back(&mut core, |w| dropping || replaced(w));
-            let made = if core.queue.pending.len() as u32 >= SLOTS {
-                Err(Obstacle::NoRoom(format!("{SLOTS} calls wait")))
-            } else {
-                let may_write = taken.log.is_none();
-                self.snapshot_and_queue(&mut core, areas, args, function, submitted_ns, deadline, may_write)
-            };
-            let full = match made {
-                Ok(call) => {
-                    for waiting in taken.calls.iter().filter(|w| !w.cancelled) {
-                        self.finish(&mut core, &waiting.call, Outcome::Cancelled, waiting.call.submitted_ns);
-                    }
-                    self.cancel_locked(&mut core, |w| replaced(w) && w.call.number != call.number);
-                    return Ok(call);
-                }
-                Err(obstacle) => obstacle,
-            };
-            self.put_back(&mut core, taken);
-            let why = match full {
-                Obstacle::Failed(e) => return Err(e),
-                Obstacle::NoCopier => continue,
-                Obstacle::NoRoom(why) => why,
-            };
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(Error::new(
-                    Kind::TimedOut,
-                    format!(
-                        "orbit \"{}\" had no room for the call until its deadline: {why}; the call was not made",
-                        self.options.name
-                    ),
-                ));
-            }
-            let drops = self.options.when_full == WhenFull::DropOldest;
-            dropping = drops && !dropping;
-            if dropping {
-                continue;
-            }
-            // Calls whose snapshot a copier holds are not taken back: room comes when it is their turn.
-            let waits = match self.options.when_full {
-                WhenFull::Block => true,
-                WhenFull::Fail => false,
-                WhenFull::DropOldest => {
-                    self.cancel_locked(&mut core, |w| w.copier.is_some()) > 0
-                        || core.queue.pending.iter().any(|w| w.cancelled)
-                }
-            };
-            if !waits {
-                return Err(Error::new(
-                    Kind::Full,
-                    format!(
-                        "orbit \"{}\" has no room for the call: {why}; make fewer calls at a time, or make the orbit \
-                         with a larger log",
-                        self.options.name
-                    ),
-                ));
-            }
-            core = self.wait_for_room(core, deadline);
+/// An orbit's queue as main counts it.
+///
+/// ```text
+/// submitted == completed + pending.len()      numbers of calls wrap
+/// log.tail <= log_end of pending[0] <= ... <= log_end of the last <= log.head
+/// ```
+pub(crate) struct Queue {
+    /// Calls handed over so far: the number of the next one.
+    submitted: u32,
+    /// Those that main has not seen completed, the one whose turn it is first.
+    pending: VecDeque<Waiting>,
+    log: LogWriter,
+    /// Main's place in the orbit's answers; counts the completed calls.
+    answers: Reader,
+    /// Replicas sent to the orbit and not yet counted in a slot.
+    attached: u32,
+    /// Calls before this one may name an area that main has detached since.
+    let_go_at: u32,
+    /// Memory for the pages of a snapshot, used again by the next one.
+    runs: PageRuns,
+}
+
+impl Queue {
+    pub fn new() -> Queue {
+        Queue {
+            submitted: 0,
+            pending: VecDeque::new(),
+            log: LogWriter::new(),
+            answers: Reader::new(),
+            attached: 0,
+            let_go_at: 0,
+            runs: PageRuns::default(),
         }
     }
 
-    /// An error if no call may be queued.
-    fn check_open(&self, core: &Core) -> Result<()> {
-        match core.state {
-            State::Running => Ok(()),
-            State::Destroyed => Err(self.destroyed()),
-            State::Ended => Err(self.ended(core)),
-            State::Down if self.options.pending == crate::core::Pending::Keep => Ok(()),
-            State::Down => Err(self.down(core)),
-        }
+    /// The number of the next call.
+    #[inline(always)]
+    pub fn next_number(&self) -> u32 {
+        self.submitted
     }
 
-    /// A waiting call that stands for this one, as asked.
-    fn coalesce(&self, core: &Core, function: usize, args: &[u8], how: Coalesce) -> Option<Arc<Call>> {
-        match how {
-            Coalesce::Never | Coalesce::Replace => None,
-            Coalesce::SkipIfAny => core.queue.pending.iter().find(|w| !w.cancelled).map(|w| w.call.clone()),
-            Coalesce::SkipIfSame => core
-                .queue
-                .pending
-                .iter()
-                .find(|w| !w.cancelled && w.call.function == function && self.has_args(w, args))
-                .map(|w| w.call.clone()),
-        }
+    /// Counts calls as handed over up to this number; [`Inner::hand_over`](crate::core::Inner::hand_over) tells the orbit.
+    #[inline(always)]
+    pub fn set_submitted(&mut self, submitted: u32) {
+        self.submitted = submitted;
     }
 
-    /// Whether a waiting call has these arguments. Read back from *down*, which only main writes; where they lie, main knows itself.
-    fn has_args(&self, waiting: &Waiting, args: &[u8]) -> bool {
-        let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
-        if waiting.args_len != args.len() {
-            return false;
-        }
-        if args.len() <= INLINE_ARGS {
-            return args.iter().zip(&slot.args).all(|(a, b)| *a == b.load(Ordering::Relaxed));
-        }
-        // Long arguments are the last record of the call's part of the log.
-        let bytes = self.down.log_bytes();
-        let end = waiting.log_end as usize;
-        let offset = (end - args.len().next_multiple_of(16)) & (bytes - 1);
-        // SAFETY: the record lies in one piece inside the log, which only main writes, under the lock held now.
-        let there = unsafe { std::slice::from_raw_parts(self.down.log().add(offset), args.len()) };
-        there == args
+    /// Calls that main has seen completed.
+    #[inline(always)]
+    pub fn completed(&self) -> u32 {
+        self.answers.completed
     }
 
-    /// Takes the snapshot, fills the slot and hands the call over; or leaves everything as it was, with what was on its way
-    /// owed again. `may_write`: replicas may be written while the orbit is idle; not if calls taken back may be put back.
-    #[expect(clippy::too_many_arguments, reason = "what a call is made of")]
-    fn snapshot_and_queue(
-        self: &Arc<Inner>,
-        core: &mut Core,
-        areas: &[&Area],
-        args: &[u8],
-        function: usize,
-        submitted_ns: u64,
-        deadline: Option<Instant>,
-        may_write: bool,
-    ) -> std::result::Result<Arc<Call>, Obstacle> {
-        let number = core.queue.submitted;
-        let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
-        let log_start = core.queue.log.head();
-        let idle = may_write && core.queue.pending.is_empty() && core.process.is_some();
-        let mut gathered = Gathered::default();
-        let mut no_copier = false;
-        let attached = self.attach_new(core, areas, may_write);
-        let ready = attached.and_then(|()| self.gather(core, areas, args, idle, &mut gathered)).and_then(|()| {
-            if gathered.parts.is_empty() {
-                slot.copier.store(COPIER_NONE, Ordering::Relaxed);
-                return Ok(None);
-            }
-            slot.copier.store(COPIER_WAITED_FOR, Ordering::Relaxed);
-            let Some(process) = &core.process else {
-                let why = "the orbit is down, and the snapshot too large for its log";
-                return Err(Error::new(Kind::Down, why).into());
-            };
-            let turn = if idle { None } else { Some(number) };
-            let began = Instant::now();
-            // SAFETY: the parts lie in areas and aliases that this process maps now; the copier has its own copies.
-            let started = unsafe { copier::start(&gathered.parts, slot, &process.up, turn) };
-            no_copier = started.is_err();
-            let started = started?;
-            costs::cloned(began.elapsed());
-            Ok(Some(started))
-        });
-        let copier = match ready {
-            Ok(copier) => copier,
-            Err(obstacle) => {
-                // Some of them was on its way and will not arrive.
-                let mut main_copies = false;
-                for replica in core.replicas.iter_mut().filter(|r| gathered.held.contains(&r.area.id())) {
-                    replica.owed.owe_run(0, replica.area.used_pages());
-                    if no_copier && replica.area.asked_engine() == Engine::Auto {
-                        replica.copier_failed();
-                        main_copies = true;
-                    }
-                }
-                self.rewind_log(core, log_start);
-                slot.copier.store(COPIER_NONE, Ordering::Relaxed);
-                return Err(if main_copies { Obstacle::NoCopier } else { obstacle });
-            }
-        };
-        if args.len() <= INLINE_ARGS {
-            for (to, from) in slot.args.iter().zip(args) {
-                to.store(*from, Ordering::Relaxed);
-            }
-        }
-        slot.call.store(number, Ordering::Relaxed);
-        slot.function.store(function as u64, Ordering::Relaxed);
-        slot.args_len.store(args.len() as u32, Ordering::Relaxed);
-        slot.log_start.store(log_start, Ordering::Relaxed);
-        slot.log_end.store(core.queue.log.head(), Ordering::Relaxed);
-        slot.state.store(READY, Ordering::Relaxed);
-        slot.attach.store(std::mem::take(&mut core.queue.attached), Ordering::Relaxed);
-        core.stats.copiers += u64::from(copier.is_some());
-        core.stats.calls += 1;
-        core.stats.pages += gathered.pages as u64;
-        let call = Arc::new(Call::new(number, function, submitted_ns, deadline));
-        let log_end = core.queue.log.head();
-        let held = gathered.held;
-        let args_len = args.len();
-        if copier.is_some() {
-            self.look_again(Instant::now() + COPIERS_EVERY);
-        }
-        core.queue.pending.push_back(Waiting { call: call.clone(), log_end, args_len, copier, held, cancelled: false });
-        self.hand_over(core, number.wrapping_add(1));
-        self.status.call_submitted(core.queue.pending.len() as u32, gathered.pages as u64);
-        if let Some(deadline) = deadline {
-            self.look_again(deadline);
-        }
-        Ok(call)
+    /// Calls that wait, the one that runs included.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.pending.len()
     }
 
-    /// The snapshot: what changed in each area goes into the replica, the log, or the list for a copier; then long
-    /// arguments into the log.
-    fn gather(
-        &self,
-        core: &mut Core,
-        areas: &[&Area],
-        args: &[u8],
-        idle: bool,
-        gathered: &mut Gathered,
-    ) -> std::result::Result<(), Obstacle> {
-        let args_need = if args.len() > INLINE_ARGS { LogWriter::need_for_args(args.len()) } else { 0 };
-        let mut runs = std::mem::take(&mut core.queue.runs);
-        for area in areas {
-            let at = core.replicas.iter().position(|r| r.area.id() == area.id());
-            let at = at.expect("`attach_new` has made those that were not there");
-            let replica = &mut core.replicas[at];
-            runs.clear();
-            let used = area.used_pages();
-            // Who names an engine gets it, and no other.
-            let mut large = area.asked_engine() == Engine::Fork;
-            let mut most = usize::MAX;
-            if used > COPIER_FROM_PAGES && area.asked_engine() == Engine::Auto && replica.may_have_copier() {
-                most = costs::copier_pays_from(used);
-                // Looking ahead takes as long as the scan. Where little is expected, only that is made.
-                let expects_few = replica.last_delta < most / 4 && replica.owed.pages() < most;
-                large = !expects_few && area.peek_pages(&replica.owed, most)? >= most;
-            }
-            let mut from = area.base() as *const u8;
-            if large && !replica.protect_now() {
-                runs.push(0, used);
-                if area.source_begins()? != from {
-                    // The shadow does not have what is sent now: a page that becomes what it was before would be missed.
-                    replica.owed.owe(&runs);
-                }
-            } else {
-                area.snapshot_pages(&replica.owed, &mut runs)?;
-                large |= runs.pages() >= most;
-                if !large || runs.pages() < used / 2 {
-                    replica.small_again();
-                }
-                if large {
-                    from = area.source_begins()?;
-                }
-            }
-            replica.last_delta = runs.pages();
-            gathered.pages += runs.pages();
-            if large {
-                gathered.held.push(area.id());
-                let to = replica.alias.as_ptr();
-                let number = replica.fd.number().unwrap_or(-1);
-                gathered.parts.extend(runs.iter().map(|(first, count)| Part {
-                    from: from.wrapping_add(first * PAGE),
-                    to: to.wrapping_add(first * PAGE),
-                    pages: count,
-                    replica: number,
-                    file: replica.fd.file(),
-                    at: first * PAGE,
-                }));
-            } else if idle {
-                // The first time the pages are not mapped yet, and cost more.
-                costs::copying(runs.pages(), runs.pages() < used, || replica.write(&runs))?;
-            } else {
-                let need = LogWriter::need_for_pages(runs.pages(), runs.iter().count()) + args_need;
-                let room = core.queue.log.room(&self.down);
-                if need > room {
-                    replica.owed.owe(&runs);
-                    core.queue.runs = runs;
-                    let bytes = self.down.log_bytes();
-                    return Err(Obstacle::NoRoom(format!(
-                        "{need} bytes of pages for a log with {room} of {bytes} bytes free"
-                    )));
-                }
-                let id = area.id();
-                for (first, count) in runs.iter() {
-                    area.with_source(|source| {
-                        core.queue.log.pages(&self.down, id, first as u32, count as u32, |page| source(page as usize))
-                    })?;
-                }
-            }
-        }
-        core.queue.runs = runs;
-        if args_need > core.queue.log.room(&self.down) {
-            return Err(Obstacle::NoRoom("the log has no room for the arguments".to_owned()));
-        }
-        if core.queue.log.room(&self.down) > args_need + core.forget.len() * 64 + 2 * PAGE {
-            for replica in core.forget.drain(..) {
-                core.queue.log.forget(&self.down, replica);
-            }
-        }
-        // The last record of the call: see `has_args`.
-        if args_need > 0 {
-            core.queue.log.args(&self.down, args);
-        }
-        Ok(())
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
     }
 
-    /// Tells the orbit how far calls are handed over.
-    #[unsafe(link_section = "orbit_usual")]
-    pub fn hand_over(&self, core: &mut Core, submitted: u32) {
-        core.queue.submitted = submitted;
-        // SeqCst: the orbit stores `asleep` and then looks here; here it is the other way round.
-        self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);
-        if let Some(process) = &core.process
-            && process.up.asleep.load(Ordering::SeqCst) != 0
-        {
-            futex::wake(&self.down.submitted, 1);
-        }
+    /// Whether nothing waits in either direction: neither calls, nor replicas, nor answers of the process with this *up*.
+    #[inline(always)]
+    pub fn is_idle(&self, up: &Up) -> bool {
+        self.pending.is_empty()
+            && self.attached == 0
+            && up.completed.load(Ordering::Acquire) == self.completed()
+            && !self.answers.has_updates(up)
     }
 
-    /// Has the supervisor look at the calls again at this time, at the latest.
-    pub fn look_again(&self, when: Instant) {
-        let left = when.saturating_duration_since(Instant::now());
-        let at = now_ns().saturating_add(left.as_nanos() as u64);
-        self.next_deadline.fetch_min(at, Ordering::Relaxed);
-        self.runtime.wake_by(at);
+    /// The call whose turn it is.
+    pub fn front(&self) -> Option<&Waiting> {
+        self.pending.front()
     }
 
-    /// Sleeps until the orbit has completed a call, or its state has changed, or the deadline has come.
-    fn wait_for_room<'a>(&'a self, core: Locked<'a>, deadline: Option<Instant>) -> Locked<'a> {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let at_most = left.unwrap_or(Duration::MAX).min(Duration::from_millis(50));
-        let up = core.process.as_ref().map(|p| p.up.clone());
-        let before = core.queue.completed();
-        drop(core);
-        match up {
-            Some(up) => self.sleep_on(&up, before, at_most),
-            None => self.wait_for_change(at_most),
-        }
-        self.lock()
+    /// The call at a place, 0 for the one whose turn it is.
+    pub fn get(&self, at: usize) -> Option<&Waiting> {
+        self.pending.get(at)
     }
 
-    fn sleep_on(&self, up: &UpSide, seen: u32, at_most: Duration) {
-        self.down.waiters.fetch_add(1, Ordering::SeqCst);
-        if up.completed.load(Ordering::SeqCst) == seen {
-            let _ = futex::wait(&up.completed, seen, Some(at_most));
-        }
-        self.down.waiters.fetch_sub(1, Ordering::SeqCst);
+    pub fn iter(&self) -> impl Iterator<Item = &Waiting> {
+        self.pending.iter()
     }
 
-    /// Waits until `done` says so; looks for it by itself a moment, then sleeps.
-    pub fn wait(&self, until: Option<Instant>, mut done: impl FnMut() -> bool) -> Result<()> {
-        if done() {
-            return Ok(());
-        }
-        self.runtime.check_process()?;
-        let spin = Duration::from_micros(u64::from(self.down.spin_us.load(Ordering::Relaxed)).min(20));
-        let began = Instant::now();
-        loop {
-            let (up, seen) = {
-                let mut core = self.lock();
-                self.reap_locked(&mut core);
-                (core.process.as_ref().map(|p| p.up.clone()), core.queue.completed())
-            };
-            if done() {
-                return Ok(());
-            }
-            let now = Instant::now();
-            if until.is_some_and(|until| now >= until) {
-                return Ok(());
-            }
-            let slice = until.map_or(SLICE, |until| (until - now).min(SLICE));
-            let Some(up) = up else {
-                self.wait_for_change(slice.min(Duration::from_millis(20)));
-                continue;
-            };
-            while began.elapsed() < spin && up.completed.load(Ordering::Acquire) == seen {
-                for _ in 0..16 {
-                    std::hint::spin_loop();
-                }
-            }
-            if up.completed.load(Ordering::Acquire) == seen {
-                self.sleep_on(&up, seen, slice);
-                if now.elapsed() >= SLICE {
-                    // An orbit that has scribbled over its own `asleep` word may have missed its wake-up.
-                    futex::wake(&self.down.submitted, 1);
-                }
-            }
-        }
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiting> {
+        self.pending.iter_mut()
     }
 
-    /// Takes what the orbit has completed and pushed.
-    pub fn reap(&self) {
-        if self.runtime.check_process().is_ok() {
-            self.reap_locked(&mut self.lock());
-        }
+    /// Adds a call at the end.
+    #[inline(always)]
+    pub fn push(&mut self, waiting: Waiting) {
+        self.pending.push_back(waiting);
     }
 
-    pub fn reap_locked(&self, core: &mut Core) {
-        let Some(process) = core.process.as_ref().filter(|p| p.ended_by != EndedBy::Nonsense) else { return };
-        let nothing_new = process.up.completed.load(Ordering::Acquire) == core.queue.completed();
-        if nothing_new && !core.queue.answers.has_updates(&process.up) {
-            return;
-        }
-        let up = process.up.clone();
-        if let Err(nonsense) = self.take_answers(core, &up) {
-            self.break_off(core, nonsense);
-        }
+    /// Takes all calls that wait; their slots and their parts of the log stay theirs. The caller gives them back by
+    /// [`Queue::keep`], or ends them and calls [`Queue::forget_all`].
+    pub fn take_all(&mut self) -> VecDeque<Waiting> {
+        std::mem::take(&mut self.pending)
     }
 
-    fn take_answers(&self, core: &mut Core, up: &UpSide) -> std::result::Result<(), Nonsense> {
-        // The count of calls first: the updates of a call are in the ring before the call is counted.
-        let count = core.queue.answers.newly_completed(up, core.queue.pending.len())?;
-        // What nobody pulls holds up the task, and not more and more of main's memory. The ring's last rest comes with the
-        // call's end all the same.
-        let may_take =
-            count > 0 || !core.queue.answers.has_updates(up) || core.queue.waiting_bytes() < MOST_WAITING_BYTES;
-        let updates = if may_take { core.queue.answers.updates(up, &self.down)? } else { Vec::new() };
-        for (call, update) in updates {
-            let at = call.wrapping_sub(core.queue.completed()) as usize;
-            match (update, core.queue.pending.get(at)) {
-                (Ok(update), Some(waiting)) => {
-                    core.stats.updates += 1;
-                    waiting.call.add_update(update, &mut core.wakers);
-                }
-                _ => core.stats.bad_updates += 1,
-            }
-        }
-        for _ in 0..count {
-            let ending = core.queue.answers.ending(up)?;
-            let Some(mut waiting) = core.queue.pending.pop_front() else { break };
-            core.queue.log.release(waiting.log_end);
-            self.let_go_of_copier(core, &mut waiting);
-            let outcome = match ending.value {
-                Some(value) if !waiting.cancelled => Outcome::Returned(value),
-                _ => Outcome::Cancelled,
-            };
-            if matches!(outcome, Outcome::Returned(_)) {
-                core.failures = 0;
-            }
-            self.finish(core, &waiting.call, outcome, ending.at);
-        }
-        // Waking nobody is a system call too.
-        if count > 0 && core.waiting_for_change > 0 {
-            self.changed.notify_all();
-        }
-        Ok(())
+    /// The calls of [`Queue::take_all`] wait on.
+    pub fn keep(&mut self, waiting: VecDeque<Waiting>) {
+        self.pending = waiting;
     }
 
-    /// Lets go of the copier of a call that has ended; what it held is owed again if it did not write all of it.
-    pub fn let_go_of_copier(&self, core: &mut Core, waiting: &mut Waiting) {
-        let Some(copier) = waiting.copier.take() else { return };
-        let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
-        let state = slot.copier.swap(COPIER_NONE, Ordering::AcqRel);
-        let done = state == COPIER_DONE;
-        if !done {
-            copier.kill();
-        }
-        for replica in core.replicas.iter_mut().filter(|r| waiting.held.contains(&r.area.id())) {
-            let used = replica.area.used_pages();
-            match state {
-                COPIER_DONE => replica.copier_done(),
-                COPIER_GONE => replica.copier_failed(),
-                _ => {}
-            }
-            if !done {
-                replica.owed.owe_run(0, used);
-            } else if used > replica.mapped && !replica.is_sparse(used) {
-                // The copier filled the pages through its own page tables; main's alias has them still to come.
-                replica.mapped = used;
-                self.runtime.populate(replica.alias.clone(), used * PAGE);
-            }
-        }
-        self.runtime.bury(copier);
+    /// Counts all calls as completed: none is kept, and the log is free.
+    pub fn forget_all(&mut self) {
+        self.answers.completed = self.submitted;
+        let head = self.log.head();
+        self.log.release(head);
     }
 
-    /// Gives a call its outcome. `at` is when it ended, as nanoseconds of CLOCK_MONOTONIC; the orbit's word is taken for
-    /// it within reason.
-    pub fn finish(&self, core: &mut Core, call: &Call, outcome: Outcome, at: u64) {
-        if call.is_done() {
-            return;
-        }
-        match outcome {
-            Outcome::Returned(_) => self.status.call_done(at.min(now_ns()).saturating_sub(call.submitted_ns)),
-            Outcome::TimedOut => self.status.timed_out(),
-            _ => self.status.calls_lost(1),
-        }
-        if !matches!(outcome, Outcome::Returned(_)) {
-            core.stats.failed += 1;
-        }
-        if call.finish(outcome, &mut core.wakers) {
-            self.down.notify.fetch_sub(1, Ordering::SeqCst);
-        }
+    /// Takes the next completed call out of the queue, with how it ended; its part of the log is free. To be asked once for each
+    /// of [`Queue::newly_completed`]. `None`: nothing waits.
+    pub fn pop_completed(&mut self, up: &Up) -> std::result::Result<Option<(Waiting, Ending)>, Nonsense> {
+        let ending = self.answers.ending(up)?;
+        let Some(waiting) = self.pending.pop_front() else { return Ok(None) };
+        self.log.release(waiting.log_end);
+        Ok(Some((waiting, ending)))
     }
 
-    /// One more call whose end the supervisor must hear of.
-    pub fn notify_more(&self) {
-        self.down.notify.fetch_add(1, Ordering::SeqCst);
+    /// How many of the waiting calls the orbit has completed.
+    pub fn newly_completed(&self, up: &Up) -> std::result::Result<usize, Nonsense> {
+        self.answers.newly_completed(up, self.pending.len())
     }
 
-    /// Cancels waiting calls that have not begun; returns how many.
-    pub fn cancel(&self, which: impl Fn(&Waiting) -> bool) -> usize {
-        if self.runtime.check_process().is_err() {
-            return 0;
-        }
-        let mut core = self.lock();
-        self.reap_locked(&mut core);
-        self.cancel_locked(&mut core, which)
+    /// Whether the orbit has pushed updates that main has not taken.
+    pub fn has_updates(&self, up: &Up) -> bool {
+        self.answers.has_updates(up)
     }
 
-    pub fn cancel_args(&self, args: &[u8]) -> usize {
-        self.cancel(|waiting| self.has_args(waiting, args))
+    /// Takes the updates that the orbit has pushed; see [`Reader::updates`].
+    pub fn updates(&mut self, up: &Up, down: &Down) -> std::result::Result<Vec<(u32, Result<Update>)>, Nonsense> {
+        self.answers.updates(up, down)
     }
 
-    pub fn cancel_locked(&self, core: &mut Core, which: impl Fn(&Waiting) -> bool) -> usize {
-        self.skip(core, which, Outcome::Cancelled)
+    /// Bytes of the updates that calls brought which have not ended, and that nothing pulled yet.
+    pub fn waiting_bytes(&self) -> usize {
+        self.pending.iter().map(|waiting| waiting.call.waiting_bytes()).sum()
     }
 
-    /// Has waiting calls that have not begun skipped, with this outcome.
-    fn skip(&self, core: &mut Core, which: impl Fn(&Waiting) -> bool, outcome: Outcome) -> usize {
-        let up = core.process.as_ref().map(|p| p.up.clone());
-        let mut cancelled = Vec::new();
-        let completed = core.queue.completed();
-        for at in 0..core.queue.pending.len() {
-            let waiting = &mut core.queue.pending[at];
-            if waiting.cancelled || !which(waiting) {
-                continue;
-            }
-            let number = waiting.call.number;
-            let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
-            // The orbit stores `begun` and then looks at `state`; here it is the other way round, so one of both sees the
-            // other. If both do, the orbit waits for what main makes of it.
-            slot.state.store(ASKED, Ordering::SeqCst);
-            let begun = up.as_ref().map_or(completed, |up| up.begun.load(Ordering::SeqCst));
-            if begun.wrapping_sub(completed) as usize > at {
-                slot.state.store(READY, Ordering::SeqCst);
-                continue;
-            }
-            slot.state.store(CANCELLED, Ordering::SeqCst);
-            waiting.cancelled = true;
-            cancelled.push(waiting.call.clone());
+    /// Another process answers from here on. Replicas of waiting calls are sent to it with its identity.
+    pub fn begin_process(&mut self, down: &Down) {
+        for waiting in &self.pending {
+            down.slots[(waiting.call.number & (SLOTS - 1)) as usize].attach.store(0, Ordering::Relaxed);
         }
-        for call in &cancelled {
-            self.finish(core, call, outcome.clone(), call.submitted_ns);
-        }
-        cancelled.len()
+        self.attached = 0;
+        self.answers.restart(down);
     }
 
-    /// Ends calls that are past their deadline: one that waits is skipped, the one whose turn it is ends with its orbit's
-    /// process; without a process all of them wait. A call whose copier has died is given up.
-    pub fn check_calls(&self) {
-        let mut core = self.lock();
-        self.next_deadline.store(u64::MAX, Ordering::Relaxed);
-        self.reap_locked(&mut core);
-        let now = Instant::now();
-        let late = |call: &Call| call.deadline.is_some_and(|d| d <= now);
-        let may_run = core.process.is_some();
-        let head_is_late = may_run && core.queue.pending.front().is_some_and(|w| !w.cancelled && late(&w.call));
-        let head = core.queue.completed();
-        self.skip(&mut core, |w| !(may_run && w.call.number == head) && late(&w.call), Outcome::TimedOut);
-        if head_is_late {
-            self.end_process(&mut core, EndedBy::Deadline);
-        } else if let Some(doomed) = core.process.as_ref().map(|p| p.ended_by).filter(|by| *by != EndedBy::Itself) {
-            // It may have been killed in vain.
-            self.end_process(&mut core, doomed);
-        }
-        // Of those that are late: one that began just now, for it was no more to be skipped and not yet the head.
-        let again = |d: Instant| if d > now { Some(d) } else { (!head_is_late).then(|| now + SOON) };
-        let waiting = core.queue.pending.iter().filter(|w| !w.cancelled);
-        let mut next = waiting.filter_map(|w| w.call.deadline).filter_map(again).min();
-        for waiting in &mut core.queue.pending {
-            if let Some(copier) = &mut waiting.copier {
-                copier.give_up_if_dead(&self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize]);
-                next = Some(next.unwrap_or(now + COPIERS_EVERY).min(now + COPIERS_EVERY));
-            }
-        }
-        if let Some(next) = next {
-            let at = now_ns().saturating_add((next - now).as_nanos() as u64);
-            self.next_deadline.fetch_min(at, Ordering::Relaxed);
-        }
+    /// So many replicas were sent to the orbit: the next call's slot counts them.
+    pub fn note_attached(&mut self, replicas: u32) {
+        self.attached += replicas;
+    }
+
+    /// Replicas sent that no slot counts yet.
+    pub fn attached(&self) -> u32 {
+        self.attached
+    }
+
+    /// The same, which the next call's slot counts from here on.
+    pub fn take_attached(&mut self) -> u32 {
+        std::mem::take(&mut self.attached)
+    }
+
+    /// An area was detached: waiting calls may name it.
+    pub fn note_detached(&mut self) {
+        self.let_go_at = self.submitted;
+    }
+
+    /// How many of the first `waiting` calls may name an area that was detached since.
+    pub fn name_detached(&self, waiting: usize) -> usize {
+        let named = self.let_go_at.wrapping_sub(self.completed()) as usize;
+        if named <= waiting { named } else { 0 }
+    }
+
+    /// The log's end for the next call.
+    #[inline(always)]
+    pub fn log_head(&self) -> u64 {
+        self.log.head()
+    }
+
+    /// Bytes free in the log.
+    pub fn log_room(&self, down: &DownSide) -> usize {
+        self.log.room(down)
+    }
+
+    /// The log, to read what waiting calls brought.
+    pub fn log(&self) -> &LogWriter {
+        &self.log
+    }
+
+    /// The log, to append the next call's part.
+    pub fn log_mut(&mut self) -> &mut LogWriter {
+        &mut self.log
+    }
+
+    /// Lends memory for the pages of a snapshot, until [`Queue::return_runs`].
+    pub fn lend_runs(&mut self) -> PageRuns {
+        std::mem::take(&mut self.runs)
+    }
+
+    /// Gets it back.
+    pub fn return_runs(&mut self, runs: PageRuns) {
+        self.runs = runs;
     }
 }
 
-/// How soon the supervisor looks again at a late call that it could neither skip nor end.
-const SOON: Duration = Duration::from_millis(1);
-/// How often the supervisor looks whether copiers live, while calls wait for them.
-const COPIERS_EVERY: Duration = Duration::from_millis(100);
-/// Longest sleep before a waiter looks again whether all is well.
-const SLICE: Duration = Duration::from_millis(100);
+/// Why a snapshot cannot be taken now.
+pub(crate) enum Obstacle {
+    /// No room until the orbit has come further.
+    NoRoom(String),
+    /// No copier was to be had; main is to copy the pages.
+    NoCopier,
+    Failed(Error),
+}
+
+impl From<Error> for Obstacle {
+    fn from(e: Error) -> Obstacle {
+        Obstacle::Failed(e)
+    }
+}

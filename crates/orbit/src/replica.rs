@@ -1,4 +1,7 @@
-//! Main's hold on one orbit's copy of one area, and the way of the pages into it.
+//! Main's hold on one orbit's copy of one area, and the life of the pages until they are in it: the [`ledger`].
+
+mod ledger;
+pub(crate) use ledger::{Held, Taken};
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -24,8 +27,8 @@ pub(crate) struct Replica {
     pub number: u32,
     /// The number of the first call that could name the area: those before it know nothing of the area.
     pub first_call: u32,
-    /// What this orbit has not been sent of the area yet.
-    pub owed: Arc<OwedSet>,
+    /// What this orbit has not been sent of the area yet; see the [`ledger`].
+    owed: Arc<OwedSet>,
     pub fd: Own,
     /// Shared with the supervisor, who populates it.
     pub alias: Arc<Shared>,
@@ -93,7 +96,7 @@ impl Replica {
     ///
     /// # Errors
     /// `Gone`.
-    pub fn write(&self, runs: &PageRuns) -> Result<()> {
+    fn write(&self, runs: &PageRuns) -> Result<()> {
         self.area.with_source(|source| {
             let target = self.alias.as_ptr();
             let pages = runs.iter().flat_map(|(first, count)| first..first + count);

@@ -38,7 +38,7 @@ impl Inner {
         let (template, pid, call) = {
             let core = self.lock();
             let process = core.process.as_ref().filter(|p| p.ended_by == EndedBy::Itself)?;
-            let head = &core.queue.pending.front()?.call;
+            let head = &core.queue.front()?.call;
             let waited = Duration::from_nanos(now_ns().saturating_sub(head.submitted_ns));
             (waited >= LOOKED_AT_AFTER).then(|| (process.template.clone(), process.pid, head.number))?
         };
@@ -46,7 +46,7 @@ impl Inner {
         let mut core = self.lock();
         let core = &mut *core;
         let same = core.process.as_ref().is_some_and(|p| p.pid == pid && p.ended_by == EndedBy::Itself)
-            && core.queue.pending.front().is_some_and(|head| head.call.number == call);
+            && core.queue.front().is_some_and(|head| head.call.number == call);
         let is_in_replica = |lock: &usize| core.replicas.iter().any(|r| r.area.contains(*lock, 4));
         let Some(&lock) = locks.first().filter(|_| same && locks.iter().all(is_in_replica)) else {
             core.asleep = None;

@@ -14,7 +14,7 @@ use crate::call::Call;
 use crate::channel::{COPIER_NONE, INLINE_ARGS, READY, SLOTS};
 use crate::clock::now_ns;
 use crate::core::{EndedBy, Inner, State};
-use crate::pending::Waiting;
+use crate::queue::Waiting;
 
 /// Most pages in use of an area that this path copies: such an area is copied whole by every call.
 const MAX_PAGES: usize = 16;
@@ -28,7 +28,7 @@ impl Inner {
             return None;
         }
         let mut guard = self.lock();
-        if !guard.queue.pending.is_empty() {
+        if !guard.queue.is_empty() {
             self.reap_locked(&mut guard);
         }
         let core = &mut *guard;
@@ -36,11 +36,8 @@ impl Inner {
         let up = &process.up;
         let usual = core.state == State::Running
             && process.ended_by == EndedBy::Itself
-            && core.queue.pending.is_empty()
-            && core.queue.attached == 0
             && core.forget.is_empty()
-            && up.completed.load(Ordering::Acquire) == core.queue.completed()
-            && !core.queue.answers.has_updates(up);
+            && core.queue.is_idle(up);
         if !usual {
             return None;
         }
@@ -52,9 +49,9 @@ impl Inner {
             // SAFETY: the alias has the area's limit, and the orbit, which is idle, does not use it meanwhile.
             pages += unsafe { area.copy_small(replica.alias.as_ptr(), MAX_PAGES) }?;
         }
-        let number = core.queue.submitted;
+        let number = core.queue.next_number();
         let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
-        let log = core.queue.log.head();
+        let log = core.queue.log_head();
         slot.copier.store(COPIER_NONE, Ordering::Relaxed);
         for (to, from) in slot.args.iter().zip(args) {
             to.store(*from, Ordering::Relaxed);
@@ -69,7 +66,7 @@ impl Inner {
         core.stats.calls += 1;
         core.stats.pages += pages as u64;
         let call = Arc::new(Call::new(number, 0, submitted_ns, None));
-        core.queue.pending.push_back(Waiting {
+        core.queue.push(Waiting {
             call: call.clone(),
             log_end: log,
             args_len: args.len(),

@@ -7,11 +7,11 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
+use super::Waiting;
 use crate::channel::SLOTS;
 use crate::core::{Core, Inner};
 use crate::log::Record;
 use crate::page::PAGE;
-use crate::pending::Waiting;
 
 /// Calls taken back from the end of the queue.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(crate) struct TakenBack {
     pub calls: VecDeque<Waiting>,
     /// Their part of the log, if some of them are not cancelled and may have to be put back.
     pub log: Option<Vec<u8>>,
-    /// [`crate::queue::Queue::let_go_at`] before.
+    /// [`super::Queue::let_go_at`] before.
     let_go_at: u32,
     /// Replicas, by number, whose [`crate::replica::Replica::first_call`] was one of these, and which.
     first_calls: Vec<(u32, u32)>,
@@ -103,7 +103,7 @@ impl Inner {
         queue.log.between(&self.down, position, queue.log.head(), |record| match record {
             Record::Pages { area, first, data } => {
                 for replica in replicas.iter().filter(|r| r.area.id() == area) {
-                    replica.owed.owe_run(first as usize, data.len() / PAGE);
+                    replica.owe_again(first as usize, data.len() / PAGE);
                 }
             }
             Record::Forget { replica } => forget.push(replica),

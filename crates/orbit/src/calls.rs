@@ -1,0 +1,631 @@
+//! The way of a call in main: the snapshot, the queue, the end.
+//!
+//! Everything here runs under the orbit's lock, except the sleeping. Calls are numbered without end (`u32`, wrapping) and
+//! end in order; `pending` holds those that main has submitted and not seen completed, the first one being the one that runs.
+//!
+//! ```text
+//! submitted == completed + pending.len()            completed as main has counted it
+//! ```
+//!
+//! A call that is cancelled keeps its slot and its part of the log until the orbit comes to it, for calls behind it build on
+//! its pages; with none behind it, it is taken back (`queue/take_back.rs`).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use orbit_linux::futex;
+
+use crate::answers::Nonsense;
+use crate::area::{Area, Engine, PageRuns};
+use crate::call::{Call, CallOptions, Coalesce, MOST_WAITING_BYTES, Outcome};
+use crate::channel::{
+    ASKED, CANCELLED, COPIER_DONE, COPIER_GONE, COPIER_NONE, COPIER_WAITED_FOR, INLINE_ARGS, READY, SLOTS, UpSide,
+};
+use crate::clock::{A_CENTURY, now_ns};
+use crate::copier::{self, Part};
+use crate::core::{Core, EndedBy, Inner, Locked, State, WhenFull};
+use crate::costs;
+use crate::error::{Error, Kind, Result};
+use crate::log::LogWriter;
+use crate::page::PAGE;
+use crate::queue::{Obstacle, Waiting};
+use crate::replica::{Held, Replica, Taken};
+
+/// Most bytes of arguments a call takes.
+pub const MAX_ARGS: usize = 64 * 1024;
+
+/// Areas up to this many pages in use are never given to a copier.
+const COPIER_FROM_PAGES: usize = 512;
+
+/// A snapshot on its way.
+#[derive(Default)]
+struct Gathered {
+    /// What a copier is to write.
+    parts: Vec<Part>,
+    /// The pages of those, by area: owed again if no copier begins.
+    held: Vec<Held>,
+    pages: usize,
+}
+
+impl Inner {
+    /// Takes the snapshot and queues the call.
+    pub fn submit(self: &Arc<Inner>, areas: &[&Area], args: &[u8], options: &CallOptions) -> Result<Arc<Call>> {
+        self.runtime.check_process()?;
+        if args.len() > MAX_ARGS {
+            return Err(Error::new(
+                Kind::TooLarge,
+                format!(
+                    "{} bytes of arguments for orbit \"{}\": a call takes up to {MAX_ARGS}; put larger data into an area",
+                    args.len(),
+                    self.options.name
+                ),
+            ));
+        }
+        let function = options.function.map_or(0, |f| f as usize);
+        let submitted_ns = now_ns();
+        let deadline = options.deadline.or(self.options.deadline).map(|d| Instant::now() + d.min(A_CENTURY));
+        let mut core = self.lock();
+        // Whether this attempt is at the cost of all calls that wait.
+        let mut dropping = false;
+        // Until when it waits for an orbit that is down.
+        let mut patience = None;
+        loop {
+            self.reap_locked(&mut core);
+            match self.check_open(&core) {
+                Err(e) if e.kind() == Kind::Down && !self.runtime.is_supervisor() => {
+                    let until = *patience.get_or_insert_with(|| {
+                        deadline.unwrap_or_else(|| Instant::now() + self.options.wait_while_down)
+                    });
+                    if Instant::now() >= until {
+                        return Err(e);
+                    }
+                    core = self.wait_for_room(core, Some(until));
+                    continue;
+                }
+                open => open?,
+            }
+            self.check_function(&core, function)?;
+            if let Some(found) = self.coalesce(&core, function, args, options.coalesce) {
+                return Ok(found);
+            }
+            let replaced = |w: &Waiting| options.coalesce == Coalesce::Replace && w.call.function == function;
+            let taken = self.take_back(&mut core, |w| dropping || replaced(w));
+            let made = if core.queue.len() as u32 >= SLOTS {
+                Err(Obstacle::NoRoom(format!("{SLOTS} calls wait")))
+            } else {
+                let may_write = taken.log.is_none();
+                self.snapshot_and_queue(&mut core, areas, args, function, submitted_ns, deadline, may_write)
+            };
+            let full = match made {
+                Ok(call) => {
+                    for waiting in taken.calls.iter().filter(|w| !w.cancelled) {
+                        self.finish(&mut core, &waiting.call, Outcome::Cancelled, waiting.call.submitted_ns);
+                    }
+                    self.cancel_locked(&mut core, |w| replaced(w) && w.call.number != call.number);
+                    return Ok(call);
+                }
+                Err(obstacle) => obstacle,
+            };
+            self.put_back(&mut core, taken);
+            let why = match full {
+                Obstacle::Failed(e) => return Err(e),
+                Obstacle::NoCopier => continue,
+                Obstacle::NoRoom(why) => why,
+            };
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(Error::new(
+                    Kind::TimedOut,
+                    format!(
+                        "orbit \"{}\" had no room for the call until its deadline: {why}; the call was not made",
+                        self.options.name
+                    ),
+                ));
+            }
+            let drops = self.options.when_full == WhenFull::DropOldest;
+            dropping = drops && !dropping;
+            if dropping {
+                continue;
+            }
+            // Calls whose snapshot a copier holds are not taken back: room comes when it is their turn.
+            let waits = match self.options.when_full {
+                WhenFull::Block => true,
+                WhenFull::Fail => false,
+                WhenFull::DropOldest => {
+                    self.cancel_locked(&mut core, |w| w.copier.is_some()) > 0 || core.queue.iter().any(|w| w.cancelled)
+                }
+            };
+            if !waits {
+                return Err(Error::new(
+                    Kind::Full,
+                    format!(
+                        "orbit \"{}\" has no room for the call: {why}; make fewer calls at a time, or make the orbit \
+                         with a larger log",
+                        self.options.name
+                    ),
+                ));
+            }
+            core = self.wait_for_room(core, deadline);
+        }
+    }
+
+    /// An error if no call may be queued.
+    fn check_open(&self, core: &Core) -> Result<()> {
+        match core.state {
+            State::Running => Ok(()),
+            State::Destroyed => Err(self.destroyed()),
+            State::Ended => Err(self.ended(core)),
+            State::Down if self.options.pending == crate::core::Pending::Keep => Ok(()),
+            State::Down => Err(self.down(core)),
+        }
+    }
+
+    /// A waiting call that stands for this one, as asked.
+    fn coalesce(&self, core: &Core, function: usize, args: &[u8], how: Coalesce) -> Option<Arc<Call>> {
+        match how {
+            Coalesce::Never | Coalesce::Replace => None,
+            Coalesce::SkipIfAny => core.queue.iter().find(|w| !w.cancelled).map(|w| w.call.clone()),
+            Coalesce::SkipIfSame => core
+                .queue
+                .iter()
+                .find(|w| !w.cancelled && w.call.function == function && self.has_args(w, args))
+                .map(|w| w.call.clone()),
+        }
+    }
+
+    /// Whether a waiting call has these arguments. Read back from *down*, which only main writes; where they lie, main knows itself.
+    fn has_args(&self, waiting: &Waiting, args: &[u8]) -> bool {
+        let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
+        if waiting.args_len != args.len() {
+            return false;
+        }
+        if args.len() <= INLINE_ARGS {
+            return args.iter().zip(&slot.args).all(|(a, b)| *a == b.load(Ordering::Relaxed));
+        }
+        // Long arguments are the last record of the call's part of the log.
+        let bytes = self.down.log_bytes();
+        let end = waiting.log_end as usize;
+        let offset = (end - args.len().next_multiple_of(16)) & (bytes - 1);
+        // SAFETY: the record lies in one piece inside the log, which only main writes, under the lock held now.
+        let there = unsafe { std::slice::from_raw_parts(self.down.log().add(offset), args.len()) };
+        there == args
+    }
+
+    /// Takes the snapshot, fills the slot and hands the call over; or leaves everything as it was, with what was on its way
+    /// owed again. `may_write`: replicas may be written while the orbit is idle; not if calls taken back may be put back.
+    #[expect(clippy::too_many_arguments, reason = "what a call is made of")]
+    fn snapshot_and_queue(
+        self: &Arc<Inner>,
+        core: &mut Core,
+        areas: &[&Area],
+        args: &[u8],
+        function: usize,
+        submitted_ns: u64,
+        deadline: Option<Instant>,
+        may_write: bool,
+    ) -> std::result::Result<Arc<Call>, Obstacle> {
+        let number = core.queue.next_number();
+        let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
+        let log_start = core.queue.log_head();
+        let idle = may_write && core.queue.is_empty() && core.process.is_some();
+        let mut gathered = Gathered::default();
+        let mut no_copier = false;
+        let attached = self.attach_new(core, areas, may_write);
+        let ready = attached.and_then(|()| self.gather(core, areas, args, idle, &mut gathered)).and_then(|()| {
+            if gathered.parts.is_empty() {
+                slot.copier.store(COPIER_NONE, Ordering::Relaxed);
+                return Ok(None);
+            }
+            slot.copier.store(COPIER_WAITED_FOR, Ordering::Relaxed);
+            let Some(process) = &core.process else {
+                let why = "the orbit is down, and the snapshot too large for its log";
+                return Err(Error::new(Kind::Down, why).into());
+            };
+            let turn = if idle { None } else { Some(number) };
+            let began = Instant::now();
+            // SAFETY: the parts lie in areas and aliases that this process maps now; the copier has its own copies.
+            let started = unsafe { copier::start(&gathered.parts, slot, &process.up, turn) };
+            no_copier = started.is_err();
+            let started = started?;
+            costs::cloned(began.elapsed());
+            Ok(Some(started))
+        });
+        let copier = match ready {
+            Ok(copier) => copier,
+            Err(obstacle) => {
+                let mut main_copies = false;
+                let had_no_copier = |r: &&mut Replica| gathered.held.iter().any(|held| held.area() == r.area.id());
+                for replica in core.replicas.iter_mut().filter(had_no_copier) {
+                    if no_copier && replica.area.asked_engine() == Engine::Auto {
+                        replica.copier_failed();
+                        main_copies = true;
+                    }
+                }
+                self.rewind_log(core, log_start);
+                slot.copier.store(COPIER_NONE, Ordering::Relaxed);
+                return Err(if main_copies { Obstacle::NoCopier } else { obstacle });
+            }
+        };
+        if args.len() <= INLINE_ARGS {
+            for (to, from) in slot.args.iter().zip(args) {
+                to.store(*from, Ordering::Relaxed);
+            }
+        }
+        slot.call.store(number, Ordering::Relaxed);
+        slot.function.store(function as u64, Ordering::Relaxed);
+        slot.args_len.store(args.len() as u32, Ordering::Relaxed);
+        slot.log_start.store(log_start, Ordering::Relaxed);
+        slot.log_end.store(core.queue.log_head(), Ordering::Relaxed);
+        slot.state.store(READY, Ordering::Relaxed);
+        slot.attach.store(core.queue.take_attached(), Ordering::Relaxed);
+        core.stats.copiers += u64::from(copier.is_some());
+        core.stats.calls += 1;
+        core.stats.pages += gathered.pages as u64;
+        let call = Arc::new(Call::new(number, function, submitted_ns, deadline));
+        let log_end = core.queue.log_head();
+        let held = gathered.held;
+        let args_len = args.len();
+        if copier.is_some() {
+            self.look_again(Instant::now() + COPIERS_EVERY);
+        }
+        core.queue.push(Waiting { call: call.clone(), log_end, args_len, copier, held, cancelled: false });
+        self.hand_over(core, number.wrapping_add(1));
+        self.status.call_submitted(core.queue.len() as u32, gathered.pages as u64);
+        if let Some(deadline) = deadline {
+            self.look_again(deadline);
+        }
+        Ok(call)
+    }
+
+    /// The snapshot: what changed in each area goes into the replica, the log, or the list for a copier; then long
+    /// arguments into the log.
+    fn gather(
+        &self,
+        core: &mut Core,
+        areas: &[&Area],
+        args: &[u8],
+        idle: bool,
+        gathered: &mut Gathered,
+    ) -> std::result::Result<(), Obstacle> {
+        let args_need = if args.len() > INLINE_ARGS { LogWriter::need_for_args(args.len()) } else { 0 };
+        for area in areas {
+            let at = core.replicas.iter().position(|r| r.area.id() == area.id());
+            let at = at.expect("`attach_new` has made those that were not there");
+            let replica = &mut core.replicas[at];
+            let used = area.used_pages();
+            // Who names an engine gets it, and no other.
+            let mut large = area.asked_engine() == Engine::Fork;
+            let mut most = usize::MAX;
+            if used > COPIER_FROM_PAGES && area.asked_engine() == Engine::Auto && replica.may_have_copier() {
+                most = costs::copier_pays_from(used);
+                // Looking ahead takes as long as the scan. Where little is expected, only that is made.
+                let expects_few = replica.last_delta < most / 4 && replica.owed_pages() < most;
+                large = !expects_few && replica.peek(most)? >= most;
+            }
+            let harvests = !large || replica.protect_now();
+            let buffer = core.queue.lend_runs();
+            let taken = if harvests { Taken::changed(replica, buffer)? } else { Taken::all(replica, used, buffer)? };
+            let pages = taken.pages();
+            large |= pages >= most;
+            let sent = if large {
+                let from = if harvests { area.source_begins()? } else { area.base() as *const u8 };
+                gathered.held.push(taken.into_copier(from, &mut gathered.parts));
+                Ok(PageRuns::new())
+            } else if idle {
+                // The first time the pages are not mapped yet, and cost more.
+                costs::copying(pages, pages < used, || taken.into_replica()).map_err(Obstacle::from)
+            } else {
+                let (need, room) = (taken.need_of_log() + args_need, core.queue.log_room(&self.down));
+                if need > room {
+                    let bytes = self.down.log_bytes();
+                    let why = format!("{need} bytes of pages for a log with {room} of {bytes} bytes free");
+                    drop(taken);
+                    Err(Obstacle::NoRoom(why))
+                } else {
+                    taken.into_log(core.queue.log_mut(), &self.down).map_err(Obstacle::from)
+                }
+            };
+            let replica = &mut core.replicas[at];
+            replica.last_delta = pages;
+            if harvests && (!large || pages < used / 2) {
+                replica.small_again();
+            }
+            gathered.pages += pages;
+            core.queue.return_runs(sent?);
+        }
+        if args_need > core.queue.log_room(&self.down) {
+            return Err(Obstacle::NoRoom("the log has no room for the arguments".to_owned()));
+        }
+        if core.queue.log_room(&self.down) > args_need + core.forget.len() * 64 + 2 * PAGE {
+            for replica in core.forget.drain(..) {
+                core.queue.log_mut().forget(&self.down, replica);
+            }
+        }
+        // The last record of the call: see `has_args`.
+        if args_need > 0 {
+            core.queue.log_mut().args(&self.down, args);
+        }
+        Ok(())
+    }
+
+    /// Tells the orbit how far calls are handed over.
+    #[unsafe(link_section = "orbit_usual")]
+    pub fn hand_over(&self, core: &mut Core, submitted: u32) {
+        core.queue.set_submitted(submitted);
+        // SeqCst: the orbit stores `asleep` and then looks here; here it is the other way round.
+        self.down.submitted.store(submitted, Ordering::SeqCst);
+        if let Some(process) = &core.process
+            && process.up.asleep.load(Ordering::SeqCst) != 0
+        {
+            futex::wake(&self.down.submitted, 1);
+        }
+    }
+
+    /// Has the supervisor look at the calls again at this time, at the latest.
+    pub fn look_again(&self, when: Instant) {
+        let left = when.saturating_duration_since(Instant::now());
+        let at = now_ns().saturating_add(left.as_nanos() as u64);
+        self.next_deadline.fetch_min(at, Ordering::Relaxed);
+        self.runtime.wake_by(at);
+    }
+
+    /// Sleeps until the orbit has completed a call, or its state has changed, or the deadline has come.
+    fn wait_for_room<'a>(&'a self, core: Locked<'a>, deadline: Option<Instant>) -> Locked<'a> {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let at_most = left.unwrap_or(Duration::MAX).min(Duration::from_millis(50));
+        let up = core.process.as_ref().map(|p| p.up.clone());
+        let before = core.queue.completed();
+        drop(core);
+        match up {
+            Some(up) => self.sleep_on(&up, before, at_most),
+            None => self.wait_for_change(at_most),
+        }
+        self.lock()
+    }
+
+    fn sleep_on(&self, up: &UpSide, seen: u32, at_most: Duration) {
+        self.down.waiters.fetch_add(1, Ordering::SeqCst);
+        if up.completed.load(Ordering::SeqCst) == seen {
+            let _ = futex::wait(&up.completed, seen, Some(at_most));
+        }
+        self.down.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Waits until `done` says so; looks for it by itself a moment, then sleeps.
+    pub fn wait(&self, until: Option<Instant>, mut done: impl FnMut() -> bool) -> Result<()> {
+        if done() {
+            return Ok(());
+        }
+        self.runtime.check_process()?;
+        let spin = Duration::from_micros(u64::from(self.down.spin_us.load(Ordering::Relaxed)).min(20));
+        let began = Instant::now();
+        loop {
+            let (up, seen) = {
+                let mut core = self.lock();
+                self.reap_locked(&mut core);
+                (core.process.as_ref().map(|p| p.up.clone()), core.queue.completed())
+            };
+            if done() {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if until.is_some_and(|until| now >= until) {
+                return Ok(());
+            }
+            let slice = until.map_or(SLICE, |until| (until - now).min(SLICE));
+            let Some(up) = up else {
+                self.wait_for_change(slice.min(Duration::from_millis(20)));
+                continue;
+            };
+            while began.elapsed() < spin && up.completed.load(Ordering::Acquire) == seen {
+                for _ in 0..16 {
+                    std::hint::spin_loop();
+                }
+            }
+            if up.completed.load(Ordering::Acquire) == seen {
+                self.sleep_on(&up, seen, slice);
+                if now.elapsed() >= SLICE {
+                    // An orbit that has scribbled over its own `asleep` word may have missed its wake-up.
+                    futex::wake(&self.down.submitted, 1);
+                }
+            }
+        }
+    }
+
+    /// Takes what the orbit has completed and pushed.
+    pub fn reap(&self) {
+        if self.runtime.check_process().is_ok() {
+            self.reap_locked(&mut self.lock());
+        }
+    }
+
+    pub fn reap_locked(&self, core: &mut Core) {
+        let Some(process) = core.process.as_ref().filter(|p| p.ended_by != EndedBy::Nonsense) else { return };
+        let nothing_new = process.up.completed.load(Ordering::Acquire) == core.queue.completed();
+        if nothing_new && !core.queue.has_updates(&process.up) {
+            return;
+        }
+        let up = process.up.clone();
+        if let Err(nonsense) = self.take_answers(core, &up) {
+            self.break_off(core, nonsense);
+        }
+    }
+
+    fn take_answers(&self, core: &mut Core, up: &UpSide) -> std::result::Result<(), Nonsense> {
+        // The count of calls first: the updates of a call are in the ring before the call is counted.
+        let count = core.queue.newly_completed(up)?;
+        // What nobody pulls holds up the task, and not more and more of main's memory. The ring's last rest comes with the
+        // call's end all the same.
+        let may_take = count > 0 || !core.queue.has_updates(up) || core.queue.waiting_bytes() < MOST_WAITING_BYTES;
+        let updates = if may_take { core.queue.updates(up, &self.down)? } else { Vec::new() };
+        for (call, update) in updates {
+            let at = call.wrapping_sub(core.queue.completed()) as usize;
+            match (update, core.queue.get(at)) {
+                (Ok(update), Some(waiting)) => {
+                    core.stats.updates += 1;
+                    waiting.call.add_update(update, &mut core.wakers);
+                }
+                _ => core.stats.bad_updates += 1,
+            }
+        }
+        for _ in 0..count {
+            let Some((mut waiting, ending)) = core.queue.pop_completed(up)? else { break };
+            self.let_go_of_copier(core, &mut waiting);
+            let outcome = match ending.value {
+                Some(value) if !waiting.cancelled => Outcome::Returned(value),
+                _ => Outcome::Cancelled,
+            };
+            if matches!(outcome, Outcome::Returned(_)) {
+                core.failures = 0;
+            }
+            self.finish(core, &waiting.call, outcome, ending.at);
+        }
+        // Waking nobody is a system call too.
+        if count > 0 && core.waiting_for_change > 0 {
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Ends the copier of a call that has ended; what it held is owed again if it did not write all of it.
+    pub fn let_go_of_copier(&self, core: &mut Core, waiting: &mut Waiting) {
+        let Some(copier) = waiting.copier.take() else { return };
+        let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
+        let state = slot.copier.swap(COPIER_NONE, Ordering::AcqRel);
+        let done = state == COPIER_DONE;
+        if !done {
+            copier.kill();
+        }
+        for held in waiting.held.drain(..) {
+            if let Some(replica) = core.replicas.iter_mut().find(|r| r.area.id() == held.area()) {
+                let used = replica.area.used_pages();
+                match state {
+                    COPIER_DONE => replica.copier_done(),
+                    COPIER_GONE => replica.copier_failed(),
+                    _ => {}
+                }
+                if done && used > replica.mapped && !replica.is_sparse(used) {
+                    // The copier filled the pages through its own page tables; main's alias has them still to come.
+                    replica.mapped = used;
+                    self.runtime.populate(replica.alias.clone(), used * PAGE);
+                }
+            }
+            if done {
+                held.written();
+            }
+        }
+        self.runtime.bury(copier);
+    }
+
+    /// Gives a call its outcome. `at` is when it ended, as nanoseconds of CLOCK_MONOTONIC; the orbit's word is taken for
+    /// it within reason.
+    pub fn finish(&self, core: &mut Core, call: &Call, outcome: Outcome, at: u64) {
+        if call.is_done() {
+            return;
+        }
+        match outcome {
+            Outcome::Returned(_) => self.status.call_done(at.min(now_ns()).saturating_sub(call.submitted_ns)),
+            Outcome::TimedOut => self.status.timed_out(),
+            _ => self.status.calls_lost(1),
+        }
+        if !matches!(outcome, Outcome::Returned(_)) {
+            core.stats.failed += 1;
+        }
+        if call.finish(outcome, &mut core.wakers) {
+            self.down.notify.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// One more call whose end the supervisor must hear of.
+    pub fn notify_more(&self) {
+        self.down.notify.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Cancels waiting calls that have not begun; returns how many.
+    pub fn cancel(&self, which: impl Fn(&Waiting) -> bool) -> usize {
+        if self.runtime.check_process().is_err() {
+            return 0;
+        }
+        let mut core = self.lock();
+        self.reap_locked(&mut core);
+        self.cancel_locked(&mut core, which)
+    }
+
+    pub fn cancel_args(&self, args: &[u8]) -> usize {
+        self.cancel(|waiting| self.has_args(waiting, args))
+    }
+
+    pub fn cancel_locked(&self, core: &mut Core, which: impl Fn(&Waiting) -> bool) -> usize {
+        self.skip(core, which, Outcome::Cancelled)
+    }
+
+    /// Has waiting calls that have not begun skipped, with this outcome.
+    fn skip(&self, core: &mut Core, which: impl Fn(&Waiting) -> bool, outcome: Outcome) -> usize {
+        let up = core.process.as_ref().map(|p| p.up.clone());
+        let mut cancelled = Vec::new();
+        let completed = core.queue.completed();
+        for (at, waiting) in core.queue.iter_mut().enumerate() {
+            if waiting.cancelled || !which(waiting) {
+                continue;
+            }
+            let number = waiting.call.number;
+            let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
+            // The orbit stores `begun` and then looks at `state`; here it is the other way round, so one of both sees the
+            // other. If both do, the orbit waits for what main makes of it.
+            slot.state.store(ASKED, Ordering::SeqCst);
+            let begun = up.as_ref().map_or(completed, |up| up.begun.load(Ordering::SeqCst));
+            if begun.wrapping_sub(completed) as usize > at {
+                slot.state.store(READY, Ordering::SeqCst);
+                continue;
+            }
+            slot.state.store(CANCELLED, Ordering::SeqCst);
+            waiting.cancelled = true;
+            cancelled.push(waiting.call.clone());
+        }
+        for call in &cancelled {
+            self.finish(core, call, outcome.clone(), call.submitted_ns);
+        }
+        cancelled.len()
+    }
+
+    /// Ends calls that are past their deadline: one that waits is skipped, the one whose turn it is ends with its orbit's
+    /// process; without a process all of them wait. A call whose copier has died is given up.
+    pub fn check_calls(&self) {
+        let mut core = self.lock();
+        self.next_deadline.store(u64::MAX, Ordering::Relaxed);
+        self.reap_locked(&mut core);
+        let now = Instant::now();
+        let late = |call: &Call| call.deadline.is_some_and(|d| d <= now);
+        let may_run = core.process.is_some();
+        let head_is_late = may_run && core.queue.front().is_some_and(|w| !w.cancelled && late(&w.call));
+        let head = core.queue.completed();
+        self.skip(&mut core, |w| !(may_run && w.call.number == head) && late(&w.call), Outcome::TimedOut);
+        if head_is_late {
+            self.end_process(&mut core, EndedBy::Deadline);
+        } else if let Some(doomed) = core.process.as_ref().map(|p| p.ended_by).filter(|by| *by != EndedBy::Itself) {
+            // It may have been killed in vain.
+            self.end_process(&mut core, doomed);
+        }
+        // Of those that are late: one that began just now, for it was no more to be skipped and not yet the head.
+        let again = |d: Instant| if d > now { Some(d) } else { (!head_is_late).then(|| now + SOON) };
+        let waiting = core.queue.iter().filter(|w| !w.cancelled);
+        let mut next = waiting.filter_map(|w| w.call.deadline).filter_map(again).min();
+        for waiting in core.queue.iter_mut() {
+            if let Some(copier) = &mut waiting.copier {
+                copier.give_up_if_dead(&self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize]);
+                next = Some(next.unwrap_or(now + COPIERS_EVERY).min(now + COPIERS_EVERY));
+            }
+        }
+        if let Some(next) = next {
+            let at = now_ns().saturating_add((next - now).as_nanos() as u64);
+            self.next_deadline.fetch_min(at, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How soon the supervisor looks again at a late call that it could neither skip nor end.
+const SOON: Duration = Duration::from_millis(1);
+/// How often the supervisor looks whether copiers live, while calls wait for them.
+const COPIERS_EVERY: Duration = Duration::from_millis(100);
+/// Longest sleep before a waiter looks again whether all is well.
+const SLICE: Duration = Duration::from_millis(100);
