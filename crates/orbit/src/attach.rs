@@ -30,7 +30,7 @@ impl Inner {
             if made.is_empty() || (made.len() < BATCH && at + 1 < areas.len()) {
                 continue;
             }
-            if let Some(process) = &core.process {
+            if let Some(process) = core.life.process() {
                 match send(&process.socket, &made) {
                     Ok(()) => core.queue.note_attached(made.len() as u32),
                     // What becomes of the call is decided at the end of the process; its next one is given all replicas.

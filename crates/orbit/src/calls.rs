@@ -24,9 +24,10 @@ use crate::channel::{
 };
 use crate::clock::{A_CENTURY, now_ns};
 use crate::copier::{self, Part};
-use crate::core::{Core, EndedBy, Inner, Locked, State, WhenFull};
+use crate::core::{Core, Inner, Locked, WhenFull};
 use crate::costs;
 use crate::error::{Error, Kind, Result};
+use crate::life::{EndedBy, Stage};
 use crate::log::LogWriter;
 use crate::page::PAGE;
 use crate::queue::{Obstacle, Waiting};
@@ -151,12 +152,12 @@ impl Inner {
 
     /// An error if no call may be queued.
     fn check_open(&self, core: &Core) -> Result<()> {
-        match core.state {
-            State::Running => Ok(()),
-            State::Destroyed => Err(self.destroyed()),
-            State::Ended => Err(self.ended(core)),
-            State::Down if self.options.pending == crate::core::Pending::Keep => Ok(()),
-            State::Down => Err(self.down(core)),
+        match core.life.stage() {
+            Stage::Running(_) => Ok(()),
+            Stage::Destroyed => Err(self.destroyed()),
+            Stage::Ended(why) => Err(self.ended(why.as_ref())),
+            Stage::Down(_) if self.options.pending == crate::core::Pending::Keep => Ok(()),
+            Stage::Down(_) => Err(self.down(core)),
         }
     }
 
@@ -207,7 +208,7 @@ impl Inner {
         let number = core.queue.next_number();
         let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
         let log_start = core.queue.log_head();
-        let idle = may_write && core.queue.is_empty() && core.process.is_some();
+        let idle = may_write && core.queue.is_empty() && core.life.process().is_some();
         let mut gathered = Gathered::default();
         let mut no_copier = false;
         let attached = self.attach_new(core, areas, may_write);
@@ -217,7 +218,7 @@ impl Inner {
                 return Ok(None);
             }
             slot.copier.store(COPIER_WAITED_FOR, Ordering::Relaxed);
-            let Some(process) = &core.process else {
+            let Some(process) = core.life.process() else {
                 let why = "the orbit is down, and the snapshot too large for its log";
                 return Err(Error::new(Kind::Down, why).into());
             };
@@ -354,7 +355,7 @@ impl Inner {
         core.queue.set_submitted(submitted);
         // SeqCst: the orbit stores `asleep` and then looks here; here it is the other way round.
         self.down.submitted.store(submitted, Ordering::SeqCst);
-        if let Some(process) = &core.process
+        if let Some(process) = core.life.process()
             && process.up.asleep.load(Ordering::SeqCst) != 0
         {
             futex::wake(&self.down.submitted, 1);
@@ -373,7 +374,7 @@ impl Inner {
     fn wait_for_room<'a>(&'a self, core: Locked<'a>, deadline: Option<Instant>) -> Locked<'a> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let at_most = left.unwrap_or(Duration::MAX).min(Duration::from_millis(50));
-        let up = core.process.as_ref().map(|p| p.up.clone());
+        let up = core.life.up();
         let before = core.queue.completed();
         drop(core);
         match up {
@@ -403,7 +404,7 @@ impl Inner {
             let (up, seen) = {
                 let mut core = self.lock();
                 self.reap_locked(&mut core);
-                (core.process.as_ref().map(|p| p.up.clone()), core.queue.completed())
+                (core.life.up(), core.queue.completed())
             };
             if done() {
                 return Ok(());
@@ -440,7 +441,7 @@ impl Inner {
     }
 
     pub fn reap_locked(&self, core: &mut Core) {
-        let Some(process) = core.process.as_ref().filter(|p| p.ended_by != EndedBy::Nonsense) else { return };
+        let Some(process) = core.life.process().filter(|p| p.ended_by != EndedBy::Nonsense) else { return };
         let nothing_new = process.up.completed.load(Ordering::Acquire) == core.queue.completed();
         if nothing_new && !core.queue.has_updates(&process.up) {
             return;
@@ -476,7 +477,7 @@ impl Inner {
                 _ => Outcome::Cancelled,
             };
             if matches!(outcome, Outcome::Returned(_)) {
-                core.failures = 0;
+                core.life.note_return();
             }
             self.finish(core, &waiting.call, outcome, ending.at);
         }
@@ -561,7 +562,7 @@ impl Inner {
 
     /// Has waiting calls that have not begun skipped, with this outcome.
     fn skip(&self, core: &mut Core, which: impl Fn(&Waiting) -> bool, outcome: Outcome) -> usize {
-        let up = core.process.as_ref().map(|p| p.up.clone());
+        let up = core.life.up();
         let mut cancelled = Vec::new();
         let completed = core.queue.completed();
         for (at, waiting) in core.queue.iter_mut().enumerate() {
@@ -596,13 +597,13 @@ impl Inner {
         self.reap_locked(&mut core);
         let now = Instant::now();
         let late = |call: &Call| call.deadline.is_some_and(|d| d <= now);
-        let may_run = core.process.is_some();
+        let may_run = core.life.process().is_some();
         let head_is_late = may_run && core.queue.front().is_some_and(|w| !w.cancelled && late(&w.call));
         let head = core.queue.completed();
         self.skip(&mut core, |w| !(may_run && w.call.number == head) && late(&w.call), Outcome::TimedOut);
         if head_is_late {
             self.end_process(&mut core, EndedBy::Deadline);
-        } else if let Some(doomed) = core.process.as_ref().map(|p| p.ended_by).filter(|by| *by != EndedBy::Itself) {
+        } else if let Some(doomed) = core.life.condemned() {
             // It may have been killed in vain.
             self.end_process(&mut core, doomed);
         }

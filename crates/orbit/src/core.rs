@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use crate::area::Area;
 use crate::call::Wakers;
-use crate::channel::{DownSide, UpSide};
-use crate::error::Error;
+use crate::channel::DownSide;
 use crate::kept::Kept;
+use crate::life::Life;
 use crate::limits::{Applied, Limits};
 use crate::own::Own;
 use crate::queue::Queue;
@@ -19,8 +19,6 @@ use crate::replica::Replica;
 use crate::runtime::Runtime;
 use crate::side::{Entry, Init};
 use crate::status::SlotHandle;
-use crate::stuck::Asleep;
-use crate::template::Template;
 
 /// What becomes of an orbit that has come to an end by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,41 +133,6 @@ pub struct Stats {
     pub pid: i32,
 }
 
-/// Where an orbit stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// It has a process.
-    Running,
-    /// It has none just now and will get one.
-    Down,
-    /// It has none and gets none: its restart policy says so.
-    Ended,
-    /// Main destroyed it.
-    Destroyed,
-}
-
-/// By whom a process comes to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EndedBy {
-    Itself,
-    /// The supervisor, for a call past its deadline.
-    Deadline,
-    /// Main, because what the process wrote makes no sense.
-    Nonsense,
-    /// Main, for a task that slept on a lock which nobody can release.
-    Stuck,
-}
-
-/// An orbit's process as main holds it.
-pub(crate) struct Process {
-    pub template: Arc<Template>,
-    pub pid: i32,
-    pub pidfd: Own,
-    pub socket: Own,
-    pub up: Arc<UpSide>,
-    pub ended_by: EndedBy,
-}
-
 pub(crate) struct Inner {
     pub options: Options,
     pub runtime: Arc<Runtime>,
@@ -191,27 +154,12 @@ pub(crate) struct Inner {
 
 /// What changes in an orbit's life, under one lock.
 pub(crate) struct Core {
-    pub state: State,
-    pub process: Option<Process>,
-    /// While it is down: the template of the process before, which the next one comes from too. Else none.
-    pub origin: Option<Arc<Template>>,
+    pub life: Life,
     pub queue: Queue,
     pub replicas: Vec<Replica>,
     /// Areas that are gone and that the orbit has still mapped.
     pub forget: Vec<u32>,
     pub limits: Applied,
-    /// Why it gets no process any more, if that is not its restart policy.
-    pub why_ended: Option<Error>,
-    /// The lock that the task was seen asleep on, if so.
-    pub asleep: Option<Asleep>,
-    /// Why the last start failed, if it did.
-    pub why_down: Option<String>,
-    /// What the process wrote that makes no sense, if it did.
-    pub nonsense: Option<String>,
-    /// The process whose end the supervisor asks the template about: it is told once.
-    pub asked: Option<i32>,
-    /// Failures since a call last returned.
-    pub failures: u32,
     pub stats: Stats,
     /// Threads in [`Inner::wait_for_change`].
     pub waiting_for_change: u32,
@@ -254,7 +202,7 @@ impl Inner {
     /// Sleeps without the lock until something has changed in the life of an orbit that has no process, or this long.
     pub fn wait_for_change(&self, at_most: Duration) {
         let mut core = self.core.lock().unwrap_or_else(|e| e.into_inner());
-        if core.process.is_none() {
+        if core.life.process().is_none() {
             core.waiting_for_change += 1;
             let (mut core, _) = self.changed.wait_timeout(core, at_most).unwrap_or_else(|e| e.into_inner());
             core.waiting_for_change -= 1;

@@ -1,5 +1,8 @@
 //! The life of an orbit's process: how it is started, how its end is understood, what follows.
 
+mod state;
+pub(crate) use state::{EndedBy, Life, Process, Stage};
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +16,7 @@ use crate::blackbox::{self, Crash};
 use crate::call::{Call, Outcome};
 use crate::channel::{MOVED, SLOTS, UpSide};
 use crate::clock::A_CENTURY;
-use crate::core::{Core, EndedBy, Inner, Options, Pending, Process, Restart, State};
+use crate::core::{Core, Inner, Options, Pending, Restart};
 use crate::error::{Error, Kind, Result};
 use crate::limits::{Applied, Limits};
 use crate::queue::Waiting;
@@ -83,7 +86,7 @@ impl Inner {
     /// That it has no process now, and why, if more is known than that it ended in a call.
     pub fn down(&self, core: &Core) -> Error {
         let name = &self.options.name;
-        let why = core.why_down.as_ref().map_or_else(String::new, |why| format!(": the last start failed: {why}"));
+        let why = core.life.why_down();
         let what = format!(
             "orbit \"{name}\" is down and will be started again{why}; wait for it with orbit_wait_ready (Orbit::wait_ready), or give the \
              call a longer deadline"
@@ -91,9 +94,10 @@ impl Inner {
         Error::new(Kind::Down, what)
     }
 
-    pub fn ended(&self, core: &Core) -> Error {
+    /// That it gets no further process, and why, if that is not its restart policy.
+    pub fn ended(&self, why: Option<&Error>) -> Error {
         let name = &self.options.name;
-        let why = match &core.why_ended {
+        let why = match why {
             Some(why) => format!("orbit \"{name}\" has ended and cannot be started again: {why}; make another orbit"),
             None => format!("orbit \"{name}\" has ended and its restart policy leaves it down"),
         };
@@ -103,7 +107,7 @@ impl Inner {
     /// An error if the orbit, or while it is down its next process, lacks the code of a call's function, which is 0 where the call
     /// has none. Then orbits that are made from now on have it, if main has.
     pub fn check_function(&self, core: &Core, function: usize) -> Result<()> {
-        let template = core.process.as_ref().map(|p| &p.template).or(core.origin.as_ref());
+        let template = core.life.template();
         if function == 0 || template.is_none_or(|t| t.knows(function)) {
             return Ok(());
         }
@@ -120,7 +124,7 @@ impl Inner {
 
     /// Cancels kept calls whose function a process of this template lacks, if it is another one than theirs, which is gone.
     fn cancel_what_lacks_code(&self, core: &mut Core, template: &Arc<Template>) {
-        let Some(origin) = core.origin.clone().filter(|origin| !Arc::ptr_eq(origin, template)) else { return };
+        let Some(origin) = core.life.origin().filter(|origin| !Arc::ptr_eq(origin, template)).cloned() else { return };
         let lacks = |function| function != 0 && !(origin.knows(function) && template.knows(function));
         self.cancel_locked(core, |waiting| lacks(waiting.call.function));
     }
@@ -162,8 +166,7 @@ impl Inner {
             self.status.restarted(process.pid);
         }
         self.status.set_state(status::State::Idle);
-        core.origin = None;
-        core.process = Some(Process {
+        core.life.begin(Process {
             template,
             pid: process.pid,
             pidfd: process.pidfd,
@@ -171,14 +174,13 @@ impl Inner {
             up: Arc::new(up),
             ended_by: EndedBy::Itself,
         });
-        core.state = State::Running;
         self.changed.notify_all();
         Ok(())
     }
 
     /// Kills the process; the supervisor sees its end.
     pub fn kill_process(&self, core: &Core) -> Result<()> {
-        let Some(process) = &core.process else { return Ok(()) };
+        let Some(process) = core.life.process() else { return Ok(()) };
         process.template.kill(process.pid, &process.pidfd).map_err(|e| {
             let (name, pid) = (&self.options.name, process.pid);
             let kind = Kind::System(e.raw_os_error().unwrap_or(libc::EIO));
@@ -191,9 +193,7 @@ impl Inner {
 
     /// Kills the process for a reason of main's.
     pub fn end_process(&self, core: &mut Core, why: EndedBy) {
-        if let Some(process) = core.process.as_mut().filter(|p| p.ended_by != EndedBy::Nonsense) {
-            process.ended_by = why;
-        }
+        core.life.condemn(why);
         if self.kill_process(core).is_err() {
             self.look_again(Instant::now() + KILL_AGAIN);
         }
@@ -201,13 +201,13 @@ impl Inner {
 
     /// The process wrote something that no honest orbit writes: it is not listened to any more.
     pub fn break_off(&self, core: &mut Core, what: String) {
-        core.nonsense = Some(what);
+        core.life.note_nonsense(what);
         self.end_process(core, EndedBy::Nonsense);
     }
 
     /// Whether the process has ended, without waiting.
     pub fn process_has_ended(core: &Core) -> bool {
-        core.process.as_ref().is_some_and(|p| template::has_ended(&p.pidfd))
+        core.life.process().is_some_and(|p| template::has_ended(&p.pidfd))
     }
 
     /// Kills the process if main has closed what leads to it: it is started again as after any end, if that is possible.
@@ -215,7 +215,7 @@ impl Inner {
     pub fn end_if_lost(&self) -> bool {
         let core = self.lock();
         let leads = |p: &Process| p.pidfd.is_there() && p.socket.is_there() && self.event.is_there();
-        let lost = core.process.as_ref().is_some_and(|p| !leads(p));
+        let lost = core.life.process().is_some_and(|p| !leads(p));
         if lost {
             let _ = self.kill_process(&core);
         }
@@ -230,34 +230,31 @@ impl Inner {
             if !Inner::process_has_ended(&core) {
                 return Next::Nothing;
             }
-            let Some((template, pid)) = core.process.as_ref().map(|p| (p.template.clone(), p.pid)) else {
+            let Some((template, pid)) = core.life.process().map(|p| (p.template.clone(), p.pid)) else {
                 return Next::Nothing;
             };
-            core.asked = Some(pid);
+            core.life.note_asked(Some(pid));
             (template, pid)
         };
         let ended = template.how_ended(pid, PATIENCE);
         let mut core = self.lock();
         let core = &mut *core;
-        core.asked = None;
-        if core.process.as_ref().is_none_or(|p| p.pid != pid) {
+        core.life.note_asked(None);
+        if core.life.process().is_none_or(|p| p.pid != pid) {
             return Next::Nothing;
         }
         // What was completed before the end counts.
         self.reap_locked(core);
-        let Some(process) = core.process.take() else { return Next::Nothing };
-        core.state = State::Down;
-        core.origin = Some(template);
+        let Some(process) = core.life.end_process() else { return Next::Nothing };
         core.stats.crashes += 1;
-        core.failures += 1;
         self.status.crashed();
         let mut rest = core.queue.take_all();
-        let nonsense = core.nonsense.take();
+        let nonsense = core.life.take_nonsense();
         let was_up = process.up.ready.load(Ordering::Acquire) != 0;
-        core.why_down = (!was_up).then(|| {
+        core.life.note_start((!was_up).then(|| {
             let end = understand(&process, ended, &core.limits, nonsense.clone(), false);
             format!("the process was not up yet when it ended: {end}")
-        });
+        }));
         let failed = rest.front_mut().filter(|head| has_ended_in(&process, &head.call)).map_or(0, |head| {
             let outcome = if process.ended_by == EndedBy::Stuck {
                 stuck(&process, self.describe_lock(core))
@@ -289,10 +286,10 @@ impl Inner {
         let pause = match self.options.restart {
             Restart::Never => None,
             Restart::Always => Some(Duration::ZERO),
-            Restart::OnFailure { give_up, .. } if give_up > 0 && core.failures >= give_up => None,
+            Restart::OnFailure { give_up, .. } if give_up > 0 && core.life.failures() >= give_up => None,
             Restart::OnFailure { first_pause, longest_pause, .. } => {
-                let doublings = core.failures.saturating_sub(FREE_FAILURES + 1).min(20);
-                let pause = if core.failures <= FREE_FAILURES {
+                let doublings = core.life.failures().saturating_sub(FREE_FAILURES + 1).min(20);
+                let pause = if core.life.failures() <= FREE_FAILURES {
                     Duration::ZERO
                 } else {
                     first_pause.saturating_mul(1 << doublings)
@@ -303,8 +300,7 @@ impl Inner {
         self.changed.notify_all();
         match pause {
             None => {
-                core.state = State::Ended;
-                core.origin = None;
+                core.life.end(None);
                 self.drop_pending(core);
                 self.status.set_state(status::State::Down);
                 Next::Nothing
@@ -356,13 +352,12 @@ impl Inner {
     /// Starts the orbit again, if it is still wanted; on failure says when to try again. Called by the supervisor; the
     /// process is made without the lock.
     pub fn start_again(&self) -> Next {
-        let down = |core: &Core| core.state == State::Down;
         let origin = {
             let core = self.lock();
-            if !down(&core) {
+            if !core.life.is_down() {
                 return Next::Nothing;
             }
-            core.origin.clone()
+            core.life.origin().cloned()
         };
         let called = call_for_process(&self.runtime, &self.options, origin.as_ref());
         let started = called.and_then(|(coming, _becoming)| {
@@ -370,7 +365,7 @@ impl Inner {
             let spare = coming.process()?;
             let mut core = self.lock();
             // Destroyed meanwhile: the process is let go of.
-            if !down(&core) {
+            if !core.life.is_down() {
                 return Ok(());
             }
             self.cancel_what_lacks_code(&mut core, &spare.template);
@@ -383,13 +378,13 @@ impl Inner {
             // What every process of this orbit needs was closed by the program.
             Err(e) if e.kind() == Kind::Gone => {
                 let mut core = self.lock();
-                if down(&core) {
+                if core.life.is_down() {
                     self.give_up(&mut core, e);
                 }
                 Next::Nothing
             }
             Err(e) => {
-                self.lock().why_down = Some(e.to_string());
+                self.lock().life.note_start(Some(e.to_string()));
                 Next::StartAt(Instant::now() + TRY_AGAIN)
             }
         }
@@ -397,9 +392,7 @@ impl Inner {
 
     /// The orbit gets no further process, for this reason.
     fn give_up(&self, core: &mut Core, why: Error) {
-        core.state = State::Ended;
-        core.origin = None;
-        core.why_ended = Some(why);
+        core.life.end(Some(why));
         self.drop_pending(core);
         self.status.set_state(status::State::Down);
         self.changed.notify_all();
@@ -425,20 +418,19 @@ impl Inner {
 
     /// Ends the orbit for good. Waits for the end of its process, without the lock.
     pub fn destroy(&self) -> Result<()> {
-        let (process, asked, mut killed, _origin) = {
+        let (stage, asked, mut killed) = {
             let mut core = self.lock();
-            if core.state == State::Destroyed {
+            if core.life.is_destroyed() {
                 return Ok(());
             }
-            core.state = State::Destroyed;
             self.status.set_state(status::State::Ended);
             let killed = self.kill_process(&core);
-            let process = core.process.take();
+            let stage = core.life.destroy();
             self.drop_pending(&mut core);
             self.changed.notify_all();
-            (process, core.asked, killed, core.origin.take())
+            (stage, core.life.asked(), killed)
         };
-        if let Some(process) = process {
+        if let Stage::Running(process) = &stage {
             let until = Instant::now() + PATIENCE;
             let mut has_ended = template::has_ended(&process.pidfd);
             while killed.is_ok() && !has_ended && Instant::now() < until {
@@ -469,7 +461,7 @@ impl Inner {
         if let Some(at) = core.replicas.iter().position(|r| r.area.id() == area) {
             let replica = core.replicas.swap_remove(at);
             core.queue.note_detached();
-            if core.process.is_some() {
+            if core.life.process().is_some() {
                 core.forget.push(replica.number);
             } else {
                 self.cancel_locked(&mut core, |_| true);
@@ -482,13 +474,13 @@ impl Inner {
         let until = Instant::now() + LIMITED_WITHIN;
         loop {
             let mut core = self.lock();
-            if core.state == State::Destroyed {
+            if core.life.is_destroyed() {
                 return Err(self.destroyed());
             }
             // A process that is just starting would put the limits it was given over these.
             let limited = |p: &Process| p.up.limited.load(Ordering::SeqCst) != 0 || template::has_ended(&p.pidfd);
-            if core.process.as_ref().is_none_or(limited) || Instant::now() > until {
-                let pid = core.process.as_ref().map(|p| p.pid);
+            if core.life.process().is_none_or(limited) || Instant::now() > until {
+                let pid = core.life.process().map(|p| p.pid);
                 return core.limits.change(&limits, &self.options.name, pid);
             }
             drop(core);
@@ -588,7 +580,7 @@ impl Drop for Inner {
             let _ = self.destroy();
         } else {
             let core = self.core.get_mut().unwrap_or_else(|e| e.into_inner());
-            std::mem::forget((core.process.take(), core.origin.take()));
+            std::mem::forget(core.life.destroy());
         }
     }
 }

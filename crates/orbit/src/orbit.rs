@@ -14,10 +14,11 @@ use crate::call::{CallOptions, Outcome, Wakers};
 use crate::calls::MAX_ARGS;
 use crate::channel::Channel;
 use crate::clock::A_CENTURY;
-use crate::core::{Core, Given, Inner, Options, Pending, Restart, State, Stats, WhenFull};
+use crate::core::{Core, Given, Inner, Options, Pending, Restart, Stats, WhenFull};
 use crate::error::{Error, Kind, Result};
 use crate::future::Future;
 use crate::kept::Kept;
+use crate::life::{Life, Stage};
 use crate::limits::{Applied, Limits};
 use crate::log::LogWriter;
 use crate::own::Own;
@@ -246,19 +247,11 @@ impl Orbit {
             down: channel.down,
             event: channel.event,
             core: Mutex::new(Core {
-                state: State::Down,
-                process: None,
-                origin: None,
+                life: Life::new(),
                 queue: Queue::new(),
                 replicas: Vec::new(),
                 forget: Vec::new(),
                 limits,
-                why_ended: None,
-                why_down: None,
-                asleep: None,
-                nonsense: None,
-                asked: None,
-                failures: 0,
                 stats: Stats::default(),
                 waiting_for_change: 0,
                 wakers: Wakers::default(),
@@ -385,13 +378,13 @@ impl Orbit {
         let mut stats = core.stats.clone();
         stats.pending = core.queue.len() as u32;
         stats.dropped_updates = self.inner.kept.dropped();
-        stats.pid = core.process.as_ref().map_or(0, |p| p.pid);
+        stats.pid = core.life.process().map_or(0, |p| p.pid);
         stats
     }
 
     /// The orbit's process, 0 while it is down.
     pub fn pid(&self) -> i32 {
-        self.inner.lock().process.as_ref().map_or(0, |p| p.pid)
+        self.inner.lock().life.process().map_or(0, |p| p.pid)
     }
 
     /// Kills the orbit's process. It ends as by any other failure: the running call's outcome is
@@ -407,19 +400,18 @@ impl Orbit {
         loop {
             {
                 let core = self.inner.lock();
-                match &core.state {
-                    State::Destroyed => return Err(self.inner.destroyed()),
-                    State::Ended => return Err(self.inner.ended(&core)),
+                match core.life.stage() {
+                    Stage::Destroyed => return Err(self.inner.destroyed()),
+                    Stage::Ended(why) => return Err(self.inner.ended(why.as_ref())),
                     _ => {}
                 }
-                if core.process.as_ref().is_some_and(|p| p.up.ready.load(Ordering::Acquire) == 1) {
+                if core.life.process().is_some_and(|p| p.up.ready.load(Ordering::Acquire) == 1) {
                     return Ok(());
                 }
             }
             if Instant::now() > until {
                 let core = self.inner.lock();
-                let why =
-                    core.why_down.as_ref().map_or_else(String::new, |why| format!(": the last start failed: {why}"));
+                let why = core.life.why_down();
                 let what = format!("orbit \"{}\" was not up within {timeout:?}{why}", self.name());
                 return Err(Error::new(Kind::TimedOut, what));
             }

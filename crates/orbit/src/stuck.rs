@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use orbit_linux::{pidfd, procfs, thread};
 
 use crate::clock::now_ns;
-use crate::core::{Core, EndedBy, Inner};
+use crate::core::{Core, Inner};
+use crate::life::EndedBy;
 
 /// Most threads of an orbit that are looked at.
 const MOST_THREADS: usize = 64;
@@ -37,7 +38,7 @@ impl Inner {
         let after = self.options.stuck_after?;
         let (template, pid, call) = {
             let core = self.lock();
-            let process = core.process.as_ref().filter(|p| p.ended_by == EndedBy::Itself)?;
+            let process = core.life.healthy_process()?;
             let head = &core.queue.front()?.call;
             let waited = Duration::from_nanos(now_ns().saturating_sub(head.submitted_ns));
             (waited >= LOOKED_AT_AFTER).then(|| (process.template.clone(), process.pid, head.number))?
@@ -45,16 +46,16 @@ impl Inner {
         let locks = template.asleep_on(pid, PATIENCE);
         let mut core = self.lock();
         let core = &mut *core;
-        let same = core.process.as_ref().is_some_and(|p| p.pid == pid && p.ended_by == EndedBy::Itself)
+        let same = core.life.healthy_process().is_some_and(|p| p.pid == pid)
             && core.queue.front().is_some_and(|head| head.call.number == call);
         let is_in_replica = |lock: &usize| core.replicas.iter().any(|r| r.area.contains(*lock, 4));
         let Some(&lock) = locks.first().filter(|_| same && locks.iter().all(is_in_replica)) else {
-            core.asleep = None;
+            core.life.note_asleep(None);
             return None;
         };
-        let known = core.asleep.filter(|known| known.call == call && known.lock == lock);
+        let known = core.life.asleep().filter(|known| known.call == call && known.lock == lock);
         let asleep = known.unwrap_or(Asleep { call, lock, since: Instant::now() });
-        core.asleep = Some(asleep);
+        core.life.note_asleep(Some(asleep));
         let slept = asleep.since.elapsed();
         if slept < after {
             return Some(after - slept);
@@ -64,8 +65,8 @@ impl Inner {
     }
 
     fn end_stuck(&self, core: &mut Core) {
-        let Some(process) = core.process.as_mut() else { return };
-        process.ended_by = EndedBy::Stuck;
+        core.life.condemn(EndedBy::Stuck);
+        let Some(process) = core.life.process() else { return };
         let aborted = process.pidfd.fd().and_then(|fd| pidfd::send_signal(fd, libc::SIGABRT));
         if aborted.is_ok() {
             // Should it not end of that, it is killed then.
@@ -77,7 +78,7 @@ impl Inner {
 
     /// The lock that the task slept on, in words.
     pub fn describe_lock(&self, core: &Core) -> (usize, String) {
-        let Some(lock) = core.asleep.map(|asleep| asleep.lock) else { return (0, String::new()) };
+        let Some(lock) = core.life.asleep().map(|asleep| asleep.lock) else { return (0, String::new()) };
         let area = core.replicas.iter().find(|r| r.area.contains(lock, 4)).map(|r| &r.area);
         let place = area
             .map_or_else(String::new, |area| format!(" ({} bytes into area \"{}\")", lock - area.base(), area.name()));

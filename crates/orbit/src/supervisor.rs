@@ -147,7 +147,7 @@ fn look_after(orbit: &Inner, has_news: bool, has_ended: bool, is_due: bool) -> N
 
 /// What tells of an orbit: that its process has ended, and that a call has.
 fn descriptors(orbit: &Inner) -> [RawFd; 2] {
-    let pidfd = orbit.lock().process.as_ref().and_then(|p| p.pidfd.number());
+    let pidfd = orbit.lock().life.process().and_then(|p| p.pidfd.number());
     [pidfd, orbit.event.number()].map(|number| number.unwrap_or(-1))
 }
 

@@ -13,7 +13,7 @@ use crate::area::Area;
 use crate::call::Call;
 use crate::channel::{COPIER_NONE, INLINE_ARGS, READY, SLOTS};
 use crate::clock::now_ns;
-use crate::core::{EndedBy, Inner, State};
+use crate::core::Inner;
 use crate::queue::Waiting;
 
 /// Most pages in use of an area that this path copies: such an area is copied whole by every call.
@@ -32,13 +32,9 @@ impl Inner {
             self.reap_locked(&mut guard);
         }
         let core = &mut *guard;
-        let process = core.process.as_ref()?;
+        let process = core.life.healthy_process()?;
         let up = &process.up;
-        let usual = core.state == State::Running
-            && process.ended_by == EndedBy::Itself
-            && core.forget.is_empty()
-            && core.queue.is_idle(up);
-        if !usual {
+        if !core.forget.is_empty() || !core.queue.is_idle(up) {
             return None;
         }
         let submitted_ns = now_ns();

@@ -203,7 +203,7 @@ fn crash_while_the_unwinder_would_hang_ends_by_the_true_signal() {
         CRASHING.store(1, Ordering::Relaxed);
         CAUSE.store(signal, Ordering::Relaxed);
         let _ = handle(libc::SIGALRM, out_of_patience as *const () as usize);
-        unblock(libc::SIGALRM);
+        Set::of([libc::SIGALRM]).unblock();
         // SAFETY: the handler for the alarm is set; pause waits for signals.
         unsafe {
             libc::alarm(PATIENCE);

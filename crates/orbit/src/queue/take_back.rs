@@ -37,7 +37,7 @@ impl Inner {
             return TakenBack::default();
         }
         let (completed, submitted) = (core.queue.completed(), core.queue.submitted);
-        let up = core.process.as_ref().map(|p| p.up.clone());
+        let up = core.life.up();
         // An orbit that counts wrongly harms itself.
         let begun =
             || up.as_ref().map_or(0, |up| up.begun.load(Ordering::SeqCst).wrapping_sub(completed) as usize).min(all);
