@@ -178,7 +178,7 @@ fn sparse(samples: usize) -> Result<Reach, Failure> {
 /// Writable address space in small pages.
 fn region(bytes: usize) -> Result<Mapping, Failure> {
     let region = Mapping::reserve(bytes)?;
-    // SAFETY: the own mapping; a kernel without huge pages refuses the advice, rightly.
+    // SAFETY: the own mapping; a kernel without huge pages rejects the advice, rightly.
     unsafe {
         map::protect(region.addr(), bytes, libc::PROT_READ | libc::PROT_WRITE)?;
         let _ = map::advise(region.addr(), bytes, libc::MADV_NOHUGEPAGE);

@@ -10,7 +10,7 @@ pub enum Error {
         /// The id that was asked for.
         id: i32,
     },
-    /// The kernel refuses to let this process look.
+    /// The kernel does not let this process inspect it.
     NotPermitted {
         /// The process or thread looked at.
         id: i32,

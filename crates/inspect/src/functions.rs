@@ -105,7 +105,7 @@ impl Function {
     }
 }
 
-/// Why a function was not found. Its words go on a sentence that begins with the function.
+/// Why a function was not found. Its words continue a sentence that begins with the function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     /// Files that were searched.

@@ -12,7 +12,7 @@
 //! Refuses: 32-bit programs (their calls are told by number only), writing to the process, stopping it as a whole.
 //!
 //! Everything needs the right to trace: the same user (and `kernel.yama.ptrace_scope` 0) or CAP_SYS_PTRACE. Without it an
-//! [`Error::NotPermitted`] says so, or the one field that could not be had is empty.
+//! [`Error::NotPermitted`] says so, or the one field that was not available is empty.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]

@@ -91,7 +91,7 @@ impl Memory {
             for (i, b) in buf.chunks_exact(N).take(got).enumerate() {
                 out[next + i] = b.try_into().ok();
             }
-            // The part after the last whole one is the one that failed: leave it out and go on behind it.
+            // The part after the last whole one is the one that failed: leave it out and continue behind it.
             next += if got < batch.len() { got + 1 } else { got };
         }
         out

@@ -158,7 +158,7 @@ fn member(pid: i32, tid: i32, f: &FutexWait) -> Option<Member> {
     Some(Member { pid, tid, lock: f.lock, key: f.key, kind: f.kind, waits_for, sure: f.sure })
 }
 
-/// The edge of a thread whose wait the kernel refused because it would have closed a ring: it leads to one of those who
+/// The edge of a thread whose wait the kernel rejected because it would have closed a ring: it leads to one of those who
 /// wait for this thread, over however many others, for priority-inheriting mutexes: the kernel knows no other holders. With one
 /// there is no choice; of several the last of the chain is taken, and that is a guess at who is a member, not at whether
 /// they are stuck. With none the holder has ended, or the thread wanted a mutex of its own.

@@ -59,7 +59,7 @@ fn deep_in_the_kernel() {
     assert!(s.frames[0].function.as_ref().is_some_and(|f| f.contains("vfork")), "{s:#?}");
     // SAFETY: plain call; the child is this program's child's child, found just now, and has no other purpose.
     unsafe { libc::kill(child, libc::SIGKILL) };
-    // Freed, it goes on and is not held by anybody.
+    // Freed, it continues and is not held by anybody.
     until("the parent to go on", || has(&u.capture(&[p.pid()])[0], "gamma_park").then_some(()));
     until("nobody to trace it", || (w.scan()[0].state == State::Sleeping).then_some(()));
 }

@@ -58,7 +58,7 @@ fn threads_that_end_meanwhile() {
             all += 1;
             match s.error {
                 Some(Error::Gone { .. }) => gone += 1,
-                // One that has no CPU for so long, on a busy machine.
+                // One that has no CPU for so long, on a loaded machine.
                 Some(Error::NotStopped { .. } | Error::InKernel { .. } | Error::Restless { .. }) => held_up += 1,
                 Some(e) if s.frames.is_empty() => panic!("{e}"),
                 _ => {}
@@ -67,7 +67,7 @@ fn threads_that_end_meanwhile() {
     }
     println!("of {all}, {gone} threads ended before they could be stopped, {held_up} could not be stopped in time");
     assert!(held_up * 10 < all, "{held_up} of {all} could not be stopped in time");
-    // It goes on as before, no thread is left stopped.
+    // It continues as before, no thread is left stopped.
     let mut w = orbit_inspect::waits::Watched::new(p.pid()).unwrap();
     let used = |w: &mut orbit_inspect::waits::Watched| w.scan().iter().map(|t| t.switches).sum::<u64>();
     let before = used(&mut w);

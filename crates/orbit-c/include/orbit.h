@@ -67,7 +67,7 @@
  *
  * Threads: every function may be called from any thread at any time, also on the same handle, unless it says otherwise.
  * Freeing a handle that another thread uses is safe: the other one finishes. Not from signal handlers.
- * Signals: waits go on when a signal handler of yours has run. The library's one thread in main takes no signals. A main that has threads
+ * Signals: waits continue when a signal handler of yours has run. The library's one thread in main takes no signals. A main that has threads
  * when the library is set up, or makes a new template (for code loaded later, or after the old one died), gets a SIGCHLD for a child
  * that the library reaps; a main with one thread gets none.
  * fork: a child has none of its parent's orbits, areas or futures (ECHILD), and may make its own. Objects in the parent's
@@ -263,7 +263,7 @@ struct orbit_counters {
     uint64_t pages;       /* pages of snapshots sent to it */
     uint64_t copiers;     /* calls whose snapshot a one-shot child held, being large */
     uint64_t updates;     /* received */
-    uint64_t bad_updates; /* refused since they made no sense */
+    uint64_t bad_updates; /* rejected since they made no sense */
     uint32_t pending;     /* calls that wait or run now */
     int32_t pid;          /* its process now, 0 while it is down */
     uint64_t dropped_updates; /* of orbit_call, which nobody pulled and newer ones needed the room of; see orbit_pull */
@@ -278,7 +278,7 @@ int orbit_stats(struct orbit *orbit, struct orbit_counters *stats);
  * registered buffers of io_uring, RDMA, asynchronous O_DIRECT reads. Take COMPARE or COPY for areas that are written so. */
 enum orbit_engine {
     ORBIT_ENGINE_AUTO = 0,    /* chosen by size and by what the kernel offers */
-    ORBIT_ENGINE_TRACK = 1,   /* userfaultfd and PAGEMAP_SCAN (Linux 6.7); EOPNOTSUPP where they are not to be had */
+    ORBIT_ENGINE_TRACK = 1,   /* userfaultfd and PAGEMAP_SCAN (Linux 6.7); EOPNOTSUPP where they are not available */
     ORBIT_ENGINE_COMPARE = 2, /* compared with a copy; works everywhere; as much memory again */
     ORBIT_ENGINE_COPY = 3,    /* every page with each call: for a few pages that change all the time (section 4.6.2) */
     ORBIT_ENGINE_FORK = 4,    /* as AUTO, and a one-shot child sends them: for calls that change very much */
@@ -306,9 +306,9 @@ struct orbit_area_options {
 struct orbit_area *orbit_area_create(size_t init_size, struct orbit *orbit);
 struct orbit_area *orbit_area_create_with(const struct orbit_area_options *options);
 /* Makes existing memory an area, where it is: whole pages of private memory, readable and writable, mapped as long as the
- * area lives, and not given back to the kernel or replaced meanwhile (madvise, mremap, mmap over it), nor wiped in
+ * area lives, and not released to the kernel or replaced meanwhile (madvise, mremap, mmap over it), nor wiped in
  * children (MADV_WIPEONFORK: large snapshots are held by a clone). It has no allocator.
- * Best done before orbit_init: memory of the heap (malloc, posix_memalign) is refused afterwards (EINVAL), since orbits have
+ * Best done before orbit_init: memory of the heap (malloc, posix_memalign) is rejected afterwards (EINVAL), since orbits have
  * memory of their own at such addresses by then. Memory from mmap may be adopted later too: its place is kept free in orbits,
  * up to 64 GiB and where no ulimit -v holds. Where an orbit has memory of its own there all the same, its process ends and
  * the outcome says so; the next one gets the area first.
@@ -435,7 +435,7 @@ long orbit_cancel_args(struct orbit *orbit, const void *args, size_t args_size);
 
 /* Blocks until the call has ended. Answers as orbit_call does; may be asked again. outcome may be NULL. */
 int orbit_future_wait(struct orbit_future *future, struct orbit_outcome *outcome);
-/* The same for at most this many microseconds; then ETIMEDOUT with kind ORBIT_PENDING, and the call goes on. */
+/* The same for at most this many microseconds; then ETIMEDOUT with kind ORBIT_PENDING, and the call continues. */
 int orbit_future_wait_timeout(struct orbit_future *future, uint64_t timeout_us, struct orbit_outcome *outcome);
 /* The same without waiting: EINPROGRESS while the call has not ended. */
 int orbit_future_poll(struct orbit_future *future, struct orbit_outcome *outcome);
@@ -444,7 +444,7 @@ int orbit_future_poll(struct orbit_future *future, struct orbit_outcome *outcome
 int orbit_future_fd(struct orbit_future *future);
 /* Cancels the call if it has not begun: 0, and it will never run. EBUSY: it runs or has ended. */
 int orbit_future_cancel(struct orbit_future *future);
-/* Lets go of a future. The call goes on; updates that were not pulled are lost. NULL is nothing to free. */
+/* Lets go of a future. The call continues; updates that were not pulled are lost. NULL is nothing to free. */
 int orbit_future_free(struct orbit_future *future);
 
 /* ---- updates (section 4.5) ---------------------------------------------------------------------------------------- */

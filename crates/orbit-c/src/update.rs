@@ -33,7 +33,7 @@ const MODIFY: c_int = 2;
 const MODIFY_IF: c_int = 3;
 const OPERATION: c_int = 4;
 
-/// Bytes that one update may take: what is sure to be refused later is refused before it is copied.
+/// Bytes that one update may take: what is sure to be rejected later is rejected before it is copied.
 const MAX_BYTES: usize = 64 << 20;
 
 /// What stands behind an update's handle.

@@ -158,7 +158,7 @@ static CAUSE: AtomicI32 = AtomicI32::new(0);
 /// Orbit: sets the handlers, and a signal stack for the calling thread, which is the one that will run the tasks. This
 /// is the slow part (0.1 ms), to be done before the orbit is needed. A crash leaves its record from [`install`] on.
 ///
-/// No core file is written for an orbit, unless its init function raises `RLIMIT_CORE` again: writing one would hold up
+/// No core file is written for an orbit, unless its init function raises `RLIMIT_CORE` again: writing one would block
 /// the restart for as long as it takes to write all areas to disk.
 pub(crate) fn prepare() -> Result<()> {
     signal_stack()?;
@@ -187,7 +187,7 @@ pub(crate) unsafe fn install(black_box: *mut BlackBox, reserve_probe_bytes: usiz
     BLACK_BOX.store(black_box, Ordering::Release);
 }
 
-/// A stack for handlers, with a page below it that nobody may touch. It is never given back.
+/// A stack for handlers, with a page below it that nobody may touch. It is never released.
 fn signal_stack() -> Result<()> {
     let doing = "signal stack of an orbit";
     let page = orbit_linux::map::page_size();
@@ -277,7 +277,7 @@ fn walk(black_box: &BlackBox, pc: u64, caller: Option<u64>) {
     // The frames of the handler come first; the interrupted function is the one with the program counter of the crash.
     let first = caller.map_or(pc, |caller| caller - 1);
     let mut above = false;
-    // SAFETY: no other walk is under way: other threads that crash wait, and the process does not go on.
+    // SAFETY: no other walk is under way: other threads that crash wait, and the process does not continue.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
             let ip = frame.ip() as u64;
@@ -339,7 +339,7 @@ fn step_back(context: *mut c_void) -> Option<u64> {
     Some(caller)
 }
 
-/// Whether memory that a healthy orbit should be able to get cannot be had.
+/// Whether memory that a healthy orbit should be able to get is not available.
 fn exhausted() -> bool {
     let bytes = PROBE_BYTES.load(Ordering::Relaxed);
     if bytes == 0 {

@@ -30,7 +30,7 @@ pub(crate) unsafe fn begin(init: Init) -> *mut c_void {
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn cross(first: usize, second: usize, function: usize) -> usize {
-    // The frame is set up by hand for those who follow frame pointers, and keeps the stack aligned.
+    // The frame is set up manually for those who follow frame pointers, and keeps the stack aligned.
     std::arch::naked_asm!("push rbp", "mov rbp, rsp", "call rdx", "pop rbp", "ret")
 }
 

@@ -174,7 +174,7 @@ pub(crate) struct Call {
 pub(crate) type Marked = (Weak<()>, Waker);
 
 /// Wakers to be woken once the orbit's lock is free: what a waker does is the program's affair, and it may well ask the
-/// library something. They are woken, each once, when this is dropped. One that panics keeps nobody else from being woken;
+/// library something. They are woken, each once, when this is dropped. One that panics keeps nothing else from being woken;
 /// the panic has been told by its hook.
 #[derive(Default)]
 pub(crate) struct Wakers(Vec<Marked>);

@@ -455,7 +455,7 @@ impl Inner {
     fn take_answers(&self, core: &mut Core, up: &UpSide) -> std::result::Result<(), Nonsense> {
         // The count of calls first: the updates of a call are in the ring before the call is counted.
         let count = core.queue.newly_completed(up)?;
-        // What nobody pulls holds up the task, and not more and more of main's memory. The ring's last rest comes with the
+        // What nobody pulls blocks the task, and not more and more of main's memory. The ring's last rest comes with the
         // call's end all the same.
         let may_take = count > 0 || !core.queue.has_updates(up) || core.queue.waiting_bytes() < MOST_WAITING_BYTES;
         let updates = if may_take { core.queue.updates(up, &self.down)? } else { Vec::new() };
@@ -624,9 +624,9 @@ impl Inner {
     }
 }
 
-/// How soon the supervisor looks again at a late call that it could neither skip nor end.
+/// How soon the supervisor checks again at a late call that it could neither skip nor end.
 const SOON: Duration = Duration::from_millis(1);
 /// How often the supervisor looks whether copiers live, while calls wait for them.
 const COPIERS_EVERY: Duration = Duration::from_millis(100);
-/// Longest sleep before a waiter looks again whether all is well.
+/// Longest sleep before a waiter checks again whether all is well.
 const SLICE: Duration = Duration::from_millis(100);

@@ -1,5 +1,5 @@
 //! The copier: a one-shot copy of main that holds the state of a call by the kernel's copy-on-write, and writes it into
-//! the replicas when it is the call's turn, while main goes on.
+//! the replicas when it is the call's turn, while main continues.
 //!
 //! It is for calls whose delta is so large that copying it would hold main up longer than a clone does. The copier runs
 //! no code but this file's: no allocation, no lock, no signal handler of the program's, so it may be made while main has threads in

@@ -123,9 +123,9 @@ pub struct Stats {
     pub pages: u64,
     /// Calls whose snapshot a copier held.
     pub copiers: u64,
-    /// Updates received, and those refused because they made no sense.
+    /// Updates received, and those rejected because they made no sense.
     pub updates: u64,
-    /// Updates refused because they made no sense.
+    /// Updates rejected because they made no sense.
     pub bad_updates: u64,
     /// Updates of synchronous calls that nobody pulled and that had to make room for newer ones; see [`Orbit::pull`](crate::Orbit::pull).
     pub dropped_updates: u64,

@@ -22,7 +22,7 @@ pub trait Delegate {
 
 /// A value and its delegate in an area, one to one. Reading goes to the value; changes go through
 /// [`Delegated::change`], which brings the delegate up to date. The delegate is freed with it; until then the area
-/// refuses to be destroyed.
+/// cannot be destroyed.
 #[derive(Debug)]
 pub struct Delegated<T: Delegate> {
     value: T,
@@ -44,7 +44,7 @@ impl<T: Delegate> Delegated<T> {
     /// the area. Calls that snapshot the area meanwhile must be locked out by the caller, as for any object. Should `change`
     /// panic, the delegate is brought up to date first with what it has changed by then.
     pub fn change<R>(&mut self, change: impl FnOnce(&mut T) -> R) -> R {
-        // Unwind safe: the panic goes on once the delegate is what the value is.
+        // Unwind safe: the panic continues once the delegate is what the value is.
         let result = panic::catch_unwind(AssertUnwindSafe(|| change(&mut self.value)));
         let now = self.value.delegate();
         // SAFETY: the object is alive, mapped, and main's alone while self is borrowed mutably (see the field). Bytes are

@@ -163,7 +163,7 @@ fn processes() -> String {
     format!("; the limit of processes is reached: raise it (ulimit -u, now {allowed}; pids.max of the control group)")
 }
 
-/// None if the kernel does not lock what is mapped (`mlockall(MCL_FUTURE)`), which it tells by refusing more than may be locked.
+/// None if the kernel does not lock what is mapped (`mlockall(MCL_FUTURE)`), which it tells by rejecting more than may be locked.
 fn locked() -> Option<String> {
     let (allowed, _) = rlimit::get(0, Resource::Locked).ok().filter(|(soft, _)| *soft != rlimit::INFINITE)?;
     let more = usize::try_from(allowed).ok()?.checked_add(page_size())?;

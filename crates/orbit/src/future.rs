@@ -73,7 +73,7 @@ impl Future {
         }
     }
 
-    /// Blocks until the call has ended, or this long; then the error's kind is [`Kind::TimedOut`] and the call goes on.
+    /// Blocks until the call has ended, or this long; then the error's kind is [`Kind::TimedOut`] and the call continues.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Outcome> {
         self.wait_until(Instant::now().checked_add(timeout))?.ok_or_else(|| {
             Error::new(

@@ -1,8 +1,8 @@
 //! Tells a process apart from one it was forked from, for the price of one load.
 //!
-//! A child inherits main's descriptors for `userfaultfd` and `pagemap`, and these go on acting on main's memory: a harvest
+//! A child inherits main's descriptors for `userfaultfd` and `pagemap`, and these continue acting on main's memory: a harvest
 //! in the child would protect main's pages and lose main's writes. So every tracker remembers the generation it was made
-//! in, and refuses to work in another. The word lies on a page that the kernel wipes at fork, raw clones included, where
+//! in, and fails in another. The word lies on a page that the kernel wipes at fork, raw clones included, where
 //! `pthread_atfork` handlers do not run.
 
 use orbit_linux::map::Mapping;

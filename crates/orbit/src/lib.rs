@@ -3,7 +3,7 @@
 //! A program (*main*) makes an [`Orbit`] with an entry function, puts the state its task looks at into [`Area`]s, and
 //! calls: the task sees a consistent snapshot of the areas at the same addresses, in its own process. What it wants
 //! changed in main it pushes as an [`Update`], which main checks and applies. When the task crashes, hangs or leaks, main
-//! gets an [`Outcome`] and goes on; the task is started again.
+//! gets an [`Outcome`] and continues; the task is started again.
 //!
 //! ```
 //! use std::ffi::{c_long, c_void};

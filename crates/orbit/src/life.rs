@@ -223,7 +223,7 @@ impl Inner {
     }
 
     /// Understands the end of the process, gives its calls their outcomes, and says what follows. Called by the
-    /// supervisor when the pidfd says so. What takes time is done without the lock: main's calls go on meanwhile.
+    /// supervisor when the pidfd says so. What takes time is done without the lock: main's calls continue meanwhile.
     pub fn after_the_end(&self) -> Next {
         let (template, pid) = {
             let mut core = self.lock();
@@ -280,7 +280,7 @@ impl Inner {
         } else {
             self.forget_queue(core);
         }
-        // Whoever sleeps on the old word must look again; main may write there, the process is gone.
+        // Whoever sleeps on the old word must check again; main may write there, the process is gone.
         process.up.completed.fetch_xor(1 << 31, Ordering::SeqCst);
         futex::wake(&process.up.completed, i32::MAX);
         let pause = match self.options.restart {

@@ -126,7 +126,7 @@ impl Limits {
     }
 }
 
-/// What is said of a nice value that cannot be had.
+/// What is said of a nice value that is not available.
 fn nice_value(nice: i32) -> String {
     format!("nice value {nice} of an orbit (below the program's own it takes CAP_SYS_NICE)")
 }

@@ -103,7 +103,7 @@ impl OrbitBuilder {
     }
 
     /// Size of the log, bytes: rounded up to 256 KiB, which the largest arguments need, or the next power of two; 1 MiB by
-    /// default. More than 1 GiB is refused when the orbit is built. All of it is memory in use from the start.
+    /// default. More than 1 GiB is rejected when the orbit is built. All of it is memory in use from the start.
     pub fn log(mut self, bytes: usize) -> Self {
         self.options.log_bytes = bytes;
         self

@@ -243,7 +243,7 @@ impl Queue {
 pub(crate) enum Obstacle {
     /// No room until the orbit has come further.
     NoRoom(String),
-    /// No copier was to be had; main is to copy the pages.
+    /// No copier was available; main is to copy the pages.
     NoCopier,
     Failed(Error),
 }

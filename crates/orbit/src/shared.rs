@@ -79,7 +79,7 @@ impl Shared {
         let mapping = Mapping::reserve(len)?;
         let shared = Shared { mapping, place: Place::take() };
         shared.place.list(shared.mapping.addr(), len);
-        // SAFETY: the range was reserved just now, and nobody else knows of it.
+        // SAFETY: the range was reserved just now, and nothing else knows of it.
         unsafe { map::fixed_shared_file(shared.mapping.addr(), len, fd) }?;
         Ok(shared)
     }
@@ -95,7 +95,7 @@ impl std::ops::Deref for Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // If the kernel refuses (no more mappings allowed), only a template made in this instant has it for longer.
+        // If the kernel rejects (no more mappings allowed), only a template made in this instant has it for longer.
         // SAFETY: the mapping is this value's; whoever used its pointer agreed to stop.
         let _ = unsafe { map::fixed_none(self.mapping.addr(), self.mapping.len()) };
         self.place.strike_off();

@@ -263,7 +263,7 @@ impl Slot {
     }
 }
 
-/// One orbit's slot, given back on drop. Its methods may be called from any thread, by one at a time: under the lock of
+/// One orbit's slot, released on drop. Its methods may be called from any thread, by one at a time: under the lock of
 /// the orbit. Should two do so at once, a count may be lost.
 pub(crate) struct SlotHandle {
     inner: Arc<Inner>,

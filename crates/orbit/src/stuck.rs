@@ -4,7 +4,7 @@
 //! orbit. A task that takes it sleeps for ever on a word of a replica. The word is private to the orbit's process: where all
 //! threads of that sleep so, without a limit of time, none of them ever wakes.
 //!
-//! The template looks, as the orbit's parent: what a thread sleeps on is shown to nobody else where Yama holds.
+//! The template looks, as the orbit's parent: what a thread sleeps on is shown to nothing else where Yama holds.
 
 use std::time::{Duration, Instant};
 

@@ -151,7 +151,7 @@ fn descriptors(orbit: &Inner) -> [RawFd; 2] {
     [pidfd, orbit.event.number()].map(|number| number.unwrap_or(-1))
 }
 
-/// How soon to look again while a spare becomes an orbit.
+/// How soon to check again while a spare becomes an orbit.
 const BECOMING: Duration = Duration::from_millis(1);
 /// How often to see whether its descriptors are its own yet.
 const CHECKED_EVERY: Duration = Duration::from_secs(1);

@@ -221,7 +221,7 @@ impl Update {
         Ok(())
     }
 
-    /// Reads an update from bytes that an orbit wrote. They must be main's own by now: a copy that nobody else can
+    /// Reads an update from bytes that an orbit wrote. They must be main's own by now: a copy that nothing else can
     /// change. Every size is checked; any bytes are safe to pass.
     pub fn decode(bytes: &[u8]) -> Result<Update> {
         let malformed = |what: String| Error::new(Kind::Invalid, format!("update of {} bytes: {what}", bytes.len()));
@@ -593,8 +593,8 @@ pub mod fuzzing {
         read_and_apply(&whole);
     }
 
-    /// Either the bytes are refused, or they are exactly what the update encodes to. Then the update is applied to a
-    /// buffer, with its addresses brought near the buffer; what is refused must have changed nothing.
+    /// Either the bytes are rejected, or they are exactly what the update encodes to. Then the update is applied to a
+    /// buffer, with its addresses brought near the buffer; what is rejected must have changed nothing.
     fn read_and_apply(data: &[u8]) {
         let Ok(mut update) = Update::decode(data) else { return };
         let mut again = Vec::new();

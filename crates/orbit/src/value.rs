@@ -202,7 +202,7 @@ impl<T: 'static> Shown<T> {
     /// In main, where others may be changing it.
     pub fn get(&self) -> &T {
         assert!(is_orbit(), "Shown::get is for tasks: in main use the pointer that it was made of");
-        // SAFETY: the maker's promise; in an orbit nobody else changes the copy, and a task has it by a shared reference.
+        // SAFETY: the maker's promise; in an orbit nothing else changes the copy, and a task has it by a shared reference.
         unsafe { self.0.as_ref() }
     }
 }

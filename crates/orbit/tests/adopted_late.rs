@@ -101,7 +101,7 @@ fn memory_of_the_heap_comes_too_late() {
         end.next_multiple_of(PAGE)
     };
     orbit::init().expect("init");
-    // SAFETY: refused.
+    // SAFETY: rejected.
     let error = unsafe { Area::adopt(heap as *mut u8, PAGE) }.map(drop).expect_err("refused");
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("before the library"), "{error}");
 }

@@ -1,5 +1,5 @@
 //! Existing memory becomes an area: its changes are found with every engine, it keeps its content when the area goes, and
-//! what cannot be tracked is refused with the reason.
+//! what cannot be tracked is rejected with the reason.
 
 mod area_common;
 use area_common::{Image, PAGE, engines, write};
@@ -22,7 +22,7 @@ fn a_table_of_globals_is_followed() {
         let area = unsafe { Area::builder("table").engine(engine).adopt(base as *mut u8, len) }.unwrap();
         assert_eq!((area.base(), area.limit(), area.used()), (base, len, len));
         assert_eq!(area.alloc(8, 8).unwrap_err().kind(), Kind::Unsupported);
-        // SAFETY: has to be refused.
+        // SAFETY: has to be rejected.
         assert_eq!(unsafe { free(base as *mut u8) }.unwrap_err().kind(), Kind::Unsupported);
         let orbit = area.attach().unwrap();
         let mut image = Image::new(base, len);
@@ -44,7 +44,7 @@ fn a_table_of_globals_is_followed() {
 fn memory_that_cannot_be_followed_is_refused() {
     let memory = Mapping::anonymous(8 * PAGE, false).unwrap();
     let at = memory.addr();
-    // SAFETY: every range below has to be refused.
+    // SAFETY: every range below has to be rejected.
     let refused = |addr: usize, len| unsafe { Area::adopt(addr as *mut u8, len) }.unwrap_err();
     assert_eq!(refused(at + 8, PAGE).kind(), Kind::Invalid);
     assert_eq!(refused(at, 100).kind(), Kind::Invalid);

@@ -1,4 +1,4 @@
-//! After `setuid` the kernel closes `/proc/self/pagemap`: areas made before go on being tracked, new ones are compared and
+//! After `setuid` the kernel closes `/proc/self/pagemap`: areas made before continue being tracked, new ones are compared and
 //! say why, and `PR_SET_DUMPABLE` opens the way again.
 
 mod area_common;

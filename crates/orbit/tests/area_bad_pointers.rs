@@ -18,7 +18,7 @@ fn bad_pointers_are_refused_and_harm_nothing() {
     let foreign = other.alloc(40, 8).unwrap();
     let mut on_stack = 0u64;
 
-    // SAFETY: every pointer below is one that free has to refuse.
+    // SAFETY: every pointer below is one that free has to reject.
     let refused = |object: NonNull<u8>| unsafe { area.free(object) }.unwrap_err();
     for by in [1, 8, 16, 47] {
         let error = refused(shifted(small[3], by));
@@ -42,7 +42,7 @@ fn bad_pointers_are_refused_and_harm_nothing() {
         unsafe { area.free(object) }.unwrap();
         assert_eq!(refused(object).kind(), Kind::DoubleFree);
         assert_eq!(area.usable_size(object).unwrap_err().kind(), Kind::DoubleFree);
-        // SAFETY: a pointer that has to be refused.
+        // SAFETY: a pointer that has to be rejected.
         assert_eq!(unsafe { area.realloc(object, 10, 1) }.unwrap_err().kind(), Kind::DoubleFree);
     }
     assert_eq!(area.objects(), objects - 2);

@@ -1,4 +1,4 @@
-//! Engines are called by name, one that cannot be had is refused with what is missing, and bad limits with the figures.
+//! Engines are called by name, one that is not available is rejected with what is missing, and bad limits with the figures.
 
 mod area_common;
 use area_common::can_have;

@@ -78,7 +78,7 @@ fn a_child_reads_and_writes_objects_but_neither_makes_nor_frees_any() {
         scope.spawn(|| {
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
                 let other = area.alloc(100, 16).unwrap();
-                // SAFETY: just made, and nobody else's.
+                // SAFETY: just made, and not shared.
                 unsafe { area.free(other).unwrap() };
             }
         });
@@ -91,7 +91,7 @@ fn a_child_reads_and_writes_objects_but_neither_makes_nor_frees_any() {
                 forked(area.alloc(8, 8).unwrap_err());
                 forked(area.usable_size(object.cast()).unwrap_err());
                 forked(area.destroy().unwrap_err());
-                // SAFETY: the child's own copy of an object of 8 bytes, used here alone; it stays, for all are refused.
+                // SAFETY: the child's own copy of an object of 8 bytes, used here alone; it stays, for all are rejected.
                 unsafe {
                     forked(area.free(object.cast()).unwrap_err());
                     forked(orbit::area::free(object.as_ptr().cast()).unwrap_err());

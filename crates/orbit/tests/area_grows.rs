@@ -59,7 +59,7 @@ fn a_large_limit_costs_nothing() {
         assert!(object.addr().get().is_multiple_of(1 << 21));
         write(object.addr().get(), (3 << 30) - 8, 1);
     }
-    // Their ranges come back to the window: far more than it holds can be had one after another.
+    // Their ranges come back to the window: far more than it holds is handed out one after another.
     drop(areas);
     for _ in 0..100 {
         Area::builder("again").limit(16 << 30).build().unwrap().alloc(1, 1).unwrap();

@@ -42,7 +42,7 @@ fn storm(engine: Engine, random: &Random, zeroes: bool) {
             go_on.store(true, Ordering::Relaxed);
             start.wait();
             for _ in 0..1 + round % 7 {
-                // Pages come into use while all goes on.
+                // Pages come into use while all continues.
                 image.update(&mut tracker, (round * 4 + 4).min(PAGES));
             }
             go_on.store(false, Ordering::Relaxed);

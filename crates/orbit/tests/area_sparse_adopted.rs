@@ -11,7 +11,7 @@ const PAGE: usize = 4096;
 /// Writable address space, in small pages.
 fn region(bytes: usize) -> Mapping {
     let region = Mapping::reserve(bytes).expect("address space");
-    // SAFETY: the mapping just made; a kernel without huge pages refuses the advice.
+    // SAFETY: the mapping just made; a kernel without huge pages rejects the advice.
     unsafe {
         map::protect(region.addr(), bytes, libc::PROT_READ | libc::PROT_WRITE).expect("writable");
         let _ = map::advise(region.addr(), bytes, libc::MADV_NOHUGEPAGE);
@@ -88,7 +88,7 @@ struct Copy {
     words: BTreeMap<usize, u64>,
 }
 
-/// Random histories of writes, reads, pages given back, announced writes, failing system calls and snapshots of two orbits:
+/// Random histories of writes, reads, pages released, announced writes, failing system calls and snapshots of two orbits:
 /// after each snapshot the orbit has what main has.
 fn history(seed: u64, steps: usize) {
     let pages = 40 * 512 + 77;

@@ -129,7 +129,7 @@ fn waiting_calls_can_be_cancelled_skipped_and_replaced() {
     let area = Area::new(4096).expect("area");
     let number = area.place(1i64).expect("room").as_ptr();
     let orbit = Orbit::new("slow", read_slowly).expect("orbit");
-    // However long this thread is held up meanwhile, the first call runs until the last one waits.
+    // However long this thread is blocked meanwhile, the first call runs until the last one waits.
     let gate = Gate::closed("calls");
     let held = CallOptions::new().function(begun_then_held);
     let running = orbit.call_async_with(&[], &gate.args(), &held).expect("call");

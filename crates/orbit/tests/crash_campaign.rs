@@ -165,7 +165,7 @@ fn main_survives_crashes_of_every_kind_at_every_step() {
             assert!(is_right(kind, &outcome), "{} at step {step}: {outcome:?}", HARMS[kind as usize]);
             future.pull().expect("pull").is_some()
         };
-        // A loop behind the push needs the time to come so far, which a busy machine may not give it: then once more, with plenty.
+        // A loop behind the push needs the time to come so far, which a loaded machine may not give it: then once more, with plenty.
         let behind = kind == 7 && step >= 4;
         let mut pushed = fail(Duration::from_millis(if behind { 600 } else { 60 }));
         if behind && !pushed {

@@ -34,7 +34,7 @@ fn check(orbit: &Orbit, area: &Area, number: *mut i64, value: i64) {
     assert_eq!(outcome, Outcome::Returned(value));
 }
 
-/// Does something while the orbit's process is held up with a call, so that what is called meanwhile is queued.
+/// Does something while the orbit's process is blocked with a call, so that what is called meanwhile is queued.
 fn while_busy<T>(orbit: &Orbit, first: &CallOptions, f: impl FnOnce() -> T) -> T {
     orbit.wait_ready(Duration::from_secs(20)).expect("up");
     let pid = orbit.pid();

@@ -1,4 +1,4 @@
-//! A program that forks does not share its orbits with the child: calls there fail clearly, main's go on, the child may
+//! A program that forks does not share its orbits with the child: calls there fail clearly, main's continue, the child may
 //! make orbits of its own; and main's own `wait` never sees an orbit.
 
 mod common;

@@ -63,7 +63,7 @@ fn until(what: &str, done: impl Fn() -> bool) {
 #[test]
 fn what_is_left_running_may_end_by_itself_for_a_moment() {
     let file = std::env::temp_dir().join(format!("orbit-left-running-{}", std::process::id()));
-    // The moment is half a second: on a busy machine the twentieth of one that the child takes may be longer than that.
+    // The moment is half a second: on a loaded machine the twentieth of one that the child takes may be longer than that.
     let made = (0..3).any(|_| {
         leave_running(&file);
         file.exists()

@@ -1,5 +1,5 @@
-//! A child forked while other threads of its parent use the library goes on with its own: whatever they held at the fork
-//! holds nobody up in the child.
+//! A child forked while other threads of its parent use the library continues with its own: whatever they held at the fork
+//! blocks no one in the child.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn own_orbit() -> orbit::Result<bool> {
     own.place(1u64)?;
     let area = Area::new(4096)?;
     let object = area.place(6u64)?;
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just made, and not shared.
     unsafe {
         orbit::area::free(object.as_ptr().cast())?;
         register_operation(comes_and_goes);
@@ -68,7 +68,7 @@ fn a_child_waits_for_none_of_its_parents_threads() {
     let over = AtomicBool::new(false);
     let allocates = || {
         let object = area.place(1u64).expect("room");
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just made, and not shared.
         unsafe { orbit::area::free(object.as_ptr().cast()).expect("free") };
     };
     let makes_areas = || Area::new(4096).and_then(|area| area.destroy()).expect("area");
@@ -127,7 +127,7 @@ fn child_fails() -> Option<String> {
     }
     let until = Instant::now() + Duration::from_secs(60);
     let mut status = 0;
-    // SAFETY: the child just made, which nobody else waits for.
+    // SAFETY: the child just made, which nothing else waits for.
     while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
         if Instant::now() > until {
             // SAFETY: as above.

@@ -48,7 +48,7 @@ unsafe extern "C" fn read_too(store: *mut c_void, args: *mut c_void) -> c_long {
     unsafe { read(store, args) + 500 }
 }
 
-/// An orbit whose running call goes on until its gate is opened, and an area.
+/// An orbit whose running call continues until its gate is opened, and an area.
 struct Held {
     orbit: Orbit,
     running: Future,
@@ -197,7 +197,7 @@ fn where_dropping_does_not_help_nothing_is_dropped() {
 }
 
 /// Main replaces calls while the orbit takes them. Now and then more has changed than the log holds: while the orbit is not
-/// idle that fails, and what waits goes on to wait.
+/// idle that fails, and what waits continues to wait.
 #[test]
 fn calls_replaced_while_the_orbit_takes_them_run_on_their_own_snapshot_or_not_at_all() {
     let held = Held::new(6, WhenFull::Fail);

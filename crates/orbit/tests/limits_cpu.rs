@@ -66,7 +66,7 @@ fn a_share_of_cpu_is_held() {
     assert_eq!(quota(), Some(80_000));
     let more = share(pid);
     println!("share of a CPU at 20 %: {held:.3}, held back {times} times; at 80 %: {more:.3}");
-    // What one period may add at each end of the time watched. A busy machine may give less than the share, never more.
+    // What one period may add at each end of the time watched. A loaded machine may give less than the share, never more.
     assert!(held < 0.20 + 0.05, "{held:.3} of a CPU at 20 %");
     assert!(more < 0.80 + 0.10, "{more:.3} of a CPU at 80 %");
     assert!(times > 0 || held < 0.15, "it was held back, or the machine gave it less than its share: {held:.3}");

@@ -1,4 +1,4 @@
-//! Where no control group can be had, limits are held by rlimits and nice, the library says so and why, and an orbit over its
+//! Where no control group is available, limits are held by rlimits and nice, the library says so and why, and an orbit over its
 //! memory still ends as `out of memory`.
 
 mod common;

@@ -1,5 +1,5 @@
 //! An orbit over its memory limit ends as `out of memory`, by its control group's own count, with all that its task started; main
-//! and the next call go on, and the group goes with the orbit.
+//! and the next call continue, and the group goes with the orbit.
 
 mod common;
 mod limits_common;

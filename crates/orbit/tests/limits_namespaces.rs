@@ -29,7 +29,7 @@ fn live(name: &str) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// What such a program says, which runs this test as process 1 of a PID namespace; `None`: there is none to be had.
+/// What such a program says, which runs this test as process 1 of a PID namespace; `None`: there is none available.
 fn in_a_namespace(test: &str, name: &str) -> Option<String> {
     let ran = Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc"])

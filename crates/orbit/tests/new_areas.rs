@@ -83,7 +83,7 @@ fn one_call_names_a_thousand() {
         let orbit = Orbit::builder("many").entry(sum).restart(Restart::Always).pending(pending).build().expect("orbit");
         assert_eq!(orbit.call(&areas, &args).expect("call"), right(count));
         orbit.kill().expect("kill");
-        // A call that is refused while the orbit is down comes back at once.
+        // A call that is rejected while the orbit is down comes back at once.
         let give_up = Instant::now() + Duration::from_secs(60);
         let outcome = loop {
             match orbit.call(&areas, &args) {

@@ -258,7 +258,7 @@ struct TakeBack {
     main: u8,
     taken: bool,
     /// 0 look for a call, 1 store begun, 2 second look, 3 take begun back, 4 read the slot, 5 ran; 6 store asleep,
-    /// 7 read submitted, 8 look again, 9 in the kernel's queue, 10 woken.
+    /// 7 read submitted, 8 check again, 9 in the kernel's queue, 10 woken.
     orbit: u8,
     seen: bool,
     /// What the orbit ran.

@@ -81,7 +81,7 @@ fn waiting_calls_are_kept_or_failed_as_asked() {
             .expect("orbit");
         let area = Area::builder("numbers").size(64 << 10).build().expect("area");
         let number = area.place(0i64).expect("room").as_ptr();
-        // While the first process is held up by a signal, calls pile up behind the one that will fail.
+        // While the first process is delayed by a signal, calls pile up behind the one that will fail.
         orbit.wait_ready(Duration::from_secs(20)).expect("up");
         let pid = orbit.pid();
         common::hold_up(pid);

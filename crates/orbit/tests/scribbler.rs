@@ -1,4 +1,4 @@
-//! An orbit that scribbles at random over everything it can write: main goes on, and every call ends with an outcome.
+//! An orbit that scribbles at random over everything it can write: main continues, and every call ends with an outcome.
 //! Short form 60 seeds; `ORBIT_TEST_FULL=1` takes 1,000.
 
 mod common;

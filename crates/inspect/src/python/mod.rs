@@ -51,7 +51,7 @@ pub struct PyThread {
     pub tid: i32,
     /// Innermost first.
     pub frames: Vec<PyFrame>,
-    /// The stack goes on, but could not be followed.
+    /// The stack continues, but could not be followed.
     pub cut: bool,
     /// Certain if the thread did not run while it was read.
     pub sure: Sure,
@@ -101,7 +101,7 @@ pub fn find(pid: i32) -> Result<Option<Python>, PythonError> {
     Ok(None)
 }
 
-/// Why Python stacks could not be had.
+/// Why Python stacks were not available.
 #[derive(Debug)]
 pub enum PythonError {
     /// The process cannot be looked into.

@@ -2,7 +2,7 @@
 //!
 //! Owns: the files mapped into the process, parsed once and kept. Promises: each thread is stopped by itself, only while
 //! its registers and at most [`MAX_STACK`] bytes of its stack are copied (some 30 us), and let go before the next one; the
-//! stacks are unwound afterwards, from the copies. How long each was stopped is told. What the threads did when stopped they go on
+//! stacks are unwound afterwards, from the copies. How long each was stopped is told. What the threads did when stopped they continue
 //! with: a stop would end some calls early (`epoll_wait`), or after a part (`write` to a pipe, `read` of `/dev/urandom`). So only those are stopped that
 //! sleep in a call known to be harmless, or run in their own code ([`place()`]); where one goes to sleep in that very moment the call is made
 //! again ([`orbit_linux::ptrace::begin_again`]).

@@ -36,7 +36,7 @@ pub(crate) struct Module {
 }
 
 impl Module {
-    /// Reads what unwinding and naming need; nothing if the file cannot be had or is no ELF file.
+    /// Reads what unwinding and naming need; nothing if the file is not available or is no ELF file.
     pub(crate) fn load(pid: i32, m: &Mapping, room: &Room) -> Option<Module> {
         let source = if m.path == "[vdso]" {
             let size = usize::try_from(m.end - m.start).ok()?.min(MAX_IMAGE);

@@ -1,6 +1,6 @@
 //! Whether a thread that runs is in its own code or inside the kernel, without stopping it: a stop ends some calls early.
 //!
-//! Owns: a clock of the thread's (`perf_event_open`) for one look, whose ticks say where they met it. Where there is none to be had, the
+//! Owns: a clock of the thread's (`perf_event_open`) for one look, whose ticks say where they met it. Where there is none available, the
 //! times that the kernel counts for the thread in either mode: coarse, and a guess at the ticks of the processor. Promises: the thread is not
 //! disturbed beyond the clock's interrupts; ends once the thread had the CPU time asked for, and at the latest after 400 ms.
 
@@ -164,7 +164,7 @@ fn times(tid: i32) -> Option<(u64, u64)> {
     Some((numbers.next()??, numbers.next()??))
 }
 
-/// A clock of one thread's, where there is one to be had.
+/// A clock of one thread's, where there is one available.
 #[derive(Debug)]
 pub struct Clock(Option<Ticks>);
 

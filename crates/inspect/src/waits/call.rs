@@ -9,7 +9,7 @@ pub struct Call {
     pub args: [u64; 6],
     /// Stack pointer of the program.
     pub sp: u64,
-    /// Where the program goes on.
+    /// Where the program continues.
     pub pc: u64,
 }
 

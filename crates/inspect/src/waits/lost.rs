@@ -1,4 +1,4 @@
-//! Sleepers that nobody will wake: looked at again and again for a while, for in healthy programs they look so for a moment.
+//! Sleepers that nobody will wake: rechecked for a while, for in healthy programs they look so for a moment.
 
 use super::thread::{State, ThreadState};
 use super::{FutexKind, FutexWait, Key, Wait, Watched};

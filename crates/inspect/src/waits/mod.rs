@@ -48,7 +48,7 @@ pub enum Wait {
         /// Whether it reads or writes.
         direction: Direction,
         /// Processes that hold the other end, sorted. Only those this process may look into are found. If it is the
-        /// waiting process alone and the pipe has no name, nobody else can ever end the wait.
+        /// waiting process alone and the pipe has no name, nothing else can ever end the wait.
         peers: Vec<i32>,
         /// It has a name in a file system (a FIFO): any process may open it later.
         named: bool,
@@ -125,7 +125,7 @@ pub enum Wait {
     Hidden(String),
 }
 
-/// A process whose threads are looked at again and again. Not to be shared between threads at the same time.
+/// A process whose threads are rechecked. Not to be shared between threads at the same time.
 #[derive(Debug)]
 pub struct Watched {
     pid: i32,

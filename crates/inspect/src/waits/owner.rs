@@ -99,7 +99,7 @@ fn made_by_vfork(pid: i32, maker: i32) -> bool {
     let line = procfs::text(&format!("/proc/{maker}/syscall"), 256).unwrap_or_default();
     let waits = matches!(Seen::parse(line.as_bytes()), Some(Seen::In(call))
         if matches!(call.nr, libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3));
-    // Where the kernel refuses to tell, what the thread waits in must do.
+    // Where the kernel does not report it, what the thread waits in must do.
     waits && process::same_memory(pid, maker).unwrap_or(true)
 }
 

@@ -115,7 +115,7 @@ static void *broadcast(void *a)
     return NULL;
 }
 
-/* Two processes and their mutex. The one that gives it away is stopped before it wakes anyone; once it goes on, it does not. Or it ends
+/* Two processes and their mutex. The one that gives it away is stopped before it wakes anyone; once it continues, it does not. Or it ends
  * and has the mutex. */
 static void between(int ends)
 {

@@ -98,7 +98,7 @@ int main(void)
     FAILS(orbit_create("nowhere", (orbit_entry)(uintptr_t)0x10, NULL), EINVAL);
     GIVES(orbit_call(orbit, 0, NULL, (orbit_entry)(uintptr_t)0x10, NULL, 0, &end), -EINVAL);
 
-    /* Places for an outcome: refused before a call is made, which the count of calls shows. */
+    /* Places for an outcome: rejected before a call is made, which the count of calls shows. */
     struct orbit_future *ended = orbit_call_async(orbit, 0, 0, NULL, NULL, NULL, 0);
     CHECK(ended);
     GIVES(orbit_future_wait(ended, NULL), 0);

@@ -132,7 +132,7 @@ int main(int argc, char **argv)
         CHECK(strstr(orbit_last_error(), "ulimit -l") && strstr(orbit_last_error(), "1024 KiB"));
         CHECK(strstr(orbit_last_error(), "MCL_FUTURE") && strstr(orbit_last_error(), "address space for areas"));
         CHECK(munlockall() == 0);
-        /* What is mapped later is refused with the same reason. */
+        /* What is mapped later is rejected with the same reason. */
         struct orbit_area *area = orbit_area_create(4096, NULL);
         struct orbit *one = orbit_create("one", nine, NULL);
         CHECK(area && one && mlockall(MCL_FUTURE) == 0);

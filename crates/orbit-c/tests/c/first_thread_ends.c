@@ -8,7 +8,7 @@
 
 enum { PAGES = 256, PAGE = 4096 };
 
-static int engines[2]; /* of a large AUTO area, and of one that asks for TRACK, -1 if refused: while the first thread lives */
+static int engines[2]; /* of a large AUTO area, and of one that asks for TRACK, -1 if rejected: while the first thread lives */
 static int fresh;
 static struct orbit *before;
 static struct orbit_area *made_before;

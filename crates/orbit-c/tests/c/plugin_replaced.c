@@ -1,5 +1,5 @@
 /* A plugin is unloaded, and another one loaded at its address: new orbits run the new one, the others the one they were made
- * with, restarted or not. What changes no code makes no new template, if the plugins can be told apart. Arguments: three
+ * with, restarted or not. What changes no code makes no new template, if the plugins can be distinguished. Arguments: three
  * plugins, which add 1000, 2000 and 3000, and "named" if they have build ids. */
 #include "plugins.h"
 

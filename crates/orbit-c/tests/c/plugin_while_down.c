@@ -1,4 +1,4 @@
-/* While an orbit that keeps its calls is down, a call's function that its next process will lack is refused as ever; a call that
+/* While an orbit that keeps its calls is down, a call's function that its next process will lack is rejected as ever; a call that
  * was taken and whose function the next process lacks all the same, since it is of another template, ends alone. Arguments:
  * two plugins, which add 1000 and 2000. */
 #include "plugins.h"

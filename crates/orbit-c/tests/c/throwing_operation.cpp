@@ -1,4 +1,4 @@
-/* What an operation throws reaches the caller of orbit_apply, and the library goes on. */
+/* What an operation throws reaches the caller of orbit_apply, and the library continues. */
 #include "check.h"
 #include <stdexcept>
 #include <string>

@@ -15,7 +15,7 @@ use super::inner::AreaInner;
 use super::{Area, is_carved};
 use crate::side::is_own_side;
 
-/// Allocates in an area. While one lives, [`Area::destroy`] is refused, and the area outlives its handles. In an orbit it allocates
+/// Allocates in an area. While one lives, [`Area::destroy`] is rejected, and the area outlives its handles. In an orbit it allocates
 /// from the orbit's own heap, and frees nothing of an area.
 ///
 /// ```
@@ -25,7 +25,7 @@ use crate::side::is_own_side;
 /// let mut map = HashMap::with_hasher_in(RandomState::new(), area.allocator());
 /// map.insert("key", 1);
 /// let map = area.place(map)?;      // a task reads it by this address
-/// # // SAFETY: nobody else uses it, and it is not used again.
+/// # // SAFETY: nothing else uses it, and it is not used again.
 /// # unsafe { std::ptr::drop_in_place(map.as_ptr()); area.free(map.cast())? };
 /// # Ok::<(), orbit::Error>(())
 /// ```
@@ -98,7 +98,7 @@ unsafe impl Allocator for AreaAllocator {
             let nothing = std::ptr::without_provenance_mut(layout.align());
             return NonNull::new(nothing).map(|at| NonNull::slice_from_raw_parts(at, 0)).ok_or(AllocError);
         }
-        // SAFETY: the reference is counted, and this one is given back by the `Arc` made of it.
+        // SAFETY: the reference is counted, and this one is released by the `Arc` made of it.
         let area = unsafe {
             Arc::increment_strong_count(std::ptr::from_ref(area));
             Arc::from_raw(self.area)

@@ -56,7 +56,7 @@ pub(super) struct AreaInner {
     let_go: Condvar,
     /// Bytes from the base to the end of the last page ever used. Written under `state`, only ever grows.
     high: AtomicUsize,
-    /// Pages given back to the kernel, which the tracker cannot see, since the last harvest.
+    /// Pages released to the kernel, which the tracker cannot see, since the last harvest.
     dropped: Mutex<PageRuns>,
     /// `None` once the area is gone.
     track: Mutex<Option<Tracker>>,
@@ -109,7 +109,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let mut state = lock(&self.area.state);
-        // After the writes: before them, the pages might be given back to the kernel, noted as zeros, and then written to.
+        // After the writes: before them, the pages might be released to the kernel, noted as zeros, and then written to.
         if let (false, Some(heap)) = (self.writes.is_empty(), &mut state.heap) {
             let (first, end) = (self.writes.start / PAGE, self.writes.end.div_ceil(PAGE));
             heap.written(first, end - first);
@@ -121,7 +121,7 @@ impl Drop for Hold {
     }
 }
 
-/// Keeps an area from being destroyed while it lives, for long: who asks for it is refused. What is placed in the area after a
+/// Keeps an area from being destroyed while it lives, for long: a request to destroy it is rejected. What is placed in the area after a
 /// stay began stays mapped, and is this process' to write to, until the stay ends; in a forked child too.
 #[derive(Debug)]
 pub(crate) struct Stay {
@@ -153,14 +153,14 @@ impl AreaInner {
     pub(super) fn carve(name: String, size: usize, limit: usize, asked: Engine) -> Result<Arc<Self>> {
         let window = window()?;
         let base = window.take(limit)?;
-        // SAFETY: the window just gave this range to us, and nobody else uses it.
+        // SAFETY: the window just gave this range to us, and nothing else uses it.
         if let Err(error) = unsafe { map::protect(base, limit, libc::PROT_READ | libc::PROT_WRITE) } {
             Self::uncarve(window, base, limit);
             let doing = format!("making {} of memory accessible for area \"{name}\"", human(limit));
             return Err(Error::system(doing, error));
         }
         let huge = if size >= HUGE_FROM { size / HUGE * HUGE } else { 0 };
-        // Else one page is what a write makes dirty, not the 512 of a huge page. Kernels without huge pages refuse both,
+        // Else one page is what a write makes dirty, not the 512 of a huge page. Kernels without huge pages reject both,
         // and lose nothing but speed.
         // SAFETY: the advice changes neither content nor access.
         let _ = unsafe {
@@ -355,7 +355,7 @@ impl AreaInner {
         let at: *mut u8 = ptr::with_exposed_provenance_mut(self.base + offset);
         if zeroed && !zero {
             let _held = Hold::on(self)?;
-            // SAFETY: the heap just gave us these bytes of the area, which are nobody else's, and mapped while it is held.
+            // SAFETY: the heap just gave us these bytes of the area, which are not shared, and mapped while it is held.
             unsafe { at.write_bytes(0, size) };
         }
         NonNull::new(at).ok_or_else(|| self.gone())
@@ -482,7 +482,7 @@ impl AreaInner {
         let (start, end) = (first * self.page, (last + count) * self.page);
         // One call for all of them: what lies between is free as well, and has nothing to give.
         // SAFETY: the heap says that no object lives in these pages, and holds its lock, so none comes to. Should the
-        // kernel refuse, the pages simply keep what they have.
+        // kernel fail, the pages simply keep what they have.
         if unsafe { map::dont_need(self.base + start, end - start) }.is_ok() {
             lock(&self.dropped).extend(&touched);
             heap.now_zero(run, start / PAGE, (end - start) / PAGE);

@@ -17,7 +17,7 @@
 //! use orbit::Area;
 //! let area = Area::builder("accounts").limit(1 << 20).build()?;
 //! let balance = area.place(17u64)?;
-//! // SAFETY: the object was just made and nobody else knows it.
+//! // SAFETY: the object was just made and nothing else knows it.
 //! assert_eq!(unsafe { *balance.as_ptr() }, 17);
 //! // SAFETY: and nobody uses it from here on.
 //! unsafe { orbit::area::free(balance.as_ptr().cast())? };
@@ -128,7 +128,7 @@ impl AreaBuilder {
     ///
     /// # Errors
     /// `Invalid` for a limit of 0 or below the size, `TooLarge` for what no size can be, `Full` when the window of address
-    /// space has no room left, `Limit` when it cannot be reserved, `Unsupported` when the engine asked for cannot be had
+    /// space has no room left, `Limit` when it cannot be reserved, `Unsupported` when the engine asked for is not available
     /// here.
     pub fn build(self) -> Result<Area> {
         check_size(format_args!("the size of area \"{}\"", self.name), self.size)?;
@@ -160,10 +160,10 @@ impl AreaBuilder {
     /// # Errors
     /// `Invalid` unless `addr` and `len` are whole pages of private memory, mapped readable and writable, that no other
     /// area has, and for memory of the heap (what `malloc` gives) once the library is set up: orbits have memory of their own
-    /// at such addresses; `Unsupported` for hugetlb pages, or when the engine asked for cannot be had here.
+    /// at such addresses; `Unsupported` for hugetlb pages, or when the engine asked for is not available here.
     ///
     /// # Safety
-    /// The range stays mapped as long as the area lives. Its pages are not given back to the kernel, moved or replaced
+    /// The range stays mapped as long as the area lives. Its pages are not released to the kernel, moved or replaced
     /// meanwhile (`MADV_DONTNEED`, `mremap`, `mmap` over it): such a change is not seen.
     pub unsafe fn adopt(self, addr: *mut u8, len: usize) -> Result<Area> {
         let base = addr.expose_provenance();
@@ -351,7 +351,7 @@ impl Area {
         Hold::on(&self.inner)
     }
 
-    /// Keeps the area from being destroyed until this is dropped: who tries is refused. For objects placed from here on.
+    /// Keeps the area from being destroyed until this is dropped: an attempt is rejected. For objects placed from here on.
     pub(crate) fn stay(&self) -> Stay {
         Stay::in_area(&self.inner)
     }
@@ -481,7 +481,7 @@ pub fn find(addr: usize) -> Option<Area> {
 /// reserved already stays as it is.
 ///
 /// # Errors
-/// `Limit` when not even 64 MiB can be had.
+/// `Limit` when not even 64 MiB is available.
 pub(crate) fn reserve_window(bytes: usize) -> Result<(usize, usize)> {
     window::reserve_window(bytes).map(|window| (window.base(), window.len()))
 }

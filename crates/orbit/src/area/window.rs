@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// What is reserved when nobody says otherwise.
 const DEFAULT_BYTES: usize = 64 << 30;
-/// Less than this is not worth going on with.
+/// Less than this is not worth continuing with.
 const LEAST_BYTES: usize = 16 << 20;
 /// Where address space is limited, the window takes one part in so many of what is left: an orbit's replica takes as much
 /// again as the area, and the program wants some too.
@@ -33,7 +33,7 @@ pub(crate) struct Window {
 /// Locked while the window is reserved, so that two first users do not reserve twice.
 static WINDOW: PerProcess<Option<&'static Window>> = PerProcess::new();
 
-/// A child goes on with its parent's window, in which its parent's areas stay taken. If another thread was taking or giving
+/// A child continues with its parent's window, in which its parent's areas stay taken. If another thread was taking or giving
 /// back at the fork, the child reserves one of its own.
 impl Inherit for Option<&'static Window> {
     fn inherit(&self) -> Self {
@@ -54,10 +54,10 @@ pub(crate) fn existing() -> Option<&'static Window> {
 }
 
 /// Reserves `bytes` of address space as the window: a third of what is left where `ulimit -v` leaves less, and half as
-/// much again and again where the kernel refuses. A window that exists already stays as it is, whatever its size.
+/// much again and again where the kernel fails. A window that exists already stays as it is, whatever its size.
 ///
 /// # Errors
-/// `Limit` when not even 16 MiB can be had.
+/// `Limit` when not even 16 MiB is available.
 pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
     if let Some(window) = existing() {
         return Ok(window);

@@ -204,7 +204,7 @@ fn memory_kill_in_a_group_is_seen() {
         }
     }
     let mut status = 0;
-    // SAFETY: waits for the child made above, lets it go on, and waits for its end.
+    // SAFETY: waits for the child made above, lets it continue, and waits for its end.
     unsafe {
         assert_eq!(libc::waitpid(child, &raw mut status, libc::WUNTRACED), child);
         assert!(!applied.oom_killed());
@@ -237,7 +237,7 @@ fn a_name_that_is_taken_is_passed_over() {
     assert!(taken.iter().all(|group| group.dirs() != dirs_of(&applied)));
 }
 
-/// Limits in a group that somebody has removed; `None`: there is no group to be had.
+/// Limits in a group that somebody has removed; `None`: there is no group available.
 fn robbed(limits: &Limits, name: &str) -> Option<(Applied, Vec<PathBuf>)> {
     let applied = Applied::create(limits, name).expect("limits");
     let dirs = dirs_of(&applied);

@@ -1,4 +1,4 @@
-//! What the tests of areas share: random numbers with a printed seed, engines that can be had here, and an image that is
+//! What the tests of areas share: random numbers with a printed seed, engines that are available here, and an image that is
 //! kept up to date by harvests alone.
 #![allow(dead_code, reason = "each test uses its own part")]
 
@@ -45,7 +45,7 @@ impl Random {
 
 pub const PAGE: usize = 4096;
 
-/// The four engines that find written pages, without those that cannot be had here; says which it skips.
+/// The four engines that find written pages, without those that are not available here; says which it skips.
 pub fn engines() -> Vec<Engine> {
     [Engine::Track, Engine::Compare, Engine::Copy, Engine::Mprotect].into_iter().filter(|&e| can_have(e)).collect()
 }

@@ -1,4 +1,4 @@
-//! What the tests of limits share: whether a control group can be had, of which version, and what it says.
+//! What the tests of limits share: whether a control group is available, of which version, and what it says.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::Path;

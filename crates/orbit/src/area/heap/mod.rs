@@ -25,7 +25,7 @@ const FREE: u32 = u32::MAX;
 const NIL: u32 = u32::MAX;
 /// `class` of a span that is one large object.
 const LARGE: u8 = u8::MAX;
-/// A free run with this many pages to give back is given back (64 KiB).
+/// A free run with this many pages to release is released (64 KiB).
 const GIVE_BACK: usize = (64 << 10) / PAGE;
 
 /// A run of pages with one purpose.
@@ -370,7 +370,7 @@ impl Heap {
         Ok(None)
     }
 
-    /// Tries to make the object at `offset` hold `size` bytes where it is, and a large one give back what it has too much.
+    /// Tries to make the object at `offset` hold `size` bytes where it is, and a large one release what it has too much.
     /// `Ok(None)`: it has to move. The run is as for `free`.
     pub fn resize(&mut self, offset: usize, size: usize) -> Result<Option<(usize, Option<Run>)>, Bad> {
         let (id, _, old) = self.find(offset)?;

@@ -94,7 +94,7 @@ impl FreeRuns {
         (first, pages, dirty)
     }
 
-    /// Notes that the run that begins at `first` was given back to the kernel and has `dirty` pages left that were not.
+    /// Notes that the run that begins at `first` was released to the kernel and has `dirty` pages left that were not.
     pub fn cleaned(&mut self, first: usize, dirty: usize) {
         if let Some(run) = self.by_first.get_mut(&first) {
             run.1 = dirty;

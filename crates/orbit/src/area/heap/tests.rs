@@ -128,7 +128,7 @@ fn books_balance() {
         }
         heap.check();
         assert_eq!((heap.used(), heap.objects()), (0, 0));
-        // Nothing lives, so all of it can be had as one object.
+        // Nothing lives, so all of it is available as one object.
         let whole = heap.alloc(heap.limit * PAGE, 1).unwrap();
         assert_eq!(whole.offset, 0);
         heap.check();

@@ -1,7 +1,7 @@
 //! The two descriptors that the `track` engine works with, shared by all trackers of this process.
 //!
-//! `/proc/self/pagemap` is bound to the address space when it is opened, so a descriptor opened early goes on working after
-//! `setuid`; it, and the userfaultfd, would also go on acting on main's memory in a forked child, so they carry the
+//! `/proc/self/pagemap` is bound to the address space when it is opened, so a descriptor opened early continues working after
+//! `setuid`; it, and the userfaultfd, would also continue acting on main's memory in a forked child, so they carry the
 //! generation they were opened in.
 
 use crate::generation::generation;
@@ -20,7 +20,7 @@ pub(super) struct Kernel {
     generation: u64,
 }
 
-/// What could not be had, and the kernel's answer.
+/// What was not available, and the kernel's answer.
 #[derive(Debug)]
 pub(super) struct Missing {
     pub facility: &'static str,

@@ -69,7 +69,7 @@ impl Tracker {
     /// looks at nothing until [`Tracker::grow`].
     ///
     /// # Errors
-    /// `Unsupported` when the engine asked for cannot be had here, with the facility that is missing. `Auto` always finds
+    /// `Unsupported` when the engine asked for is not available here, with the facility that is missing. `Auto` always finds
     /// one that works.
     pub fn new(base: usize, limit: usize, engine: Engine) -> Result<Tracker> {
         Self::make(base, limit, engine, false, 0)
@@ -227,7 +227,7 @@ impl Tracker {
     /// How many pages the next harvest would report, counting no further than `stop_after`. Protects nothing.
     ///
     /// # Errors
-    /// `Forked`, or `System` when the kernel refuses the scan.
+    /// `Forked`, or `System` when the kernel rejects the scan.
     pub fn peek(&mut self, stop_after: usize) -> Result<usize> {
         self.ours()?;
         let anew = |error| Error::system("counting the written pages of an area", error);
@@ -250,7 +250,7 @@ impl Tracker {
     /// Adds to `out` every page written since the last harvest that succeeded, after protecting it again.
     ///
     /// # Errors
-    /// `Forked`, or `System` when the kernel refuses: then `out` is as before, nothing is lost, and the next harvest
+    /// `Forked`, or `System` when the kernel fails: then `out` is as before, nothing is lost, and the next harvest
     /// reports what this one has fetched. An engine of `Auto`'s choice that the kernel no longer allows is replaced instead.
     pub fn harvest(&mut self, out: &mut PageRuns) -> Result<()> {
         self.ours()?;
@@ -296,7 +296,7 @@ impl Tracker {
     /// they are reported by the next harvest. Engines without such faults do nothing.
     pub fn announce(&self, first: usize, pages: usize) {
         if let Way::Track(written) = &self.way {
-            // Where the kernel refuses, the writes are noticed one by one, as always.
+            // Where the kernel fails, the writes are noticed one by one, as always.
             let _ = written.announce(first, pages);
         }
     }

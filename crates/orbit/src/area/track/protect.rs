@@ -1,6 +1,6 @@
 //! The `mprotect` engine: pages are read-only after a harvest, and a SIGSEGV handler notes the first write to each. Used
 //! only when asked for: a first write costs five times that of `track`, system calls that write into a protected page fail
-//! with EFAULT, and the program's SIGSEGV handler is ours while such an area lives (faults elsewhere go on to the earlier
+//! with EFAULT, and the program's SIGSEGV handler is ours while such an area lives (faults elsewhere continue to the earlier
 //! one, and it comes back when the last such area is gone).
 //!
 //! **No write is lost.** The handler makes a page writable and notes it in one critical section; a harvest takes the notes
