@@ -1,6 +1,6 @@
-//! Gives the shared library its soname, and lays the names that C programs link by beside cargo's: `liborbit.so`,
-//! `liborbit.so.0` and `liborbit.a` in the profile's directory point to what cargo makes of this package (in `deps`, where
-//! it is fresh after `cargo test` too).
+//! Gives the shared library its soname, and lays the names that C programs link by beside cargo's:
+//! `liborbit.so`, `liborbit.so.0` and `liborbit.a` in the profile's directory point to what cargo
+//! makes of this package (in `deps`, where it is fresh after `cargo test` too).
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -8,7 +8,8 @@ use std::path::Path;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,liborbit.so.0");
-    // Its thread and its handlers stay for as long as the process: dlclose must not take their code away.
+    // Its thread and its handlers stay for as long as the process: dlclose must not take their code
+    // away.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let out = std::env::var("OUT_DIR").unwrap_or_default();
     // OUT_DIR is PROFILE/build/PACKAGE-HASH/out.

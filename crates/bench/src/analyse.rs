@@ -1,7 +1,9 @@
-//! `orbit bench analyse`: how many of the allocation points that tasks need does `orbit analyse` name, by a run and by sources, and how
-//! many besides (Table 7 of the paper). And what watching an instruction takes.
+//! `orbit bench analyse`: how many of the allocation points that tasks need does `orbit analyse`
+//! name, by a run and by sources, and how many besides (Table 7 of the paper). And what watching an
+//! instruction takes.
 //!
-//! The truth: programs whose sources mark the points, and LevelDB's minor compaction, whose port shows the orbit what is listed here.
+//! The truth: programs whose sources mark the points, and LevelDB's minor compaction, whose port
+//! shows the orbit what is listed here.
 
 use super::plot::{Chart, Series};
 use super::reach::Reach;
@@ -20,15 +22,17 @@ use std::time::{Duration, Instant};
 
 /// Compares the allocation points that `orbit analyse` names with those that tasks need.
 ///
-/// Needs a checkout of Orbit's sources, C and C++ compilers, clang, and LevelDB (scripts/packages.sh ports).
+/// Needs a checkout of Orbit's sources, C and C++ compilers, clang, and LevelDB
+/// (scripts/packages.sh ports).
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     common: Common,
 }
 
-/// What the port of LevelDB's minor compaction shows its orbit of the program's memory: the memtable's blocks by an area; the
-/// memtable and the options (made in `DB::Open`) and the filter policy by value.
+/// What the port of LevelDB's minor compaction shows its orbit of the program's memory: the
+/// memtable's blocks by an area; the memtable and the options (made in `DB::Open`) and the filter
+/// policy by value.
 const LEVELDB: [&str; 3] = ["leveldb::Arena::AllocateNewBlock", "leveldb::DB::Open", "leveldb::NewBloomFilterPolicy"];
 
 /// A task: points by name, its own or file and line.

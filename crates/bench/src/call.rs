@@ -1,5 +1,5 @@
-//! `orbit bench call`: how long a call holds the caller up, for areas of several sizes (Figure 10 of the paper), against
-//! handing work to a thread, writing the dirty pages to a process, and fork.
+//! `orbit bench call`: how long a call holds the caller up, for areas of several sizes (Figure 10
+//! of the paper), against handing work to a thread, writing the dirty pages to a process, and fork.
 
 use super::machine;
 use super::memory::{Ballast, Field, PAGE, settle};
@@ -20,17 +20,21 @@ const FOOTPRINT: u64 = 32 << 20;
 
 /// Measures how long a call holds main up, against a thread, a pipe and fork.
 ///
-/// The program has 32 MiB besides its area. Per sample main writes to the dirty pages, then hands over; the rivals take
-/// turns, and everybody sleeps before it is their turn (rows "awake": the orbit still looks for calls by itself).
-/// Times are those of main's thread alone: async_us until the snapshot is taken and the call is queued, sync_us until the
-/// answer is there, async_every_1500_us and async_every_10_ms after main has slept that long, as a server does between requests
-/// (thread_every_...: the thread then), async_beside_threads_us where another thread of main ran just before, thread_us for a mutex and a condition, pipe_us for writing the dirty pages to a process, fork_us for
-/// the fork alone, futex_us for a round trip between two sleepers on the same two CPUs.
+/// The program has 32 MiB besides its area. Per sample main writes to the dirty pages, then hands
+/// over; the rivals take turns, and everybody sleeps before it is their turn (rows "awake": the
+/// orbit still looks for calls by itself). Times are those of main's thread alone: async_us until
+/// the snapshot is taken and the call is queued, sync_us until the answer is there,
+/// async_every_1500_us and async_every_10_ms after main has slept that long, as a server does
+/// between requests (thread_every_...: the thread then), async_beside_threads_us where another
+/// thread of main ran just before, thread_us for a mutex and a condition, pipe_us for writing the
+/// dirty pages to a process, fork_us for the fork alone, futex_us for a round trip between two
+/// sleepers on the same two CPUs.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     common: Common,
-    /// How written pages are found: auto, track, compare, copy, fork, mprotect; or `all` for a row each.
+    /// How written pages are found: auto, track, compare, copy, fork, mprotect; or `all` for a row
+    /// each.
     #[arg(long, default_value = "auto", value_parser = parse_engines)]
     engine: Engines,
 }
@@ -246,8 +250,9 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Everybody once, in an order that changes from round to round; fork every fourth round. What a fork leaves behind
-    /// (pages to be copied or marked at the next write) is fork's affair: a round that does not count follows it.
+    /// Everybody once, in an order that changes from round to round; fork every fourth round. What
+    /// a fork leaves behind (pages to be copied or marked at the next write) is fork's affair: a
+    /// round that does not count follows it.
     fn round(&mut self, round: usize) -> Result<(), Failure> {
         if round % 4 == 1 {
             self.field.write(&self.pages);
@@ -307,8 +312,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Calls that come as fast as they are answered, so that the orbit keeps looking for the next one: first some to get it
-    /// going, then some that count. No rival has such a state.
+    /// Calls that come as fast as they are answered, so that the orbit keeps looking for the next
+    /// one: first some to get it going, then some that count. No rival has such a state.
     fn round_awake(&mut self) -> Result<(), Failure> {
         let counted = std::mem::take(&mut self.times);
         for _ in 0..100 {
@@ -325,8 +330,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A thread of main has just run on the other CPU, which still holds main's address translations: the next call that
-    /// protects pages has to interrupt it. That call is counted by itself.
+    /// A thread of main has just run on the other CPU, which still holds main's address
+    /// translations: the next call that protects pages has to interrupt it. That call is counted by
+    /// itself.
     fn call_beside_threads(&mut self) -> Result<(), Failure> {
         self.field.write(&self.pages);
         self.sleeper.wait()?;
@@ -382,7 +388,8 @@ impl Run<'_> {
     }
 }
 
-/// The row in the form that all benches share. Fork's time depends on main's size, so the measure names it.
+/// The row in the form that all benches share. Fork's time depends on main's size, so the measure
+/// names it.
 fn measured(row: Row) -> Measured<Row> {
     let size = out::bytes(row.area_bytes as u64);
     let main = out::bytes(row.main_bytes >> 20 << 20);
@@ -510,7 +517,8 @@ fn chart(rows: &[Row]) -> Chart {
         for row in rows.iter().filter(fits) {
             let Some(summary) = pick(row) else { continue };
             let point = (row.area_bytes as f64, summary.p50);
-            // Of rows about one area the last counts, which has most dirty pages: a line has one value there.
+            // Of rows about one area the last counts, which has most dirty pages: a line has one
+            // value there.
             match points.last_mut() {
                 Some(last) if last.0 == point.0 => *last = point,
                 _ => points.push(point),

@@ -1,8 +1,10 @@
-//! `orbit bench crash`: how long nobody is answered after a crash, under load: Redis by `DEBUG SEGFAULT`, an nginx worker by a fault that
-//! comes once; under `orbit keep --log`, and restarted (Redis by a supervisor that waits for it, nginx' worker by its master).
+//! `orbit bench crash`: how long nobody is answered after a crash, under load: Redis by
+//! `DEBUG SEGFAULT`, an nginx worker by a fault that comes once; under `orbit keep --log`, and
+//! restarted (Redis by a supervisor that waits for it, nginx' worker by its master).
 //!
-//! Three clients ask without pause, each on a connection that stays open. A figure is the longest time without any good answer, from the
-//! crash on. The kept server and the restarted one take turns, crash by crash.
+//! Three clients ask without pause, each on a connection that stays open. A figure is the longest
+//! time without any good answer, from the crash on. The kept server and the restarted one take
+//! turns, crash by crash.
 
 use super::plot::{Chart, Series};
 use super::reach::Reach;
@@ -20,7 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Measures the time from a crash to the next good answer under load: Redis and nginx, kept and restarted.
+/// Measures the time from a crash to the next good answer under load: Redis and nginx, kept and
+/// restarted.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -45,7 +48,8 @@ enum Program {
 #[derive(Serialize)]
 struct Own {
     program: &'static str,
-    /// Errors that clients saw, in all crashes: a kept Redis closes only the connection that asked for the crash.
+    /// Errors that clients saw, in all crashes: a kept Redis closes only the connection that asked
+    /// for the crash.
     errors: u64,
     errors_restarted: u64,
 }
@@ -164,7 +168,8 @@ impl Server {
             let wanted = if program == Program::Nginx { 2 } else { 1 };
             let events = server.folder.join("events");
             let kept = || fs::read_to_string(&events).unwrap_or_default().matches("\"kept\"").count();
-            // nginx' master never waits for input, so its first checkpoint is taken late: the worker's is what counts.
+            // nginx' master never waits for input, so its first checkpoint is taken late: the
+            // worker's is what counts.
             until("the server is kept", || (kept() + 1 >= wanted).then_some(()))?;
         }
         let since = Instant::now();
@@ -237,7 +242,8 @@ impl Drop for Server {
         let Ok(child) = self.child.get_mut() else { return };
         let main = fs::read_to_string(self.folder.join("pid")).ok().and_then(|text| text.trim().parse::<i32>().ok());
         if let Some(main) = main {
-            // SAFETY: a server of our own that has not been waited for: its keeper or this process does.
+            // SAFETY: a server of our own that has not been waited for: its keeper or this process
+            // does.
             unsafe { libc::kill(main, libc::SIGTERM) };
         }
         let end = Instant::now() + PATIENCE;

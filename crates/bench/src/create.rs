@@ -1,4 +1,5 @@
-//! `orbit bench create`: what making an orbit costs main, whatever its size (Table 3 of the paper), against fork.
+//! `orbit bench create`: what making an orbit costs main, whatever its size (Table 3 of the paper),
+//! against fork.
 
 use super::machine;
 use super::memory::Ballast;
@@ -17,9 +18,10 @@ use std::time::{Duration, Instant};
 
 /// Measures what making an orbit costs main, against fork, for programs of several sizes.
 ///
-/// Memory is 4 KiB pages, all present. orbit_us: a spare process was there; orbit_no_spare_us: the template clones one;
-/// first_call_us: with a spare, from the beginning until an answer is there. Sizes beyond the free memory are left out.
-/// After each fork one orbit is made that does not count: it pays for the pages of main that fork left write-protected.
+/// Memory is 4 KiB pages, all present. orbit_us: a spare process was there; orbit_no_spare_us: the
+/// template clones one; first_call_us: with a spare, from the beginning until an answer is there.
+/// Sizes beyond the free memory are left out. After each fork one orbit is made that does not
+/// count: it pays for the pages of main that fork left write-protected.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

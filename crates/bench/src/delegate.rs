@@ -1,5 +1,6 @@
-//! `orbit bench delegate`: the effect of delegate objects (section 4.6 and Table 5 of the paper): large structs of which the
-//! task looks at a few fields, whole in the area, or with those fields alone in it.
+//! `orbit bench delegate`: the effect of delegate objects (section 4.6 and Table 5 of the paper):
+//! large structs of which the task looks at a few fields, whole in the area, or with those fields
+//! alone in it.
 
 use super::memory::PAGE;
 use super::plot::{Chart, Series};
@@ -13,10 +14,12 @@ use serde::Serialize;
 use std::ffi::{c_long, c_void};
 use std::time::{Duration, Instant};
 
-/// Measures what delegate objects save: whole structs in the area against the fields the task needs.
+/// Measures what delegate objects save: whole structs in the area against the fields the task
+/// needs.
 ///
-/// Transactions of 1 KiB of which the task looks at 64 bytes. Between two calls main works on some transactions: it writes
-/// to fields that the task does not need in many, and to those it needs in a few.
+/// Transactions of 1 KiB of which the task looks at 64 bytes. Between two calls main works on some
+/// transactions: it writes to fields that the task does not need in many, and to those it needs in
+/// a few.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -51,7 +54,8 @@ unsafe extern "C" fn nothing(_: *mut c_void, _: *mut c_void) -> c_long {
     0
 }
 
-/// Transactions in one of both layouts: where the fields are that the task needs, and where the others.
+/// Transactions in one of both layouts: where the fields are that the task needs, and where the
+/// others.
 struct Transactions {
     orbit: Orbit,
     area: Area,
@@ -99,7 +103,8 @@ impl Transactions {
         let (faults_before, pages) = (faults(), self.orbit.stats().pages);
         let began = Instant::now();
         for (nth, &transaction) in touched.iter().enumerate() {
-            // SAFETY: fields of objects that live as long as this value, and that only this thread uses.
+            // SAFETY: fields of objects that live as long as this value, and that only this thread
+            // uses.
             unsafe {
                 let other = self.others[transaction];
                 other.write_volatile(other.read_volatile() + 1);

@@ -1,7 +1,9 @@
-//! `orbit bench hijack`: what an interposed system call costs, against the other ways to see one, and what programs pay.
+//! `orbit bench hijack`: what an interposed system call costs, against the other ways to see one,
+//! and what programs pay.
 //!
-//! Each figure of a call comes from a process of its own, which makes batches of getppid on one CPU and reports the
-//! median batch. The ways take turns round by round. Cycles are those of the time stamp counter.
+//! Each figure of a call comes from a process of its own, which makes batches of getppid on one CPU
+//! and reports the median batch. The ways take turns round by round. Cycles are those of the time
+//! stamp counter.
 
 mod guest;
 mod redis;
@@ -16,8 +18,8 @@ use orbit_console::out::{self, Align, Failure, PLAIN, Table};
 use serde::Serialize;
 use ways::{Program, Way};
 
-/// Measures what an interposed call costs in cycles, against native, dispatch alone, seccomp notification and ptrace; and
-/// what programs pay, against native and strace.
+/// Measures what an interposed call costs in cycles, against native, dispatch alone, seccomp
+/// notification and ptrace; and what programs pay, against native and strace.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -45,7 +47,8 @@ const CALLS: [(Way, &str); 8] = [
     (Way::Ptrace, "ptrace"),
 ];
 
-/// Calls that only guests have: the word of `guest.rs`, whether it is a guest's, its name, what it may cost.
+/// Calls that only guests have: the word of `guest.rs`, whether it is a guest's, its name, what it
+/// may cost.
 const GUEST_CALLS: [(&str, bool, &str, f64); 5] = [
     ("rpc", true, "call of the executive and back", 50.0),
     ("awake", true, "call of another guest and back, awake", 1000.0),

@@ -1,5 +1,5 @@
-//! `orbit bench incremental`: a call on a large area of which little is new (Figure 15 of the paper), against copying all
-//! of the area, and fork.
+//! `orbit bench incremental`: a call on a large area of which little is new (Figure 15 of the
+//! paper), against copying all of the area, and fork.
 
 use super::memory::{Field, PAGE, settle};
 use super::plot::{Chart, Series};
@@ -19,9 +19,10 @@ use std::time::{Duration, Instant};
 
 /// Measures calls on areas of several sizes of which 2 MiB were written since the last call.
 ///
-/// incremental_us: the call, until it is queued. write_faults_us: what the writes before it cost more than on memory that
-/// nobody tracks. full_us: copying every page of the area into memory that is all present, which is what a call without
-/// tracking has to do. fork_us: fork of the same program.
+/// incremental_us: the call, until it is queued. write_faults_us: what the writes before it cost
+/// more than on memory that nobody tracks. full_us: copying every page of the area into memory that
+/// is all present, which is what a call without tracking has to do. fork_us: fork of the same
+/// program.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -119,7 +120,8 @@ fn measure(size: usize, samples: usize) -> Result<Row, Failure> {
             full.add(copied);
         }
     }
-    // Last, for a fork leaves every page of main to be marked or copied at the next write, which is not the call's.
+    // Last, for a fork leaves every page of main to be marked or copied at the next write, which is
+    // not the call's.
     for _ in 0..samples.div_ceil(4) {
         fork.add(rivals::fork()?);
     }
@@ -141,7 +143,8 @@ fn measure(size: usize, samples: usize) -> Result<Row, Failure> {
 const TOUCHED: usize = 64 * MIB;
 const SPANNED: usize = 8 << 30;
 
-/// A call on memory of which little was ever touched, against one on as much memory, all touched: in turns.
+/// A call on memory of which little was ever touched, against one on as much memory, all touched:
+/// in turns.
 fn sparse(samples: usize) -> Result<Reach, Failure> {
     let orbit = Orbit::new("bench-sparse", nothing)?;
     orbit.wait_ready(Duration::from_secs(20))?;

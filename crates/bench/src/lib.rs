@@ -1,8 +1,9 @@
 //! `orbit bench`: the paper's measurements on this machine, each beside its rivals.
 //!
-//! Rules that all of them keep: the rivals take turns sample by sample in one process; figures are medians; what main's
-//! thread waits for is what is timed; a fork's child ends at once and only the parent's call counts; the machine and how
-//! quiet it was are recorded. A figure beside a bound says whether this run reached it.
+//! Rules that all of them keep: the rivals take turns sample by sample in one process; figures are
+//! medians; what main's thread waits for is what is timed; a fork's child ends at once and only the
+//! parent's call counts; the machine and how quiet it was are recorded. A figure beside a bound
+//! says whether this run reached it.
 
 mod machine;
 mod memory;
@@ -24,8 +25,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Declares the benches: of each, the file (or folder) of its name and its variant of the command line. Such a file has
-/// `struct Args`, which derives `clap::Args` and has [`Common`] flattened, and `fn run(&Args) -> Done`.
+/// Declares the benches: of each, the file (or folder) of its name and its variant of the command
+/// line. Such a file has `struct Args`, which derives `clap::Args` and has [`Common`] flattened,
+/// and `fn run(&Args) -> Done`.
 macro_rules! benches {
     ($($file:ident $variant:ident,)*) => {
         $(mod $file;)*
@@ -65,9 +67,10 @@ benches! {
 
 /// Measures what orbits cost on this machine, against threads, pipes and fork.
 ///
-/// Leave the machine alone meanwhile: the load of others is recorded with the result, not taken out of it. Some seconds
-/// each with --quick, up to some minutes without; but ahd takes 50 to 70 minutes for its hangs and as long again for the rest, shd most
-/// of an hour (two minutes with --quick).
+/// Leave the machine alone meanwhile: the load of others is recorded with the result, not taken out
+/// of it. Some seconds each with --quick, up to some minutes without; but ahd takes 50 to 70
+/// minutes for its hangs and as long again for the rest, shd most of an hour (two minutes with
+/// --quick).
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -88,7 +91,8 @@ pub struct Common {
     plot: Option<PathBuf>,
 }
 
-/// A file for a result: opened before the first measurement, and what was in it is there until the result is.
+/// A file for a result: opened before the first measurement, and what was in it is there until the
+/// result is.
 struct Target {
     path: PathBuf,
     file: File,
@@ -236,7 +240,8 @@ impl Bench {
     }
 }
 
-/// How far a bench has come, on stderr: one line, rewritten, on a terminal; else, in a log, a line a minute.
+/// How far a bench has come, on stderr: one line, rewritten, on a terminal; else, in a log, a line
+/// a minute.
 pub struct Progress {
     of: usize,
     terminal: bool,

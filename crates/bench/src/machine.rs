@@ -45,7 +45,8 @@ impl Ticks {
     fn now() -> Ticks {
         let text = fs::read_to_string("/proc/stat").unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
-        // cpu user nice system idle iowait irq softirq steal guest guest_nice; guest is in user already.
+        // cpu user nice system idle iowait irq softirq steal guest guest_nice; guest is in user
+        // already.
         let words: Vec<u64> = line.split_whitespace().skip(1).take(8).filter_map(|word| word.parse().ok()).collect();
         let word = |at: usize| words.get(at).copied().unwrap_or(0);
         Ticks { all: words.iter().sum(), idle: word(3) + word(4), steal: word(7) }

@@ -1,4 +1,5 @@
-//! Memory to measure with: ballast that makes a program as large as is asked, and areas whose pages are all there.
+//! Memory to measure with: ballast that makes a program as large as is asked, and areas whose pages
+//! are all there.
 
 use super::machine;
 use orbit::{Area, Engine, Orbit};
@@ -24,7 +25,8 @@ impl Ballast {
             return Ok(());
         }
         let mapping = Mapping::anonymous(missing, false)?;
-        // SAFETY: an own mapping; the advice changes no content. A kernel without huge pages rejects it, rightly.
+        // SAFETY: an own mapping; the advice changes no content. A kernel without huge pages
+        // rejects it, rightly.
         let _ = unsafe { map::advise(mapping.addr(), missing, libc::MADV_NOHUGEPAGE) };
         for page in 0..missing / PAGE {
             // SAFETY: inside the own mapping.
@@ -80,8 +82,8 @@ impl Field {
         self.write(&all);
     }
 
-    /// Does something that forks, and keeps the field out of the child: else the fork would leave all of its pages
-    /// write-protected, and the next turn of the orbit would pay for that.
+    /// Does something that forks, and keeps the field out of the child: else the fork would leave
+    /// all of its pages write-protected, and the next turn of the orbit would pay for that.
     pub fn kept_from<T>(&self, forking: impl FnOnce() -> T) -> T {
         let (base, len) = (self.area.base(), self.area.limit());
         // SAFETY: the field's own memory; the advice is about children only, and taken back below.
@@ -108,7 +110,8 @@ impl Twin {
     /// With all of its pages present.
     pub fn new(bytes: usize) -> Result<Twin, Failure> {
         let mapping = Mapping::anonymous(bytes, false)?;
-        // SAFETY: an own mapping; the advice changes no content. A kernel without huge pages rejects it, rightly.
+        // SAFETY: an own mapping; the advice changes no content. A kernel without huge pages
+        // rejects it, rightly.
         let _ = unsafe { map::advise(mapping.addr(), bytes, libc::MADV_NOHUGEPAGE) };
         let mut twin = Twin { mapping, stamp: 0 };
         twin.write(&(0..bytes / PAGE).collect::<Vec<_>>());
@@ -127,8 +130,9 @@ impl Twin {
     }
 }
 
-/// Calls until a call ships next to nothing: after the first, and after one that shipped nearly all, the library looks a
-/// few calls long whether that continues before it tracks single pages again.
+/// Calls until a call ships next to nothing: after the first, and after one that shipped nearly
+/// all, the library looks a few calls long whether that continues before it tracks single pages
+/// again.
 pub fn settle(orbit: &Orbit, area: &Area) -> Result<(), Failure> {
     for _ in 0..64 {
         let before = orbit.stats().pages;

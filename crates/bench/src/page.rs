@@ -1,4 +1,5 @@
-//! `orbit bench page`: turns the JSON of benches into one page of Markdown, the only place where figures are read.
+//! `orbit bench page`: turns the JSON of benches into one page of Markdown, the only place where
+//! figures are read.
 
 use crate::{Done, Failure};
 use serde_json::Value;
@@ -9,8 +10,9 @@ use std::process::ExitCode;
 
 /// Writes one page of Markdown from the results of benches, to stdout.
 ///
-/// A result is what a bench writes with `--json FILE`; its heading is the file's name. The page shows of each: the machine, its load, the commit, each bound with the figure
-/// and whether it is met, and each row with median, 99th percentile and number of samples beside the rivals'.
+/// A result is what a bench writes with `--json FILE`; its heading is the file's name. The page
+/// shows of each: the machine, its load, the commit, each bound with the figure and whether it is
+/// met, and each row with median, 99th percentile and number of samples beside the rivals'.
 #[derive(clap::Args)]
 pub struct Args {
     /// Results of benches, in the order of the page.

@@ -1,8 +1,10 @@
-//! `orbit bench pins`: how many events a second reach one subscriber of P_SYSC, what is lost beyond, and what an event costs.
+//! `orbit bench pins`: how many events a second reach one subscriber of P_SYSC, what is lost
+//! beyond, and what an event costs.
 //!
-//! A child makes system calls at a given pace, timed without system calls; the kernel program counts and sends them; this
-//! process takes them. So that a loss shows, each step lasts several times as long as the queue could hold its events. A
-//! child that was delayed does not make up for it by a burst: its pace then is lower, and the row says what it was.
+//! A child makes system calls at a given pace, timed without system calls; the kernel program
+//! counts and sends them; this process takes them. So that a loss shows, each step lasts several
+//! times as long as the queue could hold its events. A child that was delayed does not make up for
+//! it by a burst: its pace then is lower, and the row says what it was.
 
 use super::plot::{Chart, Series};
 use super::reach::Reach;
@@ -17,11 +19,13 @@ use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 use std::fs::File;
 
-/// Measures events a second through the pin P_SYSC to one subscriber, up to the first that are lost, and their cost.
+/// Measures events a second through the pin P_SYSC to one subscriber, up to the first that are
+/// lost, and their cost.
 ///
-/// Needs kernel programs: root, or CAP_BPF and CAP_PERFMON. SENT is what the kernel counted; what found the queue full is
-/// LOST, and RECEIVED + LOST is always SENT. Costs are CPU nanoseconds an event received: of the core's thread, and of the
-/// subscriber that takes it. The last row has the child call as fast as it can.
+/// Needs kernel programs: root, or CAP_BPF and CAP_PERFMON. SENT is what the kernel counted; what
+/// found the queue full is LOST, and RECEIVED + LOST is always SENT. Costs are CPU nanoseconds an
+/// event received: of the core's thread, and of the subscriber that takes it. The last row has the
+/// child call as fast as it can.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -186,14 +190,16 @@ impl Child {
     /// Makes it; only while this process has one thread.
     fn start() -> Result<Child, Failure> {
         let [orders, answers] = [pipe()?, pipe()?];
-        // SAFETY: this process has one thread, so the child finds every lock free; it leaves by _exit.
+        // SAFETY: this process has one thread, so the child finds every lock free; it leaves by
+        // _exit.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error().into()),
             0 => {
                 let _ = orbit_linux::process::set_parent_death_signal(libc::SIGKILL);
                 drop((orders.1, answers.0));
                 let ended = obey(orders.0, answers.1);
-                // SAFETY: ends the child without the exit handlers of the program that it is a copy of.
+                // SAFETY: ends the child without the exit handlers of the program that it is a copy
+                // of.
                 unsafe { libc::_exit(i32::from(ended.is_err())) }
             }
             pid => Ok(Child { pid, orders: Some(orders.1), answers: answers.0 }),
@@ -223,7 +229,8 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         self.orders = None;
-        // SAFETY: an own child, not reaped yet; it may be killed half-way through an order whose result nobody wants.
+        // SAFETY: an own child, not reaped yet; it may be killed half-way through an order whose
+        // result nobody wants.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, std::ptr::null_mut(), 0);

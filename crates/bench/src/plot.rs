@@ -1,5 +1,5 @@
-//! Charts as SVG: lines on two logarithmic axes, or over time on two linear ones, with a legend. One file, no scripts, no
-//! fonts of its own.
+//! Charts as SVG: lines on two logarithmic axes, or over time on two linear ones, with a legend.
+//! One file, no scripts, no fonts of its own.
 
 use std::fmt::Write;
 
@@ -74,8 +74,8 @@ const BOTTOM: f64 = 60.0;
 /// Told apart also by those who see red and green alike.
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555"];
 
-/// An axis: from the exponent `low` to `high` of `base`, over `length` units from `start` on. Base 0: from the value `low`
-/// to `high`.
+/// An axis: from the exponent `low` to `high` of `base`, over `length` units from `start` on. Base
+/// 0: from the value `low` to `high`.
 struct Axis {
     base: f64,
     low: f64,

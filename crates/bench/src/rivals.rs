@@ -1,5 +1,5 @@
-//! What an orbit is measured against: fork, a thread that waits on a condition, a process that reads a pipe, and the bare
-//! futex. Each is what a careful programmer would write, no slower.
+//! What an orbit is measured against: fork, a thread that waits on a condition, a process that
+//! reads a pipe, and the bare futex. Each is what a careful programmer would write, no slower.
 
 use orbit_console::out::Failure;
 use orbit_linux::{futex, sched};
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use super::memory::PAGE;
 
-/// Where the parts of a bench run: main on one CPU, those it hands work to on another. A fork's child may go anywhere, as
-/// it would otherwise fight its parent for one CPU.
+/// Where the parts of a bench run: main on one CPU, those it hands work to on another. A fork's
+/// child may go anywhere, as it would otherwise fight its parent for one CPU.
 #[derive(Clone)]
 pub struct Places {
     all: Vec<usize>,
@@ -120,10 +120,11 @@ impl Drop for Child {
     }
 }
 
-/// The bare system call, as `fork` of libc makes it, without atfork handlers: less work than libc's, never more.
+/// The bare system call, as `fork` of libc makes it, without atfork handlers: less work than
+/// libc's, never more.
 fn raw_fork() -> Result<i32, Failure> {
-    // SAFETY: a copy of the process with one thread, on a copy of this stack. In the child the callers above make system
-    // calls only.
+    // SAFETY: a copy of the process with one thread, on a copy of this stack. In the child the
+    // callers above make system calls only.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD as libc::c_long, 0usize, 0usize, 0usize, 0usize) };
     if pid < 0 { Err(io::Error::last_os_error().into()) } else { Ok(pid as i32) }
 }
@@ -178,7 +179,8 @@ impl Hand {
         Ok(Hand { shared, sleeper, thread: Some(thread) })
     }
 
-    /// Hands a piece of work over: how long that held the caller up. Returns after the thread has taken it.
+    /// Hands a piece of work over: how long that held the caller up. Returns after the thread has
+    /// taken it.
     pub fn give(&self) -> Duration {
         let began = Instant::now();
         let mut given = self.shared.given.lock().unwrap_or_else(PoisonError::into_inner);
@@ -218,7 +220,8 @@ fn wait_for_tid(word: &AtomicI32) -> i32 {
     }
 }
 
-/// A thread that answers a futex by a futex: the least that a round trip between two sleepers costs.
+/// A thread that answers a futex by a futex: the least that a round trip between two sleepers
+/// costs.
 pub struct Echo {
     words: Arc<EchoWords>,
     pub sleeper: Sleeper,
@@ -287,7 +290,8 @@ impl Drop for Echo {
     }
 }
 
-/// A resident process that reads a pipe: the dirty pages are written to it. Made before main is large.
+/// A resident process that reads a pipe: the dirty pages are written to it. Made before main is
+/// large.
 pub struct Piped {
     pipe: OwnedFd,
     pub sleeper: Sleeper,
@@ -312,7 +316,8 @@ impl Piped {
         let pid = raw_fork()?;
         if pid == 0 {
             places.go_to_others();
-            // SAFETY: reads into the own buffer, until main closes its end; closes main's end first, or that would never be.
+            // SAFETY: reads into the own buffer, until main closes its end; closes main's end
+            // first, or that would never be.
             unsafe {
                 libc::close(pipe.as_raw_fd());
                 while libc::read(reader.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) > 0 {}

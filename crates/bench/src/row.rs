@@ -1,4 +1,5 @@
-//! The one form of a row of a result, which every bench has: what was measured, ours, the rivals', and the bound.
+//! The one form of a row of a result, which every bench has: what was measured, ours, the rivals',
+//! and the bound.
 
 use super::reach::Reach;
 use super::stats::Summary;
@@ -41,7 +42,8 @@ impl<R: Serialize> Measured<R> {
         self
     }
 
-    /// The first of the bounds that this row has to keep. Whether it is met is whether all of them are.
+    /// The first of the bounds that this row has to keep. Whether it is met is whether all of them
+    /// are.
     pub fn reach(mut self, bounds: &[Reach]) -> Self {
         if let Some(first) = bounds.first() {
             self.reach = Some(format!("{} {} {}", first.bound, first.limit, first.unit).trim_end().to_owned());

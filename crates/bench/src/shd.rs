@@ -1,5 +1,6 @@
-//! `orbit bench shd`: how many hangs of a CPU system hang detection finds, how soon, and how it does beside the kernel's own
-//! detectors. Runs the laboratory (`scripts/lab.sh`), since nobody hangs the machine that he stands on.
+//! `orbit bench shd`: how many hangs of a CPU system hang detection finds, how soon, and how it
+//! does beside the kernel's own detectors. Runs the laboratory (`scripts/lab.sh`), since nobody
+//! hangs the machine that he stands on.
 //!
 //! Owns only the table: every figure is the laboratory's, read from its JSON lines.
 
@@ -17,8 +18,9 @@ use std::process::{Command, Stdio};
 
 /// Hangs the CPUs of a virtual machine in seven ways and measures when it is found, by whom.
 ///
-/// Needs a checkout of Orbit's sources (for scripts/lab.sh), qemu-system-x86_64, and Debian's 6.1 kernel packages, which are downloaded once. Takes
-/// most of an hour; two minutes with --quick, then without the kernel's own detectors. Times are of an emulated machine.
+/// Needs a checkout of Orbit's sources (for scripts/lab.sh), qemu-system-x86_64, and Debian's 6.1
+/// kernel packages, which are downloaded once. Takes most of an hour; two minutes with --quick,
+/// then without the kernel's own detectors. Times are of an emulated machine.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -34,7 +36,8 @@ pub struct Args {
     lab: Option<PathBuf>,
 }
 
-/// Seconds that the kernel's own detectors took for a long hang of one CPU; none: not found while it lasted.
+/// Seconds that the kernel's own detectors took for a long hang of one CPU; none: not found while
+/// it lasted.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Rivals {
     lasted_s: Option<f64>,
@@ -68,7 +71,8 @@ struct Row {
     rivals_thresh_1: Option<Rivals>,
     every_cpu: Option<Every>,
     every_cpu_thresh_1: Option<Every>,
-    /// What finds a CPU that takes no interrupts, as the detector said when it started; none: it did not say.
+    /// What finds a CPU that takes no interrupts, as the detector said when it started; none: it
+    /// did not say.
     counter: Option<&'static str>,
 }
 

@@ -1,5 +1,5 @@
-//! A part of a bench in a program of its own: a child of this one, made while that has one thread and little memory. Its
-//! result comes back through a pipe.
+//! A part of a bench in a program of its own: a child of this one, made while that has one thread
+//! and little memory. Its result comes back through a pipe.
 
 use orbit_console::out::Failure;
 use serde::Serialize;

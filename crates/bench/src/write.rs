@@ -1,4 +1,5 @@
-//! `orbit bench write`: what a page costs main that it writes to and ships, faults included, against fork's copy-on-write.
+//! `orbit bench write`: what a page costs main that it writes to and ships, faults included,
+//! against fork's copy-on-write.
 
 use super::memory::{Field, PAGE, Twin, settle};
 use super::plot::{Chart, Series};
@@ -15,9 +16,9 @@ use std::time::{Duration, Instant};
 
 /// Measures what a page costs main that it writes to between two snapshots.
 ///
-/// Nanoseconds a page. orbit_ns: the writes, with the faults that note them, and the call that ships the pages.
-/// copy_on_write_ns: the same writes after a fork whose child lives on; the fork itself is not in it (with_fork_ns has it).
-/// plain_ns: the writes alone.
+/// Nanoseconds a page. orbit_ns: the writes, with the faults that note them, and the call that
+/// ships the pages. copy_on_write_ns: the same writes after a fork whose child lives on; the fork
+/// itself is not in it (with_fork_ns has it). plain_ns: the writes alone.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

@@ -27,8 +27,9 @@ and connections is written twice.";
 
 /// Finds what a task reads and writes: which allocations of a program must move into areas.
 ///
-/// Runs the unmodified program; each call of the entry function is watched in a copy of the process, instruction by
-/// instruction. The exit status is the program's; 1 if it could not be analysed.
+/// Runs the unmodified program; each call of the entry function is watched in a copy of the
+/// process, instruction by instruction. The exit status is the program's; 1 if it could not be
+/// analysed.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -41,7 +42,8 @@ pub struct Args {
     /// Watches one call no longer than this.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     limit: u32,
-    /// A C source, read by clang: adds allocation points that it makes likely and that no watched call needed. May be repeated.
+    /// A C source, read by clang: adds allocation points that it makes likely and that no watched
+    /// call needed. May be repeated.
     #[arg(long, value_name = "FILE")]
     source: Vec<PathBuf>,
     /// What clang is given for the sources, in words.
@@ -50,7 +52,8 @@ pub struct Args {
     /// Writes the report as one JSON object.
     #[arg(long, conflicts_with = "patch")]
     json: bool,
-    /// Writes a sketch of the change in place of the report: a patch with the allocator of an area on each line that is named.
+    /// Writes a sketch of the change in place of the report: a patch with the allocator of an area
+    /// on each line that is named.
     #[arg(long)]
     patch: bool,
     /// Writes it to this file, in place of stderr.

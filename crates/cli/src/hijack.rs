@@ -49,8 +49,9 @@ contain faults, they do not hold an attacker. A setuid program gets no rights."
 
 /// Runs a program with an executive in it that sees and controls all its system calls.
 ///
-/// The program and all it starts run unmodified: static or dynamic, threads, signals, exec. The exit status is the
-/// program's, or 128 and the signal that killed it; 1 if it could not be started.
+/// The program and all it starts run unmodified: static or dynamic, threads, signals, exec. The
+/// exit status is the program's, or 128 and the signal that killed it; 1 if it could not be
+/// started.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -90,23 +91,28 @@ pub struct Args {
     /// A shared object that decides about calls inside each process.
     #[arg(long, value_name = "FILE")]
     policy_object: Option<PathBuf>,
-    /// Records what the program reads from pipes, sockets and terminals, and its random numbers, in this file.
+    /// Records what the program reads from pipes, sockets and terminals, and its random numbers, in
+    /// this file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["policy_object", "replay_inputs"])]
     record_inputs: Option<PathBuf>,
     /// Has the program read what was recorded in this file.
     #[arg(long, value_name = "FILE", conflicts_with = "policy_object")]
     replay_inputs: Option<PathBuf>,
-    /// What becomes of a process whose policy object faults or loops: calls pass, or the process is killed.
+    /// What becomes of a process whose policy object faults or loops: calls pass, or the process is
+    /// killed.
     #[arg(long, value_name = "WHAT", default_value = "pass", value_parser = ["pass", "kill"])]
     policy_failure: String,
-    /// A program that answers the questions of `ask` rules and of the policy object; run by the shell.
+    /// A program that answers the questions of `ask` rules and of the policy object; run by the
+    /// shell.
     #[arg(long, value_name = "COMMAND")]
     decider: Option<String>,
-    /// Runs the program once for each fault of each call site, and compares: eintr, enomem, short-read, short-write,
-    /// enospc, emfile, separated by commas. Exit status 1 if a run crashed, hung or lost data.
+    /// Runs the program once for each fault of each call site, and compares: eintr, enomem,
+    /// short-read, short-write, enospc, emfile, separated by commas. Exit status 1 if a run
+    /// crashed, hung or lost data.
     #[arg(long, value_name = "FAULTS", conflicts_with_all = ["trace", "count", "inject", "policy"])]
     campaign: Option<String>,
-    /// Lists the calls and the arguments that rules can name, and the words of rules; so does `orbit hijack policies`.
+    /// Lists the calls and the arguments that rules can name, and the words of rules; so does
+    /// `orbit hijack policies`.
     #[arg(long)]
     policies: bool,
     /// The program and its arguments.

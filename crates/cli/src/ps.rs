@@ -9,8 +9,9 @@ use std::time::Duration;
 
 /// Lists the orbits of running programs: those of this user, of all users for root.
 ///
-/// Programs are found by their open descriptors; nothing is left behind. Rates and latencies are those of a short interval
-/// between two looks; an orbit that had no call in it shows its latencies of all time.
+/// Programs are found by their open descriptors; nothing is left behind. Rates and latencies are
+/// those of a short interval between two looks; an orbit that had no call in it shows its latencies
+/// of all time.
 #[derive(clap::Args)]
 pub struct Args {
     /// Prints JSON for scripts.
@@ -19,7 +20,8 @@ pub struct Args {
     /// Only the program with this process number.
     #[arg(long, short, value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// Time between the two looks, milliseconds; 0: one look, rates are averages since each orbit was made.
+    /// Time between the two looks, milliseconds; 0: one look, rates are averages since each orbit
+    /// was made.
     #[arg(long, short, default_value_t = 200, value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=3_600_000))]
     interval: u64,
 }

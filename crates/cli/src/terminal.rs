@@ -1,5 +1,6 @@
-//! The terminal, taken over for a full screen, and put back as it was however the program ends: by itself, by an error, by a
-//! panic, or by SIGHUP, SIGINT, SIGQUIT or SIGTERM, which then end the program as they always do.
+//! The terminal, taken over for a full screen, and put back as it was however the program ends: by
+//! itself, by an error, by a panic, or by SIGHUP, SIGINT, SIGQUIT or SIGTERM, which then end the
+//! program as they always do.
 
 use crossterm::{cursor, execute, terminal};
 use orbit_linux::signals::{self, Action, Set};
@@ -10,8 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// What undoes [`Taken::take`], for a signal's handler: ends a drawing that the terminal holds back, shows the cursor, wraps
-/// lines, leaves the alternate screen.
+/// What undoes [`Taken::take`], for a signal's handler: ends a drawing that the terminal holds
+/// back, shows the cursor, wraps lines, leaves the alternate screen.
 const UNDO: &[u8] = b"\x1b[?2026l\x1b[?25h\x1b[?7h\x1b[?1049l";
 
 /// Longest wait of a signal's handler for a terminal that takes nothing.
@@ -20,7 +21,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// The terminal's modes from before. Set before the handlers are.
 static BEFORE: OnceLock<Modes> = OnceLock::new();
 
-/// The terminal in raw mode, on its alternate screen, without a cursor. Dropping the value puts it back.
+/// The terminal in raw mode, on its alternate screen, without a cursor. Dropping the value puts it
+/// back.
 pub struct Taken(());
 
 impl Taken {
@@ -60,7 +62,8 @@ fn undo_on(signal: i32) -> io::Result<()> {
     if Action::of(signal)?.address() == libc::SIG_IGN {
         return Ok(());
     }
-    // The signal that is raised again, and a second one that comes meanwhile, end the program at once.
+    // The signal that is raised again, and a second one that comes meanwhile, end the program at
+    // once.
     let flags = libc::SA_RESETHAND | libc::SA_NODEFER;
     // SAFETY: the handler has the signature without SA_SIGINFO and only does what a handler may.
     unsafe { Action::handler(undo as extern "C" fn(i32) as usize, flags, &Set::of([])).install(signal) }

@@ -1,6 +1,7 @@
 //! `orbit top`: the orbits of running programs on a screen that follows them.
 //!
-//! The terminal is put back as it was however this ends: by a key, an error, a panic, or a signal; see `terminal`.
+//! The terminal is put back as it was however this ends: by a key, an error, a panic, or a signal;
+//! see `terminal`.
 
 use crate::ps;
 use crate::terminal::Taken;
@@ -14,10 +15,11 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Follows the orbits of running programs, and programs under `orbit keep`, on the screen; with --once prints them and ends.
+/// Follows the orbits of running programs, and programs under `orbit keep`, on the screen; with
+/// --once prints them and ends.
 ///
-/// Keys: q ends, space stands still, + and - change the interval, p c n x m l sort by program, calls per second, snapshot
-/// pages, crashes, memory, latency; arrows scroll.
+/// Keys: q ends, space stands still, + and - change the interval, p c n x m l sort by program,
+/// calls per second, snapshot pages, crashes, memory, latency; arrows scroll.
 #[derive(clap::Args)]
 pub struct Args {
     /// Prints once, and ends.

@@ -1,4 +1,5 @@
-//! The orbits of running programs as `ps` and `top` show them: two looks at the status pages make rates.
+//! The orbits of running programs as `ps` and `top` show them: two looks at the status pages make
+//! rates.
 
 use orbit::status::{self, Latency, OrbitStatus, Program};
 use serde::Serialize;
@@ -11,8 +12,8 @@ pub struct Look {
 }
 
 impl Look {
-    /// Looks now. Reads `/proc`: some milliseconds. Programs that do nothing with the library's pages but look, as this
-    /// one, have no orbits and are left out.
+    /// Looks now. Reads `/proc`: some milliseconds. Programs that do nothing with the library's
+    /// pages but look, as this one, have no orbits and are left out.
     pub fn now(pid: Option<i32>) -> Look {
         let at = Instant::now();
         let mut programs = match pid {
@@ -29,7 +30,8 @@ impl Look {
         before.orbits.iter().find(|o| o.name == orbit.name && o.created_ns == orbit.created_ns)
     }
 
-    /// What there is now, with rates since an earlier look, or since each orbit's creation if there was none.
+    /// What there is now, with rates since an earlier look, or since each orbit's creation if there
+    /// was none.
     pub fn since(&self, earlier: Option<&Look>) -> Vec<ProgramView> {
         let programs = self.programs.iter().map(|program| ProgramView {
             pid: program.pid,
@@ -51,7 +53,8 @@ impl Look {
         let seconds = passed.as_secs_f64().max(1e-6);
         let calls_now = orbit.calls.saturating_sub(calls);
         let pages_now = orbit.pages_total.saturating_sub(pages);
-        // Figures of this interval if there were calls in it; else those of all time, which stay readable when idle.
+        // Figures of this interval if there were calls in it; else those of all time, which stay
+        // readable when idle.
         let (pages_per_call, latency) = match before {
             Some((before, _)) if calls_now > 0 => {
                 let recent = orbit.latency.since(&before.latency);

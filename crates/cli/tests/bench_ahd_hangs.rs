@@ -1,4 +1,5 @@
-//! `orbit bench ahd --part hangs` injects hangs into real servers, and the guard finds each of them. No latencies are judged here.
+//! `orbit bench ahd --part hangs` injects hangs into real servers, and the guard finds each of
+//! them. No latencies are judged here.
 //!
 //! `ORBIT_TEST_FULL=1` injects 240.
 

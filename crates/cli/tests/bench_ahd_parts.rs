@@ -1,4 +1,5 @@
-//! The other parts of `orbit bench ahd` give their rows, raise no alarm, and leave nothing behind. No times are judged here.
+//! The other parts of `orbit bench ahd` give their rows, raise no alarm, and leave nothing behind.
+//! No times are judged here.
 
 use serde_json::Value;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! `orbit bench service --quick` gives its rows and figures; the upcall and the agent keep deadlines that are missed without them.
+//! `orbit bench service --quick` gives its rows and figures; the upcall and the agent keep
+//! deadlines that are missed without them.
 
 use serde_json::Value;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! `--on-hang` acts on certain reports, and on likely ones or guesses only where that was asked for.
+//! `--on-hang` acts on certain reports, and on likely ones or guesses only where that was asked
+//! for.
 
 mod guard_common;
 use guard_common::{Dir, build, skipped};

@@ -1,4 +1,5 @@
-//! Where the guard cannot begin it says so, and nothing is left of the program; what fails later does not end its watch.
+//! Where the guard cannot begin it says so, and nothing is left of the program; what fails later
+//! does not end its watch.
 
 mod guard_common;
 use guard_common::{Dir, Guard, signal, until};
@@ -6,7 +7,8 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Puts a filter on this process and what it makes: these calls fail with this error, `clone` where it is to make a thread.
+/// Puts a filter on this process and what it makes: these calls fail with this error, `clone` where
+/// it is to make a thread.
 fn forbid(calls: &[(libc::c_long, i32)]) -> std::io::Result<()> {
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let load = |at| step((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, at);

@@ -1,4 +1,5 @@
-//! A guard that is killed while it holds a thread of the program leaves it running, traced by nobody.
+//! A guard that is killed while it holds a thread of the program leaves it running, traced by
+//! nobody.
 
 mod guard_common;
 use guard_common::{Dir, Guard, PATIENCE, build, signal, skipped};

@@ -1,5 +1,5 @@
-//! `orbit modules` sees the guard's detector, unloads it and loads it again; `orbit modules load ahd --pid` makes any core watch a
-//! program.
+//! `orbit modules` sees the guard's detector, unloads it and loads it again;
+//! `orbit modules load ahd --pid` makes any core watch a program.
 
 mod guard_common;
 use guard_common::{Dir, Guard, PATIENCE, build, signal, skipped};
@@ -96,7 +96,8 @@ fn a_program_of_a_core_that_runs() {
     modules(&["unload", "ahd"], core);
     modules(&["load", "ahd", "--pid", &pid.to_string()], core);
     dir.file("now", "");
-    // The limit is the test's: a hang that is not told ends the core after a while, and with it the lines.
+    // The limit is the test's: a hang that is not told ends the core after a while, and with it the
+    // lines.
     let started = Instant::now();
     let stop = std::thread::spawn(move || {
         while started.elapsed() < PATIENCE && Path::new(&format!("/proc/{core}")).exists() {

@@ -1,4 +1,5 @@
-//! A detector that is killed or no longer answers is loaded again, the guard says so, and a hang after that is found.
+//! A detector that is killed or no longer answers is loaded again, the guard says so, and a hang
+//! after that is found.
 
 mod guard_common;
 use guard_common::{Dir, Guard, build, signal, skipped};

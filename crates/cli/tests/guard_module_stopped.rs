@@ -1,5 +1,5 @@
-//! A module that does not answer blocks nobody: a stopped one is unloaded at once, and the core answers others meanwhile. What
-//! an asker gave up does not happen later.
+//! A module that does not answer blocks nobody: a stopped one is unloaded at once, and the core
+//! answers others meanwhile. What an asker gave up does not happen later.
 
 mod guard_common;
 use guard_common::{Dir, Guard, PATIENCE, signal, skipped};
@@ -93,7 +93,8 @@ fn what_was_given_up_does_not_happen_later() {
     assert!(done, "{said}");
     let address = SocketAddr::from_abstract_name(address(guard.id())).expect("a name");
     let mut asker = UnixStream::connect_addr(&address).expect("the core");
-    // The line has no end but that of who asks: it is not read before that one has gone, however long both take.
+    // The line has no end but that of who asks: it is not read before that one has gone, however
+    // long both take.
     asker.write_all(b"{\"load\":{\"name\":\"ahd\",\"pids\":[]}}").expect("the core listens");
     drop(asker);
     std::thread::sleep(Duration::from_secs(3));

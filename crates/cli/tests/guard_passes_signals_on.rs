@@ -1,5 +1,6 @@
-//! A program gets its signals as if nothing stood between: what was ignored stays ignored, what was blocked stays blocked, and
-//! Ctrl-C reaches it once, also where the terminal does not send it there, or ends a guard that has no program of its own.
+//! A program gets its signals as if nothing stood between: what was ignored stays ignored, what was
+//! blocked stays blocked, and Ctrl-C reaches it once, also where the terminal does not send it
+//! there, or ends a guard that has no program of its own.
 
 mod guard_common;
 use guard_common::{Dir, Owned, PATIENCE};
@@ -85,7 +86,8 @@ fn the_status_is_known_where_sigchld_is_ignored() {
     assert_eq!(run(ODD, ORBIT, &["watch", "--", "sh", "-c", "exit 42"]).status.code(), Some(42));
 }
 
-/// Both sides of a new terminal. `openpty` would leave them open in the children of other tests, for which it then would not end.
+/// Both sides of a new terminal. `openpty` would leave them open in the children of other tests,
+/// for which it then would not end.
 fn terminal() -> (File, File) {
     let open = |path: &str| File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open(path);
     let master = open("/dev/ptmx").expect("a terminal");
@@ -193,7 +195,8 @@ fn ctrl_c_reaches_a_program_in_the_foreground_once() {
     until("the guard and the program", || ready.exists() && lines(&events) > 0);
     terminal.write_all(b"\x03").expect("Ctrl-C");
     until("the first", || lines(&count) > 0);
-    // The guard takes signals in the order of their numbers, so a second SIGINT would come before this.
+    // The guard takes signals in the order of their numbers, so a second SIGINT would come before
+    // this.
     guard_common::signal(guard.0.id() as i32, libc::SIGUSR1);
     assert_eq!(end(&mut guard), Some(6));
     assert_eq!(lines(&count), 1);

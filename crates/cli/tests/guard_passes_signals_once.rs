@@ -1,5 +1,6 @@
-//! A signal reaches a guarded program once, whoever else it was sent to: the guard alone, its process group, each process of its
-//! control group by systemd, or each process of the guard's by name; or each with a text in its command line. The witnesses that tell end with the guard.
+//! A signal reaches a guarded program once, whoever else it was sent to: the guard alone, its
+//! process group, each process of its control group by systemd, or each process of the guard's by
+//! name; or each with a text in its command line. The witnesses that tell end with the guard.
 
 mod guard_common;
 use guard_common::{Dir, Owned, build, signal, until};
@@ -11,7 +12,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 12;
-/// Half of what the guard gives a sender for all it sends to; what a slower one sends may be taken for sent to some of them only.
+/// Half of what the guard gives a sender for all it sends to; what a slower one sends may be taken
+/// for sent to some of them only.
 const PROMPT: Duration = Duration::from_millis(25);
 /// What has not come by then after a slower one is lost.
 const LOST: Duration = Duration::from_secs(5);
@@ -91,8 +93,9 @@ impl Guarded {
         std::fs::read_to_string(&self.counts).unwrap_or_default()
     }
 
-    /// Sends in rounds; after each the program has got what it is to get, and in the end no more. `send` says how long it took from the
-    /// first process to the last; `Err` why that proves nothing.
+    /// Sends in rounds; after each the program has got what it is to get, and in the end no more.
+    /// `send` says how long it took from the first process to the last; `Err` why that proves
+    /// nothing.
     fn rounds(mut self, signals: &[i32], mut send: impl FnMut(&Guarded, i32) -> Duration) -> Result<(), String> {
         let (mut all, mut longest) = ("!".to_owned(), Duration::ZERO);
         let own = [&[self.id()], &self.witnesses()[..]].concat();
@@ -126,10 +129,12 @@ impl Guarded {
         Ok(())
     }
 
-    /// A process of this name that sends a signal to one process after the other for each line it reads.
+    /// A process of this name that sends a signal to one process after the other for each line it
+    /// reads.
     fn sender(&self, name: &str, pids: &[i32]) -> Sender {
         let shell = self.dir.0.join(name);
-        // By a process of its own: a file that this one writes is no program as long as a child of another test has it too.
+        // By a process of its own: a file that this one writes is no program as long as a child of
+        // another test has it too.
         assert!(Command::new("cp").arg("/bin/sh").arg(&shell).status().expect("cp").success());
         let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
         let script = format!("while read s; do kill -$s {}; echo; done", pids.join(" "));
@@ -225,7 +230,8 @@ fn by_name_to_the_guard_and_its_copies() {
     one_by_one("once-name", &[], "shell", |g| [&g.witnesses()[..], &[g.id()]].concat());
 }
 
-/// The guard, its witnesses and the program, of those whose command line has this in it: whom `pkill -f` would hit.
+/// The guard, its witnesses and the program, of those whose command line has this in it: whom
+/// `pkill -f` would hit.
 fn with(guarded: &Guarded, text: &str) -> Vec<i32> {
     let has = |pid: &i32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

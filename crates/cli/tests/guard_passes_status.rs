@@ -1,4 +1,5 @@
-//! The program's end is the guard's end, signals continue to the program, and a killed guard leaves the program alone.
+//! The program's end is the guard's end, signals continue to the program, and a killed guard leaves
+//! the program alone.
 
 mod guard_common;
 use guard_common::{Dir, Guard, signal};
@@ -62,7 +63,8 @@ fn so_do_others_that_would_end_it() {
 
 #[test]
 fn nothing_is_begun_where_it_can_make_no_thread() {
-    // Without -f unshare becomes the command, whose first child is to be the first process of the namespace.
+    // Without -f unshare becomes the command, whose first child is to be the first process of the
+    // namespace.
     let unshare = |of: &[&str]| Command::new("unshare").arg("-p").args(of).output();
     let tried = unshare(&["sh", "-c", "sh -c 'test $$ = 1'; exit $?"]);
     if !tried.is_ok_and(|out| out.status.success()) {

@@ -1,6 +1,7 @@
-//! A program that was asked to end is not started again, whether it hung before that was heard, while it ended, or is gone already, in
-//! the pause before a restart: the guard ends with the status that the program would have had. A signal that the program ignored
-//! ends nothing, nor does one that it catches for something else.
+//! A program that was asked to end is not started again, whether it hung before that was heard,
+//! while it ended, or is gone already, in the pause before a restart: the guard ends with the
+//! status that the program would have had. A signal that the program ignored ends nothing, nor does
+//! one that it catches for something else.
 
 mod guard_common;
 use guard_common::{Dir, Guard, build, signal, skipped, until};

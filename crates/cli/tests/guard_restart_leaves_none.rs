@@ -1,5 +1,5 @@
-//! `--on-hang restart` ends all that the hung program made, whoever is its parent by then, and none of the guard's own processes;
-//! what ends by itself meanwhile leaves nothing behind either.
+//! `--on-hang restart` ends all that the hung program made, whoever is its parent by then, and none
+//! of the guard's own processes; what ends by itself meanwhile leaves nothing behind either.
 
 mod guard_common;
 use guard_common::{Dir, Guard, PATIENCE, build, skipped};
@@ -22,7 +22,8 @@ fn until(what: &str, look: impl Fn() -> bool) {
     }
 }
 
-/// Hangs at its first start; its children sleep, one in a session of its own, one without its parent from the start.
+/// Hangs at its first start; its children sleep, one in a session of its own, one without its
+/// parent from the start.
 fn restarted(options: &[&str], name: &str) {
     if skipped() {
         return;
@@ -31,7 +32,8 @@ fn restarted(options: &[&str], name: &str) {
     let program = build(&dir, "hangs.c");
     // A name of this test's own.
     let stray = dir.0.join(format!("stray-{name}"));
-    // By a process of its own: a file that this one writes is no program as long as a child of another test has it too.
+    // By a process of its own: a file that this one writes is no program as long as a child of
+    // another test has it too.
     assert!(std::process::Command::new("cp").arg("/bin/sleep").arg(&stray).status().expect("cp").success());
     let (stray, marker) = (stray.display().to_string(), dir.0.join("second"));
     let script = format!(

@@ -1,5 +1,6 @@
-//! `--on-hang restart` ends what the program made and nothing else: not what the guard got as children from the shell that became
-//! it, nor what these make and leave behind, nor what others start in a container whose first process is the guard.
+//! `--on-hang restart` ends what the program made and nothing else: not what the guard got as
+//! children from the shell that became it, nor what these make and leave behind, nor what others
+//! start in a container whose first process is the guard.
 
 mod guard_common;
 use guard_common::{Dir, Guard, Owned, build, skipped, until};
@@ -10,7 +11,8 @@ use std::process::{Command, Stdio};
 /// A program that sleeps, with a name that no other test has.
 fn stray(dir: &Dir) -> String {
     let stray = dir.0.join("stray");
-    // By a process of its own: a file that this one writes is no program as long as a child of another test has it too.
+    // By a process of its own: a file that this one writes is no program as long as a child of
+    // another test has it too.
     assert!(Command::new("cp").arg("/bin/sleep").arg(&stray).status().expect("cp").success());
     stray.display().to_string()
 }

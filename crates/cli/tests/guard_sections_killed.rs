@@ -1,4 +1,5 @@
-//! A guard that is killed with -9 while probes of a hot function come and go leaves none in the program, which continues, and no process of its own.
+//! A guard that is killed with -9 while probes of a hot function come and go leaves none in the
+//! program, which continues, and no process of its own.
 
 mod guard_common;
 use guard_common::{Dir, Owned, PATIENCE, build, signal, skipped, until};

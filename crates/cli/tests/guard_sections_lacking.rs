@@ -1,4 +1,5 @@
-//! An ordinary user is told which capability is missing, and hangs in sections by name are found all the same.
+//! An ordinary user is told which capability is missing, and hangs in sections by name are found
+//! all the same.
 
 mod guard_common;
 use guard_common::{Dir, PATIENCE, skipped};

@@ -1,4 +1,5 @@
-//! `orbit watch --system=crash` and `=reboot` do what they say when a CPU hangs: tried in the laboratory, seen from outside.
+//! `orbit watch --system=crash` and `=reboot` do what they say when a CPU hangs: tried in the
+//! laboratory, seen from outside.
 
 use serde_json::Value;
 use std::{path::Path, process::Command};

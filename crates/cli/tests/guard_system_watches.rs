@@ -1,4 +1,5 @@
-//! `orbit watch --system` on this machine: it watches every CPU until SIGTERM and then ends with 0; an ordinary user is told what he lacks.
+//! `orbit watch --system` on this machine: it watches every CPU until SIGTERM and then ends with 0;
+//! an ordinary user is told what he lacks.
 
 use std::{
     fs, io,

@@ -1,5 +1,6 @@
-//! A reader that does not read keeps the guard from nothing: a hang is acted upon, and the guard can be asked to leave; a FIFO that
-//! nobody reads is an error at once. What it reads later is whole, also from a pipe that somebody has made one that does not wait.
+//! A reader that does not read keeps the guard from nothing: a hang is acted upon, and the guard
+//! can be asked to leave; a FIFO that nobody reads is an error at once. What it reads later is
+//! whole, also from a pipe that somebody has made one that does not wait.
 
 mod guard_common;
 use guard_common::{Dir, build, signal, skipped, until};
@@ -32,7 +33,8 @@ fn ended(pid: &str) -> bool {
     stat.is_empty() || stat.contains(") Z ")
 }
 
-/// Runs a program that hangs under a guard whose stdout, with events, and stderr nobody reads, until it was killed; the guard's end, and what it said.
+/// Runs a program that hangs under a guard whose stdout, with events, and stderr nobody reads,
+/// until it was killed; the guard's end, and what it said.
 fn killed<T>(name: &str, flags: i32, end: impl FnOnce(i32, PipeReader, PipeReader) -> T) -> (ExitStatus, T) {
     let dir = Dir::new(name);
     let (program, pid) = (build(&dir, "hangs.c"), dir.0.join("pid"));

@@ -1,4 +1,5 @@
-//! Where `/proc` does not show the program the guard says at once what is not watched and why, and ends with the program.
+//! Where `/proc` does not show the program the guard says at once what is not watched and why, and
+//! ends with the program.
 
 mod guard_common;
 use std::process::{Command, Output, Stdio};

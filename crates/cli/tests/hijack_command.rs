@@ -1,4 +1,5 @@
-//! `orbit hijack`: lines of the trace, statuses, errors in rules, and guests that outlive their host.
+//! `orbit hijack`: lines of the trace, statuses, errors in rules, and guests that outlive their
+//! host.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Reports that cannot be written do not end `orbit modules run`, which would leave its program unwatched.
+//! Reports that cannot be written do not end `orbit modules run`, which would leave its program
+//! unwatched.
 
 mod guard_common;
 use guard_common::{Dir, build, skipped};

@@ -1,4 +1,5 @@
-//! `orbit bench pins` accounts for every event that was sent, at every pace. No rates or times are judged here.
+//! `orbit bench pins` accounts for every event that was sent, at every pace. No rates or times are
+//! judged here.
 
 use serde_json::Value;
 use std::process::Command;

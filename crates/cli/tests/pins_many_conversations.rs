@@ -1,4 +1,5 @@
-//! Whoever opens many conversations with a core and says nothing costs it 64 threads at most, for two seconds, and then it answers again.
+//! Whoever opens many conversations with a core and says nothing costs it 64 threads at most, for
+//! two seconds, and then it answers again.
 
 mod guard_common;
 use guard_common::{Owned, until};

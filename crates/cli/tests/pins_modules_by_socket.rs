@@ -1,5 +1,5 @@
-//! A core's modules are listed, unloaded and loaded from outside, and nothing of the core is left after `kill -9`: neither its
-//! name, nor its modules' processes; the guarded program continues.
+//! A core's modules are listed, unloaded and loaded from outside, and nothing of the core is left
+//! after `kill -9`: neither its name, nor its modules' processes; the guarded program continues.
 
 mod guard_common;
 use guard_common::{Owned, until};

@@ -1,4 +1,5 @@
-//! `orbit ps` and `orbit top --once` show the orbits of a running program, and nothing of them when they are gone.
+//! `orbit ps` and `orbit top --once` show the orbits of a running program, and nothing of them when
+//! they are gone.
 
 use std::ffi::{c_long, c_void};
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! `orbit service`: a host, a wasm service loaded by a command, what it set, what is put back, and what is rejected.
+//! `orbit service`: a host, a wasm service loaded by a command, what it set, what is put back, and
+//! what is rejected.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader};

@@ -1,5 +1,5 @@
-//! `orbit top` leaves the terminal as it found it, however it ends: by a key, by SIGHUP, SIGINT, SIGQUIT or SIGTERM. A signal
-//! ends it as it ends any program.
+//! `orbit top` leaves the terminal as it found it, however it ends: by a key, by SIGHUP, SIGINT,
+//! SIGQUIT or SIGTERM. A signal ends it as it ends any program.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -40,7 +40,8 @@ fn terminal() -> (File, File) {
     let master = open("/dev/ptmx").expect("a terminal");
     let mut name = [0; 64];
     let size = libc::winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: a descriptor that lives, a size that outlives the call, and a place for the name, as long as said.
+    // SAFETY: a descriptor that lives, a size that outlives the call, and a place for the name, as
+    // long as said.
     unsafe {
         assert_eq!(libc::unlockpt(master.as_raw_fd()), 0);
         assert_eq!(libc::ptsname_r(master.as_raw_fd(), name.as_mut_ptr(), name.len()), 0);

@@ -1,4 +1,5 @@
-//! `orbit why PID`: rings of locks with their holders, the processes at the other end of a pipe, threads that use CPU, equal stacks once.
+//! `orbit why PID`: rings of locks with their holders, the processes at the other end of a pipe,
+//! threads that use CPU, equal stacks once.
 
 mod guard_common;
 use guard_common::{Dir, Owned, build, skipped, until};

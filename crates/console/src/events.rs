@@ -44,7 +44,8 @@ impl Events {
         Ok(Events { to, path, command, torn: false, lost: 0, nameless: false })
     }
 
-    /// Writes a line, its end included. If lines were lost before it, first writes the line that `left_out` makes of their number.
+    /// Writes a line, its end included. If lines were lost before it, first writes the line that
+    /// `left_out` makes of their number.
     pub fn write(&mut self, line: &[u8], left_out: impl FnOnce(u64) -> Vec<u8>) {
         self.reopen_if_renamed();
         let lost = self.lost;
@@ -120,14 +121,16 @@ impl Events {
     }
 }
 
-/// Opens a file for appending and creates it if there is none. Does not block: a FIFO without a reader is an error.
+/// Opens a file for appending and creates it if there is none. Does not block: a FIFO without a
+/// reader is an error.
 ///
 /// # Errors
 /// A sentence that names the file and the reason.
 pub fn append(path: &Path) -> Result<File, String> {
     let open = || {
         let file = File::options().create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        // Only opening must not block: non-blocking writes would cut a line that does not fit into a pipe at once.
+        // Only opening must not block: non-blocking writes would cut a line that does not fit into
+        // a pipe at once.
         orbit_linux::stream::set_flags(file.as_fd(), libc::O_APPEND)?;
         Ok::<File, io::Error>(file)
     };

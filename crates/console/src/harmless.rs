@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Text that others chose, on one line and without characters that a terminal obeys or does not show.
+/// Text that others chose, on one line and without characters that a terminal obeys or does not
+/// show.
 pub struct Harmless<T>(pub T);
 
 impl<T: fmt::Display> fmt::Display for Harmless<T> {

@@ -1,4 +1,5 @@
-//! What this command inherited: which signals were ignored, and environment variables that hold its process number.
+//! What this command inherited: which signals were ignored, and environment variables that hold its
+//! process number.
 //!
 //! Promises:
 //! - A program started with [`restore_ignored_signals`] ignores what this command was started with ignored. Rust's runtime
@@ -18,8 +19,8 @@ static IGNORED: AtomicU64 = AtomicU64::new(0);
 
 /// Run by the loader, before Rust's runtime.
 #[used]
-// SAFETY: the section holds pointers to functions that are called once each, without a result, before `main`; this is one, and
-// needs nothing that the runtime sets up.
+// SAFETY: the section holds pointers to functions that are called once each, without a result,
+// before `main`; this is one, and needs nothing that the runtime sets up.
 #[unsafe(link_section = ".init_array")]
 static RECORD: extern "C" fn() = record;
 
@@ -28,7 +29,8 @@ extern "C" fn record() {
     IGNORED.store(ignored.fold(0, |all, signal| all | 1 << (signal - 1)), Relaxed);
 }
 
-/// Makes the kernel keep the exit status of children: it keeps none for a parent that ignores SIGCHLD.
+/// Makes the kernel keep the exit status of children: it keeps none for a parent that ignores
+/// SIGCHLD.
 pub fn keep_child_statuses() {
     signals::set_default(libc::SIGCHLD);
 }
@@ -48,7 +50,8 @@ pub fn restore_ignored_signals(command: &mut Command) {
 
 /// Variables with the number of the process for which other variables are meant.
 const NAMING: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
-/// Names the process of the first of them a second time, by a number that only systemd assigns. Without it, only the first counts.
+/// Names the process of the first of them a second time, by a number that only systemd assigns.
+/// Without it, only the first counts.
 const TWICE: &[u8] = b"LISTEN_PIDFDID=";
 
 unsafe extern "C" {
@@ -69,8 +72,8 @@ pub fn rename_pid_variables(command: &mut Command) {
         for (name, variable) in &mut variables {
             number(std::process::id(), &mut variable[*name..]);
         }
-        // SAFETY: the list is the child's own copy, used by nothing else, and ends with a null pointer; each entry ends with a
-        // zero byte. The variables live in the command until exec.
+        // SAFETY: the list is the child's own copy, used by nothing else, and ends with a null
+        // pointer; each entry ends with a zero byte. The variables live in the command until exec.
         unsafe {
             let (mut from, mut to) = (environ, environ);
             while !from.is_null() && !(*from).is_null() {

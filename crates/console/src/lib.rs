@@ -1,5 +1,6 @@
-//! What the subcommands of `orbit` share: failures, tables and colours ([`out`]), files of events ([`events`]), and what the
-//! command inherited ([`inherited`]), harmless text ([`harmless`]) and times ([`time`]).
+//! What the subcommands of `orbit` share: failures, tables and colours ([`out`]), files of events
+//! ([`events`]), and what the command inherited ([`inherited`]), harmless text ([`harmless`]) and
+//! times ([`time`]).
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod events;

@@ -1,7 +1,8 @@
 //! What a command writes: failures, exit status, tables, colours.
 //!
-//! Colour only on terminals, and never with `NO_COLOR` (`anstream` decides). When the reader has closed the pipe, as in
-//! `orbit ps | head -1`, the command exits with 0: writes return an error and nothing panics.
+//! Colour only on terminals, and never with `NO_COLOR` (`anstream` decides). When the reader has
+//! closed the pipe, as in `orbit ps | head -1`, the command exits with 0: writes return an error
+//! and nothing panics.
 
 use anstyle::{AnsiColor, Style};
 use std::fmt;
@@ -91,8 +92,8 @@ pub fn say(text: impl FnOnce(&mut anstream::AutoStream<Vec<u8>>) -> io::Result<(
     Ok(())
 }
 
-/// Writes at least one byte and returns how many. Blocks until there is room, even if the descriptor is non-blocking: another
-/// process that shares it may have made it so.
+/// Writes at least one byte and returns how many. Blocks until there is room, even if the
+/// descriptor is non-blocking: another process that shares it may have made it so.
 pub fn some(to: &mut (impl Write + AsFd), bytes: &[u8]) -> io::Result<usize> {
     loop {
         match to.write(bytes) {

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Returns a point in time by RFC 3339, in UTC with milliseconds: `2026-11-25T16:55:58.012Z`. Times before 1970 are shown as 1970.
+/// Returns a point in time by RFC 3339, in UTC with milliseconds: `2026-11-25T16:55:58.012Z`. Times
+/// before 1970 are shown as 1970.
 pub fn rfc3339(at: SystemTime) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let (days, rest) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
@@ -11,7 +12,8 @@ pub fn rfc3339(at: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
 }
 
-/// Year, month and day of a day since 1970, by the Gregorian calendar. Years begin in March here, so that the day that is leapt over comes last.
+/// Year, month and day of a day since 1970, by the Gregorian calendar. Years begin in March here,
+/// so that the day that is leapt over comes last.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -7,7 +7,8 @@ use orbit_inspect::waits::Watched;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // SAFETY: plain call at the start; a reader such as `head` that leaves early ends this program quietly.
+    // SAFETY: plain call at the start; a reader such as `head` that leaves early ends this program
+    // quietly.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let args: Vec<String> = std::env::args().skip(1).collect();
     let pids: Vec<i32> = args.iter().skip(1).filter_map(|a| a.parse().ok()).collect();

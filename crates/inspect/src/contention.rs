@@ -1,7 +1,8 @@
-//! Threads that wait for the same lock, as one: the thread that holds it first, as far as that can be known.
+//! Threads that wait for the same lock, as one: the thread that holds it first, as far as that can
+//! be known.
 //!
-//! Pure: works on waits and stacks that were read before. A lock of glibc's own (its time zone, its allocator) and a lock
-//! for readers do not say which thread has them; stacks may.
+//! Pure: works on waits and stacks that were read before. A lock of glibc's own (its time zone, its
+//! allocator) and a lock for readers do not say which thread has them; stacks may.
 
 use crate::stacks::Frame;
 use crate::waits::{FutexKind, FutexWait, Key, Owner};
@@ -25,14 +26,15 @@ pub struct Waiter<'a> {
 pub enum Holder {
     /// The lock names it.
     Named(Owner),
-    /// It is one of those that wait: it took the lock, was interrupted by a signal, and its handler takes the lock again. A likely
-    /// guess from its stack: one function is on both sides of the signal.
+    /// It is one of those that wait: it took the lock, was interrupted by a signal, and its handler
+    /// takes the lock again. A likely guess from its stack: one function is on both sides of the
+    /// signal.
     OwnHandler {
         /// The thread.
         tid: i32,
     },
-    /// So many readers, of which the lock keeps no list. A reader that waits may be one of them: where it takes the lock again
-    /// after a writer has come, both wait for good.
+    /// So many readers, of which the lock keeps no list. A reader that waits may be one of them:
+    /// where it takes the lock again after a writer has come, both wait for good.
     Readers {
         /// How many hold it.
         count: u32,
@@ -54,8 +56,8 @@ pub struct Contention {
     pub waiters: Vec<i32>,
 }
 
-/// The locks that threads wait for, those that most wait for first. Condition variables, semaphores and waits that are no
-/// lock's are not among them.
+/// The locks that threads wait for, those that most wait for first. Condition variables, semaphores
+/// and waits that are no lock's are not among them.
 pub fn contentions(waiters: &[Waiter<'_>]) -> Vec<Contention> {
     let mut groups: Vec<(Key, Vec<Waiter<'_>>)> = Vec::new();
     for waiter in waiters.iter().filter(|w| matches!(w.wait.kind, FutexKind::Mutex { .. } | FutexKind::RwLock { .. })) {
@@ -103,7 +105,8 @@ fn contention(group: &[Waiter<'_>]) -> Contention {
     Contention { lock: first.lock, kind: first.kind, holder, waiters: order.into_iter().map(|(_, tid)| tid).collect() }
 }
 
-/// Whether a stack has one function on both sides of a signal frame, by which a handler waits for what it interrupted.
+/// Whether a stack has one function on both sides of a signal frame, by which a handler waits for
+/// what it interrupted.
 fn waits_in_own_handler(frames: &[Frame]) -> bool {
     let Some(signal) = frames.iter().position(Frame::is_signal) else { return false };
     let names = |frames: &[Frame]| -> BTreeSet<(String, String)> {

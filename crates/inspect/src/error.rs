@@ -26,7 +26,8 @@ pub enum Error {
         /// The tracer's process id, 0 where it cannot be seen.
         by: i32,
     },
-    /// The thread did not stop in time: it is inside the kernel and cannot be interrupted (disk wait), or gets no CPU.
+    /// The thread did not stop in time: it is inside the kernel and cannot be interrupted (disk
+    /// wait), or gets no CPU.
     NotStopped {
         /// The thread.
         tid: i32,

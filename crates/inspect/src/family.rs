@@ -20,8 +20,8 @@ impl Family {
         Family(pids.into_iter().filter_map(|p| Some((p, kin(p)?))).collect())
     }
 
-    /// Whether memory or descriptors may have come from one to the other by `fork`: the same session, or one is the other's ancestor. Of the
-    /// first process all are.
+    /// Whether memory or descriptors may have come from one to the other by `fork`: the same
+    /// session, or one is the other's ancestor. Of the first process all are.
     pub fn related(&self, a: i32, b: i32) -> bool {
         let session = |p: i32| self.0.get(&p).map(|k| k.session).filter(|&s| s != 0);
         let above = |child: i32, parent: i32| {
@@ -47,7 +47,8 @@ mod tests {
     #[test]
     fn relatives_are_those_of_a_session_and_of_one_line() {
         let of = |&(p, parent, session): &(i32, i32, i32)| (p, Kin { parent, session });
-        // 1 starts the kernel's 2 beside 10, whose child 11 makes a session with 12; 20 is a service.
+        // 1 starts the kernel's 2 beside 10, whose child 11 makes a session with 12; 20 is a
+        // service.
         let all = [(1, 0, 1), (2, 0, 0), (3, 2, 0), (10, 1, 10), (11, 10, 11), (12, 11, 11), (13, 12, 13), (20, 1, 20)];
         let family = Family(all.iter().map(of).collect());
         for other in [10, 11, 13] {

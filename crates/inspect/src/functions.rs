@@ -1,9 +1,12 @@
-//! A function of a process, found by name or address: where it is in its file and in memory, and its code.
+//! A function of a process, found by name or address: where it is in its file and in memory, and
+//! its code.
 //!
-//! Owns: what a function may be called ([`Wanted`]). Promises: a name that fits several functions is not guessed at; one that fits
-//! none comes back with the files that were searched and names that are near. A part that the compiler split off as seldom run (`.cold`)
-//! is found by its own full symbol only: it is a piece of its function, not another one. Bytes of code are the file's. Refuses: inlined
-//! copies (they are no functions any more), indirect functions (their symbol is that of the code that chooses).
+//! Owns: what a function may be called ([`Wanted`]). Promises: a name that fits several functions
+//! is not guessed at; one that fits none comes back with the files that were searched and names
+//! that are near. A part that the compiler split off as seldom run (`.cold`) is found by its own
+//! full symbol only: it is a piece of its function, not another one. Bytes of code are the file's.
+//! Refuses: inlined copies (they are no functions any more), indirect functions (their symbol is
+//! that of the code that chooses).
 
 use crate::stacks::elf::{Elf, Room, text_at, u32_at, u64_at};
 use crate::stacks::go::GoTable;
@@ -24,9 +27,10 @@ const FIRST: usize = 16;
 /// Names told of near matches, or of several that fit.
 const NEAR: usize = 5;
 
-/// What to look for: `[FILE:]NAME` or `[FILE:]0xADDRESS`. FILE is the end of a path, such as `libssl.so.3`; without it the
-/// program itself comes first, then its libraries. NAME is a symbol, mangled or readable, with or without its parameters
-/// (`ns::Store::get`). ADDRESS is as linked, as `nm` and reports show it, anywhere in the function; without FILE in the program itself.
+/// What to look for: `[FILE:]NAME` or `[FILE:]0xADDRESS`. FILE is the end of a path, such as
+/// `libssl.so.3`; without it the program itself comes first, then its libraries. NAME is a symbol,
+/// mangled or readable, with or without its parameters (`ns::Store::get`). ADDRESS is as linked, as
+/// `nm` and reports show it, anywhere in the function; without FILE in the program itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// End of the file's path.
@@ -99,7 +103,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// Whether it holds this address of the process. Of a function of unknown size: only its first byte.
+    /// Whether it holds this address of the process. Of a function of unknown size: only its first
+    /// byte.
     pub fn holds(&self, address: u64) -> bool {
         address.checked_sub(self.address).is_some_and(|o| o < self.size.max(1))
     }
@@ -175,8 +180,9 @@ pub fn find(pid: i32, maps: &Maps, wanted: &Wanted) -> Result<Function, Missing>
     Err(missing)
 }
 
-/// The function that holds an address of a process, by its file's unwind tables, Go's own table, or symbols that have a size; nothing
-/// if none of these says. Takes some milliseconds for a large program.
+/// The function that holds an address of a process, by its file's unwind tables, Go's own table, or
+/// symbols that have a size; nothing if none of these says. Takes some milliseconds for a large
+/// program.
 pub fn at(pid: i32, maps: &Maps, address: u64) -> Option<Function> {
     let m = maps.at(address).filter(|m| m.exec && m.ino != 0)?;
     let room = Room::of(MAX_TABLE);
@@ -243,7 +249,8 @@ fn by_name(pid: i32, m: &Mapping, room: &Room, wanted: &str, missing: &mut Missi
 
 const FUNCTION: u8 = 2;
 
-/// Calls `f` with name, address and size of each function that the file defines; of a stripped program of Go's by the table that it keeps itself.
+/// Calls `f` with name, address and size of each function that the file defines; of a stripped
+/// program of Go's by the table that it keeps itself.
 fn each(elf: &Elf, mut f: impl FnMut(&[u8], u64, u64)) {
     if !elf.sections.iter().any(|s| s.kind == SYMTAB)
         && let Some(table) = GoTable::of(elf)

@@ -39,8 +39,8 @@ pub fn of(pid: i32, maps: &Maps, wanted: impl Fn(&str) -> bool) -> BTreeMap<u64,
     found
 }
 
-/// The variable that holds an address of the process, and the distance from its first byte: of those of the file that is mapped
-/// there, or right before (its zeros have no file).
+/// The variable that holds an address of the process, and the distance from its first byte: of
+/// those of the file that is mapped there, or right before (its zeros have no file).
 pub fn at(pid: i32, maps: &Maps, address: u64) -> Option<(Global, u64)> {
     let file = maps.iter().rfind(|m| m.start <= address && m.ino != 0)?;
     // A file's parts lie side by side; memory in between is another's.

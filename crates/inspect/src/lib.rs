@@ -1,18 +1,21 @@
 //! Looking at another process from outside.
 //!
-//! Owns: what can be learnt of a process that does not help, with nothing loaded into it and no eBPF: the stacks of its
-//! threads ([`stacks`], [`python`]), what each thread waits for ([`waits`]) and rings of threads that wait for each other
-//! ([`rings`]).
+//! Owns: what can be learnt of a process that does not help, with nothing loaded into it and no
+//! eBPF: the stacks of its threads ([`stacks`], [`python`]), what each thread waits for ([`waits`])
+//! and rings of threads that wait for each other ([`rings`]).
 //!
-//! Promises: the watched process is stopped only by [`stacks::Unwinder::capture`], one thread at a time, and that time is
-//! measured and told. Nothing in it is written. Whatever it holds in its memory and files, be it rubbish made to do
-//! harm, the reader neither crashes nor hangs nor grows without bound: each read has a limit and each chain a length.
-//! What is not certain says so, by [`Sure`].
+//! Promises: the watched process is stopped only by [`stacks::Unwinder::capture`], one thread at a
+//! time, and that time is measured and told. Nothing in it is written. Whatever it holds in its
+//! memory and files, be it rubbish made to do harm, the reader neither crashes nor hangs nor grows
+//! without bound: each read has a limit and each chain a length. What is not certain says so, by
+//! [`Sure`].
 //!
-//! Refuses: 32-bit programs (their calls are told by number only), writing to the process, stopping it as a whole.
+//! Refuses: 32-bit programs (their calls are told by number only), writing to the process, stopping
+//! it as a whole.
 //!
-//! Everything needs the right to trace: the same user (and `kernel.yama.ptrace_scope` 0) or CAP_SYS_PTRACE. Without it an
-//! [`Error::NotPermitted`] says so, or the one field that was not available is empty.
+//! Everything needs the right to trace: the same user (and `kernel.yama.ptrace_scope` 0) or
+//! CAP_SYS_PTRACE. Without it an [`Error::NotPermitted`] says so, or the one field that was not
+//! available is empty.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]

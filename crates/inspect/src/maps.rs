@@ -1,6 +1,7 @@
 //! What is mapped where in a process: `/proc/PID/maps`.
 //!
-//! Promises: sorted by address; at most [`MAX_MAPPINGS`] entries are kept of however many a process has.
+//! Promises: sorted by address; at most [`MAX_MAPPINGS`] entries are kept of however many a process
+//! has.
 
 use crate::{Error, procfs};
 use std::io::Read;
@@ -31,7 +32,8 @@ pub struct Mapping {
     pub exec: bool,
     /// Shared with other processes.
     pub shared: bool,
-    /// The path or a name such as `[stack]`; empty for anonymous memory. `deleted` is not part of it.
+    /// The path or a name such as `[stack]`; empty for anonymous memory. `deleted` is not part of
+    /// it.
     pub path: String,
     /// The file has no name any more.
     pub deleted: bool,
@@ -49,7 +51,8 @@ impl Maps {
         Ok(Maps::parse(&text(pid)?))
     }
 
-    /// Those mappings of a process whose path begins so. Where there are none this costs half of what [`Maps::of`] does.
+    /// Those mappings of a process whose path begins so. Where there are none this costs half of
+    /// what [`Maps::of`] does.
     pub fn of_file(pid: i32, path: &str) -> Result<Maps, Error> {
         let text = text(pid)?;
         let mut maps = if text.contains(path) { Maps::parse(&text) } else { Maps::default() };

@@ -1,7 +1,8 @@
 //! Reading another process' memory.
 //!
-//! Owns: `process_vm_readv`. Promises: reads only; never more than the caller's buffer; an address that is not mapped is
-//! an answer (`None`, or fewer bytes), not a failure. The other process is not stopped, so what is read may be torn.
+//! Owns: `process_vm_readv`. Promises: reads only; never more than the caller's buffer; an address
+//! that is not mapped is an answer (`None`, or fewer bytes), not a failure. The other process is
+//! not stopped, so what is read may be torn.
 
 const PAGE: u64 = 4096;
 /// Parts handed to one system call; the kernel takes up to 1024.
@@ -78,7 +79,8 @@ impl Memory {
         v
     }
 
-    /// Reads `N` bytes at each of many addresses with few system calls; `None` where not all `N` are mapped.
+    /// Reads `N` bytes at each of many addresses with few system calls; `None` where not all `N`
+    /// are mapped.
     pub fn many<const N: usize>(&self, addrs: &[u64]) -> Vec<Option<[u8; N]>> {
         let mut out = vec![None; addrs.len()];
         let mut next = 0;
@@ -91,7 +93,8 @@ impl Memory {
             for (i, b) in buf.chunks_exact(N).take(got).enumerate() {
                 out[next + i] = b.try_into().ok();
             }
-            // The part after the last whole one is the one that failed: leave it out and continue behind it.
+            // The part after the last whole one is the one that failed: leave it out and continue
+            // behind it.
             next += if got < batch.len() { got + 1 } else { got };
         }
         out

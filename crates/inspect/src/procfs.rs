@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Reads a small file from its start through an open descriptor (each read makes the kernel write it anew).
+/// Reads a small file from its start through an open descriptor (each read makes the kernel write
+/// it anew).
 pub(crate) fn reread<'a>(file: &File, buf: &'a mut [u8]) -> io::Result<&'a [u8]> {
     let n = file.read_at(buf, 0)?;
     Ok(&buf[..n])
@@ -13,7 +14,8 @@ pub(crate) fn reread<'a>(file: &File, buf: &'a mut [u8]) -> io::Result<&'a [u8]>
 /// A small file as text, at most `limit` bytes of it.
 pub(crate) fn text(path: &str, limit: u64) -> io::Result<String> {
     use io::Read;
-    // Room for nearly all of these files, which are read by one call then, and not in ever larger pieces.
+    // Room for nearly all of these files, which are read by one call then, and not in ever larger
+    // pieces.
     let mut v = Vec::with_capacity(4 << 10);
     File::open(path)?.take(limit).read_to_end(&mut v)?;
     Ok(String::from_utf8_lossy(&v).into_owned())
@@ -31,8 +33,9 @@ pub(crate) fn ids(path: &str) -> io::Result<Vec<i32>> {
     Ok(v)
 }
 
-/// The thread of a process by whose id its memory and files are found: the first one, or another if that has ended
-/// (`pthread_exit` in `main`), for then `/proc/PID/maps`, `fd`, `exe` and the like tell nothing.
+/// The thread of a process by whose id its memory and files are found: the first one, or another if
+/// that has ended (`pthread_exit` in `main`), for then `/proc/PID/maps`, `fd`, `exe` and the like
+/// tell nothing.
 pub(crate) fn living(pid: i32) -> i32 {
     // Behind the name, which may hold any byte.
     let ended = |tid: i32| {
@@ -51,14 +54,16 @@ pub(crate) fn process_of(tid: i32) -> Option<i32> {
     field(&text(&format!("/proc/{tid}/status"), 8192).ok()?, "Tgid")?.parse().ok()
 }
 
-/// The same for a thread that has not ended: one that has is there until somebody waits for its process, and does nothing more.
+/// The same for a thread that has not ended: one that has is there until somebody waits for its
+/// process, and does nothing more.
 pub(crate) fn process_of_living(tid: i32) -> Option<i32> {
     let status = text(&format!("/proc/{tid}/status"), 8192).ok()?;
     let lives = !field(&status, "State")?.starts_with(['Z', 'X']);
     lives.then(|| field(&status, "Tgid")?.parse().ok()).flatten()
 }
 
-/// The process that traces a thread, from the thread's `status`; 0 if none in sight. The kernel names the tracing thread.
+/// The process that traces a thread, from the thread's `status`; 0 if none in sight. The kernel
+/// names the tracing thread.
 pub(crate) fn tracer(status: &str) -> i32 {
     let by = field(status, "TracerPid").and_then(|p| p.parse().ok()).unwrap_or(0);
     if by == 0 { 0 } else { process_of(by).unwrap_or(by) }

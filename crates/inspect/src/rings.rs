@@ -1,15 +1,18 @@
 //! Rings of threads that wait for each other: deadlocks.
 //!
-//! Owns: finding rings among mutexes, rwlocks and joins, of one process or several that share locks. Promises: a ring is
-//! told only if it stood still. Refuses: locks that keep no holder (Rust's, Go's, Python's, readers of an rwlock), and
-//! waits with a time limit, which end by themselves.
+//! Owns: finding rings among mutexes, rwlocks and joins, of one process or several that share
+//! locks. Promises: a ring is told only if it stood still. Refuses: locks that keep no holder
+//! (Rust's, Go's, Python's, readers of an rwlock), and waits with a time limit, which end by
+//! themselves.
 //!
-//! Why two looks: reading one thread after the other is no picture of one moment, so a busy, healthy program seems to
-//! have a ring in about one scan of a hundred. Therefore the members' CPU time and switches are read, then every member's wait and
-//! every lock's holder again, then CPU time and switches again. If the ring is the same and no member ran in between,
-//! then each member was asleep on its lock during the whole second look, and each holder, being asleep as well, could not
-//! have released anything: the ring stood at one moment, and nobody in it can leave it. A member that runs shows in the figures:
-//! CPU time is added when it leaves the CPU, which it must do to be seen asleep, and switches are counted when it gets one.
+//! Why two looks: reading one thread after the other is no picture of one moment, so a busy,
+//! healthy program seems to have a ring in about one scan of a hundred. Therefore the members' CPU
+//! time and switches are read, then every member's wait and every lock's holder again, then CPU
+//! time and switches again. If the ring is the same and no member ran in between, then each member
+//! was asleep on its lock during the whole second look, and each holder, being asleep as well,
+//! could not have released anything: the ring stood at one moment, and nobody in it can leave it. A
+//! member that runs shows in the figures: CPU time is added when it leaves the CPU, which it must
+//! do to be seen asleep, and switches are counted when it gets one.
 
 use crate::waits::{FutexKind, FutexWait, Key, Owner, Waiting, Watched};
 use crate::{Error, Sure};
@@ -31,7 +34,8 @@ pub struct Member {
     pub pid: i32,
     /// Thread.
     pub tid: i32,
-    /// Address of the lock in that process (of a mutex given up, of the word the thread is parked on).
+    /// Address of the lock in that process (of a mutex given up, of the word the thread is parked
+    /// on).
     pub lock: u64,
     /// What names the lock for all who share it.
     pub key: Key,
@@ -60,7 +64,8 @@ impl std::fmt::Display for Ring {
     }
 }
 
-/// Looks for rings in a set of processes again and again, with descriptors kept open. One thread at a time.
+/// Looks for rings in a set of processes again and again, with descriptors kept open. One thread at
+/// a time.
 #[derive(Debug)]
 pub struct RingWatch {
     watched: Vec<Watched>,
@@ -68,7 +73,8 @@ pub struct RingWatch {
 }
 
 impl RingWatch {
-    /// For these processes; one that is not there is left out. Fails if one of them cannot be looked into.
+    /// For these processes; one that is not there is left out. Fails if one of them cannot be
+    /// looked into.
     pub fn new(pids: &[i32]) -> Result<RingWatch, Error> {
         let mut pids = pids.to_vec();
         pids.sort_unstable();
@@ -92,8 +98,8 @@ impl RingWatch {
         self.suspected
     }
 
-    /// All rings there are. Processes that have ended count no more. Costs about 4 us a thread; the processes are not
-    /// stopped.
+    /// All rings there are. Processes that have ended count no more. Costs about 4 us a thread; the
+    /// processes are not stopped.
     pub fn scan(&mut self) -> Vec<Ring> {
         self.watched.retain_mut(Watched::keep_up);
         let first = rings(&self.edges(None));
@@ -158,9 +164,10 @@ fn member(pid: i32, tid: i32, f: &FutexWait) -> Option<Member> {
     Some(Member { pid, tid, lock: f.lock, key: f.key, kind: f.kind, waits_for, sure: f.sure })
 }
 
-/// The edge of a thread whose wait the kernel rejected because it would have closed a ring: it leads to one of those who
-/// wait for this thread, over however many others, for priority-inheriting mutexes: the kernel knows no other holders. With one
-/// there is no choice; of several the last of the chain is taken, and that is a guess at who is a member, not at whether
+/// The edge of a thread whose wait the kernel rejected because it would have closed a ring: it
+/// leads to one of those who wait for this thread, over however many others, for
+/// priority-inheriting mutexes: the kernel knows no other holders. With one there is no choice; of
+/// several the last of the chain is taken, and that is a guess at who is a member, not at whether
 /// they are stuck. With none the holder has ended, or the thread wanted a mutex of its own.
 fn close(edges: &mut BTreeMap<i32, Member>, inheriting: &BTreeSet<i32>, pid: i32, tid: i32, f: &FutexWait) {
     let mut chain = vec![tid];

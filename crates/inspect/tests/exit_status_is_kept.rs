@@ -1,4 +1,5 @@
-//! A child of this process that ends while its stacks are taken keeps its exit status for whoever waits for it.
+//! A child of this process that ends while its stacks are taken keeps its exit status for whoever
+//! waits for it.
 
 mod common;
 use common::Dir;

@@ -1,4 +1,5 @@
-//! Where few descriptors are available, a ring is found though many threads of other processes are looked at first.
+//! Where few descriptors are available, a ring is found though many threads of other processes are
+//! looked at first.
 
 mod common;
 use common::{Dir, Running, until};

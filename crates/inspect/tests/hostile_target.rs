@@ -1,4 +1,5 @@
-//! A program whose stacks and structures are rubbish made to do harm neither crashes nor hangs nor bloats the reader.
+//! A program whose stacks and structures are rubbish made to do harm neither crashes nor hangs nor
+//! bloats the reader.
 
 mod common;
 use common::{Dir, Running, until};
@@ -30,7 +31,8 @@ fn stacks_full_of_rubbish() {
     }
 }
 
-/// All the reader does with such a process; the answers do not matter, only that they come and are small. The number of frames.
+/// All the reader does with such a process; the answers do not matter, only that they come and are
+/// small. The number of frames.
 fn look(program: &Path, args: &[&str]) -> usize {
     let p = Running::program(program, args);
     match python::find(p.pid()) {

@@ -1,5 +1,5 @@
-//! A program in a pid namespace and root directory of its own knows its threads by other ids and its files by other names;
-//! stacks, waits and rings are told in ours.
+//! A program in a pid namespace and root directory of its own knows its threads by other ids and
+//! its files by other names; stacks, waits and rings are told in ours.
 
 mod common;
 use common::{Dir, Running, children, until};
@@ -11,7 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Starts the program there; `None` if that is not possible here. The id is the program's own, as we see it.
+/// Starts the program there; `None` if that is not possible here. The id is the program's own, as
+/// we see it.
 fn contained(program: &Path, mode: &str) -> Option<(Running, i32)> {
     let unshare = || {
         let mut c = Command::new("unshare");
@@ -60,7 +61,8 @@ fn rings_and_joins() {
 
 #[test]
 fn rwlocks_whose_word_is_the_id_of_a_thread() {
-    // The words of glibc's rwlocks are 1, 2 and 3, which are ids of the program's own threads and processes here.
+    // The words of glibc's rwlocks are 1, 2 and 3, which are ids of the program's own threads and
+    // processes here.
     let dir = Dir::new("contained-rwlocks");
     let program = dir.build("locks.c", &["-O2", "-static"]);
     for mode in ["between-rwlock", "between-rwlock-mutex", "between-processes"] {

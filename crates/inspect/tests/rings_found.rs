@@ -39,7 +39,8 @@ fn rings_of_one_process() {
     assert!(ring.members.iter().all(|m| matches!(m.kind, FutexKind::RwLock { .. })), "{ring:?}");
     let ring = one_ring(&program, "join", 2);
     assert!(ring.members.iter().any(|m| matches!(m.kind, FutexKind::Join(_))), "{ring:?}");
-    // The C library notices this one and parks a thread for ever; the mutex is then found on its stack.
+    // The C library notices this one and parks a thread for ever; the mutex is then found on its
+    // stack.
     let ring = one_ring(&program, "pi", 2);
     assert!(ring.sure >= Sure::Likely);
 }

@@ -1,5 +1,5 @@
-//! A healthy program whose threads fight over their locks never shows a ring, however often one looks.
-//! 3,000 looks; `ORBIT_TEST_FULL=1` makes 100,000, `ORBIT_SCANS` any number.
+//! A healthy program whose threads fight over their locks never shows a ring, however often one
+//! looks. 3,000 looks; `ORBIT_TEST_FULL=1` makes 100,000, `ORBIT_SCANS` any number.
 
 mod common;
 use common::{Dir, Running};

@@ -1,5 +1,6 @@
-//! Stacks of C programs are whole and right, however the program was built: without frame pointers, at any place, static,
-//! stripped, with its file deleted, inside signal handlers, in libraries loaded later and after an exec.
+//! Stacks of C programs are whole and right, however the program was built: without frame pointers,
+//! at any place, static, stripped, with its file deleted, inside signal handlers, in libraries
+//! loaded later and after an exec.
 
 mod common;
 use common::{Dir, Running, until};

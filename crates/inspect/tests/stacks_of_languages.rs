@@ -1,4 +1,5 @@
-//! Functions have the names their language gives them: C++, Rust and Go, Go also when stripped; by these they are found.
+//! Functions have the names their language gives them: C++, Rust and Go, Go also when stripped; by
+//! these they are found.
 
 mod common;
 use common::{Dir, Running, have, until};

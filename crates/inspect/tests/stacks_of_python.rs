@@ -1,4 +1,5 @@
-//! Python's own frames with function, file and line, for each interpreter on this machine that is known.
+//! Python's own frames with function, file and line, for each interpreter on this machine that is
+//! known.
 
 mod common;
 use common::{Dir, Running, have, until};
@@ -26,7 +27,8 @@ def gr\u{fc}n_\u{4e2d}():
 gr\u{fc}n_\u{4e2d}()
 ";
 
-/// Interpreters by the names they usually have, and those in `ORBIT_PYTHONS` (paths, with colons between), each once.
+/// Interpreters by the names they usually have, and those in `ORBIT_PYTHONS` (paths, with colons
+/// between), each once.
 fn interpreters() -> Vec<String> {
     let mut seen = Vec::new();
     let mut out = Vec::new();

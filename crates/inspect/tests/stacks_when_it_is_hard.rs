@@ -1,5 +1,5 @@
-//! What cannot be stopped is said, with the reason, within bounded time: traced by a debugger, deep in the kernel, not
-//! permitted, gone.
+//! What cannot be stopped is said, with the reason, within bounded time: traced by a debugger, deep
+//! in the kernel, not permitted, gone.
 
 mod common;
 use common::{Dir, Running, until};
@@ -57,7 +57,8 @@ fn deep_in_the_kernel() {
     assert!(matches!(s.error, Some(Error::NotStopped { .. })), "{s:?}");
     assert_eq!(s.how, How::Asleep);
     assert!(s.frames[0].function.as_ref().is_some_and(|f| f.contains("vfork")), "{s:#?}");
-    // SAFETY: plain call; the child is this program's child's child, found just now, and has no other purpose.
+    // SAFETY: plain call; the child is this program's child's child, found just now, and has no
+    // other purpose.
     unsafe { libc::kill(child, libc::SIGKILL) };
     // Freed, it continues and is not held by anybody.
     until("the parent to go on", || has(&u.capture(&[p.pid()])[0], "gamma_park").then_some(()));

@@ -1,4 +1,5 @@
-//! The state of a thread in a loop that changes nothing recurs; that of a loop which counts, in whatever register, does not.
+//! The state of a thread in a loop that changes nothing recurs; that of a loop which counts, in
+//! whatever register, does not.
 
 mod common;
 use common::{Dir, Running, until};

@@ -1,5 +1,5 @@
-//! Threads are stopped one after the other and briefly; the promise of 10 ms for 20 threads is printed, a slow machine may
-//! take longer.
+//! Threads are stopped one after the other and briefly; the promise of 10 ms for 20 threads is
+//! printed, a slow machine may take longer.
 
 mod common;
 use common::{Dir, Running, until};

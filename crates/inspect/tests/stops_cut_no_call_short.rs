@@ -1,4 +1,5 @@
-//! Taking stacks cuts no call short that has moved a part of its bytes, and the stacks of threads in such calls are told all the same.
+//! Taking stacks cuts no call short that has moved a part of its bytes, and the stacks of threads
+//! in such calls are told all the same.
 
 mod common;
 use common::Dir;

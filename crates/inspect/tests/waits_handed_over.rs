@@ -1,4 +1,5 @@
-//! A lock that was handed over is told as held by whoever holds it now, and is no lost wake-up; one whose word says that it is free is.
+//! A lock that was handed over is told as held by whoever holds it now, and is no lost wake-up; one
+//! whose word says that it is free is.
 
 mod common;
 use common::{Dir, Running, children, until};
@@ -85,7 +86,8 @@ fn readers_and_writers_of_rust() {
     again.args(["--exact", "readers_and_writers_of_rust", "--nocapture"]).env("ORBIT_INSPECT_HOLD", "1");
     let p = Running::start(&mut again);
     let mut w = Watched::new(p.pid()).unwrap();
-    // The reader saw no writer waiting; of the two writers one got the lock that both wanted. While it is on its way there the lock is free.
+    // The reader saw no writer waiting; of the two writers one got the lock that both wanted. While
+    // it is on its way there the lock is free.
     let held = FutexKind::RwLock { writer: Owner::Unknown };
     for names in [&["reader"][..], &["writer 1", "writer 2"]] {
         let tids: Vec<i32> = names.iter().map(|name| thread(&mut w, name)).collect();
@@ -105,7 +107,8 @@ fn forever() -> ! {
     }
 }
 
-/// Two locks: one that a reader and then a writer want, one that two writers want, of whom one gets it.
+/// Two locks: one that a reader and then a writer want, one that two writers want, of whom one gets
+/// it.
 fn hold() -> ! {
     let (one, two) = (Arc::new(RwLock::new(())), Arc::new(RwLock::new(())));
     let named = |name: &str, f: Box<dyn FnOnce() + Send>| {

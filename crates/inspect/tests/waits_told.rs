@@ -60,7 +60,8 @@ fn descriptors_and_children() {
     let in_virtual_machine = std::env::var_os("ORBIT_VM").is_some();
     for kind in ["unix", "tcp"] {
         match wait(&program, &[kind], |w| matches!(w, Wait::Socket { .. })) {
-            // A module of the kernel, which the virtual machine of scripts/old-kernel.sh does not have.
+            // A module of the kernel, which the virtual machine of scripts/old-kernel.sh does not
+            // have.
             (Wait::Socket { peers, .. }, ..) if kind == "unix" && peers.is_empty() && in_virtual_machine => {
                 println!("SKIP: needs unix_diag, to find who is at the other side of a UNIX socket");
             }
@@ -129,7 +130,8 @@ fn the_rest() {
     until("the stop", || (w.wait_of(g.pid()) == Wait::Stopped).then_some(()));
     // SAFETY: as above.
     unsafe { libc::kill(g.pid(), libc::SIGCONT) };
-    // The kernel calls it another way now; where the code before the call does not tell which, that is what is told.
+    // The kernel calls it another way now; where the code before the call does not tell which, that
+    // is what is told.
     until("the sleep to go on", || match w.wait_of(g.pid()) {
         Wait::Sleep => Some(()),
         Wait::Other(c) if c.nr == libc::SYS_restart_syscall => Some(()),

@@ -33,8 +33,9 @@ struct Load {
 }
 const _: () = assert!(size_of::<Load>() == 72);
 
-/// Loads a program of this kind, under GPL, for this way of attaching it (0 where the kind has one only). What it names by descriptors has to be open. An
-/// error of kind `PermissionDenied` is also how the kernel rejects a program that it cannot follow.
+/// Loads a program of this kind, under GPL, for this way of attaching it (0 where the kind has one
+/// only). What it names by descriptors has to be open. An error of kind `PermissionDenied` is also
+/// how the kernel rejects a program that it cannot follow.
 pub fn load(kind: u32, attach_type: u32, instructions: &[Instruction]) -> io::Result<OwnedFd> {
     let attr = Load {
         kind,
@@ -50,11 +51,13 @@ pub fn load(kind: u32, attach_type: u32, instructions: &[Instruction]) -> io::Re
         interface: 0,
         attach_type,
     };
-    // SAFETY: the structure is as long as said; what it points to outlives the call and is only read.
+    // SAFETY: the structure is as long as said; what it points to outlives the call and is only
+    // read.
     unsafe { call(BPF_PROG_LOAD, &attr) }
 }
 
-/// Whether this process may use `bpf(2)`: makes the smallest map. A container may grant the capability and still forbid the call.
+/// Whether this process may use `bpf(2)`: makes the smallest map. A container may grant the
+/// capability and still forbid the call.
 ///
 /// # Errors
 /// `EPERM`, `ENOSYS`.
@@ -65,10 +68,12 @@ pub fn may_make_maps() -> io::Result<()> {
     unsafe { call(BPF_MAP_CREATE, &attr) }.map(drop)
 }
 
-/// Attaches a program of kind raw tracepoint to a tracepoint by its name, until what is returned is closed.
+/// Attaches a program of kind raw tracepoint to a tracepoint by its name, until what is returned is
+/// closed.
 ///
 /// # Errors
-/// `ENOENT` for a name that the kernel does not know, `EINVAL` for a program of another kind, `EPERM`.
+/// `ENOENT` for a name that the kernel does not know, `EINVAL` for a program of another kind,
+/// `EPERM`.
 pub fn attach_raw_tracepoint(program: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
     // The name's address, and the program in the low half of the second word.

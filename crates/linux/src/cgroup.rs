@@ -1,13 +1,15 @@
-//! Control groups: a bound on the memory and the processor time of a few processes, and the truth about who was killed
-//! for lack of memory.
+//! Control groups: a bound on the memory and the processor time of a few processes, and the truth
+//! about who was killed for lack of memory.
 //!
-//! A [`Group`] lies below the control group the caller is in, so the caller's own limits hold for it too. With version 2
-//! that needs the `memory` and `cpu` controllers enabled for children there, which the kernel rejects for a group that
-//! holds processes itself (all but the root); then the parent group is tried, which is where a delegated service manager
-//! (`DelegateSubgroup=`) or root may make one. With version 1 the `memory` and `cpu` hierarchies are used, either alone if
-//! need be; a process is put into the latter only once its time is bounded, for where the kernel has `RT_GROUP_SCHED` nothing in a
-//! new group there can have real-time priority. Groups are directories: [`Group::remove`], also done on drop, takes them away;
-//! [`sweep`] takes away those of programs that could not.
+//! A [`Group`] lies below the control group the caller is in, so the caller's own limits hold for
+//! it too. With version 2 that needs the `memory` and `cpu` controllers enabled for children there,
+//! which the kernel rejects for a group that holds processes itself (all but the root); then the
+//! parent group is tried, which is where a delegated service manager (`DelegateSubgroup=`) or root
+//! may make one. With version 1 the `memory` and `cpu` hierarchies are used, either alone if need
+//! be; a process is put into the latter only once its time is bounded, for where the kernel has
+//! `RT_GROUP_SCHED` nothing in a new group there can have real-time priority. Groups are
+//! directories: [`Group::remove`], also done on drop, takes them away; [`sweep`] takes away those
+//! of programs that could not.
 //!
 //! Enabling a controller for children (version 2) stays when the group goes. Nothing else does.
 
@@ -26,7 +28,8 @@ use std::time::Duration;
 
 /// The period over which processor time is bounded, in microseconds: the kernel's own default.
 const PERIOD_US: u64 = 100_000;
-/// How long [`Group::remove`] waits for processes that have ended to leave, in steps of a millisecond.
+/// How long [`Group::remove`] waits for processes that have ended to leave, in steps of a
+/// millisecond.
 const REMOVE_TRIES: u32 = 100;
 /// The inode of the first PID namespace, the same on every kernel (`PID_NS_INIT_INO`).
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
@@ -44,11 +47,13 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes an empty group without limits. `name` becomes the directory's name: no slash, not empty.
+    /// Makes an empty group without limits. `name` becomes the directory's name: no slash, not
+    /// empty.
     ///
     /// # Errors
-    /// `Unsupported` where there is no control group with `memory` or `cpu` that the caller may make children in (the text
-    /// says what was tried); `AlreadyExists`; `InvalidInput` for the name.
+    /// `Unsupported` where there is no control group with `memory` or `cpu` that the caller may
+    /// make children in (the text says what was tried); `AlreadyExists`; `InvalidInput` for the
+    /// name.
     pub fn create(name: &str) -> io::Result<Group> {
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\n', '\0']) {
             return Err(invalid(format!("control group name {name:?}: must be one directory name")));
@@ -97,12 +102,13 @@ impl Group {
         self.cpu.is_some()
     }
 
-    /// Bounds the memory of the group, swap included where it is accounted. More than that and the kernel kills the whole
-    /// group (version 2, Linux 4.19) or a process of it. Pages of shared memory count for the group that touches them first.
+    /// Bounds the memory of the group, swap included where it is accounted. More than that and the
+    /// kernel kills the whole group (version 2, Linux 4.19) or a process of it. Pages of shared
+    /// memory count for the group that touches them first.
     ///
     /// # Errors
-    /// `Unsupported` without the memory controller; `EBUSY` when more is in use already (version 1: and cannot be
-    /// reclaimed).
+    /// `Unsupported` without the memory controller; `EBUSY` when more is in use already (version 1:
+    /// and cannot be reclaimed).
     pub fn set_memory(&self, bytes: u64) -> io::Result<()> {
         let dir = self.memory_dir()?;
         let value = bytes.to_string();
@@ -115,7 +121,8 @@ impl Group {
             write(dir, "memory.max", &value)?;
             return ignore_missing(write(dir, "memory.swap.max", "0"));
         }
-        // Memory and swap together must never be below memory alone, so raising and lowering need opposite orders.
+        // Memory and swap together must never be below memory alone, so raising and lowering need
+        // opposite orders.
         let both = "memory.memsw.limit_in_bytes";
         match write(dir, "memory.limit_in_bytes", &value) {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
@@ -176,8 +183,9 @@ impl Group {
         Ok(())
     }
 
-    /// Makes what somebody has removed of the group again, without bounds and empty; says whether there was anything to make. A
-    /// controller whose directory is not available any more is one that the group has no more.
+    /// Makes what somebody has removed of the group again, without bounds and empty; says whether
+    /// there was anything to make. A controller whose directory is not available any more is one
+    /// that the group has no more.
     ///
     /// # Errors
     /// Those of making a directory.
@@ -200,7 +208,8 @@ impl Group {
         restored
     }
 
-    /// Grows whenever the kernel kills processes of the group for lack of memory, by one or more; stays 0 where it does not count them.
+    /// Grows whenever the kernel kills processes of the group for lack of memory, by one or more;
+    /// stays 0 where it does not count them.
     pub fn oom_kills(&self) -> u64 {
         let file = if self.unified { "memory.events" } else { "memory.oom_control" };
         let text = self.memory.as_ref().and_then(|d| fs::read_to_string(d.join(file)).ok()).unwrap_or_default();
@@ -214,8 +223,8 @@ impl Group {
         text.trim().parse().unwrap_or(0)
     }
 
-    /// Takes the group away. Its processes must have ended; the kernel is given up to 0.1 s to let go of them. Done
-    /// already is fine.
+    /// Takes the group away. Its processes must have ended; the kernel is given up to 0.1 s to let
+    /// go of them. Done already is fine.
     ///
     /// # Errors
     /// `EBUSY` while a process is in it.
@@ -253,15 +262,17 @@ impl Drop for Group {
     }
 }
 
-/// Whose a group is: a program, as distinguished from all others that ever have the number of its process, here or in another PID
-/// namespace. Programs in several namespaces may see one tree of control groups, and process 1 is one in each of them.
+/// Whose a group is: a program, as distinguished from all others that ever have the number of its
+/// process, here or in another PID namespace. Programs in several namespaces may see one tree of
+/// control groups, and process 1 is one in each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The process, by its number in its own PID namespace.
     pub pid: i32,
     /// Inode of that namespace; 0 where it cannot be read.
     pub namespace: u64,
-    /// A moment of the program's life, in milliseconds since boot: a process that was started later is another one.
+    /// A moment of the program's life, in milliseconds since boot: a process that was started later
+    /// is another one.
     pub since: u64,
 }
 
@@ -275,7 +286,8 @@ impl Owner {
         Owner { pid: std::process::id() as i32, namespace: own_pid_namespace(), since }
     }
 
-    /// What its groups' names begin with: `prefix-PID-NAMESPACE-SINCE`, the latter two in hexadecimal.
+    /// What its groups' names begin with: `prefix-PID-NAMESPACE-SINCE`, the latter two in
+    /// hexadecimal.
     pub fn group_name(&self, prefix: &str) -> String {
         format!("{prefix}-{}-{:x}-{:x}", self.pid, self.namespace, self.since)
     }
@@ -288,7 +300,8 @@ impl Owner {
         Some(Owner { pid, namespace: number()?, since: number()? })
     }
 
-    /// Whether the process is there, its namespace being this process' own; true also where that is not known.
+    /// Whether the process is there, its namespace being this process' own; true also where that is
+    /// not known.
     fn is_there(&self) -> bool {
         // SAFETY: sends nothing.
         if unsafe { libc::kill(self.pid, 0) } < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
@@ -312,7 +325,8 @@ fn own_pid_namespace() -> u64 {
     own_inode("ns/pid").unwrap_or(0)
 }
 
-/// Whether the numbers in `/proc` are those of this process' PID namespace: it may show those of one further out.
+/// Whether the numbers in `/proc` are those of this process' PID namespace: it may show those of
+/// one further out.
 fn proc_is_own() -> bool {
     Status::own().is_ok_and(|status| status.nested_pids().len() == 1)
 }
@@ -322,8 +336,9 @@ fn start_of(pid: i32) -> Option<u64> {
     Some(Stat::of(pid).ok()?.started_ticks * TICK_MS)
 }
 
-/// The PID namespaces that have processes now. `None` where not all processes can be seen: that takes the first namespace, and the
-/// right to look at every process. A namespace lives as long as its process 1, which a look at all processes cannot miss.
+/// The PID namespaces that have processes now. `None` where not all processes can be seen: that
+/// takes the first namespace, and the right to look at every process. A namespace lives as long as
+/// its process 1, which a look at all processes cannot miss.
 fn pid_namespaces() -> Option<HashSet<u64>> {
     let mounts = procfs::own_text("mountinfo").ok()?;
     let hides = |m: Mount| m.kind == "proc" && m.options.contains("hidepid=");
@@ -348,13 +363,15 @@ fn pid_namespaces() -> Option<HashSet<u64>> {
     Some(found)
 }
 
-/// Takes away empty groups named as [`Owner::group_name`] does, followed by anything, whose owner is gone: what programs leave
-/// that were killed. Looks where [`Group::create`] would make them. Answers how many directories went.
+/// Takes away empty groups named as [`Owner::group_name`] does, followed by anything, whose owner
+/// is gone: what programs leave that were killed. Looks where [`Group::create`] would make them.
+/// Answers how many directories went.
 ///
-/// An owner in this process' PID namespace is gone when no process has his number, or only one that was started later. Groups of
-/// other namespaces are left alone, unless this process can see that the namespace is gone: in the first one, as root. So what is
-/// left by a container that is gone stays until a program sweeps that runs as root outside of any, or in a namespace that was
-/// given the same inode.
+/// An owner in this process' PID namespace is gone when no process has his number, or only one that
+/// was started later. Groups of other namespaces are left alone, unless this process can see that
+/// the namespace is gone: in the first one, as root. So what is left by a container that is gone
+/// stays until a program sweeps that runs as root outside of any, or in a namespace that was given
+/// the same inode.
 pub fn sweep(prefix: &str) -> usize {
     let own = own_pid_namespace();
     let mut namespaces = None;
@@ -381,7 +398,8 @@ pub fn groups_of(prefix: &str, owner: &Owner) -> Vec<PathBuf> {
     groups.filter(|(rest, _)| Owner::parse(rest).as_ref() == Some(owner)).map(|(_, dir)| dir).collect()
 }
 
-/// The directories whose names begin with `prefix-`, where groups may be made, with what follows upon that.
+/// The directories whose names begin with `prefix-`, where groups may be made, with what follows
+/// upon that.
 fn groups_below(prefix: &str) -> Vec<(String, PathBuf)> {
     let (bases, _) = Bases::find();
     let bases = bases.unified.iter().chain(&bases.memory).chain(&bases.cpu);
@@ -401,11 +419,13 @@ struct Bases {
 }
 
 impl Bases {
-    /// Finds them by where control groups are mounted and which of them this process is in; and says what is missing.
+    /// Finds them by where control groups are mounted and which of them this process is in; and
+    /// says what is missing.
     fn find() -> (Bases, Vec<String>) {
         let mut bases = Bases::default();
         let mut why = Vec::new();
-        // The group of the process, which the kernel shows after its first thread has ended too: a thread may be in one of its own.
+        // The group of the process, which the kernel shows after its first thread has ended too: a
+        // thread may be in one of its own.
         let (Ok(mounts), Ok(own)) = (procfs::own_text("mountinfo"), procfs::text("/proc/self/cgroup")) else {
             why.push("/proc/self/mountinfo or /proc/self/cgroup cannot be read".into());
             return (bases, why);
@@ -454,7 +474,8 @@ impl<'a> Mount<'a> {
         Some(Mount { root, at: PathBuf::from(at), kind, options })
     }
 
-    /// Where the group with this path shows below the mount, which may begin at a group other than the root.
+    /// Where the group with this path shows below the mount, which may begin at a group other than
+    /// the root.
     fn dir_of(&self, path: Option<&str>) -> Option<PathBuf> {
         let below = path?.strip_prefix(self.root.trim_end_matches('/')).unwrap_or("");
         let dir = self.at.join(below.trim_start_matches('/'));
@@ -462,7 +483,8 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// This process' group in the hierarchy with the given controller ("" for version 2), from `/proc/self/cgroup`.
+/// This process' group in the hierarchy with the given controller ("" for version 2), from
+/// `/proc/self/cgroup`.
 fn own_path<'a>(own: &'a str, controller: &str) -> Option<&'a str> {
     own.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
@@ -478,8 +500,9 @@ fn create_unified(base: &Path, name: &str) -> io::Result<Group> {
     let enabled = || CONTROLLERS.iter().filter(|c| lists(&base.join("cgroup.subtree_control"), c)).count();
     let wanted: Vec<_> = CONTROLLERS.iter().filter(|c| lists(&base.join("cgroup.controllers"), c)).collect();
     if enabled() < wanted.len() {
-        // A group with processes of its own, unless it is the root (which alone has no type), takes no controllers for
-        // children; it would take cpu, but then become "threaded", where children cannot hold processes: never asked for.
+        // A group with processes of its own, unless it is the root (which alone has no type), takes
+        // no controllers for children; it would take cpu, but then become "threaded", where
+        // children cannot hold processes: never asked for.
         if base.join("cgroup.type").exists()
             && fs::read_to_string(base.join("cgroup.procs")).is_ok_and(|p| !p.is_empty())
         {

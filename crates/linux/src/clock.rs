@@ -1,11 +1,12 @@
 //! Clocks of the kernel, in nanoseconds.
 //!
-//! Times fit a `u64` for 584 years. No function fails, blocks, or makes a system call where the vdso has the clock.
-//! Async-signal-safe.
+//! Times fit a `u64` for 584 years. No function fails, blocks, or makes a system call where the
+//! vdso has the clock. Async-signal-safe.
 
 use std::time::Duration;
 
-/// Returns the time since some moment before the machine's start, without the time it was suspended (`CLOCK_MONOTONIC`).
+/// Returns the time since some moment before the machine's start, without the time it was suspended
+/// (`CLOCK_MONOTONIC`).
 #[inline]
 pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)

@@ -1,15 +1,18 @@
-//! Numbers of descriptors: which are open, what stands behind one, and how to put something else there.
+//! Numbers of descriptors: which are open, what stands behind one, and how to put something else
+//! there.
 //!
-//! A library in another program shares one table of numbers with it: the program may close any number and open a file of its
-//! own under it. [`file_of`] and [`mark`] are what distinguishes the two: the file's device and inode, and, for files that have no inode
-//! of their own (event counters, process handles), a mark on the open file itself.
+//! A library in another program shares one table of numbers with it: the program may close any
+//! number and open a file of its own under it. [`file_of`] and [`mark`] are what distinguishes the
+//! two: the file's device and inode, and, for files that have no inode of their own (event
+//! counters, process handles), a mark on the open file itself.
 
 use crate::{Support, check_int, procfs};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Which file a descriptor names: device and inode. All event counters, and on older kernels all process handles, share one.
+/// Which file a descriptor names: device and inode. All event counters, and on older kernels all
+/// process handles, share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct File(libc::dev_t, libc::ino_t);
 
@@ -28,8 +31,8 @@ pub fn file_of(fd: RawFd) -> io::Result<(File, usize)> {
     Ok((File(stat.st_dev, stat.st_ino), stat.st_blocks as usize * 512))
 }
 
-/// Type, inode and number of names of the file at a path, as the kernel has them in its cache: never asks a server (NFS, FUSE)
-/// that may be gone. `None` where that is not known. Follows links.
+/// Type, inode and number of names of the file at a path, as the kernel has them in its cache:
+/// never asks a server (NFS, FUSE) that may be gone. `None` where that is not known. Follows links.
 pub fn cached(path: &str) -> Option<libc::statx> {
     let path = CString::new(path).ok()?;
     let wanted = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_NLINK;
@@ -41,15 +44,17 @@ pub fn cached(path: &str) -> Option<libc::statx> {
     }
 }
 
-/// Marks the open file behind a descriptor, for everyone who has it: the signal that would be sent if somebody asked for signals
-/// (`O_ASYNC`), which nobody does. Answers the mark that it has now. Async-signal-safe.
+/// Marks the open file behind a descriptor, for everyone who has it: the signal that would be sent
+/// if somebody asked for signals (`O_ASYNC`), which nobody does. Answers the mark that it has now.
+/// Async-signal-safe.
 pub fn set_mark(fd: BorrowedFd<'_>) -> i32 {
     // SAFETY: F_SETSIG takes an integer.
     unsafe { libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGRTMAX()) };
     mark(fd.as_raw_fd())
 }
 
-/// The mark of the open file behind a number: 0 for none, -1 when it is not open. Async-signal-safe.
+/// The mark of the open file behind a number: 0 for none, -1 when it is not open.
+/// Async-signal-safe.
 pub fn mark(fd: RawFd) -> i32 {
     // SAFETY: F_GETSIG takes nothing.
     unsafe { libc::fcntl(fd, F_GETSIG) }
@@ -59,7 +64,8 @@ pub fn mark(fd: RawFd) -> i32 {
 const F_SETSIG: libc::c_int = 10;
 const F_GETSIG: libc::c_int = 11;
 
-/// The same open file under the lowest free number from `least` on, close-on-exec; where there is none, under the number it has.
+/// The same open file under the lowest free number from `least` on, close-on-exec; where there is
+/// none, under the number it has.
 pub fn move_up(fd: OwnedFd, least: RawFd) -> OwnedFd {
     if fd.as_raw_fd() >= least {
         return fd;
@@ -73,12 +79,14 @@ pub fn move_up(fd: OwnedFd, least: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(moved) }
 }
 
-/// Makes `number` name what `fd` names, whatever it named before. It is inherited by exec only if `inherited`. Async-signal-safe.
+/// Makes `number` name what `fd` names, whatever it named before. It is inherited by exec only if
+/// `inherited`. Async-signal-safe.
 ///
 /// # Errors
 /// `EBADF` when the number is beyond the limit of descriptors, `EINVAL` when it is that of `fd`.
 pub fn put_at(fd: BorrowedFd<'_>, number: RawFd, inherited: bool) -> io::Result<()> {
-    // SAFETY: three integers. That nobody uses what the number named before is the caller's affair, as with close.
+    // SAFETY: three integers. That nobody uses what the number named before is the caller's affair,
+    // as with close.
     check_int(unsafe { libc::dup3(fd.as_raw_fd(), number, if inherited { 0 } else { libc::O_CLOEXEC }) }).map(|_| ())
 }
 
@@ -89,8 +97,9 @@ pub fn is_inherited(fd: BorrowedFd<'_>) -> bool {
     flags >= 0 && flags & libc::FD_CLOEXEC == 0
 }
 
-/// A descriptor that occupies its number and is good for nothing: reading, writing, mapping, polling, locking and controls fail with
-/// `EBADF`, and opening relative to it with `ENOTDIR` where the system has one of the usual files.
+/// A descriptor that occupies its number and is good for nothing: reading, writing, mapping,
+/// polling, locking and controls fail with `EBADF`, and opening relative to it with `ENOTDIR` where
+/// the system has one of the usual files.
 ///
 /// # Errors
 /// `EMFILE`, `ENFILE`, and those of opening `/`.
@@ -111,8 +120,8 @@ fn is_missing(opened: &io::Result<RawFd>) -> bool {
     matches!(errno, Some(libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::ELOOP))
 }
 
-/// The numbers that are open in this process, ascending: from `/proc`, or, without it, each number below the limit of descriptors
-/// (at most 65,536) tried.
+/// The numbers that are open in this process, ascending: from `/proc`, or, without it, each number
+/// below the limit of descriptors (at most 65,536) tried.
 pub fn open_numbers() -> Vec<RawFd> {
     let listed = procfs::own("fd", |path| {
         let names = std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name()));
@@ -150,8 +159,8 @@ pub fn can_unshare() -> bool {
     unsafe { libc::syscall(libc::SYS_close_range, libc::c_uint::MAX, libc::c_uint::MAX, 0) == 0 }
 }
 
-/// Gives the calling process a table of descriptors of its own, if it shares one, with nothing in it but `keep`, ascending numbers.
-/// Async-signal-safe.
+/// Gives the calling process a table of descriptors of its own, if it shares one, with nothing in
+/// it but `keep`, ascending numbers. Async-signal-safe.
 ///
 /// For a fresh child only: Rust values that own one of the others must never be dropped afterwards.
 ///

@@ -1,11 +1,13 @@
-//! Syscall User Dispatch (Linux 5.11): system calls from outside one range of addresses become SIGSYS.
+//! Syscall User Dispatch (Linux 5.11): system calls from outside one range of addresses become
+//! SIGSYS.
 
 use crate::Support;
 use std::io;
 
 const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
 
-/// Whether this process may arm dispatch. Tried in a child, which arms it with a range that lets everything through.
+/// Whether this process may arm dispatch. Tried in a child, which arms it with a range that lets
+/// everything through.
 pub fn probe() -> Support {
     if !cfg!(target_arch = "x86_64") {
         return Support::No("the executive is written for x86-64".into());

@@ -26,7 +26,8 @@ impl Epoll {
     /// Adds a descriptor: `token` is reported while it is readable.
     ///
     /// # Errors
-    /// `EEXIST` if it is in the set, `EPERM` for a file that cannot be waited for, `ENOSPC` at the user's limit of watches.
+    /// `EEXIST` if it is in the set, `EPERM` for a file that cannot be waited for, `ENOSPC` at the
+    /// user's limit of watches.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         self.add_raw(fd.as_raw_fd(), token)
     }
@@ -41,8 +42,8 @@ impl Epoll {
         check_int(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) }).map(|_| ())
     }
 
-    /// Adds a descriptor whose changes are reported once each: it became readable again, or has a priority event (pressure
-    /// triggers, changed attributes).
+    /// Adds a descriptor whose changes are reported once each: it became readable again, or has a
+    /// priority event (pressure triggers, changed attributes).
     ///
     /// # Errors
     /// As [`Epoll::add`].
@@ -60,8 +61,9 @@ impl Epoll {
         unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
     }
 
-    /// Waits for `timeout_ms` at most (-1: indefinitely, 0: not at all) and puts the tokens of readable descriptors, [`MOST`]
-    /// at most, into `ready` in place of what was there. None where the time is over or a signal came.
+    /// Waits for `timeout_ms` at most (-1: indefinitely, 0: not at all) and puts the tokens of
+    /// readable descriptors, [`MOST`] at most, into `ready` in place of what was there. None where
+    /// the time is over or a signal came.
     pub fn wait(&self, timeout_ms: i32, ready: &mut Vec<u64>) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
         // SAFETY: the kernel writes at most as many events as the array holds.

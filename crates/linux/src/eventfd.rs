@@ -1,4 +1,5 @@
-//! A counter behind a descriptor: signalling it makes it readable, draining it makes it silent again.
+//! A counter behind a descriptor: signalling it makes it readable, draining it makes it silent
+//! again.
 
 use crate::{Support, check_int};
 use std::io;
@@ -15,15 +16,16 @@ pub fn create() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Adds 1: the descriptor polls readable until it is drained. Never blocks: a full counter is readable anyhow.
-/// Async-signal-safe.
+/// Adds 1: the descriptor polls readable until it is drained. Never blocks: a full counter is
+/// readable anyhow. Async-signal-safe.
 pub fn signal(fd: BorrowedFd<'_>) {
     let one = 1u64;
     // SAFETY: eight bytes of a live integer.
     unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
-/// Takes what has been signalled since the last time and sets the counter to 0. Never blocks. Async-signal-safe.
+/// Takes what has been signalled since the last time and sets the counter to 0. Never blocks.
+/// Async-signal-safe.
 pub fn drain(fd: BorrowedFd<'_>) -> u64 {
     let mut count = 0u64;
     // SAFETY: eight bytes of a live integer.

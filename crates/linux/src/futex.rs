@@ -1,8 +1,9 @@
 //! Sleeping on a word of memory until another thread or process changes it.
 //!
-//! The shared kind of futex: the word may lie in memory shared between processes. Every wait may end early without a
-//! reason, so callers test their condition again in a loop. A peer that dies never wakes anyone: wait with a timeout, or
-//! watch the peer's pidfd as well. All functions are async-signal-safe.
+//! The shared kind of futex: the word may lie in memory shared between processes. Every wait may
+//! end early without a reason, so callers test their condition again in a loop. A peer that dies
+//! never wakes anyone: wait with a timeout, or watch the peer's pidfd as well. All functions are
+//! async-signal-safe.
 
 use crate::Support;
 use std::io;
@@ -12,10 +13,12 @@ use std::time::Duration;
 
 /// Sleeps while `*word == expected`, at most for `timeout` (`None`: no limit).
 ///
-/// `Ok` when woken, when the value was already another, or when a signal came: check the word again.
+/// `Ok` when woken, when the value was already another, or when a signal came: check the word
+/// again.
 ///
 /// # Errors
-/// `ETIMEDOUT` when the time is over; `EFAULT` when the memory is gone (a shared file was cut short).
+/// `ETIMEDOUT` when the time is over; `EFAULT` when the memory is gone (a shared file was cut
+/// short).
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::Result<()> {
     let spec = timeout.map(timespec);
     let spec_ptr = spec.as_ref().map_or(ptr::null(), ptr::from_ref);

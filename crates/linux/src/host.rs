@@ -1,4 +1,5 @@
-//! What the host says about itself in files: user, rights, container, mounts, switches. Read, never written.
+//! What the host says about itself in files: user, rights, container, mounts, switches. Read, never
+//! written.
 
 use crate::status::Status;
 use std::fs;
@@ -56,7 +57,8 @@ pub fn container() -> Option<String> {
 /// Options of the mount of `/proc` that hide processes from their neighbours; empty if all is open.
 pub fn proc_restrictions() -> Option<Vec<String>> {
     let mounts = text("/proc/self/mountinfo")?;
-    // 36 35 98:0 /root /mount-point options ... - type source super-options; the last mount there is the one seen.
+    // 36 35 98:0 /root /mount-point options ... - type source super-options; the last mount there
+    // is the one seen.
     let line = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/proc"))?;
     let options = line.rsplit(' ').next().unwrap_or("");
     let hides = |option: &&str| {

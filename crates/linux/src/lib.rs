@@ -1,7 +1,9 @@
-//! What the Linux kernel offers, one file a facility, each with a `probe()` that says whether it can be used here.
+//! What the Linux kernel offers, one file a facility, each with a `probe()` that says whether it
+//! can be used here.
 //!
-//! This crate is the ground floor of Orbit. It owns every raw system call, ioctl number and kernel structure the rest of
-//! the project needs, and holds no policy: it does what is asked, once, or says why it cannot. Three rules hold throughout:
+//! This crate is the ground floor of Orbit. It owns every raw system call, ioctl number and kernel
+//! structure the rest of the project needs, and holds no policy: it does what is asked, once, or
+//! says why it cannot. Three rules hold throughout:
 //!
 //! - *Probe, never guess.* A `probe()` tries the real thing on a scrap of memory or a file of its own and cleans up after
 //!   itself. Kernel version numbers are never looked at: distributions carry features back, containers take them away.
@@ -92,7 +94,8 @@ pub mod uprobes;
 pub enum Support {
     /// The probe used the facility and it did what it should.
     Yes,
-    /// The probe failed. The text names the facility, what the kernel answered and, where there is one, the way out.
+    /// The probe failed. The text names the facility, what the kernel answered and, where there is
+    /// one, the way out.
     No(String),
 }
 
@@ -110,7 +113,8 @@ impl Support {
         }
     }
 
-    /// `Yes` for `Ok`, else `No` with the facility's name, the error, and a hint about the way out (may be empty).
+    /// `Yes` for `Ok`, else `No` with the facility's name, the error, and a hint about the way out
+    /// (may be empty).
     pub(crate) fn from_result<T>(
         what: &str,
         result: io::Result<T>,

@@ -4,8 +4,9 @@ use crate::procfs;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// Processes that hold a lock on the file behind a descriptor of a process that waits for one; nothing if that is not known: of
-/// locks of open files (`F_OFD_SETLK`) the kernel names no process, and one of `flock` may be held by who inherited it.
+/// Processes that hold a lock on the file behind a descriptor of a process that waits for one;
+/// nothing if that is not known: of locks of open files (`F_OFD_SETLK`) the kernel names no
+/// process, and one of `flock` may be held by who inherited it.
 pub fn holders(pid: i32, fd: i32) -> Option<Vec<i32>> {
     let inode = fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok()?.ino();
     let text = procfs::text("/proc/locks").ok()?;
@@ -33,7 +34,8 @@ struct Holder {
     is_flock: bool,
 }
 
-/// The lock in the way of a waiter: the kernel lists waiters behind it, with its number and an arrow.
+/// The lock in the way of a waiter: the kernel lists waiters behind it, with its number and an
+/// arrow.
 fn blocker(text: &str, waiter: i32, inode: u64) -> Option<Holder> {
     let mut held: Option<(&str, Holder)> = None;
     for line in text.lines() {

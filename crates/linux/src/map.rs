@@ -1,15 +1,18 @@
-//! Mappings: reserving address space, shared and anonymous memory, and changing what stands at an address.
+//! Mappings: reserving address space, shared and anonymous memory, and changing what stands at an
+//! address.
 //!
-//! Owns [`Mapping`], a range that is unmapped when dropped. The `fixed_*` functions replace whatever stands at an address
-//! and are `unsafe` for that reason: they are how areas are carved from a reserved window. Lengths are bytes; a length that
-//! is not a multiple of the page size is rounded up by the kernel, addresses must be page-aligned. Refuses a length of 0.
+//! Owns [`Mapping`], a range that is unmapped when dropped. The `fixed_*` functions replace
+//! whatever stands at an address and are `unsafe` for that reason: they are how areas are carved
+//! from a reserved window. Lengths are bytes; a length that is not a multiple of the page size is
+//! rounded up by the kernel, addresses must be page-aligned. Refuses a length of 0.
 
 use crate::{Support, check_int, invalid};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-/// `MADV_POPULATE_WRITE` (Linux 5.14): make pages present and writable without changing their content.
+/// `MADV_POPULATE_WRITE` (Linux 5.14): make pages present and writable without changing their
+/// content.
 const MADV_POPULATE_WRITE: libc::c_int = 23;
 
 /// The size of a page in bytes. Async-signal-safe.
@@ -21,7 +24,8 @@ pub fn page_size() -> usize {
 
 /// A range of address space that this value owns: unmapped when dropped.
 ///
-/// It hands out a raw pointer only; who reads and writes through it, and when, is the owner's affair.
+/// It hands out a raw pointer only; who reads and writes through it, and when, is the owner's
+/// affair.
 #[derive(Debug)]
 pub struct Mapping {
     addr: usize,
@@ -37,14 +41,15 @@ impl Mapping {
         Mapping::new(len, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
     }
 
-    /// Maps the first `len` bytes of a file, shared with everyone who maps it so. With `populate` all pages are made
-    /// present now (a first touch later costs microseconds a page).
+    /// Maps the first `len` bytes of a file, shared with everyone who maps it so. With `populate`
+    /// all pages are made present now (a first touch later costs microseconds a page).
     ///
-    /// Touching pages beyond the file's end raises SIGBUS: seal the size ([`crate::memfd::seal_size`]) when the other
-    /// side is not trusted.
+    /// Touching pages beyond the file's end raises SIGBUS: seal the size
+    /// ([`crate::memfd::seal_size`]) when the other side is not trusted.
     ///
     /// # Errors
-    /// Those of `mmap(2)`: `EACCES` or `EPERM` when `writable` is asked of a file that is read-only or sealed.
+    /// Those of `mmap(2)`: `EACCES` or `EPERM` when `writable` is asked of a file that is read-only
+    /// or sealed.
     pub fn shared(fd: BorrowedFd<'_>, len: usize, writable: bool, populate: bool) -> io::Result<Mapping> {
         let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         let flags = libc::MAP_SHARED | if populate { libc::MAP_POPULATE } else { 0 };
@@ -60,8 +65,9 @@ impl Mapping {
         Mapping::new(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
     }
 
-    /// Maps the first `len` bytes of a file, readable and writable: what is written stays the process' own, and a forked
-    /// child gets a copy. Memory is charged as pages are touched, not before.
+    /// Maps the first `len` bytes of a file, readable and writable: what is written stays the
+    /// process' own, and a forked child gets a copy. Memory is charged as pages are touched, not
+    /// before.
     ///
     /// # Errors
     /// Those of `mmap(2)`.
@@ -70,7 +76,8 @@ impl Mapping {
         Mapping::new(len, libc::PROT_READ | libc::PROT_WRITE, flags, fd.as_raw_fd())
     }
 
-    /// Private zeroed memory, readable and writable, for which none is charged before it is touched.
+    /// Private zeroed memory, readable and writable, for which none is charged before it is
+    /// touched.
     ///
     /// # Errors
     /// `ENOMEM` when the address space or the number of mappings is exhausted.
@@ -83,7 +90,8 @@ impl Mapping {
         if len == 0 {
             return Err(invalid("a mapping of 0 bytes".into()));
         }
-        // SAFETY: no address is given, so the kernel picks a free range: no memory of anyone else is touched.
+        // SAFETY: no address is given, so the kernel picks a free range: no memory of anyone else
+        // is touched.
         let p = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, fd, 0) };
         if p == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -118,17 +126,19 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new` and is owned by this value; whoever used its pointer agreed to stop.
+        // SAFETY: the range was mapped by `new` and is owned by this value; whoever used its
+        // pointer agreed to stop.
         unsafe { libc::munmap(self.as_ptr().cast(), self.len) };
     }
 }
 
-/// Whether a process may have memory at an address at all: not in the kernel's half, nor beyond what the page tables reach. Asks
-/// for a mapping that is neither shared nor private, which the kernel rejects only after it has checked the address, so that
-/// nothing is ever mapped.
+/// Whether a process may have memory at an address at all: not in the kernel's half, nor beyond
+/// what the page tables reach. Asks for a mapping that is neither shared nor private, which the
+/// kernel rejects only after it has checked the address, so that nothing is ever mapped.
 pub fn may_be_mapped(addr: usize) -> bool {
     let flags = libc::MAP_FIXED_NOREPLACE | libc::MAP_ANONYMOUS;
-    // SAFETY: no mapping is made or replaced: of a range that has one the answer is EEXIST, of others EINVAL for the flags.
+    // SAFETY: no mapping is made or replaced: of a range that has one the answer is EEXIST, of
+    // others EINVAL for the flags.
     let answer = unsafe { libc::syscall(libc::SYS_mmap, addr & !4095, 4096usize, libc::PROT_NONE, flags, -1, 0usize) };
     answer == -1 && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL | libc::EEXIST))
 }
@@ -136,7 +146,8 @@ pub fn may_be_mapped(addr: usize) -> bool {
 /// Maps private zeroed memory at `addr`, replacing what stands there.
 ///
 /// # Safety
-/// Nothing else may use `[addr, addr + len)`: it is gone after the call. The caller owns that range (a reservation).
+/// Nothing else may use `[addr, addr + len)`: it is gone after the call. The caller owns that range
+/// (a reservation).
 ///
 /// # Errors
 /// Those of `mmap(2)`; the old mapping may be gone after an error.
@@ -159,7 +170,8 @@ pub unsafe fn fixed_none(addr: usize, len: usize) -> io::Result<()> {
     unsafe { fixed(addr, len, libc::PROT_NONE, flags, -1, 0) }
 }
 
-/// Reserves exactly `[addr, addr + len)`, whole pages, if nothing is mapped there: no access, no memory.
+/// Reserves exactly `[addr, addr + len)`, whole pages, if nothing is mapped there: no access, no
+/// memory.
 ///
 /// # Errors
 /// `EEXIST` when something is there, and the others of `mmap(2)`.
@@ -180,7 +192,8 @@ pub fn none_if_free(addr: usize, len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Maps `len` bytes of a file from `offset` at `addr`, privately (writes stay in this process), replacing what stands there.
+/// Maps `len` bytes of a file from `offset` at `addr`, privately (writes stay in this process),
+/// replacing what stands there.
 ///
 /// # Safety
 /// As [`fixed_anonymous`]. Pages beyond the file's end raise SIGBUS when touched.
@@ -193,7 +206,8 @@ pub unsafe fn fixed_private_file(addr: usize, len: usize, fd: BorrowedFd<'_>, of
     unsafe { fixed(addr, len, prot, libc::MAP_PRIVATE | libc::MAP_NORESERVE, fd.as_raw_fd(), offset) }
 }
 
-/// Maps the first `len` bytes of a file at `addr`, readable, writable and shared, replacing what stands there.
+/// Maps the first `len` bytes of a file at `addr`, readable, writable and shared, replacing what
+/// stands there.
 ///
 /// # Safety
 /// As [`fixed_anonymous`]. Pages beyond the file's end raise SIGBUS when touched.
@@ -220,11 +234,13 @@ unsafe fn fixed(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset:
     Ok(())
 }
 
-/// Drops the pages of a range: private anonymous memory reads as zero again, a private file mapping as the file.
-/// Write-protection of [`crate::uffd`] is lost with them: harvest first. Async-signal-safe.
+/// Drops the pages of a range: private anonymous memory reads as zero again, a private file mapping
+/// as the file. Write-protection of [`crate::uffd`] is lost with them: harvest first.
+/// Async-signal-safe.
 ///
 /// # Safety
-/// The content of `[addr, addr + len)` may go: nobody holds a reference into it that must stay as it is.
+/// The content of `[addr, addr + len)` may go: nobody holds a reference into it that must stay as
+/// it is.
 ///
 /// # Errors
 /// Those of `madvise(2)`.
@@ -242,7 +258,8 @@ pub fn lock_all() -> io::Result<()> {
     check_int(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) }).map(|_| ())
 }
 
-/// Lets the kernel take the pages of a range back again that were locked (`munlock`). Not locked: nothing happens.
+/// Lets the kernel take the pages of a range back again that were locked (`munlock`). Not locked:
+/// nothing happens.
 ///
 /// # Errors
 /// `ENOMEM` for holes.
@@ -251,11 +268,12 @@ pub fn unlock(addr: usize, len: usize) -> io::Result<()> {
     crate::check_int(unsafe { libc::munlock(addr as *const libc::c_void, len) }).map(|_| ())
 }
 
-/// Makes every page of a range present and writable now, without changing its content (`MADV_POPULATE_WRITE`).
-/// Async-signal-safe.
+/// Makes every page of a range present and writable now, without changing its content
+/// (`MADV_POPULATE_WRITE`). Async-signal-safe.
 ///
 /// # Errors
-/// `EINVAL` before Linux 5.14 or when the range is not writable, `ENOMEM` for holes, `EFAULT` beyond a file's end.
+/// `EINVAL` before Linux 5.14 or when the range is not writable, `ENOMEM` for holes, `EFAULT`
+/// beyond a file's end.
 pub fn populate_write(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: populating changes no content; the kernel rejects ranges that are not mapped.
     unsafe { advise(addr, len, MADV_POPULATE_WRITE) }
@@ -264,7 +282,8 @@ pub fn populate_write(addr: usize, len: usize) -> io::Result<()> {
 /// Gives the kernel any advice of `madvise(2)` about a range. Async-signal-safe.
 ///
 /// # Safety
-/// Some advice changes content or what a fork copies; the caller owns the range and accepts what the advice does.
+/// Some advice changes content or what a fork copies; the caller owns the range and accepts what
+/// the advice does.
 ///
 /// # Errors
 /// Those of `madvise(2)`.
@@ -273,16 +292,18 @@ pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> io::Result<()> {
     check_int(unsafe { libc::madvise(ptr::without_provenance_mut(addr), len, advice) }).map(|_| ())
 }
 
-/// Notes for each page of a range whether it is there (`mincore(2)`): the lowest bit of its byte. Of anonymous memory, a page that was
-/// swapped out is not.
+/// Notes for each page of a range whether it is there (`mincore(2)`): the lowest bit of its byte.
+/// Of anonymous memory, a page that was swapped out is not.
 ///
 /// # Errors
-/// `ENOMEM` when part of the range is not mapped; `InvalidInput` for a range that is not so many pages.
+/// `ENOMEM` when part of the range is not mapped; `InvalidInput` for a range that is not so many
+/// pages.
 pub fn present(addr: usize, len: usize, pages: &mut [u8]) -> io::Result<()> {
     if len.div_ceil(page_size()) != pages.len() {
         return Err(invalid(format!("{len} bytes are not {} pages", pages.len())));
     }
-    // SAFETY: the call writes a byte for each page of the range, and the slice has as many; it reads nothing of the range.
+    // SAFETY: the call writes a byte for each page of the range, and the slice has as many; it
+    // reads nothing of the range.
     check_int(unsafe { libc::mincore(ptr::without_provenance_mut(addr), len, pages.as_mut_ptr()) }).map(|_| ())
 }
 

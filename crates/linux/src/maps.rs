@@ -1,6 +1,7 @@
 //! The mappings of a process, from `/proc/PID/maps`.
 //!
-//! Lines that are not understood are an error: whoever maps at a free address must know of all that is not free.
+//! Lines that are not understood are an error: whoever maps at a free address must know of all that
+//! is not free.
 
 use crate::procfs;
 use std::io;
@@ -27,7 +28,8 @@ pub struct Entry {
 /// Returns the mappings of a process or thread, sorted by address. Costs about 1 us each.
 ///
 /// # Errors
-/// Those of reading the file (`ENOENT`, `ESRCH` when it has ended, `EACCES`); `InvalidData` for a line that is not understood.
+/// Those of reading the file (`ENOENT`, `ESRCH` when it has ended, `EACCES`); `InvalidData` for a
+/// line that is not understood.
 pub fn of(pid: i32) -> io::Result<Vec<Entry>> {
     parse(&procfs::text(format!("/proc/{pid}/maps"))?)
 }
@@ -61,8 +63,8 @@ fn line(line: &str) -> Option<Entry> {
     Some(Entry { start, end, protection, shared: bits[3] == b's', offset, inode, name })
 }
 
-/// Returns the lowest address from `from` on where `len` bytes are free in all of the given address spaces, ending at `until`
-/// at the latest; both are whole pages. `None` if there is no such gap.
+/// Returns the lowest address from `from` on where `len` bytes are free in all of the given address
+/// spaces, ending at `until` at the latest; both are whole pages. `None` if there is no such gap.
 pub fn free_in_all(spaces: &[&[Entry]], len: u64, from: u64, until: u64) -> Option<u64> {
     let mut start = from;
     loop {

@@ -1,7 +1,9 @@
-//! Shared memory without a name in any file system (`memfd_create`), and the seals that bound what a peer may do to it.
+//! Shared memory without a name in any file system (`memfd_create`), and the seals that bound what
+//! a peer may do to it.
 //!
-//! A descriptor given to a process that is not trusted lets it shrink the file, after which touching the lost pages kills
-//! the other side by SIGBUS: [`seal_size`] rules that out. [`seal_future_write`] leaves writing to mappings that exist now.
+//! A descriptor given to a process that is not trusted lets it shrink the file, after which
+//! touching the lost pages kills the other side by SIGBUS: [`seal_size`] rules that out.
+//! [`seal_future_write`] leaves writing to mappings that exist now.
 
 use crate::{Support, check_int, invalid};
 use std::ffi::CString;
@@ -13,13 +15,14 @@ const MFD_NOEXEC_SEAL: libc::c_uint = 0x0008;
 /// Linux 5.1.
 const F_SEAL_FUTURE_WRITE: libc::c_int = 0x0010;
 
-/// Creates a memory file of `len` zero bytes, close-on-exec, never executable where the kernel can say so.
+/// Creates a memory file of `len` zero bytes, close-on-exec, never executable where the kernel can
+/// say so.
 ///
 /// `name` (at most 249 bytes) shows in `/proc/PID/maps`. Only a `sealable` file takes seals later.
 ///
 /// # Errors
-/// `InvalidInput` for a name with a NUL byte, `EINVAL` for one that is too long, `EMFILE`, `ENFILE`, `ENOMEM`, `EFBIG`
-/// beyond the limit of file sizes (without SIGXFSZ).
+/// `InvalidInput` for a name with a NUL byte, `EINVAL` for one that is too long, `EMFILE`,
+/// `ENFILE`, `ENOMEM`, `EFBIG` beyond the limit of file sizes (without SIGXFSZ).
 pub fn create(name: &str, len: usize, sealable: bool) -> io::Result<OwnedFd> {
     let c_name = CString::new(name).map_err(|_| invalid(format!("memfd name {name:?} has a NUL byte")))?;
     let Ok(size) = libc::off_t::try_from(len) else {
@@ -45,11 +48,12 @@ pub fn create(name: &str, len: usize, sealable: bool) -> io::Result<OwnedFd> {
 /// Linux 6.3: executable although the system asks for the opposite. Missing from older headers.
 const MFD_EXEC: libc::c_uint = 0x0010;
 
-/// Creates a memory file that holds a program: executable, close-on-exec, sealed against every change.
+/// Creates a memory file that holds a program: executable, close-on-exec, sealed against every
+/// change.
 ///
 /// # Errors
-/// `InvalidInput` for a name with a NUL byte; `EACCES` where the system forbids executable memory files
-/// (`vm.memfd_noexec` 2); `EMFILE`, `ENFILE`, `ENOMEM`.
+/// `InvalidInput` for a name with a NUL byte; `EACCES` where the system forbids executable memory
+/// files (`vm.memfd_noexec` 2); `EMFILE`, `ENFILE`, `ENOMEM`.
 pub fn program(name: &str, image: &[u8]) -> io::Result<OwnedFd> {
     let c_name = CString::new(name).map_err(|_| invalid(format!("memfd name {name:?} has a NUL byte")))?;
     let base = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -68,10 +72,12 @@ pub fn program(name: &str, image: &[u8]) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Gives a file its size. Beyond the limit of file sizes that is `EFBIG` and no SIGXFSZ, which would end the program.
+/// Gives a file its size. Beyond the limit of file sizes that is `EFBIG` and no SIGXFSZ, which
+/// would end the program.
 fn set_size(fd: BorrowedFd<'_>, size: libc::off_t) -> io::Result<()> {
-    // SAFETY: calls on local sets and an own descriptor. The kernel sends SIGXFSZ to the calling thread, which blocks it
-    // meanwhile and takes it back, unless one that is not ours was waiting already; then its mask is as before.
+    // SAFETY: calls on local sets and an own descriptor. The kernel sends SIGXFSZ to the calling
+    // thread, which blocks it meanwhile and takes it back, unless one that is not ours was waiting
+    // already; then its mask is as before.
     unsafe {
         let (mut blocked, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) =
             (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed());
@@ -100,8 +106,8 @@ pub fn seal_size(fd: BorrowedFd<'_>) -> io::Result<()> {
     add_seals(fd, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
 }
 
-/// From now on nobody can write the file (neither `write(2)` nor a new writable shared mapping), except through writable
-/// mappings that exist already. The size is sealed with it.
+/// From now on nobody can write the file (neither `write(2)` nor a new writable shared mapping),
+/// except through writable mappings that exist already. The size is sealed with it.
 ///
 /// # Errors
 /// `EPERM` when the file is not sealable, `EINVAL` before Linux 5.1.

@@ -1,9 +1,10 @@
-//! The system calls that a program makes for Orbit once the library is set up: what a seccomp filter that is installed then has to
-//! allow, and which of them this process is denied.
+//! The system calls that a program makes for Orbit once the library is set up: what a seccomp
+//! filter that is installed then has to allow, and which of them this process is denied.
 
 use std::io;
 
-/// A system call, and arguments with which it fails for another reason than being denied, and changes nothing.
+/// A system call, and arguments with which it fails for another reason than being denied, and
+/// changes nothing.
 struct Needed {
     name: &'static str,
     number: libc::c_long,
@@ -65,7 +66,8 @@ const NEEDED: &[Needed] = needed! {
 /// Calls that make it faster where they are allowed: it does without each of them.
 pub const OPTIONAL: &[&str] = &["close_range", "mincore", "sysinfo", "userfaultfd"];
 
-/// The names of the calls, in order. With an allocator that takes memory in other ways than libc's it needs that one's too.
+/// The names of the calls, in order. With an allocator that takes memory in other ways than libc's
+/// it needs that one's too.
 pub fn names() -> impl Iterator<Item = &'static str> {
     NEEDED.iter().map(|call| call.name)
 }
@@ -75,8 +77,8 @@ pub fn numbers_without(name: Option<&str>) -> Vec<libc::c_long> {
     NEEDED.iter().filter(|call| Some(call.name) != name).map(|call| call.number).collect()
 }
 
-/// Those that a filter denies this thread: they answer EPERM or ENOSYS before their arguments are looked at. Makes each call
-/// once.
+/// Those that a filter denies this thread: they answer EPERM or ENOSYS before their arguments are
+/// looked at. Makes each call once.
 pub fn denied() -> Vec<&'static str> {
     let is_denied = |call: &&Needed| {
         let Some([a, b, c]) = call.harmless else { return false };

@@ -1,10 +1,12 @@
-//! Which pages of a range were written, are present, or are private copies: `PAGEMAP_SCAN` (Linux 6.7) on
-//! `/proc/PID/pagemap`, and its entries where the ioctl is missing.
+//! Which pages of a range were written, are present, or are private copies: `PAGEMAP_SCAN` (Linux
+//! 6.7) on `/proc/PID/pagemap`, and its entries where the ioctl is missing.
 //!
-//! One scan is atomic page by page, not across pages: that nothing changes in between is the caller's lock. Ranges are
-//! appended in ascending order, neighbours joined; addresses in bytes, end exclusive.
+//! One scan is atomic page by page, not across pages: that nothing changes in between is the
+//! caller's lock. Ranges are appended in ascending order, neighbours joined; addresses in bytes,
+//! end exclusive.
 //!
-//! After a `setuid` the file cannot be opened (`EACCES`) until `prctl(PR_SET_DUMPABLE, 1)` or an exec.
+//! After a `setuid` the file cannot be opened (`EACCES`) until `prctl(PR_SET_DUMPABLE, 1)` or an
+//! exec.
 
 use crate::map::page_size;
 use crate::procfs;
@@ -28,7 +30,8 @@ const ENTRY_FILE: u64 = 1 << 61;
 const ENTRY_SWAPPED: u64 = 1 << 62;
 const ENTRY_PRESENT: u64 = 1 << 63;
 
-/// Regions the kernel hands over in one ioctl: 6 KiB of stack, one call for all but scattered writes.
+/// Regions the kernel hands over in one ioctl: 6 KiB of stack, one call for all but scattered
+/// writes.
 const REGIONS: usize = 256;
 
 #[repr(C)]
@@ -56,7 +59,8 @@ struct Region {
     categories: u64,
 }
 
-/// What to look for: a page matches if its categories, after flipping `inverted`, have all of `all` and one of `any`.
+/// What to look for: a page matches if its categories, after flipping `inverted`, have all of `all`
+/// and one of `any`.
 #[derive(Clone, Copy)]
 struct Wanted {
     flags: u64,
@@ -104,20 +108,23 @@ impl Pagemap {
         self
     }
 
-    /// Whether this kernel has `PAGEMAP_SCAN`; without it [`Pagemap::scan_written`] fails and the others read entries.
+    /// Whether this kernel has `PAGEMAP_SCAN`; without it [`Pagemap::scan_written`] fails and the
+    /// others read entries.
     pub fn has_scan(&self) -> bool {
         self.has_scan
     }
 
-    /// The same file, read the way a kernel without `PAGEMAP_SCAN` needs it: to compare the two, and for tests.
+    /// The same file, read the way a kernel without `PAGEMAP_SCAN` needs it: to compare the two,
+    /// and for tests.
     pub fn without_scan(mut self) -> Self {
         self.has_scan = false;
         self
     }
 
-    /// Appends the ranges of `[start, end)` written since they were last protected, and with `protect` protects exactly
-    /// those again, each page in one step with finding it: no write is lost. Stops after `max_pages` pages (0: no limit).
-    /// Answers how many pages were found. Pages that were swapped out are found too.
+    /// Appends the ranges of `[start, end)` written since they were last protected, and with
+    /// `protect` protects exactly those again, each page in one step with finding it: no write is
+    /// lost. Stops after `max_pages` pages (0: no limit). Answers how many pages were found. Pages
+    /// that were swapped out are found too.
     ///
     /// # Errors
     /// `EPERM` when part of the range is not (or no longer) registered with a [`crate::uffd::Uffd`]: nothing can be said
@@ -132,13 +139,14 @@ impl Pagemap {
         out: &mut Vec<(usize, usize)>,
     ) -> io::Result<usize> {
         let flags = PM_SCAN_CHECK_WPASYNC | if protect { PM_SCAN_WP_MATCHING } else { 0 };
-        // WRITTEN and nothing else: asking for PRESENT as well would lose pages that were swapped out.
+        // WRITTEN and nothing else: asking for PRESENT as well would lose pages that were swapped
+        // out.
         let wanted = Wanted { flags, inverted: 0, all: PAGE_IS_WRITTEN, any: 0, reported: PAGE_IS_WRITTEN };
         self.scan(start, end, wanted, max_pages, out)
     }
 
-    /// Appends the ranges of private copies (anonymous pages, present or swapped) inside a private mapping of a file: the
-    /// pages the process has written itself. Answers how many pages.
+    /// Appends the ranges of private copies (anonymous pages, present or swapped) inside a private
+    /// mapping of a file: the pages the process has written itself. Answers how many pages.
     ///
     /// # Errors
     /// `InvalidInput` for a range that is not aligned; those of reading the file.
@@ -152,8 +160,8 @@ impl Pagemap {
         self.scan(start, end, wanted, 0, out)
     }
 
-    /// Appends the ranges that are populated: present or swapped out. Stops after `max_pages` pages (0: no limit). Answers
-    /// how many pages.
+    /// Appends the ranges that are populated: present or swapped out. Stops after `max_pages` pages
+    /// (0: no limit). Answers how many pages.
     ///
     /// # Errors
     /// As [`Pagemap::scan_anonymous`].
@@ -199,14 +207,16 @@ impl Pagemap {
                 category_anyof_mask: wanted.any,
                 return_mask: wanted.reported,
             };
-            // SAFETY: the struct is the one PAGEMAP_SCAN takes; the vector has room for `vec_len` regions. The ioctl
-            // reads page tables, and write-protects only what was registered for that.
+            // SAFETY: the struct is the one PAGEMAP_SCAN takes; the vector has room for `vec_len`
+            // regions. The ioctl reads page tables, and write-protects only what was registered for
+            // that.
             let n = check_int(unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) })?;
             for r in &regions[..(n as usize).min(REGIONS)] {
                 found += (r.end - r.start) as usize / self.page;
                 append(out, first, r.start as usize, r.end as usize);
             }
-            // The kernel stops early when the vector is full or max_pages were found; it says where.
+            // The kernel stops early when the vector is full or max_pages were found; it says
+            // where.
             let stopped = arg.walk_end as usize;
             if stopped <= from || (max_pages != 0 && found >= max_pages) {
                 break;
@@ -268,7 +278,8 @@ impl AsFd for Pagemap {
     }
 }
 
-/// Appends a range, joined with the last one if they touch and that one was found by the same scan (index >= `first`).
+/// Appends a range, joined with the last one if they touch and that one was found by the same scan
+/// (index >= `first`).
 fn append(out: &mut Vec<(usize, usize)>, first: usize, start: usize, end: usize) {
     if out.len() > first
         && let Some(last) = out.last_mut()
@@ -280,7 +291,8 @@ fn append(out: &mut Vec<(usize, usize)>, first: usize, start: usize, end: usize)
     }
 }
 
-/// Whether `PAGEMAP_SCAN` is there and readable for this process. Without it only the entries of the file are.
+/// Whether `PAGEMAP_SCAN` is there and readable for this process. Without it only the entries of
+/// the file are.
 pub fn probe() -> Support {
     match Pagemap::own() {
         Ok(p) if p.has_scan() => Support::Yes,

@@ -1,13 +1,15 @@
 //! Counters and hardware breakpoints of `perf_event_open`, on one thread or one processor.
 //!
-//! A [`Counter`] counts from the moment it is opened. With a period ([`Counter::set_period`]) every so many events leave a
-//! [`Sample`] in a ring and make its descriptor readable, or raise a signal ([`Counter::signal_on_overflow`]).
+//! A [`Counter`] counts from the moment it is opened. With a period ([`Counter::set_period`]) every
+//! so many events leave a [`Sample`] in a ring and make its descriptor readable, or raise a signal
+//! ([`Counter::signal_on_overflow`]).
 //!
-//! Instructions need a performance unit, which virtual machines mostly lack: opening one then fails with `Unsupported` and
-//! says so; the time a thread has run ([`Kind::TaskClock`]) always counts. [`Ticks`] say where a running thread is, an [`Alarm`] sends
-//! it a signal. Breakpoints use the processor's debug registers:
-//! four a thread, and often available in virtual machines too. Ordinary users see user space only; with
-//! `kernel.perf_event_paranoid` at 3 (Debian) or under Docker's profile they may open nothing.
+//! Instructions need a performance unit, which virtual machines mostly lack: opening one then fails
+//! with `Unsupported` and says so; the time a thread has run ([`Kind::TaskClock`]) always counts.
+//! [`Ticks`] say where a running thread is, an [`Alarm`] sends it a signal. Breakpoints use the
+//! processor's debug registers: four a thread, and often available in virtual machines too.
+//! Ordinary users see user space only; with `kernel.perf_event_paranoid` at 3 (Debian) or under
+//! Docker's profile they may open nothing.
 
 use crate::map::{Mapping, page_size};
 use crate::{Support, check, check_int};
@@ -87,8 +89,9 @@ pub enum Kind {
     TaskClock,
     /// Nanoseconds that passed on the processor.
     CpuClock,
-    /// Accesses to `[addr, addr + len)` in user space; `len` is 1, 2, 4 or 8 and `addr` a multiple of it. For
-    /// [`Access::Execute`] `addr` is an instruction's first byte, and `len` is not looked at.
+    /// Accesses to `[addr, addr + len)` in user space; `len` is 1, 2, 4 or 8 and `addr` a multiple
+    /// of it. For [`Access::Execute`] `addr` is an instruction's first byte, and `len` is not
+    /// looked at.
     Breakpoint {
         /// Address in the watched process.
         addr: usize,
@@ -125,7 +128,8 @@ pub struct Sample {
     pub addr: u64,
 }
 
-/// An open counter; closed on drop. Reading needs no exclusive access; samples are taken by one thread at a time.
+/// An open counter; closed on drop. Reading needs no exclusive access; samples are taken by one
+/// thread at a time.
 #[derive(Debug)]
 pub struct Counter {
     fd: OwnedFd,
@@ -139,8 +143,9 @@ impl Counter {
     /// Counts for one thread, on whatever processor it runs (0: the calling thread).
     ///
     /// # Errors
-    /// `Unsupported` where the hardware has no such counter; `PermissionDenied` with the way out; `ESRCH`; `ENOSPC` when
-    /// the debug registers are used up; `EINVAL` for a breakpoint that is not aligned.
+    /// `Unsupported` where the hardware has no such counter; `PermissionDenied` with the way out;
+    /// `ESRCH`; `ENOSPC` when the debug registers are used up; `EINVAL` for a breakpoint that is
+    /// not aligned.
     pub fn open_thread(tid: i32, kind: Kind) -> io::Result<Counter> {
         Counter::open((tid, -1), kind)
     }
@@ -158,11 +163,12 @@ impl Counter {
         Ok(Counter { fd: open_event(target, kind, 0)?, ring: None, target, kind, lost: 0 })
     }
 
-    /// The count since opening or the last [`Counter::reset`]. Where the hardware's counters are shared in turns, the
-    /// estimate for the whole time. Stays readable when the thread has ended.
+    /// The count since opening or the last [`Counter::reset`]. Where the hardware's counters are
+    /// shared in turns, the estimate for the whole time. Stays readable when the thread has ended.
     pub fn read(&self) -> u64 {
         let mut v = [0u64; 3];
-        // SAFETY: the array has room for value, time enabled and time running, which is the format asked for.
+        // SAFETY: the array has room for value, time enabled and time running, which is the format
+        // asked for.
         let n = unsafe { libc::read(self.fd.as_raw_fd(), v.as_mut_ptr().cast(), 24) };
         let [value, enabled, running] = v;
         if n != 24 {
@@ -174,12 +180,12 @@ impl Counter {
         }
     }
 
-    /// From now on every `period` events leave a sample and make the descriptor readable. The first time the counter is
-    /// opened anew for it, and counts from 0 again.
+    /// From now on every `period` events leave a sample and make the descriptor readable. The first
+    /// time the counter is opened anew for it, and counts from 0 again.
     ///
     /// # Errors
-    /// `InvalidInput` for 0; those of opening; `EPERM` when too much memory of the user is locked by rings
-    /// (`kernel.perf_event_mlock_kb`).
+    /// `InvalidInput` for 0; those of opening; `EPERM` when too much memory of the user is locked
+    /// by rings (`kernel.perf_event_mlock_kb`).
     pub fn set_period(&mut self, period: u64) -> io::Result<()> {
         if period == 0 {
             return Err(crate::invalid("a period of 0 events: 1 is the least".into()));
@@ -195,7 +201,8 @@ impl Counter {
         Ok(())
     }
 
-    /// Also raises `sig` in a thread of the calling process at every overflow. Call after [`Counter::set_period`].
+    /// Also raises `sig` in a thread of the calling process at every overflow. Call after
+    /// [`Counter::set_period`].
     ///
     /// # Errors
     /// `EINVAL` for a number that is no signal, `ESRCH` for a thread that is not there.
@@ -313,7 +320,8 @@ fn open_attr(attr: &Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     check(r).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// A uprobe at an offset of a file, in one process, by the number that [`crate::uprobes::kind`] says. Async-signal-safe.
+/// A uprobe at an offset of a file, in one process, by the number that [`crate::uprobes::kind`]
+/// says. Async-signal-safe.
 pub(crate) fn open_uprobe(kind: u32, file: &CStr, offset: u64, pid: i32) -> io::Result<OwnedFd> {
     // The two fields of breakpoints are the file's name and the offset of such probes.
     let (bp_addr, bp_len) = (file.as_ptr() as u64, offset);
@@ -321,8 +329,9 @@ pub(crate) fn open_uprobe(kind: u32, file: &CStr, offset: u64, pid: i32) -> io::
     open_attr(&attr, pid, -1)
 }
 
-/// Opens a probe of the kernel (kprobe: a function's name and an offset in it) or of a file (uprobe: its path and an offset), for
-/// the calling thread, not started. `kind` is the number in `/sys/bus/event_source/devices/KIND/type`.
+/// Opens a probe of the kernel (kprobe: a function's name and an offset in it) or of a file
+/// (uprobe: its path and an offset), for the calling thread, not started. `kind` is the number in
+/// `/sys/bus/event_source/devices/KIND/type`.
 ///
 /// # Errors
 /// `ENOENT` for a name that is not there, `EACCES`, `EPERM`, `EINVAL` for what cannot be probed.
@@ -333,11 +342,13 @@ pub fn open_stopped_probe(kind: u32, name: &CStr, offset: u64) -> io::Result<Own
     open_attr(&attr, 0, -1)
 }
 
-/// Takes records out of a ring until `read` makes something of one. It gets the first word, the record's header, and a way to the others.
+/// Takes records out of a ring until `read` makes something of one. It gets the first word, the
+/// record's header, and a way to the others.
 fn next_record<T>(ring: &Mapping, mut read: impl FnMut(u64, &dyn Fn(u64) -> u64) -> Option<T>) -> Option<T> {
     let page = page_size();
     let size = (ring.len() - page) as u64;
-    // SAFETY: both words lie inside the control page, are aligned, and are shared with the kernel as atomics.
+    // SAFETY: both words lie inside the control page, are aligned, and are shared with the kernel
+    // as atomics.
     let (head, tail) = unsafe {
         (&*ring.as_ptr().add(DATA_HEAD).cast::<AtomicU64>(), &*ring.as_ptr().add(DATA_TAIL).cast::<AtomicU64>())
     };
@@ -349,8 +360,8 @@ fn next_record<T>(ring: &Mapping, mut read: impl FnMut(u64, &dyn Fn(u64) -> u64)
         }
         let word = |i: u64| {
             let offset = ((at + i * 8) % size) as usize;
-            // SAFETY: an aligned word inside the ring's data pages: records are multiples of 8 bytes and `offset` is
-            // below their size.
+            // SAFETY: an aligned word inside the ring's data pages: records are multiples of 8
+            // bytes and `offset` is below their size.
             unsafe { ring.as_ptr().add(page + offset).cast::<u64>().read_volatile() }
         };
         let header = word(0);

@@ -1,6 +1,8 @@
-//! Handles of processes: a pidfd names one process for ever, also after its number was given to another.
+//! Handles of processes: a pidfd names one process for ever, also after its number was given to
+//! another.
 //!
-//! A pidfd polls readable (`POLLIN`) when its process has ended. Only the parent can learn how it ended ([`wait`]).
+//! A pidfd polls readable (`POLLIN`) when its process has ended. Only the parent can learn how it
+//! ended ([`wait`]).
 
 use crate::{Support, check, check_int};
 use std::io;
@@ -34,8 +36,9 @@ impl Ended {
 /// A handle of the process that has this id now, close-on-exec.
 ///
 /// # Errors
-/// `ESRCH` if there is none, `EINVAL` for a thread that leads no group. `Unsupported`, naming the call, where the kernel has no
-/// `pidfd_open` (before Linux 5.3), or no `pidfd_send_signal`, without which a handle could not end its process.
+/// `ESRCH` if there is none, `EINVAL` for a thread that leads no group. `Unsupported`, naming the
+/// call, where the kernel has no `pidfd_open` (before Linux 5.3), or no `pidfd_send_signal`,
+/// without which a handle could not end its process.
 pub fn open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: two integers.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) }).map_err(|e| named("pidfd_open", e))?;
@@ -64,7 +67,8 @@ pub fn has_ended(fd: BorrowedFd<'_>) -> bool {
     crate::poll::poll(&mut fds, Some(std::time::Duration::ZERO)).unwrap_or(0) > 0
 }
 
-/// Sends a signal to exactly the process of this handle (0: only checks that it is there). Async-signal-safe.
+/// Sends a signal to exactly the process of this handle (0: only checks that it is there).
+/// Async-signal-safe.
 ///
 /// # Errors
 /// `ESRCH` when it has ended and was reaped, `EPERM`.
@@ -75,7 +79,8 @@ pub fn send_signal(fd: BorrowedFd<'_>, sig: i32) -> io::Result<()> {
     check(r).map(|_| ())
 }
 
-/// Waits for a child of the calling process to end, reaps it and says how it ended, whatever its exit signal (`__WALL`).
+/// Waits for a child of the calling process to end, reaps it and says how it ended, whatever its
+/// exit signal (`__WALL`).
 ///
 /// `Ok(None)` only with `nohang`: it has not ended. Otherwise blocks. Async-signal-safe.
 ///
@@ -99,10 +104,12 @@ pub fn wait(fd: BorrowedFd<'_>, nohang: bool) -> io::Result<Option<Ended>> {
     }
 }
 
-/// A descriptor of our own, close-on-exec, for the open file behind descriptor `fd` of the process. Flags and offset of the file are shared.
+/// A descriptor of our own, close-on-exec, for the open file behind descriptor `fd` of the process.
+/// Flags and offset of the file are shared.
 ///
 /// # Errors
-/// `EBADF` if the process has no such descriptor, `EPERM` without the right to trace it, `ESRCH` when it has ended, `ENOSYS` before Linux 5.6.
+/// `EBADF` if the process has no such descriptor, `EPERM` without the right to trace it, `ESRCH`
+/// when it has ended, `ENOSYS` before Linux 5.6.
 pub fn duplicate(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: three integers.
     let copy = check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })?;

@@ -6,10 +6,11 @@ use std::io;
 use std::ptr;
 use std::time::Duration;
 
-/// Blocks until one of `fds` has an event, at most for `timeout` (`None`: no limit); answers how many have.
+/// Blocks until one of `fds` has an event, at most for `timeout` (`None`: no limit); answers how
+/// many have.
 ///
-/// 0 when the time is over or a signal came: callers with a deadline look at the clock themselves. Nanosecond timeouts.
-/// Async-signal-safe.
+/// 0 when the time is over or a signal came: callers with a deadline look at the clock themselves.
+/// Nanosecond timeouts. Async-signal-safe.
 ///
 /// # Errors
 /// `EINVAL` for more descriptors than the limit of open files, `ENOMEM`.

@@ -1,4 +1,5 @@
-//! Pressure stall information: how long tasks waited for memory, CPU or I/O, and a descriptor that reports a stall.
+//! Pressure stall information: how long tasks waited for memory, CPU or I/O, and a descriptor that
+//! reports a stall.
 
 use crate::Support;
 use std::fs::{self, OpenOptions};
@@ -29,8 +30,8 @@ impl Resource {
     }
 }
 
-/// The file of a process' control group (version 2), where it has one of its own with such a file; else that of the whole
-/// machine.
+/// The file of a process' control group (version 2), where it has one of its own with such a file;
+/// else that of the whole machine.
 pub fn file_of(process: i32, resource: Resource) -> PathBuf {
     let machine = Path::new("/proc/pressure").join(resource.name());
     let of_group = || {
@@ -47,11 +48,12 @@ pub fn file_of(process: i32, resource: Resource) -> PathBuf {
     of_group().unwrap_or(machine)
 }
 
-/// A descriptor with a priority event (`POLLPRI`) whenever tasks stalled for `stall` within `window`, once a window at most.
+/// A descriptor with a priority event (`POLLPRI`) whenever tasks stalled for `stall` within
+/// `window`, once a window at most.
 ///
 /// # Errors
-/// `EINVAL` for a window that is not 500 ms to 10 s, or, without `CAP_SYS_RESOURCE`, no multiple of 2 s; `ENOENT` on kernels
-/// without pressure stall information; `EACCES`.
+/// `EINVAL` for a window that is not 500 ms to 10 s, or, without `CAP_SYS_RESOURCE`, no multiple of
+/// 2 s; `ENOENT` on kernels without pressure stall information; `EACCES`.
 pub fn trigger(file: &Path, stall: Duration, window: Duration) -> io::Result<OwnedFd> {
     let mut opened = OpenOptions::new().read(true).write(true).open(file)?;
     // The kernel wants the final zero.

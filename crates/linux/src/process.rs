@@ -1,9 +1,10 @@
 //! Making processes without libc's help, and what a fresh child does first.
 //!
-//! [`raw_fork`] is the legacy `clone` system call: unlike `clone3` it passes Docker's seccomp profile, and unlike libc's
-//! `fork` it runs no atfork handlers and lets the caller choose the exit signal. With exit signal 0 the child never raises
-//! SIGCHLD and a plain `waitpid(-1)` does not see it; it is reaped through its pidfd ([`crate::pidfd::wait`]).
-//! `CLONE_PARENT` is rejected: it would hand the caller's own exit signal on.
+//! [`raw_fork`] is the legacy `clone` system call: unlike `clone3` it passes Docker's seccomp
+//! profile, and unlike libc's `fork` it runs no atfork handlers and lets the caller choose the exit
+//! signal. With exit signal 0 the child never raises SIGCHLD and a plain `waitpid(-1)` does not see
+//! it; it is reaped through its pidfd ([`crate::pidfd::wait`]). `CLONE_PARENT` is rejected: it
+//! would hand the caller's own exit signal on.
 
 use crate::status::Status;
 use crate::{Support, check, check_int, invalid};
@@ -11,7 +12,8 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Linux 3.5, with checkpoint/restore support: where the kernel clears the thread id at a thread's end.
+/// Linux 3.5, with checkpoint/restore support: where the kernel clears the thread id at a thread's
+/// end.
 const PR_GET_TID_ADDRESS: libc::c_int = 40;
 /// What `kcmp` compares: the memory.
 const KCMP_VM: libc::c_long = 1;
@@ -27,13 +29,15 @@ pub struct RawChild {
 
 /// Forks the calling thread into a process of its own. `None` in the child. Async-signal-safe.
 ///
-/// `exit_signal` is what the parent gets at the child's end: 0 for nothing, `libc::SIGCHLD` as `fork` does.
+/// `exit_signal` is what the parent gets at the child's end: 0 for nothing, `libc::SIGCHLD` as
+/// `fork` does.
 ///
 /// # Safety
-/// The child is a copy of the whole address space with one thread. If the caller had others, their locks (malloc, stdio)
-/// stay as they were, held or not, for ever: such a child may only do what is async-signal-safe until it execs or exits.
-/// No atfork handlers run in either process. The child must end by `_exit`, not by returning through its caller's frames
-/// into code that does not expect to run twice.
+/// The child is a copy of the whole address space with one thread. If the caller had others, their
+/// locks (malloc, stdio) stay as they were, held or not, for ever: such a child may only do what is
+/// async-signal-safe until it execs or exits. No atfork handlers run in either process. The child
+/// must end by `_exit`, not by returning through its caller's frames into code that does not expect
+/// to run twice.
 ///
 /// # Errors
 /// `EAGAIN` (limit of processes), `ENOMEM`, `EPERM`; `InvalidInput` for a signal beyond 0..=64.
@@ -42,8 +46,9 @@ pub unsafe fn raw_fork(exit_signal: i32) -> io::Result<Option<RawChild>> {
     unsafe { raw_clone(exit_signal, 0) }
 }
 
-/// The same, with one table of descriptors for parent and child: what either closes or opens is so for both, and the child keeps no
-/// file of the parent's open. It takes a table of its own by [`crate::descriptors::keep_only_unshared`].
+/// The same, with one table of descriptors for parent and child: what either closes or opens is so
+/// for both, and the child keeps no file of the parent's open. It takes a table of its own by
+/// [`crate::descriptors::keep_only_unshared`].
 ///
 /// # Safety
 /// That of [`raw_fork`]; the child closes nothing before it has a table of its own.
@@ -63,8 +68,9 @@ unsafe fn raw_clone(exit_signal: i32, shared: libc::c_int) -> io::Result<Option<
     }
     let mut flags = libc::c_long::from(libc::CLONE_PIDFD | shared | exit_signal);
     let mut pidfd: RawFd = -1;
-    // libc keeps the thread's id in memory and takes it for the owner of locks: let the kernel write the child's own id
-    // there, as libc's fork does. Without this, parent and child would look like one owner of a shared recursive lock.
+    // libc keeps the thread's id in memory and takes it for the owner of locks: let the kernel
+    // write the child's own id there, as libc's fork does. Without this, parent and child would
+    // look like one owner of a shared recursive lock.
     let mut tid: usize = 0;
     // SAFETY: PR_GET_TID_ADDRESS writes one pointer to the given place.
     if unsafe { libc::prctl(PR_GET_TID_ADDRESS, &raw mut tid) } == 0 && tid != 0 {
@@ -72,10 +78,11 @@ unsafe fn raw_clone(exit_signal: i32, shared: libc::c_int) -> io::Result<Option<
     } else {
         tid = 0;
     }
-    // SAFETY: without CLONE_VM the child gets its own copy of memory and continues on a copy of this stack (stack 0). The
-    // kernel writes the pidfd to the third argument in the parent. The places of child_tid and tls differ between
-    // architectures: on x86-64 the fourth argument is child_tid, on arm64 and riscv the fifth; tls is not used as
-    // CLONE_SETTLS is not given. What the child may do is in the caller's contract.
+    // SAFETY: without CLONE_VM the child gets its own copy of memory and continues on a copy of
+    // this stack (stack 0). The kernel writes the pidfd to the third argument in the parent. The
+    // places of child_tid and tls differ between architectures: on x86-64 the fourth argument is
+    // child_tid, on arm64 and riscv the fifth; tls is not used as CLONE_SETTLS is not given. What
+    // the child may do is in the caller's contract.
     let r = unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, &raw mut pidfd, tid, tid) };
     let pid = check(r)?;
     if pid == 0 {
@@ -86,12 +93,13 @@ unsafe fn raw_clone(exit_signal: i32, shared: libc::c_int) -> io::Result<Option<
     Ok(Some(RawChild { pid: pid as i32, pidfd }))
 }
 
-/// Forks the calling process by libc's `fork`, which runs atfork handlers and leaves libc's state in order in the child. The
-/// child's number in the parent, `None` in the child.
+/// Forks the calling process by libc's `fork`, which runs atfork handlers and leaves libc's state
+/// in order in the child. The child's number in the parent, `None` in the child.
 ///
 /// # Safety
-/// If the caller has other threads, the child does only what is async-signal-safe, or what libc's fork puts in order. The
-/// child ends by [`end`], not by returning through frames that do not expect to run twice.
+/// If the caller has other threads, the child does only what is async-signal-safe, or what libc's
+/// fork puts in order. The child ends by [`end`], not by returning through frames that do not
+/// expect to run twice.
 ///
 /// # Errors
 /// `EAGAIN` (limit of processes), `ENOMEM`.
@@ -101,8 +109,9 @@ pub unsafe fn fork() -> io::Result<Option<i32>> {
     Ok((pid != 0).then_some(pid))
 }
 
-/// Ends the process at once, without exit handlers, and without libc: in place of its `_exit` a sanitizer or a preloaded library may have put one that
-/// takes a lock, which a thread that a fork has not copied may hold. Async-signal-safe.
+/// Ends the process at once, without exit handlers, and without libc: in place of its `_exit` a
+/// sanitizer or a preloaded library may have put one that takes a lock, which a thread that a fork
+/// has not copied may hold. Async-signal-safe.
 pub fn end(status: i32) -> ! {
     loop {
         // SAFETY: does not return.
@@ -120,22 +129,27 @@ pub fn thread_count() -> io::Result<usize> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/status has no Threads line"))
 }
 
-/// Whether two threads work on the same memory: those of one process, and of processes made with `CLONE_VM`, as by `vfork`.
+/// Whether two threads work on the same memory: those of one process, and of processes made with
+/// `CLONE_VM`, as by `vfork`.
 ///
 /// # Errors
-/// `EPERM` without the right to trace both, and under Docker's seccomp profile; `ESRCH` when one is gone; `ENOSYS` without `CONFIG_KCMP`.
+/// `EPERM` without the right to trace both, and under Docker's seccomp profile; `ESRCH` when one is
+/// gone; `ENOSYS` without `CONFIG_KCMP`.
 pub fn same_memory(a: i32, b: i32) -> io::Result<bool> {
     // SAFETY: five integers.
     check(unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) }).map(|order| order == 0)
 }
 
-/// Closes every descriptor of the process but those in `keep` (any order, repeats allowed). Async-signal-safe.
+/// Closes every descriptor of the process but those in `keep` (any order, repeats allowed).
+/// Async-signal-safe.
 ///
-/// For a fresh child only: Rust values that own one of the closed descriptors must never be dropped afterwards.
+/// For a fresh child only: Rust values that own one of the closed descriptors must never be dropped
+/// afterwards.
 pub fn close_all_but(keep: &[RawFd]) {
     let mut from: libc::c_uint = 0;
     loop {
-        // The smallest kept descriptor at or above `from`: no sorting, as this may run where memory is not available.
+        // The smallest kept descriptor at or above `from`: no sorting, as this may run where memory
+        // is not available.
         let next = keep.iter().filter_map(|&fd| libc::c_uint::try_from(fd).ok()).filter(|&fd| fd >= from).min();
         match next {
             Some(fd) => {
@@ -154,7 +168,8 @@ pub fn close_all_but(keep: &[RawFd]) {
 
 /// Closes `first..=last`. Async-signal-safe.
 fn close_between(first: libc::c_uint, last: libc::c_uint) {
-    // SAFETY: closing descriptors touches no memory; that their owners are gone is `close_all_but`'s contract.
+    // SAFETY: closing descriptors touches no memory; that their owners are gone is
+    // `close_all_but`'s contract.
     if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0 {
         return;
     }
@@ -169,9 +184,11 @@ fn close_between(first: libc::c_uint, last: libc::c_uint) {
     }
 }
 
-/// The calling process gets `sig` when the *thread* that made it ends (0: nothing). Async-signal-safe.
+/// The calling process gets `sig` when the *thread* that made it ends (0: nothing).
+/// Async-signal-safe.
 ///
-/// If that thread may end before its process, or may have ended already, also watch its process by pidfd or socket.
+/// If that thread may end before its process, or may have ended already, also watch its process by
+/// pidfd or socket.
 ///
 /// # Errors
 /// `EINVAL` for a number that is no signal.
@@ -203,12 +220,14 @@ pub fn own_thread_id() -> i32 {
     unsafe { libc::gettid() }
 }
 
-/// Starts a thread of this process on a stack of the caller's, without libc: it runs `work` once. The kernel keeps its id in
-/// `busy` from before the thread runs until it has left the stack, then sets 0 there. Returns whether there is a thread.
+/// Starts a thread of this process on a stack of the caller's, without libc: it runs `work` once.
+/// The kernel keeps its id in `busy` from before the thread runs until it has left the stack, then
+/// sets 0 there. Returns whether there is a thread.
 ///
 /// # Safety
-/// `stack_end` is the end of a stack that nothing else uses until `busy` is 0, large enough for `work`; `busy` and what `argument`
-/// points to live as long. The thread shares its maker's thread-local memory, so `work` may make system calls only.
+/// `stack_end` is the end of a stack that nothing else uses until `busy` is 0, large enough for
+/// `work`; `busy` and what `argument` points to live as long. The thread shares its maker's
+/// thread-local memory, so `work` may make system calls only.
 pub unsafe fn start_thread_on(
     stack_end: *mut u8,
     work: extern "C" fn(*mut libc::c_void) -> libc::c_int,
@@ -228,7 +247,8 @@ pub unsafe fn start_thread_on(
     unsafe { libc::clone(work, stack_end.cast(), flags, argument, busy, no_tls, busy) > 0 }
 }
 
-/// Whether others of the same user may look into the calling process: not if it has rights that it was not started with.
+/// Whether others of the same user may look into the calling process: not if it has rights that it
+/// was not started with.
 pub fn is_dumpable() -> bool {
     // SAFETY: numbers only.
     unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 1 }
@@ -267,14 +287,15 @@ pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
     unsafe { libc::tcgetpgrp(terminal.as_raw_fd()) == libc::getpgrp() }
 }
 
-/// Whether a child is stopped by a signal, which was not reported yet; `keep`: it stays unreported. Does not wait.
+/// Whether a child is stopped by a signal, which was not reported yet; `keep`: it stays unreported.
+/// Does not wait.
 pub fn child_has_stopped(pid: i32, keep: bool) -> bool {
     let options = libc::WSTOPPED | libc::WNOHANG | if keep { libc::WNOWAIT } else { 0 };
     changed(libc::P_PID, pid, options) == Some(pid)
 }
 
-/// A child of the calling thread that has ended and was not reaped: it stays so. Does not wait. Children that end without a
-/// signal are not seen.
+/// A child of the calling thread that has ended and was not reaped: it stays so. Does not wait.
+/// Children that end without a signal are not seen.
 pub fn ended_child() -> Option<i32> {
     changed(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::__WNOTHREAD | libc::WNOWAIT)
 }
@@ -284,14 +305,16 @@ pub fn reap(pid: i32) {
     changed(libc::P_PID, pid, libc::WEXITED | libc::WNOHANG | libc::__WNOTHREAD);
 }
 
-/// Kills a child and waits for its end, whatever its exit signal. Of a child that nothing else reaps.
+/// Kills a child and waits for its end, whatever its exit signal. Of a child that nothing else
+/// reaps.
 pub fn kill_child(pid: i32) {
     // SAFETY: numbers only. The number is still the child's, since it was not reaped.
     unsafe { libc::kill(pid, libc::SIGKILL) };
     wait_child(pid);
 }
 
-/// Waits for the end of a child, whatever its exit signal. Returns at once if there is no such child (any more).
+/// Waits for the end of a child, whatever its exit signal. Returns at once if there is no such
+/// child (any more).
 pub fn wait_child(pid: i32) {
     // SAFETY: a number, and a null status, which is allowed.
     while unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) } == -1
@@ -299,8 +322,8 @@ pub fn wait_child(pid: i32) {
     {}
 }
 
-/// Reaps a child if it has ended, whatever its exit signal. Does not wait. False while it runs; true also if there is no such
-/// child (any more).
+/// Reaps a child if it has ended, whatever its exit signal. Does not wait. False while it runs;
+/// true also if there is no such child (any more).
 pub fn reap_any(pid: i32) -> bool {
     // SAFETY: a number, and a null status, which is allowed.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) != 0 }
@@ -317,7 +340,8 @@ fn changed(which: libc::idtype_t, pid: i32, options: libc::c_int) -> Option<i32>
     (done == 0 && child != 0).then_some(child)
 }
 
-/// Names the calling thread (at most 15 bytes are kept), as `ps` and `top` show it. Async-signal-safe.
+/// Names the calling thread (at most 15 bytes are kept), as `ps` and `top` show it.
+/// Async-signal-safe.
 ///
 /// # Errors
 /// None in practice.
@@ -339,7 +363,8 @@ pub fn probe() -> Support {
             }
             Some(RawChild { pid, pidfd: None }) => {
                 let mut status = 0;
-                // SAFETY: waits for the own child by its id, which cannot have been given to another yet.
+                // SAFETY: waits for the own child by its id, which cannot have been given to
+                // another yet.
                 unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
                 Err(io::Error::from_raw_os_error(libc::ENOSYS))
             }

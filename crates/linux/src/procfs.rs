@@ -1,7 +1,8 @@
 //! Files of `/proc` as text, whatever bytes they hold.
 //!
-//! The kernel writes names there as they are: a program's name is cut after 15 bytes, in the middle of a character too, and
-//! paths, sockets and devices may be named with any bytes. To reject such a file would lose the numbers beside the name.
+//! The kernel writes names there as they are: a program's name is cut after 15 bytes, in the middle
+//! of a character too, and paths, sockets and devices may be named with any bytes. To reject such a
+//! file would lose the numbers beside the name.
 
 use std::fs;
 use std::io;
@@ -11,20 +12,24 @@ use std::path::Path;
 /// The inode of the first pid namespace, the same on every kernel since Linux 3.8.
 const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 
-/// The whole file. What is no UTF-8 in it becomes U+FFFD; lines, spaces and numbers stay what they are.
+/// The whole file. What is no UTF-8 in it becomes U+FFFD; lines, spaces and numbers stay what they
+/// are.
 ///
 /// # Errors
-/// Those of reading it: `ENOENT`, or `ESRCH` where it ends meanwhile, for a process that is gone; `EACCES`.
+/// Those of reading it: `ENOENT`, or `ESRCH` where it ends meanwhile, for a process that is gone;
+/// `EACCES`.
 pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
     let bytes = fs::read(path)?;
     Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 
-/// A file that the kernel keeps about the calling process (`maps`, `pagemap`, `ns/pid`): `read` is given its path.
+/// A file that the kernel keeps about the calling process (`maps`, `pagemap`, `ns/pid`): `read` is
+/// given its path.
 ///
-/// It is read by the calling thread: `/proc/self` is the first thread, which has no memory left once it has
-/// ended, as after `pthread_exit` in `main`. A thread has all of the files but `map_files`; where its path is not available
-/// (old kernels, rules that name `/proc/PID` alone) the process' is.
+/// It is read by the calling thread: `/proc/self` is the first thread, which has no memory left
+/// once it has ended, as after `pthread_exit` in `main`. A thread has all of the files but
+/// `map_files`; where its path is not available (old kernels, rules that name `/proc/PID` alone)
+/// the process' is.
 ///
 /// # Errors
 /// Those of `read` with `/proc/self`.
@@ -40,7 +45,8 @@ pub fn own_text(file: &str) -> io::Result<String> {
     own(file, |path| text(path))
 }
 
-/// Numbers that are names in a directory such as `/proc` or `/proc/PID/task`, sorted; none if it cannot be read.
+/// Numbers that are names in a directory such as `/proc` or `/proc/PID/task`, sorted; none if it
+/// cannot be read.
 pub fn ids(path: impl AsRef<Path>) -> Vec<i32> {
     let names = fs::read_dir(path).into_iter().flatten().flatten();
     let mut ids: Vec<i32> = names.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
@@ -51,7 +57,8 @@ pub fn ids(path: impl AsRef<Path>) -> Vec<i32> {
 /// The descriptors of a process with what each leads to (`pipe:[17]`), sorted.
 ///
 /// # Errors
-/// `EACCES` if the process may not be looked into, `ENOENT` if there is none. One that is closed meanwhile is left out.
+/// `EACCES` if the process may not be looked into, `ENOENT` if there is none. One that is closed
+/// meanwhile is left out.
 pub fn descriptors_of(pid: i32) -> io::Result<Vec<(i32, String)>> {
     let one = |e: io::Result<fs::DirEntry>| {
         let e = e.ok()?;
@@ -68,7 +75,8 @@ pub fn descriptors(pid: i32) -> Vec<(i32, String)> {
     descriptors_of(pid).unwrap_or_default()
 }
 
-/// Whether the calling process is in the first pid namespace, from which all processes are seen. False also where `/proc` does not show it.
+/// Whether the calling process is in the first pid namespace, from which all processes are seen.
+/// False also where `/proc` does not show it.
 pub fn in_first_pid_namespace() -> bool {
     own("ns/pid", |path| fs::metadata(path)).is_ok_and(|m| m.ino() == FIRST_PID_NAMESPACE)
 }

@@ -1,7 +1,8 @@
 //! Tracing threads: stopping them, seeing their calls, and letting them go.
 //!
-//! The kernel ties a tracer's hold to the thread that asked for it: all requests about a thread come from that one, and when it ends
-//! everything it held continues. All but [`seize`] and [`interrupt`] are about a thread that has stopped; of one that is gone or runs they fail with
+//! The kernel ties a tracer's hold to the thread that asked for it: all requests about a thread
+//! come from that one, and when it ends everything it held continues. All but [`seize`] and
+//! [`interrupt`] are about a thread that has stopped; of one that is gone or runs they fail with
 //! `ESRCH`. Registers, and with them [`begin_again`] and [`refuse`], are known on x86-64 only.
 
 use std::io;
@@ -15,11 +16,13 @@ pub mod state;
 pub const CALL: i32 = libc::SIGTRAP | 0x80;
 /// For [`seize`]: stops at calls show [`CALL`].
 pub const CALLS_MARKED: i32 = libc::PTRACE_O_TRACESYSGOOD;
-/// For [`seize`]: threads that the thread makes are traced too; a process that it makes by `clone` stops and is reported as well.
+/// For [`seize`]: threads that the thread makes are traced too; a process that it makes by `clone`
+/// stops and is reported as well.
 pub const CLONES: i32 = libc::PTRACE_O_TRACECLONE;
 
 fn ask(request: libc::c_uint, tid: i32, data: usize) -> io::Result<()> {
-    // SAFETY: the requests used here take a number, or the address of a value that the caller keeps for the call and that is as large as they say.
+    // SAFETY: the requests used here take a number, or the address of a value that the caller keeps
+    // for the call and that is as large as they say.
     match unsafe { libc::ptrace(request, tid, 0usize, data) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -106,7 +109,8 @@ pub struct Call {
     pub arguments: [u64; 6],
 }
 
-/// The call that a thread stopped at is about to make; nothing at the end of one, and where it stopped for another reason.
+/// The call that a thread stopped at is about to make; nothing at the end of one, and where it
+/// stopped for another reason.
 pub fn call(tid: i32) -> Option<Call> {
     const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
     const ENTRY: u8 = 1;
@@ -164,7 +168,8 @@ pub fn refuse(tid: i32, errno: i32) -> io::Result<()> {
     set_registers(tid, &registers)
 }
 
-/// Calls that give up with EINTR when a thread is stopped though no signal has come, as far as it changes nothing to make them once more.
+/// Calls that give up with EINTR when a thread is stopped though no signal has come, as far as it
+/// changes nothing to make them once more.
 #[cfg(target_arch = "x86_64")]
 const GIVE_UP: [i64; 20] = [
     libc::SYS_epoll_wait,
@@ -193,8 +198,9 @@ const GIVE_UP: [i64; 20] = [
 #[cfg(target_arch = "x86_64")]
 const SYS_IO_PGETEVENTS: i64 = 333;
 
-/// To be called while a thread is stopped by [`interrupt`]: if the stop has ended a call of its early, that call is made again when
-/// the thread continues, unless the handler of a signal runs first. A time limit of the call begins anew.
+/// To be called while a thread is stopped by [`interrupt`]: if the stop has ended a call of its
+/// early, that call is made again when the thread continues, unless the handler of a signal runs
+/// first. A time limit of the call begins anew.
 #[cfg(target_arch = "x86_64")]
 pub fn begin_again(tid: i32) {
     let Ok(mut registers) = registers(tid) else { return };
@@ -229,7 +235,8 @@ pub fn probe() -> Support {
             }
         };
         let seized = seize(child.pid, 0);
-        // SAFETY: an own child that nothing else reaps, so the number is its own until it is waited for.
+        // SAFETY: an own child that nothing else reaps, so the number is its own until it is waited
+        // for.
         unsafe {
             libc::kill(child.pid, libc::SIGKILL);
             libc::waitpid(child.pid, std::ptr::null_mut(), libc::__WALL);

@@ -8,14 +8,16 @@ pub const PAGE: usize = 4096;
 /// Pages in one call: what the kernel takes at most.
 const AT_ONCE: usize = 1024;
 
-/// Copies the pages at `addresses` into `pages`, in order; returns how many were copied before the first that cannot be read.
+/// Copies the pages at `addresses` into `pages`, in order; returns how many were copied before the
+/// first that cannot be read.
 ///
 /// # Errors
 /// `InvalidInput` if there are fewer pages than addresses; `EPERM`, `ESRCH`.
 pub fn read<'a>(pid: i32, addresses: &[u64], pages: impl IntoIterator<Item = &'a mut [u8; PAGE]>) -> io::Result<usize> {
     let local = pages.into_iter().map(|page| part(page.as_mut_ptr()));
     copy(addresses, local, |local, remote| {
-        // SAFETY: the local parts are live pages that nothing else refers to; the remote ones are numbers to the kernel.
+        // SAFETY: the local parts are live pages that nothing else refers to; the remote ones are
+        // numbers to the kernel.
         unsafe {
             libc::process_vm_readv(
                 pid,
@@ -29,7 +31,8 @@ pub fn read<'a>(pid: i32, addresses: &[u64], pages: impl IntoIterator<Item = &'a
     })
 }
 
-/// Copies `pages` to `addresses`, in order; returns how many were written before the first that the program itself may not write.
+/// Copies `pages` to `addresses`, in order; returns how many were written before the first that the
+/// program itself may not write.
 ///
 /// # Errors
 /// As [`read`].

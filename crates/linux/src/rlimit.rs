@@ -63,7 +63,8 @@ pub fn get(pid: i32, what: Resource) -> io::Result<(u64, u64)> {
 /// Sets the soft and the hard limit of a process (0: the calling one). Async-signal-safe.
 ///
 /// # Errors
-/// `EINVAL` for a soft limit above the hard one, `EPERM` for raising the hard one without the right, `ESRCH`.
+/// `EINVAL` for a soft limit above the hard one, `EPERM` for raising the hard one without the
+/// right, `ESRCH`.
 pub fn set(pid: i32, what: Resource, soft: u64, hard: u64) -> io::Result<()> {
     let new = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the struct outlives the call.
@@ -99,7 +100,8 @@ pub fn set_number(pid: i32, number: usize, (soft, hard): (u64, u64)) -> io::Resu
         .map(|_| ())
 }
 
-/// The soft limit of a process' resident memory, as anybody may read it in `/proc`; `None` if it has ended.
+/// The soft limit of a process' resident memory, as anybody may read it in `/proc`; `None` if it
+/// has ended.
 pub fn resident_of(pid: i32) -> Option<u64> {
     let limits = crate::procfs::text(format!("/proc/{pid}/limits")).ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max resident set"))?;
@@ -113,7 +115,8 @@ pub fn probe() -> Support {
     Support::from_result("prlimit", tried, |_| String::new())
 }
 
-/// The limit of address space (`ulimit -v`) and what of it is in use, bytes; none where there is no limit.
+/// The limit of address space (`ulimit -v`) and what of it is in use, bytes; none where there is no
+/// limit.
 pub fn address_space() -> Option<(u64, u64)> {
     let (limit, _) = get(0, Resource::AddressSpace).ok().filter(|(soft, _)| *soft != INFINITE)?;
     let statm = crate::procfs::own_text("statm").unwrap_or_default();

@@ -1,7 +1,8 @@
 //! A word of shared memory by which other processes know that a thread lives.
 //!
-//! The kernel marks the word the moment the thread ends, however it ends (`kill -9` too): no polling, no number that another process may
-//! have been given since. Needs nothing of those who read the word.
+//! The kernel marks the word the moment the thread ends, however it ends (`kill -9` too): no
+//! polling, no number that another process may have been given since. Needs nothing of those who
+//! read the word.
 
 use crate::{Support, check};
 use std::io;
@@ -38,8 +39,8 @@ pub struct LifeMark<'a> {
 }
 
 impl<'a> LifeMark<'a> {
-    /// Puts the calling thread's id into `word` and has the kernel mark it when the thread ends. Must be dropped by the same thread, which the
-    /// type ensures.
+    /// Puts the calling thread's id into `word` and has the kernel mark it when the thread ends.
+    /// Must be dropped by the same thread, which the type ensures.
     ///
     /// # Errors
     /// `ENOSYS` where the kernel has no robust futexes.
@@ -58,7 +59,8 @@ impl<'a> LifeMark<'a> {
         // SAFETY: no arguments; the id of the calling thread.
         let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
         word.store(tid, Ordering::SeqCst);
-        // SAFETY: the kernel keeps the address; the list stays allocated until another one is set, in `drop`, or for ever.
+        // SAFETY: the kernel keeps the address; the list stays allocated until another one is set,
+        // in `drop`, or for ever.
         let set = check(unsafe { libc::syscall(libc::SYS_set_robust_list, list, size_of::<Head>()) });
         let mark = LifeMark { word, list };
         set.map(|_| mark)
@@ -68,8 +70,8 @@ impl<'a> LifeMark<'a> {
 impl Drop for LifeMark<'_> {
     fn drop(&mut self) {
         self.word.store(0, Ordering::SeqCst);
-        // SAFETY: as in `new`. An empty list points to itself: from here on the kernel finds nothing of ours, and it is not freed,
-        // since the thread keeps it as its list.
+        // SAFETY: as in `new`. An empty list points to itself: from here on the kernel finds
+        // nothing of ours, and it is not freed, since the thread keeps it as its list.
         unsafe { (*self.list).head.list.next = (&raw mut (*self.list).head).cast() };
     }
 }

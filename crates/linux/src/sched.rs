@@ -28,14 +28,15 @@ pub fn affinity(tid: i32) -> io::Result<Vec<usize>> {
     Ok((0..libc::CPU_SETSIZE as usize).filter(|&c| unsafe { libc::CPU_ISSET(c, &set) }).collect())
 }
 
-/// How many processors of the machine are online, also those that the calling thread may not run on; at least 1.
+/// How many processors of the machine are online, also those that the calling thread may not run
+/// on; at least 1.
 pub fn cpus_online() -> usize {
     // SAFETY: asks for a number.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1).max(1)
 }
 
-/// Bounds the processors a thread may run on (0: the calling thread). Processors beyond 1023 are not looked at.
-/// Async-signal-safe.
+/// Bounds the processors a thread may run on (0: the calling thread). Processors beyond 1023 are
+/// not looked at. Async-signal-safe.
 ///
 /// # Errors
 /// `EINVAL` when none of them is there, `ESRCH`, `EPERM`.
@@ -50,8 +51,8 @@ pub fn set_affinity(tid: i32, cpus: &[usize]) -> io::Result<()> {
     check_int(unsafe { libc::sched_setaffinity(tid, size_of::<libc::cpu_set_t>(), &raw const set) }).map(|_| ())
 }
 
-/// Sets the niceness of a thread (0: the calling thread), -20 (eager) to 19. Ordinary users may only raise it.
-/// Async-signal-safe.
+/// Sets the niceness of a thread (0: the calling thread), -20 (eager) to 19. Ordinary users may
+/// only raise it. Async-signal-safe.
 ///
 /// # Errors
 /// `EACCES` for lowering it without the right, `ESRCH`.
@@ -71,7 +72,8 @@ pub fn nice(tid: i32) -> io::Result<i32> {
     Ok(20 - r as i32)
 }
 
-/// Lets a thread (0: the calling thread) run only when nothing else wants to (`SCHED_IDLE`). Async-signal-safe.
+/// Lets a thread (0: the calling thread) run only when nothing else wants to (`SCHED_IDLE`).
+/// Async-signal-safe.
 ///
 /// # Errors
 /// `ESRCH`, `EPERM`.
@@ -82,11 +84,12 @@ pub fn set_idle(tid: i32) -> io::Result<()> {
     check_int(unsafe { libc::sched_setscheduler(tid, libc::SCHED_IDLE, &raw const param) }).map(|_| ())
 }
 
-/// Gives a thread (0: the calling thread) a real-time priority, 1 to 99: it runs before all ordinary threads (`SCHED_FIFO`).
-/// Async-signal-safe.
+/// Gives a thread (0: the calling thread) a real-time priority, 1 to 99: it runs before all
+/// ordinary threads (`SCHED_FIFO`). Async-signal-safe.
 ///
 /// # Errors
-/// `EPERM` without `CAP_SYS_NICE` or a limit (`RLIMIT_RTPRIO`), and in a group without real-time share; `EINVAL`, `ESRCH`.
+/// `EPERM` without `CAP_SYS_NICE` or a limit (`RLIMIT_RTPRIO`), and in a group without real-time
+/// share; `EINVAL`, `ESRCH`.
 pub fn set_fifo(tid: i32, priority: i32) -> io::Result<()> {
     let param = libc::sched_param { sched_priority: priority };
     // SAFETY: the struct outlives the call.
@@ -145,7 +148,8 @@ pub fn current_cpu() -> usize {
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
-/// How much a thread has run. A thread that runs on moves `run_ns` only when it is switched or ticked.
+/// How much a thread has run. A thread that runs on moves `run_ns` only when it is switched or
+/// ticked.
 ///
 /// # Errors
 /// `ENOENT` when the thread is gone or the kernel does not count (`CONFIG_SCHED_INFO`).

@@ -1,13 +1,15 @@
-//! System call filters for tests: one that answers as Docker's default profile does, so that what Orbit does inside a container
-//! can be tried without one ([`install_docker_like`]), and one that answers as a kernel does which lacks single calls
-//! ([`install_without`]).
+//! System call filters for tests: one that answers as Docker's default profile does, so that what
+//! Orbit does inside a container can be tried without one ([`install_docker_like`]), and one that
+//! answers as a kernel does which lacks single calls ([`install_without`]).
 //!
-//! The first is a *model* of that profile, of the calls that matter here: those Orbit uses and the profile rejects, and the
-//! well-known privileged ones. The real profile is a list of what is allowed; this is a list of what is rejected, and
-//! everything else passes. Refused with EPERM: userfaultfd, perf_event_open, bpf, io_uring, kernel keys, namespaces
-//! (`setns`, `unshare`, `clone` with a namespace flag), mounts, modules, clocks, NUMA policy, descriptors and advice across
-//! processes. `clone3` answers ENOSYS, so that libraries fall back to `clone`. ptrace and process_vm_readv pass, as they do
-//! in Docker from Linux 4.8 on. Calls of another architecture answer ENOSYS.
+//! The first is a *model* of that profile, of the calls that matter here: those Orbit uses and the
+//! profile rejects, and the well-known privileged ones. The real profile is a list of what is
+//! allowed; this is a list of what is rejected, and everything else passes. Refused with EPERM:
+//! userfaultfd, perf_event_open, bpf, io_uring, kernel keys, namespaces (`setns`, `unshare`,
+//! `clone` with a namespace flag), mounts, modules, clocks, NUMA policy, descriptors and advice
+//! across processes. `clone3` answers ENOSYS, so that libraries fall back to `clone`. ptrace and
+//! process_vm_readv pass, as they do in Docker from Linux 4.8 on. Calls of another architecture
+//! answer ENOSYS.
 
 use crate::{Support, check, check_int};
 use std::io;
@@ -111,16 +113,19 @@ pub const MISSABLE: &[(&str, &str)] = &[
 const POPULATE_WRITE: u32 = 23;
 const THIRD_ARGUMENT: u32 = FIRST_ARGUMENT + 16;
 
-/// Puts a filter on all threads of the calling process, its future children and what they exec. It cannot be taken off.
-/// Sets `no_new_privs`, so set-user-id programs gain nothing from now on either, and ordinary users may do this.
+/// Puts a filter on all threads of the calling process, its future children and what they exec. It
+/// cannot be taken off. Sets `no_new_privs`, so set-user-id programs gain nothing from now on
+/// either, and ordinary users may do this.
 ///
 /// # Errors
-/// `EINVAL` or `ENOSYS` where the kernel has no seccomp filters; `EACCES` or `ESRCH` when a thread has a filter of its own.
+/// `EINVAL` or `ENOSYS` where the kernel has no seccomp filters; `EACCES` or `ESRCH` when a thread
+/// has a filter of its own.
 pub fn install_docker_like() -> io::Result<()> {
     install(&docker_like())
 }
 
-/// As [`install_docker_like`], but answers ENOSYS to the calls of these names, EINVAL to the advice; all else passes.
+/// As [`install_docker_like`], but answers ENOSYS to the calls of these names, EINVAL to the
+/// advice; all else passes.
 ///
 /// # Errors
 /// `InvalidInput` for a name that is not in [`MISSABLE`]; else as there.
@@ -204,7 +209,8 @@ fn docker_like() -> Vec<libc::sock_filter> {
         p.push(jump(JUMP_EQUAL, call as u32, 0, 1));
         p.push(answer(libc::EPERM));
     }
-    // Calls that depend on their first argument: each block either answers or leaves the number in place for the next.
+    // Calls that depend on their first argument: each block either answers or leaves the number in
+    // place for the next.
     p.extend([
         jump(JUMP_EQUAL, libc::SYS_clone as u32, 0, 5),
         load(FIRST_ARGUMENT),
@@ -244,7 +250,8 @@ fn allow() -> libc::sock_filter {
     libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: ALLOW }
 }
 
-/// Whether the kernel knows filters: asks with no program, which it must reject for its address and nothing else.
+/// Whether the kernel knows filters: asks with no program, which it must reject for its address and
+/// nothing else.
 pub fn probe() -> Support {
     // SAFETY: a null program is rejected with EFAULT before anything is changed.
     let r =

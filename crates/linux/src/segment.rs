@@ -1,7 +1,9 @@
-//! Shared memory that a program finds by a number, without a descriptor or a path (System V shared memory).
+//! Shared memory that a program finds by a number, without a descriptor or a path (System V shared
+//! memory).
 //!
-//! A number survives exec, whatever descriptors the program closes. The segment is marked for removal as soon as its
-//! maker has attached it: it is gone with the last process that has it, also after `kill -9`.
+//! A number survives exec, whatever descriptors the program closes. The segment is marked for
+//! removal as soon as its maker has attached it: it is gone with the last process that has it, also
+//! after `kill -9`.
 
 use crate::{Support, invalid};
 use std::io;
@@ -15,12 +17,12 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Makes a segment of `bytes` zero bytes that only this user can attach, and attaches it. Memory is charged when it
-    /// is touched.
+    /// Makes a segment of `bytes` zero bytes that only this user can attach, and attaches it.
+    /// Memory is charged when it is touched.
     ///
     /// # Errors
-    /// `InvalidInput` for 0 bytes, `ENOSPC` and `EINVAL` beyond the system's limits, `ENOSYS` or `EPERM` where System V
-    /// shared memory is forbidden.
+    /// `InvalidInput` for 0 bytes, `ENOSPC` and `EINVAL` beyond the system's limits, `ENOSYS` or
+    /// `EPERM` where System V shared memory is forbidden.
     pub fn create(bytes: usize) -> io::Result<Segment> {
         if bytes == 0 {
             return Err(invalid("a segment of 0 bytes".into()));
@@ -64,7 +66,8 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: the range was attached by `create`, and whoever had pointers into it borrowed this value.
+        // SAFETY: the range was attached by `create`, and whoever had pointers into it borrowed
+        // this value.
         unsafe { libc::shmdt(self.address as *const libc::c_void) };
     }
 }

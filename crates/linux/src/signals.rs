@@ -1,5 +1,6 @@
-//! Signals: blocking them for a while in one thread, ignoring them, sending them, raising their default action, and the
-//! actions and stacks of handlers. What a handler may do is its owner's concern.
+//! Signals: blocking them for a while in one thread, ignoring them, sending them, raising their
+//! default action, and the actions and stacks of handlers. What a handler may do is its owner's
+//! concern.
 
 use crate::check_int;
 use std::io;
@@ -10,7 +11,8 @@ pub fn is_ignored(signal: i32) -> bool {
     Action::of(signal).is_ok_and(|action| action.address() == libc::SIG_IGN)
 }
 
-/// Has the process ignore a signal. Nothing happens for one that cannot be ignored. Async-signal-safe.
+/// Has the process ignore a signal. Nothing happens for one that cannot be ignored.
+/// Async-signal-safe.
 pub fn ignore(signal: i32) {
     // SAFETY: no handler is given.
     unsafe { libc::signal(signal, libc::SIG_IGN) };
@@ -22,7 +24,8 @@ pub fn set_default(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// Sends a signal to a process by its number; 0 sends none and only checks that it could be sent. Async-signal-safe.
+/// Sends a signal to a process by its number; 0 sends none and only checks that it could be sent.
+/// Async-signal-safe.
 ///
 /// The number may be another process' by now: prefer [`crate::pidfd::send_signal`].
 ///
@@ -45,12 +48,14 @@ pub fn send_to_thread(pid: i32, tid: i32, signal: i32) -> io::Result<()> {
     crate::check(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }).map(|_| ())
 }
 
-/// Sends one thread of a process a signal with a value, which its handler finds in `si_value` (`SI_QUEUE`).
+/// Sends one thread of a process a signal with a value, which its handler finds in `si_value`
+/// (`SI_QUEUE`).
 ///
 /// The numbers may be another thread's by now: check before that it is the one that is meant.
 ///
 /// # Errors
-/// `ESRCH`, `EPERM`, `EAGAIN` where too many signals wait; `InvalidInput` for numbers of 0 or below.
+/// `ESRCH`, `EPERM`, `EAGAIN` where too many signals wait; `InvalidInput` for numbers of 0 or
+/// below.
 pub fn queue_to_thread(pid: i32, tid: i32, signal: i32, value: usize) -> io::Result<()> {
     if pid <= 0 || tid <= 0 {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -72,7 +77,8 @@ pub fn queue_to_thread(pid: i32, tid: i32, signal: i32, value: usize) -> io::Res
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sends the calling thread a signal. Returns once it has been handled, if it is not blocked. Async-signal-safe.
+/// Sends the calling thread a signal. Returns once it has been handled, if it is not blocked.
+/// Async-signal-safe.
 pub fn raise(signal: i32) {
     // SAFETY: no pointers are passed.
     unsafe { libc::raise(signal) };
@@ -89,8 +95,8 @@ impl Action {
         Action(unsafe { std::mem::zeroed() })
     }
 
-    /// A handler by its address, or `SIG_IGN`. `flags`: `SA_*`. `mask`: the signals that are blocked while it runs.
-    /// Async-signal-safe.
+    /// A handler by its address, or `SIG_IGN`. `flags`: `SA_*`. `mask`: the signals that are
+    /// blocked while it runs. Async-signal-safe.
     pub fn handler(address: usize, flags: libc::c_int, mask: &Set) -> Action {
         let mut action = Action::default_action();
         (action.0.sa_sigaction, action.0.sa_flags, action.0.sa_mask) = (address, flags, mask.0);
@@ -111,8 +117,9 @@ impl Action {
     /// Makes this the action of a signal. Async-signal-safe.
     ///
     /// # Safety
-    /// The address is that of a function with the signature that the flags ask for (`SA_SIGINFO`), which does only what a
-    /// handler may do, or `SIG_DFL`, or `SIG_IGN`. The code stays mapped while the action stands.
+    /// The address is that of a function with the signature that the flags ask for (`SA_SIGINFO`),
+    /// which does only what a handler may do, or `SIG_DFL`, or `SIG_IGN`. The code stays mapped
+    /// while the action stands.
     ///
     /// # Errors
     /// `EINVAL` for a number that is no signal, or one whose action cannot be changed.
@@ -132,7 +139,8 @@ impl Action {
     }
 }
 
-/// Gives a signal its default action by `sigaction`, which also clears flags and mask. Async-signal-safe.
+/// Gives a signal its default action by `sigaction`, which also clears flags and mask.
+/// Async-signal-safe.
 pub fn reset(signal: i32) {
     // SAFETY: no handler is given. What cannot be changed has its default action.
     let _ = unsafe { Action::default_action().install(signal) };
@@ -157,7 +165,8 @@ pub fn pause() {
     unsafe { libc::pause() };
 }
 
-/// Has the kernel send SIGALRM in so many seconds; 0 takes an earlier request back. Async-signal-safe.
+/// Has the kernel send SIGALRM in so many seconds; 0 takes an earlier request back.
+/// Async-signal-safe.
 pub fn alarm(seconds: u32) {
     // SAFETY: a number.
     unsafe { libc::alarm(seconds) };
@@ -190,7 +199,8 @@ impl Set {
         Set(set)
     }
 
-    /// Blocks these in the calling thread, beside those that it blocks already; returns the former mask. Async-signal-safe.
+    /// Blocks these in the calling thread, beside those that it blocks already; returns the former
+    /// mask. Async-signal-safe.
     pub fn block(&self) -> Set {
         self.change(libc::SIG_BLOCK)
     }
@@ -212,8 +222,9 @@ impl Set {
         before
     }
 
-    /// Makes a descriptor that is readable while one of these waits for the process or the calling thread, close-on-exec. They
-    /// must be blocked, else their action comes first. `blocks`: whether reading waits for one. Async-signal-safe.
+    /// Makes a descriptor that is readable while one of these waits for the process or the calling
+    /// thread, close-on-exec. They must be blocked, else their action comes first. `blocks`:
+    /// whether reading waits for one. Async-signal-safe.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
@@ -229,7 +240,8 @@ impl Set {
 /// Takes the next waiting signal from a [`Set::descriptor`]. Async-signal-safe.
 ///
 /// # Errors
-/// `EAGAIN` where none waits and the descriptor does not block; `EINTR` after the process was stopped and continued.
+/// `EAGAIN` where none waits and the descriptor does not block; `EINTR` after the process was
+/// stopped and continued.
 pub fn next(descriptor: BorrowedFd<'_>) -> io::Result<libc::signalfd_siginfo> {
     // SAFETY: all-zero bytes are a valid value of this plain struct.
     let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
@@ -238,10 +250,12 @@ pub fn next(descriptor: BorrowedFd<'_>) -> io::Result<libc::signalfd_siginfo> {
     crate::check(n as libc::c_long).map(|_| info)
 }
 
-/// All signals that can be blocked are, in the thread that made it, while it lives; then the thread has the mask it had.
+/// All signals that can be blocked are, in the thread that made it, while it lives; then the thread
+/// has the mask it had.
 ///
-/// Threads and processes that begin meanwhile begin with all blocked. Must be dropped by the thread that made it, which the type sees to, and
-/// not in another order than that of making, where there are several. Async-signal-safe.
+/// Threads and processes that begin meanwhile begin with all blocked. Must be dropped by the thread
+/// that made it, which the type sees to, and not in another order than that of making, where there
+/// are several. Async-signal-safe.
 #[derive(Debug)]
 pub struct Blocked {
     before: libc::sigset_t,
@@ -252,7 +266,8 @@ pub struct Blocked {
 impl Blocked {
     /// Blocks them.
     pub fn all() -> Blocked {
-        // SAFETY: sets of signals are plain bits, for which zeros are a value; both outlive the calls.
+        // SAFETY: sets of signals are plain bits, for which zeros are a value; both outlive the
+        // calls.
         let before = unsafe {
             let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut all);

@@ -1,7 +1,8 @@
 //! Message sockets between related processes, with descriptors passed along.
 //!
-//! `SOCK_SEQPACKET`: messages keep their bounds, and the end of the peer is seen as a message of 0 bytes; so empty messages
-//! are rejected. Bytes and descriptors that come from an orbit are not to be trusted: what they mean is checked above.
+//! `SOCK_SEQPACKET`: messages keep their bounds, and the end of the peer is seen as a message of 0
+//! bytes; so empty messages are rejected. Bytes and descriptors that come from an orbit are not to
+//! be trusted: what they mean is checked above.
 
 use crate::{Support, check_int, invalid};
 use std::io;
@@ -33,12 +34,14 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
-/// Sends one message and duplicates of `fds` (at most [`MAX_FDS`]). Blocks while the peer's queue is full, unless the
-/// descriptor is non-blocking. Answers the number of bytes: all of them. Never raises SIGPIPE. Async-signal-safe.
+/// Sends one message and duplicates of `fds` (at most [`MAX_FDS`]). Blocks while the peer's queue
+/// is full, unless the descriptor is non-blocking. Answers the number of bytes: all of them. Never
+/// raises SIGPIPE. Async-signal-safe.
 ///
 /// # Errors
-/// `EPIPE` or `ECONNRESET` when the peer is gone, `EMSGSIZE` when the message is too large for the socket's buffer,
-/// `EAGAIN` on a non-blocking socket, `InvalidInput` for an empty message or too many descriptors.
+/// `EPIPE` or `ECONNRESET` when the peer is gone, `EMSGSIZE` when the message is too large for the
+/// socket's buffer, `EAGAIN` on a non-blocking socket, `InvalidInput` for an empty message or too
+/// many descriptors.
 pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     send_with(fd, bytes, fds, 0)
 }
@@ -46,8 +49,8 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Res
 /// The same, without waiting for the peer to take earlier messages.
 ///
 /// # Errors
-/// Those of [`send`]; `EAGAIN` while the peer's queue is full, `ETOOMANYREFS` while this user has as many descriptors on their
-/// way as one process may have open (`RLIMIT_NOFILE`).
+/// Those of [`send`]; `EAGAIN` while the peer's queue is full, `ETOOMANYREFS` while this user has
+/// as many descriptors on their way as one process may have open (`RLIMIT_NOFILE`).
 pub fn send_now(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     send_with(fd, bytes, fds, libc::MSG_DONTWAIT)
 }
@@ -70,8 +73,9 @@ fn send_with(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: li
         msg.msg_control = control.as_mut_ptr().cast();
         // SAFETY: CMSG_SPACE only computes.
         msg.msg_controllen = unsafe { libc::CMSG_SPACE(len) } as _;
-        // SAFETY: `control` is aligned and has room for MAX_FDS descriptors (asserted above), so the first header and
-        // its data lie inside it. BorrowedFd is a transparent wrapper of the number, which is copied.
+        // SAFETY: `control` is aligned and has room for MAX_FDS descriptors (asserted above), so
+        // the first header and its data lie inside it. BorrowedFd is a transparent wrapper of the
+        // number, which is copied.
         unsafe {
             let head = libc::CMSG_FIRSTHDR(&raw const msg);
             (*head).cmsg_level = libc::SOL_SOCKET;
@@ -93,13 +97,14 @@ fn send_with(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: li
     }
 }
 
-/// Receives one message into `buf` and appends its descriptors (close-on-exec) to `fds`. Answers its length; 0 when the
-/// peer is gone. Blocks unless `nonblocking`.
+/// Receives one message into `buf` and appends its descriptors (close-on-exec) to `fds`. Answers
+/// its length; 0 when the peer is gone. Blocks unless `nonblocking`.
 ///
 /// # Errors
-/// `WouldBlock` when there is none; `InvalidData` when the message was longer than `buf` or carried more than [`MAX_FDS`]
-/// descriptors (it is lost then, its descriptors are closed); `EMFILE` when this process had no room for its descriptors (the
-/// same); `ECONNRESET` when the peer ended with unread messages.
+/// `WouldBlock` when there is none; `InvalidData` when the message was longer than `buf` or carried
+/// more than [`MAX_FDS`] descriptors (it is lost then, its descriptors are closed); `EMFILE` when
+/// this process had no room for its descriptors (the same); `ECONNRESET` when the peer ended with
+/// unread messages.
 pub fn receive(fd: BorrowedFd<'_>, buf: &mut [u8], fds: &mut Vec<OwnedFd>, nonblocking: bool) -> io::Result<usize> {
     let mut control: Control = [0; size_of::<Control>() / 8];
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
@@ -122,11 +127,12 @@ pub fn receive(fd: BorrowedFd<'_>, buf: &mut [u8], fds: &mut Vec<OwnedFd>, nonbl
         }
     };
     let before = fds.len();
-    // SAFETY: `msg` is as the kernel filled it; the CMSG functions stay inside msg_controllen bytes of `control`.
+    // SAFETY: `msg` is as the kernel filled it; the CMSG functions stay inside msg_controllen bytes
+    // of `control`.
     let mut head = unsafe { libc::CMSG_FIRSTHDR(&raw const msg) };
     while !head.is_null() {
-        // SAFETY: a non-null header lies wholly inside `control`; its data may be unaligned, so it is read unaligned. Every
-        // descriptor in an SCM_RIGHTS message was just made for us.
+        // SAFETY: a non-null header lies wholly inside `control`; its data may be unaligned, so it
+        // is read unaligned. Every descriptor in an SCM_RIGHTS message was just made for us.
         unsafe {
             if (*head).cmsg_level == libc::SOL_SOCKET && (*head).cmsg_type == libc::SCM_RIGHTS {
                 let bytes = ((*head).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
@@ -141,7 +147,8 @@ pub fn receive(fd: BorrowedFd<'_>, buf: &mut [u8], fds: &mut Vec<OwnedFd>, nonbl
     if msg.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 || fds.len() - before > MAX_FDS {
         let came = fds.len() - before;
         fds.truncate(before);
-        // The kernel cuts the descriptors off too where no further one can be opened: then fewer came than there is room for.
+        // The kernel cuts the descriptors off too where no further one can be opened: then fewer
+        // came than there is room for.
         if msg.msg_flags & libc::MSG_TRUNC == 0 && came <= MAX_FDS {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
@@ -151,7 +158,8 @@ pub fn receive(fd: BorrowedFd<'_>, buf: &mut [u8], fds: &mut Vec<OwnedFd>, nonbl
     Ok(n)
 }
 
-/// The process and the effective user at the other end of a connected UNIX socket, as they were when it was connected.
+/// The process and the effective user at the other end of a connected UNIX socket, as they were
+/// when it was connected.
 ///
 /// # Errors
 /// `ENOTCONN`, `ENOTSOCK`.
@@ -176,7 +184,8 @@ pub fn family(fd: BorrowedFd<'_>) -> io::Result<i32> {
     Ok(family)
 }
 
-/// Ends a connection in both directions for everybody who has a descriptor of it. One that is closed already is no error.
+/// Ends a connection in both directions for everybody who has a descriptor of it. One that is
+/// closed already is no error.
 pub fn shut_down(fd: BorrowedFd<'_>) {
     // SAFETY: no pointers are passed.
     unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };

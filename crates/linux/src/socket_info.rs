@@ -1,6 +1,8 @@
-//! What the kernel says of sockets: a TCP socket's counters, the table of TCP sockets, which unix sockets are connected.
+//! What the kernel says of sockets: a TCP socket's counters, the table of TCP sockets, which unix
+//! sockets are connected.
 //!
-//! Missing: `TCP_INFO` of sockets that are none of TCP (nothing is answered); unix sockets of other network namespaces.
+//! Missing: `TCP_INFO` of sockets that are none of TCP (nothing is answered); unix sockets of other
+//! network namespaces.
 
 use crate::check;
 use std::collections::HashMap;
@@ -65,7 +67,8 @@ pub fn tcp(fd: BorrowedFd<'_>) -> Option<Tcp> {
     })
 }
 
-/// Whether receiving from a socket or sending to it ends after a time (`SO_RCVTIMEO`, `SO_SNDTIMEO`); not so of what is no socket.
+/// Whether receiving from a socket or sending to it ends after a time (`SO_RCVTIMEO`,
+/// `SO_SNDTIMEO`); not so of what is no socket.
 pub fn has_time_limit(fd: BorrowedFd<'_>) -> bool {
     [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].into_iter().any(|name| {
         let mut time = [0u8; size_of::<libc::timeval>()];
@@ -120,7 +123,8 @@ pub fn unix_peers() -> io::Result<HashMap<u64, u64>> {
     unix_sockets(None)
 }
 
-/// The inode of the other side of one unix socket of this network namespace, by its own inode; `None` if it is not connected.
+/// The inode of the other side of one unix socket of this network namespace, by its own inode;
+/// `None` if it is not connected.
 ///
 /// # Errors
 /// Those of a netlink socket: `EPERM` or `EAFNOSUPPORT` where a filter forbids it.
@@ -151,7 +155,8 @@ fn unix_sockets(one: Option<u32>) -> io::Result<HashMap<u64, u64>> {
     ask.extend(SHOW_PEER.to_ne_bytes());
     // No cookie.
     ask.extend([0xff; 8]);
-    // SAFETY: the buffer is valid for its length; a netlink socket without an address sends to the kernel.
+    // SAFETY: the buffer is valid for its length; a netlink socket without an address sends to the
+    // kernel.
     check(unsafe { libc::send(fd.as_raw_fd(), ask.as_ptr().cast(), ask.len(), 0) } as libc::c_long)?;
     let mut peers = HashMap::new();
     let mut buf = vec![0u8; 64 << 10];

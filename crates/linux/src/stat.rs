@@ -1,7 +1,7 @@
 //! What the kernel says of a process or thread in one line: `/proc/PID/stat`.
 //!
-//! The name in it may hold any byte, brackets and line ends too: fields are counted after its last bracket. Parsing never
-//! panics, whatever the text.
+//! The name in it may hold any byte, brackets and line ends too: fields are counted after its last
+//! bracket. Parsing never panics, whatever the text.
 
 use crate::procfs;
 use std::io;
@@ -12,8 +12,8 @@ const EXITING: u64 = 4;
 /// Flag of a thread of the kernel (`PF_KTHREAD`).
 const KERNEL_THREAD: u64 = 0x20_0000;
 
-/// The fields that this project uses, by the numbers of `proc_pid_stat(5)`. Addresses are 0 where the reader has no right to
-/// trace the process.
+/// The fields that this project uses, by the numbers of `proc_pid_stat(5)`. Addresses are 0 where
+/// the reader has no right to trace the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
     /// The thread's name, at most 15 bytes of it (2).
@@ -32,7 +32,8 @@ pub struct Stat {
     pub user_ticks: u64,
     /// CPU time in the kernel, clock ticks (15).
     pub system_ticks: u64,
-    /// When it was started, clock ticks since the machine's start: distinguishes it from a later process of the same number (22).
+    /// When it was started, clock ticks since the machine's start: distinguishes it from a later
+    /// process of the same number (22).
     pub started_ticks: u64,
     /// Where its code is (26, 27).
     pub code: Range<u64>,
@@ -48,7 +49,8 @@ impl Stat {
     /// Reads that of a process: its first thread's state and name, the times of all its threads.
     ///
     /// # Errors
-    /// `ENOENT`, or `ESRCH` when it ends meanwhile, if there is none; `InvalidData` for a text that is not understood.
+    /// `ENOENT`, or `ESRCH` when it ends meanwhile, if there is none; `InvalidData` for a text that
+    /// is not understood.
     pub fn of(pid: i32) -> io::Result<Stat> {
         read(&format!("/proc/{pid}/stat"))
     }
@@ -61,7 +63,8 @@ impl Stat {
         read(&format!("/proc/{pid}/task/{tid}/stat"))
     }
 
-    /// Reads that of the calling thread, which has the process' parent and addresses; where that is not available, the process'.
+    /// Reads that of the calling thread, which has the process' parent and addresses; where that is
+    /// not available, the process'.
     ///
     /// # Errors
     /// As [`Stat::of`].
@@ -107,7 +110,8 @@ impl Stat {
         self.flags & KERNEL_THREAD != 0
     }
 
-    /// CPU time in user mode and in the kernel, ns. Counted in clock ticks, so a multiple of 10 ms on most machines.
+    /// CPU time in user mode and in the kernel, ns. Counted in clock ticks, so a multiple of 10 ms
+    /// on most machines.
     pub fn cpu_ns(&self) -> u64 {
         (self.user_ticks + self.system_ticks).saturating_mul(1_000_000_000 / ticks_per_second())
     }

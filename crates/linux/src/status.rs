@@ -1,7 +1,7 @@
 //! What the kernel says of a process or thread in lines: `/proc/PID/status`.
 //!
-//! Every field is optional: kernels lack some, and a process that ends meanwhile loses most. Parsing never panics, whatever
-//! the text.
+//! Every field is optional: kernels lack some, and a process that ends meanwhile loses most.
+//! Parsing never panics, whatever the text.
 
 use crate::procfs;
 use std::io;

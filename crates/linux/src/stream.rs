@@ -4,7 +4,8 @@ use crate::check_int;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Sets the status flags of an open file (`O_APPEND`, `O_NONBLOCK`), for everybody who has a descriptor of it.
+/// Sets the status flags of an open file (`O_APPEND`, `O_NONBLOCK`), for everybody who has a
+/// descriptor of it.
 ///
 /// # Errors
 /// `EPERM` for a file whose `O_APPEND` cannot be taken away.
@@ -13,7 +14,8 @@ pub fn set_flags(fd: BorrowedFd<'_>, flags: i32) -> io::Result<()> {
     check_int(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) }).map(|_| ())
 }
 
-/// Makes a pipe, close-on-exec: its end for reading and its end for writing. `flags`: `O_NONBLOCK` or 0.
+/// Makes a pipe, close-on-exec: its end for reading and its end for writing. `flags`: `O_NONBLOCK`
+/// or 0.
 ///
 /// # Errors
 /// `EMFILE`, `ENFILE`.
@@ -28,7 +30,8 @@ pub fn pipe(flags: i32) -> io::Result<(OwnedFd, OwnedFd)> {
 /// Writes some of the bytes, as many as there is room for; returns how many. Async-signal-safe.
 ///
 /// # Errors
-/// Those of `write(2)`: `EAGAIN` where there is no room and the descriptor does not block, `EPIPE`, `ENOSPC`.
+/// Those of `write(2)`: `EAGAIN` where there is no room and the descriptor does not block, `EPIPE`,
+/// `ENOSPC`.
 pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: the bytes are live for the call and only read.
     let n = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
@@ -53,7 +56,8 @@ pub fn bytes_waiting(fd: BorrowedFd<'_>) -> Option<u64> {
     done.then_some(n.max(0) as u64)
 }
 
-/// Sets the offset of an open file, for everybody who has a descriptor of it; returns the new offset in bytes.
+/// Sets the offset of an open file, for everybody who has a descriptor of it; returns the new
+/// offset in bytes.
 ///
 /// # Errors
 /// `ESPIPE` for what has no offset, `EINVAL` beyond what the file system takes.
@@ -63,8 +67,9 @@ pub fn seek(fd: BorrowedFd<'_>, offset: u64) -> io::Result<u64> {
     crate::check(unsafe { libc::lseek(fd.as_raw_fd(), offset, libc::SEEK_SET) }).map(|at| at as u64)
 }
 
-/// Where the next bytes with memory (`data`), or the next without, begin in a file, from `offset` on; `None` where there are
-/// none. Moves the file's offset. The number of a descriptor, since the caller may not own it. Async-signal-safe.
+/// Where the next bytes with memory (`data`), or the next without, begin in a file, from `offset`
+/// on; `None` where there are none. Moves the file's offset. The number of a descriptor, since the
+/// caller may not own it. Async-signal-safe.
 ///
 /// # Errors
 /// `EBADF`, `ESPIPE`; `EINVAL` where the file system does not know.
@@ -96,7 +101,8 @@ pub fn write_all_at(fd: BorrowedFd<'_>, mut bytes: &[u8], mut offset: u64) -> io
     Ok(())
 }
 
-/// Writes to a pipe or stream socket of someone else's without waiting and without SIGPIPE; returns how many bytes had room.
+/// Writes to a pipe or stream socket of someone else's without waiting and without SIGPIPE; returns
+/// how many bytes had room.
 ///
 /// # Errors
 /// `EPIPE` where nothing reads any more, `EAGAIN` where there is no room.
@@ -111,8 +117,9 @@ pub fn write_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: an all-zero msghdr has no name and no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = ((&raw const part).cast_mut(), 1);
-    // SAFETY: `message` and the bytes it points to live for the calls, which only read them. A socket takes the first call; what
-    // is none answers ENOTSOCK and takes the second. Neither waits.
+    // SAFETY: `message` and the bytes it points to live for the calls, which only read them. A
+    // socket takes the first call; what is none answers ENOTSOCK and takes the second. Neither
+    // waits.
     let n = unsafe {
         match libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             -1 if io::Error::last_os_error().raw_os_error() == Some(libc::ENOTSOCK) => {

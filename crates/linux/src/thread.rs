@@ -1,7 +1,8 @@
-//! What the kernel says of a thread in `/proc`: counters, the call it sleeps in. Parsers of text only; `status` has a file of
-//! its own.
+//! What the kernel says of a thread in `/proc`: counters, the call it sleeps in. Parsers of text
+//! only; `status` has a file of its own.
 //!
-//! Each answers nothing for text that is not what the kernel writes, and never fails on any bytes. Blocks never.
+//! Each answers nothing for text that is not what the kernel writes, and never fails on any bytes.
+//! Blocks never.
 
 /// What the scheduler counted for a thread: `schedstat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,13 +52,15 @@ pub fn io(text: &str) -> Option<(u64, u64, u64, u64)> {
     Some((f.next()?, f.next()?, f.next()?, f.next()?))
 }
 
-/// Where the code of a process begins (field 26 of `stat`): exec puts it elsewhere. 0 if it may not be seen.
+/// Where the code of a process begins (field 26 of `stat`): exec puts it elsewhere. 0 if it may not
+/// be seen.
 pub fn start_of_code(stat: &str) -> u64 {
     let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     rest.split(' ').nth(23).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// The descriptors that an epoll set watches, from its `fdinfo`, with the events each is watched for.
+/// The descriptors that an epoll set watches, from its `fdinfo`, with the events each is watched
+/// for.
 pub fn epoll_set(fdinfo: &str) -> Vec<(i32, u32)> {
     let one = |line: &str| {
         let mut f = line.strip_prefix("tfd:")?.split_whitespace();

@@ -1,14 +1,17 @@
-//! Write tracking by `userfaultfd` write-protection, resolved by the kernel itself (`WP_ASYNC`, Linux 6.7).
+//! Write tracking by `userfaultfd` write-protection, resolved by the kernel itself (`WP_ASYNC`,
+//! Linux 6.7).
 //!
-//! A registered range is write-protected page by page; the first write to a page takes the protection off inside the kernel
-//! (about a microsecond), and no thread is asked. Which pages have lost it is read, and the protection renewed, by
-//! [`crate::pagemap::Pagemap::scan_written`]. A page that was never protected reads as written.
+//! A registered range is write-protected page by page; the first write to a page takes the
+//! protection off inside the kernel (about a microsecond), and no thread is asked. Which pages have
+//! lost it is read, and the protection renewed, by [`crate::pagemap::Pagemap::scan_written`]. A
+//! page that was never protected reads as written.
 //!
-//! Tracking belongs to the address space: `munmap`, `mremap` and `MADV_DONTNEED` lose it, and after a fork the child has
-//! none. Dropping the [`Uffd`] ends it for all its ranges. hugetlb ranges are rejected: scanning them can hang the ioctl.
+//! Tracking belongs to the address space: `munmap`, `mremap` and `MADV_DONTNEED` lose it, and after
+//! a fork the child has none. Dropping the [`Uffd`] ends it for all its ranges. hugetlb ranges are
+//! rejected: scanning them can hang the ioctl.
 //!
-//! Opened with `UFFD_USER_MODE_ONLY`, which ordinary users may do; in asynchronous mode writes by the kernel (`read(2)` into
-//! the range) are tracked all the same.
+//! Opened with `UFFD_USER_MODE_ONLY`, which ordinary users may do; in asynchronous mode writes by
+//! the kernel (`read(2)` into the range) are tracked all the same.
 
 use crate::map::{Mapping, page_size};
 use crate::pagemap::Pagemap;
@@ -89,19 +92,21 @@ pub struct Uffd {
 }
 
 impl Uffd {
-    /// Opens one for the calling process, close-on-exec. Also tracks pages that were never touched (`WP_UNPOPULATED`).
+    /// Opens one for the calling process, close-on-exec. Also tracks pages that were never touched
+    /// (`WP_UNPOPULATED`).
     ///
-    /// Where the system call is forbidden, `/dev/userfaultfd` is tried, which an administrator may open to a group.
+    /// Where the system call is forbidden, `/dev/userfaultfd` is tried, which an administrator may
+    /// open to a group.
     ///
     /// # Errors
-    /// `EPERM` under a container's seccomp profile or where ordinary users may not, `ENOSYS` without userfaultfd,
-    /// `EINVAL` before Linux 6.7, `EMFILE`.
+    /// `EPERM` under a container's seccomp profile or where ordinary users may not, `ENOSYS`
+    /// without userfaultfd, `EINVAL` before Linux 6.7, `EMFILE`.
     pub fn open_wp_async() -> io::Result<Uffd> {
         Self::from_fd(open_syscall().or_else(|e| open_device().map_err(|_| e))?)
     }
 
-    /// Sets up one that was made by `userfaultfd(2)` and not used yet, in this process or in another one: what is registered is memory of the
-    /// process that made it.
+    /// Sets up one that was made by `userfaultfd(2)` and not used yet, in this process or in
+    /// another one: what is registered is memory of the process that made it.
     ///
     /// # Errors
     /// `EINVAL` before Linux 6.7, and for a descriptor that is set up already or is none of these.
@@ -121,18 +126,19 @@ impl Uffd {
         Uffd { fd: f(self.fd) }
     }
 
-    /// Starts tracking a page-aligned range of this process. Pages are not protected yet: all of them read as written
-    /// until a scan with `protect`, or [`Uffd::write_protect`], covers them.
+    /// Starts tracking a page-aligned range of this process. Pages are not protected yet: all of
+    /// them read as written until a scan with `protect`, or [`Uffd::write_protect`], covers them.
     ///
     /// # Errors
-    /// `InvalidInput` for a hugetlb range, `EINVAL` for one that is not aligned or has unmapped parts, `EBUSY` if another
-    /// userfaultfd has it, `ENOMEM`.
+    /// `InvalidInput` for a hugetlb range, `EINVAL` for one that is not aligned or has unmapped
+    /// parts, `EBUSY` if another userfaultfd has it, `ENOMEM`.
     pub fn register_wp(&self, addr: usize, len: usize) -> io::Result<()> {
         refuse_hugetlb(addr, len)?;
         self.register_wp_unchecked(addr, len)
     }
 
-    /// As [`Uffd::register_wp`] for memory known not to be hugetlb, without looking. Async-signal-safe.
+    /// As [`Uffd::register_wp`] for memory known not to be hugetlb, without looking.
+    /// Async-signal-safe.
     ///
     /// # Errors
     /// As [`Uffd::register_wp`].
@@ -152,7 +158,8 @@ impl Uffd {
         check_int(unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_UNREGISTER, &raw mut arg) }).map(|_| ())
     }
 
-    /// Protects (`on`) every page of a registered range, or takes the protection off, which makes them read as written.
+    /// Protects (`on`) every page of a registered range, or takes the protection off, which makes
+    /// them read as written.
     ///
     /// # Errors
     /// `ENOENT` when part of the range is not registered, `EINVAL` when it is not aligned.
@@ -197,8 +204,9 @@ fn open_device() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Refuses a range that touches a hugetlb mapping: asked of the kernel mapping by mapping (Linux 6.11), or read from
-/// smaps, which walks the page tables of the whole process. Where neither can be read nothing is rejected.
+/// Refuses a range that touches a hugetlb mapping: asked of the kernel mapping by mapping (Linux
+/// 6.11), or read from smaps, which walks the page tables of the whole process. Where neither can
+/// be read nothing is rejected.
 fn refuse_hugetlb(addr: usize, len: usize) -> io::Result<()> {
     let end = addr.saturating_add(len);
     let found = has_hugetlb_by_query(addr, end).or_else(|_| has_hugetlb_by_smaps(addr, end)).unwrap_or(false);

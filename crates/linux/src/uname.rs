@@ -1,4 +1,5 @@
-//! What the kernel calls itself: for reports only. Whether something works is found by the probes, never from here.
+//! What the kernel calls itself: for reports only. Whether something works is found by the probes,
+//! never from here.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -18,7 +19,8 @@ pub struct Kernel {
 pub fn kernel() -> Kernel {
     // SAFETY: a utsname is arrays of characters.
     let mut u: libc::utsname = unsafe { std::mem::zeroed() };
-    // SAFETY: the struct outlives the call, which cannot fail with a valid address; zeroed it reads as empty names.
+    // SAFETY: the struct outlives the call, which cannot fail with a valid address; zeroed it reads
+    // as empty names.
     unsafe { libc::uname(&raw mut u) };
     // SAFETY: uname ends every name with a NUL inside its array; zeroed arrays do too.
     let text = |a: &[libc::c_char]| unsafe { CStr::from_ptr(a.as_ptr()) }.to_string_lossy().into_owned();

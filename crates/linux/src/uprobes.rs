@@ -1,8 +1,11 @@
-//! Probes of many places of a file at a time, in one process, each with a number that the program gets (a cookie).
+//! Probes of many places of a file at a time, in one process, each with a number that the program
+//! gets (a cookie).
 //!
-//! A probe that is attached by `perf_event_open` goes in two steps: first its program, then, a tenth of a second later, the breakpoint, and until then
-//! the probed program pays for hits that nobody counts. These go in one; one by one is offered for kernels without. Kernels have them since 6.6; before 6.10 those for a process saw its
-//! first thread only, which nothing but a try in a program with threads would show: so what is asked for here is what came later, in 6.13.
+//! A probe that is attached by `perf_event_open` goes in two steps: first its program, then, a
+//! tenth of a second later, the breakpoint, and until then the probed program pays for hits that
+//! nobody counts. These go in one; one by one is offered for kernels without. Kernels have them
+//! since 6.6; before 6.10 those for a process saw its first thread only, which nothing but a try in
+//! a program with threads would show: so what is asked for here is what came later, in 6.13.
 
 use crate::Support;
 use crate::bpf::{self, Instruction};
@@ -58,8 +61,9 @@ pub fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
     bpf::load(BPF_PROG_TYPE_KPROBE, BPF_TRACE_UPROBE_MULTI, instructions)
 }
 
-/// What the kernel does not find in its cache it reads under a lock of its own while it probes, of which some file systems complain (ext4 on 6.18, once):
-/// so it is read before. A file that cannot be read here is for the kernel to reject.
+/// What the kernel does not find in its cache it reads under a lock of its own while it probes, of
+/// which some file systems complain (ext4 on 6.18, once): so it is read before. A file that cannot
+/// be read here is for the kernel to reject.
 pub fn read_ahead(file: &Path, offsets: impl IntoIterator<Item = u64>) {
     if let Ok(read) = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file) {
         for offset in offsets {
@@ -69,8 +73,9 @@ pub fn read_ahead(file: &Path, offsets: impl IntoIterator<Item = u64>) {
     }
 }
 
-/// Attaches a program to places of a file, each given by its offset in bytes and its cookie, wherever this process has mapped it. The probes go when what
-/// is returned is closed: out of the process at once, while the call takes some tenths of a second. Async-signal-safe.
+/// Attaches a program to places of a file, each given by its offset in bytes and its cookie,
+/// wherever this process has mapped it. The probes go when what is returned is closed: out of the
+/// process at once, while the call takes some tenths of a second. Async-signal-safe.
 ///
 /// Whoever is killed inside this call, or in that which closes, leaves breakpoints behind.
 ///
@@ -104,11 +109,13 @@ fn attach_as(
         pid: u32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?,
         padding: 0,
     };
-    // SAFETY: laid out as the command has it; both lists are as long as said, and live until the call returns.
+    // SAFETY: laid out as the command has it; both lists are as long as said, and live until the
+    // call returns.
     unsafe { bpf::call(BPF_LINK_CREATE, &attr) }
 }
 
-/// The same for one place, as older kernels have it (5.15), for programs of kind kprobe; `kind` is that of [`kind`]. Async-signal-safe.
+/// The same for one place, as older kernels have it (5.15), for programs of kind kprobe; `kind` is
+/// that of [`kind`]. Async-signal-safe.
 ///
 /// # Errors
 /// Those of the kernel.
@@ -149,7 +156,8 @@ pub fn probe() -> Support {
         Ok(program) => program,
         Err(e) => return no(e),
     };
-    // Older kernels load it all the same; only those that know it come to look for the file, and there is none.
+    // Older kernels load it all the same; only those that know it come to look for the file, and
+    // there is none.
     let nowhere = c"/dev/null/none";
     match attach_as(BPF_TRACE_UPROBE_SESSION, program.as_fd(), nowhere, (&[0], &[0]), std::process::id() as i32) {
         Err(e) if e.raw_os_error() != Some(libc::ENOTDIR) => no(e),

@@ -1,5 +1,5 @@
-//! A control group: a process that takes more memory than its group may is killed and counted; processor time is held
-//! down; nothing of the group stays.
+//! A control group: a process that takes more memory than its group may is killed and counted;
+//! processor time is held down; nothing of the group stays.
 
 use orbit_linux::cgroup::{self, Group, Owner};
 use orbit_linux::map::Mapping;
@@ -224,7 +224,8 @@ fn sweeping_leaves_groups_of_other_namespaces_alone_unless_those_are_gone() {
     let prefix = format!("orbit-elsewhere{}", std::process::id());
     let me = Owner::current();
     let pid = ended();
-    // Numbers that are nobody's here say nothing of a namespace elsewhere. No namespace has the inode 1.
+    // Numbers that are nobody's here say nothing of a namespace elsewhere. No namespace has the
+    // inode 1.
     let living = namespace.map(|namespace| left_by(&Owner { pid, namespace, ..me }, &prefix)).unwrap_or_default();
     let unknown = left_by(&Owner { pid, namespace: 0, ..me }, &prefix);
     let gone = left_by(&Owner { pid, namespace: 1, ..me }, &prefix);

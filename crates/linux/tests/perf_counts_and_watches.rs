@@ -1,5 +1,5 @@
-//! Counters: a busy thread's clock moves and wakes its watcher; watched memory counts and reports each write; where the
-//! hardware has no counter the error says so.
+//! Counters: a busy thread's clock moves and wakes its watcher; watched memory counts and reports
+//! each write; where the hardware has no counter the error says so.
 
 use orbit_linux::perf::{self, Access, Counter, Kind, Ticks};
 use orbit_linux::poll;

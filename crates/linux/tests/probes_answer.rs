@@ -1,4 +1,5 @@
-//! Every facility that the oldest supported kernel has must probe as usable; the others work or give a reason.
+//! Every facility that the oldest supported kernel has must probe as usable; the others work or
+//! give a reason.
 
 use orbit_linux::*;
 
@@ -48,7 +49,8 @@ fn a_probe_leaves_no_descriptor_and_no_child_behind() {
         let _ = (perf::probe_instructions(), perf::probe_breakpoint(), sched::probe(), rlimit::probe());
         let _ = descriptors::probe();
     };
-    // Other tests of this file run beside this one and hold descriptors for moments: look until it is quiet.
+    // Other tests of this file run beside this one and hold descriptors for moments: look until it
+    // is quiet.
     probe_all();
     let before = descriptors();
     let leaks = (0..20).all(|_| {

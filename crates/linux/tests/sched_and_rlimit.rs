@@ -1,4 +1,5 @@
-//! Affinity, niceness, run time and limits: what is set is what is read back, in a child so that nothing stays.
+//! Affinity, niceness, run time and limits: what is set is what is read back, in a child so that
+//! nothing stays.
 
 use orbit_linux::pidfd;
 use orbit_linux::process::raw_fork;
@@ -8,8 +9,9 @@ use std::os::fd::AsFd;
 
 /// Runs `work` in a child; its answer names the step that failed, 0 if none.
 fn in_child(work: impl FnOnce() -> i32) -> Option<i32> {
-    // SAFETY: the children below make system calls and small allocations; no other thread of this test holds malloc's lock
-    // for longer than a moment, and glibc's arenas of this thread are its own.
+    // SAFETY: the children below make system calls and small allocations; no other thread of this
+    // test holds malloc's lock for longer than a moment, and glibc's arenas of this thread are its
+    // own.
     let Some(child) = unsafe { raw_fork(0) }.expect("fork") else {
         let answer = work();
         // SAFETY: ends the child.

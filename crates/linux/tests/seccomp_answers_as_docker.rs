@@ -1,4 +1,5 @@
-//! Under the filter: what Docker's profile rejects is rejected with its errno, and all that Orbit needs there works.
+//! Under the filter: what Docker's profile rejects is rejected with its errno, and all that Orbit
+//! needs there works.
 
 use orbit_linux::map::{Mapping, page_size};
 use orbit_linux::pagemap::Pagemap;
@@ -72,7 +73,8 @@ fn refusals_inside() {
         assert_eq!(errno("personality", libc::personality(0x0040000).into()), Some(libc::EPERM));
         assert_ne!(libc::personality(0xffff_ffff), -1);
     }
-    // Where /dev/userfaultfd may be opened (by root, here) tracking works all the same: no system call is needed for it.
+    // Where /dev/userfaultfd may be opened (by root, here) tracking works all the same: no system
+    // call is needed for it.
     if std::fs::File::open("/dev/userfaultfd").is_err() {
         let why = uffd::probe().reason().map(str::to_string).expect("userfaultfd is refused");
         assert!(why.contains("EPERM") && why.contains("seccomp"), "{why}");

@@ -55,7 +55,8 @@ fn options(func_once: CEntry, flags: c_int, deadline_us: u64) -> Answer<CallOpti
 /// What every form of call takes: an orbit, areas, arguments.
 ///
 /// # Safety
-/// As the header says of lists of areas and of arguments; the arguments live as long as the result is used.
+/// As the header says of lists of areas and of arguments; the arguments live as long as the result
+/// is used.
 unsafe fn taken<'a>(
     orbit: *mut COrbit,
     area_count: usize,
@@ -121,8 +122,8 @@ pub unsafe extern "C" fn orbit_call_with(
     })
 }
 
-/// A call of the entry function with one area, if it is a usual one (see `usual` in `orbit`): calls now and then run with cold
-/// caches, so this touches little. `None`: nothing was done.
+/// A call of the entry function with one area, if it is a usual one (see `usual` in `orbit`): calls
+/// now and then run with cold caches, so this touches little. `None`: nothing was done.
 ///
 /// # Safety
 /// As the header says of lists of areas and of arguments.

@@ -1,7 +1,8 @@
-//! How a failure reaches C: a negative `errno` or a null pointer, and a sentence that the thread keeps.
+//! How a failure reaches C: a negative `errno` or a null pointer, and a sentence that the thread
+//! keeps.
 //!
-//! Every exported function runs its body inside [`code`], [`number`] or [`pointer()`]. They let no panic out, and put the
-//! sentence where `orbit_last_error` finds it.
+//! Every exported function runs its body inside [`code`], [`number`] or [`pointer()`]. They let no
+//! panic out, and put the sentence where `orbit_last_error` finds it.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -39,7 +40,8 @@ impl From<orbit::Error> for Failure {
 const KEPT: usize = 2048;
 
 thread_local! {
-    /// The sentence of this thread's last failure. It never moves, so that a pointer to it is good as long as the thread is.
+    /// The sentence of this thread's last failure. It never moves, so that a pointer to it is good
+    /// as long as the thread is.
     static LAST: Cell<[u8; KEPT]> = const { Cell::new([0; KEPT]) };
 }
 
@@ -64,7 +66,8 @@ pub(crate) fn last() -> *const c_char {
     LAST.with(|last| last.as_ptr().cast_const().cast())
 }
 
-/// A panic of the library is a fault of it: it becomes an error, is not printed, and does not reach C.
+/// A panic of the library is a fault of it: it becomes an error, is not printed, and does not reach
+/// C.
 fn run<T>(body: impl FnOnce() -> Answer<T>) -> Answer<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| std::panic::set_hook(Box::new(|_| ())));

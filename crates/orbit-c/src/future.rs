@@ -36,7 +36,8 @@ impl handle::Object for Object {
     }
 }
 
-/// The number that goes with an outcome, which is written to `to` if that is not null. The sentence is set.
+/// The number that goes with an outcome, which is written to `to` if that is not null. The sentence
+/// is set.
 ///
 /// # Safety
 /// If not null, the pointer may be written to.

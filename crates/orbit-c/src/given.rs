@@ -1,4 +1,5 @@
-//! What C gives, checked: bytes, strings, arrays of handles, and structures that may be older or newer than the library.
+//! What C gives, checked: bytes, strings, arrays of handles, and structures that may be older or
+//! newer than the library.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_void};
@@ -11,10 +12,12 @@ use crate::failure::{Answer, Failure};
 
 /// Below this nothing is ever mapped: a null pointer with an offset.
 const LOWEST: usize = 4096;
-/// Below this memory can be wherever the machine has four levels of page tables or more; the last page has none even there.
+/// Below this memory can be wherever the machine has four levels of page tables or more; the last
+/// page has none even there.
 const SURE: usize = if cfg!(target_arch = "aarch64") { 1 << 48 } else { (1 << 47) - 4096 };
 
-/// A pointer and a length from C, if they can be a range of memory at all. Whether it is mapped is the caller's affair.
+/// A pointer and a length from C, if they can be a range of memory at all. Whether it is mapped is
+/// the caller's affair.
 pub(crate) fn range(at: *const c_void, len: usize, what: impl fmt::Display) -> Answer<()> {
     if at.is_null() {
         return Err(Failure::invalid(format!("{what}: the pointer is NULL, but the size is {len} bytes")));
@@ -40,7 +43,8 @@ pub(crate) fn is_sure(at: *const c_void, len: usize) -> bool {
 /// The bytes of a pointer and a length.
 ///
 /// # Safety
-/// If not null and of a size above 0, the range is readable and stays as it is for as long as the slice is used.
+/// If not null and of a size above 0, the range is readable and stays as it is for as long as the
+/// slice is used.
 pub(crate) unsafe fn bytes<'a>(at: *const c_void, len: usize, what: &str) -> Answer<&'a [u8]> {
     if len == 0 {
         return Ok(&[]);
@@ -66,7 +70,8 @@ pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Answer<Option<Co
 /// An array.
 ///
 /// # Safety
-/// If not null and of a count above 0, there are so many readable values, and they stay as they are for as long as the slice is used.
+/// If not null and of a count above 0, there are so many readable values, and they stay as they are
+/// for as long as the slice is used.
 pub(crate) unsafe fn array<'a, T>(at: *const T, count: usize, most: usize, what: &str) -> Answer<&'a [T]> {
     if count > most {
         return Err(Failure::new(libc::E2BIG, format!("a list of {count} {what} is too long; the most is {most}")));
@@ -85,7 +90,8 @@ pub(crate) unsafe fn array<'a, T>(at: *const T, count: usize, most: usize, what:
     Ok(unsafe { std::slice::from_raw_parts(at, count) })
 }
 
-/// A structure of C that begins with its own size, so that programs may be older or newer than the library.
+/// A structure of C that begins with its own size, so that programs may be older or newer than the
+/// library.
 ///
 /// # Safety
 /// The type is `repr(C)`, begins with a `usize`, and may hold all zeros in every byte.
@@ -96,8 +102,8 @@ pub(crate) unsafe trait Sized0: Copy {
     const MAKER: &str;
 }
 
-/// Reads such a structure: what an older program leaves out is zero; what a newer one says beyond the library's knowledge
-/// must be zero.
+/// Reads such a structure: what an older program leaves out is zero; what a newer one says beyond
+/// the library's knowledge must be zero.
 ///
 /// # Safety
 /// If not null, the pointer is to such a structure, of the size that it says.

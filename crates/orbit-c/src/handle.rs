@@ -1,13 +1,14 @@
 //! Handles: what C holds in place of the library's objects.
 //!
-//! A handle looks like a pointer and is none: it is never followed. Its bits, from the top: 16 that no address of user
-//! space has and that name the kind, 28 of generation, 20 of place in the kind's table. So any value whatever may be
-//! passed as a handle: it is an object's, or the error says what it is instead (null, foreign, of another kind, ended).
-//! A place is used again only after 2^28 generations under the same value.
+//! A handle looks like a pointer and is none: it is never followed. Its bits, from the top: 16 that
+//! no address of user space has and that name the kind, 28 of generation, 20 of place in the kind's
+//! table. So any value whatever may be passed as a handle: it is an object's, or the error says
+//! what it is instead (null, foreign, of another kind, ended). A place is used again only after
+//! 2^28 generations under the same value.
 //!
-//! A process forked from the one that made a handle does not know it: tables belong to a generation of process
-//! ([`orbit::area::generation`]), and a fork, an orbit too, begins with empty ones. So no lock of a parent is ever waited
-//! for in a child.
+//! A process forked from the one that made a handle does not know it: tables belong to a generation
+//! of process ([`orbit::area::generation`]), and a fork, an orbit too, begins with empty ones. So
+//! no lock of a parent is ever waited for in a child.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -149,7 +150,8 @@ pub(crate) fn put<T: Object>(tables: &Tables, object: T) -> Answer<*mut T::Opaqu
     Ok(std::ptr::without_provenance_mut(handle))
 }
 
-/// Runs `body` with the object of a handle. The table stays locked meanwhile: for what is quick and calls nobody back.
+/// Runs `body` with the object of a handle. The table stays locked meanwhile: for what is quick and
+/// calls nobody back.
 pub(crate) fn with<T: Object, R>(handle: *const T::Opaque, body: impl FnOnce(&T) -> R) -> Answer<R> {
     let tables = tables();
     let table = T::table(tables).read().unwrap_or_else(PoisonError::into_inner);

@@ -38,8 +38,8 @@ const TIMED_OUT: c_int = 6;
 const CANCELLED: c_int = 7;
 const STUCK: c_int = 8;
 
-/// Checks a place for an outcome, if one is wanted, and says there that the call has not ended. To be done before anything else
-/// is: a call that was made must have a place to be told in.
+/// Checks a place for an outcome, if one is wanted, and says there that the call has not ended. To
+/// be done before anything else is: a call that was made must have a place to be told in.
 ///
 /// # Safety
 /// If not null, and where memory can be, the pointer may be written to.
@@ -52,8 +52,8 @@ pub(crate) unsafe fn begin(to: *mut COutcome) -> Answer<()> {
     Ok(())
 }
 
-/// Writes an outcome of this kind with nothing else in it. The long fields at the end are left alone but for their
-/// emptiness: a call that returns pays for a few words.
+/// Writes an outcome of this kind with nothing else in it. The long fields at the end are left
+/// alone but for their emptiness: a call that returns pays for a few words.
 ///
 /// # Safety
 /// If not null, the pointer may be written to.
@@ -75,8 +75,8 @@ unsafe fn blank(to: *mut COutcome, kind: c_int) {
     }
 }
 
-/// Tells C how a call ended: fills in the outcome, if wanted; gives 0 if the task returned, else a negative number, with
-/// the text as the thread's last error.
+/// Tells C how a call ended: fills in the outcome, if wanted; gives 0 if the task returned, else a
+/// negative number, with the text as the thread's last error.
 ///
 /// # Safety
 /// If not null, the pointer may be written to.

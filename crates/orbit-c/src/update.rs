@@ -33,7 +33,8 @@ const MODIFY: c_int = 2;
 const MODIFY_IF: c_int = 3;
 const OPERATION: c_int = 4;
 
-/// Bytes that one update may take: what is sure to be rejected later is rejected before it is copied.
+/// Bytes that one update may take: what is sure to be rejected later is rejected before it is
+/// copied.
 const MAX_BYTES: usize = 64 << 20;
 
 /// What stands behind an update's handle.
@@ -48,7 +49,8 @@ struct Body {
     items: Option<Items>,
 }
 
-/// Items for C. They point into the update beside them, which stays unchanged as long as they are there.
+/// Items for C. They point into the update beside them, which stays unchanged as long as they are
+/// there.
 struct Items(Box<[CItem]>);
 
 // SAFETY: the pointers are to heap memory that the same `Body` owns, and go where it goes.
@@ -105,8 +107,9 @@ fn item(item: &Item) -> CItem {
             kind: OPERATION,
             size: args.len(),
             data: args.as_ptr().cast(),
-            // SAFETY: an address and an optional function pointer are one word each, and any word but 0 is a function
-            // pointer; C may compare it, and whether it may be called only the registry says.
+            // SAFETY: an address and an optional function pointer are one word each, and any word
+            // but 0 is a function pointer; C may compare it, and whether it may be called only the
+            // registry says.
             operation: unsafe { std::mem::transmute::<usize, Option<Operation>>(*function) },
             ..blank
         },
@@ -279,7 +282,8 @@ pub unsafe extern "C-unwind" fn orbit_apply(update: *mut COrbitUpdate) -> c_int 
         operations = Some(from.change(&update)?);
         Ok(0)
     });
-    // Unlocked: an operation may use the library. And outside of `code`: what one throws is for the caller to catch.
+    // Unlocked: an operation may use the library. And outside of `code`: what one throws is for the
+    // caller to catch.
     if let Some(operations) = operations {
         operations.run();
     }

@@ -94,7 +94,8 @@ fn a_heap_of_jemalloc() {
     must(&mut Command::new(&built), LIMIT);
 }
 
-/// `orbit.hpp` with each standard from C++11 on, with and without exceptions and RTTI, by each compiler that is there.
+/// `orbit.hpp` with each standard from C++11 on, with and without exceptions and RTTI, by each
+/// compiler that is there.
 #[test]
 fn cpp_standards_and_options() {
     if !sources() {

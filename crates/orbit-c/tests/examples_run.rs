@@ -1,4 +1,5 @@
-//! The examples end well by themselves: the deadlock detector with each kind of fault at each step, and what delegates save.
+//! The examples end well by themselves: the deadlock detector with each kind of fault at each step,
+//! and what delegates save.
 
 mod common;
 
@@ -116,7 +117,8 @@ fn the_address_sanitizer_finds_nothing() {
         if name != "deadlock" {
             continue;
         }
-        // What the detector's end brings upon itself it may report; main would end with another status.
+        // What the detector's end brings upon itself it may report; main would end with another
+        // status.
         for fault in FAULTS {
             let text = must(small(&program).args(["--transactions", "4", "--fault", fault, "--every", "4"]), LIMIT);
             assert_eq!(number(&text, "of 24"), 24, "{fault}:\n{text}");
@@ -128,8 +130,8 @@ fn the_address_sanitizer_finds_nothing() {
 const FAULTS: [&str; 7] =
     ["start:segv", "search:abort", "victim:exit", "update:kill", "push:leak", "return:wild", "victim:hang"];
 
-/// Valgrind before 3.22 does not know pidfd_open, without which there are no orbits: then this looks at the way to the
-/// error only, and the sanitizer above at the rest.
+/// Valgrind before 3.22 does not know pidfd_open, without which there are no orbits: then this
+/// looks at the way to the error only, and the sanitizer above at the rest.
 #[test]
 fn valgrind_finds_nothing() {
     if !sources() || !needs("valgrind") {

@@ -1,4 +1,5 @@
-//! Every exported symbol is declared in the header, and every declared one exported; C11 and C++17 without warnings.
+//! Every exported symbol is declared in the header, and every declared one exported; C11 and C++17
+//! without warnings.
 
 mod common;
 

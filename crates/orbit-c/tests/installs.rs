@@ -1,5 +1,5 @@
-//! `make install` into a directory, of what is up to date, and programs built against that by pkg-config alone, shared and
-//! static: one with orbits, one with sections, one with both.
+//! `make install` into a directory, of what is up to date, and programs built against that by
+//! pkg-config alone, shared and static: one with orbits, one with sections, one with both.
 
 mod common;
 
@@ -17,8 +17,8 @@ fn a_program_builds_against_what_make_install_made() {
         return;
     }
     let scratch = Scratch::new();
-    // Of what is installed only the orbit command is not this package's: a stand-in, which is stale until a stand-in for cargo
-    // builds it, so that this test builds nothing.
+    // Of what is installed only the orbit command is not this package's: a stand-in, which is stale
+    // until a stand-in for cargo builds it, so that this test builds nothing.
     let target = scratch.0.join("target");
     let built = target.join("release");
     std::fs::create_dir_all(&built).expect("a directory");

@@ -1,15 +1,17 @@
-//! The running example of the orbit paper (figures 2, 4 and 7): transactions that lock records, and a deadlock detector in
-//! an orbit.
+//! The running example of the orbit paper (figures 2, 4 and 7): transactions that lock records, and
+//! a deadlock detector in an orbit.
 //!
 //! ```text
 //! cargo run --release -p orbit --example deadlock
 //! cargo run --release -p orbit --example deadlock -- --fault push:panic --every 1
 //! ```
 //!
-//! A transaction that has to wait calls the detector, which follows pointers through a snapshot of the lock table to find a
-//! ring, picks a victim and pushes its rollback: the version it saw, the modification of one field, and an operation that
-//! wakes the victim. Main looks whether the victim is still that transaction, and applies it. When the detector fails, main
-//! learns how, calls it again, and after a few failures falls back to a timeout. Exit status 0: all transactions finished.
+//! A transaction that has to wait calls the detector, which follows pointers through a snapshot of
+//! the lock table to find a ring, picks a victim and pushes its rollback: the version it saw, the
+//! modification of one field, and an operation that wakes the victim. Main looks whether the victim
+//! is still that transaction, and applies it. When the detector fails, main learns how, calls it
+//! again, and after a few failures falls back to a timeout. Exit status 0: all transactions
+//! finished.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_long, c_void};
@@ -23,8 +25,8 @@ use orbit::{Area, CallOptions, Kind, Limits, Orbit, Outcome, Restart, Update};
 const LOCKS_PER_TRX: usize = 3;
 const MAX_RING: u32 = 64;
 
-/// A record's lock. It and the next lie in the area, and so are seen by the detector. Their fields are atomics since updates
-/// of an orbit write there.
+/// A record's lock. It and the next lie in the area, and so are seen by the detector. Their fields
+/// are atomics since updates of an orbit write there.
 struct Lock {
     owner: AtomicPtr<Trx>,
 }
@@ -106,7 +108,8 @@ fn maybe_fail(step: &str, call: u64) {
 // ---- the detector: runs in the orbit ----
 
 unsafe extern "C" fn check_and_resolve(_: *mut c_void, args: *mut c_void) -> c_long {
-    // SAFETY: main passes `Args`; its pointers and those in the lock table lead to objects of the area.
+    // SAFETY: main passes `Args`; its pointers and those in the lock table lead to objects of the
+    // area.
     unsafe {
         let Args { trx: first, call } = args.cast::<Args>().read();
         maybe_fail("start", call);
@@ -224,7 +227,8 @@ impl Bank {
         Ok(Bank { wanted, area, detector, locks, trxs, counts: Counts::default() })
     }
 
-    /// Applies what an update says, if the victim is still the transaction that the detector saw. Under the lock.
+    /// Applies what an update says, if the victim is still the transaction that the detector saw.
+    /// Under the lock.
     fn handle(&self, update: &Update, _: &Guard) {
         let version = update.first_data().filter(|bytes| bytes.len() == size_of::<TrxVersion>());
         // SAFETY: as many bytes as a `TrxVersion` has, which takes any.
@@ -255,7 +259,8 @@ impl Bank {
     fn detect(&self, trx: &Trx, table: Guard) -> (bool, Guard) {
         let args = Args { trx, call: self.counts.calls.fetch_add(1, Relaxed) };
         let options = CallOptions::new().deadline(self.wanted.deadline);
-        // SAFETY: `Args` is plain. The snapshot is taken here, inside the lock that guards the objects.
+        // SAFETY: `Args` is plain. The snapshot is taken here, inside the lock that guards the
+        // objects.
         let bytes = unsafe { std::slice::from_raw_parts((&raw const args).cast::<u8>(), size_of::<Args>()) };
         let future = self.detector.call_async_with(&[&self.area], bytes, &options);
         drop(table);

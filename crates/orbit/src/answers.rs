@@ -1,5 +1,6 @@
-//! What main reads of an orbit's answers. Every word may have been written by an orbit gone mad: each is read once,
-//! checked against what main itself knows, and copied; nothing is followed. Nonsense is named, and ends the orbit.
+//! What main reads of an orbit's answers. Every word may have been written by an orbit gone mad:
+//! each is read once, checked against what main itself knows, and copied; nothing is followed.
+//! Nonsense is named, and ends the orbit.
 
 use std::sync::atomic::Ordering;
 
@@ -74,8 +75,8 @@ impl Reader {
         up.pushed.load(Ordering::Relaxed) != self.pulled
     }
 
-    /// Takes the updates out of the ring: the number of the call each was pushed in, as the orbit says, and the update, or
-    /// why it is none.
+    /// Takes the updates out of the ring: the number of the call each was pushed in, as the orbit
+    /// says, and the update, or why it is none.
     pub fn updates(&mut self, up: &Up, down: &Down) -> std::result::Result<Vec<(u32, Result<Update>)>, Nonsense> {
         let pushed = up.pushed.load(Ordering::Acquire);
         let count = pushed.wrapping_sub(self.pulled) as usize;
@@ -127,8 +128,8 @@ pub(crate) mod fuzzing {
     use crate::channel::{DownSide, UpSide};
     use std::sync::OnceLock;
 
-    /// Whatever stands in the memory an orbit writes, reading it neither panics, nor runs off, nor counts a call done
-    /// that main has not made.
+    /// Whatever stands in the memory an orbit writes, reading it neither panics, nor runs off, nor
+    /// counts a call done that main has not made.
     pub fn queue(data: &[u8]) {
         static SHARED: OnceLock<Option<(DownSide, UpSide)>> = OnceLock::new();
         let made = || Some((DownSide::create(128 << 10).ok()?, UpSide::create().ok()?));

@@ -1,5 +1,5 @@
-//! How main hands replicas to an orbit: many in one message, and never waiting for the orbit, which reads them when it begins the
-//! call that names them. Everything here runs under the orbit's lock.
+//! How main hands replicas to an orbit: many in one message, and never waiting for the orbit, which
+//! reads them when it begins the call that names them. Everything here runs under the orbit's lock.
 
 use std::io;
 use std::sync::Arc;
@@ -15,12 +15,14 @@ use crate::queue::Obstacle;
 use crate::replica::Replica;
 use crate::wire::{BATCH, Passed, bytes_of};
 
-/// How long an orbit that is just starting may take to read replicas for which its socket has no room.
+/// How long an orbit that is just starting may take to read replicas for which its socket has no
+/// room.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Makes the replicas of those of the areas that the orbit does not have yet, and hands them over. Those for which there
-    /// is no room are dropped: the next attempt makes them again. `may_write`: no calls have been taken back for this one.
+    /// Makes the replicas of those of the areas that the orbit does not have yet, and hands them
+    /// over. Those for which there is no room are dropped: the next attempt makes them again.
+    /// `may_write`: no calls have been taken back for this one.
     pub fn attach_new(&self, core: &mut Core, areas: &[&Area], may_write: bool) -> std::result::Result<(), Obstacle> {
         let mut made: Vec<Replica> = Vec::new();
         for (at, area) in areas.iter().enumerate() {
@@ -33,7 +35,8 @@ impl Inner {
             if let Some(process) = core.life.process() {
                 match send(&process.socket, &made) {
                     Ok(()) => core.queue.note_attached(made.len() as u32),
-                    // What becomes of the call is decided at the end of the process; its next one is given all replicas.
+                    // What becomes of the call is decided at the end of the process; its next one
+                    // is given all replicas.
                     Err(e) if matches!(e.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => {}
                     Err(e) if is_full(&e) => {
                         let there = core.queue.attached();
@@ -65,7 +68,8 @@ impl Inner {
     }
 }
 
-/// Hands passed descriptors and replicas to a process that reads them now, for it has just been told who it is.
+/// Hands passed descriptors and replicas to a process that reads them now, for it has just been
+/// told who it is.
 pub(crate) fn hand_all_over(socket: &Own, passed: &[Arc<Given>], replicas: &[Replica]) -> Result<()> {
     for batch in passed.chunks(BATCH) {
         patiently("handing an orbit the descriptors that it is passed", || pass(socket, batch))?;

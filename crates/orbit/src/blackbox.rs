@@ -1,17 +1,18 @@
 //! The black box: what a dying orbit leaves behind about its death, and how main reads it.
 //!
-//! It lies in memory that the orbit writes and main reads, so main trusts none of it: every word is read once and
-//! checked. In the orbit, [`prepare`] sets handlers for the signals that mean a bug. A handler runs on a stack of its
-//! own, so a stack overflow is recorded too. It uses nothing that a crash in the middle of `malloc` could have left
-//! locked, and it takes its steps in the order of their worth:
+//! It lies in memory that the orbit writes and main reads, so main trusts none of it: every word is
+//! read once and checked. In the orbit, [`prepare`] sets handlers for the signals that mean a bug.
+//! A handler runs on a stack of its own, so a stack overflow is recorded too. It uses nothing that
+//! a crash in the middle of `malloc` could have left locked, and it takes its steps in the order of
+//! their worth:
 //!
 //! 1. signal, address, registers; then the record counts, whatever happens next;
 //! 2. whether memory was exhausted (a mapping of the size asked for fails);
 //! 3. the call stack, frame by frame. If the unwinder itself faults, or hangs for a second, the orbit dies at once;
 //! 4. the default action and the same signal once more: whoever waits for the orbit sees the true cause.
 //!
-//! Not recorded: deaths that run no handler (SIGKILL, `_exit`, out of memory in a control group), and a stack overflow
-//! in a thread that the task made without a signal stack.
+//! Not recorded: deaths that run no handler (SIGKILL, `_exit`, out of memory in a control group),
+//! and a stack overflow in a thread that the task made without a signal stack.
 
 use std::ffi::{c_int, c_void};
 use std::fmt::{self, Write};
@@ -51,7 +52,8 @@ const PATIENCE: libc::c_uint = 1;
 const SIGNALS: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGSYS, libc::SIGTRAP];
 
-/// What a dying orbit leaves. Writer of all: the orbit; reader: main. All zeros: nothing is recorded.
+/// What a dying orbit leaves. Writer of all: the orbit; reader: main. All zeros: nothing is
+/// recorded.
 #[repr(C, align(64))]
 pub struct BlackBox {
     /// [`MAGIC`], once the record counts.
@@ -84,7 +86,8 @@ pub struct BlackBox {
 
 const _: () = assert!(size_of::<BlackBox>() == 832 && align_of::<BlackBox>() == 64);
 
-/// A black box as main has read it: numbers within their limits, otherwise whatever the orbit wrote.
+/// A black box as main has read it: numbers within their limits, otherwise whatever the orbit
+/// wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     /// Number of the signal, 0 if only a message was left.
@@ -103,7 +106,8 @@ pub(crate) struct Record {
     pub sp: u64,
     /// The exact program counter, then return addresses.
     pub frames: Vec<u64>,
-    /// The message of a Rust panic, or what the library has to say of the fault; control characters taken out.
+    /// The message of a Rust panic, or what the library has to say of the fault; control characters
+    /// taken out.
     pub message: Option<String>,
 }
 
@@ -119,7 +123,8 @@ impl Record {
 /// # Safety
 /// The pointer is to a black box that is mapped and readable; others may be writing to it.
 pub(crate) unsafe fn read(black_box: *const BlackBox) -> Option<Record> {
-    // SAFETY: as the caller vouches; all fields are atomics, so writes by the orbit are no data race.
+    // SAFETY: as the caller vouches; all fields are atomics, so writes by the orbit are no data
+    // race.
     let black_box = unsafe { &*black_box };
     let state = black_box.state.load(Ordering::Acquire);
     if black_box.magic.load(Ordering::Relaxed) != MAGIC || (state != STATE_MESSAGE && state != STATE_RECORDED) {
@@ -155,15 +160,18 @@ static CRASHING: AtomicI32 = AtomicI32::new(0);
 /// The signal to die of.
 static CAUSE: AtomicI32 = AtomicI32::new(0);
 
-/// Orbit: sets the handlers, and a signal stack for the calling thread, which is the one that will run the tasks. This
-/// is the slow part (0.1 ms), to be done before the orbit is needed. A crash leaves its record from [`install`] on.
+/// Orbit: sets the handlers, and a signal stack for the calling thread, which is the one that will
+/// run the tasks. This is the slow part (0.1 ms), to be done before the orbit is needed. A crash
+/// leaves its record from [`install`] on.
 ///
-/// No core file is written for an orbit, unless its init function raises `RLIMIT_CORE` again: writing one would block
-/// the restart for as long as it takes to write all areas to disk.
+/// No core file is written for an orbit, unless its init function raises `RLIMIT_CORE` again:
+/// writing one would block the restart for as long as it takes to write all areas to disk.
 pub(crate) fn prepare() -> Result<()> {
     signal_stack()?;
-    // The first walk binds symbols and fills caches, with locks and malloc: better now than in a handler.
-    // SAFETY: the only other walks in this process are those of the handler, after the process is past caring.
+    // The first walk binds symbols and fills caches, with locks and malloc: better now than in a
+    // handler.
+    // SAFETY: the only other walks in this process are those of the handler, after the process is
+    // past caring.
     unsafe { backtrace::trace_unsynchronized(|frame| !frame.ip().is_null()) };
     for signal in SIGNALS {
         handle(signal, record as *const () as usize).map_err(|error| Error::system("handler for a crash", error))?;
@@ -177,8 +185,8 @@ pub(crate) fn prepare() -> Result<()> {
     Ok(())
 }
 
-/// Orbit: from now on a crash leaves its record here. `reserve_probe_bytes` is how much a healthy orbit should always be
-/// able to allocate; 0 leaves open whether memory was exhausted.
+/// Orbit: from now on a crash leaves its record here. `reserve_probe_bytes` is how much a healthy
+/// orbit should always be able to allocate; 0 leaves open whether memory was exhausted.
 ///
 /// # Safety
 /// The black box stays mapped and writable until the process ends.
@@ -197,17 +205,19 @@ fn signal_stack() -> Result<()> {
     let stack = Mapping::uncharged(page + usable).map_err(|e| Error::system(doing, e))?;
     // SAFETY: the first page of the mapping just made.
     unsafe { map::protect(stack.addr(), page, libc::PROT_NONE) }.map_err(|e| Error::system(doing, e))?;
-    // SAFETY: what follows that page, which stays mapped for the life of the process and is this stack's only.
+    // SAFETY: what follows that page, which stays mapped for the life of the process and is this
+    // stack's only.
     unsafe { signals::use_stack(stack.as_ptr().wrapping_add(page), usable) }.map_err(|e| Error::system(doing, e))?;
     stack.leak();
     Ok(())
 }
 
-/// Sets a handler: on the signal stack, with the signal itself not blocked meanwhile, so that a fault in the handler
-/// comes back to it instead of to the kernel's own end.
+/// Sets a handler: on the signal stack, with the signal itself not blocked meanwhile, so that a
+/// fault in the handler comes back to it instead of to the kernel's own end.
 fn handle(signal: c_int, handler: usize) -> std::io::Result<()> {
     let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-    // SAFETY: the handlers passed here are functions of this file with the signature for SA_SIGINFO.
+    // SAFETY: the handlers passed here are functions of this file with the signature for
+    // SA_SIGINFO.
     unsafe { Action::handler(handler, flags, &Set::of([])).install(signal) }
 }
 
@@ -274,10 +284,12 @@ fn walk(black_box: &BlackBox, pc: u64, caller: Option<u64>) {
     if let Some(caller) = caller {
         keep(caller);
     }
-    // The frames of the handler come first; the interrupted function is the one with the program counter of the crash.
+    // The frames of the handler come first; the interrupted function is the one with the program
+    // counter of the crash.
     let first = caller.map_or(pc, |caller| caller - 1);
     let mut above = false;
-    // SAFETY: no other walk is under way: other threads that crash wait, and the process does not continue.
+    // SAFETY: no other walk is under way: other threads that crash wait, and the process does not
+    // continue.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
             let ip = frame.ip() as u64;
@@ -298,18 +310,21 @@ fn registers(context: *mut c_void) -> (u64, u64) {
     (registers[libc::REG_RIP as usize] as u64, registers[libc::REG_RSP as usize] as u64)
 }
 
-/// After a call of an address where there is no code, makes the saved registers look as they did at the call, so that
-/// the unwinder, which reads them, has code to start from. Returns the return address.
+/// After a call of an address where there is no code, makes the saved registers look as they did at
+/// the call, so that the unwinder, which reads them, has code to start from. Returns the return
+/// address.
 #[cfg(target_arch = "x86_64")]
 fn step_back(context: *mut c_void) -> Option<u64> {
-    // SAFETY: the kernel passes a `ucontext_t` to a handler set with SA_SIGINFO; nothing else refers to it.
+    // SAFETY: the kernel passes a `ucontext_t` to a handler set with SA_SIGINFO; nothing else
+    // refers to it.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let sp = registers[libc::REG_RSP as usize] as u64;
     if sp == 0 || !sp.is_multiple_of(8) {
         return None;
     }
-    // SAFETY: a call pushed the return address here. If it was no call and the stack pointer is wild as well, the fault
-    // comes back to the handler, which then ends the process with what is recorded.
+    // SAFETY: a call pushed the return address here. If it was no call and the stack pointer is
+    // wild as well, the fault comes back to the handler, which then ends the process with what is
+    // recorded.
     let caller = unsafe { (sp as *const u64).read_volatile() };
     if caller < 4096 {
         return None;
@@ -329,7 +344,8 @@ fn registers(context: *mut c_void) -> (u64, u64) {
 
 #[cfg(target_arch = "aarch64")]
 fn step_back(context: *mut c_void) -> Option<u64> {
-    // SAFETY: the kernel passes a `ucontext_t` to a handler set with SA_SIGINFO; nothing else refers to it.
+    // SAFETY: the kernel passes a `ucontext_t` to a handler set with SA_SIGINFO; nothing else
+    // refers to it.
     let machine = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
     let caller = machine.regs[30];
     if caller < 4096 {
@@ -364,8 +380,9 @@ fn die() -> ! {
     process::end(128 + signal)
 }
 
-/// The hook for Rust panics: leaves the message in the black box and aborts. `catch_unwind` in a task does not see the
-/// panic: state that it left half-changed is not worth keeping, and a restart gives a fresh one.
+/// The hook for Rust panics: leaves the message in the black box and aborts. `catch_unwind` in a
+/// task does not see the panic: state that it left half-changed is not worth keeping, and a restart
+/// gives a fresh one.
 ///
 /// Not inlined, so that a call stack shows it by this name.
 #[inline(never)]

@@ -1,4 +1,5 @@
-//! One call as main sees it: what it asks for, how it ended, the updates it brought, and the [`Future`] that stands for it.
+//! One call as main sees it: what it asks for, how it ended, the updates it brought, and the
+//! [`Future`] that stands for it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,8 +18,8 @@ use crate::own::Own;
 use crate::side::Entry;
 use crate::update::Update;
 
-/// Bytes of updates of one orbit, encoded, that wait in main's memory for the futures of calls which have not ended. Above,
-/// the task that pushes waits until some were pulled.
+/// Bytes of updates of one orbit, encoded, that wait in main's memory for the futures of calls
+/// which have not ended. Above, the task that pushes waits until some were pulled.
 pub const MOST_WAITING_BYTES: usize = 256 << 20;
 
 /// How a call ended.
@@ -35,14 +36,15 @@ pub enum Outcome {
     Killed(i32),
     /// The orbit ran out of the memory it may use.
     OutOfMemory,
-    /// The task slept on a lock in an area that was held when the snapshot was made, which nobody in the orbit can release (see
-    /// [`OrbitBuilder::stuck_after`](crate::OrbitBuilder::stuck_after)); its orbit was ended. `address` is the lock's, `message` names its area, and the call
-    /// stack shows who took it.
+    /// The task slept on a lock in an area that was held when the snapshot was made, which nobody
+    /// in the orbit can release (see
+    /// [`OrbitBuilder::stuck_after`](crate::OrbitBuilder::stuck_after)); its orbit was ended.
+    /// `address` is the lock's, `message` names its area, and the call stack shows who took it.
     Stuck(Box<Crash>),
     /// The call was not done at its deadline. If it was running, its orbit was killed.
     TimedOut,
-    /// The call never ran: it was cancelled, replaced, or its orbit was destroyed or went down before its turn,
-    /// or the one-shot process that held its large snapshot died.
+    /// The call never ran: it was cancelled, replaced, or its orbit was destroyed or went down
+    /// before its turn, or the one-shot process that held its large snapshot died.
     Cancelled,
 }
 
@@ -55,8 +57,8 @@ impl Outcome {
         }
     }
 
-    /// What the function returned, or an error of kind [`Kind::Failed`], [`Kind::TimedOut`] or [`Kind::Cancelled`] that says how
-    /// the call of the orbit with this name ended.
+    /// What the function returned, or an error of kind [`Kind::Failed`], [`Kind::TimedOut`] or
+    /// [`Kind::Cancelled`] that says how the call of the orbit with this name ended.
     ///
     /// # Errors
     /// Whenever the function did not return.
@@ -104,14 +106,16 @@ pub enum Coalesce {
     SkipIfAny,
     /// The same if a call of the same function with the same arguments waits.
     SkipIfSame,
-    /// Queue this one in the place of the calls of the same function that have not begun: they are cancelled once it is
-    /// queued, and not if it fails. Those at the end of the queue leave their room to it, so that a call may be replaced
-    /// any number of times while another runs. The others keep theirs until the orbit comes to them: those with a call of
-    /// another function behind them, and those whose large snapshot a copier holds, with all before them.
+    /// Queue this one in the place of the calls of the same function that have not begun: they are
+    /// cancelled once it is queued, and not if it fails. Those at the end of the queue leave their
+    /// room to it, so that a call may be replaced any number of times while another runs. The
+    /// others keep theirs until the orbit comes to them: those with a call of another function
+    /// behind them, and those whose large snapshot a copier holds, with all before them.
     Replace,
 }
 
-/// How a call is to be made. The default: the orbit's entry function, no deadline but the orbit's own, no coalescing.
+/// How a call is to be made. The default: the orbit's entry function, no deadline but the orbit's
+/// own, no coalescing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallOptions {
     pub(crate) function: Option<Entry>,
@@ -140,7 +144,8 @@ impl CallOptions {
         self.function.is_none() && self.deadline.is_none() && self.coalesce == Coalesce::Never
     }
 
-    /// Ends the call (and the orbit, if it runs it) when it is not done this long after it was made.
+    /// Ends the call (and the orbit, if it runs it) when it is not done this long after it was
+    /// made.
     pub fn deadline(mut self, deadline: Duration) -> CallOptions {
         self.deadline = Some(deadline);
         self
@@ -173,9 +178,9 @@ pub(crate) struct Call {
 /// A waker, and the mark of the future that was polled with it.
 pub(crate) type Marked = (Weak<()>, Waker);
 
-/// Wakers to be woken once the orbit's lock is free: what a waker does is the program's affair, and it may well ask the
-/// library something. They are woken, each once, when this is dropped. One that panics keeps nothing else from being woken;
-/// the panic has been told by its hook.
+/// Wakers to be woken once the orbit's lock is free: what a waker does is the program's affair, and
+/// it may well ask the library something. They are woken, each once, when this is dropped. One that
+/// panics keeps nothing else from being woken; the panic has been told by its hook.
 #[derive(Default)]
 pub(crate) struct Wakers(Vec<Marked>);
 
@@ -206,8 +211,8 @@ pub(crate) struct State {
     updates: VecDeque<(Update, usize)>,
     /// The last future is gone: nobody can pull updates.
     left: bool,
-    /// One a [`Future`] that was polled as a Rust future, with the future's mark: the last one it was polled with. Those
-    /// of futures that were dropped go at the next poll.
+    /// One a [`Future`] that was polled as a Rust future, with the future's mark: the last one it
+    /// was polled with. Those of futures that were dropped go at the next poll.
     wakers: Vec<Marked>,
     pub event: Option<Arc<Own>>,
     /// Whether this call is counted in the orbit's `notify` word.
@@ -215,8 +220,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Has the future of this mark wake this waker. Returns those that are not needed any more, to be dropped without the
-    /// lock: what that does is the program's affair.
+    /// Has the future of this mark wake this waker. Returns those that are not needed any more, to
+    /// be dropped without the lock: what that does is the program's affair.
     pub fn wakes(&mut self, mark: &Arc<()>, waker: Waker) -> Vec<Marked> {
         let stays = |known: &Weak<()>| known.as_ptr() != Arc::as_ptr(mark) && known.strong_count() > 0;
         let (kept, old) = std::mem::take(&mut self.wakers).into_iter().partition(|(known, _)| stays(known));
@@ -248,8 +253,8 @@ impl Call {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Gives the call its outcome, once, and tells who waits for it: descriptors now, `wakers` later. Returns whether the call
-    /// was being watched.
+    /// Gives the call its outcome, once, and tells who waits for it: descriptors now, `wakers`
+    /// later. Returns whether the call was being watched.
     pub fn finish(&self, outcome: Outcome, wakers: &mut Wakers) -> bool {
         let mut state = self.lock();
         if state.outcome.is_some() {
@@ -298,7 +303,8 @@ impl Call {
         if state.left { self.take_all(&mut state) } else { VecDeque::new() }
     }
 
-    /// The updates that wait, if there is one future alone and they are more than a synchronous call may leave.
+    /// The updates that wait, if there is one future alone and they are more than a synchronous
+    /// call may leave.
     pub fn take_too_many(&self) -> VecDeque<(Update, usize)> {
         if self.waiting_bytes() <= MAX_KEPT_BYTES {
             return VecDeque::new();

@@ -1,14 +1,16 @@
 //! The way of a call in main: the snapshot, the queue, the end.
 //!
-//! Everything here runs under the orbit's lock, except the sleeping. Calls are numbered without end (`u32`, wrapping) and
-//! end in order; `pending` holds those that main has submitted and not seen completed, the first one being the one that runs.
+//! Everything here runs under the orbit's lock, except the sleeping. Calls are numbered without end
+//! (`u32`, wrapping) and end in order; `pending` holds those that main has submitted and not seen
+//! completed, the first one being the one that runs.
 //!
 //! ```text
 //! submitted == completed + pending.len()            completed as main has counted it
 //! ```
 //!
-//! A call that is cancelled keeps its slot and its part of the log until the orbit comes to it, for calls behind it build on
-//! its pages; with none behind it, it is taken back (`queue/take_back.rs`).
+//! A call that is cancelled keeps its slot and its part of the log until the orbit comes to it, for
+//! calls behind it build on its pages; with none behind it, it is taken back
+//! (`queue/take_back.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -128,7 +130,8 @@ impl Inner {
             if dropping {
                 continue;
             }
-            // Calls whose snapshot a copier holds are not taken back: room comes when it is their turn.
+            // Calls whose snapshot a copier holds are not taken back: room comes when it is their
+            // turn.
             let waits = match self.options.when_full {
                 WhenFull::Block => true,
                 WhenFull::Fail => false,
@@ -174,7 +177,8 @@ impl Inner {
         }
     }
 
-    /// Whether a waiting call has these arguments. Read back from *down*, which only main writes; where they lie, main knows itself.
+    /// Whether a waiting call has these arguments. Read back from *down*, which only main writes;
+    /// where they lie, main knows itself.
     fn has_args(&self, waiting: &Waiting, args: &[u8]) -> bool {
         let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
         if waiting.args_len != args.len() {
@@ -187,13 +191,15 @@ impl Inner {
         let bytes = self.down.log_bytes();
         let end = waiting.log_end as usize;
         let offset = (end - args.len().next_multiple_of(16)) & (bytes - 1);
-        // SAFETY: the record lies in one piece inside the log, which only main writes, under the lock held now.
+        // SAFETY: the record lies in one piece inside the log, which only main writes, under the
+        // lock held now.
         let there = unsafe { std::slice::from_raw_parts(self.down.log().add(offset), args.len()) };
         there == args
     }
 
-    /// Takes the snapshot, fills the slot and hands the call over; or leaves everything as it was, with what was on its way
-    /// owed again. `may_write`: replicas may be written while the orbit is idle; not if calls taken back may be put back.
+    /// Takes the snapshot, fills the slot and hands the call over; or leaves everything as it was,
+    /// with what was on its way owed again. `may_write`: replicas may be written while the orbit is
+    /// idle; not if calls taken back may be put back.
     #[expect(clippy::too_many_arguments, reason = "what a call is made of")]
     fn snapshot_and_queue(
         self: &Arc<Inner>,
@@ -224,7 +230,8 @@ impl Inner {
             };
             let turn = if idle { None } else { Some(number) };
             let began = Instant::now();
-            // SAFETY: the parts lie in areas and aliases that this process maps now; the copier has its own copies.
+            // SAFETY: the parts lie in areas and aliases that this process maps now; the copier has
+            // its own copies.
             let started = unsafe { copier::start(&gathered.parts, slot, &process.up, turn) };
             no_copier = started.is_err();
             let started = started?;
@@ -278,8 +285,8 @@ impl Inner {
         Ok(call)
     }
 
-    /// The snapshot: what changed in each area goes into the replica, the log, or the list for a copier; then long
-    /// arguments into the log.
+    /// The snapshot: what changed in each area goes into the replica, the log, or the list for a
+    /// copier; then long arguments into the log.
     fn gather(
         &self,
         core: &mut Core,
@@ -299,7 +306,8 @@ impl Inner {
             let mut most = usize::MAX;
             if used > COPIER_FROM_PAGES && area.asked_engine() == Engine::Auto && replica.may_have_copier() {
                 most = costs::copier_pays_from(used);
-                // Looking ahead takes as long as the scan. Where little is expected, only that is made.
+                // Looking ahead takes as long as the scan. Where little is expected, only that is
+                // made.
                 let expects_few = replica.last_delta < most / 4 && replica.owed_pages() < most;
                 large = !expects_few && replica.peek(most)? >= most;
             }
@@ -370,7 +378,8 @@ impl Inner {
         self.runtime.wake_by(at);
     }
 
-    /// Sleeps until the orbit has completed a call, or its state has changed, or the deadline has come.
+    /// Sleeps until the orbit has completed a call, or its state has changed, or the deadline has
+    /// come.
     fn wait_for_room<'a>(&'a self, core: Locked<'a>, deadline: Option<Instant>) -> Locked<'a> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let at_most = left.unwrap_or(Duration::MAX).min(Duration::from_millis(50));
@@ -426,7 +435,8 @@ impl Inner {
             if up.completed.load(Ordering::Acquire) == seen {
                 self.sleep_on(&up, seen, slice);
                 if now.elapsed() >= SLICE {
-                    // An orbit that has scribbled over its own `asleep` word may have missed its wake-up.
+                    // An orbit that has scribbled over its own `asleep` word may have missed its
+                    // wake-up.
                     futex::wake(&self.down.submitted, 1);
                 }
             }
@@ -453,10 +463,11 @@ impl Inner {
     }
 
     fn take_answers(&self, core: &mut Core, up: &UpSide) -> std::result::Result<(), Nonsense> {
-        // The count of calls first: the updates of a call are in the ring before the call is counted.
+        // The count of calls first: the updates of a call are in the ring before the call is
+        // counted.
         let count = core.queue.newly_completed(up)?;
-        // What nobody pulls blocks the task, and not more and more of main's memory. The ring's last rest comes with the
-        // call's end all the same.
+        // What nobody pulls blocks the task, and not more and more of main's memory. The ring's
+        // last rest comes with the call's end all the same.
         let may_take = count > 0 || !core.queue.has_updates(up) || core.queue.waiting_bytes() < MOST_WAITING_BYTES;
         let updates = if may_take { core.queue.updates(up, &self.down)? } else { Vec::new() };
         for (call, update) in updates {
@@ -488,7 +499,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Ends the copier of a call that has ended; what it held is owed again if it did not write all of it.
+    /// Ends the copier of a call that has ended; what it held is owed again if it did not write all
+    /// of it.
     pub fn let_go_of_copier(&self, core: &mut Core, waiting: &mut Waiting) {
         let Some(copier) = waiting.copier.take() else { return };
         let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
@@ -506,7 +518,8 @@ impl Inner {
                     _ => {}
                 }
                 if done && used > replica.mapped && !replica.is_sparse(used) {
-                    // The copier filled the pages through its own page tables; main's alias has them still to come.
+                    // The copier filled the pages through its own page tables; main's alias has
+                    // them still to come.
                     replica.mapped = used;
                     self.runtime.populate(replica.alias.clone(), used * PAGE);
                 }
@@ -518,8 +531,8 @@ impl Inner {
         self.runtime.bury(copier);
     }
 
-    /// Gives a call its outcome. `at` is when it ended, as nanoseconds of CLOCK_MONOTONIC; the orbit's word is taken for
-    /// it within reason.
+    /// Gives a call its outcome. `at` is when it ended, as nanoseconds of CLOCK_MONOTONIC; the
+    /// orbit's word is taken for it within reason.
     pub fn finish(&self, core: &mut Core, call: &Call, outcome: Outcome, at: u64) {
         if call.is_done() {
             return;
@@ -571,8 +584,8 @@ impl Inner {
             }
             let number = waiting.call.number;
             let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
-            // The orbit stores `begun` and then looks at `state`; here it is the other way round, so one of both sees the
-            // other. If both do, the orbit waits for what main makes of it.
+            // The orbit stores `begun` and then looks at `state`; here it is the other way round,
+            // so one of both sees the other. If both do, the orbit waits for what main makes of it.
             slot.state.store(ASKED, Ordering::SeqCst);
             let begun = up.as_ref().map_or(completed, |up| up.begun.load(Ordering::SeqCst));
             if begun.wrapping_sub(completed) as usize > at {
@@ -589,8 +602,9 @@ impl Inner {
         cancelled.len()
     }
 
-    /// Ends calls that are past their deadline: one that waits is skipped, the one whose turn it is ends with its orbit's
-    /// process; without a process all of them wait. A call whose copier has died is given up.
+    /// Ends calls that are past their deadline: one that waits is skipped, the one whose turn it is
+    /// ends with its orbit's process; without a process all of them wait. A call whose copier has
+    /// died is given up.
     pub fn check_calls(&self) {
         let mut core = self.lock();
         self.next_deadline.store(u64::MAX, Ordering::Relaxed);
@@ -607,7 +621,8 @@ impl Inner {
             // It may have been killed in vain.
             self.end_process(&mut core, doomed);
         }
-        // Of those that are late: one that began just now, for it was no more to be skipped and not yet the head.
+        // Of those that are late: one that began just now, for it was no more to be skipped and not
+        // yet the head.
         let again = |d: Instant| if d > now { Some(d) } else { (!head_is_late).then(|| now + SOON) };
         let waiting = core.queue.iter().filter(|w| !w.cancelled);
         let mut next = waiting.filter_map(|w| w.call.deadline).filter_map(again).min();

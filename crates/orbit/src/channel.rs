@@ -1,10 +1,12 @@
 //! The two pieces of memory that main and one orbit share.
 //!
-//! *Down* is written by main alone: the orbit maps it read-only from a descriptor sealed against writing. It holds the
-//! queue of calls and the log. *Up* is written by the orbit: how far it has come, what its calls returned, the updates
-//! it pushed, and the black box. Main reads a word of *up* once, checks it, and never follows it anywhere.
+//! *Down* is written by main alone: the orbit maps it read-only from a descriptor sealed against
+//! writing. It holds the queue of calls and the log. *Up* is written by the orbit: how far it has
+//! come, what its calls returned, the updates it pushed, and the black box. Main reads a word of
+//! *up* once, checks it, and never follows it anywhere.
 //!
-//! Counters of calls are `u32` and wrap; a call's slot is its number modulo the number of slots, a power of two.
+//! Counters of calls are `u32` and wrap; a call's slot is its number modulo the number of slots, a
+//! power of two.
 //!
 //! ```text
 //! completed <= begun <= submitted      (as the orbit ought to have it; main checks completed <= submitted)
@@ -33,14 +35,14 @@ pub(crate) const PUSH_BYTES: usize = 256 * 1024;
 /// Where the log begins in *down*.
 const LOG_OFFSET: usize = size_of::<Down>().next_multiple_of(4096);
 
-/// A call as the orbit reads it. Main writes a slot before it raises [`Down::submitted`] over it, and never again until
-/// the call is completed or taken back, except for `state` and `copier`.
+/// A call as the orbit reads it. Main writes a slot before it raises [`Down::submitted`] over it,
+/// and never again until the call is completed or taken back, except for `state` and `copier`.
 #[repr(C, align(64))]
 pub(crate) struct Slot {
     /// [`READY`], [`ASKED`] or [`CANCELLED`]. Writer: main, at any time.
     pub state: AtomicU32,
-    /// [`COPIER_NONE`], [`COPIER_WAITED_FOR`], [`COPIER_DONE`], [`COPIER_GONE`]; a futex the orbit sleeps on.
-    /// Writer: main, and the copier, a child of main.
+    /// [`COPIER_NONE`], [`COPIER_WAITED_FOR`], [`COPIER_DONE`], [`COPIER_GONE`]; a futex the orbit
+    /// sleeps on. Writer: main, and the copier, a child of main.
     pub copier: AtomicU32,
     /// The number of this call. Writer: main.
     pub call: AtomicU32,
@@ -52,7 +54,8 @@ pub(crate) struct Slot {
     pub log_start: AtomicU64,
     /// End of that part. Writer: main.
     pub log_end: AtomicU64,
-    /// Replicas that wait in the orbit's socket, in one message or more, to be mapped before this call. Writer: main.
+    /// Replicas that wait in the orbit's socket, in one message or more, to be mapped before this
+    /// call. Writer: main.
     pub attach: AtomicU32,
     /// Keeps the size even.
     pub reserved: AtomicU32,
@@ -62,7 +65,8 @@ pub(crate) struct Slot {
 
 pub(crate) const READY: u32 = 1;
 pub(crate) const CANCELLED: u32 = 2;
-/// Main is about to see whether the call can still be cancelled: the orbit, if it has begun it, waits for the answer.
+/// Main is about to see whether the call can still be cancelled: the orbit, if it has begun it,
+/// waits for the answer.
 pub(crate) const ASKED: u32 = 3;
 
 pub(crate) const COPIER_NONE: u32 = 0;
@@ -87,7 +91,8 @@ pub(crate) struct Down {
     pub born: AtomicU32,
     /// Who the process is. Written before `born` is raised.
     identity: [AtomicU64; IDENTITY_WORDS],
-    /// Calls handed over so far. Lower than before when main takes back some that have not begun. A futex the orbit sleeps on.
+    /// Calls handed over so far. Lower than before when main takes back some that have not begun. A
+    /// futex the orbit sleeps on.
     pub submitted: AtomicU32,
     /// Threads of main that sleep on [`Up::completed`].
     pub waiters: AtomicU32,
@@ -95,7 +100,8 @@ pub(crate) struct Down {
     pub notify: AtomicU32,
     /// Not 0 while the orbit may look for calls by itself a while before it sleeps.
     pub spin_us: AtomicU32,
-    /// Bytes of updates main has taken. A futex the orbit sleeps on when [`Up::pushed`] is a ring ahead.
+    /// Bytes of updates main has taken. A futex the orbit sleeps on when [`Up::pushed`] is a ring
+    /// ahead.
     pub pulled: AtomicU32,
     pub slots: [Slot; SLOTS as usize],
 }
@@ -124,8 +130,8 @@ pub(crate) const ENDED_NO_IMAGE: u32 = 3;
 pub(crate) struct Up {
     /// Calls ended so far. A futex that main's callers sleep on.
     pub completed: AtomicU32,
-    /// Calls begun so far (the number of the running call plus one); one less again if main takes that call back just
-    /// then. A futex that copiers sleep on.
+    /// Calls begun so far (the number of the running call plus one); one less again if main takes
+    /// that call back just then. A futex that copiers sleep on.
     pub begun: AtomicU32,
     /// Not 0 while the orbit sleeps, or is about to, on [`Down::submitted`].
     pub asleep: AtomicU32,
@@ -159,7 +165,8 @@ impl Down {
         futex::wake(&self.born, 1);
     }
 
-    /// Orbit: sleeps until main has said whether this process is somebody; `None` if it gets another channel.
+    /// Orbit: sleeps until main has said whether this process is somebody; `None` if it gets
+    /// another channel.
     pub fn wait_for_identity(&self) -> Option<Identity> {
         loop {
             match self.born.load(Ordering::Acquire) {
@@ -174,7 +181,8 @@ impl Down {
         for (to, from) in words.iter_mut().zip(&self.identity) {
             *to = from.load(Ordering::Relaxed);
         }
-        // SAFETY: main wrote the words of an Identity, a struct of integers of as many bytes, before it raised `born`.
+        // SAFETY: main wrote the words of an Identity, a struct of integers of as many bytes,
+        // before it raised `born`.
         Some(unsafe { words.as_ptr().cast::<Identity>().read_unaligned() })
     }
 }
@@ -187,7 +195,8 @@ pub(crate) struct DownSide {
 }
 
 impl DownSide {
-    /// Makes the memory with a log of `log_bytes` (a power of two). It has no pages yet: see [`DownSide::populate`].
+    /// Makes the memory with a log of `log_bytes` (a power of two). It has no pages yet: see
+    /// [`DownSide::populate`].
     pub fn create(log_bytes: usize) -> Result<DownSide> {
         let len = LOG_OFFSET + log_bytes;
         let fd = memfd::create("orbit-down", len, true).map_err(|e| Error::system("memory for a queue of calls", e))?;
@@ -209,8 +218,9 @@ impl DownSide {
         self.log_bytes
     }
 
-    /// Gives the memory its pages, so that no call pays for them: 4 us each, which is why it is done ahead of need or by
-    /// the supervisor. Where the kernel cannot (before 5.14), calls pay as they come to new pages.
+    /// Gives the memory its pages, so that no call pays for them: 4 us each, which is why it is
+    /// done ahead of need or by the supervisor. Where the kernel cannot (before 5.14), calls pay as
+    /// they come to new pages.
     pub fn populate(&self) {
         populate(&self.mapping, self.mapping.len());
     }
@@ -225,8 +235,8 @@ impl std::ops::Deref for DownSide {
     type Target = Down;
 
     fn deref(&self) -> &Down {
-        // SAFETY: the mapping is at least LOG_OFFSET >= size_of::<Down>() bytes, page-aligned, zeroed by the kernel at
-        // first, lives as long as self, and holds atomics only.
+        // SAFETY: the mapping is at least LOG_OFFSET >= size_of::<Down>() bytes, page-aligned,
+        // zeroed by the kernel at first, lives as long as self, and holds atomics only.
         unsafe { &*(self.mapping.as_ptr() as *const Down) }
     }
 }
@@ -235,7 +245,8 @@ impl std::ops::Deref for DownSide {
 pub(crate) fn populate(mapping: &Mapping, bytes: usize) {
     const MADV_POPULATE_WRITE: libc::c_int = 23;
     let bytes = bytes.min(mapping.len());
-    // SAFETY: the range lies in the mapping, which the caller borrows; the advice changes no content.
+    // SAFETY: the range lies in the mapping, which the caller borrows; the advice changes no
+    // content.
     let _ = unsafe { orbit_linux::map::advise(mapping.addr(), bytes, MADV_POPULATE_WRITE) };
 }
 
@@ -276,8 +287,9 @@ impl std::ops::Deref for UpSide {
     type Target = Up;
 
     fn deref(&self) -> &Up {
-        // SAFETY: the mapping has the size of Up, is page-aligned, lives as long as self; every field that the other
-        // process may change meanwhile is an atomic (the black box is read through its own careful reader).
+        // SAFETY: the mapping has the size of Up, is page-aligned, lives as long as self; every
+        // field that the other process may change meanwhile is an atomic (the black box is read
+        // through its own careful reader).
         unsafe { &*(self.mapping.as_ptr() as *const Up) }
     }
 }
@@ -307,7 +319,8 @@ impl std::ops::Deref for DownView {
     type Target = Down;
 
     fn deref(&self) -> &Down {
-        // SAFETY: as for DownSide; the orbit only loads from it (a store would fault: the mapping is read-only).
+        // SAFETY: as for DownSide; the orbit only loads from it (a store would fault: the mapping
+        // is read-only).
         unsafe { &*(self.mapping.as_ptr() as *const Down) }
     }
 }
@@ -320,7 +333,8 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Makes a channel with a log of `log_bytes` (a power of two). What an orbit's birth and its first calls touch has its pages.
+    /// Makes a channel with a log of `log_bytes` (a power of two). What an orbit's birth and its
+    /// first calls touch has its pages.
     pub fn create(log_bytes: usize) -> Result<Channel> {
         let channel = Channel {
             down: DownSide::create(log_bytes)?,

@@ -1,9 +1,10 @@
-//! The copier: a one-shot copy of main that holds the state of a call by the kernel's copy-on-write, and writes it into
-//! the replicas when it is the call's turn, while main continues.
+//! The copier: a one-shot copy of main that holds the state of a call by the kernel's
+//! copy-on-write, and writes it into the replicas when it is the call's turn, while main continues.
 //!
-//! It is for calls whose delta is so large that copying it would hold main up longer than a clone does. The copier runs
-//! no code but this file's: no allocation, no lock, no signal handler of the program's, so it may be made while main has threads in
-//! any state. Of main's descriptors it has those of its replicas alone: a file that main closes is closed.
+//! It is for calls whose delta is so large that copying it would hold main up longer than a clone
+//! does. The copier runs no code but this file's: no allocation, no lock, no signal handler of the
+//! program's, so it may be made while main has threads in any state. Of main's descriptors it has
+//! those of its replicas alone: a file that main closes is closed.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -58,7 +59,8 @@ impl Copier {
         self.reaped
     }
 
-    /// If it ended before it was done, as by the kernel for want of memory, the orbit is told not to wait for it.
+    /// If it ended before it was done, as by the kernel for want of memory, the orbit is told not
+    /// to wait for it.
     pub fn give_up_if_dead(&mut self, slot: &Slot) {
         if self.reap()
             && slot.copier.compare_exchange(COPIER_WAITED_FOR, COPIER_GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -68,23 +70,25 @@ impl Copier {
     }
 }
 
-/// Clones main as a copier of these parts for this slot's call. With `turn`, it waits until the orbit has begun that
-/// call; without, the orbit is idle and it copies at once.
+/// Clones main as a copier of these parts for this slot's call. With `turn`, it waits until the
+/// orbit has begun that call; without, the orbit is idle and it copies at once.
 ///
 /// # Safety
-/// Source ranges are readable and destination ranges writable, shared with the orbit, for as long as the copier lives
-/// (its own address space keeps them so).
+/// Source ranges are readable and destination ranges writable, shared with the orbit, for as long
+/// as the copier lives (its own address space keeps them so).
 pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>) -> Result<Copier> {
     let main = std::process::id() as i32;
     let mut keep: Vec<RawFd> = parts.iter().map(|part| part.replica).filter(|number| *number >= 0).collect();
     keep.sort_unstable();
     keep.dedup();
-    // Then main's files are never the copier's, not even until it runs: who waits for the end of one that main closes sees it at once.
+    // Then main's files are never the copier's, not even until it runs: who waits for the end of
+    // one that main closes sees it at once.
     let shares = descriptors::can_unshare();
-    // The program's handlers are main's: one that ran in the copier could do anything, and do it twice.
+    // The program's handlers are main's: one that ran in the copier could do anything, and do it
+    // twice.
     let blocked = Blocked::all();
-    // SAFETY: the child runs the lines below and `copy`, which allocate nothing and take no lock, and closes nothing of a table that
-    // it shares.
+    // SAFETY: the child runs the lines below and `copy`, which allocate nothing and take no lock,
+    // and closes nothing of a table that it shares.
     let forked = fault::check()
         .and_then(|()| unsafe { if shares { process::raw_fork_sharing_descriptors(0) } else { process::raw_fork(0) } });
     if let Ok(None) = forked {
@@ -136,7 +140,8 @@ unsafe fn copy(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>, main: i3
     process::end(0)
 }
 
-/// Copies a part. Where the replica has no page yet, pages of zeros are left out: memory that nobody touched costs none there.
+/// Copies a part. Where the replica has no page yet, pages of zeros are left out: memory that
+/// nobody touched costs none there.
 ///
 /// # Safety
 /// As for [`start`].

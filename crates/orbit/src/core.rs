@@ -1,4 +1,5 @@
-//! What an orbit is, as main holds it: its options, its state, its process, and the lock around what changes.
+//! What an orbit is, as main holds it: its options, its state, its process, and the lock around
+//! what changes.
 
 use std::ffi::CString;
 use std::ops::{Deref, DerefMut};
@@ -25,9 +26,9 @@ use crate::status::SlotHandle;
 pub enum Restart {
     /// It stays down; calls fail.
     Never,
-    /// It is started again: at once after the first failures, then after a pause that doubles from `first_pause` with
-    /// every further failure in a row (a call that returns ends the row) up to `longest_pause`. After `give_up` failures in a row
-    /// (0: never) it stays down.
+    /// It is started again: at once after the first failures, then after a pause that doubles from
+    /// `first_pause` with every further failure in a row (a call that returns ends the row) up to
+    /// `longest_pause`. After `give_up` failures in a row (0: never) it stays down.
     OnFailure {
         /// Pause after the fourth failure in a row.
         first_pause: Duration,
@@ -52,28 +53,33 @@ pub enum Pending {
     /// They fail with [`Outcome::Cancelled`](crate::Outcome::Cancelled).
     #[default]
     Fail,
-    /// They run in the orbit's next process, each on its own snapshot, if that can still be given; else they fail with
-    /// [`Outcome::Cancelled`](crate::Outcome::Cancelled) too. What the process that failed has written to its copies of areas counts for nothing: the
-    /// next one gets them anew from the areas, and the pages that waiting calls brought along from there. So a call is
-    /// cancelled if a page has changed since it was made, unless the call itself, or a waiting call before it, brought
-    /// that page along; if it waits with or behind one whose large snapshot was not written yet; if the orbit
-    /// has let go of an area since ([`Orbit::detach`](crate::Orbit::detach)); or if the orbit's template was killed, and the next one lacks the
-    /// function of the call, which main has unloaded.
+    /// They run in the orbit's next process, each on its own snapshot, if that can still be given;
+    /// else they fail with [`Outcome::Cancelled`](crate::Outcome::Cancelled) too. What the process
+    /// that failed has written to its copies of areas counts for nothing: the next one gets them
+    /// anew from the areas, and the pages that waiting calls brought along from there. So a call is
+    /// cancelled if a page has changed since it was made, unless the call itself, or a waiting call
+    /// before it, brought that page along; if it waits with or behind one whose large snapshot was
+    /// not written yet; if the orbit has let go of an area since
+    /// ([`Orbit::detach`](crate::Orbit::detach)); or if the orbit's template was killed, and the
+    /// next one lacks the function of the call, which main has unloaded.
     Keep,
 }
 
 /// What a call does when the queue or the log has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It blocks until there is room. At the call's deadline it fails with [`Kind::TimedOut`](crate::Kind::TimedOut).
+    /// It blocks until there is room. At the call's deadline it fails with
+    /// [`Kind::TimedOut`](crate::Kind::TimedOut).
     #[default]
     Block,
-    /// It fails with [`Kind::Full`](crate::Kind::Full); nothing is lost: the pages go with the next call.
+    /// It fails with [`Kind::Full`](crate::Kind::Full); nothing is lost: the pages go with the next
+    /// call.
     Fail,
-    /// It takes the place of the waiting calls that have not begun: all of them are cancelled, and it is queued at once. If
-    /// even that makes no room, it fails with [`Kind::Full`](crate::Kind::Full) and nothing is cancelled. Only calls whose large snapshot a
-    /// copier holds leave their room no sooner than the orbit comes to them: then these are cancelled, and it blocks, until
-    /// its deadline at most.
+    /// It takes the place of the waiting calls that have not begun: all of them are cancelled, and
+    /// it is queued at once. If even that makes no room, it fails with
+    /// [`Kind::Full`](crate::Kind::Full) and nothing is cancelled. Only calls whose large snapshot
+    /// a copier holds leave their room no sooner than the orbit comes to them: then these are
+    /// cancelled, and it blocks, until its deadline at most.
     DropOldest,
 }
 
@@ -98,7 +104,8 @@ pub(crate) struct Options {
     pub passed: Vec<Arc<Given>>,
 }
 
-/// A descriptor of main's that an orbit has under the same number: a copy, in case main closes its own.
+/// A descriptor of main's that an orbit has under the same number: a copy, in case main closes its
+/// own.
 pub(crate) struct Given {
     pub number: RawFd,
     /// Whether exec hands it on.
@@ -127,7 +134,8 @@ pub struct Stats {
     pub updates: u64,
     /// Updates rejected because they made no sense.
     pub bad_updates: u64,
-    /// Updates of synchronous calls that nobody pulled and that had to make room for newer ones; see [`Orbit::pull`](crate::Orbit::pull).
+    /// Updates of synchronous calls that nobody pulled and that had to make room for newer ones;
+    /// see [`Orbit::pull`](crate::Orbit::pull).
     pub dropped_updates: u64,
     /// The orbit's process now, 0 when it is down.
     pub pid: i32,
@@ -167,7 +175,8 @@ pub(crate) struct Core {
     pub wakers: Wakers,
 }
 
-/// The orbit's lock. Who lets go of it wakes, without it, the wakers that have come together meanwhile.
+/// The orbit's lock. Who lets go of it wakes, without it, the wakers that have come together
+/// meanwhile.
 pub(crate) struct Locked<'a> {
     // In this order: fields are dropped as they are declared.
     core: MutexGuard<'a, Core>,
@@ -199,7 +208,8 @@ impl Inner {
         Locked { core: self.core.lock().unwrap_or_else(|e| e.into_inner()), wakers: Wakers::default() }
     }
 
-    /// Sleeps without the lock until something has changed in the life of an orbit that has no process, or this long.
+    /// Sleeps without the lock until something has changed in the life of an orbit that has no
+    /// process, or this long.
     pub fn wait_for_change(&self, at_most: Duration) {
         let mut core = self.core.lock().unwrap_or_else(|e| e.into_inner());
         if core.life.process().is_none() {

@@ -1,9 +1,10 @@
-//! What copying a page and cloning main cost on this machine, learnt from what they took; decides whether a large snapshot is
-//! copied by main or held by a clone of main (see [`crate::copier`]).
+//! What copying a page and cloning main cost on this machine, learnt from what they took; decides
+//! whether a large snapshot is copied by main or held by a clone of main (see [`crate::copier`]).
 //!
-//! The estimates start from what was measured on one machine and follow what is seen: half-way to each observation, which
-//! counts for at most four times the estimate, or a quarter of it, since a thread may be held up for any time. Losing a race
-//! between two threads loses an observation and nothing else.
+//! The estimates start from what was measured on one machine and follow what is seen: half-way to
+//! each observation, which counts for at most four times the estimate, or a quarter of it, since a
+//! thread may be held up for any time. Losing a race between two threads loses an observation and
+//! nothing else.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! The library's errors: a kind to decide on, and a sentence for people that names the thing, the value, the limit and
-//! the way out.
+//! The library's errors: a kind to decide on, and a sentence for people that names the thing, the
+//! value, the limit and the way out.
 //!
 //! Every kind has one `errno` value, the same everywhere; the C face returns it negated.
 
@@ -30,32 +30,40 @@ pub enum Kind {
     Foreign,
     /// An object that is free already. The area is unharmed.
     DoubleFree,
-    /// An area, a log or a queue has no room left: free objects, wait for calls to end, or make it larger.
+    /// An area, a log or a queue has no room left: free objects, wait for calls to end, or make it
+    /// larger.
     Full,
     /// More bytes than this call takes; the sentence names the limit. Put large data into an area.
     TooLarge,
     /// A name or number that nothing answers to.
     NotFound,
-    /// This machine, user or build cannot do it; the sentence names what is missing. `orbit doctor` shows all of it.
+    /// This machine, user or build cannot do it; the sentence names what is missing. `orbit doctor`
+    /// shows all of it.
     Unsupported,
-    /// The orbit, or the area, was destroyed, the orbit is down for good, or the library was shut down.
+    /// The orbit, or the area, was destroyed, the orbit is down for good, or the library was shut
+    /// down.
     Gone,
-    /// The library was set up by the parent of this process: it does not reach across `fork`. Make orbits and areas here.
+    /// The library was set up by the parent of this process: it does not reach across `fork`. Make
+    /// orbits and areas here.
     Forked,
-    /// A limit of descriptors, processes or memory was reached; the sentence names it and its value.
+    /// A limit of descriptors, processes or memory was reached; the sentence names it and its
+    /// value.
     Limit,
-    /// The orbit lacks the privilege for it: an update that it may not make, which main did not apply.
+    /// The orbit lacks the privilege for it: an update that it may not make, which main did not
+    /// apply.
     Denied,
-    /// The time given has run out: of the call, which was ended, or of the wait for it, which leaves it to run.
+    /// The time given has run out: of the call, which was ended, or of the wait for it, which
+    /// leaves it to run.
     TimedOut,
     /// The call was cancelled before it began: on request, or since its orbit came to an end.
     Cancelled,
-    /// The orbit is not running just now, and was not for as long as the call may wait. It is about to be started again.
+    /// The orbit is not running just now, and was not for as long as the call may wait. It is about
+    /// to be started again.
     Down,
     /// Only an orbit may do this, or only main may.
     WrongSide,
-    /// A task did not return: it crashed, was killed or stuck, left, or ran out of memory. The sentence says which, and where; its
-    /// orbit is started again as its policy says.
+    /// A task did not return: it crashed, was killed or stuck, left, or ran out of memory. The
+    /// sentence says which, and where; its orbit is started again as its policy says.
     Failed,
     /// The kernel said no, with this `errno`.
     System(i32),
@@ -99,9 +107,10 @@ impl Error {
         Error { kind, message: message.into() }
     }
 
-    /// The error of a system call: what was being done, and the kernel's answer. Running out of descriptors, processes
-    /// or memory becomes [`Kind::Limit`], a call that is known to be missing [`Kind::Unsupported`], a descriptor of the library's that
-    /// the program has closed [`Kind::Gone`].
+    /// The error of a system call: what was being done, and the kernel's answer. Running out of
+    /// descriptors, processes or memory becomes [`Kind::Limit`], a call that is known to be missing
+    /// [`Kind::Unsupported`], a descriptor of the library's that the program has closed
+    /// [`Kind::Gone`].
     pub fn system(doing: impl fmt::Display, error: std::io::Error) -> Error {
         if error.raw_os_error().is_none() && error.kind() == std::io::ErrorKind::Unsupported {
             return Error { kind: Kind::Unsupported, message: format!("{doing}: {error}") };
@@ -163,7 +172,8 @@ fn processes() -> String {
     format!("; the limit of processes is reached: raise it (ulimit -u, now {allowed}; pids.max of the control group)")
 }
 
-/// None if the kernel does not lock what is mapped (`mlockall(MCL_FUTURE)`), which it tells by rejecting more than may be locked.
+/// None if the kernel does not lock what is mapped (`mlockall(MCL_FUTURE)`), which it tells by
+/// rejecting more than may be locked.
 fn locked() -> Option<String> {
     let (allowed, _) = rlimit::get(0, Resource::Locked).ok().filter(|(soft, _)| *soft != rlimit::INFINITE)?;
     let more = usize::try_from(allowed).ok()?.checked_add(page_size())?;

@@ -15,12 +15,14 @@ use crate::error::{Error, Kind, Result};
 use crate::own::Own;
 use crate::update::Update;
 
-/// A call that was made: wait for its outcome, take its updates, or cancel it. May be cloned, sent and shared among
-/// threads; dropping it leaves the call to run. It is a Rust [`Future`](std::future::Future) of the outcome too.
+/// A call that was made: wait for its outcome, take its updates, or cancel it. May be cloned, sent
+/// and shared among threads; dropping it leaves the call to run. It is a Rust
+/// [`Future`](std::future::Future) of the outcome too.
 pub struct Future {
     pub(crate) call: Arc<Call>,
     pub(crate) orbit: Arc<Inner>,
-    /// By which the call tells this future's waker from those of its clones; made at the first poll.
+    /// By which the call tells this future's waker from those of its clones; made at the first
+    /// poll.
     mark: Option<Arc<()>>,
     /// Of a synchronous call, which leaves its updates to the orbit.
     synchronous: bool,
@@ -57,7 +59,8 @@ impl Future {
         Future { call, orbit, mark: None, synchronous: false }
     }
 
-    /// The outcome, if the call has ended. Never blocks for long; takes the orbit's lock for a moment.
+    /// The outcome, if the call has ended. Never blocks for long; takes the orbit's lock for a
+    /// moment.
     pub fn poll(&self) -> Option<Outcome> {
         if !self.call.is_done() {
             self.orbit.reap();
@@ -73,7 +76,8 @@ impl Future {
         }
     }
 
-    /// Blocks until the call has ended, or this long; then the error's kind is [`Kind::TimedOut`] and the call continues.
+    /// Blocks until the call has ended, or this long; then the error's kind is [`Kind::TimedOut`]
+    /// and the call continues.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Outcome> {
         self.wait_until(Instant::now().checked_add(timeout))?.ok_or_else(|| {
             Error::new(
@@ -88,8 +92,8 @@ impl Future {
         Ok(self.call.outcome())
     }
 
-    /// Blocks until the call has ended, and leaves its updates to the orbit if this is the last future of the call: of a
-    /// synchronous call nobody has another.
+    /// Blocks until the call has ended, and leaves its updates to the orbit if this is the last
+    /// future of the call: of a synchronous call nobody has another.
     pub(crate) fn finish(mut self) -> Result<Outcome> {
         self.synchronous = true;
         self.orbit.wait(None, || {
@@ -108,8 +112,8 @@ impl Future {
         self.call.take_update()
     }
 
-    /// Blocks until the task pushes an update in this call (section 4.5 of the paper) and takes it; `None` when the call
-    /// has ended and no update is left.
+    /// Blocks until the task pushes an update in this call (section 4.5 of the paper) and takes it;
+    /// `None` when the call has ended and no update is left.
     pub fn pull(&self) -> Result<Option<Update>> {
         let mut update = None;
         self.orbit.wait(None, || {
@@ -120,8 +124,8 @@ impl Future {
         Ok(update.or_else(|| self.call.take_update()))
     }
 
-    /// A descriptor that becomes readable when the call has ended (level-triggered; made at the first use). It belongs to
-    /// the future's call and is closed with the last future.
+    /// A descriptor that becomes readable when the call has ended (level-triggered; made at the
+    /// first use). It belongs to the future's call and is closed with the last future.
     pub fn fd(&self) -> Result<BorrowedFd<'_>> {
         let mut state = self.call.lock();
         if state.event.is_none() {
@@ -139,18 +143,20 @@ impl Future {
             return Err(Error::new(Kind::Gone, "the future's descriptor is gone"));
         };
         let event = event.fd().map_err(|e| Error::system("the descriptor of a future", e))?.as_raw_fd();
-        // SAFETY: the descriptor lives in the call's state, where it is never replaced, and the call lives as long as
-        // this future, from which the borrow is taken.
+        // SAFETY: the descriptor lives in the call's state, where it is never replaced, and the
+        // call lives as long as this future, from which the borrow is taken.
         Ok(unsafe { BorrowedFd::borrow_raw(event) })
     }
 
-    /// Cancels the call if it has not begun. True: it will never run, and its outcome is [`Outcome::Cancelled`]. False:
-    /// it runs or has ended; to end a running call, destroy or restart its orbit, or give it a deadline.
+    /// Cancels the call if it has not begun. True: it will never run, and its outcome is
+    /// [`Outcome::Cancelled`]. False: it runs or has ended; to end a running call, destroy or
+    /// restart its orbit, or give it a deadline.
     pub fn cancel(&self) -> bool {
         self.orbit.cancel(|waiting| Arc::ptr_eq(&waiting.call, &self.call)) > 0
     }
 
-    /// Asks the orbit to signal the end of this call to the supervisor, who tells wakers and descriptors.
+    /// Asks the orbit to signal the end of this call to the supervisor, who tells wakers and
+    /// descriptors.
     fn watch(&self) {
         let mut state = self.call.lock();
         if state.outcome.is_none() && !state.watched {

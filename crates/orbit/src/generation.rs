@@ -1,31 +1,37 @@
 //! Tells a process apart from one it was forked from, for the price of one load.
 //!
-//! A child inherits main's descriptors for `userfaultfd` and `pagemap`, and these continue acting on main's memory: a harvest
-//! in the child would protect main's pages and lose main's writes. So every tracker remembers the generation it was made
-//! in, and fails in another. The word lies on a page that the kernel wipes at fork, raw clones included, where
-//! `pthread_atfork` handlers do not run.
+//! A child inherits main's descriptors for `userfaultfd` and `pagemap`, and these continue acting
+//! on main's memory: a harvest in the child would protect main's pages and lose main's writes. So
+//! every tracker remembers the generation it was made in, and fails in another. The word lies on a
+//! page that the kernel wipes at fork, raw clones included, where `pthread_atfork` handlers do not
+//! run.
 
 use orbit_linux::map::Mapping;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The wiped page, or `None` where the kernel cannot wipe (before 4.14); then the process id serves.
+/// The wiped page, or `None` where the kernel cannot wipe (before 4.14); then the process id
+/// serves.
 static PAGE: OnceLock<Option<Mapping>> = OnceLock::new();
-/// The next generation to give out. Copied by fork, so a child never repeats what its ancestors used.
+/// The next generation to give out. Copied by fork, so a child never repeats what its ancestors
+/// used.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 fn wiped_page() -> Option<Mapping> {
     let page = Mapping::anonymous(orbit_linux::map::page_size(), false).ok()?;
-    // SAFETY: the range is the mapping just made, private and anonymous; the advice changes what a later fork copies.
+    // SAFETY: the range is the mapping just made, private and anonymous; the advice changes what a
+    // later fork copies.
     unsafe { orbit_linux::map::advise(page.addr(), page.len(), libc::MADV_WIPEONFORK) }.ok()?;
     Some(page)
 }
 
-/// The generation of this process: equal in all its threads and for all its life, different after a fork.
+/// The generation of this process: equal in all its threads and for all its life, different after a
+/// fork.
 #[inline]
 pub fn generation() -> u64 {
     if let Some(Some(page)) = PAGE.get() {
-        // SAFETY: the page is mapped, writable and aligned for as long as the static lives, and touched in this file alone.
+        // SAFETY: the page is mapped, writable and aligned for as long as the static lives, and
+        // touched in this file alone.
         let seen = unsafe { AtomicU64::from_ptr(page.as_ptr().cast()) }.load(Ordering::Relaxed);
         if seen != 0 {
             return seen;

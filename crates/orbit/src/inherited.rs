@@ -1,9 +1,10 @@
-//! What a template, and so an orbit, has of main's descriptors: their numbers, occupied by something on which every use fails
-//! with `EBADF`.
+//! What a template, and so an orbit, has of main's descriptors: their numbers, occupied by
+//! something on which every use fails with `EBADF`.
 //!
-//! A task is main's code and may use a number that main knows. If the number were free, the next file that the orbit opens would
-//! be given it, and the task would write into that. So are numbers that main has not opened yet, up to [`RESERVED`]: a file that
-//! main opens after the set-up is nothing else in an orbit either.
+//! A task is main's code and may use a number that main knows. If the number were free, the next
+//! file that the orbit opens would be given it, and the task would write into that. So are numbers
+//! that main has not opened yet, up to [`RESERVED`]: a file that main opens after the set-up is
+//! nothing else in an orbit either.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -13,14 +14,17 @@ use orbit_linux::rlimit::{self, Resource};
 
 use crate::own;
 
-/// Numbers below this are occupied in orbits whether main has them or not, a quarter of what a process may have at most.
+/// Numbers below this are occupied in orbits whether main has them or not, a quarter of what a
+/// process may have at most.
 const RESERVED: u64 = 256;
 
-/// Called in a template, before it opens anything: occupies all numbers of main's, and those reserved, and closes what it has of
-/// the library's own, but for `keep`. The standard streams stay, where main has them.
+/// Called in a template, before it opens anything: occupies all numbers of main's, and those
+/// reserved, and closes what it has of the library's own, but for `keep`. The standard streams
+/// stay, where main has them.
 ///
 /// # Errors
-/// Without anything to occupy numbers with there is no template: `EMFILE`, `ENFILE`, and those of opening `/`.
+/// Without anything to occupy numbers with there is no template: `EMFILE`, `ENFILE`, and those of
+/// opening `/`.
 pub(crate) fn occupy(keep: &[RawFd]) -> io::Result<()> {
     own::close_all_but(keep);
     let open = descriptors::open_numbers();
@@ -59,7 +63,8 @@ fn occupy_one(nothing: &OwnedFd, number: RawFd) {
     }
 }
 
-/// How many numbers are reserved. Tasks may open as many files as main may, where the hard limit allows that.
+/// How many numbers are reserved. Tasks may open as many files as main may, where the hard limit
+/// allows that.
 fn reserve() -> RawFd {
     let Ok((soft, hard)) = rlimit::get(0, Resource::Files) else { return 0 };
     let raised = soft.saturating_add(RESERVED).min(hard);

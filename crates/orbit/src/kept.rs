@@ -1,8 +1,8 @@
-//! Updates that synchronous calls brought: nobody has a future of such a call, so they wait here, at their orbit, for
-//! [`Orbit::pull`](crate::Orbit::pull).
+//! Updates that synchronous calls brought: nobody has a future of such a call, so they wait here,
+//! at their orbit, for [`Orbit::pull`](crate::Orbit::pull).
 //!
-//! A program that never pulls does not grow by it: at most [`MOST_BYTES`] wait, or one update if it alone is larger; the
-//! oldest are dropped for newer ones, and counted.
+//! A program that never pulls does not grow by it: at most [`MOST_BYTES`] wait, or one update if it
+//! alone is larger; the oldest are dropped for newer ones, and counted.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};

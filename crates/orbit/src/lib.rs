@@ -1,9 +1,10 @@
 //! Orbit: auxiliary tasks in address spaces of their own.
 //!
-//! A program (*main*) makes an [`Orbit`] with an entry function, puts the state its task looks at into [`Area`]s, and
-//! calls: the task sees a consistent snapshot of the areas at the same addresses, in its own process. What it wants
-//! changed in main it pushes as an [`Update`], which main checks and applies. When the task crashes, hangs or leaks, main
-//! gets an [`Outcome`] and continues; the task is started again.
+//! A program (*main*) makes an [`Orbit`] with an entry function, puts the state its task looks at
+//! into [`Area`]s, and calls: the task sees a consistent snapshot of the areas at the same
+//! addresses, in its own process. What it wants changed in main it pushes as an [`Update`], which
+//! main checks and applies. When the task crashes, hangs or leaks, main gets an [`Outcome`] and
+//! continues; the task is started again.
 //!
 //! ```
 //! use std::ffi::{c_long, c_void};
@@ -24,12 +25,14 @@
 //! }
 //! ```
 //!
-//! Orbits keep the rights (user, groups, capabilities) that main had when the library was set up: a program that gives some up does
-//! so before, or knows this. Limits of such orbits can no longer be changed by main.
+//! Orbits keep the rights (user, groups, capabilities) that main had when the library was set up: a
+//! program that gives some up does so before, or knows this. Limits of such orbits can no longer be
+//! changed by main.
 //!
 //! [`Task`] is the same with Rust functions and types, [`Orbit`] what it stands on.
 //!
-//! The semantics are those of *orbit* (OSDI '22), sections 3 to 4.6. Main never trusts a byte that an orbit can write.
+//! The semantics are those of *orbit* (OSDI '22), sections 3 to 4.6. Main never trusts a byte that
+//! an orbit can write.
 
 mod answers;
 pub mod area;
@@ -94,10 +97,11 @@ pub use typed::{Task, TaskFuture};
 pub use update::{Item, MAX_BYTES, MAX_ITEMS, Operation, Plain, Update, register_operation, unregister_operation};
 pub use value::{Answer, Shown, Value};
 
-/// Hands an update from the task that runs now to main, for the future of its call (section 4.5 of the paper), or for
-/// [`Orbit::pull`] where the call was a synchronous one. A task may push as much as it likes in a call. Blocks while the ring
-/// of updates is full, and while [`MAX_WAITING_BYTES`] wait for main to pull them: who waits for the end of a call that brings
-/// more, and pulls none, waits for ever. Only in an orbit.
+/// Hands an update from the task that runs now to main, for the future of its call (section 4.5 of
+/// the paper), or for [`Orbit::pull`] where the call was a synchronous one. A task may push as much
+/// as it likes in a call. Blocks while the ring of updates is full, and while [`MAX_WAITING_BYTES`]
+/// wait for main to pull them: who waits for the end of a call that brings more, and pulls none,
+/// waits for ever. Only in an orbit.
 pub fn push(update: &Update) -> Result<()> {
     let mut bytes = Vec::new();
     update.encode(&mut bytes)?;

@@ -41,14 +41,16 @@ const TRY_AGAIN: Duration = Duration::from_millis(50);
 /// How soon a process is killed again that could not be.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 
-/// How long a process may take from its identity to the limits that came with it, before others are set all the same.
+/// How long a process may take from its identity to the limits that came with it, before others are
+/// set all the same.
 const LIMITED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Failures in a row that are followed by an immediate start.
 const FREE_FAILURES: u32 = 3;
 
-/// Calls for a process that has the code of this orbit's functions: of its own template, where it has one that lives. What
-/// main has at their addresses may be other code by now; then no other template will do.
+/// Calls for a process that has the code of this orbit's functions: of its own template, where it
+/// has one that lives. What main has at their addresses may be other code by now; then no other
+/// template will do.
 pub(crate) fn call_for_process<'a>(
     runtime: &'a Runtime,
     options: &Options,
@@ -104,8 +106,9 @@ impl Inner {
         Error::new(Kind::Gone, why)
     }
 
-    /// An error if the orbit, or while it is down its next process, lacks the code of a call's function, which is 0 where the call
-    /// has none. Then orbits that are made from now on have it, if main has.
+    /// An error if the orbit, or while it is down its next process, lacks the code of a call's
+    /// function, which is 0 where the call has none. Then orbits that are made from now on have it,
+    /// if main has.
     pub fn check_function(&self, core: &Core, function: usize) -> Result<()> {
         let template = core.life.template();
         if function == 0 || template.is_none_or(|t| t.knows(function)) {
@@ -122,14 +125,16 @@ impl Inner {
         Err(Error::new(Kind::Invalid, why))
     }
 
-    /// Cancels kept calls whose function a process of this template lacks, if it is another one than theirs, which is gone.
+    /// Cancels kept calls whose function a process of this template lacks, if it is another one
+    /// than theirs, which is gone.
     fn cancel_what_lacks_code(&self, core: &mut Core, template: &Arc<Template>) {
         let Some(origin) = core.life.origin().filter(|origin| !Arc::ptr_eq(origin, template)).cloned() else { return };
         let lacks = |function| function != 0 && !(origin.knows(function) && template.knows(function));
         self.cancel_locked(core, |waiting| lacks(waiting.call.function));
     }
 
-    /// Gives a process its identity: from now on it is this orbit. `has_channel`: it has this orbit's channel already.
+    /// Gives a process its identity: from now on it is this orbit. `has_channel`: it has this
+    /// orbit's channel already.
     pub fn give_process(&self, core: &mut Core, spare: Spare, up: UpSide, has_channel: bool) -> Result<()> {
         let start_at = core.queue.completed();
         up.completed.store(start_at, Ordering::Relaxed);
@@ -210,8 +215,8 @@ impl Inner {
         core.life.process().is_some_and(|p| template::has_ended(&p.pidfd))
     }
 
-    /// Kills the process if main has closed what leads to it: it is started again as after any end, if that is possible.
-    /// True if so.
+    /// Kills the process if main has closed what leads to it: it is started again as after any end,
+    /// if that is possible. True if so.
     pub fn end_if_lost(&self) -> bool {
         let core = self.lock();
         let leads = |p: &Process| p.pidfd.is_there() && p.socket.is_there() && self.event.is_there();
@@ -222,8 +227,9 @@ impl Inner {
         lost
     }
 
-    /// Understands the end of the process, gives its calls their outcomes, and says what follows. Called by the
-    /// supervisor when the pidfd says so. What takes time is done without the lock: main's calls continue meanwhile.
+    /// Understands the end of the process, gives its calls their outcomes, and says what follows.
+    /// Called by the supervisor when the pidfd says so. What takes time is done without the lock:
+    /// main's calls continue meanwhile.
     pub fn after_the_end(&self) -> Next {
         let (template, pid) = {
             let mut core = self.lock();
@@ -265,7 +271,8 @@ impl Inner {
             self.finish(core, &head.call, outcome, u64::MAX);
             1
         });
-        // The call that failed stands in the queue of those kept, cancelled: later calls build on its pages.
+        // The call that failed stands in the queue of those kept, cancelled: later calls build on
+        // its pages.
         let keep = self.options.pending == Pending::Keep && rest.iter().all(|w| w.copier.is_none());
         let cancelled = if keep { self.renew_replicas(core, &rest, failed).max(failed) } else { rest.len() };
         for waiting in rest.iter_mut().take(cancelled) {
@@ -280,7 +287,8 @@ impl Inner {
         } else {
             self.forget_queue(core);
         }
-        // Whoever sleeps on the old word must check again; main may write there, the process is gone.
+        // Whoever sleeps on the old word must check again; main may write there, the process is
+        // gone.
         process.up.completed.fetch_xor(1 << 31, Ordering::SeqCst);
         futex::wake(&process.up.completed, i32::MAX);
         let pause = match self.options.restart {
@@ -312,12 +320,14 @@ impl Inner {
         }
     }
 
-    /// The process that has ended may have written to its replicas through their descriptors. This makes fresh ones, with
-    /// the areas as they are now, and tells for which calls that will do: from which place in the queue on each call gets
-    /// the snapshot of its submission. The log brings back the pages that waiting calls have there. A page that is
-    /// other now than a call saw it must be among them, in the part of that call or of one before it; else what the
-    /// call saw of that page is nowhere any more. So no call is kept if main changed a page since that none of them
-    /// brings, and none from before the last one that brings a page as the first. The first `failed` calls are not kept anyway.
+    /// The process that has ended may have written to its replicas through their descriptors. This
+    /// makes fresh ones, with the areas as they are now, and tells for which calls that will do:
+    /// from which place in the queue on each call gets the snapshot of its submission. The log
+    /// brings back the pages that waiting calls have there. A page that is other now than a call
+    /// saw it must be among them, in the part of that call or of one before it; else what the call
+    /// saw of that page is nowhere any more. So no call is kept if main changed a page since that
+    /// none of them brings, and none from before the last one that brings a page as the first. The
+    /// first `failed` calls are not kept anyway.
     fn renew_replicas(&self, core: &mut Core, waiting: &VecDeque<Waiting>, failed: usize) -> usize {
         let nowhere = waiting.len();
         if nowhere <= failed {
@@ -349,8 +359,8 @@ impl Inner {
         from
     }
 
-    /// Starts the orbit again, if it is still wanted; on failure says when to try again. Called by the supervisor; the
-    /// process is made without the lock.
+    /// Starts the orbit again, if it is still wanted; on failure says when to try again. Called by
+    /// the supervisor; the process is made without the lock.
     pub fn start_again(&self) -> Next {
         let origin = {
             let core = self.lock();
@@ -407,9 +417,10 @@ impl Inner {
         self.forget_queue(core);
     }
 
-    /// No call is kept: counts the queue as completed, and lets go of the replicas. Pages that were in the log are gone with it,
-    /// and the process that failed may have written to its replicas through their descriptors: the next one gets
-    /// fresh ones, and with its first call all of the areas.
+    /// No call is kept: counts the queue as completed, and lets go of the replicas. Pages that were
+    /// in the log are gone with it, and the process that failed may have written to its replicas
+    /// through their descriptors: the next one gets fresh ones, and with its first call all of the
+    /// areas.
     fn forget_queue(&self, core: &mut Core) {
         core.queue.forget_all();
         core.replicas.clear();
@@ -489,15 +500,16 @@ impl Inner {
     }
 }
 
-/// A replica in the place of this one, with the area as it is now, owed what main has changed since the last call; `None`
-/// if that is more than the pages `brought` by the log.
+/// A replica in the place of this one, with the area as it is now, owed what main has changed since
+/// the last call; `None` if that is more than the pages `brought` by the log.
 fn renewed(replica: &Replica, brought: &PageRuns) -> Result<Option<Replica>> {
     let only_brought = |changed: &Taken| {
         let mut both = brought.clone();
         both.extend(changed.runs());
         both.pages() == brought.pages()
     };
-    // Once before the copy, to do no work in vain, and once after it, for what main wrote meanwhile.
+    // Once before the copy, to do no work in vain, and once after it, for what main wrote
+    // meanwhile.
     let mut changed = Taken::changed(replica, PageRuns::new())?;
     if !only_brought(&changed) {
         return Ok(None);
@@ -515,8 +527,9 @@ fn is_late(call: &Call) -> bool {
     call.deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
-/// Whether this call, the first one not completed, is the one in which the process has ended. Not so if the process was killed
-/// for a call past its deadline, which returned all the same before the end, and this one, behind it, had not begun.
+/// Whether this call, the first one not completed, is the one in which the process has ended. Not
+/// so if the process was killed for a call past its deadline, which returned all the same before
+/// the end, and this one, behind it, had not begun.
 fn has_ended_in(process: &Process, call: &Call) -> bool {
     let begun = || process.up.begun.load(Ordering::SeqCst) != call.number;
     process.ended_by != EndedBy::Deadline || is_late(call) || begun()
@@ -539,7 +552,8 @@ fn understand(
     nonsense: Option<String>,
     late: bool,
 ) -> Outcome {
-    // SAFETY: the black box is mapped as long as `up` lives; its reader takes nothing in it for granted.
+    // SAFETY: the black box is mapped as long as `up` lives; its reader takes nothing in it for
+    // granted.
     let record = unsafe { blackbox::read(&process.up.black_box) };
     match process.ended_by {
         EndedBy::Deadline if late => return Outcome::TimedOut,

@@ -6,9 +6,9 @@
 //! | CPU share | exactly, per 100 ms | about, and only against others that want the CPU: a `nice` value, above the program's own, of like weight |
 //! | nice, CPUs | the kernel's own calls, exactly | the same |
 //!
-//! Main makes the group and puts the orbit in it; what no group holds, the orbit applies to itself before its init
-//! function runs. Directories of groups are removed by main, or by the template if main was killed, or by the next
-//! program that starts ([`sweep`]) if both were.
+//! Main makes the group and puts the orbit in it; what no group holds, the orbit applies to itself
+//! before its init function runs. Directories of groups are removed by main, or by the template if
+//! main was killed, or by the next program that starts ([`sweep`]) if both were.
 
 use std::fmt::Write;
 use std::io::ErrorKind;
@@ -26,14 +26,16 @@ use crate::error::{Error, Kind, Result};
 pub const MAX_CPUS: usize = 1024;
 /// The least memory limit: 1 MiB.
 pub const MIN_MEMORY: u64 = 1 << 20;
-/// Names of control groups begin with this, then `-PID-`, and more of whose they are: see [`Owner`].
+/// Names of control groups begin with this, then `-PID-`, and more of whose they are: see
+/// [`Owner`].
 const GROUP_PREFIX: &str = "orbit";
 /// How many names that others have are passed over for a group.
 const NAME_TRIES: u32 = 100;
 /// Time in which what an orbit's task left running may end by itself.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
-/// Of the [`Owner`] of this program's groups, the namespace. A template has it from main, of whom nothing could be read any more.
+/// Of the [`Owner`] of this program's groups, the namespace. A template has it from main, of whom
+/// nothing could be read any more.
 static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 /// And the moment; 0: not noted yet.
 static SINCE: AtomicU64 = AtomicU64::new(0);
@@ -60,9 +62,10 @@ impl Limits {
         Limits::default()
     }
 
-    /// Bytes of memory that are the orbit's own: what it allocates, and pages of areas that it writes to. At least
-    /// [`MIN_MEMORY`]. In a control group, pages of areas that reach the orbit while it is busy count as well, for it is
-    /// the first to fill them: allow for the size of its areas.
+    /// Bytes of memory that are the orbit's own: what it allocates, and pages of areas that it
+    /// writes to. At least [`MIN_MEMORY`]. In a control group, pages of areas that reach the orbit
+    /// while it is busy count as well, for it is the first to fill them: allow for the size of its
+    /// areas.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Limits {
         self.memory = Some(bytes);
@@ -76,7 +79,8 @@ impl Limits {
         self
     }
 
-    /// The `nice` value, -20 (most urgent) to 19. A value below the program's own takes CAP_SYS_NICE.
+    /// The `nice` value, -20 (most urgent) to 19. A value below the program's own takes
+    /// CAP_SYS_NICE.
     #[must_use]
     pub fn nice(mut self, nice: i32) -> Limits {
         self.nice = Some(nice);
@@ -131,7 +135,8 @@ fn nice_value(nice: i32) -> String {
     format!("nice value {nice} of an orbit (below the program's own it takes CAP_SYS_NICE)")
 }
 
-/// Whether this program may take a nice value. Below its own a thread tries, since it could not take it back.
+/// Whether this program may take a nice value. Below its own a thread tries, since it could not
+/// take it back.
 fn may_take(nice: i32) -> std::io::Result<()> {
     if nice >= sched::nice(0)? {
         return Ok(());
@@ -145,7 +150,8 @@ fn cpus_there() -> usize {
     sched::cpus_online().min(MAX_CPUS)
 }
 
-/// What an orbit applies to itself, as plain words for memory that it shares with main. Writer: main; reader: the orbit.
+/// What an orbit applies to itself, as plain words for memory that it shares with main. Writer:
+/// main; reader: the orbit.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LimitsWire {
@@ -159,8 +165,9 @@ pub(crate) struct LimitsWire {
     pub cpus: [u64; MAX_CPUS / 64],
 }
 
-/// Orbit: applies what main could not. `room` is how many bytes of replicas the orbit will map; they do not count
-/// against its memory. To be called before the init function; an error means that the limit does not hold.
+/// Orbit: applies what main could not. `room` is how many bytes of replicas the orbit will map;
+/// they do not count against its memory. To be called before the init function; an error means that
+/// the limit does not hold.
 pub(crate) fn apply_inside(wire: &LimitsWire, room: u64) -> Result<()> {
     let cpus: Vec<usize> = (0..MAX_CPUS).filter(|cpu| wire.cpus[cpu / 64] & (1 << (cpu % 64)) != 0).collect();
     if !cpus.is_empty() {
@@ -185,8 +192,8 @@ pub(crate) fn make_room(wire: &LimitsWire, more: u64) -> Result<()> {
     set_data_limit(soft.saturating_add(more))
 }
 
-/// How much a healthy orbit under these limits can always allocate; for telling, when it has crashed, whether it was short
-/// of memory. 0 where no `RLIMIT_DATA` holds it.
+/// How much a healthy orbit under these limits can always allocate; for telling, when it has
+/// crashed, whether it was short of memory. 0 where no `RLIMIT_DATA` holds it.
 pub(crate) fn probe_bytes(wire: &LimitsWire) -> usize {
     if wire.memory == 0 { 0 } else { (wire.memory / 8).clamp(128 << 10, 8 << 20) as usize }
 }
@@ -202,7 +209,8 @@ fn set_data_limit(bytes: u64) -> Result<()> {
     set.map_err(|error| Error::system(format!("memory limit of {bytes} bytes for an orbit"), error))
 }
 
-/// Bytes that count against `RLIMIT_DATA` already, by a process' `statm`: private writable mappings.
+/// Bytes that count against `RLIMIT_DATA` already, by a process' `statm`: private writable
+/// mappings.
 fn data_now(path: &str) -> Result<u64> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::system(path, error))?;
     let pages = text.split_whitespace().nth(5).and_then(|pages| pages.parse::<u64>().ok());
@@ -223,8 +231,8 @@ pub(crate) struct Applied {
 }
 
 impl Applied {
-    /// Checks the limits, and makes a control group for those that one can hold. That there is none is no error: see
-    /// [`how`](Applied::how).
+    /// Checks the limits, and makes a control group for those that one can hold. That there is none
+    /// is no error: see [`how`](Applied::how).
     pub(crate) fn create(limits: &Limits, orbit: &str) -> Result<Applied> {
         let mut applied = Applied {
             limits: Limits::new(),
@@ -242,8 +250,8 @@ impl Applied {
         Ok(applied)
     }
 
-    /// Puts other limits in place of these, for the orbit's process too if it has one now. On an error some of the new
-    /// ones may hold already.
+    /// Puts other limits in place of these, for the orbit's process too if it has one now. On an
+    /// error some of the new ones may hold already.
     pub(crate) fn change(&mut self, limits: &Limits, orbit: &str, pid: Option<i32>) -> Result<()> {
         self.hold(limits, orbit)?;
         match pid.map_or(Ok(()), |pid| self.apply_to(pid)) {
@@ -302,7 +310,8 @@ impl Applied {
             }
         }
         if limits.memory.is_some() && !self.memory_in_group {
-            // What the orbit will need for that; without it each of its processes would end at its start.
+            // What the orbit will need for that; without it each of its processes would end at its
+            // start.
             data_now("/proc/self/statm")?;
         }
         self.no_group = Some(refused).filter(|refused| !refused.is_empty());
@@ -310,8 +319,8 @@ impl Applied {
         Ok(())
     }
 
-    /// Makes a group again that somebody has removed, under the limits it had. What it cannot hold any more is left to the orbit,
-    /// as where there never was a group.
+    /// Makes a group again that somebody has removed, under the limits it had. What it cannot hold
+    /// any more is left to the orbit, as where there never was a group.
     fn restore(&mut self) {
         let Some(group) = &mut self.group else { return };
         let restored = group.restore();
@@ -363,22 +372,24 @@ impl Applied {
         }
     }
 
-    /// Puts an orbit that was just started, or started again, under the group. [`wire`](Applied::wire) is to be asked after it: a
-    /// group that was removed meanwhile may hold less.
+    /// Puts an orbit that was just started, or started again, under the group.
+    /// [`wire`](Applied::wire) is to be asked after it: a group that was removed meanwhile may hold
+    /// less.
     pub(crate) fn add(&mut self, pid: i32) -> Result<()> {
         self.restore();
         let Some(group) = &self.group else { return Ok(()) };
         group.add(pid).map_err(|error| Error::system(format!("control group for process {pid}"), error))
     }
 
-    /// Puts a process that runs already under these limits, in place of earlier ones: what no group holds is set from
-    /// outside, what is not limited becomes as it is in main.
+    /// Puts a process that runs already under these limits, in place of earlier ones: what no group
+    /// holds is set from outside, what is not limited becomes as it is in main.
     pub(crate) fn apply_to(&mut self, pid: i32) -> Result<()> {
         self.add(pid)?;
         let failed = |what: &str, error| Error::system(format!("{what} of process {pid}"), error);
         match self.nice() {
             Some(nice) => sched::set_nice(pid, nice).map_err(|error| failed("nice value", error))?,
-            // An ordinary user may not take niceness back: then it stays until the orbit is started again.
+            // An ordinary user may not take niceness back: then it stays until the orbit is started
+            // again.
             None => drop(sched::nice(0).and_then(|nice| sched::set_nice(pid, nice))),
         }
         let cpus = match &self.limits.cpus {
@@ -402,7 +413,8 @@ impl Applied {
         Ok(())
     }
 
-    /// Whether the group's memory limit has killed since this was asked last. To be asked after the orbit has ended.
+    /// Whether the group's memory limit has killed since this was asked last. To be asked after the
+    /// orbit has ended.
     pub(crate) fn oom_killed(&self) -> bool {
         let Some(group) = &self.group else { return false };
         let now = group.oom_kills();
@@ -448,8 +460,8 @@ impl Applied {
     }
 }
 
-/// How much nicer than one competitor an orbit is to be for this share. Each step is a factor of 1.25 in
-/// weight. None for a whole CPU or more.
+/// How much nicer than one competitor an orbit is to be for this share. Each step is a factor of
+/// 1.25 in weight. None for a whole CPU or more.
 fn nice_for_share(percent: u32) -> Option<i32> {
     if percent >= 100 {
         return None;
@@ -458,7 +470,8 @@ fn nice_for_share(percent: u32) -> Option<i32> {
     Some((-weight.ln() / 1.25_f64.ln()).round().clamp(0.0, 19.0) as i32)
 }
 
-/// A name that no other group has, unless somebody meant it to be taken: it says whose the group is, for [`sweep`] to see.
+/// A name that no other group has, unless somebody meant it to be taken: it says whose the group
+/// is, for [`sweep`] to see.
 fn group_name(orbit: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' };
     let orbit: String = orbit.chars().take(40).map(plain).collect();
@@ -491,8 +504,8 @@ fn note_owner() {
     SINCE.store(owner.since, Ordering::Relaxed);
 }
 
-/// Removes groups of programs that are gone, template and all, and notes whose those of this one are. At the start of a program,
-/// before its template is made.
+/// Removes groups of programs that are gone, template and all, and notes whose those of this one
+/// are. At the start of a program, before its template is made.
 pub(crate) fn sweep() {
     note_owner();
     cgroup::sweep(GROUP_PREFIX);
@@ -503,8 +516,9 @@ pub(crate) fn remove_groups_of(main: i32) {
     remove_dirs(&cgroup::groups_of(GROUP_PREFIX, &owner(main)));
 }
 
-/// Removes directories of control groups. What an orbit's task started and left running in one may end by itself for [`GRACE`], then it is killed, by
-/// number. Waits up to a second more for it to be gone.
+/// Removes directories of control groups. What an orbit's task started and left running in one may
+/// end by itself for [`GRACE`], then it is killed, by number. Waits up to a second more for it to
+/// be gone.
 fn remove_dirs(dirs: &[PathBuf]) {
     let began = Instant::now();
     for dir in dirs {

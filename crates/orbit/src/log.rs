@@ -1,8 +1,10 @@
-//! The snapshot log: the ring of page contents (and long arguments) that calls bring along while the orbit is busy.
+//! The snapshot log: the ring of page contents (and long arguments) that calls bring along while
+//! the orbit is busy.
 //!
-//! Main appends, the orbit replays. A record is a header of 16 bytes and its payload, never cut at the ring's end: a
-//! run of pages that does not fit is split, a rest too short for anything is skipped. Main never overwrites what a
-//! pending call still needs: [`LogWriter::room`] counts from the end of the last completed call, as main itself counts it.
+//! Main appends, the orbit replays. A record is a header of 16 bytes and its payload, never cut at
+//! the ring's end: a run of pages that does not fit is split, a rest too short for anything is
+//! skipped. Main never overwrites what a pending call still needs: [`LogWriter::room`] counts from
+//! the end of the last completed call, as main itself counts it.
 //!
 //! ```text
 //! tail <= head <= tail + bytes          positions count bytes without end; offset = position mod bytes
@@ -53,7 +55,8 @@ impl LogWriter {
     /// Calls `each` with each record between two positions from `tail` to `head`.
     pub fn between<'a>(&'a self, down: &'a DownSide, start: u64, end: u64, each: impl FnMut(Record<'a>)) {
         debug_assert!(start >= self.tail && end <= self.head);
-        // SAFETY: main wrote the records from `tail` to `head`, and overwrites none of them while this borrow lasts.
+        // SAFETY: main wrote the records from `tail` to `head`, and overwrites none of them while
+        // this borrow lasts.
         unsafe { records(down.log(), down.log_bytes(), start, end, each) }
     }
 
@@ -72,7 +75,8 @@ impl LogWriter {
         self.tail = position;
     }
 
-    /// Forgets what was appended after `position`, which no call has been given yet, or one that was taken back.
+    /// Forgets what was appended after `position`, which no call has been given yet, or one that
+    /// was taken back.
     pub fn rewind(&mut self, position: u64) {
         debug_assert!(position >= self.tail && position <= self.head);
         self.head = position;
@@ -82,7 +86,8 @@ impl LogWriter {
     pub fn copy_from(&self, down: &DownSide, position: u64) -> Vec<u8> {
         let mut copy = vec![0; (self.head - position) as usize];
         for (at, len, from) in pieces(down.log_bytes(), position, copy.len()) {
-            // SAFETY: the piece lies inside the log, which only main writes, under the orbit's lock, and inside the copy.
+            // SAFETY: the piece lies inside the log, which only main writes, under the orbit's
+            // lock, and inside the copy.
             unsafe { std::ptr::copy_nonoverlapping(down.log().add(at), copy.as_mut_ptr().add(from), len) };
         }
         copy
@@ -92,7 +97,8 @@ impl LogWriter {
     pub fn put_back(&mut self, down: &DownSide, copy: &[u8]) {
         debug_assert!(copy.len() <= self.room(down));
         for (at, len, from) in pieces(down.log_bytes(), self.head, copy.len()) {
-            // SAFETY: the piece lies inside the log, which only main writes, and where it is free; and inside the copy.
+            // SAFETY: the piece lies inside the log, which only main writes, and where it is free;
+            // and inside the copy.
             unsafe { std::ptr::copy_nonoverlapping(copy.as_ptr().add(from), down.log().add(at), len) };
         }
         self.head += copy.len() as u64;
@@ -113,14 +119,15 @@ impl LogWriter {
         2 * (len.next_multiple_of(HEADER) + HEADER)
     }
 
-    /// Room for a record with `payload` bytes in one piece: skips the ring's end if the rest there is shorter. The caller
-    /// has made sure of the room.
+    /// Room for a record with `payload` bytes in one piece: skips the ring's end if the rest there
+    /// is shorter. The caller has made sure of the room.
     fn place(&mut self, down: &DownSide, header: Header, payload: usize) -> *mut u8 {
         let bytes = down.log_bytes();
         let offset = self.head as usize & (bytes - 1);
         if bytes - offset < HEADER + payload {
             if bytes - offset >= HEADER {
-                // SAFETY: offset + HEADER <= bytes: inside the log, which only main writes; positions are multiples of 16.
+                // SAFETY: offset + HEADER <= bytes: inside the log, which only main writes;
+                // positions are multiples of 16.
                 unsafe {
                     (down.log().add(offset) as *mut Header).write(Header { kind: SKIP, area: 0, first: 0, count: 0 })
                 };
@@ -129,7 +136,8 @@ impl LogWriter {
         }
         let offset = self.head as usize & (bytes - 1);
         self.head += (HEADER + payload.next_multiple_of(HEADER)) as u64;
-        // SAFETY: the record lies inside the ring (checked or skipped above), and the caller checked that the room is free.
+        // SAFETY: the record lies inside the ring (checked or skipped above), and the caller
+        // checked that the room is free.
         unsafe {
             let at = down.log().add(offset);
             (at as *mut Header).write(header);
@@ -147,7 +155,8 @@ impl LogWriter {
             let fit = fit.min(((bytes - HEADER) / PAGE) as u32);
             let to = self.place(down, Header { kind: PAGES, area, first, count: fit }, fit as usize * PAGE);
             for page in 0..fit {
-                // SAFETY: `to` has room for `fit` pages; the source page is readable memory of the area (its tracker's word).
+                // SAFETY: `to` has room for `fit` pages; the source page is readable memory of the
+                // area (its tracker's word).
                 unsafe {
                     std::ptr::copy_nonoverlapping(source(first + page), to.add(page as usize * PAGE), PAGE);
                 }
@@ -170,8 +179,8 @@ impl LogWriter {
     }
 }
 
-/// The one or two pieces of a ring of `bytes` bytes in which `len` bytes from `position` on lie: offset in the ring, length,
-/// offset in the whole.
+/// The one or two pieces of a ring of `bytes` bytes in which `len` bytes from `position` on lie:
+/// offset in the ring, length, offset in the whole.
 fn pieces(bytes: usize, position: u64, len: usize) -> [(usize, usize, usize); 2] {
     let at = position as usize & (bytes - 1);
     let first = len.min(bytes - at);
@@ -187,7 +196,8 @@ pub(crate) enum Record<'a> {
 
 /// Reads the records between two positions.
 pub(crate) fn replay<'a>(down: &'a DownView, start: u64, end: u64, each: impl FnMut(Record<'a>)) {
-    // SAFETY: main wrote the records of a call before it submitted it, and leaves them alone until it is completed.
+    // SAFETY: main wrote the records of a call before it submitted it, and leaves them alone until
+    // it is completed.
     unsafe { records(down.log(), down.log_bytes(), start, end, each) }
 }
 
@@ -214,7 +224,8 @@ unsafe fn records<'a>(log: *const u8, bytes: usize, start: u64, end: u64, mut ea
             ARGS => header.count as usize,
             _ => 0,
         };
-        // SAFETY: main never cuts a record at the ring's end; nobody overwrites it (the caller's word).
+        // SAFETY: main never cuts a record at the ring's end; nobody overwrites it (the caller's
+        // word).
         let data = unsafe { std::slice::from_raw_parts(log.add(offset + HEADER), payload) };
         match header.kind {
             PAGES => each(Record::Pages { area: header.area, first: header.first, data }),
@@ -230,7 +241,8 @@ pub(crate) mod fuzzing {
     use super::*;
     use std::sync::OnceLock;
 
-    /// Whatever records go into the log, they come out the same, in order, over any number of turns of the ring.
+    /// Whatever records go into the log, they come out the same, in order, over any number of turns
+    /// of the ring.
     pub fn log(data: &[u8]) {
         const BYTES: usize = 128 << 10;
         static SHARED: OnceLock<Option<(DownSide, DownView, Vec<u8>)>> = OnceLock::new();

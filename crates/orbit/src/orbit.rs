@@ -27,8 +27,8 @@ use crate::runtime::{self, LOG_BYTES, Runtime};
 use crate::side::{Entry, Init};
 use crate::update::{Gate, Operations, Plain, Update};
 
-/// Bytes of the smallest log. Whatever wraps around in it, it has room for the largest arguments once it is empty: else a
-/// call would wait for ever.
+/// Bytes of the smallest log. Whatever wraps around in it, it has room for the largest arguments
+/// once it is empty: else a call would wait for ever.
 const LEAST_LOG_BYTES: usize = 256 << 10;
 const _: () = assert!(LogWriter::need_for_args(MAX_ARGS) <= LEAST_LOG_BYTES);
 /// Most descriptors that an orbit is passed.
@@ -44,14 +44,15 @@ pub struct OrbitBuilder {
 }
 
 impl OrbitBuilder {
-    /// The function that calls run. It must be code of the program or of a library that is loaded now.
+    /// The function that calls run. It must be code of the program or of a library that is loaded
+    /// now.
     pub fn entry(mut self, entry: Entry) -> Self {
         self.options.entry = Some(entry);
         self
     }
 
-    /// A function that the orbit runs once when it starts, and after each restart; what it returns is the `store` that
-    /// every call gets.
+    /// A function that the orbit runs once when it starts, and after each restart; what it returns
+    /// is the `store` that every call gets.
     pub fn init(mut self, init: Init) -> Self {
         self.options.init = Some(init);
         self
@@ -87,30 +88,34 @@ impl OrbitBuilder {
         self
     }
 
-    /// How long a call that has no deadline waits for an orbit that is down and about to be started again, before it fails with
-    /// [`Kind::Down`]. A call that has one waits until then. Default: one second. Zero: such calls fail at once.
+    /// How long a call that has no deadline waits for an orbit that is down and about to be started
+    /// again, before it fails with [`Kind::Down`]. A call that has one waits until then. Default:
+    /// one second. Zero: such calls fail at once.
     pub fn wait_while_down(mut self, wait: Duration) -> Self {
         self.options.wait_while_down = wait.min(A_CENTURY);
         self
     }
 
-    /// How long a task may sleep on a lock that lies in an area and was held in the snapshot, before its orbit is ended with
+    /// How long a task may sleep on a lock that lies in an area and was held in the snapshot,
+    /// before its orbit is ended with
     /// [`Outcome::Stuck`]: nobody in the orbit can release it. Seen once a second, where `/proc` is there. `None`: it sleeps until
-    /// its deadline, or for ever. Default: one second. A task that spins on such a lock, or sleeps with a limit of time, is not seen.
+    /// its deadline, or for ever. Default: one second. A task that spins on such a lock, or sleeps
+    /// with a limit of time, is not seen.
     pub fn stuck_after(mut self, after: Option<Duration>) -> Self {
         self.options.stuck_after = after;
         self
     }
 
-    /// Size of the log, bytes: rounded up to 256 KiB, which the largest arguments need, or the next power of two; 1 MiB by
-    /// default. More than 1 GiB is rejected when the orbit is built. All of it is memory in use from the start.
+    /// Size of the log, bytes: rounded up to 256 KiB, which the largest arguments need, or the next
+    /// power of two; 1 MiB by default. More than 1 GiB is rejected when the orbit is built. All of
+    /// it is memory in use from the start.
     pub fn log(mut self, bytes: usize) -> Self {
         self.options.log_bytes = bytes;
         self
     }
 
-    /// Whether updates of this orbit may alter main (modifications, operations) or carry data only. Default: they may,
-    /// in every area.
+    /// Whether updates of this orbit may alter main (modifications, operations) or carry data only.
+    /// Default: they may, in every area.
     pub fn may_alter(mut self, may: bool) -> Self {
         self.options.may_alter = may;
         self
@@ -122,17 +127,18 @@ impl OrbitBuilder {
         self
     }
 
-    /// Descriptors of main's that the orbit has too, each of its processes, under the same numbers: a log, say. They name the same
-    /// open files: an offset, a lock, a flag is both sides'. All other numbers of main's above 2 are of no use in an orbit: every
-    /// use of them fails with `EBADF`. At most 1,024; main may close its own once the orbit is made. What is no open
+    /// Descriptors of main's that the orbit has too, each of its processes, under the same numbers:
+    /// a log, say. They name the same open files: an offset, a lock, a flag is both sides'. All
+    /// other numbers of main's above 2 are of no use in an orbit: every use of them fails with
+    /// `EBADF`. At most 1,024; main may close its own once the orbit is made. What is no open
     /// descriptor is an error when the orbit is built.
     pub fn pass_fds(mut self, fds: &[BorrowedFd<'_>]) -> Self {
         self.passed.extend(fds.iter().map(AsRawFd::as_raw_fd));
         self
     }
 
-    /// Makes the orbit. Returns when its process exists; its init function runs meanwhile. Some tens of microseconds with
-    /// a spare, a few hundred without, whatever the size of main.
+    /// Makes the orbit. Returns when its process exists; its init function runs meanwhile. Some
+    /// tens of microseconds with a spare, a few hundred without, whatever the size of main.
     pub fn build(mut self) -> Result<Orbit> {
         self.options.passed = given(&self.passed, &self.options.name)?;
         Orbit::make(self.options)
@@ -161,8 +167,8 @@ fn given(passed: &[RawFd], name: &str) -> Result<Vec<Arc<Given>>> {
     passed.iter().filter(|number| **number > 2).map(give).collect()
 }
 
-/// An auxiliary task in an address space of its own. Thread-safe; cheap to clone. The orbit ends with
-/// [`Orbit::destroy`], or when the last handle and the last future are gone.
+/// An auxiliary task in an address space of its own. Thread-safe; cheap to clone. The orbit ends
+/// with [`Orbit::destroy`], or when the last handle and the last future are gone.
 #[derive(Clone)]
 pub struct Orbit {
     inner: Arc<Inner>,
@@ -175,7 +181,8 @@ impl fmt::Debug for Orbit {
 }
 
 impl Orbit {
-    /// Begins an orbit of this name (shown by `orbit ps`, and, its first 15 bytes, as the process's name).
+    /// Begins an orbit of this name (shown by `orbit ps`, and, its first 15 bytes, as the process's
+    /// name).
     pub fn builder(name: &str) -> OrbitBuilder {
         OrbitBuilder {
             passed: Vec::new(),
@@ -278,8 +285,8 @@ impl Orbit {
         &self.inner.options.name
     }
 
-    /// Calls the entry function and waits for the end. `args` are at most [`crate::MAX_ARGS`] bytes, copied. Updates that
-    /// the task pushes are taken with [`Orbit::pull`].
+    /// Calls the entry function and waits for the end. `args` are at most [`crate::MAX_ARGS`]
+    /// bytes, copied. Updates that the task pushes are taken with [`Orbit::pull`].
     pub fn call(&self, areas: &[&Area], args: &[u8]) -> Result<Outcome> {
         self.call_with(areas, args, &CallOptions::default())
     }
@@ -289,17 +296,19 @@ impl Orbit {
         self.call_async_with(areas, args, options)?.finish()
     }
 
-    /// Takes the next update that a synchronous call ([`Orbit::call`]) of this orbit brought, the oldest first; `None` when
-    /// none is left. Never blocks: they are there when the call returns, however it ended. Where several threads call, each
-    /// may get the other's; to keep them apart use [`Orbit::call_async`], whose future has the updates of its call alone. At
-    /// most [`crate::MAX_KEPT_BYTES`] wait (or one larger update): then the oldest are dropped, and
+    /// Takes the next update that a synchronous call ([`Orbit::call`]) of this orbit brought, the
+    /// oldest first; `None` when none is left. Never blocks: they are there when the call returns,
+    /// however it ended. Where several threads call, each may get the other's; to keep them apart
+    /// use [`Orbit::call_async`], whose future has the updates of its call alone. At most
+    /// [`crate::MAX_KEPT_BYTES`] wait (or one larger update): then the oldest are dropped, and
     /// [`Stats::dropped_updates`] counts them.
     pub fn pull(&self) -> Option<Update> {
         self.inner.kept.take()
     }
 
-    /// Takes a snapshot of the areas and queues a call of the entry function; returns when the snapshot is taken. The
-    /// objects must not change meanwhile: call inside the lock that guards them (section 4.3 of the paper).
+    /// Takes a snapshot of the areas and queues a call of the entry function; returns when the
+    /// snapshot is taken. The objects must not change meanwhile: call inside the lock that guards
+    /// them (section 4.3 of the paper).
     #[inline]
     pub fn call_async(&self, areas: &[&Area], args: &[u8]) -> Result<Future> {
         match self.call_usual(areas, args) {
@@ -308,7 +317,8 @@ impl Orbit {
         }
     }
 
-    /// [`Orbit::call_async`] on its short path, see `usual`. `None`: nothing was done that it would not do again.
+    /// [`Orbit::call_async`] on its short path, see `usual`. `None`: nothing was done that it would
+    /// not do again.
     #[doc(hidden)]
     #[unsafe(link_section = "orbit_usual")]
     #[inline(never)]
@@ -343,7 +353,8 @@ impl Orbit {
         self.inner.cancel_args(args)
     }
 
-    /// Applies an update of this orbit: checked first, then whole or not at all; operations run after the modifications.
+    /// Applies an update of this orbit: checked first, then whole or not at all; operations run
+    /// after the modifications.
     pub fn apply(&self, update: &Update) -> Result<()> {
         update.apply(&*self.inner)
     }
@@ -354,8 +365,8 @@ impl Orbit {
         update.change(&*self.inner)
     }
 
-    /// Changes the limits, of the running process too as far as the kernel allows. Waits while that is just starting, until it has taken
-    /// the limits that it was started under, at most a second.
+    /// Changes the limits, of the running process too as far as the kernel allows. Waits while that
+    /// is just starting, until it has taken the limits that it was started under, at most a second.
     pub fn set_limits(&self, limits: Limits) -> Result<()> {
         self.inner.set_limits(limits)
     }
@@ -365,8 +376,8 @@ impl Orbit {
         self.inner.lock().limits.how()
     }
 
-    /// Lets go of an area: the orbit has it no longer. Later calls may name it again. While the orbit is down this cancels the
-    /// calls that wait ([`Pending::Keep`]).
+    /// Lets go of an area: the orbit has it no longer. Later calls may name it again. While the
+    /// orbit is down this cancels the calls that wait ([`Pending::Keep`]).
     pub fn detach(&self, area: &Area) {
         self.inner.detach(area.id());
     }
@@ -419,9 +430,9 @@ impl Orbit {
         }
     }
 
-    /// Ends the orbit: its process is killed, waiting calls are cancelled, and every later call fails with
-    /// [`Kind::Gone`]. Idempotent. Blocks until the process has ended; an error if it could not be killed, or did not end
-    /// within seconds.
+    /// Ends the orbit: its process is killed, waiting calls are cancelled, and every later call
+    /// fails with [`Kind::Gone`]. Idempotent. Blocks until the process has ended; an error if it
+    /// could not be killed, or did not end within seconds.
     pub fn destroy(&self) -> Result<()> {
         self.inner.runtime.check_process()?;
         self.inner.destroy()

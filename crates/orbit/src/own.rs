@@ -1,10 +1,11 @@
-//! A descriptor of the library's own, in a process that is not the library's: the program, or the task, may close any number
-//! and open other files under it. So a descriptor is used, and closed, only as long as its number still names the open file
-//! that it named at first.
+//! A descriptor of the library's own, in a process that is not the library's: the program, or the
+//! task, may close any number and open other files under it. So a descriptor is used, and closed,
+//! only as long as its number still names the open file that it named at first.
 //!
-//! Three things tell. The *register* says which descriptor of the library has a number: one that the program has closed and whose
-//! number the library was given again is the newer one's. The *mark* on the open file sets it apart from any of the program's,
-//! also where all files of a kind share one inode. Device and inode settle the rest.
+//! Three things tell. The *register* says which descriptor of the library has a number: one that
+//! the program has closed and whose number the library was given again is the newer one's. The
+//! *mark* on the open file sets it apart from any of the program's, also where all files of a kind
+//! share one inode. Device and inode settle the rest.
 //!
 //! Numbers are high, out of the way of the program's own: see [`floor`].
 
@@ -20,14 +21,14 @@ use crate::side::is_orbit;
 
 /// Numbers in the register. A descriptor beyond is told by mark and inode alone.
 const REGISTERED: usize = 1 << 16;
-/// Where the library's descriptors begin where the limit of descriptors allows it: above what most programs have, and above
-/// what many close one by one when they become daemons.
+/// Where the library's descriptors begin where the limit of descriptors allows it: above what most
+/// programs have, and above what many close one by one when they become daemons.
 const HIGHEST_FLOOR: u64 = 1088;
 /// Where those begin that are shown to the program: `select` takes numbers below 1024.
 const HIGHEST_SHOWN_FLOOR: u64 = 512;
 
-/// For each number: which descriptor of the library's has it; 0 for none. Written by whoever makes or drops one, without a lock: a
-/// fork may come at any moment.
+/// For each number: which descriptor of the library's has it; 0 for none. Written by whoever makes
+/// or drops one, without a lock: a fork may come at any moment.
 static REGISTER: [AtomicU32; REGISTERED] = [const { AtomicU32::new(0) }; REGISTERED];
 /// One more than the highest number that was ever registered.
 static REGISTER_END: AtomicUsize = AtomicUsize::new(0);
@@ -155,7 +156,8 @@ impl<T: AsFd> Drop for Own<T> {
         let is_there = self.is_there();
         let Some(value) = self.value.take() else { return };
         if let Some(place) = REGISTER.get(value.as_fd().as_raw_fd() as usize) {
-            // Before it is closed: from then on the number may be given to another of the library's.
+            // Before it is closed: from then on the number may be given to another of the
+            // library's.
             let _ = place.compare_exchange(self.serial, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
         if !is_there {
@@ -177,8 +179,9 @@ pub(crate) fn up(fd: OwnedFd) -> OwnedFd {
     descriptors::move_up(fd, floor())
 }
 
-/// The number from which on the library's own descriptors lie: three quarters of what the process may have, 1088 at most (a
-/// table of descriptors is as long as its highest number, and every fork copies it).
+/// The number from which on the library's own descriptors lie: three quarters of what the process
+/// may have, 1088 at most (a table of descriptors is as long as its highest number, and every fork
+/// copies it).
 fn floor() -> RawFd {
     floor_below(HIGHEST_FLOOR, 4)
 }
@@ -196,8 +199,8 @@ pub(crate) fn registered() -> impl Iterator<Item = RawFd> {
     REGISTER[..end].iter().enumerate().filter(taken).map(|(number, _)| number as RawFd)
 }
 
-/// Closes what this process, a copy of the one that made them, has of the library's descriptors, but for these. What owned them is
-/// never dropped here.
+/// Closes what this process, a copy of the one that made them, has of the library's descriptors,
+/// but for these. What owned them is never dropped here.
 pub(crate) fn close_all_but(keep: &[RawFd]) {
     for number in registered().filter(|number| !keep.contains(number)) {
         REGISTER[number as usize].store(0, Ordering::Release);

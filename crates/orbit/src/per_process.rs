@@ -1,8 +1,9 @@
 //! Locks that a forked child does not inherit.
 //!
-//! A fork copies a lock that another thread holds as held, for ever. So what is guarded for the whole process belongs to a
-//! generation of process ([`super::generation`]): a child begins with a lock of its own. What the parent's lock guarded comes
-//! along as far as [`Inherit`] says, and only if nobody was changing it: then the copy is whole.
+//! A fork copies a lock that another thread holds as held, for ever. So what is guarded for the
+//! whole process belongs to a generation of process ([`super::generation`]): a child begins with a
+//! lock of its own. What the parent's lock guarded comes along as far as [`Inherit`] says, and only
+//! if nobody was changing it: then the copy is whole.
 
 use crate::generation::generation;
 use std::sync::RwLock;

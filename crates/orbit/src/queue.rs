@@ -1,4 +1,5 @@
-//! The queue of one orbit's calls as main counts it, and why one may not be queued. Everything here runs under the orbit's lock.
+//! The queue of one orbit's calls as main counts it, and why one may not be queued. Everything here
+//! runs under the orbit's lock.
 
 mod take_back;
 
@@ -69,7 +70,8 @@ impl Queue {
         self.submitted
     }
 
-    /// Counts calls as handed over up to this number; [`Inner::hand_over`](crate::core::Inner::hand_over) tells the orbit.
+    /// Counts calls as handed over up to this number;
+    /// [`Inner::hand_over`](crate::core::Inner::hand_over) tells the orbit.
     #[inline(always)]
     pub fn set_submitted(&mut self, submitted: u32) {
         self.submitted = submitted;
@@ -92,7 +94,8 @@ impl Queue {
         self.pending.is_empty()
     }
 
-    /// Whether nothing waits in either direction: neither calls, nor replicas, nor answers of the process with this *up*.
+    /// Whether nothing waits in either direction: neither calls, nor replicas, nor answers of the
+    /// process with this *up*.
     #[inline(always)]
     pub fn is_idle(&self, up: &Up) -> bool {
         self.pending.is_empty()
@@ -125,8 +128,8 @@ impl Queue {
         self.pending.push_back(waiting);
     }
 
-    /// Takes all calls that wait; their slots and their parts of the log stay theirs. The caller gives them back by
-    /// [`Queue::keep`], or ends them and calls [`Queue::forget_all`].
+    /// Takes all calls that wait; their slots and their parts of the log stay theirs. The caller
+    /// gives them back by [`Queue::keep`], or ends them and calls [`Queue::forget_all`].
     pub fn take_all(&mut self) -> VecDeque<Waiting> {
         std::mem::take(&mut self.pending)
     }
@@ -143,8 +146,8 @@ impl Queue {
         self.log.release(head);
     }
 
-    /// Takes the next completed call out of the queue, with how it ended; its part of the log is free. To be asked once for each
-    /// of [`Queue::newly_completed`]. `None`: nothing waits.
+    /// Takes the next completed call out of the queue, with how it ended; its part of the log is
+    /// free. To be asked once for each of [`Queue::newly_completed`]. `None`: nothing waits.
     pub fn pop_completed(&mut self, up: &Up) -> std::result::Result<Option<(Waiting, Ending)>, Nonsense> {
         let ending = self.answers.ending(up)?;
         let Some(waiting) = self.pending.pop_front() else { return Ok(None) };
@@ -172,7 +175,8 @@ impl Queue {
         self.pending.iter().map(|waiting| waiting.call.waiting_bytes()).sum()
     }
 
-    /// Another process answers from here on. Replicas of waiting calls are sent to it with its identity.
+    /// Another process answers from here on. Replicas of waiting calls are sent to it with its
+    /// identity.
     pub fn begin_process(&mut self, down: &Down) {
         for waiting in &self.pending {
             down.slots[(waiting.call.number & (SLOTS - 1)) as usize].attach.store(0, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Main's hold on one orbit's copy of one area, and the life of the pages until they are in it: the [`ledger`].
+//! Main's hold on one orbit's copy of one area, and the life of the pages until they are in it: the
+//! [`ledger`].
 
 mod ledger;
 pub(crate) use ledger::{Held, Taken};
@@ -19,13 +20,14 @@ use crate::shared::Shared;
 use crate::stream;
 use crate::wire::Attach;
 
-/// A replica: memory that main writes through `alias` while the orbit is idle, and that the orbit maps privately at the
-/// area's own address.
+/// A replica: memory that main writes through `alias` while the orbit is idle, and that the orbit
+/// maps privately at the area's own address.
 pub(crate) struct Replica {
     pub area: Area,
     /// Its own number: the next replica of the same area has another one.
     pub number: u32,
-    /// The number of the first call that could name the area: those before it know nothing of the area.
+    /// The number of the first call that could name the area: those before it know nothing of the
+    /// area.
     pub first_call: u32,
     /// What this orbit has not been sent of the area yet; see the [`ledger`].
     owed: Arc<OwedSet>,
@@ -102,8 +104,8 @@ impl Replica {
             let pages = runs.iter().flat_map(|(first, count)| first..first + count);
             let pairs = pages.map(|page| (source(page), target.wrapping_add(page * PAGE)));
             if runs.pages() >= stream::WORTH_IT {
-                // SAFETY: pages reported by the area lie below its limit, which is the alias's length; both are whole
-                // pages, and the alias is no part of the area.
+                // SAFETY: pages reported by the area lie below its limit, which is the alias's
+                // length; both are whole pages, and the alias is no part of the area.
                 return unsafe { stream::copy_pages(pairs) };
             }
             // SAFETY: as above.
@@ -111,16 +113,18 @@ impl Replica {
         })
     }
 
-    /// Whether more than an eighth of its first `pages` pages have no memory: giving it to them would cost what it saves.
+    /// Whether more than an eighth of its first `pages` pages have no memory: giving it to them
+    /// would cost what it saves.
     pub fn is_sparse(&self, pages: usize) -> bool {
         let held = self.fd.fd().and_then(|fd| file_of(fd.as_raw_fd()));
         !held.is_ok_and(|(_, bytes)| bytes >= pages * PAGE / 8 * 7)
     }
 
-    /// Whether a call that goes to a copier should harvest (protect the written pages again) first. Not to do so makes the next
-    /// call's delta as large again, whatever main writes; to do so costs main tens of nanoseconds a page. So it is done, but for an area of
-    /// which so much is written between calls, [`ALWAYS_LARGE`] times in a row, that it will be large the next time too: then ever
-    /// more seldom.
+    /// Whether a call that goes to a copier should harvest (protect the written pages again) first.
+    /// Not to do so makes the next call's delta as large again, whatever main writes; to do so
+    /// costs main tens of nanoseconds a page. So it is done, but for an area of which so much is
+    /// written between calls, [`ALWAYS_LARGE`] times in a row, that it will be large the next time
+    /// too: then ever more seldom.
     pub fn protect_now(&mut self) -> bool {
         self.copied_in_a_row = (self.copied_in_a_row + 1).min(ALWAYS_LARGE + 4);
         if self.copied_in_a_row <= ALWAYS_LARGE {
@@ -134,7 +138,8 @@ impl Replica {
         true
     }
 
-    /// Whether a copier may hold its pages: where processes cannot be made, or end at once, main copies.
+    /// Whether a copier may hold its pages: where processes cannot be made, or end at once, main
+    /// copies.
     pub fn may_have_copier(&self) -> bool {
         self.no_copier_until.is_none_or(|until| Instant::now() >= until)
     }

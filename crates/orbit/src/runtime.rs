@@ -1,5 +1,5 @@
-//! What the library keeps for the whole process: the window, the template, spares, the supervisor's door, the list of
-//! orbits; and what becomes of it when the program forks.
+//! What the library keeps for the whole process: the window, the template, spares, the supervisor's
+//! door, the list of orbits; and what becomes of it when the program forks.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -50,14 +50,15 @@ impl Config {
         Config::default()
     }
 
-    /// Address space to reserve for areas, in bytes. It costs no memory; less is taken where the kernel gives less.
+    /// Address space to reserve for areas, in bytes. It costs no memory; less is taken where the
+    /// kernel gives less.
     pub fn window(mut self, bytes: usize) -> Config {
         self.window = bytes;
         self
     }
 
-    /// Processes cloned ahead of need (0 to 16), so that creating and restarting an orbit is a hand-over. Each costs the
-    /// memory of a small process.
+    /// Processes cloned ahead of need (0 to 16), so that creating and restarting an orbit is a
+    /// hand-over. Each costs the memory of a small process.
     pub fn spares(mut self, count: usize) -> Config {
         self.spares = count.min(16);
         self
@@ -69,8 +70,8 @@ impl Config {
         self
     }
 
-    /// How long an orbit whose calls come fast looks for the next one by itself before it sleeps. 0: never; taken as 0
-    /// on a machine with one CPU.
+    /// How long an orbit whose calls come fast looks for the next one by itself before it sleeps.
+    /// 0: never; taken as 0 on a machine with one CPU.
     pub fn spin(mut self, spin: std::time::Duration) -> Config {
         self.spin = spin;
         self
@@ -99,7 +100,8 @@ pub(crate) struct Runtime {
     /// When the supervisor will wake by itself, as nanoseconds of CLOCK_MONOTONIC; `u64::MAX`: not.
     pub next_wake: AtomicU64,
     numbers: AtomicU64,
-    /// Whether the library was shut down: no orbit is made any more. Set under the lock of `orbits`.
+    /// Whether the library was shut down: no orbit is made any more. Set under the lock of
+    /// `orbits`.
     closed: AtomicBool,
     supervisor: Mutex<Option<JoinHandle<()>>>,
 }
@@ -109,15 +111,17 @@ const DESCRIPTORS_TO_SPARE: u64 = 24;
 
 static RUNTIME: PerProcess<Option<Arc<Runtime>>> = PerProcess::new();
 
-/// What a forked child has of its parent's runtime names the parent's processes: it is left alone, not dropped.
+/// What a forked child has of its parent's runtime names the parent's processes: it is left alone,
+/// not dropped.
 impl Inherit for Option<Arc<Runtime>> {
     fn inherit(&self) -> Self {
         None
     }
 }
 
-/// Sets the library up with the default configuration, if it is not yet. Best called early, while the program has one
-/// thread and little memory: the template is a copy of main as it is now. Thread-safe; a second call does nothing.
+/// Sets the library up with the default configuration, if it is not yet. Best called early, while
+/// the program has one thread and little memory: the template is a copy of main as it is now.
+/// Thread-safe; a second call does nothing.
 pub fn init() -> Result<()> {
     runtime().map(|_| ())
 }
@@ -136,12 +140,14 @@ pub fn init_with(config: Config) -> Result<()> {
     Ok(())
 }
 
-/// Ends all that the library keeps in this process: every orbit, as [`crate::Orbit::destroy`] does, spares, the template,
-/// the supervisor's thread. Blocks until they have ended, for some milliseconds.
+/// Ends all that the library keeps in this process: every orbit, as [`crate::Orbit::destroy`] does,
+/// spares, the template, the supervisor's thread. Blocks until they have ended, for some
+/// milliseconds.
 ///
-/// Handles may still be held: calls on them fail with [`Kind::Gone`], futures have ended as cancelled. Areas and their
-/// objects stay as they are. The next [`init`], or first use, sets the library up anew; the window of address space stays.
-/// An orbit that another thread is making meanwhile is ended as well. Where nothing is set up nothing is done.
+/// Handles may still be held: calls on them fail with [`Kind::Gone`], futures have ended as
+/// cancelled. Areas and their objects stay as they are. The next [`init`], or first use, sets the
+/// library up anew; the window of address space stays. An orbit that another thread is making
+/// meanwhile is ended as well. Where nothing is set up nothing is done.
 ///
 /// # Errors
 /// [`Kind::WrongSide`] in an orbit.
@@ -179,8 +185,8 @@ pub(crate) fn runtime() -> Result<Arc<Runtime>> {
     Ok(fresh)
 }
 
-/// A process that is no orbit yet. Dropped without having become one, it is killed: it may sleep where it does not see that
-/// main has let go.
+/// A process that is no orbit yet. Dropped without having become one, it is killed: it may sleep
+/// where it does not see that main has let go.
 pub(crate) struct Spare {
     pub template: Arc<Template>,
     /// There until it has become an orbit.
@@ -334,7 +340,8 @@ impl Runtime {
         eventfd::create().and_then(Own::new).map_err(|e| Error::system("a descriptor for the supervisor", e))
     }
 
-    /// Whether the calling thread is the supervisor's, which must not wait for what it does itself: it runs wakers of the program's.
+    /// Whether the calling thread is the supervisor's, which must not wait for what it does itself:
+    /// it runs wakers of the program's.
     pub fn is_supervisor(&self) -> bool {
         lock(&self.supervisor).as_ref().is_some_and(|thread| thread.thread().id() == std::thread::current().id())
     }
@@ -344,7 +351,8 @@ impl Runtime {
         let (door, is_new) = self.door();
         let _ = door.fd().map(eventfd::signal);
         if is_new {
-            // The supervisor sleeps before the one that the program has closed: what else it hears brings it to the new one.
+            // The supervisor sleeps before the one that the program has closed: what else it hears
+            // brings it to the new one.
             for orbit in self.orbits() {
                 let _ = orbit.event.fd().map(eventfd::signal);
             }
@@ -365,7 +373,8 @@ impl Runtime {
         (door.clone(), is_new)
     }
 
-    /// How orbits are seen from outside; another page if the program has closed the descriptor by which it is found.
+    /// How orbits are seen from outside; another page if the program has closed the descriptor by
+    /// which it is found.
     pub fn status(&self) -> StatusPage {
         let mut status = lock(&self.status);
         if !status.is_found()
@@ -403,8 +412,8 @@ impl Runtime {
         }
     }
 
-    /// A process that has the code at these addresses: a spare, without a system call, or one that the template is asked
-    /// for. Each needs one [`Runtime::became`].
+    /// A process that has the code at these addresses: a spare, without a system call, or one that
+    /// the template is asked for. Each needs one [`Runtime::became`].
     pub fn take_process(&self, code: &[usize]) -> Result<Coming> {
         let present = lock(&self.template).clone().filter(|t| t.serves(code) && !t.is_gone());
         match present.and_then(|template| self.take_spare(&template)) {
@@ -440,7 +449,8 @@ impl Runtime {
         self.becoming.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether a process is between a spare and an orbit just now, where the supervisor sees it in neither list.
+    /// Whether a process is between a spare and an orbit just now, where the supervisor sees it in
+    /// neither list.
     pub fn is_becoming(&self) -> bool {
         self.becoming.load(Ordering::SeqCst) != 0
     }
@@ -462,8 +472,8 @@ impl Runtime {
         }
     }
 
-    /// A template that has the code at these addresses: the present one, or a fresh one if they, or a call, want code that was
-    /// loaded since.
+    /// A template that has the code at these addresses: the present one, or a fresh one if they, or
+    /// a call, want code that was loaded since.
     fn template_knowing(&self, code: &[usize]) -> Result<Arc<Template>> {
         let template = self.template()?;
         if template.serves(code) {
@@ -484,12 +494,14 @@ impl Runtime {
         Error::new(Kind::Invalid, why)
     }
 
-    /// Gives up what was made ahead of need, and with it its descriptors; false if there was nothing.
+    /// Gives up what was made ahead of need, and with it its descriptors; false if there was
+    /// nothing.
     pub fn let_go_of_spares(&self) -> bool {
         !std::mem::take(&mut *lock(&self.spares)).is_empty()
     }
 
-    /// Whether descriptors are running out: the kernel gives the lowest number that is free, and the library's own lie above.
+    /// Whether descriptors are running out: the kernel gives the lowest number that is free, and
+    /// the library's own lie above.
     fn few_descriptors(&self) -> bool {
         let newest = self.door().0.get().ok().and_then(|door| door.try_clone().ok());
         let (Some(newest), Ok((allowed, _))) = (newest, rlimit::get(0, Resource::Files)) else { return true };
@@ -498,7 +510,8 @@ impl Runtime {
         lowest as u64 + above as u64 + DESCRIPTORS_TO_SPARE > allowed
     }
 
-    /// Makes up for spares that were taken; one at a time, so that the supervisor stays attentive. True: call again.
+    /// Makes up for spares that were taken; one at a time, so that the supervisor stays attentive.
+    /// True: call again.
     pub fn restock(&self) -> bool {
         if self.config.spares == 0 || self.is_closed() {
             return false;
@@ -528,7 +541,8 @@ impl Runtime {
         }
     }
 
-    /// Has the supervisor map the first `bytes` of a replica, so that the next call pays for no page fault there.
+    /// Has the supervisor map the first `bytes` of a replica, so that the next call pays for no
+    /// page fault there.
     pub fn populate(&self, alias: Arc<Shared>, bytes: usize) {
         lock(&self.unmapped).push((alias, bytes));
         self.knock();
@@ -548,8 +562,8 @@ impl Runtime {
         buried.is_empty()
     }
 
-    /// Enters an orbit into the list. The supervisor comes to see it when its process has become it.
-    /// An error if the library was shut down.
+    /// Enters an orbit into the list. The supervisor comes to see it when its process has become
+    /// it. An error if the library was shut down.
     pub fn add(&self, orbit: &Arc<Inner>) -> Result<()> {
         let mut orbits = lock(&self.orbits);
         if self.is_closed() {

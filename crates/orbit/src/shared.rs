@@ -1,13 +1,14 @@
 //! Memory that main shares with an orbit, and the list of where it lies.
 //!
-//! A template is a copy of main, and what main maps shared by then, the copy maps too: orbits of a template that is made
-//! beside living orbits could write what main hears from the others. So each mapping is in a list, and a new template
-//! takes what is listed from itself, by [`shut_out`], before it makes any orbit. Copiers keep theirs: they run no code but
-//! the library's.
+//! A template is a copy of main, and what main maps shared by then, the copy maps too: orbits of a
+//! template that is made beside living orbits could write what main hears from the others. So each
+//! mapping is in a list, and a new template takes what is listed from itself, by [`shut_out`],
+//! before it makes any orbit. Copiers keep theirs: they run no code but the library's.
 //!
-//! The list takes no lock, for whoever held it in another thread would not be in the copy. Instead, the addresses are
-//! listed before anything shared stands there, and until nothing shared stands there any more; only reserved address
-//! space is there in between. A fork copies the mappings in one step, so in the copy:
+//! The list takes no lock, for whoever held it in another thread would not be in the copy. Instead,
+//! the addresses are listed before anything shared stands there, and until nothing shared stands
+//! there any more; only reserved address space is there in between. A fork copies the mappings in
+//! one step, so in the copy:
 //! - what is shared is listed: it was listed before it was mapped, and is struck off after it is gone;
 //! - what is listed is the library's: it was reserved before it was listed, and is struck off before it is released.
 
@@ -17,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use orbit_linux::map::{self, Mapping};
 
-/// A place of the list: at most one range. Never freed, but taken again. Aligned so that it lies on one page.
+/// A place of the list: at most one range. Never freed, but taken again. Aligned so that it lies on
+/// one page.
 #[repr(align(32))]
 struct Place {
     /// Address of the range, 0 for none. Written after `len`.
@@ -95,15 +97,16 @@ impl std::ops::Deref for Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // If the kernel rejects (no more mappings allowed), only a template made in this instant has it for longer.
+        // If the kernel rejects (no more mappings allowed), only a template made in this instant
+        // has it for longer.
         // SAFETY: the mapping is this value's; whoever used its pointer agreed to stop.
         let _ = unsafe { map::fixed_none(self.mapping.addr(), self.mapping.len()) };
         self.place.strike_off();
     }
 }
 
-/// Takes from this process, a copy of main that nobody shares memory with yet, what main shares. The addresses stay
-/// reserved, for the copy of main's handles would unmap them when dropped.
+/// Takes from this process, a copy of main that nobody shares memory with yet, what main shares.
+/// The addresses stay reserved, for the copy of main's handles would unmap them when dropped.
 ///
 /// # Safety
 /// This process has one thread, which uses none of it.
@@ -111,7 +114,8 @@ pub(crate) unsafe fn shut_out() -> io::Result<()> {
     for place in places() {
         let start = place.start.load(Ordering::Acquire);
         if start != 0 {
-            // SAFETY: a listed range is the library's, and the caller's word is that nobody uses it.
+            // SAFETY: a listed range is the library's, and the caller's word is that nobody uses
+            // it.
             unsafe { map::fixed_none(start, place.len.load(Ordering::Relaxed)) }?;
         }
     }
@@ -158,7 +162,8 @@ mod tests {
             threads.spawn(churn);
             threads.spawn(churn);
             let copies = (0..200).map(|_| {
-                // SAFETY: libc's fork; the child looks at its mappings and ends without running the program's exit handlers.
+                // SAFETY: libc's fork; the child looks at its mappings and ends without running the
+                // program's exit handlers.
                 let pid = unsafe { libc::fork() };
                 if pid == 0 {
                     // SAFETY: the child has one thread, which uses nothing that is shared.

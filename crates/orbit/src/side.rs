@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::generation::generation;
 
-/// What an orbit runs: `long entry(void *store, void *args)`. `store` is what the init function returned, `args` a copy
-/// of the caller's arguments that the function may write to.
+/// What an orbit runs: `long entry(void *store, void *args)`. `store` is what the init function
+/// returned, `args` a copy of the caller's arguments that the function may write to.
 ///
 /// It may lock its memory (`mlock`, `mlockall`); that of areas is unlocked again between calls.
 ///
-/// To end the orbit use `libc::_exit`, not [`std::process::exit`]: its process is a copy of main, and the latter runs main's
-/// `atexit` handlers in it and writes once more what stood in main's C stdio buffers when the library was set up.
+/// To end the orbit use `libc::_exit`, not [`std::process::exit`]: its process is a copy of main,
+/// and the latter runs main's `atexit` handlers in it and writes once more what stood in main's C
+/// stdio buffers when the library was set up.
 pub type Entry = unsafe extern "C" fn(store: *mut c_void, args: *mut c_void) -> c_long;
 
 /// What an orbit runs once, when it starts and after each restart; makes its store.

@@ -1,14 +1,17 @@
-//! The status page: how `orbit ps` and `orbit top` see the orbits of running programs, without files left behind.
+//! The status page: how `orbit ps` and `orbit top` see the orbits of running programs, without
+//! files left behind.
 //!
-//! Main keeps counters in a memory file named `orbit-status`. It has no path; it is found by name among the descriptors
-//! of running processes, and it is gone with the last of them. Main writes and never reads it back, so nothing that
-//! happens to the page can harm main. Readers take a copy with `pread` and trust none of it.
+//! Main keeps counters in a memory file named `orbit-status`. It has no path; it is found by name
+//! among the descriptors of running processes, and it is gone with the last of them. Main writes
+//! and never reads it back, so nothing that happens to the page can harm main. Readers take a copy
+//! with `pread` and trust none of it.
 //!
-//! Cost: a call is counted by a few plain loads and stores, since one thread at a time counts for an orbit. Counters are
-//! exact; they are not a snapshot of one moment. A slot's name and process change under a sequence number, odd while
-//! they do.
+//! Cost: a call is counted by a few plain loads and stores, since one thread at a time counts for
+//! an orbit. Counters are exact; they are not a snapshot of one moment. A slot's name and process
+//! change under a sequence number, odd while they do.
 //!
-//! After `fork` the child has neither the mapping nor a claim to the counters: its handles do nothing.
+//! After `fork` the child has neither the mapping nor a claim to the counters: its handles do
+//! nothing.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -75,7 +78,8 @@ impl State {
     }
 }
 
-/// The beginning of the page. Writer: main, before the file gets its slots in use, but for the two counts.
+/// The beginning of the page. Writer: main, before the file gets its slots in use, but for the two
+/// counts.
 #[repr(C, align(4096))]
 struct Header {
     magic: AtomicU64,
@@ -131,8 +135,8 @@ struct Page {
 /// Forks that this process has seen itself be the child of; a handle of an earlier time is dead.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Makes all handles dead in a child that has main's memory but not the mapping of the page. A raw clone runs no such
-/// handler: code that runs in one keeps away from the status page.
+/// Makes all handles dead in a child that has main's memory but not the mapping of the page. A raw
+/// clone runs no such handler: code that runs in one keeps away from the status page.
 extern "C" fn in_forked_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
@@ -151,8 +155,8 @@ impl Inner {
         if self.generation != GENERATION.load(Ordering::Relaxed) {
             return None;
         }
-        // SAFETY: the mapping has the size of a page; all of it is atomics, for which zeros are valid. In this process it
-        // stays mapped as long as `self`.
+        // SAFETY: the mapping has the size of a page; all of it is atomics, for which zeros are
+        // valid. In this process it stays mapped as long as `self`.
         self.mapping.as_ref().map(|mapping| unsafe { &*mapping.as_ptr().cast::<Page>() })
     }
 }
@@ -186,8 +190,8 @@ impl StatusPage {
         let len = size_of::<Page>();
         let file = memfd::create(FILE_NAME, len, true).map_err(|error| Error::system(doing, error))?;
         let mapping = Mapping::shared(file.as_fd(), len, true, false).map_err(|error| Error::system(doing, error))?;
-        // Orbits and other children must not be able to write to it. Before Linux 5.1 the seal does not exist, and
-        // whoever opens the file could: no harm but to what is shown.
+        // Orbits and other children must not be able to write to it. Before Linux 5.1 the seal does
+        // not exist, and whoever opens the file could: no harm but to what is shown.
         let _ = memfd::seal_future_write(file.as_fd());
         // SAFETY: the whole of a mapping that this process knows not to use after a fork.
         unsafe { map::advise(mapping.addr(), len, libc::MADV_DONTFORK) }
@@ -212,8 +216,8 @@ impl StatusPage {
         self.inner.file.is_there()
     }
 
-    /// A slot for an orbit of this name (cut off after [`NAME_BYTES`]). If all are taken the handle works but is not
-    /// seen; the page counts those.
+    /// A slot for an orbit of this name (cut off after [`NAME_BYTES`]). If all are taken the handle
+    /// works but is not seen; the page counts those.
     pub(crate) fn slot(&self, name: &str) -> SlotHandle {
         let mut handle = SlotHandle { inner: Arc::clone(&self.inner), index: None };
         let Some(page) = self.inner.page() else { return handle };
@@ -247,8 +251,8 @@ impl StatusPage {
 }
 
 impl Slot {
-    /// Runs `write` with the sequence number odd. One thread at a time: called under the lock of the slots, or by the
-    /// supervisor.
+    /// Runs `write` with the sequence number odd. One thread at a time: called under the lock of
+    /// the slots, or by the supervisor.
     fn change(&self, write: impl FnOnce()) {
         // AcqRel, Release: a reader that saw any write of `write` sees the number odd or changed.
         self.sequence.fetch_add(1, Ordering::AcqRel);
@@ -263,8 +267,8 @@ impl Slot {
     }
 }
 
-/// One orbit's slot, released on drop. Its methods may be called from any thread, by one at a time: under the lock of
-/// the orbit. Should two do so at once, a count may be lost.
+/// One orbit's slot, released on drop. Its methods may be called from any thread, by one at a time:
+/// under the lock of the orbit. Should two do so at once, a count may be lost.
 pub(crate) struct SlotHandle {
     inner: Arc<Inner>,
     index: Option<usize>,
@@ -383,8 +387,8 @@ impl Latency {
         self.counts.iter().fold(0, |sum, &count| sum.saturating_add(count))
     }
 
-    /// The time that a part of the calls (0.5: half, 0.99: all but one in a hundred) stayed within, in nanoseconds,
-    /// exact to an eighth. None without calls.
+    /// The time that a part of the calls (0.5: half, 0.99: all but one in a hundred) stayed within,
+    /// in nanoseconds, exact to an eighth. None without calls.
     pub fn quantile_ns(&self, part: f64) -> Option<u64> {
         let calls = self.calls();
         let wanted = ((calls as f64 * part.clamp(0.0, 1.0)).ceil() as u64).max(1);

@@ -1,21 +1,23 @@
 //! Copies pages past the caches.
 //!
-//! A large delta finds neither its source nor its target in a cache, and main will not look at the target again. Streaming
-//! stores spare the memory the read of every line before it is overwritten, and asking for the next page while this one is
-//! copied hides that it lies elsewhere: 340 to 450 ns a page against 460 to 570 by plain copying (64 pages and more of
-//! 64 MiB). A small delta is better off plain: the orbit then finds it in a cache.
+//! A large delta finds neither its source nor its target in a cache, and main will not look at the
+//! target again. Streaming stores spare the memory the read of every line before it is overwritten,
+//! and asking for the next page while this one is copied hides that it lies elsewhere: 340 to 450
+//! ns a page against 460 to 570 by plain copying (64 pages and more of 64 MiB). A small delta is
+//! better off plain: the orbit then finds it in a cache.
 
 use crate::page::PAGE;
 
 /// From so many pages on (256 KiB) streaming pays.
 pub(crate) const WORTH_IT: usize = 64;
 
-/// Copies whole pages from the first to the second of each pair. Other processes see the pages once this has returned
-/// and a word was stored that tells them so.
+/// Copies whole pages from the first to the second of each pair. Other processes see the pages once
+/// this has returned and a word was stored that tells them so.
 ///
 /// # Safety
-/// Each source is readable and each target writable for [`PAGE`] bytes, both are aligned to 16 bytes, and no target
-/// overlaps a source. The source may change meanwhile: then the target holds any mixture.
+/// Each source is readable and each target writable for [`PAGE`] bytes, both are aligned to 16
+/// bytes, and no target overlaps a source. The source may change meanwhile: then the target holds
+/// any mixture.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn copy_pages(mut pages: impl Iterator<Item = (*const u8, *mut u8)>) {
     use std::arch::x86_64::{__m128i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128};
@@ -25,8 +27,8 @@ pub(crate) unsafe fn copy_pages(mut pages: impl Iterator<Item = (*const u8, *mut
         next = pages.next();
         let ahead = next.map_or(from, |(from, _)| from);
         for at in (0..PAGE).step_by(LINE) {
-            // SAFETY: `at` plus a line lies within the page; the caller promises access and alignment. A prefetch never
-            // faults.
+            // SAFETY: `at` plus a line lies within the page; the caller promises access and
+            // alignment. A prefetch never faults.
             unsafe {
                 _mm_prefetch::<_MM_HINT_T0>(ahead.add(at).cast());
                 let (from, to) = (from.add(at).cast::<__m128i>(), to.add(at).cast::<__m128i>());

@@ -1,10 +1,12 @@
 //! Tasks that sleep on a lock which nobody can release.
 //!
-//! A lock that lies in an area is held in every snapshot made under it, and its holder is a thread of main's, which is not in the
-//! orbit. A task that takes it sleeps for ever on a word of a replica. The word is private to the orbit's process: where all
-//! threads of that sleep so, without a limit of time, none of them ever wakes.
+//! A lock that lies in an area is held in every snapshot made under it, and its holder is a thread
+//! of main's, which is not in the orbit. A task that takes it sleeps for ever on a word of a
+//! replica. The word is private to the orbit's process: where all threads of that sleep so, without
+//! a limit of time, none of them ever wakes.
 //!
-//! The template looks, as the orbit's parent: what a thread sleeps on is shown to nothing else where Yama holds.
+//! The template looks, as the orbit's parent: what a thread sleeps on is shown to nothing else
+//! where Yama holds.
 
 use std::time::{Duration, Instant};
 
@@ -32,8 +34,8 @@ pub(crate) struct Asleep {
 }
 
 impl Inner {
-    /// Ends the process if its task has slept long enough on a lock in a replica that nobody can release. Says when to look
-    /// again, if sooner than usual. Called by the supervisor.
+    /// Ends the process if its task has slept long enough on a lock in a replica that nobody can
+    /// release. Says when to look again, if sooner than usual. Called by the supervisor.
     pub fn check_asleep(&self) -> Option<Duration> {
         let after = self.options.stuck_after?;
         let (template, pid, call) = {
@@ -90,8 +92,8 @@ impl Inner {
     }
 }
 
-/// In the template: the words that all threads of a process sleep on, without a limit of time, that of its first thread first; none
-/// if one of them does anything else, or it cannot be seen.
+/// In the template: the words that all threads of a process sleep on, without a limit of time, that
+/// of its first thread first; none if one of them does anything else, or it cannot be seen.
 pub(crate) fn asleep_on(pid: i32) -> Vec<u64> {
     let words = || {
         let mut words = vec![sleeps_on(pid, pid)?];

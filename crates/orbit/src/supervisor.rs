@@ -1,6 +1,6 @@
-//! The supervisor: one thread of main, asleep until an orbit ends, a deadline passes, a start is due, or a future that
-//! somebody watches may have ended. It also makes up for spares that were taken. Once a second it sees whether the program has closed
-//! descriptors that it sleeps on.
+//! The supervisor: one thread of main, asleep until an orbit ends, a deadline passes, a start is
+//! due, or a future that somebody watches may have ended. It also makes up for spares that were
+//! taken. Once a second it sees whether the program has closed descriptors that it sleeps on.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -32,7 +32,8 @@ pub(crate) fn start(runtime: &Arc<Runtime>) -> Result<JoinHandle<()>> {
     });
     drop(blocked);
     let thread = started.map_err(|e| Error::system("starting the supervisor's thread", e))?;
-    // A thread that begins needs memory, and ends the program if it gets none: the program may lower its limits right after the set-up.
+    // A thread that begins needs memory, and ends the program if it gets none: the program may
+    // lower its limits right after the set-up.
     let _ = begun.recv();
     Ok(thread)
 }
@@ -45,7 +46,8 @@ fn supervise(weak: &Weak<Runtime>) {
     loop {
         let Some(runtime) = weak.upgrade().filter(|runtime| !runtime.is_closed()) else { return };
         let more_spares = runtime.restock();
-        // In this order, so that a process that is on its way from one list to the other is seen somewhere.
+        // In this order, so that a process that is on its way from one list to the other is seen
+        // somewhere.
         let spare_fds = runtime.spare_fds();
         let becoming = runtime.is_becoming();
         let orbits = runtime.orbits();
@@ -85,7 +87,8 @@ fn supervise(weak: &Weak<Runtime>) {
             fds.extend(both.map(readable));
         }
         fds.extend(spare_fds.into_iter().map(readable));
-        // The program may close any of them, and open other files under their numbers, while this thread sleeps.
+        // The program may close any of them, and open other files under their numbers, while this
+        // thread sleeps.
         let at_most = if is_lost { Duration::ZERO } else { CHECKED_EVERY };
         let wait = Some(wait.map_or(at_most, |wait| wait.min(at_most)));
         // Asleep it holds on to nothing: an orbit ends with its last handle.

@@ -1,7 +1,9 @@
-//! The orbit's own side: a process with one loop, which takes the next call, brings its replicas to the state of that
-//! call, runs the function, reports, and drops what the function wrote to its replicas.
+//! The orbit's own side: a process with one loop, which takes the next call, brings its replicas to
+//! the state of that call, runs the function, reports, and drops what the function wrote to its
+//! replicas.
 //!
-//! Nothing here runs in main. What goes wrong here ends the orbit, with the reason in the black box, never main.
+//! Nothing here runs in main. What goes wrong here ends the orbit, with the reason in the black
+//! box, never main.
 
 use std::ffi::{c_long, c_void};
 use std::io;
@@ -70,7 +72,8 @@ pub(crate) fn live(mut socket: Own) -> ! {
     let _ = process::set_parent_death_signal(libc::SIGKILL);
     own::close_all_but(&socket.number().map_or_else(Vec::new, |number| vec![number]));
     let _ = process::set_name(c"orbit-spare");
-    // Nothing slow before main has this process in hand: it waits for that, maybe for this very CPU.
+    // Nothing slow before main has this process in hand: it waits for that, maybe for this very
+    // CPU.
     let mut channel = receive_channel(&socket);
     // A spare has done the slow part when it gets its identity.
     let prepared = blackbox::prepare();
@@ -119,7 +122,8 @@ pub(crate) fn live(mut socket: Own) -> ! {
     };
     task.attach(identity.attachments);
     if identity.init != 0 {
-        // SAFETY: main gave the address of a function of type Init that this process has (its template was checked).
+        // SAFETY: main gave the address of a function of type Init that this process has (its
+        // template was checked).
         task.store = unsafe { border::begin(std::mem::transmute::<usize, Init>(identity.init)) };
     }
     shared.up.ready.store(1, Ordering::Release);
@@ -167,7 +171,8 @@ fn take_passed(socket: &mut Own, event: &mut Own, count: u32) -> io::Result<()> 
     Ok(())
 }
 
-/// The next message: up to `most` records of this type, and their descriptors; `None` when main has let go.
+/// The next message: up to `most` records of this type, and their descriptors; `None` when main has
+/// let go.
 fn receive<T: Copy>(socket: BorrowedFd<'_>, most: usize) -> io::Result<Option<(Vec<T>, Vec<OwnedFd>)>> {
     let mut bytes = vec![0u8; most * size_of::<T>()];
     let mut fds = Vec::new();
@@ -202,7 +207,8 @@ impl Task {
         if let Err(e) = limits::make_room(&self.limits, len as u64) {
             panic!("making room for the replica of area {area}: {e}");
         }
-        // Before main says that the area which was here is gone, it may have given the place to another.
+        // Before main says that the area which was here is gone, it may have given the place to
+        // another.
         while let Some(old) = self.replicas.iter().find(|r| r.base < base + len && base < r.base + r.len) {
             self.forget(old.number);
         }
@@ -213,12 +219,14 @@ impl Task {
                 base + len
             );
         }
-        // SAFETY: main carved this range from the window (empty here) or adopted memory that this process has as a
-        // stale copy at most: replacing it by the replica is what the range is for.
+        // SAFETY: main carved this range from the window (empty here) or adopted memory that this
+        // process has as a stale copy at most: replacing it by the replica is what the range is
+        // for.
         if let Err(e) = unsafe { map::fixed_private_file(base, len, fd.as_fd(), 0) } {
             panic!("mapping the replica of area {area} at {base:#x}: {e}");
         }
-        // A process whose new memory is locked (mlockall) has copies of its own already, from before main fills the replica.
+        // A process whose new memory is locked (mlockall) has copies of its own already, from
+        // before main fills the replica.
         if let Err(e) = show_replica(base, len, base, base + len) {
             panic!("showing the replica of area {area} at {base:#x}: {e}");
         }
@@ -283,22 +291,26 @@ impl Task {
             once => once,
         };
         let process = generation();
-        // SAFETY: main checked that the function's code is in this process; what the function does is its own affair.
+        // SAFETY: main checked that the function's code is in this process; what the function does
+        // is its own affair.
         let value = unsafe { border::call(std::mem::transmute::<usize, Entry>(function), self.store, args.cast()) };
         if generation() != process {
-            // A child that the task forked came back out of it: it is no orbit, and would serve the orbit's calls a second time.
+            // A child that the task forked came back out of it: it is no orbit, and would serve the
+            // orbit's calls a second time.
             process::end(0);
         }
         value
     }
 
-    /// Whether main has handed over this call, the next one. While main takes calls back, `submitted` may be lower.
+    /// Whether main has handed over this call, the next one. While main takes calls back,
+    /// `submitted` may be lower.
     fn is_there(&self, call: u32) -> bool {
         let submitted = self.shared.down.submitted.load(Ordering::SeqCst);
         (1..=SLOTS).contains(&submitted.wrapping_sub(call))
     }
 
-    /// Sleeps until a call is there; first looks for it by itself a while, if calls usually come that soon.
+    /// Sleeps until a call is there; first looks for it by itself a while, if calls usually come
+    /// that soon.
     fn wait_for_call(&mut self) {
         if self.is_there(self.done) {
             return;
@@ -320,7 +332,8 @@ impl Task {
             }
         }
         while !self.is_there(self.done) {
-            // Main stores `submitted` and then looks at `asleep`; here it is the other way round: one of both sees the other.
+            // Main stores `submitted` and then looks at `asleep`; here it is the other way round:
+            // one of both sees the other.
             self.shared.up.asleep.store(1, Ordering::SeqCst);
             let seen = self.shared.down.submitted.load(Ordering::SeqCst);
             if !self.is_there(self.done) {
@@ -380,7 +393,8 @@ impl Task {
         ending.value.store(value, Ordering::Relaxed);
         ending.at.store(now_ns(), Ordering::Relaxed);
         self.done = call.wrapping_add(1);
-        // After this main may read the ending, and write the replicas; SeqCst, for main raises `waiters` and then looks here.
+        // After this main may read the ending, and write the replicas; SeqCst, for main raises
+        // `waiters` and then looks here.
         self.shared.up.completed.store(self.done, Ordering::SeqCst);
         if self.shared.down.waiters.load(Ordering::SeqCst) != 0 {
             futex::wake(&self.shared.up.completed, i32::MAX);
@@ -412,8 +426,9 @@ impl Task {
     }
 }
 
-/// Shows the replica at `base`'s own pages again from `from` to `to`, in place of this process' copies. Where the task has locked
-/// its memory, which makes such copies and keeps them, the replica is unlocked first.
+/// Shows the replica at `base`'s own pages again from `from` to `to`, in place of this process'
+/// copies. Where the task has locked its memory, which makes such copies and keeps them, the
+/// replica is unlocked first.
 fn show_replica(base: usize, len: usize, from: usize, to: usize) -> std::io::Result<()> {
     // SAFETY: a range of a replica's private mapping, whose content is the task's to lose.
     let drop = || unsafe { map::dont_need(from, to - from) };
@@ -432,7 +447,8 @@ impl Shared {
         }
     }
 
-    /// Puts bytes into the ring of updates, in pieces, waiting for main to take them where the ring is full.
+    /// Puts bytes into the ring of updates, in pieces, waiting for main to take them where the ring
+    /// is full.
     fn push(&self, bytes: &[u8]) -> Result<()> {
         let _one_at_a_time = self.pushing.lock().unwrap_or_else(|e| e.into_inner());
         let call = self.current.load(Ordering::Relaxed);

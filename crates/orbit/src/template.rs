@@ -1,10 +1,12 @@
-//! The template: a small process, forked from main early, that does nothing but make orbits and tell how they ended.
+//! The template: a small process, forked from main early, that does nothing but make orbits and
+//! tell how they ended.
 //!
-//! It has one thread, so `PR_SET_PDEATHSIG` ties its orbits to it without the trap that signal has for threads; it
-//! watches main by a pidfd, so it goes (with its orbits, whatever they left behind, and their control groups) when main
-//! goes, however main goes. Main never sees any of them in its own `wait`, nor does a program that it becomes by exec: the
-//! template is forked twice, by raw clones with exit signal 0 where main has one thread, by libc where it has more. Where that
-//! would be of no use or too dear, main with one thread makes it by one such clone, as its own child.
+//! It has one thread, so `PR_SET_PDEATHSIG` ties its orbits to it without the trap that signal has
+//! for threads; it watches main by a pidfd, so it goes (with its orbits, whatever they left behind,
+//! and their control groups) when main goes, however main goes. Main never sees any of them in its
+//! own `wait`, nor does a program that it becomes by exec: the template is forked twice, by raw
+//! clones with exit signal 0 where main has one thread, by libc where it has more. Where that would
+//! be of no use or too dear, main with one thread makes it by one such clone, as its own child.
 //!
 //! Messages are datagrams over a socket pair:
 //!
@@ -54,9 +56,11 @@ const MESSAGE: usize = 4096;
 
 /// Between two looks whether what an orbit left behind has ended.
 const A_MOMENT: Duration = Duration::from_millis(5);
-/// How often who waits for the template looks whether main has closed the socket meanwhile, and opened another file in its place.
+/// How often who waits for the template looks whether main has closed the socket meanwhile, and
+/// opened another file in its place.
 const CHECKED_EVERY: Duration = Duration::from_secs(1);
-/// How long main may take from closing its end of the socket, as the kernel does for a program that ends, to its end.
+/// How long main may take from closing its end of the socket, as the kernel does for a program that
+/// ends, to its end.
 const MAIN_ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes of its own that main may hold for its page tables to be copied twice: some milliseconds.
 const COPIED_TWICE: u64 = 32 << 20;
@@ -99,8 +103,8 @@ struct Link {
 }
 
 impl Template {
-    /// Makes a template of the process as it is now. `window` is the reserved range of areas, which orbits get empty; `shared` says what
-    /// they have of memory that main shares with others.
+    /// Makes a template of the process as it is now. `window` is the reserved range of areas, which
+    /// orbits get empty; `shared` says what they have of memory that main shares with others.
     pub fn make(window: (usize, usize), shared: SharedMemory) -> Result<Template> {
         let doing = "making the template";
         let (ours, theirs) = own_pair().map_err(|e| Error::system(doing, e))?;
@@ -115,10 +119,12 @@ impl Template {
             shared,
         };
         let (fd, child) = if threads > 1 {
-            // SAFETY: libc's fork leaves libc's locks in order in the child, whatever other threads hold.
+            // SAFETY: libc's fork leaves libc's locks in order in the child, whatever other threads
+            // hold.
             (fork_twice(life, &ours, || unsafe { libc_fork() }).map_err(|e| Error::system(doing, e))?, None)
         } else if better_own_child() {
-            // SAFETY: this process has one thread, so its copy finds no lock held by a thread that is not there.
+            // SAFETY: this process has one thread, so its copy finds no lock held by a thread that
+            // is not there.
             match unsafe { process::raw_fork(0) }.map_err(|e| Error::system(doing, e))? {
                 None => live(life),
                 Some(child) => {
@@ -147,7 +153,8 @@ impl Template {
         self.code.is_at(code)
     }
 
-    /// Whether new orbits may come from it, which are to have the code that main has at these addresses.
+    /// Whether new orbits may come from it, which are to have the code that main has at these
+    /// addresses.
     pub fn serves(&self, code: &[usize]) -> bool {
         !self.outdated.load(Ordering::Relaxed) && code.iter().all(|at| self.knows(*at))
     }
@@ -157,9 +164,9 @@ impl Template {
         self.outdated.store(true, Ordering::Relaxed);
     }
 
-    /// Asks for a new process, to be taken by [`Template::answer`] some hundred microseconds later, whatever the size of main:
-    /// the caller has time for something else meanwhile. Who asks must take an answer; which of several callers gets which
-    /// process is all the same.
+    /// Asks for a new process, to be taken by [`Template::answer`] some hundred microseconds later,
+    /// whatever the size of main: the caller has time for something else meanwhile. Who asks must
+    /// take an answer; which of several callers gets which process is all the same.
     pub fn ask(&self) -> Result<()> {
         if self.is_gone() {
             return Err(not_answered(std::io::Error::from_raw_os_error(libc::EPIPE)));
@@ -197,8 +204,8 @@ impl Template {
         }
     }
 
-    /// How a process of this template ended, once its pidfd says that it has. `None` if the template is gone, or has not
-    /// said it within `patience`.
+    /// How a process of this template ended, once its pidfd says that it has. `None` if the
+    /// template is gone, or has not said it within `patience`.
     pub fn how_ended(&self, pid: i32, patience: Duration) -> Option<Ended> {
         let deadline = Instant::now() + patience;
         let mut link = self.lock();
@@ -218,8 +225,9 @@ impl Template {
         }
     }
 
-    /// The words that all threads of a process of this template sleep on without a limit of time, that of its first thread first; none
-    /// if one of them does anything else, or if the template does not say it within `patience`.
+    /// The words that all threads of a process of this template sleep on without a limit of time,
+    /// that of its first thread first; none if one of them does anything else, or if the template
+    /// does not say it within `patience`.
     pub fn asleep_on(&self, pid: i32, patience: Duration) -> Vec<usize> {
         let mut message = [LOOK; 5];
         message[1..].copy_from_slice(&pid.to_le_bytes());
@@ -240,11 +248,13 @@ impl Template {
         }
     }
 
-    /// Kills a process that this template made. Main may have given up the right to do so since it made the template, or have
-    /// closed the handle: the template, which has both still, is asked then.
+    /// Kills a process that this template made. Main may have given up the right to do so since it
+    /// made the template, or have closed the handle: the template, which has both still, is asked
+    /// then.
     ///
     /// # Errors
-    /// `EPIPE` if the template, too, is gone, `EAGAIN` if it does not read what it is asked; that main has closed the way to it.
+    /// `EPIPE` if the template, too, is gone, `EAGAIN` if it does not read what it is asked; that
+    /// main has closed the way to it.
     pub fn kill(&self, pid: i32, process: &Own) -> std::io::Result<()> {
         match process.fd().and_then(|process| pidfd::send_signal(process, libc::SIGKILL)) {
             // No errno: main has closed the handle.
@@ -258,8 +268,8 @@ impl Template {
         }
     }
 
-    /// Kills the template, or, where main may not, hangs up: then it ends of itself, and removes main's control groups unless others
-    /// may live in them.
+    /// Kills the template, or, where main may not, hangs up: then it ends of itself, and removes
+    /// main's control groups unless others may live in them.
     fn dismiss(&self, others: bool) {
         if self.pidfd.fd().and_then(|fd| pidfd::send_signal(fd, libc::SIGKILL)).is_ok() {
             return;
@@ -295,7 +305,8 @@ impl Drop for Template {
         self.dismiss(true);
         match (self.child, self.pidfd.fd()) {
             (Some(_), Ok(pidfd)) => drop(pidfd::wait(pidfd, false)),
-            // A child of this process that only this reaps; it ends, since nothing leads to it any more.
+            // A child of this process that only this reaps; it ends, since nothing leads to it any
+            // more.
             (Some(child), Err(_)) => process::wait_child(child),
             (None, _) => {}
         }
@@ -318,7 +329,8 @@ fn number_of(own: &Own) -> Result<RawFd> {
 }
 
 impl Link {
-    /// Waits for the template's next message and keeps it; false after `patience`; an error when the template is gone.
+    /// Waits for the template's next message and keeps it; false after `patience`; an error when
+    /// the template is gone.
     fn read(&mut self, socket: &Own, patience: Duration) -> std::io::Result<bool> {
         let deadline = Instant::now() + patience;
         loop {
@@ -393,8 +405,9 @@ struct Life {
     shared: SharedMemory,
 }
 
-/// Whether a template is better main's own child than nobody's. A child of a child would come to main all the same if main is
-/// process 1 of a container, or has asked for orphans; and a main that holds much would wait for two copies of its page tables.
+/// Whether a template is better main's own child than nobody's. A child of a child would come to
+/// main all the same if main is process 1 of a container, or has asked for orphans; and a main that
+/// holds much would wait for two copies of its page tables.
 fn better_own_child() -> bool {
     let statm = procfs::own_text("statm").unwrap_or_default();
     let mut pages = statm.split(' ').skip(1).filter_map(|pages| pages.parse::<u64>().ok());
@@ -447,7 +460,8 @@ fn fork_twice(life: Life, ours: &Own, fork: impl Fn() -> std::io::Result<i32>) -
             }
         }
         pid => {
-            // A program that ignores SIGCHLD, or waits for any child in another thread, may have reaped it: no matter.
+            // A program that ignores SIGCHLD, or waits for any child in another thread, may have
+            // reaped it: no matter.
             process::wait_child(pid);
             let (mut bytes, mut fds) = ([0u8; 16], Vec::new());
             let ready = poll::poll(&mut [poll_in(ours.fd()?.as_raw_fd())], Some(Duration::from_secs(10)))?;
@@ -482,8 +496,8 @@ fn live(life: Life) -> ! {
         process::end(1)
     }
     let _ = process::set_name(c"orbit-template");
-    // Its own session, so that a terminal's signals to main's group pass it by; what an orbit leaves behind comes to it;
-    // signals as a fresh process has them.
+    // Its own session, so that a terminal's signals to main's group pass it by; what an orbit
+    // leaves behind comes to it; signals as a fresh process has them.
     let _ = process::new_session();
     let _ = process::adopt_orphans();
     (1..32).for_each(signals::set_default);
@@ -492,7 +506,8 @@ fn live(life: Life) -> ! {
     // SAFETY: main's areas, which nothing in this process uses.
     let _ = unsafe { map::fixed_none(life.window.0, life.window.1) };
     born::note_places();
-    // SAFETY: both descriptors were inherited for this, and nothing else in this process closes them.
+    // SAFETY: both descriptors were inherited for this, and nothing else in this process closes
+    // them.
     let (socket, main) = unsafe { (BorrowedFd::borrow_raw(life.socket), BorrowedFd::borrow_raw(life.main)) };
     let mut children: Vec<(i32, Own)> = Vec::new();
     // Whether main's control groups are left alone.
@@ -533,7 +548,8 @@ fn live(life: Life) -> ! {
             let mut received = Vec::new();
             match socket::receive(socket, &mut bytes, &mut received, true) {
                 Ok(0) => {
-                    // Main ends, or has closed the socket and lives on: then it may have set the library up anew.
+                    // Main ends, or has closed the socket and lives on: then it may have set the
+                    // library up anew.
                     end_all(&mut children);
                     let_go = poll::poll(&mut [poll_in(main.as_raw_fd())], Some(MAIN_ENDS_WITHIN)).is_ok_and(|n| n == 0);
                     break;
@@ -604,7 +620,8 @@ fn end_strays(children: &[(i32, Own)], grace: Duration) {
             return;
         }
         for pid in strays {
-            // A child of this process that nothing else reaps, so the number is its own until it is reaped.
+            // A child of this process that nothing else reaps, so the number is its own until it is
+            // reaped.
             while !process::reap_any(pid) {
                 if began.elapsed() < grace {
                     std::thread::sleep(A_MOMENT);
@@ -617,7 +634,8 @@ fn end_strays(children: &[(i32, Own)], grace: Duration) {
     }
 }
 
-/// One orbit, with this pair of sockets if there is one: its socket's other end and its pidfd go to main.
+/// One orbit, with this pair of sockets if there is one: its socket's other end and its pidfd go to
+/// main.
 fn clone_orbit(socket: BorrowedFd, pair: Option<(Own, Own)>, children: &mut Vec<(i32, Own)>) -> std::io::Result<()> {
     let fail = |e: std::io::Error| {
         let mut message = [FAILED; 5];

@@ -18,8 +18,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The function has no captures: what it needs comes as arguments, in areas, or from its store. A panic in it is a crash of
-//! the orbit like any other.
+//! The function has no captures: what it needs comes as arguments, in areas, or from its store. A
+//! panic in it is a crash of the orbit like any other.
 
 use std::collections::VecDeque;
 use std::ffi::{c_long, c_void};
@@ -38,7 +38,8 @@ use crate::orbit::{Orbit, OrbitBuilder};
 use crate::update::Update;
 use crate::value::{Answer, Value};
 
-/// An orbit whose task is a Rust function of arguments `A` that returns an `R`. Thread-safe; cheap to clone.
+/// An orbit whose task is a Rust function of arguments `A` that returns an `R`. Thread-safe; cheap
+/// to clone.
 pub struct Task<A, R> {
     orbit: Orbit,
     types: PhantomData<fn(&A) -> R>,
@@ -59,7 +60,8 @@ impl<A, R> fmt::Debug for Task<A, R> {
 /// The one value of a function's type that has no captures.
 fn function<F: 'static>() -> &'static F {
     const { assert!(size_of::<F>() == 0, "a task's function captures nothing: give it arguments, areas or a store") }
-    // SAFETY: a type without size has its values anywhere that is aligned; one was given to `Task` and forgotten there.
+    // SAFETY: a type without size has its values anywhere that is aligned; one was given to `Task`
+    // and forgotten there.
     unsafe { NonNull::<F>::dangling().as_ref() }
 }
 
@@ -108,8 +110,8 @@ const fn is_word<R: Value>() -> bool {
 }
 
 impl OrbitBuilder {
-    /// Makes the orbit with a Rust function for its entry, which keeps a store between calls: made by `S::default()` when the
-    /// orbit starts, and after each restart.
+    /// Makes the orbit with a Rust function for its entry, which keeps a store between calls: made
+    /// by `S::default()` when the orbit starts, and after each restart.
     ///
     /// # Errors
     /// As [`OrbitBuilder::build`].
@@ -155,7 +157,8 @@ impl<A: Value, R: Answer> Task<A, R> {
         Orbit::builder(name).task(entry)
     }
 
-    /// The orbit, for all that has no types: [`Orbit::stats`], [`Orbit::detach`], [`Orbit::destroy`].
+    /// The orbit, for all that has no types: [`Orbit::stats`], [`Orbit::detach`],
+    /// [`Orbit::destroy`].
     pub fn orbit(&self) -> &Orbit {
         &self.orbit
     }
@@ -163,7 +166,8 @@ impl<A: Value, R: Answer> Task<A, R> {
     /// Takes a snapshot of the areas, runs the function on it, and waits for its value.
     ///
     /// # Errors
-    /// Those of [`Orbit::call`]; [`Kind::Failed`], [`Kind::TimedOut`] or [`Kind::Cancelled`] if the function did not return.
+    /// Those of [`Orbit::call`]; [`Kind::Failed`], [`Kind::TimedOut`] or [`Kind::Cancelled`] if the
+    /// function did not return.
     pub fn call(&self, areas: &[&Area], args: &A) -> Result<R> {
         self.call_async(areas, args)?.wait()
     }
@@ -214,8 +218,8 @@ impl<R: Answer> TaskFuture<R> {
     /// Blocks until the function has returned.
     ///
     /// # Errors
-    /// [`Kind::Failed`], [`Kind::TimedOut`] or [`Kind::Cancelled`] if it did not; the sentence says why, for a crash with the
-    /// call stack.
+    /// [`Kind::Failed`], [`Kind::TimedOut`] or [`Kind::Cancelled`] if it did not; the sentence says
+    /// why, for a crash with the call stack.
     pub fn wait(mut self) -> Result<R> {
         // A task that pushes more than main keeps waits for who pulls.
         while let Some(update) = self.call.pull()? {
@@ -225,8 +229,8 @@ impl<R: Answer> TaskFuture<R> {
         self.value(outcome)
     }
 
-    /// Blocks until the function has returned, or this long: then the error's kind is [`Kind::TimedOut`], the call continues, and
-    /// nobody gets its value.
+    /// Blocks until the function has returned, or this long: then the error's kind is
+    /// [`Kind::TimedOut`], the call continues, and nobody gets its value.
     ///
     /// # Errors
     /// As [`TaskFuture::wait`].
@@ -278,8 +282,9 @@ impl<R: Answer> std::future::Future for TaskFuture<R> {
     }
 }
 
-/// Sets the library up before `main` begins, while the program has one thread: for programs whose first statement makes
-/// threads, as `#[tokio::main]` does. Write it once, at the top of the program:
+/// Sets the library up before `main` begins, while the program has one thread: for programs whose
+/// first statement makes threads, as `#[tokio::main]` does. Write it once, at the top of the
+/// program:
 ///
 /// ```
 /// orbit::init_before_main!();

@@ -1,18 +1,22 @@
-//! Updates: what an orbit hands back to main (section 4.5 of the paper), as bytes on the way and as changes at the end.
+//! Updates: what an orbit hands back to main (section 4.5 of the paper), as bytes on the way and as
+//! changes at the end.
 //!
-//! An update is a list of items: *data* for main to read, *modifications* of memory in areas, and *operations*, calls
-//! of functions that main registered. The orbit builds it and pushes it; main pulls it, looks at it, and applies it.
+//! An update is a list of items: *data* for main to read, *modifications* of memory in areas, and
+//! *operations*, calls of functions that main registered. The orbit builds it and pushes it; main
+//! pulls it, looks at it, and applies it.
 //!
-//! Promises: [`Update::decode`] takes any bytes whatever and answers with an update or an error, without reading past
-//! them and with memory in proportion to them. Applying checks every item before it changes anything, so an update is
-//! applied whole or not at all. One form only: what decodes encodes to the same bytes again.
+//! Promises: [`Update::decode`] takes any bytes whatever and answers with an update or an error,
+//! without reading past them and with memory in proportion to them. Applying checks every item
+//! before it changes anything, so an update is applied whole or not at all. One form only: what
+//! decodes encodes to the same bytes again.
 //!
-//! Refuses: modifications outside the areas the orbit may alter, operations nobody registered, and conditions that
-//! another modification of the same update would change.
+//! Refuses: modifications outside the areas the orbit may alter, operations nobody registered, and
+//! conditions that another modification of the same update would change.
 //!
-//! Not promised: that other threads of main see the modifications together. Hold the lock that guards the objects
-//! while applying, as at the call itself. And an area that an orbit may alter must hold objects that tolerate any bytes
-//! (integers, not references or enums): the orbit chooses them.
+//! Not promised: that other threads of main see the modifications together. Hold the lock that
+//! guards the objects while applying, as at the call itself. And an area that an orbit may alter
+//! must hold objects that tolerate any bytes (integers, not references or enums): the orbit chooses
+//! them.
 
 use std::ffi::{c_long, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -40,9 +44,9 @@ const MODIFY: u32 = 2;
 const MODIFY_IF: u32 = 3;
 const OPERATION: u32 = 4;
 
-/// A function of main that an orbit may ask for. It gets a copy of the bytes that came with the request, aligned to 16.
-/// What it returns is not looked at, as with `pthread_cond_signal` in the paper: by then the update has been applied. It may
-/// not panic or `longjmp`.
+/// A function of main that an orbit may ask for. It gets a copy of the bytes that came with the
+/// request, aligned to 16. What it returns is not looked at, as with `pthread_cond_signal` in the
+/// paper: by then the update has been applied. It may not panic or `longjmp`.
 pub type Operation = unsafe extern "C" fn(args: *mut c_void, len: usize) -> c_long;
 
 /// Types whose bytes may travel in an update: no padding, so that every byte has a value.
@@ -60,7 +64,8 @@ macro_rules! plain {
 plain!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64 bool char);
 // SAFETY: elements of an array lie side by side, without padding.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
-// SAFETY: a thin pointer is one word. It means the same in main and in the orbit when it points into an area.
+// SAFETY: a thin pointer is one word. It means the same in main and in the orbit when it points
+// into an area.
 unsafe impl<T> Plain for *const T {}
 // SAFETY: as above.
 unsafe impl<T> Plain for *mut T {}
@@ -90,28 +95,34 @@ pub enum Item {
 
 /// What main lets one orbit do; asked before anything of an update is applied.
 pub(crate) trait Gate {
-    /// While it lives, the memory that it was given for stays mapped and writable; its end says that it was written to.
+    /// While it lives, the memory that it was given for stays mapped and writable; its end says
+    /// that it was written to.
     type Hold;
-    /// Whether these bytes lie inside one area that this orbit may alter. The error names the limits.
+    /// Whether these bytes lie inside one area that this orbit may alter. The error names the
+    /// limits.
     fn may_modify(&self, address: usize, len: usize) -> Result<Self::Hold>;
     /// Whether this orbit may ask for operations.
     fn may_operate(&self) -> Result<()>;
 }
 
-/// The operations of an update that are left to run, each with its arguments: all else has been done.
+/// The operations of an update that are left to run, each with its arguments: all else has been
+/// done.
 #[doc(hidden)]
 pub struct Operations<'a>(Vec<(Operation, &'a [u8])>);
 
 impl Operations<'_> {
-    /// Runs them in order. What one written in C++ throws passes through, and those behind it do not run.
+    /// Runs them in order. What one written in C++ throws passes through, and those behind it do
+    /// not run.
     pub fn run(self) {
         for (function, args) in self.0 {
             let mut copy = vec![0_u128; args.len().div_ceil(size_of::<u128>())];
-            // SAFETY: the copy has room for all of the arguments; bytes may be written into integers.
+            // SAFETY: the copy has room for all of the arguments; bytes may be written into
+            // integers.
             unsafe { std::ptr::copy_nonoverlapping(args.as_ptr(), copy.as_mut_ptr().cast::<u8>(), args.len()) };
             // SAFETY: the same call, but that an exception may pass through it.
             let function = unsafe { std::mem::transmute::<Operation, MayThrow>(function) };
-            // SAFETY: whoever registered the function vouched that it takes any bytes of any length.
+            // SAFETY: whoever registered the function vouched that it takes any bytes of any
+            // length.
             unsafe { function(copy.as_mut_ptr().cast(), args.len()) };
         }
     }
@@ -144,9 +155,9 @@ impl Update {
         self
     }
 
-    /// Adds a modification with a condition: if these old bytes do not stand there when the update is applied, nothing
-    /// of the update is. `old` and `new` must be equally long, and no other modification of the update may touch
-    /// these bytes.
+    /// Adds a modification with a condition: if these old bytes do not stand there when the update
+    /// is applied, nothing of the update is. `old` and `new` must be equally long, and no other
+    /// modification of the update may touch these bytes.
     pub fn modify_if(&mut self, address: usize, old: &[u8], new: &[u8]) -> &mut Update {
         self.items.push(Item::Modify { address, new: new.to_vec(), old: Some(old.to_vec()) });
         self
@@ -191,8 +202,8 @@ impl Update {
         self.items.is_empty()
     }
 
-    /// Appends the update's bytes to `out`. Fails, with `out` as it was, if the update is malformed or larger than
-    /// [`MAX_ITEMS`] or [`MAX_BYTES`] allow.
+    /// Appends the update's bytes to `out`. Fails, with `out` as it was, if the update is malformed
+    /// or larger than [`MAX_ITEMS`] or [`MAX_BYTES`] allow.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<()> {
         let total = self.check_form()?;
         out.reserve(total);
@@ -221,8 +232,8 @@ impl Update {
         Ok(())
     }
 
-    /// Reads an update from bytes that an orbit wrote. They must be main's own by now: a copy that nothing else can
-    /// change. Every size is checked; any bytes are safe to pass.
+    /// Reads an update from bytes that an orbit wrote. They must be main's own by now: a copy that
+    /// nothing else can change. Every size is checked; any bytes are safe to pass.
     pub fn decode(bytes: &[u8]) -> Result<Update> {
         let malformed = |what: String| Error::new(Kind::Invalid, format!("update of {} bytes: {what}", bytes.len()));
         if bytes.len() > MAX_BYTES {
@@ -283,11 +294,12 @@ impl Update {
         Ok(update)
     }
 
-    /// Checks every item, then makes the modifications in order, then runs the operations in order. If any check fails
-    /// nothing is changed and nothing is run. Blocks only as long as the operations do.
+    /// Checks every item, then makes the modifications in order, then runs the operations in order.
+    /// If any check fails nothing is changed and nothing is run. Blocks only as long as the
+    /// operations do.
     ///
-    /// Aligned fields of 1, 2, 4 and 8 bytes are written in one piece. A condition that no longer holds gives
-    /// `ESTALE`; the other errors name the item, its address and the limits.
+    /// Aligned fields of 1, 2, 4 and 8 bytes are written in one piece. A condition that no longer
+    /// holds gives `ESTALE`; the other errors name the item, its address and the limits.
     pub(crate) fn apply<G: Gate>(&self, gate: &G) -> Result<()> {
         self.change(gate)?.run();
         Ok(())
@@ -302,8 +314,8 @@ impl Update {
         unsafe { self.check_conditions()? };
         for item in &self.items {
             if let Item::Modify { address, new, .. } = item {
-                // SAFETY: the gate agreed to this address and length: memory of an area, mapped and writable as long as
-                // the holds live.
+                // SAFETY: the gate agreed to this address and length: memory of an area, mapped and
+                // writable as long as the holds live.
                 unsafe { store(*address, new) };
             }
         }
@@ -332,7 +344,8 @@ impl Update {
                     new.len().saturating_add(old_len)
                 }
             };
-            // Both are far from overflowing: `len` is the length of vectors in memory, `total` at most MAX_BYTES.
+            // Both are far from overflowing: `len` is the length of vectors in memory, `total` at
+            // most MAX_BYTES.
             total += ITEM_HEADER + len.next_multiple_of(ALIGN);
             if total > MAX_BYTES {
                 return Err(too_large(total));
@@ -341,8 +354,8 @@ impl Update {
         Ok(total)
     }
 
-    /// Asks the gate and the registry about every item; returns the operations to run, and what keeps the memory of the
-    /// modifications.
+    /// Asks the gate and the registry about every item; returns the operations to run, and what
+    /// keeps the memory of the modifications.
     fn check_items<G: Gate>(&self, gate: &G) -> Result<(Operations<'_>, Vec<G::Hold>)> {
         let mut operations = Vec::new();
         let mut holds = Vec::new();
@@ -384,7 +397,8 @@ impl Update {
         if !conditions {
             return Ok(());
         }
-        // In order of address, a range meets an earlier one exactly if it begins before the furthest end so far.
+        // In order of address, a range meets an earlier one exactly if it begins before the
+        // furthest end so far.
         ranges.sort_unstable();
         let (mut any_end, mut condition_end) = (0, 0);
         for (start, end, condition, number) in ranges {
@@ -401,8 +415,9 @@ impl Update {
     }
 }
 
-/// The functions that orbits may ask main to call: a list of places, newest first, never freed but taken again. Without a
-/// lock, so that a forked child has all of it, whatever other threads of its parent were doing.
+/// The functions that orbits may ask main to call: a list of places, newest first, never freed but
+/// taken again. Without a lock, so that a forked child has all of it, whatever other threads of its
+/// parent were doing.
 static OPERATIONS: AtomicPtr<Place> = AtomicPtr::new(std::ptr::null_mut());
 
 struct Place {
@@ -422,12 +437,13 @@ fn is_registered(address: usize) -> bool {
     address != 0 && places().any(|place| place.function.load(Ordering::Acquire) == address)
 }
 
-/// Lets orbits ask for this function, in any update applied from now on. Registering it twice is the same as once.
-/// It is for main; the registry is a list of the process, safe to use from any thread.
+/// Lets orbits ask for this function, in any update applied from now on. Registering it twice is
+/// the same as once. It is for main; the registry is a list of the process, safe to use from any
+/// thread.
 ///
 /// # Safety
-/// The function takes any bytes of any length without harm, for the orbit chooses them; and it stays loaded until it is
-/// taken back with [`unregister_operation`].
+/// The function takes any bytes of any length without harm, for the orbit chooses them; and it
+/// stays loaded until it is taken back with [`unregister_operation`].
 pub unsafe fn register_operation(function: Operation) {
     let address = function as usize;
     let take = |place: &Place| place.function.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed).is_ok();
@@ -490,8 +506,9 @@ fn take_u64(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_ne_bytes(*word))
 }
 
-/// Calls `word` for each piece of a range: as large as length and alignment allow, at most 8 bytes, so that an aligned
-/// field of 1, 2, 4 or 8 bytes is one piece. Stops when `word` answers false, and answers that.
+/// Calls `word` for each piece of a range: as large as length and alignment allow, at most 8 bytes,
+/// so that an aligned field of 1, 2, 4 or 8 bytes is one piece. Stops when `word` answers false,
+/// and answers that.
 fn pieces(address: usize, len: usize, mut word: impl FnMut(usize, usize, usize) -> bool) -> bool {
     let mut done = 0;
     while done < len {
@@ -517,7 +534,8 @@ unsafe fn store(address: usize, bytes: &[u8]) {
         let mut word = [0; 8];
         word[..size].copy_from_slice(&bytes[from..from + size]);
         let [a, b, c, d, ..] = word;
-        // SAFETY: `at` is aligned to `size` and the piece lies in the range, which the caller vouches for.
+        // SAFETY: `at` is aligned to `size` and the piece lies in the range, which the caller
+        // vouches for.
         unsafe {
             match size {
                 1 => AtomicU8::from_ptr(at as *mut u8).store(a, Ordering::Relaxed),
@@ -537,7 +555,8 @@ unsafe fn store(address: usize, bytes: &[u8]) {
 unsafe fn matches(address: usize, bytes: &[u8]) -> bool {
     pieces(address, bytes.len(), |at, from, size| {
         let mut word = [0; 8];
-        // SAFETY: `at` is aligned to `size` and the piece lies in the range, which the caller vouches for.
+        // SAFETY: `at` is aligned to `size` and the piece lies in the range, which the caller
+        // vouches for.
         unsafe {
             match size {
                 1 => word[0] = AtomicU8::from_ptr(at as *mut u8).load(Ordering::Relaxed),
@@ -580,8 +599,8 @@ pub mod fuzzing {
         bytes.iter().map(|&byte| c_long::from(byte)).sum()
     }
 
-    /// Any bytes, as they are; then as items behind a header that is right, else few would get beyond it. The first byte
-    /// says how many items.
+    /// Any bytes, as they are; then as items behind a header that is right, else few would get
+    /// beyond it. The first byte says how many items.
     pub fn update_reader(data: &[u8]) {
         read_and_apply(data);
         let Some((&count, items)) = data.split_first() else { return };
@@ -593,8 +612,9 @@ pub mod fuzzing {
         read_and_apply(&whole);
     }
 
-    /// Either the bytes are rejected, or they are exactly what the update encodes to. Then the update is applied to a
-    /// buffer, with its addresses brought near the buffer; what is rejected must have changed nothing.
+    /// Either the bytes are rejected, or they are exactly what the update encodes to. Then the
+    /// update is applied to a buffer, with its addresses brought near the buffer; what is rejected
+    /// must have changed nothing.
     fn read_and_apply(data: &[u8]) {
         let Ok(mut update) = Update::decode(data) else { return };
         let mut again = Vec::new();

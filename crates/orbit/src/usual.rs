@@ -1,10 +1,10 @@
-//! The usual call on its short path: the orbit is idle, the areas are few and small, nothing waits to be reaped, and no
-//! copier is needed.
+//! The usual call on its short path: the orbit is idle, the areas are few and small, nothing waits
+//! to be reaped, and no copier is needed.
 //!
-//! A server calls once in milliseconds. By then code and data have left the caches, and each line that a call touches costs
-//! some 0.1 us, each page a page walk. So this path touches few lines, and its functions lie together, in a section of
-//! their own (`orbit_usual`). It does what [`Inner::submit`] does, no more and no less; whatever it does not expect it
-//! leaves to that.
+//! A server calls once in milliseconds. By then code and data have left the caches, and each line
+//! that a call touches costs some 0.1 us, each page a page walk. So this path touches few lines,
+//! and its functions lie together, in a section of their own (`orbit_usual`). It does what
+//! [`Inner::submit`] does, no more and no less; whatever it does not expect it leaves to that.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,8 +20,8 @@ use crate::queue::Waiting;
 const MAX_PAGES: usize = 16;
 
 impl Inner {
-    /// Makes a call of the entry function without a deadline, if it is a usual one. `None`: nothing was done that
-    /// [`Inner::submit`] would not do again.
+    /// Makes a call of the entry function without a deadline, if it is a usual one. `None`: nothing
+    /// was done that [`Inner::submit`] would not do again.
     #[inline(always)]
     pub fn submit_usual(self: &Arc<Inner>, areas: &[&Area], args: &[u8]) -> Option<Arc<Call>> {
         if args.len() > INLINE_ARGS || self.options.deadline.is_some() || !self.runtime.is_of_this_process() {
@@ -42,7 +42,8 @@ impl Inner {
         for area in areas {
             let replica = core.replicas.iter_mut().find(|r| r.area.is_same(area))?;
             replica.small_again();
-            // SAFETY: the alias has the area's limit, and the orbit, which is idle, does not use it meanwhile.
+            // SAFETY: the alias has the area's limit, and the orbit, which is idle, does not use it
+            // meanwhile.
             pages += unsafe { area.copy_small(replica.alias.as_ptr(), MAX_PAGES) }?;
         }
         let number = core.queue.next_number();

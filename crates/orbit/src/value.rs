@@ -5,11 +5,13 @@ use std::ptr::NonNull;
 
 use crate::side::is_orbit;
 
-/// What a call of a [`crate::Task`] takes. Implemented for numbers, `bool`, `char`, `()`, arrays, tuples of up to six, `String`,
-/// `Vec`, `Option` and [`Shown`]; for structs of those use `#[derive(orbit_derive::Value)]`.
+/// What a call of a [`crate::Task`] takes. Implemented for numbers, `bool`, `char`, `()`, arrays,
+/// tuples of up to six, `String`, `Vec`, `Option` and [`Shown`]; for structs of those use
+/// `#[derive(orbit_derive::Value)]`.
 ///
 /// # Safety
-/// `read` reads what `write` wrote, and no more. If [`Value::BYTES`] is something, `write` writes as many bytes.
+/// `read` reads what `write` wrote, and no more. If [`Value::BYTES`] is something, `write` writes
+/// as many bytes.
 pub unsafe trait Value: Sized + 'static {
     /// How many bytes each value takes, if all take as many.
     #[doc(hidden)]
@@ -26,8 +28,8 @@ pub unsafe trait Value: Sized + 'static {
     unsafe fn read(from: &mut &[u8]) -> Option<Self>;
 }
 
-/// What a [`crate::Task`] returns: a [`Value`] that main can make of any bytes an orbit may have written. All of them but
-/// [`Shown`]; for structs use `#[derive(orbit_derive::Answer)]`.
+/// What a [`crate::Task`] returns: a [`Value`] that main can make of any bytes an orbit may have
+/// written. All of them but [`Shown`]; for structs use `#[derive(orbit_derive::Answer)]`.
 ///
 /// # Safety
 /// `read` is sound for any bytes.
@@ -191,7 +193,8 @@ impl<T: 'static> Shown<T> {
     /// Shows an object to the tasks that are called with this.
     ///
     /// # Safety
-    /// In each call with it, the object lives in an area that the call names, and does not change while the snapshot is taken.
+    /// In each call with it, the object lives in an area that the call names, and does not change
+    /// while the snapshot is taken.
     pub unsafe fn new(object: NonNull<T>) -> Shown<T> {
         Shown(object)
     }
@@ -202,7 +205,8 @@ impl<T: 'static> Shown<T> {
     /// In main, where others may be changing it.
     pub fn get(&self) -> &T {
         assert!(is_orbit(), "Shown::get is for tasks: in main use the pointer that it was made of");
-        // SAFETY: the maker's promise; in an orbit nothing else changes the copy, and a task has it by a shared reference.
+        // SAFETY: the maker's promise; in an orbit nothing else changes the copy, and a task has it
+        // by a shared reference.
         unsafe { self.0.as_ref() }
     }
 }

@@ -1,4 +1,5 @@
-//! What main sends a process over its socket, and how updates lie in the ring: plain integers, the same program at both ends.
+//! What main sends a process over its socket, and how updates lie in the ring: plain integers, the
+//! same program at both ends.
 
 use orbit_linux::socket;
 
@@ -7,8 +8,8 @@ use crate::limits::LimitsWire;
 /// Most replicas in one message.
 pub(crate) const BATCH: usize = socket::MAX_FDS;
 
-/// The first message on a process' socket: the channel by which it is told who it is and gets its calls. With it come the
-/// descriptors of *down*, *up* and the eventfd.
+/// The first message on a process' socket: the channel by which it is told who it is and gets its
+/// calls. With it come the descriptors of *down*, *up* and the eventfd.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Lines {
@@ -34,8 +35,8 @@ pub(crate) struct Identity {
     pub name: [u8; 16],
 }
 
-/// A descriptor of main's that an orbit has under the same number. A message has one or more of them, up to [`BATCH`]; with it
-/// come the descriptors.
+/// A descriptor of main's that an orbit has under the same number. A message has one or more of
+/// them, up to [`BATCH`]; with it come the descriptors.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Passed {
@@ -44,8 +45,8 @@ pub(crate) struct Passed {
     pub inherited: u32,
 }
 
-/// What gives the orbit a replica. A message has one or more of them, up to [`BATCH`]; with it come the replicas'
-/// descriptors.
+/// What gives the orbit a replica. A message has one or more of them, up to [`BATCH`]; with it come
+/// the replicas' descriptors.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Attach {
@@ -58,7 +59,8 @@ pub(crate) struct Attach {
 
 /// The bytes of a message.
 pub(crate) fn bytes_of<T: Copy>(message: &T) -> &[u8] {
-    // SAFETY: the messages are repr(C) without padding bytes that matter; both ends are the same program.
+    // SAFETY: the messages are repr(C) without padding bytes that matter; both ends are the same
+    // program.
     unsafe { std::slice::from_raw_parts((message as *const T).cast(), size_of::<T>()) }
 }
 

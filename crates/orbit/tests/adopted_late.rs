@@ -1,4 +1,5 @@
-//! Memory that main gets after the library is set up, at addresses that an orbit uses for memory of its own.
+//! Memory that main gets after the library is set up, at addresses that an orbit uses for memory of
+//! its own.
 
 use std::ffi::{c_long, c_void};
 
@@ -23,7 +24,8 @@ impl Asked {
     }
 }
 
-/// Counts bytes that are not as they should be. Maps some memory of its own, and looks after what it mapped before.
+/// Counts bytes that are not as they should be. Maps some memory of its own, and looks after what
+/// it mapped before.
 unsafe extern "C" fn look(_: *mut c_void, args: *mut c_void) -> c_long {
     static OWN: std::sync::Mutex<Vec<Vec<u8>>> = std::sync::Mutex::new(Vec::new());
     // SAFETY: the tests pass this.

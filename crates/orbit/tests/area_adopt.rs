@@ -1,5 +1,5 @@
-//! Existing memory becomes an area: its changes are found with every engine, it keeps its content when the area goes, and
-//! what cannot be tracked is rejected with the reason.
+//! Existing memory becomes an area: its changes are found with every engine, it keeps its content
+//! when the area goes, and what cannot be tracked is rejected with the reason.
 
 mod area_common;
 use area_common::{Image, PAGE, engines, write};

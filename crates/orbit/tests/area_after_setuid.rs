@@ -1,5 +1,5 @@
-//! After `setuid` the kernel closes `/proc/self/pagemap`: areas made before continue being tracked, new ones are compared and
-//! say why, and `PR_SET_DUMPABLE` opens the way again.
+//! After `setuid` the kernel closes `/proc/self/pagemap`: areas made before continue being tracked,
+//! new ones are compared and say why, and `PR_SET_DUMPABLE` opens the way again.
 
 mod area_common;
 use area_common::{Image, PAGE, can_have, write};

@@ -1,5 +1,6 @@
-//! The allocator against a plain model: random sizes, alignments, resizing and freeing; objects keep their content, do not
-//! overlap, are aligned, read as zero when asked for so, and all memory comes back.
+//! The allocator against a plain model: random sizes, alignments, resizing and freeing; objects
+//! keep their content, do not overlap, are aligned, read as zero when asked for so, and all memory
+//! comes back.
 
 mod area_common;
 use area_common::Random;

@@ -1,5 +1,5 @@
-//! Writes that were announced are seen by the next snapshot like any others, cost no fault, and an announcement that nothing
-//! follows changes nothing.
+//! Writes that were announced are seen by the next snapshot like any others, cost no fault, and an
+//! announcement that nothing follows changes nothing.
 
 use orbit::area::PageRuns;
 use orbit::{Area, Engine, Kind};

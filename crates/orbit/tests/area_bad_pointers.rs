@@ -1,4 +1,5 @@
-//! Pointers that are no living object of the area give an error that says what is wrong, and leave the area unharmed.
+//! Pointers that are no living object of the area give an error that says what is wrong, and leave
+//! the area unharmed.
 
 use orbit::Kind;
 use orbit::area::{Area, free, usable_size};
@@ -36,7 +37,8 @@ fn bad_pointers_are_refused_and_harm_nothing() {
     unsafe { free(std::ptr::null_mut()) }.unwrap();
     assert_eq!((area.used(), area.objects()), (used, objects));
 
-    // Freed once is fine, twice is not, whatever the object's size and whether its pages were given up.
+    // Freed once is fine, twice is not, whatever the object's size and whether its pages were given
+    // up.
     for object in [small[50], large] {
         // SAFETY: nobody uses the object any more.
         unsafe { area.free(object) }.unwrap();
@@ -70,7 +72,8 @@ fn bad_pointers_are_refused_and_harm_nothing() {
 fn scribbling_over_the_area_harms_no_bookkeeping() {
     let area = Area::builder("scribbled").limit(2 << 20).build().unwrap();
     let objects: Vec<_> = (0..500).map(|n| area.alloc(n * 7 + 1, 16).unwrap()).collect();
-    // SAFETY: the range up to the high-water mark is mapped and writable, and holds bytes of this test alone.
+    // SAFETY: the range up to the high-water mark is mapped and writable, and holds bytes of this
+    // test alone.
     unsafe { std::ptr::without_provenance_mut::<u8>(area.base()).write_bytes(0xa5, area.high_water()) };
     for object in objects {
         // SAFETY: nobody uses the object.

@@ -1,5 +1,5 @@
-//! What areas cost on this machine, as figures to choose thresholds by. Not run by default; `cargo test --release --test
-//! area_costs -- --ignored --nocapture --test-threads 1` prints them.
+//! What areas cost on this machine, as figures to choose thresholds by. Not run by default;
+//! `cargo test --release --test area_costs -- --ignored --nocapture --test-threads 1` prints them.
 
 mod area_common;
 use area_common::{PAGE, Random, can_have, write};

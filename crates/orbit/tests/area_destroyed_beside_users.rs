@@ -1,5 +1,5 @@
-//! An area is destroyed while other threads begin to use it: an orbit that comes finds it there and keeps it, or is told
-//! that it is gone; objects are filled and moved, or rejected.
+//! An area is destroyed while other threads begin to use it: an orbit that comes finds it there and
+//! keeps it, or is told that it is gone; objects are filled and moved, or rejected.
 
 mod area_common;
 use area_common::{PAGE, engines};

@@ -1,4 +1,5 @@
-//! Engines are called by name, one that is not available is rejected with what is missing, and bad limits with the figures.
+//! Engines are called by name, one that is not available is rejected with what is missing, and bad
+//! limits with the figures.
 
 mod area_common;
 use area_common::can_have;

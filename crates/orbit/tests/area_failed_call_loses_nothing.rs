@@ -1,4 +1,5 @@
-//! Whichever system call of a harvest fails, no written page is lost: the next harvest that succeeds reports it.
+//! Whichever system call of a harvest fails, no written page is lost: the next harvest that
+//! succeeds reports it.
 
 mod area_common;
 use area_common::{Image, PAGE, engines, write};

@@ -1,5 +1,5 @@
-//! A child forked by main on its own has main's descriptors: it must not touch main's tracking. It gets a clear error, and
-//! main loses nothing.
+//! A child forked by main on its own has main's descriptors: it must not touch main's tracking. It
+//! gets a clear error, and main loses nothing.
 
 mod area_common;
 use area_common::{Image, PAGE, engines, write};
@@ -43,7 +43,8 @@ fn a_child_leaves_mains_tracking_alone() {
     }
 }
 
-/// Another thread of main harvests all the time: the child finds its lock held, and must not wait for it.
+/// Another thread of main harvests all the time: the child finds its lock held, and must not wait
+/// for it.
 #[test]
 fn a_child_does_not_wait_for_mains_threads() {
     let area = Area::builder("busy").limit(64 * PAGE).build().unwrap();
@@ -68,7 +69,8 @@ fn a_child_does_not_wait_for_mains_threads() {
     });
 }
 
-/// The objects are memory of the child; the books are main's, and another thread may be writing in them at the fork.
+/// The objects are memory of the child; the books are main's, and another thread may be writing in
+/// them at the fork.
 #[test]
 fn a_child_reads_and_writes_objects_but_neither_makes_nor_frees_any() {
     let area = Area::builder("parents").limit(64 * PAGE).build().unwrap();
@@ -91,7 +93,8 @@ fn a_child_reads_and_writes_objects_but_neither_makes_nor_frees_any() {
                 forked(area.alloc(8, 8).unwrap_err());
                 forked(area.usable_size(object.cast()).unwrap_err());
                 forked(area.destroy().unwrap_err());
-                // SAFETY: the child's own copy of an object of 8 bytes, used here alone; it stays, for all are rejected.
+                // SAFETY: the child's own copy of an object of 8 bytes, used here alone; it stays,
+                // for all are rejected.
                 unsafe {
                     forked(area.free(object.cast()).unwrap_err());
                     forked(orbit::area::free(object.as_ptr().cast()).unwrap_err());

@@ -1,4 +1,5 @@
-//! Free really frees: pages are used again, long free runs go back to the kernel, and an orbit sees them as changed.
+//! Free really frees: pages are used again, long free runs go back to the kernel, and an orbit sees
+//! them as changed.
 
 mod area_common;
 use area_common::{Image, PAGE, engines, write};

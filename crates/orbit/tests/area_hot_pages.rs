@@ -1,5 +1,6 @@
-//! Hot pages: a run written between all harvests is no longer protected, is still always reported, and is protected again
-//! some time after it fell quiet; cold pages beside it are reported exactly when written, all the while.
+//! Hot pages: a run written between all harvests is no longer protected, is still always reported,
+//! and is protected again some time after it fell quiet; cold pages beside it are reported exactly
+//! when written, all the while.
 
 mod area_common;
 use area_common::{Image, PAGE, Random, can_have, write};

@@ -1,5 +1,5 @@
-//! Where address space is scarce (`ulimit -v`) the window is as large as it can be, and if that is too little the error
-//! says so and names the limit.
+//! Where address space is scarce (`ulimit -v`) the window is as large as it can be, and if that is
+//! too little the error says so and names the limit.
 
 mod area_common;
 use area_common::in_child;

@@ -1,4 +1,5 @@
-//! The `mprotect` engine hands faults of others on to the handler that was there, and puts it back in the end.
+//! The `mprotect` engine hands faults of others on to the handler that was there, and puts it back
+//! in the end.
 
 use orbit::area::track::Tracker;
 use orbit::area::{Engine, PageRuns};

@@ -1,5 +1,5 @@
-//! No write is lost: threads write while harvests run, and an image kept by the harvests alone is right whenever the
-//! writers stand still, with every engine.
+//! No write is lost: threads write while harvests run, and an image kept by the harvests alone is
+//! right whenever the writers stand still, with every engine.
 
 mod area_common;
 use area_common::{Image, PAGE, Random, can_have, engines, read, write};
@@ -54,7 +54,8 @@ fn storm(engine: Engine, random: &Random, zeroes: bool) {
     });
 }
 
-/// Two words on different pages are changed under a lock; every snapshot taken inside the lock has both.
+/// Two words on different pages are changed under a lock; every snapshot taken inside the lock has
+/// both.
 fn locked(engine: Engine) {
     let memory = Mapping::anonymous(PAGES * PAGE, false).unwrap();
     let base = memory.addr();
@@ -92,7 +93,8 @@ fn locked(engine: Engine) {
     });
 }
 
-/// A large area with huge pages, growing, with objects freed and made, while threads write to those that live.
+/// A large area with huge pages, growing, with objects freed and made, while threads write to those
+/// that live.
 fn huge(engine: Engine, random: &Random) {
     let size = 64 << 20;
     let area = Area::builder("huge").size(size).engine(engine).build().unwrap();

@@ -1,4 +1,5 @@
-//! Several orbits share an area, each at its own version: every one of them gets every change, whoever harvested it.
+//! Several orbits share an area, each at its own version: every one of them gets every change,
+//! whoever harvested it.
 
 mod area_common;
 use area_common::{Image, PAGE, Random, engines, write};

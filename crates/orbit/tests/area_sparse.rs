@@ -1,4 +1,5 @@
-//! Pages that nobody has touched are not sent: a large table costs an orbit only what the program has put into it.
+//! Pages that nobody has touched are not sent: a large table costs an orbit only what the program
+//! has put into it.
 
 mod area_common;
 use area_common::{Image, PAGE, can_have, read, write};
@@ -31,7 +32,8 @@ fn untouched_pages_are_not_sent() {
                 assert!(runs.contains(turn * 431) || turn == 0, "engine {engine}");
                 assert!(runs.pages() <= most(2), "engine {engine}: {} pages", runs.pages());
             }
-            // An orbit that comes later is owed what is there, not what could be. Comparing touches all by reading.
+            // An orbit that comes later is owed what is there, not what could be. Comparing touches
+            // all by reading.
             if engine != Engine::Compare && area.engine() != Engine::Compare {
                 let late = area.attach().unwrap();
                 assert!(late.pages() >= 30 && late.pages() <= most(70), "engine {engine}: {} owed", late.pages());

@@ -1,4 +1,5 @@
-//! An adopted region of which little was ever touched: calls walk what was touched alone, and no write is lost.
+//! An adopted region of which little was ever touched: calls walk what was touched alone, and no
+//! write is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,8 +89,8 @@ struct Copy {
     words: BTreeMap<usize, u64>,
 }
 
-/// Random histories of writes, reads, pages released, announced writes, failing system calls and snapshots of two orbits:
-/// after each snapshot the orbit has what main has.
+/// Random histories of writes, reads, pages released, announced writes, failing system calls and
+/// snapshots of two orbits: after each snapshot the orbit has what main has.
 fn history(seed: u64, steps: usize) {
     let pages = 40 * 512 + 77;
     let region = region((pages + 100) * PAGE);

@@ -1,4 +1,5 @@
-//! A waker may ask the library anything, about its own orbit too: it is woken with none of the library's locks held.
+//! A waker may ask the library anything, about its own orbit too: it is woken with none of the
+//! library's locks held.
 
 mod common;
 
@@ -25,7 +26,8 @@ unsafe extern "C" fn push_then_sleep(store: *mut c_void, args: *mut c_void) -> c
     unsafe { sleep_ms(store, args) }
 }
 
-/// Asks its orbit for its counters, and cancels what waits there for another, before it counts itself woken.
+/// Asks its orbit for its counters, and cancels what waits there for another, before it counts
+/// itself woken.
 struct Asks {
     orbit: Orbit,
     woken: AtomicUsize,
@@ -53,8 +55,8 @@ fn polled(future: &Future, waker: &Waker) -> Future {
     polled
 }
 
-/// Runs `end` in a thread of its own, so that a freeze is a failure and no hang; true if the waker was woken and the orbit
-/// answers.
+/// Runs `end` in a thread of its own, so that a freeze is a failure and no hang; true if the waker
+/// was woken and the orbit answers.
 fn wakes(orbit: &Orbit, asks: &Arc<Asks>, end: impl FnOnce() + Send + 'static) -> bool {
     std::thread::spawn(end);
     let orbit = orbit.clone();
@@ -84,7 +86,8 @@ fn a_waker_asks_about_its_orbit_however_the_call_ends() {
     assert!(wakes(&orbit, &asks, || {}), "at an update");
     assert_eq!(future.wait().expect("wait"), Outcome::Returned(500));
 
-    // A waiting call is cancelled, and one passes its deadline; then the running one does, and its process ends.
+    // A waiting call is cancelled, and one passes its deadline; then the running one does, and its
+    // process ends.
     let soon = CallOptions::new().deadline(Duration::from_millis(1_000));
     let running = orbit.call_async_with(&[], &long, &pushing).expect("call");
     assert!(running.pull().expect("pull").is_some(), "it runs");

@@ -1,5 +1,5 @@
-//! Calls whose snapshot a copier holds: nothing of it is lost, whatever becomes of the copier, and the program's signal handlers
-//! do not run in it.
+//! Calls whose snapshot a copier holds: nothing of it is lost, whatever becomes of the copier, and
+//! the program's signal handlers do not run in it.
 
 mod common;
 
@@ -39,7 +39,8 @@ fn area(pages: usize) -> (Area, *mut u64) {
     (area, base)
 }
 
-/// What two looks in a row agree on: one that meets a child being reaped may leave a younger one out.
+/// What two looks in a row agree on: one that meets a child being reaped may leave a younger one
+/// out.
 fn children() -> Vec<i32> {
     let mut last = children_seen();
     loop {
@@ -57,7 +58,8 @@ fn children_seen() -> Vec<i32> {
     tasks.flat_map(|task| of(task).split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
-/// An orbit that is busy, and a call behind that whose snapshot a copier holds; the copier's process id.
+/// An orbit that is busy, and a call behind that whose snapshot a copier holds; the copier's
+/// process id.
 fn held(orbit: &Orbit, area: &Area, base: *mut u64) -> (Future, i32) {
     drop(orbit.call_async_with(&[], &[], &CallOptions::default().function(sleeps)).expect("a call"));
     let before = children();
@@ -93,7 +95,8 @@ fn a_call_whose_copier_dies_ends_and_the_next_sees_all() {
     // SAFETY: an object of the area.
     unsafe { base.write_volatile(41) };
     let (future, copier) = held(&orbit, &area, base);
-    // SAFETY: a child that the library has not reaped: it holds the snapshot until the orbit's first call ends.
+    // SAFETY: a child that the library has not reaped: it holds the snapshot until the orbit's
+    // first call ends.
     unsafe { libc::kill(copier, libc::SIGKILL) };
     let begun = Instant::now();
     assert_eq!(future.wait_timeout(PATIENCE).expect("an end"), Outcome::Cancelled);
@@ -109,7 +112,8 @@ fn handlers_of_the_program_run_in_no_copier() {
         // SAFETY: shared memory that is never unmapped.
         unsafe { &*RUNS.load(Ordering::Relaxed) }.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: a fresh mapping, shared with children, zeroed; the handler does nothing but count in it.
+    // SAFETY: a fresh mapping, shared with children, zeroed; the handler does nothing but count in
+    // it.
     let runs = unsafe {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let page = libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
@@ -163,7 +167,8 @@ fn memory_that_nobody_touched_costs_none_in_the_replica() {
     }
 }
 
-/// However many large snapshots copiers held before, up to eight in a row: the call after them sends what was written since.
+/// However many large snapshots copiers held before, up to eight in a row: the call after them
+/// sends what was written since.
 #[test]
 fn what_follows_a_held_snapshot_is_as_small_as_its_delta() {
     const PAGES: usize = 8192;

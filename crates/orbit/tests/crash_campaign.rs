@@ -1,5 +1,5 @@
-//! Crashes in a row, of every kind, at every step of a call: main is never harmed, the outcome is right each time, and
-//! nothing is left. Short form 240; `ORBIT_TEST_FULL=1` makes 10,000.
+//! Crashes in a row, of every kind, at every step of a call: main is never harmed, the outcome is
+//! right each time, and nothing is left. Short form 240; `ORBIT_TEST_FULL=1` makes 10,000.
 
 mod common;
 
@@ -20,7 +20,8 @@ struct Order {
 
 const HARMS: [&str; 8] =
     ["null", "wild write", "stack overflow", "abort", "kill -9", "exit", "out of memory", "endless loop"];
-/// Before looking at the area; after; after writing to the replica; before a push; after a push; in a thread of the task; as the last thing.
+/// Before looking at the area; after; after writing to the replica; before a push; after a push; in
+/// a thread of the task; as the last thing.
 const STEPS: u32 = 7;
 const NO_HARM: u32 = 99;
 
@@ -64,7 +65,8 @@ fn leak() {
 }
 
 unsafe extern "C" fn task(store: *mut c_void, args: *mut c_void) -> c_long {
-    // SAFETY: main passes an Order and the address of an i64 in the area; `store` is what `init` returned.
+    // SAFETY: main passes an Order and the address of an i64 in the area; `store` is what `init`
+    // returned.
     let (order, object) = unsafe {
         assert_eq!(*store.cast::<u64>(), 77, "the store was made anew");
         let order = *args.cast::<Order>();
@@ -117,8 +119,9 @@ fn is_right(harm: u32, outcome: &Outcome) -> bool {
 
 #[test]
 fn main_survives_crashes_of_every_kind_at_every_step() {
-    // SAFETY: this test is alone in its process and has not yet started a thread of its own that reads the environment.
-    // The template and the orbits carry the mark on: their environment is copied when they are made.
+    // SAFETY: this test is alone in its process and has not yet started a thread of its own that
+    // reads the environment. The template and the orbits carry the mark on: their environment is
+    // copied when they are made.
     if std::env::var_os("ORBIT_TEST_OF").is_none() {
         return run_marked();
     }
@@ -165,7 +168,8 @@ fn main_survives_crashes_of_every_kind_at_every_step() {
             assert!(is_right(kind, &outcome), "{} at step {step}: {outcome:?}", HARMS[kind as usize]);
             future.pull().expect("pull").is_some()
         };
-        // A loop behind the push needs the time to come so far, which a loaded machine may not give it: then once more, with plenty.
+        // A loop behind the push needs the time to come so far, which a loaded machine may not give
+        // it: then once more, with plenty.
         let behind = kind == 7 && step >= 4;
         let mut pushed = fail(Duration::from_millis(if behind { 600 } else { 60 }));
         if behind && !pushed {
@@ -191,7 +195,8 @@ fn main_survives_crashes_of_every_kind_at_every_step() {
     assert!(
         eventually(|| {
             after = holdings();
-            // A spare and its channel may be there now and not have been then; of each crash something would be a hundred and more.
+            // A spare and its channel may be there now and not have been then; of each crash
+            // something would be a hundred and more.
             after.descriptors <= before.descriptors + 6
                 && after.mappings <= before.mappings + 8
                 && after.processes <= before.processes + 1
@@ -210,8 +215,8 @@ fn main_survives_crashes_of_every_kind_at_every_step() {
 
 /// Runs this test again in a process whose environment marks all that comes from it.
 fn run_marked() {
-    // SAFETY: forks nothing; a plain exec of this binary by `Command` with the mark in its environment. The mark names
-    // that process itself, so it is set by a shell.
+    // SAFETY: forks nothing; a plain exec of this binary by `Command` with the mark in its
+    // environment. The mark names that process itself, so it is set by a shell.
     let me = std::env::current_exe().expect("own path");
     let status = std::process::Command::new("/bin/sh")
         .arg("-c")

@@ -1,4 +1,5 @@
-//! A call returns about when its orbit is killed for its deadline: what ran behind it counts, once, and never as cancelled.
+//! A call returns about when its orbit is killed for its deadline: what ran behind it counts, once,
+//! and never as cancelled.
 
 use std::ffi::{c_long, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,7 +37,8 @@ fn args(time: u64, count: Option<&AtomicU32>) -> Vec<u8> {
     [time, count].into_iter().flat_map(u64::to_ne_bytes).collect()
 }
 
-/// A call that is queued, if need be by the next process: this one may be killed for a call of the round before, which had returned.
+/// A call that is queued, if need be by the next process: this one may be killed for a call of the
+/// round before, which had returned.
 fn queued(orbit: &Orbit, args: &[u8], options: &CallOptions) -> Future {
     loop {
         match orbit.call_async_with(&[], args, options) {
@@ -49,7 +51,8 @@ fn queued(orbit: &Orbit, args: &[u8], options: &CallOptions) -> Future {
 #[test]
 fn what_ran_behind_a_late_call_counts_once() {
     let (all, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping of zeroes, large enough for the counts, that stays; made before the library is set up.
+    // SAFETY: a new mapping of zeroes, large enough for the counts, that stays; made before the
+    // library is set up.
     let counts = unsafe { &*libc::mmap(std::ptr::null_mut(), 4096, all, shared, -1, 0).cast::<Counts>() };
     orbit::init_with(orbit::Config::new().shared_memory(orbit::SharedMemory::Writable)).expect("set up");
     for pending in [Pending::Fail, Pending::Keep] {
@@ -66,11 +69,13 @@ fn what_ran_behind_a_late_call_counts_once() {
             let plain = CallOptions::new();
             let behind: Vec<Future> =
                 counts.iter().map(|count| queued(&orbit, &args(0, Some(count)), &plain)).collect();
-            // These are late together with the first: telling their descriptors takes main a while before it kills.
+            // These are late together with the first: telling their descriptors takes main a while
+            // before it kills.
             let skipped: Vec<Future> = (0..LATE).map(|_| queued(&orbit, &args(0, None), &soon)).collect();
             skipped.iter().for_each(|future| drop(future.fd()));
             let outcome = first.wait().expect("wait");
-            // The last two: its process was killed for a call of the round before, which had returned.
+            // The last two: its process was killed for a call of the round before, which had
+            // returned.
             let fail = pending == Pending::Fail && outcome == Outcome::Cancelled;
             let right = matches!(outcome, Outcome::TimedOut | Outcome::Returned(1) | Outcome::Killed(9));
             assert!(right || fail, "{outcome}");

@@ -1,4 +1,5 @@
-//! An orbit that misuses every descriptor it has (cuts it short, writes to it, closes it) harms only itself.
+//! An orbit that misuses every descriptor it has (cuts it short, writes to it, closes it) harms
+//! only itself.
 
 mod common;
 
@@ -67,7 +68,8 @@ fn main_is_unharmed() {
         .expect("orbit");
     let area = Area::builder("numbers").size(64 << 10).build().expect("area");
     let number = area.place(0i64).expect("room").as_ptr();
-    // Written once and never again: what a misused replica holds of it must not reach the next process.
+    // Written once and never again: what a misused replica holds of it must not reach the next
+    // process.
     let still = area.alloc(4096, 4096).expect("room").as_ptr().cast::<i64>();
     // SAFETY: an object of the area.
     unsafe { *still = 77 };
@@ -77,7 +79,8 @@ fn main_is_unharmed() {
         if let Ok(future) = orbit.call_async(&[&area], &(round as u64 % 5).to_ne_bytes()) {
             future.wait().expect("a call ends with an outcome");
         }
-        // What a misused replica shows its own orbit is that orbit's affair: a fresh process sees the truth.
+        // What a misused replica shows its own orbit is that orbit's affair: a fresh process sees
+        // the truth.
         let _ = orbit.kill();
         let options = CallOptions::new().function(read_number);
         let fine = common::eventually(|| {
@@ -95,7 +98,8 @@ fn main_is_unharmed() {
     }
 }
 
-/// Closes every descriptor and has a file under their numbers, as a daemon that begins anew. `args`: the file's name.
+/// Closes every descriptor and has a file under their numbers, as a daemon that begins anew.
+/// `args`: the file's name.
 unsafe extern "C" fn begin_anew(_: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: main passes a name that ends with a zero byte.
     unsafe {

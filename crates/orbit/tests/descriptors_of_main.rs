@@ -1,4 +1,5 @@
-//! Main's descriptors are of no use in an orbit, and their numbers are nothing else's; those that are passed on are main's own.
+//! Main's descriptors are of no use in an orbit, and their numbers are nothing else's; those that
+//! are passed on are main's own.
 
 use std::ffi::{c_long, c_void};
 use std::io::{Read, Seek, Write};

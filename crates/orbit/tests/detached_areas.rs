@@ -34,7 +34,8 @@ fn check(orbit: &Orbit, area: &Area, number: *mut i64, value: i64) {
     assert_eq!(outcome, Outcome::Returned(value));
 }
 
-/// Does something while the orbit's process is blocked with a call, so that what is called meanwhile is queued.
+/// Does something while the orbit's process is blocked with a call, so that what is called
+/// meanwhile is queued.
 fn while_busy<T>(orbit: &Orbit, first: &CallOptions, f: impl FnOnce() -> T) -> T {
     orbit.wait_ready(Duration::from_secs(20)).expect("up");
     let pid = orbit.pid();
@@ -98,7 +99,8 @@ fn a_kept_call_that_lets_go_of_an_area_leaves_the_area_named_after_it() {
     let (area, number) = numbers();
     check(&orbit, &area, number, 1);
     orbit.detach(&area);
-    // The call that tells the process to let go waits behind one that ends it; the next one names the area again.
+    // The call that tells the process to let go waits behind one that ends it; the next one names
+    // the area again.
     let (let_go, again) = while_busy(&orbit, &CallOptions::new().function(die), || {
         orbit.detach(&area);
         let let_go = orbit.call_async_with(&[], &[], &CallOptions::new().function(nothing)).expect("call");

@@ -1,5 +1,6 @@
-//! Whichever system call of a snapshot fails, for every one in turn: the call fails with a clear error, no written page is
-//! lost, and the next call sees everything. With two areas, an idle orbit and a busy one, and each engine.
+//! Whichever system call of a snapshot fails, for every one in turn: the call fails with a clear
+//! error, no written page is lost, and the next call sees everything. With two areas, an idle orbit
+//! and a busy one, and each engine.
 
 use std::ffi::{c_long, c_void};
 use std::time::Duration;
@@ -9,7 +10,8 @@ use orbit::{Area, Engine, Kind, Orbit, Outcome, WhenFull};
 
 const NUMBERS: usize = 40;
 
-/// `args`: the addresses of NUMBERS numbers; sums them. A zero first puts the orbit to sleep, to keep it busy.
+/// `args`: the addresses of NUMBERS numbers; sums them. A zero first puts the orbit to sleep, to
+/// keep it busy.
 unsafe extern "C" fn sum(_: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: main passes NUMBERS addresses of numbers in areas it names, or a zero.
     unsafe {

@@ -1,5 +1,5 @@
-//! A program that forks does not share its orbits with the child: calls there fail clearly, main's continue, the child may
-//! make orbits of its own; and main's own `wait` never sees an orbit.
+//! A program that forks does not share its orbits with the child: calls there fail clearly, main's
+//! continue, the child may make orbits of its own; and main's own `wait` never sees an orbit.
 
 mod common;
 

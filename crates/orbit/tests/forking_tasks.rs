@@ -1,5 +1,5 @@
-//! A child that a task forks is no orbit, also if it comes back out of the task. One that is left running when the orbit ends may end by itself for a moment, then it
-//! is killed.
+//! A child that a task forks is no orbit, also if it comes back out of the task. One that is left
+//! running when the orbit ends may end by itself for a moment, then it is killed.
 
 use std::ffi::{CString, c_long, c_void};
 use std::path::Path;
@@ -29,9 +29,11 @@ fn a_child_that_returns_answers_no_call() {
     assert_eq!(orbit.stats().restarts, 0);
 }
 
-/// Leaves a child that makes the file it is told a twentieth of a second after this process has ended, and one that never ends; gives the number of the latter.
+/// Leaves a child that makes the file it is told a twentieth of a second after this process has
+/// ended, and one that never ends; gives the number of the latter.
 unsafe extern "C" fn leaves(_: *mut c_void, args: *mut c_void) -> c_long {
-    // SAFETY: the children are those of a single thread, and make system calls only; a name that ends with a zero was passed.
+    // SAFETY: the children are those of a single thread, and make system calls only; a name that
+    // ends with a zero was passed.
     unsafe {
         let task = libc::getpid();
         if libc::fork() == 0 {
@@ -63,7 +65,8 @@ fn until(what: &str, done: impl Fn() -> bool) {
 #[test]
 fn what_is_left_running_may_end_by_itself_for_a_moment() {
     let file = std::env::temp_dir().join(format!("orbit-left-running-{}", std::process::id()));
-    // The moment is half a second: on a loaded machine the twentieth of one that the child takes may be longer than that.
+    // The moment is half a second: on a loaded machine the twentieth of one that the child takes
+    // may be longer than that.
     let made = (0..3).any(|_| {
         leave_running(&file);
         file.exists()
@@ -72,7 +75,8 @@ fn what_is_left_running_may_end_by_itself_for_a_moment() {
     std::fs::remove_file(&file).expect("it is there");
 }
 
-/// Has an orbit leave two children, of which one makes this file, and waits until the one that stays is ended.
+/// Has an orbit leave two children, of which one makes this file, and waits until the one that
+/// stays is ended.
 fn leave_running(file: &Path) {
     let name = CString::new(file.to_str().expect("text")).expect("no zeros");
     let orbit = Orbit::new("leaving", leaves).expect("orbit");

@@ -1,5 +1,5 @@
-//! A child forked while other threads of its parent use the library continues with its own: whatever they held at the fork
-//! blocks no one in the child.
+//! A child forked while other threads of its parent use the library continues with its own:
+//! whatever they held at the fork blocks no one in the child.
 
 mod common;
 
@@ -26,19 +26,21 @@ unsafe extern "C" fn comes_and_goes(_: *mut c_void, _: usize) -> c_long {
 
 static DONE: AtomicBool = AtomicBool::new(false);
 
-/// Pages that the parent's threads write to and harvest, under the engine whose tracker is a handler of faults.
+/// Pages that the parent's threads write to and harvest, under the engine whose tracker is a
+/// handler of faults.
 static WATCHED: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 const PAGES: usize = 64;
 
 fn write_watched() {
     for page in 0..PAGES {
-        // SAFETY: an object of as many pages, made before any thread; each byte is written whole and read by nobody.
+        // SAFETY: an object of as many pages, made before any thread; each byte is written whole
+        // and read by nobody.
         unsafe { WATCHED.load(Ordering::Relaxed).add(page * 4096).write_volatile(1) };
     }
 }
 
-/// What a child does: an area of either kind, an object and an orbit of its own, and an operation that its parent registered. It
-/// writes to what it has of its parent's.
+/// What a child does: an area of either kind, an object and an orbit of its own, and an operation
+/// that its parent registered. It writes to what it has of its parent's.
 fn own_orbit() -> orbit::Result<bool> {
     write_watched();
     let own = Area::builder("watched").size(1 << 16).engine(Engine::Mprotect).build()?;

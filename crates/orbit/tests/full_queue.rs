@@ -1,5 +1,6 @@
-//! What becomes of waiting calls when others replace them, or when there is no room: the calls that are left see each its
-//! own moment's state, main is not held up, and a call that fails has changed nothing.
+//! What becomes of waiting calls when others replace them, or when there is no room: the calls that
+//! are left see each its own moment's state, main is not held up, and a call that fails has changed
+//! nothing.
 
 mod common;
 
@@ -12,7 +13,8 @@ use orbit::{Area, CallOptions, Coalesce, Engine, Future, Kind, Orbit, Outcome, U
 
 const PAGES: usize = 8;
 
-/// Memory that main shares with the orbits: made before the library is set up. A word for each gate; 1: open.
+/// Memory that main shares with the orbits: made before the library is set up. A word for each
+/// gate; 1: open.
 fn gates() -> &'static [AtomicU32; 16] {
     static GATES: OnceLock<&'static [AtomicU32; 16]> = OnceLock::new();
     GATES.get_or_init(|| {
@@ -35,7 +37,8 @@ unsafe extern "C" fn hold(_: *mut c_void, args: *mut c_void) -> c_long {
 
 /// The sum of the first words of the pages at an address, times a thousand, and a number.
 unsafe extern "C" fn read(_: *mut c_void, args: *mut c_void) -> c_long {
-    // SAFETY: main passes the address of an object of that many pages in an area it names, and a number.
+    // SAFETY: main passes the address of an object of that many pages in an area it names, and a
+    // number.
     unsafe {
         let [at, number] = *args.cast::<[usize; 2]>();
         let words = at as *const c_long;
@@ -196,8 +199,8 @@ fn where_dropping_does_not_help_nothing_is_dropped() {
     assert_eq!(waiting.wait().expect("wait"), Outcome::Returned(value));
 }
 
-/// Main replaces calls while the orbit takes them. Now and then more has changed than the log holds: while the orbit is not
-/// idle that fails, and what waits continues to wait.
+/// Main replaces calls while the orbit takes them. Now and then more has changed than the log
+/// holds: while the orbit is not idle that fails, and what waits continues to wait.
 #[test]
 fn calls_replaced_while_the_orbit_takes_them_run_on_their_own_snapshot_or_not_at_all() {
     let held = Held::new(6, WhenFull::Fail);

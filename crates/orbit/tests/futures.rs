@@ -1,4 +1,5 @@
-//! The ways to wait for a call: timed, by descriptor, as a Rust future; and deadlines of running and waiting calls.
+//! The ways to wait for a call: timed, by descriptor, as a Rust future; and deadlines of running
+//! and waiting calls.
 
 mod common;
 

@@ -1,5 +1,6 @@
-//! The fuzz targets' bodies on random and mutated inputs, a few seconds each, without a fuzzer; `fuzz/` has the targets
-//! for cargo-fuzz. `ORBIT_FUZZ_SECONDS` (3) sets the time for each; a slow machine takes longer, for a hundred inputs at least.
+//! The fuzz targets' bodies on random and mutated inputs, a few seconds each, without a fuzzer;
+//! `fuzz/` has the targets for cargo-fuzz. `ORBIT_FUZZ_SECONDS` (3) sets the time for each; a slow
+//! machine takes longer, for a hundred inputs at least.
 
 mod common;
 

@@ -1,6 +1,7 @@
-//! Random histories against a plain model, with each engine: alloc, free, writes from several threads, calls sync and
-//! async, pushed and applied updates, crashes, cancellation. At every call the orbit must see exactly what main's
-//! objects were at that moment. 100,000 steps an engine, 50,000 with `fork`; `ORBIT_STEPS` for more.
+//! Random histories against a plain model, with each engine: alloc, free, writes from several
+//! threads, calls sync and async, pushed and applied updates, crashes, cancellation. At every call
+//! the orbit must see exactly what main's objects were at that moment. 100,000 steps an engine,
+//! 50,000 with `fork`; `ORBIT_STEPS` for more.
 
 mod common;
 
@@ -220,7 +221,8 @@ fn history(engine: Engine, pending: Pending, seed: u64, steps: usize) {
                 let expected = world_now.expected();
                 let coalesce = if random.below(20) == 0 { Coalesce::Replace } else { Coalesce::Never };
                 let options = CallOptions::new().coalesce(coalesce);
-                // Those behind a crash fail with it, or are kept if their snapshots can still be given.
+                // Those behind a crash fail with it, or are kept if their snapshots can still be
+                // given.
                 let behind_a_failure = outstanding.iter().any(|o| o.may_fail && o.future.poll().is_none());
                 let mut future = None;
                 let made = eventually(|| match orbit.call_async_with(&[&area], bytes(&order), &options) {
@@ -316,7 +318,8 @@ fn copy() {
 
 #[test]
 fn fork() {
-    // Every call of this engine clones main: half the steps. Calls that a copier holds are never kept.
+    // Every call of this engine clones main: half the steps. Calls that a copier holds are never
+    // kept.
     history(Engine::Fork, Pending::Fail, seed(), steps() / 2);
 }
 

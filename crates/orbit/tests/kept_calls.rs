@@ -1,4 +1,5 @@
-//! A call that is kept over the end of its orbit's process runs on the snapshot of its submission, or ends as cancelled.
+//! A call that is kept over the end of its orbit's process runs on the snapshot of its submission,
+//! or ends as cancelled.
 
 mod common;
 
@@ -129,8 +130,8 @@ fn ends(future: &Future) -> Outcome {
     future.wait().expect("wait")
 }
 
-/// Engine `compare` brings the pages that changed and no other, so what can be kept is known; other engines may bring
-/// more, and report more as changed.
+/// Engine `compare` brings the pages that changed and no other, so what can be kept is known; other
+/// engines may bring more, and report more as changed.
 fn ends_as(engine: Engine, future: &Future, kept: bool, value: i64) {
     let outcome = ends(future);
     if engine == Engine::Compare {
@@ -173,7 +174,8 @@ fn a_call_whose_snapshot_is_nowhere_any_more_ends_as_cancelled() {
         ends_as(engine, &kept[0], true, 11);
         ends_as(engine, &kept[1], true, 21);
         numbers.are([11, 21]);
-        // Main wrote after the last of the calls, to a page that none of them brings; and to one that they bring.
+        // Main wrote after the last of the calls, to a page that none of them brings; and to one
+        // that they bring.
         let lost = numbers.behind_the_vandal(|| {
             numbers.set(0, 12);
             let lost = numbers.read(0);

@@ -1,4 +1,5 @@
-//! An update for an object that main has freed meanwhile leaves no trace in memory that is handed out as zeros.
+//! An update for an object that main has freed meanwhile leaves no trace in memory that is handed
+//! out as zeros.
 
 use std::ffi::{c_long, c_void};
 

@@ -1,5 +1,6 @@
-//! An orbit of a template that was made beside living orbits (code loaded later, the first template dead, a forked child)
-//! shares memory with main alone by its own channel: it finds nothing of the other orbits' to write.
+//! An orbit of a template that was made beside living orbits (code loaded later, the first template
+//! dead, a forked child) shares memory with main alone by its own channel: it finds nothing of the
+//! other orbits' to write.
 
 mod common;
 
@@ -22,8 +23,9 @@ unsafe extern "C" fn wait_for_go(_: *mut c_void, _: *mut c_void) -> c_long {
     c_long::from(GO.get().is_some_and(|go| common::eventually(|| go.exists())))
 }
 
-/// Overwrites whatever is shared and writable, but for this orbit's own answers, and says how many mappings it found: of
-/// `orbit-up` there is one that is its own, and it is the only one where a process that shares nothing else has one.
+/// Overwrites whatever is shared and writable, but for this orbit's own answers, and says how many
+/// mappings it found: of `orbit-up` there is one that is its own, and it is the only one where a
+/// process that shares nothing else has one.
 unsafe extern "C" fn overwrite(_: *mut c_void, _: *mut c_void) -> c_long {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return -1 };
     let shared =
@@ -39,7 +41,8 @@ unsafe extern "C" fn overwrite(_: *mut c_void, _: *mut c_void) -> c_long {
             return -1;
         };
         for at in (start..end).step_by(8) {
-            // SAFETY: none: writing where nothing good comes of it is the point, in the orbit's process.
+            // SAFETY: none: writing where nothing good comes of it is the point, in the orbit's
+            // process.
             unsafe { (at as *mut u64).write_volatile(666) };
         }
     }
@@ -72,7 +75,8 @@ impl Reader {
         self.still_sees();
     }
 
-    /// Whether it sees what main wrote last: nothing is sent again, so a page overwritten by another orbit shows.
+    /// Whether it sees what main wrote last: nothing is sent again, so a page overwritten by
+    /// another orbit shows.
     fn still_sees(&self) {
         // SAFETY: as above.
         let value = unsafe { *self.number };
@@ -80,7 +84,8 @@ impl Reader {
         assert_eq!(seen, Outcome::Returned(value as c_long));
     }
 
-    /// Runs `meanwhile` while a call with long arguments waits in the queue; a call with the same is still known for one.
+    /// Runs `meanwhile` while a call with long arguments waits in the queue; a call with the same
+    /// is still known for one.
     fn with_a_call_waiting(&self, go: &Path, meanwhile: impl FnOnce()) {
         let args = vec![1u8; 60_000];
         let long = CallOptions::new().function(wait_for_go);

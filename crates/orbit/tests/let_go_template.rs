@@ -1,5 +1,5 @@
-//! A template that a program lets go of, having given up the right to end it, leaves the program's other orbits alone: their control
-//! groups, too, are that program's.
+//! A template that a program lets go of, having given up the right to end it, leaves the program's
+//! other orbits alone: their control groups, too, are that program's.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! An orbit with a share of a CPU gets that share and no more while it spins, held back by its control group, and a larger one
-//! when it is given that.
+//! An orbit with a share of a CPU gets that share and no more while it spins, held back by its
+//! control group, and a larger one when it is given that.
 
 mod common;
 mod limits_common;
@@ -33,7 +33,8 @@ fn share(pid: i32) -> f64 {
     (ran(pid) - before).as_secs_f64() / began.elapsed().as_secs_f64()
 }
 
-/// Of each period of 0.1 s, how many microseconds this process' orbits may run, by their groups; `None`: as many as they like.
+/// Of each period of 0.1 s, how many microseconds this process' orbits may run, by their groups;
+/// `None`: as many as they like.
 fn quota() -> Option<u64> {
     let groups = groups_of(std::process::id());
     let files = groups.iter().flat_map(|dir| ["cpu.max", "cpu.cfs_quota_us"].map(|file| dir.join(file)));
@@ -66,7 +67,8 @@ fn a_share_of_cpu_is_held() {
     assert_eq!(quota(), Some(80_000));
     let more = share(pid);
     println!("share of a CPU at 20 %: {held:.3}, held back {times} times; at 80 %: {more:.3}");
-    // What one period may add at each end of the time watched. A loaded machine may give less than the share, never more.
+    // What one period may add at each end of the time watched. A loaded machine may give less than
+    // the share, never more.
     assert!(held < 0.20 + 0.05, "{held:.3} of a CPU at 20 %");
     assert!(more < 0.80 + 0.10, "{more:.3} of a CPU at 80 %");
     assert!(times > 0 || held < 0.15, "it was held back, or the machine gave it less than its share: {held:.3}");

@@ -1,5 +1,5 @@
-//! An ordinary user to whom a control group was delegated has groups for his orbits in it, with memory and CPU held; main itself is
-//! not moved.
+//! An ordinary user to whom a control group was delegated has groups for his orbits in it, with
+//! memory and CPU held; main itself is not moved.
 
 mod common;
 mod limits_common;

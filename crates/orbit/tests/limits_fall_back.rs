@@ -1,5 +1,5 @@
-//! Where no control group is available, limits are held by rlimits and nice, the library says so and why, and an orbit over its
-//! memory still ends as `out of memory`.
+//! Where no control group is available, limits are held by rlimits and nice, the library says so
+//! and why, and an orbit over its memory still ends as `out of memory`.
 
 mod common;
 
@@ -8,7 +8,8 @@ use std::ffi::{c_long, c_void};
 use common::{eventually, groups_of};
 use orbit::{Limits, Orbit, Outcome, Restart};
 
-/// Fills so many MiB, piece by piece: where one allocation too large for the limit fails, the task has not run out of memory.
+/// Fills so many MiB, piece by piece: where one allocation too large for the limit fails, the task
+/// has not run out of memory.
 unsafe extern "C" fn fill(_: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: main passes one i64.
     let mib = unsafe { *args.cast::<i64>() };

@@ -1,5 +1,5 @@
-//! Main killed with -9 leaves no control group: its template removes them; and if that was killed with it, the next program that
-//! sets the library up does.
+//! Main killed with -9 leaves no control group: its template removes them; and if that was killed
+//! with it, the next program that sets the library up does.
 
 mod common;
 mod limits_common;

@@ -1,5 +1,5 @@
-//! An orbit over its memory limit ends as `out of memory`, by its control group's own count, with all that its task started; main
-//! and the next call continue, and the group goes with the orbit.
+//! An orbit over its memory limit ends as `out of memory`, by its control group's own count, with
+//! all that its task started; main and the next call continue, and the group goes with the orbit.
 
 mod common;
 mod limits_common;
@@ -14,7 +14,8 @@ use orbit::{Area, Limits, Orbit, Outcome, Restart};
 const LIMIT: u64 = 48 << 20;
 const PAGES_OF_8_MIB: c_long = 2048;
 
-/// How a task fills its memory: lets go of it afterwards, keeps it, or has a child of its own do it.
+/// How a task fills its memory: lets go of it afterwards, keeps it, or has a child of its own do
+/// it.
 const PASSING: i64 = 0;
 const KEPT: i64 = 1;
 const IN_CHILD: i64 = 2;
@@ -129,7 +130,8 @@ fn what_a_task_starts_counts_and_goes_with_it() {
     let group = group_of("parent");
     assert_eq!(call(&orbit, &area, 8, IN_CHILD), Outcome::Returned(0), "within the limit");
     match call(&orbit, &area, 256, IN_CHILD) {
-        // Version 1 has no way to say that the group ends together: the kernel may kill the child alone.
+        // Version 1 has no way to say that the group ends together: the kernel may kill the child
+        // alone.
         Outcome::Returned(status) if !is_unified(&group) => assert_eq!(status, c_long::from(libc::SIGKILL)),
         other => assert_eq!(other, Outcome::OutOfMemory),
     }

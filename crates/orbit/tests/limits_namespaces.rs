@@ -1,5 +1,6 @@
-//! Programs in PID namespaces of their own that share one tree of control groups do not get into each other's way: what a process 1
-//! leaves behind hinders no later process 1, and the groups of a living program are left alone by all others.
+//! Programs in PID namespaces of their own that share one tree of control groups do not get into
+//! each other's way: what a process 1 leaves behind hinders no later process 1, and the groups of a
+//! living program are left alone by all others.
 
 mod common;
 mod limits_common;
@@ -20,8 +21,8 @@ fn limited(name: &str) -> Orbit {
     Orbit::builder(name).entry(nothing).limits(Limits::new().memory(64 << 20)).build().expect("orbit")
 }
 
-/// The life of a program in a namespace of its own: an orbit with a group, which is left as it is, since the kernel ends all of a
-/// namespace with its process 1.
+/// The life of a program in a namespace of its own: an orbit with a group, which is left as it is,
+/// since the kernel ends all of a namespace with its process 1.
 fn live(name: &str) -> ! {
     let orbit = limited(name);
     println!("number {}, held: {}", std::process::id(), orbit.limits_held());
@@ -29,7 +30,8 @@ fn live(name: &str) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// What such a program says, which runs this test as process 1 of a PID namespace; `None`: there is none available.
+/// What such a program says, which runs this test as process 1 of a PID namespace; `None`: there is
+/// none available.
 fn in_a_namespace(test: &str, name: &str) -> Option<String> {
     let ran = Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc"])

@@ -1,4 +1,5 @@
-//! Limits that are set just when an orbit's process has ended, or is starting, are no error: they hold for the next one, and for that.
+//! Limits that are set just when an orbit's process has ended, or is starting, are no error: they
+//! hold for the next one, and for that.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! A task that locks its memory sees each call's snapshot all the same, and what it writes is gone at the next call.
+//! A task that locks its memory sees each call's snapshot all the same, and what it writes is gone
+//! at the next call.
 
 use std::ffi::{c_long, c_void};
 

@@ -17,7 +17,8 @@ unsafe extern "C" fn task(_: *mut c_void, args: *mut c_void) -> c_long {
     match n % 16 {
         // SAFETY: ends the orbit.
         3 => unsafe { libc::abort() },
-        // SAFETY: leaves a process behind that the template has to find; the child makes system calls only.
+        // SAFETY: leaves a process behind that the template has to find; the child makes system
+        // calls only.
         5 => unsafe {
             if libc::fork() == 0 {
                 libc::sleep(600);

@@ -1,5 +1,5 @@
-//! On a kernel that lacks a system call the library works without it, or its first error names the call: each of those that are not
-//! in every kernel is taken away in turn, by a filter.
+//! On a kernel that lacks a system call the library works without it, or its first error names the
+//! call: each of those that are not in every kernel is taken away in turn, by a filter.
 
 use std::ffi::{c_long, c_void};
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Main works under a filter that allows, once the library is set up, only the system calls of `orbit_linux::needed`; without one
-//! of them it works too, or its error names the call.
+//! Main works under a filter that allows, once the library is set up, only the system calls of
+//! `orbit_linux::needed`; without one of them it works too, or its error names the call.
 
 use std::ffi::{c_long, c_void};
 use std::process::Command;
@@ -15,7 +15,8 @@ unsafe extern "C" fn sum(_: *mut c_void, args: *mut c_void) -> c_long {
     total
 }
 
-/// All that a main does with orbits: small and large snapshots, updates, a crash, a deadline, orbits made and ended.
+/// All that a main does with orbits: small and large snapshots, updates, a crash, a deadline,
+/// orbits made and ended.
 fn live() -> orbit::Result<()> {
     let small = Area::builder("small").limit(64 << 10).build()?;
     let large = Area::builder("large").size(64 << 20).limit(64 << 20).build()?;
@@ -45,7 +46,8 @@ fn live() -> orbit::Result<()> {
     orbit::shutdown()
 }
 
-/// Without these no program gets as far as an error: locks, the end of a process, return from a signal, output.
+/// Without these no program gets as far as an error: locks, the end of a process, return from a
+/// signal, output.
 const UNNAMED: &[&str] = &["brk", "exit", "exit_group", "futex", "getpid", "rt_sigreturn", "write"];
 
 /// Without these the first call of the library fails.

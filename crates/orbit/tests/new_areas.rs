@@ -1,4 +1,5 @@
-//! New areas in any number hold nobody up: not main, not the supervisor, whatever the orbit does meanwhile.
+//! New areas in any number hold nobody up: not main, not the supervisor, whatever the orbit does
+//! meanwhile.
 
 use std::ffi::{c_long, c_void};
 use std::sync::OnceLock;
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use orbit::{Area, CallOptions, Kind, Orbit, Outcome, Pending, Restart, WhenFull};
 
-/// Memory that main and its orbits share, from before the library is set up; and a watch over the whole test.
+/// Memory that main and its orbits share, from before the library is set up; and a watch over the
+/// whole test.
 fn shared() -> &'static AtomicI64 {
     static SHARED: OnceLock<usize> = OnceLock::new();
     let at = *SHARED.get_or_init(|| {
@@ -17,7 +19,8 @@ fn shared() -> &'static AtomicI64 {
             std::process::abort();
         });
         let (all, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, never unmapped; and the limit of descriptors raised as far as it may be.
+        // SAFETY: a new mapping, never unmapped; and the limit of descriptors raised as far as it
+        // may be.
         unsafe {
             let mut files: libc::rlimit = std::mem::zeroed();
             libc::getrlimit(libc::RLIMIT_NOFILE, &mut files);

@@ -1,4 +1,5 @@
-//! A waker that panics in the supervisor costs nobody anything: all orbits are looked after as before.
+//! A waker that panics in the supervisor costs nobody anything: all orbits are looked after as
+//! before.
 
 mod common;
 

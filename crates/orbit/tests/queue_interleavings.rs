@@ -1,9 +1,10 @@
-//! Every interleaving of the steps by which main and an orbit hand over calls: nobody sleeps for ever over a call that is
-//! there, and a call whose cancellation main has promised never runs.
+//! Every interleaving of the steps by which main and an orbit hand over calls: nobody sleeps for
+//! ever over a call that is there, and a call whose cancellation main has promised never runs.
 //!
-//! All the steps modelled are sequentially consistent accesses or futex calls of the kernel, which are atomic against each
-//! other; so every execution is some interleaving of them, and the search below visits them all. Each model stands
-//! beside the lines it models, and the test fails when those lines change.
+//! All the steps modelled are sequentially consistent accesses or futex calls of the kernel, which
+//! are atomic against each other; so every execution is some interleaving of them, and the search
+//! below visits them all. Each model stands beside the lines it models, and the test fails when
+//! those lines change.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -56,8 +57,8 @@ const QUEUE: &str = include_str!("../src/queue.rs");
 const TAKE_BACK: &str = include_str!("../src/take_back.rs");
 const TASK: &str = include_str!("../src/task.rs");
 
-/// Main submits `CALLS` calls; the orbit takes them and sleeps in between. `skip_check` leaves out the orbit's second
-/// look, to show that the search finds what goes wrong then.
+/// Main submits `CALLS` calls; the orbit takes them and sleeps in between. `skip_check` leaves out
+/// the orbit's second look, to show that the search finds what goes wrong then.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Submit {
     submitted: u32,
@@ -65,7 +66,8 @@ struct Submit {
     /// Main's place: 0 store submitted, 1 look at asleep, 2 wake.
     main: u8,
     left: u32,
-    /// The orbit's place: 0 look for a call, 1 store asleep, 2 second look, 3 in the kernel's queue, 4 woken.
+    /// The orbit's place: 0 look for a call, 1 store asleep, 2 second look, 3 in the kernel's
+    /// queue, 4 woken.
     orbit: u8,
     done: u32,
     skip_check: bool,
@@ -245,7 +247,8 @@ fn a_call_whose_cancellation_is_promised_never_runs_and_one_whose_is_refused_doe
     }
 }
 
-/// Main takes a call back that waits, alone, while the orbit comes to it, and hands over another in its place.
+/// Main takes a call back that waits, alone, while the orbit comes to it, and hands over another in
+/// its place.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct TakeBack {
     submitted: bool,
@@ -253,12 +256,12 @@ struct TakeBack {
     asleep: bool,
     /// What lies in the slot: 1 the first call, 2 the one in its place, 0 neither as a whole.
     slot: u8,
-    /// 0 lower submitted, 1 look at asleep, 2 wake, 3 look at begun, 4 begin to write the slot, 5 end that, 6 raise
-    /// submitted, 7 look at asleep, 8 wake, 9 ended.
+    /// 0 lower submitted, 1 look at asleep, 2 wake, 3 look at begun, 4 begin to write the slot, 5
+    /// end that, 6 raise submitted, 7 look at asleep, 8 wake, 9 ended.
     main: u8,
     taken: bool,
-    /// 0 look for a call, 1 store begun, 2 second look, 3 take begun back, 4 read the slot, 5 ran; 6 store asleep,
-    /// 7 read submitted, 8 check again, 9 in the kernel's queue, 10 woken.
+    /// 0 look for a call, 1 store begun, 2 second look, 3 take begun back, 4 read the slot, 5 ran;
+    /// 6 store asleep, 7 read submitted, 8 check again, 9 in the kernel's queue, 10 woken.
     orbit: u8,
     seen: bool,
     /// What the orbit ran.

@@ -1,4 +1,5 @@
-//! What follows a failure is what was asked for: pauses that grow, an end to trying, waiting calls kept or failed.
+//! What follows a failure is what was asked for: pauses that grow, an end to trying, waiting calls
+//! kept or failed.
 
 mod common;
 
@@ -19,8 +20,8 @@ unsafe extern "C" fn abort_on_zero(_: *mut c_void, args: *mut c_void) -> c_long 
     }
 }
 
-/// Makes the orbit fail, and waits until it takes calls again, or never will; returns how long that took, from
-/// the call that fails.
+/// Makes the orbit fail, and waits until it takes calls again, or never will; returns how long that
+/// took, from the call that fails.
 fn fail_once(orbit: &Orbit) -> (Duration, bool) {
     // Before the call: the pause may have begun long before this thread hears of the failure.
     let mut since = Instant::now();
@@ -81,7 +82,8 @@ fn waiting_calls_are_kept_or_failed_as_asked() {
             .expect("orbit");
         let area = Area::builder("numbers").size(64 << 10).build().expect("area");
         let number = area.place(0i64).expect("room").as_ptr();
-        // While the first process is delayed by a signal, calls pile up behind the one that will fail.
+        // While the first process is delayed by a signal, calls pile up behind the one that will
+        // fail.
         orbit.wait_ready(Duration::from_secs(20)).expect("up");
         let pid = orbit.pid();
         common::hold_up(pid);

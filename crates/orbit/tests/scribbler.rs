@@ -1,5 +1,5 @@
-//! An orbit that scribbles at random over everything it can write: main continues, and every call ends with an outcome.
-//! Short form 60 seeds; `ORBIT_TEST_FULL=1` takes 1,000.
+//! An orbit that scribbles at random over everything it can write: main continues, and every call
+//! ends with an outcome. Short form 60 seeds; `ORBIT_TEST_FULL=1` takes 1,000.
 
 mod common;
 
@@ -43,7 +43,8 @@ unsafe extern "C" fn scribble(_: *mut c_void, args: *mut c_void) -> c_long {
             2 => random.below(300) as u64,
             _ => random.next(),
         };
-        // SAFETY: none: writing where nothing good comes of it is the point, in the orbit's process.
+        // SAFETY: none: writing where nothing good comes of it is the point, in the orbit's
+        // process.
         unsafe { at.write_volatile(value) };
     }
     if random.below(3) == 0 {
@@ -85,7 +86,8 @@ fn main_goes_on_and_calls_end_whatever_the_orbit_scribbles() {
                 more.wait().expect("a call ends with an outcome");
             }
         }
-        // A word scribbled over may only be noticed now: what counts is that main gets through to a good orbit.
+        // A word scribbled over may only be noticed now: what counts is that main gets through to a
+        // good orbit.
         let options = orbit::CallOptions::new().function(read_number);
         let well = common::eventually(|| {
             let outcome =

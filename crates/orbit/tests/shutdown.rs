@@ -1,4 +1,5 @@
-//! `shutdown` ends orbits and supervisor, handles and futures say so, and the library can be used again.
+//! `shutdown` ends orbits and supervisor, handles and futures say so, and the library can be used
+//! again.
 
 mod common;
 

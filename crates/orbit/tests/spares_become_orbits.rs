@@ -1,5 +1,5 @@
-//! An orbit made of a spare is under supervision from its first moment, although main wakes nobody when it makes one: its
-//! end is noticed however soon it comes.
+//! An orbit made of a spare is under supervision from its first moment, although main wakes nobody
+//! when it makes one: its end is noticed however soon it comes.
 
 use orbit::{Config, Orbit, Outcome, Restart};
 use std::ffi::{c_long, c_void};

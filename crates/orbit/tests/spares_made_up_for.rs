@@ -1,5 +1,5 @@
-//! A spare that became an orbit is made up for soon, also where orbits go while the supervisor is about to wait for them:
-//! making the next orbit is cheap.
+//! A spare that became an orbit is made up for soon, also where orbits go while the supervisor is
+//! about to wait for them: making the next orbit is cheap.
 
 mod common;
 

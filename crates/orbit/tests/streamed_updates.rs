@@ -1,5 +1,5 @@
-//! A task may push as much as it likes in a call: to a main that pulls it flows, to one that does not it waits, and what
-//! nobody can pull is let go of.
+//! A task may push as much as it likes in a call: to a main that pulls it flows, to one that does
+//! not it waits, and what nobody can pull is let go of.
 
 mod common;
 

@@ -1,10 +1,12 @@
-//! Updates that a synchronous call brings wait at its orbit, however the call ended; those of a future do not.
+//! Updates that a synchronous call brings wait at its orbit, however the call ended; those of a
+//! future do not.
 
 use std::ffi::{c_long, c_void};
 
 use orbit::{CallOptions, Coalesce, Orbit, Outcome, Pending, Restart, Update};
 
-/// Pushes the argument's first byte as often as the second says, then crashes if the third is not 0.
+/// Pushes the argument's first byte as often as the second says, then crashes if the third is not
+/// 0.
 unsafe extern "C" fn push(_: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: the tests pass three bytes.
     let [byte, count, crash] = unsafe { *args.cast::<[u8; 3]>() };
@@ -41,7 +43,8 @@ fn they_wait_at_the_orbit() {
     assert_eq!(orbit.stats().dropped_updates, 0);
 }
 
-/// A synchronous call that stands for another one's: whoever is last finds the updates, nobody finds them twice.
+/// A synchronous call that stands for another one's: whoever is last finds the updates, nobody
+/// finds them twice.
 #[test]
 fn none_is_lost_or_doubled_where_calls_are_one() {
     let orbit = Orbit::new("pusher", push).expect("orbit");

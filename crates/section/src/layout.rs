@@ -1,7 +1,9 @@
 //! The record that a marked program keeps and a guard reads from outside.
 //!
-//! One mapping a process, private, of a file named [`NAME`], so that it is found in `/proc/PID/maps` and a forked child has a copy
-//! of its own, in which its one thread is outside all sections. Written by the program only; the guard reads it with `process_vm_readv` and trusts nothing in it.
+//! One mapping a process, private, of a file named [`NAME`], so that it is found in
+//! `/proc/PID/maps` and a forked child has a copy of its own, in which its one thread is outside
+//! all sections. Written by the program only; the guard reads it with `process_vm_readv` and trusts
+//! nothing in it.
 //!
 //! | bytes | what | writer |
 //! |---|---|---|
@@ -9,9 +11,10 @@
 //! | 4096.. | [`SECTIONS`] names of 64 bytes, ended by a zero | registration, before `sections` counts them |
 //! | 16384.. | [`SLOTS`] slots of [`Slot`], one a thread | the thread that owns the slot |
 //!
-//! A slot: `cells[s].seq` is odd while the thread is inside section `s`; half of it, rounded up, is the number of times it
-//! was entered. `cells[s].exits[e]` counts how often it was left by exit `e`. A cell is written by its thread only, the count of
-//! the exit before `seq`, so a reader that sees `seq` even finds the exit counted.
+//! A slot: `cells[s].seq` is odd while the thread is inside section `s`; half of it, rounded up, is
+//! the number of times it was entered. `cells[s].exits[e]` counts how often it was left by exit
+//! `e`. A cell is written by its thread only, the count of the exit before `seq`, so a reader that
+//! sees `seq` even finds the exit counted.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 

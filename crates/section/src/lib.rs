@@ -1,4 +1,5 @@
-//! Marks in source for application hang detection (RMK, section 5): a thread enters a section and leaves it by one of its exits.
+//! Marks in source for application hang detection (RMK, section 5): a thread enters a section and
+//! leaves it by one of its exits.
 //!
 //! ```
 //! static REQUEST: orbit_section::Section = orbit_section::section!("request");
@@ -14,17 +15,21 @@
 //! handle(true);
 //! ```
 //!
-//! Owns: the record that `orbit watch` reads from outside (see [`layout`]). Promises: entering and leaving are a few plain
-//! stores, below 10 ns a pair; no system call after a thread's first section and a section's first use; no clock is read; a forked child's
-//! marks are its own and begin outside all sections, also those that its parent was in, and it waits for no thread that it has not; with no guard about, nothing else happens. Any thread may use any section; sections may nest and overlap. Refuses: a section
-//! entered again before it was left (the inner mark does nothing), more than [`layout::SECTIONS`] sections or
-//! [`layout::SLOTS`] threads at a time (those beyond are not marked).
+//! Owns: the record that `orbit watch` reads from outside (see [`layout`]). Promises: entering and
+//! leaving are a few plain stores, below 10 ns a pair; no system call after a thread's first
+//! section and a section's first use; no clock is read; a forked child's marks are its own and
+//! begin outside all sections, also those that its parent was in, and it waits for no thread that
+//! it has not; with no guard about, nothing else happens. Any thread may use any section; sections
+//! may nest and overlap. Refuses: a section entered again before it was left (the inner mark does
+//! nothing), more than [`layout::SECTIONS`] sections or [`layout::SLOTS`] threads at a time (those
+//! beyond are not marked).
 //!
-//! A thread that uses more CPU inside a section than ever usual, or sits in it without running, is reported; so waits
-//! without an end of their own (`accept`, `epoll_wait`) belong outside.
+//! A thread that uses more CPU inside a section than ever usual, or sits in it without running, is
+//! reported; so waits without an end of their own (`accept`, `epoll_wait`) belong outside.
 //!
-//! Several copies of this library in one process (a plug-in may be linked with one of its own) have a record and sections each; `orbit watch` reads
-//! 16 of them, and finds one that comes after another within ten seconds.
+//! Several copies of this library in one process (a plug-in may be linked with one of its own) have
+//! a record and sections each; `orbit watch` reads 16 of them, and finds one that comes after
+//! another within ten seconds.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod layout;
@@ -150,7 +155,8 @@ fn go_outside(slot: &Slot) {
     }
 }
 
-/// True while a thread writes a name. No mutex: a forked child, which may have been made meanwhile, lets it go.
+/// True while a thread writes a name. No mutex: a forked child, which may have been made meanwhile,
+/// lets it go.
 static WRITING: AtomicBool = AtomicBool::new(false);
 
 /// While this lives the names are this thread's to write.
@@ -180,7 +186,8 @@ pub fn register(name: &[u8]) -> Option<u32> {
     // SAFETY: the mapping begins with a header and stays for ever.
     let header = unsafe { &*base.cast::<Header>() };
     let known = header.sections.load(Ordering::Relaxed);
-    // SAFETY: the names lie inside the mapping; they are written under the lock only, each before it counts.
+    // SAFETY: the names lie inside the mapping; they are written under the lock only, each before
+    // it counts.
     let at = |i: u32| unsafe { base.add(NAMES_AT + i as usize * 64) };
     for i in 0..known {
         // SAFETY: 64 bytes of a name that nobody writes any more.
@@ -255,7 +262,8 @@ fn cell(id: u32) -> *const Cell {
     if slot == &raw const NO_ROOM {
         return std::ptr::null();
     }
-    // SAFETY: the slot is in the mapping, which stays for ever, and `id` is below the number of cells by contract.
+    // SAFETY: the slot is in the mapping, which stays for ever, and `id` is below the number of
+    // cells by contract.
     unsafe { &raw const (*slot).cells[id as usize] }
 }
 
@@ -286,8 +294,8 @@ fn take_slot() -> Option<*const Slot> {
     None
 }
 
-/// The mapping, made when first needed; nothing where it is not available. No thread waits for another one that makes it: a child
-/// forked meanwhile would wait for ever.
+/// The mapping, made when first needed; nothing where it is not available. No thread waits for
+/// another one that makes it: a child forked meanwhile would wait for ever.
 fn base() -> Option<*mut u8> {
     let base = BASE.load(Ordering::Acquire);
     let base = if base.is_null() { make() } else { base };
@@ -323,14 +331,16 @@ fn map() -> Option<Mapping> {
     Some(mapping)
 }
 
-/// In a forked child only the forking thread is left, and it has a new id. What it is inside of its parent entered: the child's own
-/// marks begin outside, and leaving what it inherited does nothing. Only stores.
+/// In a forked child only the forking thread is left, and it has a new id. What it is inside of its
+/// parent entered: the child's own marks begin outside, and leaving what it inherited does nothing.
+/// Only stores.
 extern "C" fn in_child() {
     let base = BASE.load(Ordering::Acquire);
     if base.is_null() || base == NOWHERE {
         return;
     }
-    // Whoever was writing a name is not in this process, or continues when this returns; the name does not count yet.
+    // Whoever was writing a name is not in this process, or continues when this returns; the name
+    // does not count yet.
     WRITING.store(false, Ordering::Relaxed);
     let own = SLOT.get();
     // SAFETY: the child has its own copy of the mapping.

@@ -1,4 +1,5 @@
-//! Entering and leaving leave the traces that the layout promises, in each thread, and cost next to nothing.
+//! Entering and leaving leave the traces that the layout promises, in each thread, and cost next to
+//! nothing.
 
 use orbit_section::layout::{Header, MAGIC, SLOTS_AT, Slot};
 use orbit_section::{Section, enter, enter_number, leave_number, register, section};
@@ -101,7 +102,8 @@ fn pair() -> f64 {
     (cpu_ns() - start) / f64::from(PAIRS)
 }
 
-/// Prints median, least and most; the least must be below the bound, but for what no compiler has made fast and in an emulated machine.
+/// Prints median, least and most; the least must be below the bound, but for what no compiler has
+/// made fast and in an emulated machine.
 fn judge(what: &str, bound: f64, mut ns: Vec<f64>) {
     ns.sort_by(f64::total_cmp);
     let (median, least, most) = (ns[ns.len() / 2], ns[0], ns[ns.len() - 1]);

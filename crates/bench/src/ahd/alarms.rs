@@ -1,4 +1,5 @@
-//! Healthy programs must raise nothing: servers under changing load with small and large files, and stress-ng.
+//! Healthy programs must raise nothing: servers under changing load with small and large files, and
+//! stress-ng.
 
 use super::Lines;
 use super::guarded::{Guarded, Told};

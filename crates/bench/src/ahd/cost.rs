@@ -1,11 +1,14 @@
-//! What watching costs: CPU a request of a saturated, unmodified server, with and without the guard, in turns on the same process.
+//! What watching costs: CPU a request of a saturated, unmodified server, with and without the
+//! guard, in turns on the same process.
 //!
-//! A neighbour on the same core of a shared host makes the same work cost half as much again, for parts of a second or for seconds. So the turns
-//! are short: the guard has joined and learnt before, and is stopped where the server is to be without it. A round is four slices, with,
-//! without, without, with: what changes steadily falls out of their ratio, and the two in the middle are the null control. Most rounds lie
-//! between the neighbour's comings and goings, and the median of the rounds' ratios is theirs. The guard's own CPU time in a slice is added to the
-//! server's, and shown apart. When it continues it looks at once at a server it has not seen for a while: it examines it rather too often
-//! than too seldom.
+//! A neighbour on the same core of a shared host makes the same work cost half as much again, for
+//! parts of a second or for seconds. So the turns are short: the guard has joined and learnt
+//! before, and is stopped where the server is to be without it. A round is four slices, with,
+//! without, without, with: what changes steadily falls out of their ratio, and the two in the
+//! middle are the null control. Most rounds lie between the neighbour's comings and goings, and the
+//! median of the rounds' ratios is theirs. The guard's own CPU time in a slice is added to the
+//! server's, and shown apart. When it continues it looks at once at a server it has not seen for a
+//! while: it examines it rather too often than too seldom.
 
 pub(super) mod load;
 
@@ -24,7 +27,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Length of a slice: some five looks of the guard, and one or two examinations of a saturated thread.
+/// Length of a slice: some five looks of the guard, and one or two examinations of a saturated
+/// thread.
 const SLICE: Duration = Duration::from_millis(400);
 /// The load before, for the guard to learn.
 const WARM: Duration = Duration::from_secs(5);
@@ -43,7 +47,8 @@ pub struct Row {
     pub off_ns: f64,
     /// Ratios, as quartile, median, quartile: the server's CPU a request with the guard to without.
     pub server_ratio: [f64; 3],
-    /// Between these the true median of `server_ratio` lies, by 95 %. Nothing from fewer than six rounds.
+    /// Between these the true median of `server_ratio` lies, by 95 %. Nothing from fewer than six
+    /// rounds.
     pub server_median_95: Option<[f64; 2]>,
     /// The same with the guard's own CPU added.
     pub with_guard_ratio: [f64; 3],
@@ -196,7 +201,8 @@ impl Server {
         command.args(&program[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let prepare = || {
             orbit_linux::process::set_parent_death_signal(libc::SIGTERM)?;
-            // An ordinary user's guard may then join it also where Yama guards processes; elsewhere an error, and no matter.
+            // An ordinary user's guard may then join it also where Yama guards processes; elsewhere
+            // an error, and no matter.
             // SAFETY: takes numbers only.
             unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
             Ok(())

@@ -1,7 +1,8 @@
 //! A program under `orbit watch`, and what the guard tells of it.
 //!
-//! The guard is this very command, run as a user runs it; its events come through a pipe and are stamped when they arrive, so latencies
-//! are those a user sees. Programs are ended through descriptors taken when the guard named them.
+//! The guard is this very command, run as a user runs it; its events come through a pipe and are
+//! stamped when they arrive, so latencies are those a user sees. Programs are ended through
+//! descriptors taken when the guard named them.
 
 use orbit_console::out::Failure;
 use orbit_linux::pidfd;
@@ -165,7 +166,8 @@ impl Guarded {
         }
     }
 
-    /// The process that joined after the first one, once there is one; adds the hangs told meanwhile.
+    /// The process that joined after the first one, once there is one; adds the hangs told
+    /// meanwhile.
     pub fn second_process(&mut self, hangs: &mut Vec<Told>) -> Result<i32, Failure> {
         let begun = Instant::now();
         while self.processes.len() < 2 {
@@ -177,7 +179,8 @@ impl Guarded {
         Ok(self.processes[1].0)
     }
 
-    /// What it told of itself so far: that a detector was loaded again, that something cannot be watched.
+    /// What it told of itself so far: that a detector was loaded again, that something cannot be
+    /// watched.
     pub fn troubles(&self) -> &[Value] {
         &self.troubles
     }
@@ -187,8 +190,9 @@ impl Guarded {
         self.processes[0].0
     }
 
-    /// How often the guard, with whatever it started besides the program, went to sleep by itself: about once a look. A loaded machine takes the CPU
-    /// from it more often, and that does not count.
+    /// How often the guard, with whatever it started besides the program, went to sleep by itself:
+    /// about once a look. A loaded machine takes the CPU from it more often, and that does not
+    /// count.
     pub fn rests(&self) -> u64 {
         let first = |pid: i32| Status::of(pid).unwrap_or_default().voluntary_switches().unwrap_or(0);
         family::copies(self.guard.id() as i32).into_iter().map(first).sum()
@@ -199,8 +203,8 @@ impl Guarded {
         family::copies(self.guard.id() as i32).into_iter().map(cpu_ns).sum()
     }
 
-    /// Stops the guard, with whatever it started besides the program, until what comes back is dropped. Not while it examines one of these
-    /// processes: those would stand still as well.
+    /// Stops the guard, with whatever it started besides the program, until what comes back is
+    /// dropped. Not while it examines one of these processes: those would stand still as well.
     pub fn pause(&self, watched: &[i32]) -> Result<Paused, Failure> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
@@ -231,7 +235,8 @@ pub struct Paused(Vec<i32>);
 impl Paused {
     fn all(&self, signal: i32) {
         for &pid in &self.0 {
-            // SAFETY: takes numbers only. These were alive when listed, and are stopped or about to be: their numbers are not free.
+            // SAFETY: takes numbers only. These were alive when listed, and are stopped or about to
+            // be: their numbers are not free.
             unsafe { libc::kill(pid, signal) };
         }
     }

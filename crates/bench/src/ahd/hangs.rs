@@ -1,8 +1,10 @@
-//! The campaign: hangs injected into real servers, one a run; what the guard found, when, and what a heartbeat saw.
+//! The campaign: hangs injected into real servers, one a run; what the guard found, when, and what
+//! a heartbeat saw.
 //!
-//! A run: a fresh server under guard and load; after a while one thread hangs at a chosen place; the first report that names it
-//! counts. Found is that; right are kind, thread, ring, and the injected function in the thread's stack. A report before the hang is
-//! a false alarm. In some runs the hang is left until a heartbeat watchdog saw it, or did not.
+//! A run: a fresh server under guard and load; after a while one thread hangs at a chosen place;
+//! the first report that names it counts. Found is that; right are kind, thread, ring, and the
+//! injected function in the thread's stack. A report before the hang is a false alarm. In some runs
+//! the hang is left until a heartbeat watchdog saw it, or did not.
 
 use super::guarded::{Guarded, Told};
 use super::order::{Hung, Order, Orders};
@@ -25,8 +27,9 @@ use std::time::{Duration, Instant};
 
 /// Time a server is watched before a thread hangs, at least,
 const WARM: Duration = Duration::from_millis(3500);
-/// and at most; between the two until it was found asleep in so many looks, and the guard has looked so often, as a loop must
-/// be learnt: on a machine with two programs to a CPU that takes no longer, on a crowded one it does.
+/// and at most; between the two until it was found asleep in so many looks, and the guard has
+/// looked so often, as a loop must be learnt: on a machine with two programs to a CPU that takes no
+/// longer, on a crowded one it does.
 const WARM_AT_LAST: Duration = Duration::from_secs(30);
 const ASLEEP: usize = 8;
 const LOOKS: u64 = 12;
@@ -49,7 +52,8 @@ const BESIDE: usize = 3;
 
 /// What to run.
 pub struct Wanted<'a> {
-    /// Threads to hang. Places that are not reached are made up for by others, up to a quarter more runs.
+    /// Threads to hang. Places that are not reached are made up for by others, up to a quarter more
+    /// runs.
     pub runs: usize,
     /// Every so many runs a heartbeat is watched to its end.
     pub rival_every: usize,
@@ -161,7 +165,8 @@ pub fn run(wanted: &Wanted<'_>, scratch: &Scratch, lines: &mut Lines) -> Result<
         return Err(Failure::text("there is no program to hang: install redis-server or nginx"));
     }
     let mut tried: Vec<(Place, Way)> = places.iter().flat_map(|p| WAYS.map(|w| (p.clone(), w))).collect();
-    // A worker's usual wait is one on a condition variable as well: from outside the two are the same.
+    // A worker's usual wait is one on a condition variable as well: from outside the two are the
+    // same.
     tried.retain(|(place, way)| !(place.side && way.name == "signal"));
     campaign.shuffle.shuffle(&mut tried);
     let mut ways: BTreeMap<&str, Row> = BTreeMap::new();

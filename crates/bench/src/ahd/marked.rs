@@ -1,5 +1,5 @@
-//! What a section by name costs: functions on the request path of a saturated, unmodified Redis, all marked at once, with the bound that the guard
-//! keeps by itself.
+//! What a section by name costs: functions on the request path of a saturated, unmodified Redis,
+//! all marked at once, with the bound that the guard keeps by itself.
 
 use super::cost::load::Clients;
 use super::guarded::Guarded;
@@ -57,7 +57,8 @@ pub struct Row {
     pub share_percent: f64,
     /// Times its probes were put in place.
     pub windows: u64,
-    /// How they are attached here: `many at a time`, or `one by one` where the kernel has no other way.
+    /// How they are attached here: `many at a time`, or `one by one` where the kernel has no other
+    /// way.
     pub attached: &'static str,
 }
 

@@ -1,6 +1,8 @@
-//! `orbit bench ahd`: how well and how soon hangs of programs are found, what is told that is none, and what the watching costs.
+//! `orbit bench ahd`: how well and how soon hangs of programs are found, what is told that is none,
+//! and what the watching costs.
 //!
-//! All of it with the guard as a user runs it, against unmodified servers. Owns: the parts, their order, and what is shown.
+//! All of it with the guard as a user runs it, against unmodified servers. Owns: the parts, their
+//! order, and what is shown.
 
 mod alarms;
 mod cost;
@@ -31,12 +33,14 @@ use std::time::Duration;
 
 /// Measures the detection of application hangs: found, false alarms, latencies, costs.
 ///
-/// hangs: threads of Redis, nginx and --program are made to hang, in eight ways at some thirty places; beside a heartbeat watchdog as
-/// systemd has it. alarms: healthy servers under changing load, and stress-ng. cost: CPU a request with and without the
-/// guard. sensor: the guard's own CPU beside 100 and 1,000 threads. recorded: all recordings of this source tree, with several limits. rings: looks
-/// at a healthy program that fights over its locks. stops: how long a hung program is stopped for its
-/// stacks. sections: a mark in source, and functions of a saturated Redis by name. Needs cc; and redis-server, nginx, stress-ng, gdb for what is done with them.
-/// Without --quick: hangs 50 to 70 minutes, alarms 40, cost 12, the others 3.
+/// hangs: threads of Redis, nginx and --program are made to hang, in eight ways at some thirty
+/// places; beside a heartbeat watchdog as systemd has it. alarms: healthy servers under changing
+/// load, and stress-ng. cost: CPU a request with and without the guard. sensor: the guard's own CPU
+/// beside 100 and 1,000 threads. recorded: all recordings of this source tree, with several limits.
+/// rings: looks at a healthy program that fights over its locks. stops: how long a hung program is
+/// stopped for its stacks. sections: a mark in source, and functions of a saturated Redis by name.
+/// Needs cc; and redis-server, nginx, stress-ng, gdb for what is done with them. Without --quick:
+/// hangs 50 to 70 minutes, alarms 40, cost 12, the others 3.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

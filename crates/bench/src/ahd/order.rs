@@ -1,4 +1,5 @@
-//! What the bench tells the library that hangs a thread (`c/inject.c`), and what that answers: one page that both map.
+//! What the bench tells the library that hangs a thread (`c/inject.c`), and what that answers: one
+//! page that both map.
 
 use orbit_console::out::Failure;
 use orbit_linux::map::Mapping;
@@ -71,7 +72,8 @@ impl Orders {
     /// Has a thread hang at the next chance.
     pub fn give(&self, order: &Order<'_>) {
         let page = self.page();
-        // SAFETY: the mapping is a page long. Nobody reads the names before `armed` is set, and the bench gives one order a page.
+        // SAFETY: the mapping is a page long. Nobody reads the names before `armed` is set, and the
+        // bench gives one order a page.
         unsafe {
             put(&raw mut (*page).comm, order.comm);
             put(&raw mut (*page).function, order.function);

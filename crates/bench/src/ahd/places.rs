@@ -34,7 +34,8 @@ pub struct Place {
     pub side: bool,
     /// Of a name that begins so.
     pub comm: &'static str,
-    /// Called some times a second at most: hangs at the first call or so, and is given time to be known.
+    /// Called some times a second at most: hangs at the first call or so, and is given time to be
+    /// known.
     pub rare: bool,
 }
 

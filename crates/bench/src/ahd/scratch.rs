@@ -1,7 +1,8 @@
-//! A directory of the bench's own, with what is built in it; and whether somebody asked the bench to end.
+//! A directory of the bench's own, with what is built in it; and whether somebody asked the bench
+//! to end.
 //!
-//! Promises: the directory is gone when the bench ends, also after Ctrl-C or SIGTERM, which long loops ask for by
-//! [`go_on`].
+//! Promises: the directory is gone when the bench ends, also after Ctrl-C or SIGTERM, which long
+//! loops ask for by [`go_on`].
 
 use orbit_console::out::Failure;
 use std::path::{Path, PathBuf};

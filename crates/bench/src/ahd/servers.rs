@@ -32,7 +32,8 @@ pub fn redis(dir: &Path, more: &[&str]) -> Vec<OsString> {
     all
 }
 
-/// An nginx with one worker that serves `www`: by sendfile, and under `/aio/` by threads. `listen` may name one more place.
+/// An nginx with one worker that serves `www`: by sendfile, and under `/aio/` by threads. `listen`
+/// may name one more place.
 pub fn nginx(dir: &Path, www: &Path, listen: Option<&str>) -> Result<Vec<OsString>, Failure> {
     let root = orbit_linux::host::user() == 0;
     let user = if root { "user root;" } else { "" };

@@ -1,5 +1,5 @@
-//! A client that keeps asking a server for many things, so that it comes by all the places where it may hang; and does not
-//! mind if it gets no answer.
+//! A client that keeps asking a server for many things, so that it comes by all the places where it
+//! may hang; and does not mind if it gets no answer.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

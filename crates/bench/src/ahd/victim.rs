@@ -1,4 +1,5 @@
-//! Parts that look at a program of the bench's own: false rings, stops, and the price of a mark in source.
+//! Parts that look at a program of the bench's own: false rings, stops, and the price of a mark in
+//! source.
 
 use super::Lines;
 use super::hangs::Latency;
@@ -36,7 +37,8 @@ pub struct RingRow {
 pub struct StopRow {
     pub by: &'static str,
     pub threads: usize,
-    /// All threads' stops added up (of the rival: the time in which a thread was seen stopped), milliseconds.
+    /// All threads' stops added up (of the rival: the time in which a thread was seen stopped),
+    /// milliseconds.
     pub stopped_ms: Option<Latency>,
 }
 

@@ -1,5 +1,6 @@
-//! The rival: a heartbeat as systemd's `WatchdogSec=` wants it. The server's main loop sends `WATCHDOG=1` at half the time
-//! allowed (the injected library does that for it); whoever hears nothing for the time allowed takes it for hung.
+//! The rival: a heartbeat as systemd's `WatchdogSec=` wants it. The server's main loop sends
+//! `WATCHDOG=1` at half the time allowed (the injected library does that for it); whoever hears
+//! nothing for the time allowed takes it for hung.
 
 use super::scratch;
 use orbit_console::out::Failure;
@@ -38,8 +39,8 @@ impl Watchdog {
         self.allowed.as_millis() as usize
     }
 
-    /// Waits until it takes a server that hung at `hung` (nanoseconds of the monotonic clock) for such: milliseconds from then on;
-    /// nothing if the heartbeat continued. `pass` lets time pass.
+    /// Waits until it takes a server that hung at `hung` (nanoseconds of the monotonic clock) for
+    /// such: milliseconds from then on; nothing if the heartbeat continued. `pass` lets time pass.
     pub fn wait(
         &self,
         hung: i64,
@@ -50,7 +51,8 @@ impl Watchdog {
             scratch::go_on()?;
             pass(Duration::from_millis(20))?;
             let (last, now) = (self.last.load(Ordering::Relaxed), orbit_rmk::now() as i64);
-            // One that was on its way when the server hung is no sign of life; one that was due after is.
+            // One that was on its way when the server hung is no sign of life; one that was due
+            // after is.
             if last > hung + allowed / 4 {
                 return Ok(None);
             }

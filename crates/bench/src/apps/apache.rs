@@ -1,4 +1,5 @@
-//! Apache's load balancer and the lock watchdog: in orbits, beside byrequests and beside a server without the module.
+//! Apache's load balancer and the lock watchdog: in orbits, beside byrequests and beside a server
+//! without the module.
 
 use super::lines::lines_of_port;
 use super::table::{self, Own, Row, Rows, table};
@@ -50,8 +51,8 @@ fn balanced(backends: &[Backend], method: &str, line: &str) -> Setup {
     if has_module { setup.line(line) } else { setup }
 }
 
-/// Requests a second and CPU microseconds a request of a run of the clients. Every `proxied`-th request
-/// goes to a backend.
+/// Requests a second and CPU microseconds a request of a run of the clients. Every `proxied`-th
+/// request goes to a backend.
 fn load(server: &Server, proxied: u64, seconds: f64) -> Result<(f64, f64), Failure> {
     let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
     let (before, began) = (server.cpu(), Instant::now());

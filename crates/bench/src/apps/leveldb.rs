@@ -1,4 +1,5 @@
-//! LevelDB's compaction: in the orbit and by stock, for the same writes of one writer. What writers see, and CPU time.
+//! LevelDB's compaction: in the orbit and by stock, for the same writes of one writer. What writers
+//! see, and CPU time.
 
 use super::table::{Own, Row, Rows, row, table};
 use crate::stats::{Samples, Shuffle};
@@ -8,7 +9,8 @@ use orbit_leveldb::{Database, Library};
 use std::time::Instant;
 
 const OWN: Own = Own { part: "leveldb", clients: 1 };
-/// What the program of the port prints, the measure and its unit. CPU time of the orbit stands beside the program's own.
+/// What the program of the port prints, the measure and its unit. CPU time of the orbit stands
+/// beside the program's own.
 const PRINTED: [(&str, &str, &str); 3] = [
     ("write_p50_us", "a write, median of a run", "us"),
     ("write_p999_us", "a write, 99.9 % of a run", "us"),
@@ -22,7 +24,8 @@ struct Figures {
     program_cpu: Samples,
     all_cpu: Samples,
     run: Samples,
-    /// Of the orbits: calls a second (Table 4 of the paper), and KiB of a memtable's snapshot (Table 6).
+    /// Of the orbits: calls a second (Table 4 of the paper), and KiB of a memtable's snapshot
+    /// (Table 6).
     calls: Samples,
     snapshot: Samples,
 }

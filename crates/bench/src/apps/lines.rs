@@ -1,4 +1,5 @@
-//! The size of a port, as section 5.8 of the paper counts changes: lines that are neither empty nor comments.
+//! The size of a port, as section 5.8 of the paper counts changes: lines that are neither empty nor
+//! comments.
 
 use crate::stats::{Samples, Summary};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! InnoDB's deadlock detector: in an orbit, InnoDB's own, none. The load is sysbench's, as in the paper.
+//! InnoDB's deadlock detector: in an orbit, InnoDB's own, none. The load is sysbench's, as in the
+//! paper.
 
 use super::lines::lines_of_port;
 use super::table::{self, Own, Row, Rows, table};
@@ -13,7 +14,8 @@ use std::time::Instant;
 const CLIENTS: usize = 16;
 /// Rows of the table.
 const TABLE_ROWS: usize = 100_000;
-/// Rows that transactions use, and what that comes to: with few they wait for each other, and many deadlock.
+/// Rows that transactions use, and what that comes to: with few they wait for each other, and many
+/// deadlock.
 const LOADS: [(usize, &str); 2] = [(TABLE_ROWS, "100,000 rows"), (2000, "2,000 rows, many deadlocks")];
 
 pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {

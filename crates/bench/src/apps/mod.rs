@@ -1,7 +1,9 @@
-//! `orbit bench apps`: auxiliary tasks in real servers, beside the servers' own (sections 5.4 to 5.6 of the paper).
+//! `orbit bench apps`: auxiliary tasks in real servers, beside the servers' own (sections 5.4 to
+//! 5.6 of the paper).
 //!
-//! Servers are those of the distribution, started by the bench on unix sockets; the variants take turns, round by round, in
-//! random order. Beside throughput stands CPU time, which a noisy machine changes less.
+//! Servers are those of the distribution, started by the bench on unix sockets; the variants take
+//! turns, round by round, in random order. Beside throughput stands CPU time, which a noisy machine
+//! changes less.
 
 mod apache;
 mod leveldb;
@@ -19,7 +21,8 @@ use orbit_console::out::Done;
 
 /// Measures auxiliary tasks in real servers against the servers' own.
 ///
-/// Needs the servers' packages (scripts/packages.sh ports) and a checkout, since ports are built from source. Some minutes.
+/// Needs the servers' packages (scripts/packages.sh ports) and a checkout, since ports are built
+/// from source. Some minutes.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! nginx' PUT: in the orbit and by nginx' own module, in one worker. Throughput, CPU time, and what other clients of the worker
-//! see while a large file is copied to another file system.
+//! nginx' PUT: in the orbit and by nginx' own module, in one worker. Throughput, CPU time, and what
+//! other clients of the worker see while a large file is copied to another file system.
 
 use super::table::{self, Own, Row, Rows, table};
 use crate::reach::{Reach, ratio};

@@ -1,4 +1,5 @@
-//! PostgreSQL's deadlock detector: in an orbit, the server's own, none; and in a fork for each run (the paper's figure 13).
+//! PostgreSQL's deadlock detector: in an orbit, the server's own, none; and in a fork for each run
+//! (the paper's figure 13).
 
 use super::table::{self, Own, Row, Rows, table};
 use crate::reach::{Reach, ratio};
@@ -9,7 +10,8 @@ use orbit_postgres::deadlock::{Ring, is_waiting, prepare};
 use orbit_postgres::{Cluster, Session, family_cpu};
 use std::time::{Duration, Instant};
 
-/// Eight rows that all clients update: most transactions wait for a lock. One row each, so none deadlocks.
+/// Eight rows that all clients update: most transactions wait for a lock. One row each, so none
+/// deadlocks.
 const CONTENDED: &str = "\\set r random(0, 7)\nUPDATE ring SET v = v + 1 WHERE id = :r;\n";
 /// Four rows, each held for some time: at any time most clients wait.
 const HELD: &str = "\\set r random(0, 3)\nBEGIN;\nUPDATE ring SET v = v + 1 WHERE id = :r;\n\\sleep 2 ms\nCOMMIT;\n";
@@ -140,8 +142,8 @@ impl Waiters {
     }
 }
 
-/// Of a run with scans each millisecond: microseconds from call to result, worker's CPU microseconds a call, calls a second,
-/// transactions a second.
+/// Of a run with scans each millisecond: microseconds from call to result, worker's CPU
+/// microseconds a call, calls a second, transactions a second.
 fn calls_of(cluster: &Cluster, seconds: usize, times: &mut Samples) -> Result<[f64; 3], Failure> {
     let worker = cluster.state("worker_pid") as i32;
     let (cpu, calls, began) = (family_cpu(worker), cluster.state("calls"), Instant::now());

@@ -1,4 +1,5 @@
-//! Redis' background save: by the orbit and by a fork. How long Redis is blocked, and what clients see of a save.
+//! Redis' background save: by the orbit and by a fork. How long Redis is blocked, and what clients
+//! see of a save.
 
 use super::lines::lines_of_port;
 use super::table::{Own, Row, Rows, row, table};

@@ -1,5 +1,6 @@
-//! Varnish' pool herder: in the orbit and by Varnish, one pool. Throughput and CPU time when threads are few enough, and how long a
-//! burst of requests takes for which threads have to be made.
+//! Varnish' pool herder: in the orbit and by Varnish, one pool. Throughput and CPU time when
+//! threads are few enough, and how long a burst of requests takes for which threads have to be
+//! made.
 
 use super::table::{self, Own, Row, Rows, table};
 use crate::reach::{Reach, ratio};

@@ -1,4 +1,5 @@
-//! The process that measures: batches of getppid, alone or seen by one of the rivals, which it sets up itself.
+//! The process that measures: batches of getppid, alone or seen by one of the rivals, which it sets
+//! up itself.
 
 use super::failure;
 use orbit_console::out;
@@ -50,7 +51,8 @@ fn stamp() -> u64 {
     return 0;
 }
 
-/// Cycles of a getppid: the median of the batches. A batch in which the CPU went to another process does not count.
+/// Cycles of a getppid: the median of the batches. A batch in which the CPU went to another process
+/// does not count.
 fn measure() -> f64 {
     let mut batches: Vec<u64> = (0..BATCHES)
         .map(|_| {
@@ -187,8 +189,8 @@ extern "C" fn on_sigsys(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void)
     SELECTOR.store(0, std::sync::atomic::Ordering::Relaxed);
 }
 
-/// Dispatch alone: each call is a SIGSYS with a handler that answers it. The selector is armed anew for each call, which
-/// is a store.
+/// Dispatch alone: each call is a SIGSYS with a handler that answers it. The selector is armed anew
+/// for each call, which is a store.
 fn dispatched() -> f64 {
     // SAFETY: installs a handler that touches the context only; the selector is static.
     unsafe {

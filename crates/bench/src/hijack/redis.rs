@@ -1,4 +1,5 @@
-//! Redis' throughput natively and under the executive, with Redis' own load generator over a unix socket.
+//! Redis' throughput natively and under the executive, with Redis' own load generator over a unix
+//! socket.
 
 use super::failure;
 use orbit_console::out::Failure;

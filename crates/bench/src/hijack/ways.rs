@@ -58,7 +58,8 @@ pub fn has_strace() -> bool {
     *FOUND.get_or_init(|| Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success()))
 }
 
-/// Runs a program natively (0), under the executive (1), under strace (2): how long it took. `None`: no strace.
+/// Runs a program natively (0), under the executive (1), under strace (2): how long it took.
+/// `None`: no strace.
 pub fn program(program: &Program, way: usize) -> Result<Option<Duration>, Failure> {
     let failed = |error: std::io::Error| failure(program.name, &error);
     let quiet = |command: &mut Command| {
@@ -101,7 +102,8 @@ pub fn start(way: Way) -> Result<f64, Failure> {
     measured(way, "start")
 }
 
-/// Cycles of a call that only guests have, by the word of `guest.rs`; `is_guest` false: natively, a rival.
+/// Cycles of a call that only guests have, by the word of `guest.rs`; `is_guest` false: natively, a
+/// rival.
 pub fn between(word: &str, is_guest: bool) -> Result<f64, Failure> {
     measured(if is_guest { Way::Rewritten } else { Way::Native }, word)
 }

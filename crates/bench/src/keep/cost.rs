@@ -110,7 +110,8 @@ pub fn gzip(rounds: usize, results: &mut Results, bench: &mut Bench) -> Result<(
     table_8("a program with 1 GiB", &large, json!({"n": 1426, "overall_ms": 1.29, "dump_ms": 15.08}), results)
 }
 
-/// A row of Table 8: what a checkpoint every two seconds costs, beside a dump of all memory. The paper's large program is ns2.
+/// A row of Table 8: what a checkpoint every two seconds costs, beside a dump of all memory. The
+/// paper's large program is ns2.
 fn table_8(
     name: &str,
     program: &[OsString],

@@ -11,7 +11,8 @@ pub struct Figures {
     pub checkpoints: f64,
     /// In us.
     pub pause_p50: f64,
-    /// In us: the first checkpoint copies all memory, and with less than a hundred it is the 99th percentile.
+    /// In us: the first checkpoint copies all memory, and with less than a hundred it is the 99th
+    /// percentile.
     pub pause_longest: f64,
     pub pages: f64,
     pub held_bytes: f64,

@@ -1,4 +1,5 @@
-//! `orbit bench keep`: what `orbit keep` costs, and what it is worth, beside its rivals: a shadow made by fork, a restart, a dump of all memory, CRIU.
+//! `orbit bench keep`: what `orbit keep` costs, and what it is worth, beside its rivals: a shadow
+//! made by fork, a restart, a dump of all memory, CRIU.
 //!
 //! Each round is a keeper of its own, whose events have the figures. Cases take turns.
 
@@ -15,9 +16,11 @@ use super::{Bench, Common, Progress};
 use orbit_console::out::{self, Align, PLAIN, Table};
 use serde::Serialize;
 
-/// Measures `orbit keep`: pauses, rollback, memory, cost for gzip and Redis, and the RMK paper's Tables 8 and 9.
+/// Measures `orbit keep`: pauses, rollback, memory, cost for gzip and Redis, and the RMK paper's
+/// Tables 8 and 9.
 ///
-/// gzip, redis-server with redis-benchmark, and apache2 with ab are measured where they are installed. About two minutes with --quick.
+/// gzip, redis-server with redis-benchmark, and apache2 with ab are measured where they are
+/// installed. About two minutes with --quick.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! Programs of this command that are kept: one that writes to pages spread over its memory, and one that crashes now and then.
+//! Programs of this command that are kept: one that writes to pages spread over its memory, and one
+//! that crashes now and then.
 
 use super::kept::failed;
 use orbit_console::out::{Done, Failure};
@@ -57,7 +58,8 @@ fn write(mib: u64, percent: u64, length: Duration, mut after: impl FnMut(Duratio
     }
 }
 
-/// Crashes, each at an instruction of its own: at one that has crashed before the keeper would go up its ladder.
+/// Crashes, each at an instruction of its own: at one that has crashed before the keeper would go
+/// up its ladder.
 struct Crashes {
     /// Shared memory, which no rollback touches: a count, then instructions that trap.
     memory: Mapping,

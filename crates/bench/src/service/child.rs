@@ -1,5 +1,5 @@
-//! A program that measures itself: a fork of the bench on one CPU, a member of the host's region, that sends what it
-//! measured by a socket.
+//! A program that measures itself: a fork of the bench on one CPU, a member of the host's region,
+//! that sends what it measured by a socket.
 
 use orbit_console::out::Failure;
 use orbit_linux::{pidfd, process, sched};
@@ -11,8 +11,9 @@ use std::os::unix::net::UnixStream;
 
 use crate::stats::Samples;
 
-/// Runs `body` in a child and answers the figures that it put into its argument. It joins the region first if it is
-/// invited; `joined` runs in the bench once it has, with its process, and what it answers is kept until the child ends.
+/// Runs `body` in a child and answers the figures that it put into its argument. It joins the
+/// region first if it is invited; `joined` runs in the bench once it has, with its process, and
+/// what it answers is kept until the child ends.
 pub fn run<K>(
     cpu: usize,
     invitation: Option<Invitation>,
@@ -31,7 +32,8 @@ fn with<K>(
     body: impl FnOnce(&mut Vec<f64>),
 ) -> Result<(Samples, K), Failure> {
     let (mut here, mut there) = UnixStream::pair()?;
-    // SAFETY: this process has one thread, so the child finds every lock free; it ends in this function.
+    // SAFETY: this process has one thread, so the child finds every lock free; it ends in this
+    // function.
     if let Some(child) = unsafe { process::raw_fork(0) }? {
         drop(there);
         let outcome = follow(&mut here, child.pid, joined);

@@ -1,5 +1,5 @@
-//! One run of the paper's experiment (section 4.3): three processes with shares of one CPU, a disturbance at real-time
-//! priority, and a service manager deployed in one way.
+//! One run of the paper's experiment (section 4.3): three processes with shares of one CPU, a
+//! disturbance at real-time priority, and a service manager deployed in one way.
 
 use super::load::{self, Programs};
 use orbit_console::out::Failure;
@@ -287,7 +287,8 @@ fn observe(plan: &Plan, shares: &[(u64, u64); 3], threads: &[i32]) -> Seen {
             }
             let (now, used) = (load::now(), clock(threads[nth]));
             seen.observer_late_us = seen.observer_late_us.max((now - due) as f64 / 1e3);
-            // The target belongs to the time that passed: the observer is late by different amounts.
+            // The target belongs to the time that passed: the observer is late by different
+            // amounts.
             let (target, period) = shares[nth];
             let target = target as f64 * (now - last[nth]) as f64 / period as f64;
             let got = used.saturating_sub(had[nth]) as f64;

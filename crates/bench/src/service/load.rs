@@ -1,5 +1,5 @@
-//! The programs of the experiment: three that compute, one that disturbs, and the service manager as a plain process.
-//! Each is a fork of the bench while that has one thread, and dies with it.
+//! The programs of the experiment: three that compute, one that disturbs, and the service manager
+//! as a plain process. Each is a fork of the bench while that has one thread, and dies with it.
 
 use orbit_console::out::Failure;
 use orbit_linux::process::RawChild;
@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::stats::Shuffle;
 
-/// Children that are killed when this is dropped: all of them before the first is waited for, since one of a low real-time
-/// priority does not get to its end while another of a higher one computes.
+/// Children that are killed when this is dropped: all of them before the first is waited for, since
+/// one of a low real-time priority does not get to its end while another of a higher one computes.
 #[derive(Default)]
 pub struct Programs(Vec<RawChild>);
 
@@ -22,8 +22,8 @@ impl Programs {
         self.0.iter().map(|child| child.pid).collect()
     }
 
-    /// Runs `body` in a child on one CPU, at a priority as in [`set_priority`]; it joins the region first if it is invited.
-    /// Waits until the child is at its body.
+    /// Runs `body` in a child on one CPU, at a priority as in [`set_priority`]; it joins the region
+    /// first if it is invited. Waits until the child is at its body.
     pub fn start(
         &mut self,
         (cpu, priority): (usize, i32),
@@ -31,7 +31,8 @@ impl Programs {
         body: impl FnOnce(),
     ) -> Result<(), Failure> {
         let ready = orbit_linux::eventfd::create()?;
-        // SAFETY: this process has one thread, so the child finds every lock free; it ends in this function.
+        // SAFETY: this process has one thread, so the child finds every lock free; it ends in this
+        // function.
         if let Some(child) = unsafe { process::raw_fork(0) }? {
             self.0.push(child);
             let mut polled = [libc::pollfd { fd: ready.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
@@ -87,8 +88,9 @@ fn compute_for(time: Duration) {
     }
 }
 
-/// The disturbance, a Markov-modulated Poisson process: quiet for exponentially distributed times of this mean, then
-/// busy for a geometrically distributed number of `burst / 15`. Each burst begins at FIFO 96.
+/// The disturbance, a Markov-modulated Poisson process: quiet for exponentially distributed times
+/// of this mean, then busy for a geometrically distributed number of `burst / 15`. Each burst
+/// begins at FIFO 96.
 pub fn disturb(seed: u64, quiet: Duration, burst: Duration) {
     const UNITS: u32 = 15;
     let mut random = Shuffle::new(seed);
@@ -105,8 +107,9 @@ pub fn disturb(seed: u64, quiet: Duration, burst: Duration) {
     }
 }
 
-/// The service manager as a plain process: a timer, `/proc`, the same controller, system calls. `threads` are those it
-/// keeps shares for, in the order of their priorities, and last the disturbance.
+/// The service manager as a plain process: a timer, `/proc`, the same controller, system calls.
+/// `threads` are those it keeps shares for, in the order of their priorities, and last the
+/// disturbance.
 pub fn manage(tick: Duration, shares: &[(u64, u64)], threads: &[i32]) {
     let mut control: Vec<Control> = shares.iter().map(|&(target, period)| Control::new(target, period)).collect();
     let mut due = now();

@@ -1,5 +1,5 @@
-//! The single costs: entering an upcall, opening a slot, aborting a runaway, dispatch to an agent, wasm calls, joining, and
-//! that no member sees EINTR.
+//! The single costs: entering an upcall, opening a slot, aborting a runaway, dispatch to an agent,
+//! wasm calls, joining, and that no member sees EINTR.
 
 use super::child;
 use crate::reach::{Reach, ratio};
@@ -97,7 +97,8 @@ pub fn work(host: &mut Host, dispatch: Dispatch, budget: &str, spec: (u32, bool)
     host.load(&spec, objects::WORK).map_err(said)
 }
 
-/// In a member: makes the event of the first service due, and sends this thread the signal of upcalls.
+/// In a member: makes the event of the first service due, and sends this thread the signal of
+/// upcalls.
 pub fn upcall(process: i32, thread: i32) {
     abi::control(abi::FIRST_SERVICE).due.store(sys::now(), SeqCst);
     sys::signal_thread(process, thread, SIGNALS.0);
@@ -158,7 +159,8 @@ pub fn opening(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Fail
     Ok(())
 }
 
-/// Aborts of a handler that spins: how long after its budget, and that the interrupted program computes as before.
+/// Aborts of a handler that spins: how long after its budget, and that the interrupted program
+/// computes as before.
 pub fn aborts(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Failure> {
     let mut host = host(cpu)?;
     let id = work(&mut host, Dispatch::Upcall, "100us/100us", (0, true), Vec::new())?;
@@ -204,7 +206,8 @@ fn checksum() -> u64 {
     x.to_bits() ^ n
 }
 
-/// A timer's event to the handler on an agent, against a bare timer and a process at the same priority.
+/// A timer's event to the handler on an agent, against a bare timer and a process at the same
+/// priority.
 pub fn dispatch(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Failure> {
     let mut bare = Samples::default();
     let mut ours = Samples::default();

@@ -1,5 +1,6 @@
-//! `orbit bench service`: the paper's experiment with a CPU service manager (section 4.3, Figures 6 to 8), in seven
-//! deployments that take turns, each against the same disturbance; Figure 5; and the single costs.
+//! `orbit bench service`: the paper's experiment with a CPU service manager (section 4.3, Figures 6
+//! to 8), in seven deployments that take turns, each against the same disturbance; Figure 5; and
+//! the single costs.
 
 mod child;
 mod experiment;
@@ -19,12 +20,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Keeps shares of a CPU for three processes while a fourth disturbs them, by a service manager deployed in seven ways; and
-/// measures what services cost.
+/// Keeps shares of a CPU for three processes while a fourth disturbs them, by a service manager
+/// deployed in seven ways; and measures what services cost.
 ///
-/// Counts the deadlines that are missed. Then: upcalls, opening of the sandbox, aborts, dispatch, calls with a growing
-/// working set, wasm, joining. Needs root and two CPUs: the programs keep the last one at real-time priorities meanwhile.
-/// Times are the paper's divided by four: six minutes; two with --quick; half an hour with --unscaled.
+/// Counts the deadlines that are missed. Then: upcalls, opening of the sandbox, aborts, dispatch,
+/// calls with a growing working set, wasm, joining. Needs root and two CPUs: the programs keep the
+/// last one at real-time priorities meanwhile. Times are the paper's divided by four: six minutes;
+/// two with --quick; half an hour with --unscaled.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

@@ -1,5 +1,6 @@
-//! The paper's Figure 5: a call to a service and back, while both sides touch a working set that grows. The service is
-//! another process behind pipes, a thread of the sandbox, or an upcall in the caller itself.
+//! The paper's Figure 5: a call to a service and back, while both sides touch a working set that
+//! grows. The service is another process behind pipes, a thread of the sandbox, or an upcall in the
+//! caller itself.
 
 use super::child;
 use super::measures::{Found, Plain, Row, host, work};
@@ -63,7 +64,8 @@ pub fn run(found: &mut Found, cpu: usize, n: usize) -> Result<Chart, Failure> {
 /// The service is a process of its own on the same CPU.
 fn by_process(cpu: usize, n: usize, bytes: usize) -> Result<Samples, Failure> {
     let (mut here, mut there) = UnixStream::pair()?;
-    // SAFETY: this process has one thread, so the child finds every lock free; it ends in this block.
+    // SAFETY: this process has one thread, so the child finds every lock free; it ends in this
+    // block.
     let server = match unsafe { process::raw_fork(0) }? {
         Some(server) => server,
         None => {
@@ -109,7 +111,8 @@ fn by_process(cpu: usize, n: usize, bytes: usize) -> Result<Samples, Failure> {
     Ok(samples)
 }
 
-/// The service has a thread of its own in the sandbox; it answers by an attribute that the caller publishes.
+/// The service has a thread of its own in the sandbox; it answers by an attribute that the caller
+/// publishes.
 fn by_thread(cpu: usize, n: usize, bytes: usize) -> Result<Samples, Failure> {
     let mut host = host(cpu)?;
     let invitation = host.invitation();

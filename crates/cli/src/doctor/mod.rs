@@ -1,5 +1,6 @@
-//! `orbit doctor`: each facility of the kernel that orbits use, whether it is there, what is used in its place, and what
-//! to do to get it. Everything is tried, nothing is guessed from version numbers; what is tried is undone.
+//! `orbit doctor`: each facility of the kernel that orbits use, whether it is there, what is used
+//! in its place, and what to do to get it. Everything is tried, nothing is guessed from version
+//! numbers; what is tried is undone.
 
 mod rows;
 mod trial;
@@ -12,7 +13,8 @@ use std::process::ExitCode;
 
 /// Shows what this machine offers, tried for real, and what is used in place of what it lacks.
 ///
-/// Every facility is tried for real, here and now, as this user. Exit status 1 if orbits do not work here at all.
+/// Every facility is tried for real, here and now, as this user. Exit status 1 if orbits do not
+/// work here at all.
 #[derive(clap::Args)]
 pub struct Args {
     /// Prints JSON for scripts.

@@ -1,5 +1,5 @@
-//! Facilities tried as no other part of the house uses them: reading another process, loading BPF, probes. Each try undoes
-//! what it did.
+//! Facilities tried as no other part of the house uses them: reading another process, loading BPF,
+//! probes. Each try undoes what it did.
 
 use orbit_linux::process::{self, RawChild};
 use orbit_linux::{Support, bpf, perf, remote, signals};

@@ -1,7 +1,7 @@
 //! `orbit modules run`: a core in the foreground, its modules, and what they report.
 //!
-//! Needs no handler for signals: when this process ends, however it does, its modules' processes, its kernel programs and its
-//! socket end with it, and the guarded program continues.
+//! Needs no handler for signals: when this process ends, however it does, its modules' processes,
+//! its kernel programs and its socket end with it, and the guarded program continues.
 
 use orbit_console::events::Events;
 use orbit_console::inherited;
@@ -17,10 +17,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// Runs a core with these modules, each in a process of its own, until the program ends or the time is over.
+/// Runs a core with these modules, each in a process of its own, until the program ends or the time
+/// is over.
 ///
-/// What they report goes to stderr; with --events as JSON lines to a file, and no more to stderr. The modules see the program
-/// given, and the processes it makes; of a program that is started here, from just after its start. Ends with its status.
+/// What they report goes to stderr; with --events as JSON lines to a file, and no more to stderr.
+/// The modules see the program given, and the processes it makes; of a program that is started
+/// here, from just after its start. Ends with its status.
 #[derive(clap::Args)]
 pub struct Args {
     /// ahd, shd, silence or switches; see `orbit modules --help`.
@@ -97,7 +99,8 @@ fn start(core: &Core, program: &[OsString]) -> Result<Option<Child>, Failure> {
     Ok(Some(child))
 }
 
-/// Writes the reports of the modules and the core. What cannot be written ends nothing: the program would continue unwatched.
+/// Writes the reports of the modules and the core. What cannot be written ends nothing: the program
+/// would continue unwatched.
 fn tell(hosted: &Hosted, to: &mut Option<Events>) {
     for (name, report) in hosted.reports() {
         let (kind, text) = hosted::words(report);

@@ -1,4 +1,5 @@
-//! `orbit pins`: the pins of the reliability microkernel, how each stands on this machine, and who uses it.
+//! `orbit pins`: the pins of the reliability microkernel, how each stands on this machine, and who
+//! uses it.
 //!
 //! Only looks: no pin is loaded, no kernel program is attached, nothing is left behind.
 
@@ -13,11 +14,12 @@ use serde_json::Value;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Lists the pins that modules use: what each works by, whether it can here, its operations and events.
+/// Lists the pins that modules use: what each works by, whether it can here, its operations and
+/// events.
 ///
-/// A pin wraps one facility of the system. It is available, works in part or in another way (fallback), or is missing;
-/// then the line below says why, and what to install or allow. Run it as the user that is to run the modules: most of what
-/// is not available to others is so to root.
+/// A pin wraps one facility of the system. It is available, works in part or in another way
+/// (fallback), or is missing; then the line below says why, and what to install or allow. Run it as
+/// the user that is to run the modules: most of what is not available to others is so to root.
 #[derive(clap::Args)]
 pub struct Args {
     /// Prints JSON for scripts.
@@ -38,7 +40,8 @@ struct Row {
     why: Option<String>,
     operations: &'static [&'static str],
     events: Vec<String>,
-    /// The cores of this user in which it is loaded: `core`, `users`, and what became of the events.
+    /// The cores of this user in which it is loaded: `core`, `users`, and what became of the
+    /// events.
     loaded: Vec<Value>,
 }
 

@@ -11,8 +11,9 @@ use std::process::ExitCode;
 
 /// Lists the modules in this user's running cores: state, pins, events, losses, faults.
 ///
-/// A core is made by `orbit modules run`, by `orbit watch` and by `orbit watch --system` (not with --in-process), and ends with everything it made. DELIVERED, MISSED (while
-/// the module was down) and LOST (its queue was full) are events; FAULTS are crashes, endless loops and leaks.
+/// A core is made by `orbit modules run`, by `orbit watch` and by `orbit watch --system` (not with
+/// --in-process), and ends with everything it made. DELIVERED, MISSED (while the module was down)
+/// and LOST (its queue was full) are events; FAULTS are crashes, endless loops and leaks.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, after_help = builtins())]
 pub struct Args {
@@ -30,7 +31,8 @@ enum What {
     Load {
         #[command(flatten)]
         change: Change,
-        /// Guards the program with this process number for this module, beside what the core guards for all; may be repeated.
+        /// Guards the program with this process number for this module, beside what the core guards
+        /// for all; may be repeated.
         #[arg(long, value_name = "N")]
         pid: Vec<u32>,
     },
@@ -61,7 +63,8 @@ struct Change {
 
 #[derive(clap::Args)]
 struct At {
-    /// Process number of the core, as `orbit modules` shows it; may be left out if there is one core only.
+    /// Process number of the core, as `orbit modules` shows it; may be left out if there is one
+    /// core only.
     #[arg(long, value_name = "PID")]
     core: Option<i32>,
 }

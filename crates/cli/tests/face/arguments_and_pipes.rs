@@ -1,4 +1,5 @@
-//! Arguments that make no sense are rejected with exit status 2 and a way out, help teaches, a closed pipe is no panic.
+//! Arguments that make no sense are rejected with exit status 2 and a way out, help teaches, a
+//! closed pipe is no panic.
 
 use std::process::{Command, Output, Stdio};
 

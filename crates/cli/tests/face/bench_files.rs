@@ -1,4 +1,5 @@
-//! A bench whose result cannot go where it was asked to says so before it measures, and shows what it measured in any case.
+//! A bench whose result cannot go where it was asked to says so before it measures, and shows what
+//! it measured in any case.
 
 use std::fs;
 use std::path::{Path, PathBuf};

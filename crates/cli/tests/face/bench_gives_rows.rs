@@ -1,4 +1,5 @@
-//! Every bench gives its rows as JSON in the shape that plots and reports rely on. No times are judged here.
+//! Every bench gives its rows as JSON in the shape that plots and reports rely on. No times are
+//! judged here.
 
 use std::process::Command;
 

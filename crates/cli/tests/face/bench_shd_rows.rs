@@ -1,5 +1,6 @@
-//! `orbit bench shd` makes rows and figures to reach of what the laboratory says, and says what it needs where there is none.
-//! The laboratory here is a script with a known result: the real one takes most of an hour.
+//! `orbit bench shd` makes rows and figures to reach of what the laboratory says, and says what it
+//! needs where there is none. The laboratory here is a script with a known result: the real one
+//! takes most of an hour.
 
 use serde_json::Value;
 use std::{
@@ -24,7 +25,8 @@ fn bench(name: &str, script: &str) -> Output {
     let text = path.with_extension("text");
     fs::write(&text, script).expect("a temporary file");
     fs::set_permissions(&text, fs::Permissions::from_mode(0o755)).expect("its mode");
-    // By a process of its own: a file that this one writes is no program as long as a child of another test has it too.
+    // By a process of its own: a file that this one writes is no program as long as a child of
+    // another test has it too.
     assert!(Command::new("cp").args([&text, &path]).status().expect("cp").success());
     let output = Command::new(env!("CARGO_BIN_EXE_orbit"))
         .args(["bench", "shd", "--json", "-", "--lab"])

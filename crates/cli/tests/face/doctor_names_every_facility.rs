@@ -104,7 +104,8 @@ fn under_the_filter_of_a_container() {
         // Root has /dev/userfaultfd besides, which no container shows.
         command.uid(65534).gid(65534);
     }
-    // SAFETY: the filter is installed in the child alone, between fork and exec; it is a list of numbers.
+    // SAFETY: the filter is installed in the child alone, between fork and exec; it is a list of
+    // numbers.
     unsafe { command.pre_exec(orbit_linux::seccomp::install_docker_like) };
     if let Err(error) = command.output() {
         println!("SKIP: needs seccomp filters, and a build directory that an ordinary user may read ({error})");

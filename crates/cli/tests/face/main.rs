@@ -1,4 +1,5 @@
-//! The other subcommands as a user meets them: tests that share one process, since each starts commands of its own.
+//! The other subcommands as a user meets them: tests that share one process, since each starts
+//! commands of its own.
 
 mod arguments_and_pipes;
 mod bench_files;

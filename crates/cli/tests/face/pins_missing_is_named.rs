@@ -1,4 +1,5 @@
-//! A module whose pin cannot work here is rejected with the pin's name, the module's, and what to install or allow.
+//! A module whose pin cannot work here is rejected with the pin's name, the module's, and what to
+//! install or allow.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -90,7 +90,8 @@ impl Guard {
         Guard::start_saying(dir, options, program, Stdio::piped())
     }
 
-    /// The same, with another stderr: the pipe of [`Guard::start`] is read at the end only, and what the guard tells waits while it is full.
+    /// The same, with another stderr: the pipe of [`Guard::start`] is read at the end only, and
+    /// what the guard tells waits while it is full.
     pub fn start_saying(dir: &Dir, options: &[&str], program: &[&str], stderr: Stdio) -> Guard {
         Guard::start_by(dir, Command::new(env!("CARGO_BIN_EXE_orbit")), options, program, stderr)
     }
@@ -180,7 +181,8 @@ impl Drop for Guard {
         let pids: std::collections::BTreeSet<i64> =
             self.events().iter().filter(|e| e["event"] == "joined").filter_map(|e| e["pid"].as_i64()).collect();
         if matches!(self.child.try_wait(), Ok(None)) {
-            // While the guard lives its program is not reaped, so the numbers are still those of the program.
+            // While the guard lives its program is not reaped, so the numbers are still those of
+            // the program.
             for pid in pids {
                 signal(pid as i32, libc::SIGKILL);
             }

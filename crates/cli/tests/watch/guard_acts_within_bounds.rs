@@ -1,4 +1,5 @@
-//! Of many hangs at once a few commands run at a time, in turn, and what is left out is counted; a signal is sent once.
+//! Of many hangs at once a few commands run at a time, in turn, and what is left out is counted; a
+//! signal is sent once.
 
 use crate::guard_common::{Dir, Guard, PATIENCE, build, skipped};
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! Settings that make no sense are rejected before the program runs, with file, line, key and what would be right.
+//! Settings that make no sense are rejected before the program runs, with file, line, key and what
+//! would be right.
 
 use crate::guard_common::Dir;
 use std::process::Command;

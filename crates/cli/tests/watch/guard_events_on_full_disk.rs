@@ -1,4 +1,5 @@
-//! Events that cannot be written are counted and told on stderr, once for all in a row; a line written in part spoils no other.
+//! Events that cannot be written are counted and told on stderr, once for all in a row; a line
+//! written in part spoils no other.
 
 use crate::guard_common::{Dir, Owned, PATIENCE, signal, skipped, until};
 use serde_json::Value;
@@ -42,7 +43,8 @@ fn a_line_written_in_part_spoils_no_other() {
         .args(["sh", "-c", "trap 'exit 4' TERM; while :; do sleep 0.4; done"])
         .stdout(Stdio::null())
         .stderr(File::create(&stderr).expect("a file"));
-    // SAFETY: only async-signal-safe calls. What is too long is an error then, as on a disk that is full.
+    // SAFETY: only async-signal-safe calls. What is too long is an error then, as on a disk that is
+    // full.
     unsafe {
         command.pre_exec(|| {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);

@@ -1,4 +1,5 @@
-//! Events continue in a new file of the same name once theirs was renamed or removed, as logrotate does; where none can be made, in theirs.
+//! Events continue in a new file of the same name once theirs was renamed or removed, as logrotate
+//! does; where none can be made, in theirs.
 
 use crate::guard_common::{Dir, Owned, signal, skipped, until};
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! A program whose name is no UTF-8, such as one that the kernel cuts in the middle of a letter, is watched as any other.
+//! A program whose name is no UTF-8, such as one that the kernel cuts in the middle of a letter, is
+//! watched as any other.
 
 use crate::guard_common::{Dir, Guard, build, skipped};
 

@@ -1,4 +1,5 @@
-//! Variables by which systemd names the guard's process name the program: it takes the sockets and the watchdog for its own.
+//! Variables by which systemd names the guard's process name the program: it takes the sockets and
+//! the watchdog for its own.
 
 use crate::guard_common::skipped;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! A program that the guard joined and leaves has its code back, breakpoints of sections by name included.
+//! A program that the guard joined and leaves has its code back, breakpoints of sections by name
+//! included.
 
 use crate::guard_common::{Dir, Owned, signal, until};
 use std::os::unix::fs::FileExt;

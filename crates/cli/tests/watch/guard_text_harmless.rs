@@ -1,4 +1,5 @@
-//! Names that a program chooses are shown on one line and without control characters; JSON keeps them as they are.
+//! Names that a program chooses are shown on one line and without control characters; JSON keeps
+//! them as they are.
 
 use crate::guard_common::{Dir, Guard, build, skipped};
 

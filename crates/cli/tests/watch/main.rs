@@ -1,4 +1,5 @@
-//! What `orbit watch` finds, says and does: tests that share one process, since each starts commands of its own.
+//! What `orbit watch` finds, says and does: tests that share one process, since each starts
+//! commands of its own.
 
 #[path = "../guard_common/mod.rs"]
 mod guard_common;

@@ -1,8 +1,8 @@
 //! Where CPython keeps what is needed, version by version.
 //!
-//! Owns: the offsets, in bytes, of CPython 3.9 to 3.12 as their own headers give them on 64-bit Linux, and from 3.13 on the
-//! table that the interpreter publishes about itself. Refuses: other versions, debug builds (`--with-trace-refs`),
-//! builds without the global lock.
+//! Owns: the offsets, in bytes, of CPython 3.9 to 3.12 as their own headers give them on 64-bit
+//! Linux, and from 3.13 on the table that the interpreter publishes about itself. Refuses: other
+//! versions, debug builds (`--with-trace-refs`), builds without the global lock.
 
 use crate::Memory;
 
@@ -44,7 +44,8 @@ pub(super) struct Layout {
     pub(super) gil_holder: u64,
     pub(super) gil_locked: u64,
     pub(super) thread_next: u64,
-    /// The kernel's thread id; before 3.11 there is only the address of the C library's thread block.
+    /// The kernel's thread id; before 3.11 there is only the address of the C library's thread
+    /// block.
     pub(super) native_id: Option<u64>,
     pub(super) thread_id: u64,
     pub(super) top: Top,

@@ -1,10 +1,11 @@
 //! The Python stacks of another process' threads.
 //!
-//! Owns: reading CPython's own structures, versions 3.9 to 3.13. Promises: the process is not stopped; a thread that ran
-//! meanwhile may be read torn, so only threads that stood still are [`Sure::Certain`]. However damaged the structures are, one
-//! call follows at most [`MAX_THREADS`] threads and [`MAX_FRAMES`] frames of each, makes at most [`MAX_READS`] reads, and handles at most
-//! [`MAX_BYTES`] of names and line tables.
-//! Refuses: other Python implementations and builds without the global lock; says which version it met.
+//! Owns: reading CPython's own structures, versions 3.9 to 3.13. Promises: the process is not
+//! stopped; a thread that ran meanwhile may be read torn, so only threads that stood still are
+//! [`Sure::Certain`]. However damaged the structures are, one call follows at most [`MAX_THREADS`]
+//! threads and [`MAX_FRAMES`] frames of each, makes at most [`MAX_READS`] reads, and handles at
+//! most [`MAX_BYTES`] of names and line tables. Refuses: other Python implementations and builds
+//! without the global lock; says which version it met.
 
 mod layout;
 mod lines;
@@ -24,7 +25,8 @@ pub const MAX_THREADS: usize = 4096;
 pub const MAX_FRAMES: usize = 512;
 /// Reads of the process' memory in one call at most.
 pub const MAX_READS: usize = 400_000;
-/// Bytes of names and line tables in one call at most: of those read, and of those that frames are made of.
+/// Bytes of names and line tables in one call at most: of those read, and of those that frames are
+/// made of.
 pub const MAX_BYTES: usize = 64 << 20;
 /// Characters of a name at most.
 const MAX_TEXT: u64 = 1024;
@@ -67,7 +69,8 @@ pub struct Python {
     layout: Layout,
 }
 
-/// Looks for an interpreter. `Ok(None)`: there is none. `Err` names an interpreter that cannot be read.
+/// Looks for an interpreter. `Ok(None)`: there is none. `Err` names an interpreter that cannot be
+/// read.
 pub fn find(pid: i32) -> Result<Option<Python>, PythonError> {
     let maps = Maps::of(pid)?;
     let exe = std::fs::read_link(format!("/proc/{}/exe", procfs::living(pid))).unwrap_or_default();
@@ -189,7 +192,8 @@ impl Python {
         self.version
     }
 
-    /// The Python stacks of all threads that Python knows. The process is not stopped; costs some 10 us a thread.
+    /// The Python stacks of all threads that Python knows. The process is not stopped; costs some
+    /// 10 us a thread.
     pub fn stacks(&self) -> Vec<PyThread> {
         let mut reader = Reader::of(self.memory, MAX_READS);
         let mut watched = Watched::new(self.pid).ok();

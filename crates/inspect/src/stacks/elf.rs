@@ -1,8 +1,8 @@
 //! ELF files, as far as stacks need them: segments, sections, build id.
 //!
-//! Promises: reads by `pread` and never maps a file (its owner could shorten it meanwhile, which would kill the reader);
-//! every count and size is checked against the file and against a limit before memory is taken for it, and what all files of
-//! a process take together against one more.
+//! Promises: reads by `pread` and never maps a file (its owner could shorten it meanwhile, which
+//! would kill the reader); every count and size is checked against the file and against a limit
+//! before memory is taken for it, and what all files of a process take together against one more.
 //! Refuses: 32-bit and big-endian files, sections compressed with zstd.
 
 use std::fs::File;
@@ -78,7 +78,8 @@ impl Room {
     }
 }
 
-/// An opened file. What was read of it counts against the room until it is dropped, so it is to live as long as that.
+/// An opened file. What was read of it counts against the room until it is dropped, so it is to
+/// live as long as that.
 #[derive(Debug)]
 pub(crate) struct Elf {
     source: Source,
@@ -178,8 +179,8 @@ impl Elf {
         taken
     }
 
-    /// A section's content, unpacked if need be; nothing if it is missing, empty or larger than `limit` bytes or than the
-    /// room left.
+    /// A section's content, unpacked if need be; nothing if it is missing, empty or larger than
+    /// `limit` bytes or than the room left.
     pub(crate) fn content(&self, s: &Section, limit: usize) -> Option<Vec<u8>> {
         let size = usize::try_from(s.size).ok()?;
         if s.kind == NOBITS || size == 0 || size > limit || !self.take(size) {

@@ -1,4 +1,5 @@
-//! Go's own table of functions and lines (`pclntab`), which stays in the program when it is stripped.
+//! Go's own table of functions and lines (`pclntab`), which stays in the program when it is
+//! stripped.
 //!
 //! Promises: Go 1.18 and later, 64 bit; every offset is checked. Refuses: earlier versions.
 

@@ -1,8 +1,9 @@
-//! Names of code generated at run time, from the map that its maker writes for profilers: `/tmp/perf-PID.map`, with a line
-//! `START SIZE NAME` for each function.
+//! Names of code generated at run time, from the map that its maker writes for profilers:
+//! `/tmp/perf-PID.map`, with a line `START SIZE NAME` for each function.
 //!
-//! Promises: read without blocking, and only if the process' own user, or root, wrote it; at most [`MAX_BYTES`] of it. Which
-//! function was at an address when the map was written is at most likely to be there now.
+//! Promises: read without blocking, and only if the process' own user, or root, wrote it; at most
+//! [`MAX_BYTES`] of it. Which function was at an address when the map was written is at most likely
+//! to be there now.
 
 use super::symbols::MAX_NAME;
 use crate::{procfs, waits};

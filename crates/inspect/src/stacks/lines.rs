@@ -1,7 +1,8 @@
 //! Source lines and inlined functions from DWARF.
 //!
-//! Promises: read only when first asked for; sections larger than [`MAX_SECTION`] are left alone, a line table larger than
-//! [`MAX_LINES`], too; a unit whose entries are nested deeper than [`MAX_DEPTH`] gives lines but no inlined functions.
+//! Promises: read only when first asked for; sections larger than [`MAX_SECTION`] are left alone, a
+//! line table larger than [`MAX_LINES`], too; a unit whose entries are nested deeper than
+//! [`MAX_DEPTH`] gives lines but no inlined functions.
 
 use super::elf::Elf;
 use gimli::{EndianArcSlice, LittleEndian};

@@ -1,17 +1,20 @@
 //! Stacks of the threads of another process.
 //!
-//! Owns: the files mapped into the process, parsed once and kept. Promises: each thread is stopped by itself, only while
-//! its registers and at most [`MAX_STACK`] bytes of its stack are copied (some 30 us), and let go before the next one; the
-//! stacks are unwound afterwards, from the copies. How long each was stopped is told. What the threads did when stopped they continue
-//! with: a stop would end some calls early (`epoll_wait`), or after a part (`write` to a pipe, `read` of `/dev/urandom`). So only those are stopped that
-//! sleep in a call known to be harmless, or run in their own code ([`place()`]); where one goes to sleep in that very moment the call is made
-//! again ([`orbit_linux::ptrace::begin_again`]).
-//! Refuses: goroutines that are on no thread. Code generated at run time is passed by frame pointer, and has the names that its maker
-//! writes for profilers (`jit`).
+//! Owns: the files mapped into the process, parsed once and kept. Promises: each thread is stopped
+//! by itself, only while its registers and at most [`MAX_STACK`] bytes of its stack are copied
+//! (some 30 us), and let go before the next one; the stacks are unwound afterwards, from the
+//! copies. How long each was stopped is told. What the threads did when stopped they continue with:
+//! a stop would end some calls early (`epoll_wait`), or after a part (`write` to a pipe, `read` of
+//! `/dev/urandom`). So only those are stopped that sleep in a call known to be harmless, or run in
+//! their own code ([`place()`]); where one goes to sleep in that very moment the call is made again
+//! ([`orbit_linux::ptrace::begin_again`]). Refuses: goroutines that are on no thread. Code
+//! generated at run time is passed by frame pointer, and has the names that its maker writes for
+//! profilers (`jit`).
 //!
-//! What happens in [`Unwinder::capture`]: read the map; parse files not yet known; in a thread of its own, for each thread
-//! of the process: seize, interrupt, wait at most [`PATIENCE`], registers, stack, detach; then unwind by `.eh_frame` or
-//! `.debug_frame` (else by frame pointer, and say so), and name by Go's table, symbols and DWARF.
+//! What happens in [`Unwinder::capture`]: read the map; parse files not yet known; in a thread of
+//! its own, for each thread of the process: seize, interrupt, wait at most [`PATIENCE`], registers,
+//! stack, detach; then unwind by `.eh_frame` or `.debug_frame` (else by frame pointer, and say so),
+//! and name by Go's table, symbols and DWARF.
 
 pub(crate) mod elf;
 pub(crate) mod go;
@@ -43,7 +46,8 @@ pub const MAX_FRAMES: usize = 512;
 const MAX_MODULES: usize = 4096;
 /// Looks at a thread that goes in and out of its calls.
 const TRIES: u32 = 20;
-/// CPU time inside the kernel after which a thread is in a long call, or in one after the other: it is not stopped.
+/// CPU time inside the kernel after which a thread is in a long call, or in one after the other: it
+/// is not stopped.
 const LONG_CALL: Duration = Duration::from_millis(2);
 /// Bytes of all files of a process kept at most; what is beyond has no names or lines.
 pub const MAX_KEPT: usize = 3 << 30;
@@ -53,7 +57,8 @@ pub const MAX_KEPT: usize = 3 << 30;
 pub struct Frame {
     /// Address in the process; for all but the innermost frame a return address.
     pub address: u64,
-    /// File it belongs to, by the name the process knows it, or a name such as `[vdso]`; empty for code in no file.
+    /// File it belongs to, by the name the process knows it, or a name such as `[vdso]`; empty for
+    /// code in no file.
     pub module: String,
     /// Function, demangled; nothing if no symbol covers the address.
     pub function: Option<String>,
@@ -61,17 +66,20 @@ pub struct Frame {
     pub file: Option<String>,
     /// Line in it, from 1.
     pub line: Option<u32>,
-    /// Bytes from the start of the function; without a function, from the start of the file as linked.
+    /// Bytes from the start of the function; without a function, from the start of the file as
+    /// linked.
     pub offset: u64,
     /// Inlined into the next frame of this list.
     pub inlined: bool,
     /// How sure it is that this frame is on the stack and has this name.
     pub sure: Sure,
-    /// The stack pointer behind this frame: the return address lies in the eight bytes before. Only where the tables say so, for certain.
+    /// The stack pointer behind this frame: the return address lies in the eight bytes before. Only
+    /// where the tables say so, for certain.
     pub cfa: Option<u64>,
 }
 
-/// The function of a frame that the kernel put on the stack for a signal handler, whatever the C library calls it.
+/// The function of a frame that the kernel put on the stack for a signal handler, whatever the C
+/// library calls it.
 const SIGNAL_RETURN: &str = "__restore_rt";
 
 impl Frame {
@@ -106,9 +114,11 @@ impl std::fmt::Display for Frame {
 pub enum How {
     /// The thread was stopped; all registers are known.
     Stopped,
-    /// The thread slept and was left alone; only stack pointer and program counter are known, so the stack may end early.
+    /// The thread slept and was left alone; only stack pointer and program counter are known, so
+    /// the stack may end early.
     Asleep,
-    /// The thread ran inside the kernel and was left alone; all registers are known, as they were in its own code.
+    /// The thread ran inside the kernel and was left alone; all registers are known, as they were
+    /// in its own code.
     Inside,
     /// Not at all.
     Not,
@@ -132,7 +142,8 @@ pub struct ThreadStack {
     pub tid: i32,
     /// The thread's name.
     pub comm: String,
-    /// Frames, innermost first. Empty if there is an error and the thread could not be seen asleep either.
+    /// Frames, innermost first. Empty if there is an error and the thread could not be seen asleep
+    /// either.
     pub frames: Vec<Frame>,
     /// How it was come by.
     pub how: How,
@@ -140,8 +151,9 @@ pub struct ThreadStack {
     pub end: End,
     /// How long the thread was stopped.
     pub stopped: Duration,
-    /// A number for all its registers and its copied stack, if [`Unwinder::states`] asked for it and it was stopped: where two
-    /// captures by this process give the same number, nothing the thread has to itself had changed, but memory elsewhere may have.
+    /// A number for all its registers and its copied stack, if [`Unwinder::states`] asked for it
+    /// and it was stopped: where two captures by this process give the same number, nothing the
+    /// thread has to itself had changed, but memory elsewhere may have.
     pub state: Option<u64>,
     /// Why the thread could not be stopped, if so.
     pub error: Option<Error>,
@@ -209,7 +221,8 @@ impl Unwinder {
         self.pid
     }
 
-    /// Stop no thread that can be seen asleep without it. Its stack may then end early where code keeps frame pointers.
+    /// Stop no thread that can be seen asleep without it. Its stack may then end early where code
+    /// keeps frame pointers.
     pub fn gentle(&mut self, on: bool) {
         self.gentle = on;
     }
@@ -219,27 +232,30 @@ impl Unwinder {
         self.states = on;
     }
 
-    /// Time for which threads were stopped in the last capture, all added up. They are never stopped together.
+    /// Time for which threads were stopped in the last capture, all added up. They are never
+    /// stopped together.
     pub fn stopped(&self) -> Duration {
         self.stopped
     }
 
-    /// Parses the files mapped now, so that a later capture need not. Takes some milliseconds the first time.
+    /// Parses the files mapped now, so that a later capture need not. Takes some milliseconds the
+    /// first time.
     pub fn prepare(&mut self) -> Result<(), Error> {
         let maps = Maps::of(self.pid)?;
         self.follow(&maps);
         Ok(())
     }
 
-    /// Stacks of these threads (all, if none are named), in their order. A thread that cannot be looked at has an error
-    /// and no frames. Blocks for some 50 us a thread, at most
-    /// ten times [`PATIENCE`], and for the time to parse new files.
+    /// Stacks of these threads (all, if none are named), in their order. A thread that cannot be
+    /// looked at has an error and no frames. Blocks for some 50 us a thread, at most ten times
+    /// [`PATIENCE`], and for the time to parse new files.
     pub fn capture(&mut self, tids: &[i32]) -> Vec<ThreadStack> {
         let copies = self.copy(tids);
         self.name(copies)
     }
 
-    /// The first half of [`Unwinder::capture`]: copies the threads' registers and stacks, and names nothing yet.
+    /// The first half of [`Unwinder::capture`]: copies the threads' registers and stacks, and names
+    /// nothing yet.
     pub fn copy(&mut self, tids: &[i32]) -> Copies {
         let pid = self.pid;
         let maps = Maps::of(pid).unwrap_or_default();
@@ -297,8 +313,9 @@ impl Unwinder {
         Copies { threads, maps }
     }
 
-    /// As [`Unwinder::copy`] for one thread that stands still by itself, with these registers, as a signal's handler has them: in DWARF's
-    /// order (rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, rip). It is not stopped.
+    /// As [`Unwinder::copy`] for one thread that stands still by itself, with these registers, as a
+    /// signal's handler has them: in DWARF's order (rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to
+    /// r15, rip). It is not stopped.
     pub fn copy_from(&mut self, tid: i32, registers: [u64; 17]) -> Copies {
         let maps = Maps::of(self.pid).unwrap_or_default();
         let (base, stack) = stop::copy(self.pid, registers[7], &maps);
@@ -306,8 +323,9 @@ impl Unwinder {
         Copies { threads: vec![(tid, (How::Stopped, Ok(copied), None))], maps }
     }
 
-    /// The second half: unwinds and names what was copied, without the threads. The first time that a file's lines are asked for takes
-    /// a tenth of a second for one of some megabytes, and longer for larger ones.
+    /// The second half: unwinds and names what was copied, without the threads. The first time that
+    /// a file's lines are asked for takes a tenth of a second for one of some megabytes, and longer
+    /// for larger ones.
     pub fn name(&mut self, copies: Copies) -> Vec<ThreadStack> {
         self.stopped = Duration::ZERO;
         let Copies { threads, maps } = copies;
@@ -315,8 +333,8 @@ impl Unwinder {
         threads.into_iter().map(|(tid, (how, copied, error))| self.stack(tid, how, copied, error, &maps)).collect()
     }
 
-    /// Names return addresses of the process, as it has its files mapped now: of each the function it is in, after those inlined there.
-    /// Takes as long as [`Unwinder::name`].
+    /// Names return addresses of the process, as it has its files mapped now: of each the function
+    /// it is in, after those inlined there. Takes as long as [`Unwinder::name`].
     ///
     /// # Errors
     /// As [`Unwinder::new`].
@@ -342,7 +360,8 @@ impl Unwinder {
                 self.modules.insert(identity(m), Module::load(self.pid, m, &self.room));
             }
         }
-        // Code that is in no program: generated, in memory of its maker's own or in a file without a name.
+        // Code that is in no program: generated, in memory of its maker's own or in a file without
+        // a name.
         let generated = |m: &&Mapping| m.exec && m.path != "[vdso]" && m.path != "[vsyscall]";
         if maps.iter().filter(generated).any(|m| !matches!(self.modules.get(&identity(m)), Some(Some(_)))) {
             self.jit.follow(self.pid);
@@ -380,7 +399,8 @@ impl Unwinder {
 
     fn unwind(&mut self, c: &Copied, maps: &Maps) -> (Vec<Frame>, End) {
         let memory = Memory::of(self.pid);
-        // Words outside the copy are read from the living process: then no frame from there on is certain.
+        // Words outside the copy are read from the living process: then no frame from there on is
+        // certain.
         let outside = std::cell::Cell::new(false);
         let mut read = |addr: u64| {
             let at = addr.checked_sub(c.base).and_then(|o| usize::try_from(o).ok());

@@ -1,7 +1,8 @@
 //! One file mapped into a process: its unwind tables, names and lines.
 //!
-//! Promises: opened without blocking (a name may lead to a FIFO by now) and used only if it is the file that is mapped.
-//! Refuses: files on FUSE, whose server could keep the reader waiting for ever.
+//! Promises: opened without blocking (a name may lead to a FIFO by now) and used only if it is the
+//! file that is mapped. Refuses: files on FUSE, whose server could keep the reader waiting for
+//! ever.
 
 use super::elf::{Elf, Room, Source};
 use super::go::GoTable;
@@ -36,7 +37,8 @@ pub(crate) struct Module {
 }
 
 impl Module {
-    /// Reads what unwinding and naming need; nothing if the file is not available or is no ELF file.
+    /// Reads what unwinding and naming need; nothing if the file is not available or is no ELF
+    /// file.
     pub(crate) fn load(pid: i32, m: &Mapping, room: &Room) -> Option<Module> {
         let source = if m.path == "[vdso]" {
             let size = usize::try_from(m.end - m.start).ok()?.min(MAX_IMAGE);
@@ -98,7 +100,8 @@ impl Module {
         self.debug.get_or_insert_with(|| debug_file(elf, room, roots)).as_ref()
     }
 
-    /// Start and length of the function that holds an address as linked, by the unwind tables, Go's own table or the symbols.
+    /// Start and length of the function that holds an address as linked, by the unwind tables, Go's
+    /// own table or the symbols.
     pub(crate) fn function(&self, addr: u64) -> Option<(u64, u64)> {
         let go = || self.go.as_ref()?.covers(addr);
         self.tables.covers(addr).or_else(go).or_else(|| self.symbols.covers(addr))
@@ -113,8 +116,9 @@ impl Module {
         self.elf.linked(addr - m.start + m.offset)
     }
 
-    /// Source lines, read from the file when first asked for. The C library's are not looked for elsewhere: every stack has frames of its,
-    /// hardly anybody has its source, and they take longer to read than all else.
+    /// Source lines, read from the file when first asked for. The C library's are not looked for
+    /// elsewhere: every stack has frames of its, hardly anybody has its source, and they take
+    /// longer to read than all else.
     pub(crate) fn lines(&mut self) -> Option<&mut Lines> {
         if self.lines.is_none() {
             let own = Lines::of(&self.elf);
@@ -151,7 +155,8 @@ fn plain(path: impl AsRef<Path>) -> Option<File> {
     f.metadata().ok()?.is_file().then_some(f)
 }
 
-/// The file behind a mapping: also when its name is gone, and by the names of the process' own root directory.
+/// The file behind a mapping: also when its name is gone, and by the names of the process' own root
+/// directory.
 fn open(pid: i32, m: &Mapping) -> Option<File> {
     let pid = procfs::living(pid);
     if m.ino == 0 || on_fuse(pid, m) {

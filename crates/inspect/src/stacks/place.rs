@@ -1,8 +1,11 @@
-//! Whether a thread that runs is in its own code or inside the kernel, without stopping it: a stop ends some calls early.
+//! Whether a thread that runs is in its own code or inside the kernel, without stopping it: a stop
+//! ends some calls early.
 //!
-//! Owns: a clock of the thread's (`perf_event_open`) for one look, whose ticks say where they met it. Where there is none available, the
-//! times that the kernel counts for the thread in either mode: coarse, and a guess at the ticks of the processor. Promises: the thread is not
-//! disturbed beyond the clock's interrupts; ends once the thread had the CPU time asked for, and at the latest after 400 ms.
+//! Owns: a clock of the thread's (`perf_event_open`) for one look, whose ticks say where they met
+//! it. Where there is none available, the times that the kernel counts for the thread in either
+//! mode: coarse, and a guess at the ticks of the processor. Promises: the thread is not disturbed
+//! beyond the clock's interrupts; ends once the thread had the CPU time asked for, and at the
+//! latest after 400 ms.
 
 use super::stop::{Copied, copy};
 use super::unwind::Regs;
@@ -16,16 +19,18 @@ use std::time::{Duration, Instant};
 pub(super) const PATIENCE: Duration = Duration::from_millis(400);
 /// CPU time between two ticks of the clock, ns.
 const PERIOD: u64 = 50_000;
-/// CPU time after which a thread is inside the kernel that no tick met in its own code, where ticks inside the kernel are not shown.
+/// CPU time after which a thread is inside the kernel that no tick met in its own code, where ticks
+/// inside the kernel are not shown.
 const UNSEEN: Duration = Duration::from_millis(20);
 /// A tick older than this, ns, says where the thread was, not where it is.
 const FRESH: u64 = 20_000;
-/// So many ticks in a row in its own code, each at most [`APART`] after the one before, tell that a thread is not between two calls.
+/// So many ticks in a row in its own code, each at most [`APART`] after the one before, tell that a
+/// thread is not between two calls.
 const IN_A_ROW: u32 = 3;
 /// ns.
 const APART: u64 = 4 * PERIOD;
-/// So many ticks in a row inside the kernel at most, over all the CPU time asked for, tell that its calls are short ones: to stop it between two
-/// of them cuts none short that had much to do.
+/// So many ticks in a row inside the kernel at most, over all the CPU time asked for, tell that its
+/// calls are short ones: to stop it between two of them cuts none short that had much to do.
 const SHORT: u32 = 40;
 /// One tick in so many in its own code, over twice the CPU time asked for, is as good as none.
 const FEW: u64 = 10;
@@ -33,16 +38,19 @@ const FEW: u64 = 10;
 const EAGER: Duration = Duration::from_millis(2);
 /// Looks at a thread that entered another call while its stack was copied.
 const TRIES: u32 = 3;
-/// Where the kernel counts by its own ticks: so many of them (10 ms each) in one mode tell it from the other.
+/// Where the kernel counts by its own ticks: so many of them (10 ms each) in one mode tell it from
+/// the other.
 const OWN_TICKS: u64 = 2;
 const KERNEL_TICKS: u64 = 3;
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In its own code, some microseconds ago: met there three times in a row, or between calls that are all short.
+    /// In its own code, some microseconds ago: met there three times in a row, or between calls
+    /// that are all short.
     Own,
-    /// Inside the kernel, and not in its own code once in all the CPU time asked for, or hardly ever in twice that.
+    /// Inside the kernel, and not in its own code once in all the CPU time asked for, or hardly
+    /// ever in twice that.
     Kernel,
     /// It does not run, or has ended.
     Asleep,
@@ -50,21 +58,24 @@ pub enum Place {
     Unknown,
 }
 
-/// Where a thread is that had so much CPU time since the call. Blocks until it had, 400 ms at most; where it is in its own code, for some
-/// 200 us mostly. Whoever stops it then drops the clock afterwards: to take it away takes as long as the thread may need to enter a call.
+/// Where a thread is that had so much CPU time since the call. Blocks until it had, 400 ms at most;
+/// where it is in its own code, for some 200 us mostly. Whoever stops it then drops the clock
+/// afterwards: to take it away takes as long as the thread may need to enter a call.
 pub fn place(tid: i32, cpu: Duration) -> (Place, Clock) {
     let mut clock = Clock::of(tid);
     (look(tid, cpu, &mut clock, |_| ()), clock)
 }
 
-/// The same, and registers and stack of a thread that is inside the kernel, as it entered there. Nothing where ticks inside the kernel are not
-/// shown (without CAP_PERFMON, where `kernel.perf_event_paranoid` is 2 or more).
+/// The same, and registers and stack of a thread that is inside the kernel, as it entered there.
+/// Nothing where ticks inside the kernel are not shown (without CAP_PERFMON, where
+/// `kernel.perf_event_paranoid` is 2 or more).
 pub(crate) fn with_stack(pid: i32, tid: i32, cpu: Duration, maps: &Maps) -> (Place, Option<Copied>, Clock) {
     let mut clock = Clock::of(tid);
     let (mut place, mut copied, mut sure): (_, Option<Copied>, _) = (Place::Unknown, None, false);
     for _ in 0..TRIES {
         place = look(tid, cpu, &mut clock, |regs| {
-            // The stack is that of these registers if they are the same before and after it was copied.
+            // The stack is that of these registers if they are the same before and after it was
+            // copied.
             if copied.as_ref().is_some_and(|c| c.regs == regs) {
                 sure = true;
                 return;

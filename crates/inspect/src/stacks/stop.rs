@@ -1,10 +1,12 @@
 //! Stopping one thread for as long as it takes to copy its registers and stack.
 //!
-//! Owns: ptrace. Promises: a thread is let go before the next one is stopped; one that does not stop in time is given up;
-//! all are let go at the latest when the thread that stops them ends, for the kernel ties a tracer's hold to that thread,
-//! and each capture runs in one of its own. No call of the thread ends early for it: whoever stops one asks first what it [`does`], and one that falls asleep just
-//! then is helped by [`ptrace::begin_again`]. A signal that comes in between is handed on. The exit status of a thread that ends
-//! meanwhile is never collected: it may be a child of this process, and others wait for it.
+//! Owns: ptrace. Promises: a thread is let go before the next one is stopped; one that does not
+//! stop in time is given up; all are let go at the latest when the thread that stops them ends, for
+//! the kernel ties a tracer's hold to that thread, and each capture runs in one of its own. No call
+//! of the thread ends early for it: whoever stops one asks first what it [`does`], and one that
+//! falls asleep just then is helped by [`ptrace::begin_again`]. A signal that comes in between is
+//! handed on. The exit status of a thread that ends meanwhile is never collected: it may be a child
+//! of this process, and others wait for it.
 
 use super::unwind::Regs;
 use crate::waits::Seen;
@@ -15,8 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of stack copied of each thread at most.
 pub const MAX_STACK: usize = 64 << 10;
-/// How long to wait for a thread to stop that sits where it cannot be interrupted. One that merely lacks a CPU gets ten
-/// times as long.
+/// How long to wait for a thread to stop that sits where it cannot be interrupted. One that merely
+/// lacks a CPU gets ten times as long.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Registers and stack of a thread at one moment.
@@ -31,7 +33,8 @@ pub(crate) struct Copied {
 }
 
 impl Copied {
-    /// A number for registers and stack together: equal numbers mean the same state. Nothing without the vector registers.
+    /// A number for registers and stack together: equal numbers mean the same state. Nothing
+    /// without the vector registers.
     pub(crate) fn state(&self) -> Option<u64> {
         use std::hash::{Hash, Hasher};
         let vectors = self.vectors.as_ref()?;
@@ -78,7 +81,8 @@ pub(crate) enum Does {
     Runs,
     /// It sleeps where a stop changes nothing.
     Rests,
-    /// It sleeps in a call that a stop would end early, or whose time limit would begin anew: all that are not known to be harmless.
+    /// It sleeps in a call that a stop would end early, or whose time limit would begin anew: all
+    /// that are not known to be harmless.
     Waits,
 }
 
@@ -88,7 +92,8 @@ pub(crate) fn does(pid: i32, tid: i32) -> Does {
     let call = match Seen::parse(line.as_bytes()) {
         Some(Seen::Running) => return Does::Runs,
         Some(Seen::In(call)) => call,
-        // A page fault of the thread's own code begins again. Who may not see this may not stop it either.
+        // A page fault of the thread's own code begins again. Who may not see this may not stop it
+        // either.
         Some(Seen::Outside(..)) | None => return Does::Rests,
     };
     let harmless = match call.nr {
@@ -96,7 +101,8 @@ pub(crate) fn does(pid: i32, tid: i32) -> Does {
         libc::SYS_wait4 | libc::SYS_waitid | libc::SYS_flock | libc::SYS_fcntl | libc::SYS_pause => true,
         // No stop reaches a parent that waits for the child of its vfork: that is told.
         libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3 => true,
-        // Of a pipe the kernel makes them again by itself: one that waits has read nothing yet. One that writes may have written a part.
+        // Of a pipe the kernel makes them again by itself: one that waits has read nothing yet. One
+        // that writes may have written a part.
         libc::SYS_read | libc::SYS_readv => {
             let link = std::fs::read_link(format!("/proc/{pid}/task/{tid}/fd/{}", call.args[0] as i32));
             link.is_ok_and(|l| l.as_os_str().as_encoded_bytes().starts_with(b"pipe:"))
@@ -110,7 +116,8 @@ pub(crate) fn does(pid: i32, tid: i32) -> Does {
 const FUTEX_WAITS: [libc::c_int; 4] = [libc::FUTEX_WAIT, libc::FUTEX_WAIT_BITSET, libc::FUTEX_LOCK_PI, FUTEX_LOCK_PI2];
 const FUTEX_LOCK_PI2: libc::c_int = 13;
 
-/// Stops a thread, copies, lets it go. `vectors`: those registers too. To be called in a thread that ends soon afterwards.
+/// Stops a thread, copies, lets it go. `vectors`: those registers too. To be called in a thread
+/// that ends soon afterwards.
 pub(crate) fn stopped(pid: i32, tid: i32, maps: &Maps, vectors: bool) -> Result<Copied, Error> {
     ptrace::seize(tid, 0).map_err(|e| failed(tid, "tracing", e))?;
     let mut hold = Hold { tid, signal: 0 };
@@ -134,7 +141,8 @@ fn wait(tid: i32, since: Instant) -> Result<i32, Error> {
     let mut looks = 0u32;
     loop {
         if let Some(status) = ptrace::state::collect_stop(tid).map_err(|_| Error::Gone { id: tid })? {
-            // An event stop carries a number above the signal; a plain stop is a signal to be handed on.
+            // An event stop carries a number above the signal; a plain stop is a signal to be
+            // handed on.
             return Ok(if status >> 8 == 0 { status } else { 0 });
         }
         let waited = since.elapsed();
@@ -155,7 +163,8 @@ fn wait(tid: i32, since: Instant) -> Result<i32, Error> {
     }
 }
 
-/// Gives the calling thread priority over others, if that is allowed: while it waits for a CPU, another thread is stopped.
+/// Gives the calling thread priority over others, if that is allowed: while it waits for a CPU,
+/// another thread is stopped.
 pub(crate) fn hurry() {
     // 0 is the calling thread, which ends after the capture.
     let _ = orbit_linux::sched::set_nice(0, -19);
@@ -167,8 +176,8 @@ fn state(tid: i32) -> char {
     procfs::field(&status, "State").and_then(|s| s.chars().next()).unwrap_or('X')
 }
 
-/// Registers and stack of a thread that sleeps, without stopping it. Program counter and stack pointer are all that is
-/// known of its registers.
+/// Registers and stack of a thread that sleeps, without stopping it. Program counter and stack
+/// pointer are all that is known of its registers.
 pub(crate) fn asleep(pid: i32, tid: i32, maps: &Maps) -> Result<Option<Copied>, Error> {
     let path = format!("/proc/{pid}/task/{tid}/syscall");
     let look = || procfs::text(&path, 512).map_err(|e| Error::of(tid, "seeing the system call", e));
@@ -189,7 +198,8 @@ pub(crate) fn asleep(pid: i32, tid: i32, maps: &Maps) -> Result<Option<Copied>, 
     Ok(Some(Copied { regs, base, stack, stopped: Duration::ZERO, vectors: None }))
 }
 
-/// The stack from just below its pointer, where leaf functions keep things, to the end of its mapping.
+/// The stack from just below its pointer, where leaf functions keep things, to the end of its
+/// mapping.
 pub(super) fn copy(pid: i32, sp: u64, maps: &Maps) -> (u64, Vec<u8>) {
     let base = (sp & !7).saturating_sub(128);
     let end = maps.at(sp).map_or(u64::MAX, |m| m.end);

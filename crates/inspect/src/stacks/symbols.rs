@@ -1,7 +1,8 @@
 //! Names of functions from an ELF file's symbol tables.
 //!
-//! Promises: a name is given only to addresses inside the function it belongs to, unless the symbol has no size. Names
-//! are demangled on demand and cut at [`MAX_NAME`] bytes, so that a made-up name cannot unfold without end.
+//! Promises: a name is given only to addresses inside the function it belongs to, unless the symbol
+//! has no size. Names are demangled on demand and cut at [`MAX_NAME`] bytes, so that a made-up name
+//! cannot unfold without end.
 
 use super::elf::{Elf, text_at, u32_at, u64_at};
 use crate::Sure;
@@ -34,7 +35,8 @@ pub(crate) struct Symbols {
 pub(crate) const SYMTAB: u32 = 2;
 pub(crate) const DYNSYM: u32 = 11;
 
-/// The symbol tables of these kinds that a file has, in this order: the kind, the symbols, their names.
+/// The symbol tables of these kinds that a file has, in this order: the kind, the symbols, their
+/// names.
 pub(crate) fn tables(elf: &Elf, kinds: [u32; 2]) -> impl Iterator<Item = (u32, Vec<u8>, Vec<u8>)> {
     kinds.into_iter().filter_map(|kind| {
         let s = elf.sections.iter().find(|s| s.kind == kind)?;
@@ -69,7 +71,8 @@ impl Symbols {
         self.list.is_empty()
     }
 
-    /// The last symbols that begin at an address or before: a function may hold smaller ones (entry points in assembly).
+    /// The last symbols that begin at an address or before: a function may hold smaller ones (entry
+    /// points in assembly).
     fn before(&self, addr: u64) -> impl Iterator<Item = &Symbol> {
         let i = self.list.partition_point(|s| s.addr <= addr);
         self.list[..i].iter().rev().take(8)

@@ -1,7 +1,8 @@
 //! One step outwards on a stack, by call frame information or by frame pointer.
 //!
-//! Promises: bounded work a step, whatever the unwind tables say: expressions are cut off after [`MAX_STEPS`] operations,
-//! entries longer than [`MAX_ENTRY`] are not run. Registers that a step does not restore are kept.
+//! Promises: bounded work a step, whatever the unwind tables say: expressions are cut off after
+//! [`MAX_STEPS`] operations, entries longer than [`MAX_ENTRY`] are not run. Registers that a step
+//! does not restore are kept.
 
 use super::elf::u32_at;
 use gimli::{
@@ -23,7 +24,8 @@ const RIP: usize = 16;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Registers by their DWARF numbers: rax rdx rcx rbx rsi rdi rbp rsp r8..r15 rip; nothing where unknown.
+/// Registers by their DWARF numbers: rax rdx rcx rbx rsi rdi rbp rsp r8..r15 rip; nothing where
+/// unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Regs(pub(crate) [Option<u64>; 17]);
 
@@ -46,7 +48,8 @@ pub(crate) struct Tables {
     pub(crate) eh_frame_hdr: Vec<u8>,
     pub(crate) debug_frame: Vec<u8>,
     pub(crate) bases: BaseAddresses,
-    /// First address, length and place of each entry of `eh_frame`, if that has no index of its own.
+    /// First address, length and place of each entry of `eh_frame`, if that has no index of its
+    /// own.
     pub(crate) eh_index: Vec<(Range<u64>, usize)>,
     /// The same for `debug_frame`.
     pub(crate) debug_index: Vec<(Range<u64>, usize)>,
@@ -66,7 +69,8 @@ pub(crate) enum Stuck {
 /// A step outwards.
 pub(crate) struct Step {
     pub(crate) regs: Regs,
-    /// The frame left was put there by the kernel for a signal handler: the next pc is where it struck, not a return address.
+    /// The frame left was put there by the kernel for a signal handler: the next pc is where it
+    /// struck, not a return address.
     pub(crate) signal: bool,
 }
 
@@ -84,7 +88,8 @@ impl Tables {
         }
     }
 
-    /// Entries in the index of `.eh_frame_hdr`; nothing if it has none, or is not packed in the usual way.
+    /// Entries in the index of `.eh_frame_hdr`; nothing if it has none, or is not packed in the
+    /// usual way.
     fn entries(&self) -> Option<usize> {
         let usual = self.eh_frame_hdr.starts_with(&[1, 0x1b, 3, 0x3b]);
         let count = u32_at(&self.eh_frame_hdr, 8).filter(|_| usual)? as usize;

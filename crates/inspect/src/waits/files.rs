@@ -86,7 +86,8 @@ impl Kept {
     }
 }
 
-/// Name, state and CPU ticks from `stat`. The name may hold any byte, parentheses too: the last one counts.
+/// Name, state and CPU ticks from `stat`. The name may hold any byte, parentheses too: the last one
+/// counts.
 fn stat(line: &[u8]) -> Option<(String, State, u64)> {
     let open = line.iter().position(|&b| b == b'(')?;
     let close = line.iter().rposition(|&b| b == b')')?;

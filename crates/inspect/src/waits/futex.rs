@@ -1,8 +1,8 @@
 //! Which lock hides behind a futex wait.
 //!
-//! Owns: the rules that tell a mutex from a condition variable by the call's arguments and the bytes around the word.
-//! Promises: pure functions over bytes; any bytes give an answer. Refuses: guessing an owner; `Owner::Unknown` is the
-//! answer where the lock does not keep one.
+//! Owns: the rules that tell a mutex from a condition variable by the call's arguments and the
+//! bytes around the word. Promises: pure functions over bytes; any bytes give an answer. Refuses:
+//! guessing an owner; `Owner::Unknown` is the answer where the lock does not keep one.
 //!
 //! What the rules rest on (x86_64; offsets in bytes):
 //!
@@ -110,8 +110,9 @@ pub(crate) enum Shape {
 pub(crate) struct Around {
     pub(crate) before: Option<[u8; WINDOW]>,
     pub(crate) after: Option<[u8; WINDOW]>,
-    /// The word is the id of a thread of this process, where glibc's block of that thread keeps it. The number alone says
-    /// nothing: the words of rwlocks are 1, 2 and 3, and there are threads with these ids, most of all in a container.
+    /// The word is the id of a thread of this process, where glibc's block of that thread keeps it.
+    /// The number alone says nothing: the words of rwlocks are 1, 2 and 3, and there are threads
+    /// with these ids, most of all in a container.
     pub(crate) id_of_thread: bool,
 }
 
@@ -163,17 +164,19 @@ fn plain(w: &Waiting, word: u32, around: &Around, live: &dyn Fn(i32) -> bool) ->
     found.unwrap_or((Shape::Unknown, Sure::Certain))
 }
 
-/// A robust mutex of glibc's. The word says who holds it now: what a sleeper saw is of the time when it went to sleep.
+/// A robust mutex of glibc's. The word says who holds it now: what a sleeper saw is of the time
+/// when it went to sleep.
 fn robust(word: u32, around: &Around, live: &dyn Fn(i32) -> bool) -> Option<(Shape, Sure)> {
     let id = word & TID;
-    // Who holds it stands behind the word, too, but for a moment after it was handed over, or after a holder has ended.
+    // Who holds it stands behind the word, too, but for a moment after it was handed over, or after
+    // a holder has ended.
     let twice = around.u32(8) == Some(id);
     let sure = if twice { Sure::Certain } else { Sure::Likely };
     (twice || id == 0 || live(id as i32)).then_some((Shape::Mutex(by(id)), sure))
 }
 
-/// Who holds a mutex of musl's. The kind stands in front of the word, the number of those who wait behind it. Whoever comes notes in the word
-/// that it waits; whoever gets it next does not.
+/// Who holds a mutex of musl's. The kind stands in front of the word, the number of those who wait
+/// behind it. Whoever comes notes in the word that it waits; whoever gets it next does not.
 fn musl(w: &Waiting, word: u32, around: &Around, live: &dyn Fn(i32) -> bool) -> Option<Held> {
     let (kind, waiters) = (around.u32(-4)?, around.u32(4)?);
     let (saw, id) = (w.expected & TID, word & TID);
@@ -205,7 +208,8 @@ fn low_level(around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
         return (Shape::Mutex(by(owner)), Sure::Certain);
     }
     match around.u64(8) {
-        // An address in the places where thread blocks are; as a mutex it would have thousands of waiters.
+        // An address in the places where thread blocks are; as a mutex it would have thousands of
+        // waiters.
         Some(block) if block & 15 == 0 && (0x1000..0x8000).contains(&(block >> 32)) => {
             (Shape::Mutex(Held::Block(block)), Sure::Likely)
         }
@@ -231,7 +235,8 @@ fn wall_clock(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shap
     if w.expected == 2 && w.timed {
         return low_level(around, live);
     }
-    // Condition variables begin at multiples of eight, and so do semaphores, of which it is the first word.
+    // Condition variables begin at multiples of eight, and so do semaphores, of which it is the
+    // first word.
     let even = w.addr & 7 == 0;
     if w.expected == 0 && if even { condvar(around, -40, 16) } else { condvar(around, -44, 20) } {
         return (Shape::Condvar, Sure::Certain);
@@ -247,18 +252,21 @@ fn wall_clock(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shap
     (Shape::Unknown, Sure::Certain)
 }
 
-/// Whether this may be a reader that a waiting writer keeps from a glibc rwlock that readers hold (one that prefers writers): it sleeps at
-/// the lock's first word, which has the number of readers above three bits: it is the readers' phase, a writer waits, readers wait.
+/// Whether this may be a reader that a waiting writer keeps from a glibc rwlock that readers hold
+/// (one that prefers writers): it sleeps at the lock's first word, which has the number of readers
+/// above three bits: it is the readers' phase, a writer waits, readers wait.
 pub(crate) fn waits_to_read(w: &Waiting) -> bool {
     w.addr & 7 == 0 && w.op & REALTIME != 0 && w.expected & 7 == 6 && (1..1 << 20).contains(&(w.expected >> 3))
 }
 
-/// How far into a glibc rwlock the word stands, if it is of one: the locks begin at multiples of eight.
+/// How far into a glibc rwlock the word stands, if it is of one: the locks begin at multiples of
+/// eight.
 fn in_rwlock(w: &Waiting) -> u64 {
     if w.addr & 7 == 0 { 8 } else { 12 }
 }
 
-/// Where the lock itself begins, which is what programs and debuggers call it by; the word, where that is not known.
+/// Where the lock itself begins, which is what programs and debuggers call it by; the word, where
+/// that is not known.
 pub(crate) fn begins(w: &Waiting, shape: Shape) -> u64 {
     match shape {
         Shape::RwLock(_) if waits_to_read(w) => w.addr,
@@ -280,7 +288,8 @@ fn rwlock(a: &Around, base: isize, live: &dyn Fn(i32) -> bool) -> Option<Held> {
     fits.then_some(by(writer))
 }
 
-/// A condition variable of glibc 2.25 to 2.40; `refs` is the distance of the group's reference count.
+/// A condition variable of glibc 2.25 to 2.40; `refs` is the distance of the group's reference
+/// count.
 fn condvar(a: &Around, base: isize, refs: isize) -> bool {
     (|| {
         let seq = a.u64(base)?;
@@ -308,7 +317,8 @@ fn condvar_241(a: &Around, base: isize) -> bool {
     .unwrap_or(false)
 }
 
-/// FUTEX_WAIT_BITSET on the steady clock: Rust's standard library, and glibc's waits with such a limit.
+/// FUTEX_WAIT_BITSET on the steady clock: Rust's standard library, and glibc's waits with such a
+/// limit.
 fn steady_clock(w: &Waiting, word: u32, around: &Around) -> (Shape, Sure) {
     if w.expected == u32::MAX {
         return (Shape::Parked, Sure::Likely);
@@ -327,13 +337,15 @@ fn steady_clock(w: &Waiting, word: u32, around: &Around) -> (Shape, Sure) {
     (Shape::Unknown, Sure::Certain)
 }
 
-/// Whether this is a reader of Rust's, which sleeps at the state itself: held, and with the bit that says that readers wait.
+/// Whether this is a reader of Rust's, which sleeps at the state itself: held, and with the bit
+/// that says that readers wait.
 fn reads_state(w: &Waiting) -> bool {
     w.expected & COUNT != 0 && w.expected & READERS != 0
 }
 
-/// Whether the word says that nobody holds the lock, or that a semaphore or condition variable has something to be taken. That it is not
-/// what the sleeper saw does not say so: it changes while the lock is held, too, as others come, leave and get it.
+/// Whether the word says that nobody holds the lock, or that a semaphore or condition variable has
+/// something to be taken. That it is not what the sleeper saw does not say so: it changes while the
+/// lock is held, too, as others come, leave and get it.
 pub(crate) fn free(w: &Waiting, shape: Shape, around: &Around) -> bool {
     let Some(word) = around.u32(0) else {
         return false;
@@ -347,8 +359,9 @@ pub(crate) fn free(w: &Waiting, shape: Shape, around: &Around) -> bool {
         Shape::RwLock(_) if w.op & REALTIME != 0 => (word ^ w.expected) & 1 != 0,
         // Rust's: of a writer's wait the lock is known by its state, which is held.
         Shape::RwLock(_) => reads_state(w) && word & COUNT == 0,
-        // Whoever was moved to the mutex by a broadcast is asleep at that by now. In glibc 2.41 the word counts signals from where its group began: when groups
-        // change places it becomes that number, above what those sleep for who are there.
+        // Whoever was moved to the mutex by a broadcast is asleep at that by now. In glibc 2.41 the
+        // word counts signals from where its group began: when groups change places it becomes that
+        // number, above what those sleep for who are there.
         Shape::Condvar => {
             let begun = around.u32(in_condvar_241(w) + 8).filter(|_| condvar_241(around, in_condvar_241(w)));
             w.op & 127 != 11 && word != w.expected && begun.is_none_or(|begun| word.wrapping_sub(begun) as i32 > 0)
@@ -358,9 +371,10 @@ pub(crate) fn free(w: &Waiting, shape: Shape, around: &Around) -> bool {
     }
 }
 
-/// Whether this waits for a condition variable of musl's, at a word of its own which a lock's looks like, and was moved from there to the mutex by
-/// a broadcast: asleep at that, with a zero in the word. In front of it then stands that it was signalled. Mutexes of glibc's
-/// are at other addresses.
+/// Whether this waits for a condition variable of musl's, at a word of its own which a lock's looks
+/// like, and was moved from there to the mutex by a broadcast: asleep at that, with a zero in the
+/// word. In front of it then stands that it was signalled. Mutexes of glibc's are at other
+/// addresses.
 fn moved(w: &Waiting, around: &Around) -> bool {
     const SIGNALLED: u32 = 1;
     w.addr & 7 == 4 && around.u32(-4) == Some(SIGNALLED)
@@ -384,7 +398,8 @@ mod tests {
 
     #[test]
     fn a_semaphore_behind_another_block_of_memory() {
-        // The allocator's size in front of it, and numbers of the block before that, look like a condition variable that began four bytes off.
+        // The allocator's size in front of it, and numbers of the block before that, look like a
+        // condition variable that began four bytes off.
         let (w, around) = at(0x1000, &[(-44, 9), (-24, 7), (-8, 0x21), (4, 1)]);
         assert!(condvar(&around, -44, 20), "as it stands");
         assert_eq!(wall_clock(&w, &around, &|_| false), (Shape::Semaphore, Sure::Certain));
@@ -394,7 +409,8 @@ mod tests {
 
     #[test]
     fn waiters_of_a_condition_variable_whose_groups_changed_places() {
-        // glibc 2.41: three wait, of whom each was woken once and waits again, in the group that began as the third came; its word was 0 then.
+        // glibc 2.41: three wait, of whom each was woken once and waits again, in the group that
+        // began as the third came; its word was 0 then.
         let (seq, begun, refs) = (14, 3, 3 << 3);
         let words = |addr: u64, signals| {
             let base = in_condvar_241(&at(addr, &[]).0);
@@ -407,7 +423,8 @@ mod tests {
                 assert_eq!(wall_clock(&w, &around, &|_| false), (Shape::Condvar, Sure::Likely));
                 assert_eq!(free(&w, Shape::Condvar, &around), lost, "{addr:x}, {signals}");
             }
-            // Those who came to the second group while its word was 2, with nothing but zeros behind it.
+            // Those who came to the second group while its word was 2, with nothing but zeros
+            // behind it.
             let (w, around) = words(addr, 3);
             let w = Waiting { expected: 2, ..w };
             assert_eq!(wall_clock(&w, &around, &|_| false).0, Shape::Condvar);

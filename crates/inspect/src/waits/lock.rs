@@ -1,4 +1,5 @@
-//! What a futex wait is told to be: the kind of lock, its holder, and whether anyone will ever wake the sleeper.
+//! What a futex wait is told to be: the kind of lock, its holder, and whether anyone will ever wake
+//! the sleeper.
 
 use super::futex::Waiting;
 use super::owner::Owner;
@@ -9,12 +10,13 @@ use crate::Sure;
 pub struct FutexWait {
     /// The call's arguments.
     pub call: Waiting,
-    /// Address of the lock that the word belongs to, where that is known to begin elsewhere (locks for readers and writers, whose waiters sleep
-    /// at two words of it), else of the word.
+    /// Address of the lock that the word belongs to, where that is known to begin elsewhere (locks
+    /// for readers and writers, whose waiters sleep at two words of it), else of the word.
     pub lock: u64,
     /// The word's value now; nothing if it cannot be read.
     pub word: Option<u32>,
-    /// The word says that nobody holds the lock, or that there is something to be taken (a semaphore, a condition variable).
+    /// The word says that nobody holds the lock, or that there is something to be taken (a
+    /// semaphore, a condition variable).
     pub free: bool,
     /// The lock it belongs to.
     pub kind: FutexKind,
@@ -25,10 +27,10 @@ pub struct FutexWait {
 }
 
 impl FutexWait {
-    /// Nobody who could release it holds what the thread sleeps for: its word says that it is free, or its holder has ended, or is in the process that
-    /// this one was forked from.
-    /// True for a moment in healthy programs too. If it stays so while the thread's [`ThreadState::switches`] stand still, a wake-up
-    /// was lost or the holder died with the lock.
+    /// Nobody who could release it holds what the thread sleeps for: its word says that it is free,
+    /// or its holder has ended, or is in the process that this one was forked from. True for a
+    /// moment in healthy programs too. If it stays so while the thread's [`ThreadState::switches`]
+    /// stand still, a wake-up was lost or the holder died with the lock.
     ///
     /// [`ThreadState::switches`]: super::ThreadState::switches
     pub fn lost(&self) -> bool {
@@ -60,7 +62,8 @@ pub enum FutexKind {
         /// Who holds it.
         owner: Owner,
     },
-    /// A readers-writer lock. Readers leave no trace, so an unknown writer often means that readers hold it.
+    /// A readers-writer lock. Readers leave no trace, so an unknown writer often means that readers
+    /// hold it.
     RwLock {
         /// The writer that holds it.
         writer: Owner,
@@ -73,8 +76,9 @@ pub enum FutexKind {
     Semaphore,
     /// `std::thread::park` and what is built on it (channels).
     Parked,
-    /// A priority-inheriting mutex that the C library gave up: the kernel said that the wait would close a ring, or that
-    /// the holder has ended. The thread is parked for ever; which mutex it was is known to nobody but its registers.
+    /// A priority-inheriting mutex that the C library gave up: the kernel said that the wait would
+    /// close a ring, or that the holder has ended. The thread is parked for ever; which mutex it
+    /// was is known to nobody but its registers.
     GivenUp,
     /// Not told from the bytes around the word.
     Unknown,

@@ -1,4 +1,5 @@
-//! Sleepers that nobody will wake: rechecked for a while, for in healthy programs they look so for a moment.
+//! Sleepers that nobody will wake: rechecked for a while, for in healthy programs they look so for
+//! a moment.
 
 use super::thread::{State, ThreadState};
 use super::{FutexKind, FutexWait, Key, Wait, Watched};
@@ -6,9 +7,10 @@ use crate::{Error, Family, Maps, procfs};
 use std::time::Duration;
 
 impl Watched {
-    /// Threads of this process that sleep at the same lock as this wait (of one of its own, or of another that shares the lock), sorted by id, with
-    /// their [`progress`](Watched::progress). As long as each of them is there unchanged, nobody was woken there. Costs about 5 us for
-    /// each thread of the process, and of a lock that is shared the reading of the process' map.
+    /// Threads of this process that sleep at the same lock as this wait (of one of its own, or of
+    /// another that shares the lock), sorted by id, with their [`progress`](Watched::progress). As
+    /// long as each of them is there unchanged, nobody was woken there. Costs about 5 us for each
+    /// thread of the process, and of a lock that is shared the reading of the process' map.
     pub fn queue(&mut self, wait: &FutexWait) -> Vec<(i32, (u64, u64))> {
         self.keep_up();
         let calls = self.futex_calls(None);
@@ -24,7 +26,8 @@ impl Watched {
         here
     }
 
-    /// Threads other than this one that are kept from running (by the machine, a stop, a tracer), with CPU time and switches.
+    /// Threads other than this one that are kept from running (by the machine, a stop, a tracer),
+    /// with CPU time and switches.
     fn held_up(&mut self, but: i32) -> Vec<(i32, u64, u64)> {
         let all = self.scan();
         let held = |t: &ThreadState| !matches!(t.state, State::Sleeping | State::Ended) && t.tid != but;
@@ -33,13 +36,15 @@ impl Watched {
 }
 
 impl FutexWait {
-    /// How far from its word, in bytes, others sleep at the same lock: the writers and readers of one sleep at two words, side by side.
+    /// How far from its word, in bytes, others sleep at the same lock: the writers and readers of
+    /// one sleep at two words, side by side.
     pub fn span(&self) -> u64 {
         if matches!(self.kind, FutexKind::RwLock { .. }) { 4 } else { 0 }
     }
 }
 
-/// The other processes that have this memory mapped; nothing if a relative may not be looked into, which may have it by `fork`.
+/// The other processes that have this memory mapped; nothing if a relative may not be looked into,
+/// which may have it by `fork`.
 fn sharers(pid: i32, key: &Key) -> Option<Vec<Watched>> {
     let &Key::Shared { dev, ino, .. } = key else {
         return Some(Vec::new());
@@ -60,11 +65,13 @@ fn sharers(pid: i32, key: &Key) -> Option<Vec<Watched>> {
     (!related).then_some(out)
 }
 
-/// Looks again until the answer no longer changes or the time is over: `true` if the thread slept for something lost
-/// (see [`FutexWait::lost`]) all the while and did not run once, no other thread of its process was kept from running all the while (such
-/// a one may be just about to wake it), and nobody who slept at the same lock was woken: a lock that many want is free for
-/// most of the time where those who are woken lack a CPU. Of a lock that is free and that processes share, all who share it are looked at;
-/// where a relative may not be, the answer is `false`. Blocks for `span`, and of a shared lock for reading the map of each process first.
+/// Looks again until the answer no longer changes or the time is over: `true` if the thread slept
+/// for something lost (see [`FutexWait::lost`]) all the while and did not run once, no other thread
+/// of its process was kept from running all the while (such a one may be just about to wake it),
+/// and nobody who slept at the same lock was woken: a lock that many want is free for most of the
+/// time where those who are woken lack a CPU. Of a lock that is free and that processes share, all
+/// who share it are looked at; where a relative may not be, the answer is `false`. Blocks for
+/// `span`, and of a shared lock for reading the map of each process first.
 pub fn stays_lost(watched: &mut Watched, tid: i32, span: Duration) -> bool {
     const LOOKS: u32 = 8;
     let Some(first) = watched.progress(tid) else {

@@ -1,9 +1,10 @@
 //! What the threads of another process do and what each waits for.
 //!
-//! Owns: the descriptors of `/proc/PID/task/*`, kept open between looks, because opening costs several times what reading
-//! does. Promises: [`Watched::scan`] reads two small files a thread and nothing else; who holds a lock or the other end
-//! of a pipe is found only when [`Watched::wait_of`] is asked about that thread. The process is not stopped or written.
-//! Refuses: waits of 32-bit programs, which are told by the call's number only.
+//! Owns: the descriptors of `/proc/PID/task/*`, kept open between looks, because opening costs
+//! several times what reading does. Promises: [`Watched::scan`] reads two small files a thread and
+//! nothing else; who holds a lock or the other end of a pipe is found only when
+//! [`Watched::wait_of`] is asked about that thread. The process is not stopped or written. Refuses:
+//! waits of 32-bit programs, which are told by the call's number only.
 
 mod call;
 mod files;
@@ -47,8 +48,9 @@ pub enum Wait {
         ino: u64,
         /// Whether it reads or writes.
         direction: Direction,
-        /// Processes that hold the other end, sorted. Only those this process may look into are found. If it is the
-        /// waiting process alone and the pipe has no name, nothing else can ever end the wait.
+        /// Processes that hold the other end, sorted. Only those this process may look into are
+        /// found. If it is the waiting process alone and the pipe has no name, nothing else can
+        /// ever end the wait.
         peers: Vec<i32>,
         /// It has a name in a file system (a FIFO): any process may open it later.
         named: bool,
@@ -65,14 +67,16 @@ pub enum Wait {
         local: Option<String>,
         /// The other side's address, where it has one.
         remote: Option<String>,
-        /// Processes of this machine that hold the other side. Empty if there is none or it is elsewhere.
+        /// Processes of this machine that hold the other side. Empty if there is none or it is
+        /// elsewhere.
         peers: Vec<i32>,
     },
     /// For a lock on a file.
     FileLock {
         /// The file.
         path: String,
-        /// Process that holds a lock in the way: that took it, or one that has it from a process that took it and has ended.
+        /// Process that holds a lock in the way: that took it, or one that has it from a process
+        /// that took it and has ended.
         owner: Option<i32>,
     },
     /// For a child process to end.
@@ -189,7 +193,8 @@ impl Watched {
         Ok(())
     }
 
-    /// All threads as they are now, sorted by id; empty once the process is gone. Costs about 6 us a thread.
+    /// All threads as they are now, sorted by id; empty once the process is gone. Costs about 6 us
+    /// a thread.
     pub fn scan(&mut self) -> Vec<ThreadState> {
         let known = self.threads.len();
         if files::count(self.pid) != Some(known) && self.refresh().is_err() {
@@ -207,13 +212,15 @@ impl Watched {
         self.threads.values_mut().filter_map(Kept::state).collect()
     }
 
-    /// What one thread waits for. Blocks for no longer than reading `/proc` takes; finding the other end of a pipe or
-    /// socket looks at the descriptors of every process and takes milliseconds.
+    /// What one thread waits for. Blocks for no longer than reading `/proc` takes; finding the
+    /// other end of a pipe or socket looks at the descriptors of every process and takes
+    /// milliseconds.
     pub fn wait_of(&mut self, tid: i32) -> Wait {
         self.wait_of_by(tid, &mut Ends::default())
     }
 
-    /// The same, for many threads at a time: who holds the other ends is looked up in `ends`, which is read once.
+    /// The same, for many threads at a time: who holds the other ends is looked up in `ends`, which
+    /// is read once.
     pub fn wait_of_by(&mut self, tid: i32, ends: &mut Ends) -> Wait {
         let pid = self.pid;
         let Some(kept) = self.threads.get_mut(&tid) else {
@@ -259,7 +266,8 @@ impl Watched {
 
     fn in_call(&self, pid: i32, tid: i32, mut call: Call, ends: &mut Ends) -> Wait {
         if call.nr == libc::SYS_restart_syscall {
-            // A timed wait that a stop interrupted; the arguments are still those of the first call.
+            // A timed wait that a stop interrupted; the arguments are still those of the first
+            // call.
             let code = Memory::of(pid).bytes::<7>(call.pc.wrapping_sub(7)).unwrap_or_default();
             let wchan = files::wchan(tid);
             call.nr = match code {
@@ -322,13 +330,15 @@ impl Watched {
             .collect()
     }
 
-    /// CPU time (nanoseconds) and switches of one thread, fresh; nothing once it has ended. The cheapest look there is: some
-    /// 2 us. Of a thread that runs, the CPU time may lack the last clock tick.
+    /// CPU time (nanoseconds) and switches of one thread, fresh; nothing once it has ended. The
+    /// cheapest look there is: some 2 us. Of a thread that runs, the CPU time may lack the last
+    /// clock tick.
     pub fn progress(&mut self, tid: i32) -> Option<(u64, u64)> {
         self.threads.get_mut(&tid)?.progress()
     }
 
-    /// The same if the thread also sleeps: equal before and after something, it did not run in between.
+    /// The same if the thread also sleeps: equal before and after something, it did not run in
+    /// between.
     pub(crate) fn still(&mut self, tid: i32) -> Option<(u64, u64)> {
         let kept = self.threads.get_mut(&tid)?;
         (kept.state()?.state != State::Running).then(|| kept.progress()).flatten()
@@ -375,7 +385,8 @@ impl Watched {
                 around.after = Some(b);
             }
         }
-        // A private lock is held by a thread of this process, or was by one of the process it was forked from.
+        // A private lock is held by a thread of this process, or was by one of the process it was
+        // forked from.
         let holder = |id: i32, private: bool| {
             let other = || {
                 if private {
@@ -424,8 +435,8 @@ impl Watched {
             .map_or(private, |m| Key::Shared { dev: m.dev, ino: m.ino, offset: call.addr - m.start + m.offset })
     }
 
-    /// Whether the word that is waited for is the id of a thread of this process and stands where glibc keeps it: in the
-    /// thread's block, which names itself twice.
+    /// Whether the word that is waited for is the id of a thread of this process and stands where
+    /// glibc keeps it: in the thread's block, which names itself twice.
     fn id_of_thread(&self, call: &Waiting, memory: Memory) -> bool {
         let block = call.addr.wrapping_sub(GLIBC_TID);
         !call.private()
@@ -442,9 +453,10 @@ impl Watched {
 
     /// Whether glibc gave up on a priority-inheriting mutex here.
     ///
-    /// When the kernel answers that the wait would close a ring, or that the holder has ended, glibc parks the thread for ever on a zero
-    /// word of its own stack, close to the top. What programs wait at there by themselves (semaphores and atomics of C++, whose calls are
-    /// inlined into the frame that has them) is waited for by another call.
+    /// When the kernel answers that the wait would close a ring, or that the holder has ended,
+    /// glibc parks the thread for ever on a zero word of its own stack, close to the top. What
+    /// programs wait at there by themselves (semaphores and atomics of C++, whose calls are inlined
+    /// into the frame that has them) is waited for by another call.
     fn given_up(&self, tid: i32, call: &Waiting, around: &Around) -> bool {
         const FRAME: u64 = 112;
         if call.timed || !call.by_wall_clock() || call.expected != 0 || around.u32(0) != Some(0) {

@@ -22,8 +22,9 @@ pub enum Owner {
         /// Its id, as the program knew it.
         tid: i32,
     },
-    /// A thread of the process that this one was forked from: it held the lock at that time. Nobody in this process will release it, but where
-    /// that thread made the process: then its copy, the first thread, may.
+    /// A thread of the process that this one was forked from: it held the lock at that time. Nobody
+    /// in this process will release it, but where that thread made the process: then its copy, the
+    /// first thread, may.
     Forked {
         /// The process it was forked from.
         parent: i32,
@@ -47,13 +48,15 @@ pub(crate) fn foreign<'a>(pid: i32, tids: impl Iterator<Item = &'a i32>) -> Opti
     Some(tids.filter_map(|&t| Some((inner_id(t)?, t))).collect())
 }
 
-/// The id of a thread in the innermost pid namespace it lives in, which is the one it knows itself by; nothing if it is gone.
+/// The id of a thread in the innermost pid namespace it lives in, which is the one it knows itself
+/// by; nothing if it is gone.
 pub fn inner_id(tid: i32) -> Option<i32> {
     let status = procfs::text(&format!("/proc/{tid}/status"), 8192).ok()?;
     procfs::field(&status, "NSpid")?.split_whitespace().last()?.parse().ok()
 }
 
-/// Threads of other processes by the ids that a process knows them by, each list read once in a look at many locks.
+/// Threads of other processes by the ids that a process knows them by, each list read once in a
+/// look at many locks.
 #[derive(Debug)]
 pub(crate) struct Elsewhere {
     pid: i32,
@@ -71,10 +74,12 @@ impl Elsewhere {
         self.all.get_or_init(|| in_namespace_of(self.pid)).get(&id).copied()
     }
 
-    /// Who holds a lock of the process' own that names a thread with `id` in its pid namespace, where that is a thread of its parent.
+    /// Who holds a lock of the process' own that names a thread with `id` in its pid namespace,
+    /// where that is a thread of its parent.
     ///
-    /// A child of `vfork` works on the memory of whoever made it, and the C library takes it for that thread: what either of them holds is held by
-    /// the child, for the other one waits for its end. Other children have a copy of the memory as it was.
+    /// A child of `vfork` works on the memory of whoever made it, and the C library takes it for
+    /// that thread: what either of them holds is held by the child, for the other one waits for its
+    /// end. Other children have a copy of the memory as it was.
     pub(crate) fn holder(&self, id: i32) -> Option<Owner> {
         let (parent, threads) = self.parent.get_or_init(|| of_parent(self.pid).unwrap_or_default());
         let &tid = threads.get(&id)?;
@@ -85,7 +90,8 @@ impl Elsewhere {
     }
 }
 
-/// The parent of a process, and its threads: their ids in the pid namespace of the process, and ours of them.
+/// The parent of a process, and its threads: their ids in the pid namespace of the process, and
+/// ours of them.
 fn of_parent(pid: i32) -> Option<(i32, BTreeMap<i32, i32>)> {
     let parent = peers::parent(pid)?;
     let tids = procfs::ids(&format!("/proc/{parent}/task")).ok()?;
@@ -94,7 +100,8 @@ fn of_parent(pid: i32) -> Option<(i32, BTreeMap<i32, i32>)> {
     Some((parent, tids.into_iter().filter_map(|t| Some((id(t)?, t))).collect()))
 }
 
-/// Whether a thread waits for a process it made by `vfork` to end or to become another program, and that is this one, as far as the kernel tells.
+/// Whether a thread waits for a process it made by `vfork` to end or to become another program, and
+/// that is this one, as far as the kernel tells.
 fn made_by_vfork(pid: i32, maker: i32) -> bool {
     let line = procfs::text(&format!("/proc/{maker}/syscall"), 256).unwrap_or_default();
     let waits = matches!(Seen::parse(line.as_bytes()), Some(Seen::In(call))

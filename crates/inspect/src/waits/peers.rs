@@ -1,7 +1,9 @@
-//! Who could end a wait for a descriptor or a child: the other end of a pipe, the holder of a file lock, the children.
+//! Who could end a wait for a descriptor or a child: the other end of a pipe, the holder of a file
+//! lock, the children.
 //!
-//! Promises: looks at descriptors by their links in `/proc` and opens none of the files. Refuses: processes this one may not look into
-//! (they are not found, and cannot be told from those that are not there).
+//! Promises: looks at descriptors by their links in `/proc` and opens none of the files. Refuses:
+//! processes this one may not look into (they are not found, and cannot be told from those that are
+//! not there).
 
 use super::Wait;
 use super::call::{Call, name};
@@ -22,11 +24,13 @@ pub enum Direction {
     Write,
 }
 
-/// Who holds which pipe and socket, of one moment: when something of it is first asked for it is read for all, and not again. So the
-/// waits of many threads are told at the price of one, but what has changed since is not seen.
+/// Who holds which pipe and socket, of one moment: when something of it is first asked for it is
+/// read for all, and not again. So the waits of many threads are told at the price of one, but what
+/// has changed since is not seen.
 #[derive(Debug, Default)]
 pub struct Ends {
-    /// Processes that hold what a link such as `pipe:[1]` stands for, by that, and the modes they have it open in (of pipes only).
+    /// Processes that hold what a link such as `pipe:[1]` stands for, by that, and the modes they
+    /// have it open in (of pipes only).
     held: Option<HashMap<String, Vec<(i32, u32)>>>,
     /// The sockets of each network namespace.
     pub(super) sockets: HashMap<String, socket::Table>,
@@ -44,7 +48,8 @@ impl Ends {
         self.price
     }
 
-    /// Processes that have a descriptor with this link, sorted; with `writable`, only such as may be written to (or not).
+    /// Processes that have a descriptor with this link, sorted; with `writable`, only such as may
+    /// be written to (or not).
     pub(super) fn holders(&mut self, link: &str, writable: Option<bool>) -> Vec<i32> {
         if !nameless(link) {
             return holders(link, writable);
@@ -81,8 +86,8 @@ fn all_held() -> HashMap<String, Vec<(i32, u32)>> {
     held
 }
 
-/// The wait behind a call whose first argument is a descriptor; nothing if it is none, or one of no known kind. Not of `splice`, which may wait for
-/// either of two.
+/// The wait behind a call whose first argument is a descriptor; nothing if it is none, or one of no
+/// known kind. Not of `splice`, which may wait for either of two.
 pub(super) fn of_descriptor(pid: i32, tid: i32, call: &Call, ends: &mut Ends) -> Option<Wait> {
     let called = name(call.nr)?;
     let direction = match call.nr {
@@ -173,10 +178,12 @@ fn descriptors(pid: i32) -> impl Iterator<Item = fs::DirEntry> {
 
 /// A process that holds the lock in the way of a thread that waits for one on a file.
 ///
-/// The kernel gives a lock of `flock`, or of an open file (`F_OFD_SETLK`), back once nobody has the file open that way any more: it may outlast the
-/// process that took it (as `flock 9` in a shell's script does), and another process may have that one's number by now; of an open file's it
-/// is not said who took it. So the one that took it must be seen to have it still; else it is whoever has it, and where several do, the one the others
-/// inherited it from. `waiter`: as whom the kernel knows the one that waits.
+/// The kernel gives a lock of `flock`, or of an open file (`F_OFD_SETLK`), back once nobody has the
+/// file open that way any more: it may outlast the process that took it (as `flock 9` in a shell's
+/// script does), and another process may have that one's number by now; of an open file's it is not
+/// said who took it. So the one that took it must be seen to have it still; else it is whoever has
+/// it, and where several do, the one the others inherited it from. `waiter`: as whom the kernel
+/// knows the one that waits.
 fn lock_owner(pid: i32, tid: i32, fd: i32, waiter: i32, path: &str) -> Option<i32> {
     let text = procfs::text("/proc/locks", 16 << 20).ok()?;
     let ino = cached(&format!("/proc/{pid}/task/{tid}/fd/{fd}"))?.stx_ino;
@@ -206,7 +213,8 @@ struct Lock<'a> {
 }
 
 impl Lock<'_> {
-    /// Whether a process has the file open so that it holds the lock; nothing if that may not be seen.
+    /// Whether a process has the file open so that it holds the lock; nothing if that may not be
+    /// seen.
     fn held_by(&self, pid: i32) -> Option<bool> {
         let dir = match fs::read_dir(format!("/proc/{}/fdinfo", procfs::living(pid))) {
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => return None,
@@ -222,8 +230,9 @@ impl Lock<'_> {
     }
 }
 
-/// The lock that one waits for: in the text of `/proc/locks` waiters follow it, with its number and an arrow. Of those that wait for a lock of an open file
-/// it is not said who they are: where they wait for several of one file, it may be any.
+/// The lock that one waits for: in the text of `/proc/locks` waiters follow it, with its number and
+/// an arrow. Of those that wait for a lock of an open file it is not said who they are: where they
+/// wait for several of one file, it may be any.
 fn lock_in(locks: &str, waiter: i32, ino: u64) -> Option<Lock<'_>> {
     let mut held: Option<(&str, Lock)> = None;
     let mut found: Option<(&str, Lock)> = None;

@@ -1,7 +1,8 @@
 //! The other side of a socket, where it is on this machine.
 //!
-//! Owns: the tables in `/proc/TID/net` and one netlink question for unix sockets. Refuses: peers in another network
-//! namespace than the socket's own; for unix sockets also sockets outside this process' network namespace.
+//! Owns: the tables in `/proc/TID/net` and one netlink question for unix sockets. Refuses: peers in
+//! another network namespace than the socket's own; for unix sockets also sockets outside this
+//! process' network namespace.
 
 use super::Wait;
 use super::peers::Ends;

@@ -42,7 +42,8 @@ pub struct ThreadState {
     pub comm: String,
     /// What the scheduler says.
     pub state: State,
-    /// CPU time used since its start, in nanoseconds. Of a thread that runs now it may lack the last clock tick.
+    /// CPU time used since its start, in nanoseconds. Of a thread that runs now it may lack the
+    /// last clock tick.
     pub cpu_ns: u64,
     /// Time it could have run but had no CPU, in nanoseconds: a starved thread is no hung one.
     pub delayed_ns: u64,

@@ -1,4 +1,5 @@
-//! Programs to look at: built from `tests/c` with the system's compiler, run, and killed at the end.
+//! Programs to look at: built from `tests/c` with the system's compiler, run, and killed at the
+//! end.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::io::{BufRead, BufReader};
@@ -48,7 +49,8 @@ pub fn have(tool: &str, arg: &str) -> bool {
     Command::new(tool).arg(arg).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
 }
 
-/// A program that runs until the test ends. It has a process group of its own, so that its children end with it.
+/// A program that runs until the test ends. It has a process group of its own, so that its children
+/// end with it.
 pub struct Running(pub Child);
 
 impl Running {
@@ -90,7 +92,8 @@ impl Drop for Running {
         unsafe { libc::kill(-self.pid(), libc::SIGKILL) };
         let _ = self.0.wait();
         let mut status = 0;
-        // SAFETY: `status` is a valid place for the answer. Ends with ECHILD once the whole group is collected.
+        // SAFETY: `status` is a valid place for the answer. Ends with ECHILD once the whole group
+        // is collected.
         while unsafe { libc::waitpid(-self.pid(), &mut status, libc::__WALL) } > 0 {}
     }
 }

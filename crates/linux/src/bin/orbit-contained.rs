@@ -1,9 +1,12 @@
-//! Runs a command as inside a container: as an ordinary user, under a model of Docker's seccomp profile; or as on an older kernel.
+//! Runs a command as inside a container: as an ordinary user, under a model of Docker's seccomp
+//! profile; or as on an older kernel.
 //!
-//! `orbit-contained [--user UID] COMMAND [ARGUMENT]...` replaces itself by the command, so its exit status is the
-//! command's. Started by root it becomes user and group UID (65534 unless given) and leaves all groups; started by an
-//! ordinary user it stays that user. `orbit-contained --without NAME[,NAME]... COMMAND [ARGUMENT]...` stays the user it is, without
-//! that profile, but with these system calls missing ([`MISSABLE`](orbit_linux::seccomp::MISSABLE)). What it cannot do it says, and ends with 125.
+//! `orbit-contained [--user UID] COMMAND [ARGUMENT]...` replaces itself by the command, so its exit
+//! status is the command's. Started by root it becomes user and group UID (65534 unless given) and
+//! leaves all groups; started by an ordinary user it stays that user.
+//! `orbit-contained --without NAME[,NAME]... COMMAND [ARGUMENT]...` stays the user it is, without
+//! that profile, but with these system calls missing
+//! ([`MISSABLE`](orbit_linux::seccomp::MISSABLE)). What it cannot do it says, and ends with 125.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 use std::io;

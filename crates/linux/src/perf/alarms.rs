@@ -1,4 +1,5 @@
-//! A signal to a thread while it runs: once in each period of its own CPU time, only when it is in user mode.
+//! A signal to a thread while it runs: once in each period of its own CPU time, only when it is in
+//! user mode.
 //!
 //! No rights are needed for threads of one's own user where `kernel.perf_event_paranoid` is at most 2. A signal of the
 //! classic ones (below 32) is not queued twice: a thread that has it blocked finds one later, not thousands.
@@ -11,7 +12,8 @@ use crate::check_int;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// The event ends when the thread executes another program, which would not expect the signal. Linux 5.13.
+/// The event ends when the thread executes another program, which would not expect the signal.
+/// Linux 5.13.
 const ATTR_REMOVE_ON_EXEC: u64 = 1 << 36;
 
 /// A running alarm; dropping it ends it. One more signal may be on its way then.
@@ -25,7 +27,8 @@ impl Alarm {
     /// Sends `sig` to a thread, of any process of the same user, once in `period_ns` that it runs.
     ///
     /// # Errors
-    /// As [`Counter::open_thread`](super::Counter::open_thread); `EINVAL` before Linux 5.13, or for a number that is no signal.
+    /// As [`Counter::open_thread`](super::Counter::open_thread); `EINVAL` before Linux 5.13, or for
+    /// a number that is no signal.
     pub fn start(tid: i32, period_ns: u64, sig: i32) -> io::Result<Alarm> {
         let attr = Attr {
             kind: PERF_TYPE_SOFTWARE,

@@ -1,4 +1,5 @@
-//! A counter that only counts: no samples, no sharing in turns. [`super::Counter`] is for those that wake someone.
+//! A counter that only counts: no samples, no sharing in turns. [`super::Counter`] is for those
+//! that wake someone.
 
 use super::{ATTR_EXCLUDE_KERNEL, Attr, PERF_EVENT_IOC_DISABLE, PERF_EVENT_IOC_ENABLE, open_attr};
 use crate::check_int;
@@ -21,11 +22,12 @@ pub enum Place {
 pub struct Plain(OwnedFd);
 
 impl Plain {
-    /// Opens a stopped counter by its type and number in `<linux/perf_event.h>`. Where the user may not count what the kernel
-    /// does for a program, it counts user space only.
+    /// Opens a stopped counter by its type and number in `<linux/perf_event.h>`. Where the user may
+    /// not count what the kernel does for a program, it counts user space only.
     ///
     /// # Errors
-    /// `ENOENT`, `EOPNOTSUPP` where there is no such counter; `EACCES`, `EPERM`; `ESRCH`; `ENODEV` without such a CPU.
+    /// `ENOENT`, `EOPNOTSUPP` where there is no such counter; `EACCES`, `EPERM`; `ESRCH`; `ENODEV`
+    /// without such a CPU.
     pub fn open(place: Place, kind: u32, config: u64) -> io::Result<Plain> {
         let (pid, cpu) = match place {
             Place::Thread(tid) => (tid, -1),

@@ -27,8 +27,9 @@ pub struct Tick {
     pub ns: u64,
     /// Whether the thread was in its own code. Else it was inside the kernel.
     pub own: bool,
-    /// The registers the thread has in its own code, by DWARF's numbers, the last one the instruction pointer; of a thread inside the kernel those it
-    /// came with. `None` for a program of 32 bits.
+    /// The registers the thread has in its own code, by DWARF's numbers, the last one the
+    /// instruction pointer; of a thread inside the kernel those it came with. `None` for a program
+    /// of 32 bits.
     pub registers: Option<[u64; 17]>,
 }
 
@@ -41,11 +42,12 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// Ticks once in `period_ns` that the thread runs. `kernel`: also while it is inside the kernel, which needs CAP_PERFMON, or
-    /// `kernel.perf_event_paranoid` below 2.
+    /// Ticks once in `period_ns` that the thread runs. `kernel`: also while it is inside the
+    /// kernel, which needs CAP_PERFMON, or `kernel.perf_event_paranoid` below 2.
     ///
     /// # Errors
-    /// As [`Counter::open_thread`](super::Counter::open_thread); `EPERM` when too much memory of the user is locked by rings.
+    /// As [`Counter::open_thread`](super::Counter::open_thread); `EPERM` when too much memory of
+    /// the user is locked by rings.
     pub fn open(tid: i32, period_ns: u64, kernel: bool) -> io::Result<Ticks> {
         let attr = Attr {
             kind: PERF_TYPE_SOFTWARE,
@@ -63,7 +65,8 @@ impl Ticks {
         Ok(Ticks { _fd: fd, ring })
     }
 
-    /// The next tick, if there was one. Never blocks. Ticks that come while the ring is full, after some 20, are lost.
+    /// The next tick, if there was one. Never blocks. Ticks that come while the ring is full, after
+    /// some 20, are lost.
     pub fn next_tick(&mut self) -> Option<Tick> {
         next_record(&self.ring, |header, word| {
             (header as u32 == PERF_RECORD_SAMPLE).then(|| Tick {

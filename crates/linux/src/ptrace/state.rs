@@ -1,7 +1,7 @@
 //! The state of a stopped thread beside its general registers, and the stops themselves.
 //!
-//! All functions but [`next_stop`] and those that wait are about a thread that the calling thread traces and that has stopped. Of a thread that
-//! is gone or runs they fail with `ESRCH`.
+//! All functions but [`next_stop`] and those that wait are about a thread that the calling thread
+//! traces and that has stopped. Of a thread that is gone or runs they fail with `ESRCH`.
 
 use crate::{check, check_int};
 use std::io;
@@ -15,16 +15,19 @@ pub enum Stop {
     Call,
     /// It is about to get this signal.
     Signal(i32),
-    /// It stopped because it was interrupted, because it is new, or with its process; the signal is `SIGTRAP` or the one that
-    /// stopped the process. From here the kernel still decides whether an interrupted call is made again.
+    /// It stopped because it was interrupted, because it is new, or with its process; the signal is
+    /// `SIGTRAP` or the one that stopped the process. From here the kernel still decides whether an
+    /// interrupted call is made again.
     Trap(i32),
     /// Another event: one of `libc::PTRACE_EVENT_*`.
     Event(i32),
-    /// It has ended. Its status is collected, unless it leads its process: that one belongs to the parent.
+    /// It has ended. Its status is collected, unless it leads its process: that one belongs to the
+    /// parent.
     Ended,
 }
 
-/// Returns the thread's next stop without waiting for it. Collects no exit status that a parent may wait for.
+/// Returns the thread's next stop without waiting for it. Collects no exit status that a parent may
+/// wait for.
 ///
 /// # Errors
 /// `ECHILD` when the calling thread does not trace it (any more).
@@ -37,7 +40,8 @@ pub fn next_stop(pid: i32, tid: i32) -> io::Result<Stop> {
         }
         return Ok(Stop::Ended);
     }
-    // Asked again without the end: a kill may have come in between, and then there is no stop left to collect.
+    // Asked again without the end: a kill may have come in between, and then there is no stop left
+    // to collect.
     if wait(tid, libc::WSTOPPED)?.is_none() {
         return Ok(Stop::None);
     }
@@ -50,8 +54,9 @@ pub fn next_stop(pid: i32, tid: i32) -> io::Result<Stop> {
     })
 }
 
-/// Collects a stop of a thread without waiting for one: the signal, with the event above it; `None` if there is none. Asks for
-/// stops alone: the exit status of a thread that ends stays for whoever waits for it.
+/// Collects a stop of a thread without waiting for one: the signal, with the event above it; `None`
+/// if there is none. Asks for stops alone: the exit status of a thread that ends stays for whoever
+/// waits for it.
 ///
 /// # Errors
 /// `ECHILD` when the calling thread does not trace it (any more).
@@ -93,7 +98,8 @@ pub fn collect_status(tid: i32) -> io::Result<Option<i32>> {
     Ok((got == tid).then_some(status))
 }
 
-/// Whether a stop or an end of the thread waits to be collected: `Some(true)` for an end. Collects nothing, waits for nothing.
+/// Whether a stop or an end of the thread waits to be collected: `Some(true)` for an end. Collects
+/// nothing, waits for nothing.
 ///
 /// # Errors
 /// `ECHILD`.
@@ -112,12 +118,14 @@ pub fn waits_to_be_collected(tid: i32) -> io::Result<Option<bool>> {
 /// Sets what is reported about a thread: see [`super::seize`].
 ///
 /// # Errors
-/// See the module's head; `EPERM` for [`SUSPEND_SECCOMP`] without `CAP_SYS_ADMIN`, `EINVAL` for what this kernel lacks.
+/// See the module's head; `EPERM` for [`SUSPEND_SECCOMP`] without `CAP_SYS_ADMIN`, `EINVAL` for
+/// what this kernel lacks.
 pub fn set_options(tid: i32, options: i32) -> io::Result<()> {
     super::ask(libc::PTRACE_SETOPTIONS, tid, options as usize)
 }
 
-/// For [`super::seize`] and [`set_options`]: the thread's seccomp filters do not apply while it is traced.
+/// For [`super::seize`] and [`set_options`]: the thread's seccomp filters do not apply while it is
+/// traced.
 pub const SUSPEND_SECCOMP: i32 = libc::PTRACE_O_SUSPEND_SECCOMP;
 
 /// The note type of vector and floating-point registers in the processor's own format.
@@ -132,7 +140,8 @@ const LARGEST_XSTATE: usize = 16 << 10;
 pub fn vectors(tid: i32) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0u8; LARGEST_XSTATE];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: the kernel fills at most the bytes that `part` describes, which outlive the call, and sets its length.
+    // SAFETY: the kernel fills at most the bytes that `part` describes, which outlive the call, and
+    // sets its length.
     check(unsafe { libc::ptrace(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, &raw mut part) })?;
     bytes.truncate(part.iov_len);
     Ok(bytes)
@@ -148,8 +157,8 @@ pub fn set_vectors(tid: i32, bytes: &[u8]) -> io::Result<()> {
     check(unsafe { libc::ptrace(libc::PTRACE_SETREGSET, tid, NT_X86_XSTATE, &raw mut part) }).map(|_| ())
 }
 
-/// Returns the thread's blocked signals, bit 0 for signal 1. In a call with a mask of its own (`ppoll`, `sigsuspend`) it is
-/// the mask that the call puts back.
+/// Returns the thread's blocked signals, bit 0 for signal 1. In a call with a mask of its own
+/// (`ppoll`, `sigsuspend`) it is the mask that the call puts back.
 ///
 /// # Errors
 /// See the module's head.
@@ -195,7 +204,8 @@ pub struct Rseq {
     pub flags: u32,
 }
 
-/// Returns address and length of a thread's list of robust mutexes; `(0, 0)` if it has none. The thread needs not be stopped.
+/// Returns address and length of a thread's list of robust mutexes; `(0, 0)` if it has none. The
+/// thread needs not be stopped.
 ///
 /// # Errors
 /// `ESRCH`, `EPERM`.
@@ -206,7 +216,8 @@ pub fn robust_list(tid: i32) -> io::Result<(u64, u64)> {
     Ok(if head == 0 { (0, 0) } else { (head, len) })
 }
 
-/// Writes one word of the program's memory, also where the program itself may not write: private pages are copied first.
+/// Writes one word of the program's memory, also where the program itself may not write: private
+/// pages are copied first.
 ///
 /// # Errors
 /// See the module's head; `EIO` where nothing is mapped, or shared memory may not be written.
@@ -215,8 +226,9 @@ pub fn poke(tid: i32, address: u64, word: u64) -> io::Result<()> {
     check(unsafe { libc::ptrace(libc::PTRACE_POKEDATA, tid, address as usize, word as usize) }).map(|_| ())
 }
 
-/// Whether the thread's calls are dispatched to itself (Syscall User Dispatch): a call made from outside the range that it set
-/// raises `SIGSYS` in place of being made. False where the kernel cannot say (before Linux 6.4).
+/// Whether the thread's calls are dispatched to itself (Syscall User Dispatch): a call made from
+/// outside the range that it set raises `SIGSYS` in place of being made. False where the kernel
+/// cannot say (before Linux 6.4).
 pub fn dispatches_calls(tid: i32) -> bool {
     const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
     let mut raw = [0u64; 4];

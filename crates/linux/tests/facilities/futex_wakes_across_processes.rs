@@ -1,4 +1,5 @@
-//! A futex in shared memory: a child's wake ends the parent's wait, values that differ end it at once, time ends it.
+//! A futex in shared memory: a child's wake ends the parent's wait, values that differ end it at
+//! once, time ends it.
 
 use orbit_linux::map::Mapping;
 use orbit_linux::process::raw_fork;

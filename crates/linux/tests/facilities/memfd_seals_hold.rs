@@ -1,4 +1,5 @@
-//! Seals: the size cannot change, later writers are rejected, mappings made before continue writing.
+//! Seals: the size cannot change, later writers are rejected, mappings made before continue
+//! writing.
 
 use orbit_linux::map::Mapping;
 use orbit_linux::memfd;

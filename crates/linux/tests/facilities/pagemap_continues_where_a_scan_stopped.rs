@@ -1,4 +1,5 @@
-//! A scan with more ranges than the kernel hands over at once continues from where it stopped; a bound on pages holds.
+//! A scan with more ranges than the kernel hands over at once continues from where it stopped; a
+//! bound on pages holds.
 
 use orbit_linux::map::{Mapping, page_size};
 use orbit_linux::pagemap::Pagemap;

@@ -1,5 +1,6 @@
-//! In a private mapping of a file, the pages that the process wrote itself are distinguished from those that still are the file's; by
-//! PAGEMAP_SCAN and by the entries of pagemap alike. Dropping them brings the file's content back.
+//! In a private mapping of a file, the pages that the process wrote itself are distinguished from
+//! those that still are the file's; by PAGEMAP_SCAN and by the entries of pagemap alike. Dropping
+//! them brings the file's content back.
 
 use orbit_linux::map::{self, Mapping, page_size};
 use orbit_linux::memfd;
@@ -56,7 +57,8 @@ fn populated_pages_are_found() {
     let page = page_size();
     let m = Mapping::anonymous(1000 * page, false).expect("mmap");
     let (start, end) = (m.addr(), m.addr() + m.len());
-    // SAFETY: says how the own mapping is to be populated: page by page. A kernel without huge pages rejects, which is fine.
+    // SAFETY: says how the own mapping is to be populated: page by page. A kernel without huge
+    // pages rejects, which is fine.
     let _ = unsafe { map::advise(start, m.len(), libc::MADV_NOHUGEPAGE) };
     for i in [0, 1, 2, 500, 999] {
         // SAFETY: inside the own mapping.

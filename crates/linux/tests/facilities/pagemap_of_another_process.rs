@@ -1,4 +1,5 @@
-//! A parent reads which pages its child wrote, from the child's pagemap, tracking having been set up by the child.
+//! A parent reads which pages its child wrote, from the child's pagemap, tracking having been set
+//! up by the child.
 
 use orbit_linux::map::{Mapping, page_size};
 use orbit_linux::pagemap::Pagemap;

@@ -1,4 +1,5 @@
-//! A range whose tracking was lost (mapped anew, never registered) gives an error, not an empty answer.
+//! A range whose tracking was lost (mapped anew, never registered) gives an error, not an empty
+//! answer.
 
 use orbit_linux::map::{self, Mapping, page_size};
 use orbit_linux::pagemap::Pagemap;

@@ -1,4 +1,5 @@
-//! A descriptor of another process can be duplicated; whether two threads share memory is known, or an error. The first pid namespace is known.
+//! A descriptor of another process can be duplicated; whether two threads share memory is known, or
+//! an error. The first pid namespace is known.
 
 use orbit_linux::process::{RawChild, end, raw_fork, same_memory};
 use orbit_linux::{pidfd, procfs, socket};

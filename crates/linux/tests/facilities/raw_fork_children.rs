@@ -1,5 +1,6 @@
-//! Raw children: with exit signal 0 a plain `waitpid` does not see them and no SIGCHLD comes; their pidfd tells how they
-//! ended; they know their own thread id; CLONE_PARENT-like tricks are not needed for any of it.
+//! Raw children: with exit signal 0 a plain `waitpid` does not see them and no SIGCHLD comes; their
+//! pidfd tells how they ended; they know their own thread id; CLONE_PARENT-like tricks are not
+//! needed for any of it.
 
 use orbit_linux::process::{self, raw_fork};
 use orbit_linux::{pidfd, poll};
@@ -47,8 +48,8 @@ fn a_killed_child_tells_its_signal() {
 
 #[test]
 fn libc_knows_the_childs_own_thread_id() {
-    // An error-checking mutex shared with the child, held by the parent: if libc in the child took itself for the parent,
-    // it would answer EDEADLK ("you hold it yourself") instead of EBUSY.
+    // An error-checking mutex shared with the child, held by the parent: if libc in the child took
+    // itself for the parent, it would answer EDEADLK ("you hold it yourself") instead of EBUSY.
     // SAFETY: plain data, initialised by the calls below before use, in a shared page.
     unsafe {
         let page = libc::mmap(std::ptr::null_mut(), 4096, 3, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0);

@@ -1,5 +1,5 @@
-//! Messages keep their bounds, descriptors arrive close-on-exec, what is too large is lost without a leak, and the peer's
-//! end shows as 0.
+//! Messages keep their bounds, descriptors arrive close-on-exec, what is too large is lost without
+//! a leak, and the peer's end shows as 0.
 
 use orbit_linux::{eventfd, socket};
 use std::io::ErrorKind;

@@ -1,5 +1,5 @@
-//! Pages dropped by MADV_DONTNEED in a tracked range lose their protection with their content: the next scan reports them
-//! as written, so the loss is not missed.
+//! Pages dropped by MADV_DONTNEED in a tracked range lose their protection with their content: the
+//! next scan reports them as written, so the loss is not missed.
 use orbit_linux::map::{self, Mapping, page_size};
 use orbit_linux::pagemap::Pagemap;
 use orbit_linux::uffd::{self, Uffd};

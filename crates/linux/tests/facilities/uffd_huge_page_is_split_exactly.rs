@@ -1,4 +1,5 @@
-//! A huge page that is protected as one: the first write splits it, and exactly the written small page reads as written.
+//! A huge page that is protected as one: the first write splits it, and exactly the written small
+//! page reads as written.
 
 use orbit_linux::map::{self, Mapping, page_size};
 use orbit_linux::pagemap::Pagemap;

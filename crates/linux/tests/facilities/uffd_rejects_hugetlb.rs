@@ -1,4 +1,5 @@
-//! Memory of hugetlb, whose scanning could hang, is rejected before the kernel sees it, and ordinary memory beside it is not.
+//! Memory of hugetlb, whose scanning could hang, is rejected before the kernel sees it, and
+//! ordinary memory beside it is not.
 
 use orbit_linux::map::Mapping;
 use orbit_linux::uffd::Uffd;
@@ -16,7 +17,8 @@ fn a_hugetlb_range_is_refused() {
         }
     };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address the kernel picks; it is never touched, so needs no huge page.
+    // SAFETY: a new mapping at an address the kernel picks; it is never touched, so needs no huge
+    // page.
     let p = unsafe { libc::mmap(std::ptr::null_mut(), HUGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if p == libc::MAP_FAILED {
         println!("SKIP: needs hugetlb: {}", std::io::Error::last_os_error());

@@ -1,4 +1,5 @@
-//! Write tracking: a random history of writes gives exactly the pages written, each once, touched before or not.
+//! Write tracking: a random history of writes gives exactly the pages written, each once, touched
+//! before or not.
 
 use orbit_linux::map::{Mapping, page_size};
 use orbit_linux::pagemap::Pagemap;
@@ -35,7 +36,8 @@ fn written_pages_are_found_exactly_once() {
     let mut random = Random(seed);
     const PAGES: usize = 3000;
     let page = page_size();
-    // Half of the pages are touched before tracking begins, the rest never were: those need WP_UNPOPULATED.
+    // Half of the pages are touched before tracking begins, the rest never were: those need
+    // WP_UNPOPULATED.
     let m = Mapping::anonymous(PAGES * page, false).expect("mmap");
     for i in 0..PAGES / 2 {
         // SAFETY: inside the own mapping.

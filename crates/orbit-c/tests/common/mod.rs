@@ -1,4 +1,5 @@
-//! Compiles C and C++ programs against the library as cargo built it, and runs them with a limit of time.
+//! Compiles C and C++ programs against the library as cargo built it, and runs them with a limit of
+//! time.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -40,7 +41,8 @@ impl Scratch {
             fs::create_dir(&lib).expect("a directory");
             let deps = profile().join("deps");
             symlink(deps.join("liborbit_c.a"), lib.join("liborbit.a")).expect("a link");
-            // A copy, for programs that continue as an ordinary user, who may not be able to read the project.
+            // A copy, for programs that continue as an ordinary user, who may not be able to read
+            // the project.
             fs::copy(deps.join("liborbit_c.so"), lib.join("liborbit.so.0")).expect("the library as built");
             symlink("liborbit.so.0", lib.join("liborbit.so")).expect("a link");
         }
@@ -146,7 +148,8 @@ pub fn needs(tool: &str) -> bool {
     found
 }
 
-/// Whether the sources can be read, which an ordinary user may not be able to (a contained run of a project in /root).
+/// Whether the sources can be read, which an ordinary user may not be able to (a contained run of a
+/// project in /root).
 pub fn sources() -> bool {
     let readable = fs::File::open(package().join("include/orbit.h")).is_ok()
         && fs::File::open(profile().join("deps/liborbit_c.so")).is_ok();

@@ -8,13 +8,12 @@ use orbit_linux::procfs;
 /// What stands for the path of a mapping without one.
 const NO_FILE: &str = "no file";
 
-/// Checks `[addr, addr + len)` against the mappings of this process. Returns whether all of it is anonymous memory, of which
-/// pages that were never touched read as zeros.
+/// Checks `[addr, addr + len)` against the mappings of this process. Returns whether all of it is
+/// anonymous memory, of which pages that were never touched read as zeros.
 ///
 /// # Errors
-/// `Invalid` for what is not page aligned, mapped, writable and private, and for memory of the heap once the library is set
-/// up; `Unsupported` for huge pages of hugetlbfs and
-/// without `/proc`.
+/// `Invalid` for what is not page aligned, mapped, writable and private, and for memory of the heap
+/// once the library is set up; `Unsupported` for huge pages of hugetlbfs and without `/proc`.
 pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<bool> {
     let refuse = |kind, why: String| {
         Err(Error::new(kind, format!("cannot adopt {len} bytes at {addr:#x} as area \"{name}\": {why}")))
@@ -69,7 +68,8 @@ pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<bool> {
                 ),
             );
         }
-        // What has no file has no path, or a name in brackets that the kernel or the program gave it.
+        // What has no file has no path, or a name in brackets that the kernel or the program gave
+        // it.
         anonymous &= path == NO_FILE || path.starts_with('[');
         at = stop;
         if at >= end {

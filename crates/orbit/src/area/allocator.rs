@@ -1,7 +1,9 @@
-//! Collections of other crates in an area, by the allocator interface of `allocator-api2` (feature of that name).
+//! Collections of other crates in an area, by the allocator interface of `allocator-api2` (feature
+//! of that name).
 //!
-//! A collection lies in an area with all it holds, and a task reads it there. Its allocator is then part of the picture that an
-//! orbit has, where main's books do not exist: there it is never followed, and memory comes from the orbit's own heap.
+//! A collection lies in an area with all it holds, and a task reads it there. Its allocator is then
+//! part of the picture that an orbit has, where main's books do not exist: there it is never
+//! followed, and memory comes from the orbit's own heap.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -15,8 +17,8 @@ use super::inner::AreaInner;
 use super::{Area, is_carved};
 use crate::side::is_own_side;
 
-/// Allocates in an area. While one lives, [`Area::destroy`] is rejected, and the area outlives its handles. In an orbit it allocates
-/// from the orbit's own heap, and frees nothing of an area.
+/// Allocates in an area. While one lives, [`Area::destroy`] is rejected, and the area outlives its
+/// handles. In an orbit it allocates from the orbit's own heap, and frees nothing of an area.
 ///
 /// ```
 /// use std::hash::RandomState;
@@ -30,10 +32,12 @@ use crate::side::is_own_side;
 /// # Ok::<(), orbit::Error>(())
 /// ```
 ///
-/// A map needs a hasher that has its keys in itself, as `std::hash::RandomState`: hashbrown's default has a seed in a global
-/// variable, which is another one in an orbit, and finds nothing there.
+/// A map needs a hasher that has its keys in itself, as `std::hash::RandomState`: hashbrown's
+/// default has a seed in a global variable, which is another one in an orbit, and finds nothing
+/// there.
 ///
-/// A collection that gets no memory (the area is full) ends the program, unless asked by its `try_` functions.
+/// A collection that gets no memory (the area is full) ends the program, unless asked by its `try_`
+/// functions.
 pub struct AreaAllocator {
     /// Of main: a counted reference. Followed in main only.
     area: *const AreaInner,
@@ -45,7 +49,8 @@ unsafe impl Send for AreaAllocator {}
 unsafe impl Sync for AreaAllocator {}
 
 impl Area {
-    /// An allocator for collections in this area. Adopted memory has none: its allocator fails always.
+    /// An allocator for collections in this area. Adopted memory has none: its allocator fails
+    /// always.
     pub fn allocator(&self) -> AreaAllocator {
         if !is_own_side() {
             self.inner.stays.fetch_add(1, Ordering::AcqRel);
@@ -57,7 +62,8 @@ impl Area {
 impl AreaAllocator {
     /// The area, in main.
     fn area(&self) -> Option<&AreaInner> {
-        // SAFETY: in main, and what was forked from it without being its orbit, the reference is counted there.
+        // SAFETY: in main, and what was forked from it without being its orbit, the reference is
+        // counted there.
         (!is_own_side()).then(|| unsafe { &*self.area })
     }
 }
@@ -89,8 +95,8 @@ impl fmt::Debug for AreaAllocator {
     }
 }
 
-// SAFETY: memory stays where it is until it is freed: the area is neither destroyed nor dropped while an allocator lives. Clones
-// share the area.
+// SAFETY: memory stays where it is until it is freed: the area is neither destroyed nor dropped
+// while an allocator lives. Clones share the area.
 unsafe impl Allocator for AreaAllocator {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         let Some(area) = self.area() else { return Global.allocate(layout) };

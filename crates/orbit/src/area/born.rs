@@ -1,8 +1,10 @@
-//! Where main's memory may come to lie in an orbit: in what was there when its template was made, and what was free then.
+//! Where main's memory may come to lie in an orbit: in what was there when its template was made,
+//! and what was free then.
 //!
-//! An orbit has memory of its own besides: its heap, its mappings. The kernel gives an orbit the addresses that it gives
-//! main, so what main maps later would often lie there. So a template keeps the next addresses that the kernel would give
-//! free, and its orbits get others. What collides all the same is found when the area is attached, and not overwritten.
+//! An orbit has memory of its own besides: its heap, its mappings. The kernel gives an orbit the
+//! addresses that it gives main, so what main maps later would often lie there. So a template keeps
+//! the next addresses that the kernel would give free, and its orbits get others. What collides all
+//! the same is found when the area is attached, and not overwritten.
 
 use super::adopt::parse;
 use orbit_linux::map::{self, Mapping};
@@ -13,11 +15,12 @@ use std::sync::{Mutex, PoisonError};
 /// Address space that a template keeps free for what main maps later. Costs no memory.
 const KEPT_FREE: usize = 64 << 30;
 
-/// Gaps between mappings that are kept free as well. Each costs a clone of the template the copy of one mapping more.
+/// Gaps between mappings that are kept free as well. Each costs a clone of the template the copy of
+/// one mapping more.
 const MOST_GAPS: usize = 64;
 
-/// `(start, end)`, ascending, of what was mapped when the template was made, and what was free when an area came there.
-/// Empty where that is not known.
+/// `(start, end)`, ascending, of what was mapped when the template was made, and what was free when
+/// an area came there. Empty where that is not known.
 static PLACES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 /// Called in a template, once, before it is asked for orbits.
@@ -32,7 +35,8 @@ pub(crate) fn note_places() {
     *PLACES.lock().unwrap_or_else(PoisonError::into_inner) = ranges.collect();
 }
 
-/// Keeps free what lies between mappings from `at` on: the kernel takes such gaps first, where they are large enough.
+/// Keeps free what lies between mappings from `at` on: the kernel takes such gaps first, where they
+/// are large enough.
 fn fill_gaps_above(at: usize) {
     let maps = procfs::own_text("maps").unwrap_or_default();
     let below_stack = || maps.lines().filter_map(parse).take_while(|(.., path)| *path != "[stack]");
@@ -43,8 +47,8 @@ fn fill_gaps_above(at: usize) {
     }
 }
 
-/// Called in an orbit, before main's memory at `[base, base + len)` is put there: what of it was not there at the
-/// template's time must be free, and becomes reserved.
+/// Called in an orbit, before main's memory at `[base, base + len)` is put there: what of it was
+/// not there at the template's time must be free, and becomes reserved.
 ///
 /// # Errors
 /// `EEXIST` where the orbit has memory of its own there; that is as it was.

@@ -4,32 +4,35 @@ use crate::error::{Error, Kind, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// How an area's written pages are found. All of them mean the same; they differ in cost and in what they need.
+/// How an area's written pages are found. All of them mean the same; they differ in cost and in
+/// what they need.
 ///
-/// But `Track`, and so `Auto` and `Fork`, and `Mprotect` do not see what the kernel or a device writes to pages that it holds
-/// pinned, without a fault: registered buffers of io_uring, RDMA, asynchronous reads with `O_DIRECT`. Take `Compare` or `Copy`
-/// for areas that are written so.
+/// But `Track`, and so `Auto` and `Fork`, and `Mprotect` do not see what the kernel or a device
+/// writes to pages that it holds pinned, without a fault: registered buffers of io_uring, RDMA,
+/// asynchronous reads with `O_DIRECT`. Take `Compare` or `Copy` for areas that are written so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Engine {
-    /// Chosen by the size in use and what the kernel offers: `copy` up to 64 KiB, then `track`, or `compare` where there is
-    /// no userfaultfd. May change while the area grows.
+    /// Chosen by the size in use and what the kernel offers: `copy` up to 64 KiB, then `track`, or
+    /// `compare` where there is no userfaultfd. May change while the area grows.
     #[default]
     Auto,
-    /// The kernel notes written pages: about 1 us for the first write to a page after a call, nothing for pages that stay.
-    /// Needs userfaultfd and `PAGEMAP_SCAN` (Linux 6.7; forbidden by Docker's default seccomp profile).
+    /// The kernel notes written pages: about 1 us for the first write to a page after a call,
+    /// nothing for pages that stay. Needs userfaultfd and `PAGEMAP_SCAN` (Linux 6.7; forbidden by
+    /// Docker's default seccomp profile).
     Track,
-    /// Every page is compared with a copy: works everywhere, costs main a read of the whole area for each call, and as much
-    /// memory again.
+    /// Every page is compared with a copy: works everywhere, costs main a read of the whole area
+    /// for each call, and as much memory again.
     Compare,
     /// Every page is sent with each call.
     Copy,
-    /// As `Auto`, and a one-shot child of main sends the pages: for calls that change so much that copying it would hold
-    /// main up for longer than a fork.
+    /// As `Auto`, and a one-shot child of main sends the pages: for calls that change so much that
+    /// copying it would hold main up for longer than a fork.
     Fork,
-    /// Pages are read-only between first writes, caught by a SIGSEGV handler that hands other faults on to the earlier one.
-    /// System calls that write into the area can fail with EFAULT, and a thread that writes must not have SIGSEGV blocked: the
-    /// kernel ends the program then. Only when asked for.
+    /// Pages are read-only between first writes, caught by a SIGSEGV handler that hands other
+    /// faults on to the earlier one. System calls that write into the area can fail with EFAULT,
+    /// and a thread that writes must not have SIGSEGV blocked: the kernel ends the program then.
+    /// Only when asked for.
     Mprotect,
 }
 

@@ -1,6 +1,8 @@
-//! Makes the N-th system call of a snapshot fail, for tests: whatever call fails, no written page may be lost.
+//! Makes the N-th system call of a snapshot fail, for tests: whatever call fails, no written page
+//! may be lost.
 //!
-//! State is per thread, so tests beside each other do not meet. Unarmed it costs one thread-local load a system call.
+//! State is per thread, so tests beside each other do not meet. Unarmed it costs one thread-local
+//! load a system call.
 
 use std::cell::Cell;
 use std::io;
@@ -29,7 +31,8 @@ pub fn calls() -> u64 {
     SEEN.get()
 }
 
-/// Makes this thread's harvests use one system call for each `pages` pages, so that small areas have many (0: default).
+/// Makes this thread's harvests use one system call for each `pages` pages, so that small areas
+/// have many (0: default).
 pub fn set_step(pages: usize) {
     STEP.set(pages);
 }

@@ -1,8 +1,9 @@
-//! What stands behind an [`Area`](super::Area): its range, its heap, its tracker, and what each orbit is owed of it.
+//! What stands behind an [`Area`](super::Area): its range, its heap, its tracker, and what each
+//! orbit is owed of it.
 //!
-//! **Locks**, in the order in which they are taken: `track`, `state`, then `dropped` or `owed`. Allocation takes `state` and
-//! never waits for a harvest; a harvest takes `track` and never waits for an allocation, except the instant it reads the
-//! high-water mark, which is an atomic.
+//! **Locks**, in the order in which they are taken: `track`, `state`, then `dropped` or `owed`.
+//! Allocation takes `state` and never waits for a harvest; a harvest takes `track` and never waits
+//! for an allocation, except the instant it reads the high-water mark, which is an atomic.
 
 use super::heap::{Bad, Heap, Object, PAGE, Run};
 use super::owed::OwedSet;
@@ -21,9 +22,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The size of a huge page.
 const HUGE: usize = 2 << 20;
-/// An area that states at least this size may have huge pages: a harvest of 256 MiB that finds nothing takes 15 us instead
-/// of 186 (`area_costs`), if the area was filled in steps larger than a huge page; smaller steps split them, and cost the
-/// same as without. A small area gains nothing that would pay for its first page becoming 2 MiB.
+/// An area that states at least this size may have huge pages: a harvest of 256 MiB that finds
+/// nothing takes 15 us instead of 186 (`area_costs`), if the area was filled in steps larger than a
+/// huge page; smaller steps split them, and cost the same as without. A small area gains nothing
+/// that would pay for its first page becoming 2 MiB.
 const HUGE_FROM: usize = 32 << 20;
 /// Up to this many pages, it is not worth asking which of them were touched.
 const FEW_PAGES: usize = 16;
@@ -54,7 +56,8 @@ pub(super) struct AreaInner {
     state: Mutex<State>,
     /// Told when the last [`Hold`] is gone.
     let_go: Condvar,
-    /// Bytes from the base to the end of the last page ever used. Written under `state`, only ever grows.
+    /// Bytes from the base to the end of the last page ever used. Written under `state`, only ever
+    /// grows.
     high: AtomicUsize,
     /// Pages released to the kernel, which the tracker cannot see, since the last harvest.
     dropped: Mutex<PageRuns>,
@@ -69,12 +72,14 @@ pub(super) struct AreaInner {
 struct State {
     /// `None` for adopted memory.
     heap: Option<Heap>,
-    /// Holds that live: the memory stays mapped as long as there is one. None begins once `gone` is set.
+    /// Holds that live: the memory stays mapped as long as there is one. None begins once `gone` is
+    /// set.
     holds: usize,
     gone: bool,
 }
 
-/// Keeps an area's memory mapped while it lives, whoever destroys the area meanwhile. For short: they wait.
+/// Keeps an area's memory mapped while it lives, whoever destroys the area meanwhile. For short:
+/// they wait.
 #[derive(Debug)]
 pub(crate) struct Hold {
     area: Arc<AreaInner>,
@@ -91,7 +96,8 @@ impl Hold {
         Hold::to_write(area, 0..0)
     }
 
-    /// Takes hold of an area to write to these bytes from its base on, whosever objects are there by then.
+    /// Takes hold of an area to write to these bytes from its base on, whosever objects are there
+    /// by then.
     ///
     /// # Errors
     /// `Gone`, `Forked`.
@@ -109,7 +115,8 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let mut state = lock(&self.area.state);
-        // After the writes: before them, the pages might be released to the kernel, noted as zeros, and then written to.
+        // After the writes: before them, the pages might be released to the kernel, noted as zeros,
+        // and then written to.
         if let (false, Some(heap)) = (self.writes.is_empty(), &mut state.heap) {
             let (first, end) = (self.writes.start / PAGE, self.writes.end.div_ceil(PAGE));
             heap.written(first, end - first);
@@ -121,8 +128,9 @@ impl Drop for Hold {
     }
 }
 
-/// Keeps an area from being destroyed while it lives, for long: a request to destroy it is rejected. What is placed in the area after a
-/// stay began stays mapped, and is this process' to write to, until the stay ends; in a forked child too.
+/// Keeps an area from being destroyed while it lives, for long: a request to destroy it is
+/// rejected. What is placed in the area after a stay began stays mapped, and is this process' to
+/// write to, until the stay ends; in a forked child too.
 #[derive(Debug)]
 pub(crate) struct Stay {
     area: Arc<AreaInner>,
@@ -131,8 +139,9 @@ pub(crate) struct Stay {
 impl Stay {
     /// Begins. In an area that is gone it keeps nothing: placing an object there fails.
     pub(super) fn in_area(area: &Arc<AreaInner>) -> Stay {
-        // No lock: a child may not take one. The object placed next takes the lock under which `destroy` looks here, so that
-        // either this is seen there, or the area is gone by then and nothing is placed.
+        // No lock: a child may not take one. The object placed next takes the lock under which
+        // `destroy` looks here, so that either this is seen there, or the area is gone by then and
+        // nothing is placed.
         area.stays.fetch_add(1, Ordering::AcqRel);
         Stay { area: area.clone() }
     }
@@ -149,7 +158,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl AreaInner {
-    /// Carves an area of `limit` bytes (whole pages) out of the window, of which `size` are expected to be used.
+    /// Carves an area of `limit` bytes (whole pages) out of the window, of which `size` are
+    /// expected to be used.
     pub(super) fn carve(name: String, size: usize, limit: usize, asked: Engine) -> Result<Arc<Self>> {
         let window = window()?;
         let base = window.take(limit)?;
@@ -160,8 +170,8 @@ impl AreaInner {
             return Err(Error::system(doing, error));
         }
         let huge = if size >= HUGE_FROM { size / HUGE * HUGE } else { 0 };
-        // Else one page is what a write makes dirty, not the 512 of a huge page. Kernels without huge pages reject both,
-        // and lose nothing but speed.
+        // Else one page is what a write makes dirty, not the 512 of a huge page. Kernels without
+        // huge pages reject both, and lose nothing but speed.
         // SAFETY: the advice changes neither content nor access.
         let _ = unsafe {
             map::advise(base, limit, libc::MADV_NOHUGEPAGE)
@@ -176,8 +186,9 @@ impl AreaInner {
         Self::over(name, base, len, asked, anonymous && asked != Engine::Mprotect, None)
     }
 
-    /// The area over a range that it owns from here on: whatever fails, dropping it gives the range back. `carved` names
-    /// the window that it comes from, and how many bytes of it are advised to be huge pages.
+    /// The area over a range that it owns from here on: whatever fails, dropping it gives the range
+    /// back. `carved` names the window that it comes from, and how many bytes of it are advised to
+    /// be huge pages.
     fn over(
         name: String,
         base: usize,
@@ -205,7 +216,8 @@ impl AreaInner {
             owed: Mutex::default(),
             stays: AtomicUsize::new(0),
         });
-        // Before the tracker, which would end the tracking of another area in the same place when it goes.
+        // Before the tracker, which would end the tracking of another area in the same place when
+        // it goes.
         registry::enter(&area)?;
         let tracker = match carved {
             Some((_, huge)) => Tracker::over_zeroes(base, limit, asked, huge),
@@ -219,7 +231,8 @@ impl AreaInner {
 
     /// Gives a range back to the window.
     fn uncarve(window: &Window, base: usize, limit: usize) {
-        // SAFETY: the range is ours, and nothing of it is in use any more. If even this fails the range is not reused.
+        // SAFETY: the range is ours, and nothing of it is in use any more. If even this fails the
+        // range is not reused.
         if unsafe { map::fixed_none(base, limit) }.is_ok() {
             window.give_back(base, limit);
         }
@@ -254,8 +267,8 @@ impl AreaInner {
         Ok(())
     }
 
-    /// Ends the area: its memory goes back to the window (adopted memory stays as it is), its pointers are void.
-    /// Waits until nobody holds it.
+    /// Ends the area: its memory goes back to the window (adopted memory stays as it is), its
+    /// pointers are void. Waits until nobody holds it.
     fn close(&self, mut state: MutexGuard<'_, State>) {
         if state.gone {
             return;
@@ -279,8 +292,9 @@ impl AreaInner {
         Error::new(Kind::Gone, format!("area \"{}\" was destroyed", self.name))
     }
 
-    /// An error if this process is a fork of the one that made the area: its books are a copy there, perhaps caught in the
-    /// middle of a change by another thread, and what lies in the area is the parent's.
+    /// An error if this process is a fork of the one that made the area: its books are a copy
+    /// there, perhaps caught in the middle of a change by another thread, and what lies in the area
+    /// is the parent's.
     pub(super) fn check_process(&self) -> Result<()> {
         if self.generation == generation() {
             return Ok(());
@@ -300,7 +314,8 @@ impl AreaInner {
 
     /// Runs `f` on the heap. Adopted memory has none.
     fn heap<R>(&self, f: impl FnOnce(&mut Heap) -> Result<R>) -> Result<R> {
-        // Before the lock, which another thread may have held when this process was forked: it stays held here.
+        // Before the lock, which another thread may have held when this process was forked: it
+        // stays held here.
         self.check_process()?;
         let mut state = lock(&self.state);
         if state.gone {
@@ -315,7 +330,8 @@ impl AreaInner {
         let result = f(heap);
         let high = heap.high_water().next_multiple_of(self.page).min(self.limit);
         if high != self.high.load(Ordering::Relaxed) {
-            // Release: whoever sees an object in these pages (it got the pointer after this) sees the mark as well.
+            // Release: whoever sees an object in these pages (it got the pointer after this) sees
+            // the mark as well.
             self.high.store(high, Ordering::Release);
         }
         result
@@ -355,7 +371,8 @@ impl AreaInner {
         let at: *mut u8 = ptr::with_exposed_provenance_mut(self.base + offset);
         if zeroed && !zero {
             let _held = Hold::on(self)?;
-            // SAFETY: the heap just gave us these bytes of the area, which are not shared, and mapped while it is held.
+            // SAFETY: the heap just gave us these bytes of the area, which are not shared, and
+            // mapped while it is held.
             unsafe { at.write_bytes(0, size) };
         }
         NonNull::new(at).ok_or_else(|| self.gone())
@@ -436,7 +453,8 @@ impl AreaInner {
         })
     }
 
-    /// Makes the object at `addr` hold `size` bytes, where it is or at a multiple of `align` elsewhere.
+    /// Makes the object at `addr` hold `size` bytes, where it is or at a multiple of `align`
+    /// elsewhere.
     ///
     /// # Safety
     /// Nobody uses the object meanwhile, nor its old address afterwards.
@@ -462,15 +480,16 @@ impl AreaInner {
         let Some(old) = old else { return NonNull::new(from).ok_or_else(|| self.gone()) };
         let to = self.alloc(size, align, false)?;
         let held = Hold::on(self)?;
-        // SAFETY: both objects live, in memory that is held, the new one is not the old one, and both have as many bytes.
+        // SAFETY: both objects live, in memory that is held, the new one is not the old one, and
+        // both have as many bytes.
         unsafe { to.as_ptr().copy_from_nonoverlapping(from, old.min(size)) };
         drop(held);
         self.free(addr)?;
         Ok(to)
     }
 
-    /// Gives the used pages of a free run back to the kernel, and notes that they changed: the kernel loses their
-    /// protection.
+    /// Gives the used pages of a free run back to the kernel, and notes that they changed: the
+    /// kernel loses their protection.
     fn give_back(&self, heap: &mut Heap, run: Run) {
         let mut touched = PageRuns::new();
         for (first, pages) in heap.touched_in(run) {
@@ -481,15 +500,16 @@ impl AreaInner {
         let (Some((first, _)), Some((last, count))) = (touched.iter().next(), touched.iter().last()) else { return };
         let (start, end) = (first * self.page, (last + count) * self.page);
         // One call for all of them: what lies between is free as well, and has nothing to give.
-        // SAFETY: the heap says that no object lives in these pages, and holds its lock, so none comes to. Should the
-        // kernel fail, the pages simply keep what they have.
+        // SAFETY: the heap says that no object lives in these pages, and holds its lock, so none
+        // comes to. Should the kernel fail, the pages simply keep what they have.
         if unsafe { map::dont_need(self.base + start, end - start) }.is_ok() {
             lock(&self.dropped).extend(&touched);
             heap.now_zero(run, start / PAGE, (end - start) / PAGE);
         }
     }
 
-    /// Runs `f` with the tracker, brought up to what is in use. Blocks while another thread harvests.
+    /// Runs `f` with the tracker, brought up to what is in use. Blocks while another thread
+    /// harvests.
     ///
     /// # Errors
     /// `Gone`, `Forked`, and those of `f`.
@@ -528,8 +548,8 @@ impl AreaInner {
         Ok(())
     }
 
-    /// Registers an orbit: it is owed every page in use that was ever touched. While the set lives, the area is not
-    /// destroyed.
+    /// Registers an orbit: it is owed every page in use that was ever touched. While the set lives,
+    /// the area is not destroyed.
     ///
     /// # Errors
     /// `Gone`, `Forked`.
@@ -553,8 +573,8 @@ impl AreaInner {
         Ok(set)
     }
 
-    /// Which of the first `used` pages were ever touched, if the others are known to read as zeros. A page touched after
-    /// this has looked is one that the next harvest reports.
+    /// Which of the first `used` pages were ever touched, if the others are known to read as zeros.
+    /// A page touched after this has looked is one that the next harvest reports.
     fn touched(&self, used: usize) -> Option<PageRuns> {
         if !self.zeroes || used <= FEW_PAGES {
             return None;
@@ -570,9 +590,10 @@ impl AreaInner {
         owed.len()
     }
 
-    /// Adds to `out` every page that the orbit of `mine` needs to have the area as it is now: what was written since the
-    /// last harvest, and what it is owed. The same pages are then owed to all other orbits, and none to this one; if they
-    /// do not reach it, the caller puts them back with [`OwedSet::owe`].
+    /// Adds to `out` every page that the orbit of `mine` needs to have the area as it is now: what
+    /// was written since the last harvest, and what it is owed. The same pages are then owed to all
+    /// other orbits, and none to this one; if they do not reach it, the caller puts them back with
+    /// [`OwedSet::owe`].
     ///
     /// # Errors
     /// Those of [`Tracker::harvest`]; nothing is lost and `mine` is as before.
@@ -593,12 +614,14 @@ impl AreaInner {
         })
     }
 
-    /// Takes the snapshot of an area of which each call is sent every page, up to `most` of them: copies them and returns
-    /// their number. `None`: to be done the usual way; nothing is lost. The books of what is owed stay as they are: as long
-    /// as this engine works nobody needs them, and the next one begins with every page.
+    /// Takes the snapshot of an area of which each call is sent every page, up to `most` of them:
+    /// copies them and returns their number. `None`: to be done the usual way; nothing is lost. The
+    /// books of what is owed stay as they are: as long as this engine works nobody needs them, and
+    /// the next one begins with every page.
     ///
     /// # Safety
-    /// `to` has as many writable bytes as the area's limit, which are no part of it and which nobody uses meanwhile.
+    /// `to` has as many writable bytes as the area's limit, which are no part of it and which
+    /// nobody uses meanwhile.
     #[unsafe(link_section = "orbit_usual")]
     #[inline(never)]
     pub(super) unsafe fn copy_small(&self, to: *mut u8, most: usize) -> Option<usize> {
@@ -608,14 +631,14 @@ impl AreaInner {
             return None;
         }
         let from: *const u8 = ptr::with_exposed_provenance(self.base);
-        // SAFETY: the pages in use lie below the area's limit, and are mapped while the tracker is locked and there; the rest
-        // is the caller's promise.
+        // SAFETY: the pages in use lie below the area's limit, and are mapped while the tracker is
+        // locked and there; the rest is the caller's promise.
         unsafe { ptr::copy_nonoverlapping(from, to, used * self.page) };
         Some(used)
     }
 
-    /// Runs `f` with the function that says from where a page of a snapshot is copied. Nobody harvests meanwhile, and the
-    /// memory stays mapped.
+    /// Runs `f` with the function that says from where a page of a snapshot is copied. Nobody
+    /// harvests meanwhile, and the memory stays mapped.
     ///
     /// # Errors
     /// `Gone`.
@@ -625,8 +648,8 @@ impl AreaInner {
         Ok(f(&|page| tracker.source(page)))
     }
 
-    /// About how many pages the next snapshot for the orbit of `mine` has, counting no further than `stop_after`: pages
-    /// both owed and written count twice.
+    /// About how many pages the next snapshot for the orbit of `mine` has, counting no further than
+    /// `stop_after`: pages both owed and written count twice.
     ///
     /// # Errors
     /// Those of [`Tracker::peek`].
@@ -644,7 +667,8 @@ impl Drop for AreaInner {
         if self.generation == generation() {
             return self.close(lock(&self.state));
         }
-        // The copy in a forked child, perhaps caught in the middle of a change: none of it is followed, and the memory stays.
+        // The copy in a forked child, perhaps caught in the middle of a change: none of it is
+        // followed, and the memory stays.
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         std::mem::forget(state.heap.take());
         std::mem::forget(self.track.get_mut().unwrap_or_else(PoisonError::into_inner).take());

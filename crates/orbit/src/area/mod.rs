@@ -1,6 +1,8 @@
-//! Areas: ranges of main's memory, at the same address in main and in every orbit, whose state an orbit is shown.
+//! Areas: ranges of main's memory, at the same address in main and in every orbit, whose state an
+//! orbit is shown.
 //!
-//! An [`Area`] hands out objects ([`Area::alloc`], [`Area::place`]) or is existing memory ([`Area::adopt`]). Its parts:
+//! An [`Area`] hands out objects ([`Area::alloc`], [`Area::place`]) or is existing memory
+//! ([`Area::adopt`]). Its parts:
 //!
 //! | part | question |
 //! |---|---|
@@ -75,7 +77,8 @@ fn human(bytes: usize) -> String {
     format!("{bytes} bytes")
 }
 
-/// Refuses what no object and no area can be long: a negative number that became one without sign, or an overflow.
+/// Refuses what no object and no area can be long: a negative number that became one without sign,
+/// or an overflow.
 fn check_size(what: impl fmt::Display, bytes: usize) -> Result<()> {
     if bytes <= isize::MAX as usize {
         return Ok(());
@@ -87,8 +90,8 @@ fn check_size(what: impl fmt::Display, bytes: usize) -> Result<()> {
     Err(Error::new(Kind::TooLarge, text))
 }
 
-/// An area. A handle: clones stand for the same area, which lives until the last of them and the last orbit that uses it
-/// are gone, or [`Area::destroy`]. All of it may be used from any thread.
+/// An area. A handle: clones stand for the same area, which lives until the last of them and the
+/// last orbit that uses it are gone, or [`Area::destroy`]. All of it may be used from any thread.
 #[derive(Clone)]
 pub struct Area {
     inner: Arc<AreaInner>,
@@ -104,15 +107,17 @@ pub struct AreaBuilder {
 }
 
 impl AreaBuilder {
-    /// How many bytes it is expected to hold: the least that the limit may be. Memory is taken as objects are made. From
-    /// 32 MiB on the kernel may take it in huge pages, with which a call that finds little changed costs less.
+    /// How many bytes it is expected to hold: the least that the limit may be. Memory is taken as
+    /// objects are made. From 32 MiB on the kernel may take it in huge pages, with which a call
+    /// that finds little changed costs less.
     pub fn size(mut self, bytes: usize) -> Self {
         self.size = bytes;
         self
     }
 
-    /// How many bytes it may ever hold: it grows in place up to there. Takes address space, not memory. Rounded up to
-    /// whole pages; when not said 64 MiB (less where `ulimit -v` is low), or the size if that is more.
+    /// How many bytes it may ever hold: it grows in place up to there. Takes address space, not
+    /// memory. Rounded up to whole pages; when not said 64 MiB (less where `ulimit -v` is low), or
+    /// the size if that is more.
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = Some(bytes);
         self
@@ -127,9 +132,9 @@ impl AreaBuilder {
     /// Makes the area.
     ///
     /// # Errors
-    /// `Invalid` for a limit of 0 or below the size, `TooLarge` for what no size can be, `Full` when the window of address
-    /// space has no room left, `Limit` when it cannot be reserved, `Unsupported` when the engine asked for is not available
-    /// here.
+    /// `Invalid` for a limit of 0 or below the size, `TooLarge` for what no size can be, `Full`
+    /// when the window of address space has no room left, `Limit` when it cannot be reserved,
+    /// `Unsupported` when the engine asked for is not available here.
     pub fn build(self) -> Result<Area> {
         check_size(format_args!("the size of area \"{}\"", self.name), self.size)?;
         let limit = match self.limit {
@@ -150,21 +155,23 @@ impl AreaBuilder {
         AreaInner::carve(self.name, self.size, limit, self.engine).map(|inner| Area { inner })
     }
 
-    /// Makes existing memory the area, at its address: a table, or a section of globals. It has no allocator, and its
-    /// memory stays as it is when the area goes. Size and limit do not apply.
+    /// Makes existing memory the area, at its address: a table, or a section of globals. It has no
+    /// allocator, and its memory stays as it is when the area goes. Size and limit do not apply.
     ///
-    /// Best adopted before the library is set up ([`crate::init`]). Memory mapped later has its place kept free in orbits; where
-    /// an orbit's process has memory of its own there all the same, the process ends and says so, and its next one gets the
-    /// area first.
+    /// Best adopted before the library is set up ([`crate::init`]). Memory mapped later has its
+    /// place kept free in orbits; where an orbit's process has memory of its own there all the
+    /// same, the process ends and says so, and its next one gets the area first.
     ///
     /// # Errors
-    /// `Invalid` unless `addr` and `len` are whole pages of private memory, mapped readable and writable, that no other
-    /// area has, and for memory of the heap (what `malloc` gives) once the library is set up: orbits have memory of their own
-    /// at such addresses; `Unsupported` for hugetlb pages, or when the engine asked for is not available here.
+    /// `Invalid` unless `addr` and `len` are whole pages of private memory, mapped readable and
+    /// writable, that no other area has, and for memory of the heap (what `malloc` gives) once the
+    /// library is set up: orbits have memory of their own at such addresses; `Unsupported` for
+    /// hugetlb pages, or when the engine asked for is not available here.
     ///
     /// # Safety
-    /// The range stays mapped as long as the area lives. Its pages are not released to the kernel, moved or replaced
-    /// meanwhile (`MADV_DONTNEED`, `mremap`, `mmap` over it): such a change is not seen.
+    /// The range stays mapped as long as the area lives. Its pages are not released to the kernel,
+    /// moved or replaced meanwhile (`MADV_DONTNEED`, `mremap`, `mmap` over it): such a change is
+    /// not seen.
     pub unsafe fn adopt(self, addr: *mut u8, len: usize) -> Result<Area> {
         let base = addr.expose_provenance();
         if window::existing().is_some_and(|window| window.overlaps(base, len)) {
@@ -194,7 +201,8 @@ impl Area {
         AreaBuilder { name: name.into(), size: 0, limit: None, engine: Engine::Auto }
     }
 
-    /// Makes existing memory an area. See [`AreaBuilder::adopt`], which also takes a name and an engine.
+    /// Makes existing memory an area. See [`AreaBuilder::adopt`], which also takes a name and an
+    /// engine.
     ///
     /// # Errors
     /// As [`AreaBuilder::adopt`].
@@ -241,7 +249,8 @@ impl Area {
         self.inner.high_pages() * page_size()
     }
 
-    /// The engine at work: what [`Engine::Auto`] came to at the last snapshot; [`Engine::Fork`] if that was asked for.
+    /// The engine at work: what [`Engine::Auto`] came to at the last snapshot; [`Engine::Fork`] if
+    /// that was asked for.
     pub fn engine(&self) -> Engine {
         match self.inner.asked {
             Engine::Fork => Engine::Fork,
@@ -259,12 +268,14 @@ impl Area {
         self.inner.contains(addr, len)
     }
 
-    /// Hands out at least `size` bytes at a multiple of `align` (a power of two; at least 16 is given). Their content is
-    /// not defined. Takes tens of nanoseconds; blocks only while another thread allocates.
+    /// Hands out at least `size` bytes at a multiple of `align` (a power of two; at least 16 is
+    /// given). Their content is not defined. Takes tens of nanoseconds; blocks only while another
+    /// thread allocates.
     ///
     /// # Errors
-    /// `Full`, `TooLarge` for more than the limit, `Invalid` for the alignment, `Unsupported` for adopted memory, `Gone`,
-    /// `Forked` in a child of the process that made the area, `WrongSide` in an orbit.
+    /// `Full`, `TooLarge` for more than the limit, `Invalid` for the alignment, `Unsupported` for
+    /// adopted memory, `Gone`, `Forked` in a child of the process that made the area, `WrongSide`
+    /// in an orbit.
     pub fn alloc(&self, size: usize, align: usize) -> Result<NonNull<u8>> {
         self.inner.alloc(size, align, false)
     }
@@ -277,7 +288,8 @@ impl Area {
         self.inner.alloc(size, align, true)
     }
 
-    /// Moves `value` into the area. It is not dropped when the object is freed: `ptr::drop_in_place` does that.
+    /// Moves `value` into the area. It is not dropped when the object is freed:
+    /// `ptr::drop_in_place` does that.
     ///
     /// # Errors
     /// As [`Area::alloc`]; `value` is dropped then.
@@ -289,8 +301,9 @@ impl Area {
         Ok(object)
     }
 
-    /// Makes an object hold `size` bytes and returns where it is now, at a multiple of `align`. The bytes that both sizes
-    /// have keep their content; the old address is void unless it is the one returned.
+    /// Makes an object hold `size` bytes and returns where it is now, at a multiple of `align`. The
+    /// bytes that both sizes have keep their content; the old address is void unless it is the one
+    /// returned.
     ///
     /// # Errors
     /// As [`Area::alloc`] and [`Area::free`]; the object is as before then.
@@ -302,11 +315,12 @@ impl Area {
         unsafe { self.inner.realloc(object.addr().get(), size, align) }
     }
 
-    /// Frees an object of this area. Free pages are used again, and long runs of them go back to the kernel.
+    /// Frees an object of this area. Free pages are used again, and long runs of them go back to
+    /// the kernel.
     ///
     /// # Errors
-    /// `Foreign` for an address outside the area, `DoubleFree` where no object lives, `Invalid` inside an object, `Forked`
-    /// and `WrongSide` as in [`Area::alloc`]. The area is unharmed then.
+    /// `Foreign` for an address outside the area, `DoubleFree` where no object lives, `Invalid`
+    /// inside an object, `Forked` and `WrongSide` as in [`Area::alloc`]. The area is unharmed then.
     ///
     /// # Safety
     /// Nobody uses the object from here on.
@@ -322,10 +336,11 @@ impl Area {
         self.inner.size_of(object.addr().get())
     }
 
-    /// Says that main is about to write to most of the pages of these `len` bytes: one system call (a tenth of a microsecond
-    /// a page) in place of a fault for each page's first write after a snapshot (one to two microseconds). The pages count as
-    /// written whether they are or not. Worth it from some pages on; never needed. Thread-safe; blocks while another thread
-    /// takes a snapshot of this area.
+    /// Says that main is about to write to most of the pages of these `len` bytes: one system call
+    /// (a tenth of a microsecond a page) in place of a fault for each page's first write after a
+    /// snapshot (one to two microseconds). The pages count as written whether they are or not.
+    /// Worth it from some pages on; never needed. Thread-safe; blocks while another thread takes a
+    /// snapshot of this area.
     ///
     /// # Errors
     /// `Foreign` when the bytes are not all in the area, `Gone`, `Forked`.
@@ -333,12 +348,13 @@ impl Area {
         self.inner.will_write(start.addr(), len)
     }
 
-    /// Ends the area now, whatever handles there are: its memory is unmapped (adopted memory stays), its objects are gone,
-    /// and every later use of a handle answers `Gone`. Blocks while another thread applies an update to it or fills an object.
+    /// Ends the area now, whatever handles there are: its memory is unmapped (adopted memory
+    /// stays), its objects are gone, and every later use of a handle answers `Gone`. Blocks while
+    /// another thread applies an update to it or fills an object.
     ///
     /// # Errors
-    /// `Invalid` while orbits use it or a [`crate::Delegated`] has its delegate in it, `Forked` in a child of the process that
-    /// made it.
+    /// `Invalid` while orbits use it or a [`crate::Delegated`] has its delegate in it, `Forked` in
+    /// a child of the process that made it.
     pub fn destroy(&self) -> Result<()> {
         self.inner.destroy()
     }
@@ -351,12 +367,14 @@ impl Area {
         Hold::on(&self.inner)
     }
 
-    /// Keeps the area from being destroyed until this is dropped: an attempt is rejected. For objects placed from here on.
+    /// Keeps the area from being destroyed until this is dropped: an attempt is rejected. For
+    /// objects placed from here on.
     pub(crate) fn stay(&self) -> Stay {
         Stay::in_area(&self.inner)
     }
 
-    /// As [`Area::hold`], for who writes to these bytes of the area, whether or not an object lives there.
+    /// As [`Area::hold`], for who writes to these bytes of the area, whether or not an object lives
+    /// there.
     ///
     /// # Errors
     /// As [`Area::hold`].
@@ -379,7 +397,8 @@ impl Area {
     /// Copies a small area whole, see `inner`.
     ///
     /// # Safety
-    /// `to` has as many writable bytes as the area's limit, which are no part of it and which nobody uses meanwhile.
+    /// `to` has as many writable bytes as the area's limit, which are no part of it and which
+    /// nobody uses meanwhile.
     pub(crate) unsafe fn copy_small(&self, to: *mut u8, most: usize) -> Option<usize> {
         // SAFETY: the caller's promise is the same.
         unsafe { self.inner.copy_small(to, most) }
@@ -391,7 +410,8 @@ impl Area {
         self.inner.high_pages()
     }
 
-    /// Registers an orbit, which is owed every page in use. It counts as using the area while the set lives.
+    /// Registers an orbit, which is owed every page in use. It counts as using the area while the
+    /// set lives.
     #[doc(hidden)]
     pub fn attach(&self) -> Result<Arc<OwedSet>> {
         self.inner.attach()
@@ -409,7 +429,8 @@ impl Area {
         self.inner.peek_pages(mine, stop_after)
     }
 
-    /// From where the first page of a snapshot is copied, and the others after it: the area itself, or a shadow of it.
+    /// From where the first page of a snapshot is copied, and the others after it: the area itself,
+    /// or a shadow of it.
     #[doc(hidden)]
     pub fn source_begins(&self) -> Result<*const u8> {
         self.inner.with_source(|source| source(0))
@@ -467,7 +488,8 @@ pub fn will_write(start: *const u8, len: usize) -> Result<()> {
         .unwrap_or_else(|| Err(foreign(start.addr())))
 }
 
-/// Whether an address lies in the address space that areas are carved from. In an orbit too; adopted memory does not count.
+/// Whether an address lies in the address space that areas are carved from. In an orbit too;
+/// adopted memory does not count.
 pub fn is_carved(addr: usize) -> bool {
     window::existing().is_some_and(|window| window.overlaps(addr, 1))
 }
@@ -477,8 +499,8 @@ pub fn find(addr: usize) -> Option<Area> {
     registry::find(addr).map(|inner| Area { inner })
 }
 
-/// Reserves the window of address space for areas, before the template is made: `(first address, bytes)`. One that is
-/// reserved already stays as it is.
+/// Reserves the window of address space for areas, before the template is made:
+/// `(first address, bytes)`. One that is reserved already stays as it is.
 ///
 /// # Errors
 /// `Limit` when not even 64 MiB is available.

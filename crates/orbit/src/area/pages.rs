@@ -1,7 +1,8 @@
 //! Sets of pages, named by their number relative to an area's base.
 //!
-//! Two forms of one thing: [`Bitmap`] when pages arrive in any order and a set is kept for long, [`PageRuns`] when it is
-//! handed on to be walked once. Neither knows addresses or the size of a page.
+//! Two forms of one thing: [`Bitmap`] when pages arrive in any order and a set is kept for long,
+//! [`PageRuns`] when it is handed on to be walked once. Neither knows addresses or the size of a
+//! page.
 
 /// A sorted list of disjoint runs of page numbers, none empty and no two touching.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -255,7 +256,8 @@ impl Bitmap {
         })
     }
 
-    /// The first page from `at` on, below `total`, whose bit in `view` of its word is set, or `total`.
+    /// The first page from `at` on, below `total`, whose bit in `view` of its word is set, or
+    /// `total`.
     fn next(&self, at: usize, total: usize, view: impl Fn(u64) -> u64) -> usize {
         let mut word = at / 64;
         let mut keep = u64::MAX << (at % 64);

@@ -1,7 +1,7 @@
 //! All living areas by address: which area a pointer belongs to.
 //!
-//! A look-up takes a shared lock and a search of a few nodes, and may run in any number of threads at once; making and
-//! dropping an area takes the lock alone.
+//! A look-up takes a shared lock and a search of a few nodes, and may run in any number of threads
+//! at once; making and dropping an area takes the lock alone.
 
 use super::inner::AreaInner;
 use crate::error::{Error, Kind, Result};
@@ -9,8 +9,8 @@ use crate::per_process::{Inherit, PerProcess};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, Weak};
 
-/// One living area. The pointer is valid while the entry is in the map: an area takes its entry out, under the exclusive
-/// lock, before it goes.
+/// One living area. The pointer is valid while the entry is in the map: an area takes its entry
+/// out, under the exclusive lock, before it goes.
 #[derive(Clone)]
 struct Entry {
     len: usize,
@@ -18,7 +18,8 @@ struct Entry {
     handle: Weak<AreaInner>,
 }
 
-// SAFETY: the pointer is only read through, under the lock, and `AreaInner` may be used from any thread.
+// SAFETY: the pointer is only read through, under the lock, and `AreaInner` may be used from any
+// thread.
 unsafe impl Send for Entry {}
 // SAFETY: as above.
 unsafe impl Sync for Entry {}

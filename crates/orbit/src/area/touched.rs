@@ -1,8 +1,8 @@
 //! Which pages of new anonymous memory were ever touched: the others read as zeros.
 //!
-//! A page that write-protection has reached before anything else holds only the kernel's marker, which `pagemap` shows as
-//! swapped out. `mincore` tells it from a page that is there; it cannot tell it from one that really is swapped out, so
-//! where there is swap the answer is "not known".
+//! A page that write-protection has reached before anything else holds only the kernel's marker,
+//! which `pagemap` shows as swapped out. `mincore` tells it from a page that is there; it cannot
+//! tell it from one that really is swapped out, so where there is swap the answer is "not known".
 
 use super::pages::PageRuns;
 use orbit_linux::{host, map};
@@ -10,8 +10,8 @@ use orbit_linux::{host, map};
 /// Pages asked for in one call.
 const STEP: usize = 4096;
 
-/// Adds the touched ones of `count` pages, `page` bytes each, from number `first` of the memory at `base` on. False if it
-/// cannot be known; `out` is as before then.
+/// Adds the touched ones of `count` pages, `page` bytes each, from number `first` of the memory at
+/// `base` on. False if it cannot be known; `out` is as before then.
 pub(super) fn touched(base: usize, page: usize, first: usize, count: usize, out: &mut PageRuns) -> bool {
     let mut found = PageRuns::new();
     let mut there = [0u8; STEP];

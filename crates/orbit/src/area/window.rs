@@ -1,8 +1,9 @@
 //! The window: one reservation of address space that all areas are carved from.
 //!
-//! It is made before the template is cloned and never moved, so an area has the same address in main and in every orbit.
-//! Reserved space is `PROT_NONE` and costs no memory. Ranges go out page aligned, from 2 MiB on aligned to 2 MiB, with at
-//! least one unmapped page between two, and come back when an area goes away.
+//! It is made before the template is cloned and never moved, so an area has the same address in
+//! main and in every orbit. Reserved space is `PROT_NONE` and costs no memory. Ranges go out page
+//! aligned, from 2 MiB on aligned to 2 MiB, with at least one unmapped page between two, and come
+//! back when an area goes away.
 
 use crate::error::{Error, Kind, Result};
 use crate::per_process::{Inherit, PerProcess};
@@ -15,8 +16,8 @@ use std::sync::{Mutex, PoisonError};
 const DEFAULT_BYTES: usize = 64 << 30;
 /// Less than this is not worth continuing with.
 const LEAST_BYTES: usize = 16 << 20;
-/// Where address space is limited, the window takes one part in so many of what is left: an orbit's replica takes as much
-/// again as the area, and the program wants some too.
+/// Where address space is limited, the window takes one part in so many of what is left: an orbit's
+/// replica takes as much again as the area, and the program wants some too.
 const SHARE: u64 = 3;
 /// Alignment of ranges at least this long, and the unit of a huge page.
 const HUGE: usize = 2 << 20;
@@ -33,8 +34,8 @@ pub(crate) struct Window {
 /// Locked while the window is reserved, so that two first users do not reserve twice.
 static WINDOW: PerProcess<Option<&'static Window>> = PerProcess::new();
 
-/// A child continues with its parent's window, in which its parent's areas stay taken. If another thread was taking or giving
-/// back at the fork, the child reserves one of its own.
+/// A child continues with its parent's window, in which its parent's areas stay taken. If another
+/// thread was taking or giving back at the fork, the child reserves one of its own.
 impl Inherit for Option<&'static Window> {
     fn inherit(&self) -> Self {
         let parents = (*self)?;
@@ -53,8 +54,9 @@ pub(crate) fn existing() -> Option<&'static Window> {
     *WINDOW.lock().read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reserves `bytes` of address space as the window: a third of what is left where `ulimit -v` leaves less, and half as
-/// much again and again where the kernel fails. A window that exists already stays as it is, whatever its size.
+/// Reserves `bytes` of address space as the window: a third of what is left where `ulimit -v`
+/// leaves less, and half as much again and again where the kernel fails. A window that exists
+/// already stays as it is, whatever its size.
 ///
 /// # Errors
 /// `Limit` when not even 16 MiB is available.
@@ -86,7 +88,8 @@ pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
     loop {
         match Mapping::reserve(len) {
             Ok(mapping) => {
-                // Areas hold addresses inside the window for as long as the process lives, so it is never unmapped.
+                // Areas hold addresses inside the window for as long as the process lives, so it is
+                // never unmapped.
                 let mapping = std::mem::ManuallyDrop::new(mapping);
                 return Ok(slot.insert(Box::leak(Box::new(Window::over(mapping.as_ptr() as usize, len)))));
             }

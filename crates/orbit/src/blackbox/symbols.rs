@@ -1,17 +1,19 @@
-//! Addresses of a crash turned into functions, files and lines. Done in main: an orbit's code has the same addresses, and
-//! main has a heap that works. Any number is a fit address: what belongs to no code gets no name.
+//! Addresses of a crash turned into functions, files and lines. Done in main: an orbit's code has
+//! the same addresses, and main has a heap that works. Any number is a fit address: what belongs to
+//! no code gets no name.
 
 use std::ffi::{CStr, c_void};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// One function on a call stack. A function that the compiler put inside another one has an entry of its own, with the
-/// same address.
+/// One function on a call stack. A function that the compiler put inside another one has an entry
+/// of its own, with the same address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Address of the instruction (first frame) or of the one a call returns to (the others).
     pub address: usize,
-    /// Name of the function; where none is known, the file of code and the offset in it: `libz.so.1+0x4a10`.
+    /// Name of the function; where none is known, the file of code and the offset in it:
+    /// `libz.so.1+0x4a10`.
     pub function: Option<String>,
     /// Path of the source file, as the compiler was given it.
     pub file: Option<String>,
@@ -26,7 +28,8 @@ pub struct Crash {
     pub signal: i32,
     /// Its `si_code`; see sigaction(2).
     pub code: i32,
-    /// The address it was about: what was read, written, or jumped to; 0 for signals that are about no address.
+    /// The address it was about: what was read, written, or jumped to; 0 for signals that are about
+    /// no address.
     pub address: usize,
     /// The message of a Rust panic.
     pub message: Option<String>,
@@ -54,7 +57,8 @@ const MESSENGERS_INSIDE: [&str; 4] = ["__GI_", "__assert", "__libc_message", "le
 const SYSTEM_LIBRARIES: [&str; 4] = ["libc.so", "libgcc_s", "libstdc++", "ld-linux"];
 
 impl Frame {
-    /// Whether this is the machinery of dying, or of a standard library, which the task called with something wrong.
+    /// Whether this is the machinery of dying, or of a standard library, which the task called with
+    /// something wrong.
     fn is_messenger(&self) -> bool {
         let by_name = self.function.as_ref().is_none_or(|name| {
             MESSENGERS.iter().any(|start| name.starts_with(start))
@@ -78,8 +82,9 @@ impl Crash {
         Crash { signal, code, address, message, addresses, backtrace: OnceLock::new() }
     }
 
-    /// The call stack, innermost function first; empty if the orbit could not leave one. Finds names and lines when first
-    /// asked, which reads debug information from disk and may take some tenths of a second.
+    /// The call stack, innermost function first; empty if the orbit could not leave one. Finds
+    /// names and lines when first asked, which reads debug information from disk and may take some
+    /// tenths of a second.
     pub fn backtrace(&self) -> &[Frame] {
         self.backtrace.get_or_init(|| {
             let mut frames = symbolise(&self.addresses);
@@ -108,7 +113,8 @@ impl Crash {
 }
 
 impl fmt::Display for Crash {
-    /// One line with the signal, the address and the function to blame; the call stack below it, a line a frame.
+    /// One line with the signal, the address and the function to blame; the call stack below it, a
+    /// line a frame.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&signal_name(self.signal))?;
         let about_an_address = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
@@ -151,7 +157,8 @@ fn write_place(f: &mut fmt::Formatter<'_>, file: &str, line: Option<u32>) -> fmt
 pub(super) fn symbolise(addresses: &[u64]) -> Vec<Frame> {
     let mut frames = Vec::with_capacity(addresses.len());
     for (depth, &address) in addresses.iter().enumerate() {
-        // A return address is looked up one byte earlier, inside the call; an exact one is moved so that this fits it.
+        // A return address is looked up one byte earlier, inside the call; an exact one is moved so
+        // that this fits it.
         let lookup = if depth == 0 { (address as usize).wrapping_add(1) } else { address as usize };
         let before = frames.len();
         backtrace::resolve(lookup as *mut c_void, |symbol| {

@@ -1,4 +1,5 @@
-//! A dying process leaves a record, whatever it dies of. Each case runs in a forked child on memory shared with it.
+//! A dying process leaves a record, whatever it dies of. Each case runs in a forked child on memory
+//! shared with it.
 
 use super::symbols::symbolise;
 use super::*;
@@ -30,10 +31,12 @@ impl Drop for Shared {
     }
 }
 
-/// Runs `crash` in a child with the handlers set; returns the signal that ended it and what it left.
+/// Runs `crash` in a child with the handlers set; returns the signal that ended it and what it
+/// left.
 fn death_of(probe: usize, crash: impl FnOnce()) -> (i32, Option<Record>) {
     let shared = Shared::new();
-    // The child must not be the first to look for the unwinder: it has but one thread, and locks may be held.
+    // The child must not be the first to look for the unwinder: it has but one thread, and locks
+    // may be held.
     backtrace::trace(|_| false);
     // SAFETY: the child only runs the test body and ends by itself.
     let child = unsafe { libc::fork() };
@@ -56,7 +59,8 @@ fn death_of(probe: usize, crash: impl FnOnce()) -> (i32, Option<Record>) {
     (libc::WTERMSIG(status), shared.read())
 }
 
-/// Waits for a child; one that hangs is killed after half a minute, so that the test fails instead of hanging too.
+/// Waits for a child; one that hangs is killed after half a minute, so that the test fails instead
+/// of hanging too.
 fn wait_or_kill(child: libc::pid_t, status: &mut c_int) {
     for wait in 0..3001 {
         if wait == 3000 {
@@ -114,8 +118,8 @@ fn jump_to_nowhere() {
     #[inline(never)]
     fn calls_nothing() {
         let nowhere: usize = std::hint::black_box(0);
-        // SAFETY: none: the fault is the point of the test. The word has the size of a function pointer, and is never
-        // used as one that is known to be null.
+        // SAFETY: none: the fault is the point of the test. The word has the size of a function
+        // pointer, and is never used as one that is known to be null.
         unsafe { std::arch::asm!("call {}", in(reg) nowhere, clobber_abi("C")) };
         std::hint::black_box(());
     }
@@ -132,7 +136,8 @@ fn stack_overflow() {
     #[expect(unconditional_recursion, reason = "the overflow is the point of the test")]
     fn digs(depth: u64) -> u64 {
         let room = std::hint::black_box([depth; 32]);
-        // The sum of what nobody can foresee: a plain one may be compiled to a loop, which ends nowhere.
+        // The sum of what nobody can foresee: a plain one may be compiled to a loop, which ends
+        // nowhere.
         std::hint::black_box(digs(depth + 1)) + room[3]
     }
     let (signal, record) = death_of(0, || {
@@ -198,7 +203,8 @@ fn exhausted_memory_is_told() {
 
 #[test]
 fn crash_while_the_unwinder_would_hang_ends_by_the_true_signal() {
-    // The handler of SIGSEGV is replaced by one that claims the crash as `record` does and then never returns.
+    // The handler of SIGSEGV is replaced by one that claims the crash as `record` does and then
+    // never returns.
     extern "C" fn hangs(signal: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
         CRASHING.store(1, Ordering::Relaxed);
         CAUSE.store(signal, Ordering::Relaxed);
@@ -221,7 +227,8 @@ fn crash_while_the_unwinder_would_hang_ends_by_the_true_signal() {
 
 #[test]
 fn fault_in_the_unwinder_keeps_the_record() {
-    // A call into nowhere with the stack pointer in memory that cannot be read: stepping back to the caller faults.
+    // A call into nowhere with the stack pointer in memory that cannot be read: stepping back to
+    // the caller faults.
     let (signal, record) = death_of(0, || {
         // SAFETY: none: the fault is the point of the test.
         unsafe { std::arch::asm!("mov rsp, 0x10000", "xor eax, eax", "jmp rax", options(noreturn)) };

@@ -34,7 +34,8 @@ pub(crate) struct Process {
 pub(crate) enum Stage {
     /// It has a process.
     Running(Process),
-    /// It has none and will get one, from this template if that lives: the one of the process before, if there was one.
+    /// It has none and will get one, from this template if that lives: the one of the process
+    /// before, if there was one.
     Down(Option<Arc<Template>>),
     /// It has none and gets none: for this reason, or because its restart policy says so.
     Ended(Option<Error>),

@@ -111,7 +111,8 @@ fn memory_is_held_inside_and_areas_do_not_count() {
         if apply_inside(&wire, 64 << 20).is_err() {
             return 1;
         }
-        // 64 MiB of replicas and 8 of the task's own fit; 32 more do not, until there is room for another replica.
+        // 64 MiB of replicas and 8 of the task's own fit; 32 more do not, until there is room for
+        // another replica.
         if !try_map(64 << 20) || !try_map(8 << 20) {
             return 2;
         }
@@ -369,7 +370,8 @@ fn a_process_that_has_ended_is_no_reason_to_fail() {
             unsafe { libc::_exit(0) };
         }
         let wait = |options: i32| {
-            // SAFETY: waits for the child made above; nothing else does. An all-zero record is one of an earlier end.
+            // SAFETY: waits for the child made above; nothing else does. An all-zero record is one
+            // of an earlier end.
             unsafe {
                 let mut info = std::mem::zeroed::<libc::siginfo_t>();
                 libc::waitid(libc::P_PID, child as libc::id_t, &raw mut info, options)

@@ -1,8 +1,8 @@
 //! Calls taken back from the end of the queue.
 //!
-//! Main lowers `submitted`, sees that the orbit has not begun the calls, owes their pages again, and gives their slots and
-//! their part of the log to the next call; or puts them back, if that one cannot be made. Everything here runs under the
-//! orbit's lock.
+//! Main lowers `submitted`, sees that the orbit has not begun the calls, owes their pages again,
+//! and gives their slots and their part of the log to the next call; or puts them back, if that one
+//! cannot be made. Everything here runs under the orbit's lock.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -21,14 +21,16 @@ pub(crate) struct TakenBack {
     pub log: Option<Vec<u8>>,
     /// [`super::Queue::let_go_at`] before.
     let_go_at: u32,
-    /// Replicas, by number, whose [`crate::replica::Replica::first_call`] was one of these, and which.
+    /// Replicas, by number, whose [`crate::replica::Replica::first_call`] was one of these, and
+    /// which.
     first_calls: Vec<(u32, u32)>,
 }
 
 impl Inner {
-    /// Takes calls back from the end of the queue, so that their slots and their part of the log are free: those that are
-    /// cancelled or to be `replaced`, as far as the orbit has begun none of them. Their pages are owed again. Calls whose
-    /// snapshot a copier holds stay, and those before them.
+    /// Takes calls back from the end of the queue, so that their slots and their part of the log
+    /// are free: those that are cancelled or to be `replaced`, as far as the orbit has begun none
+    /// of them. Their pages are owed again. Calls whose snapshot a copier holds stay, and those
+    /// before them.
     pub fn take_back(&self, core: &mut Core, replaced: impl Fn(&Waiting) -> bool) -> TakenBack {
         let taken = |w: &&Waiting| w.copier.is_none() && (w.cancelled || replaced(w));
         let all = core.queue.pending.len();
@@ -44,8 +46,8 @@ impl Inner {
         let mut first = wanted.max(begun());
         while first < all {
             self.hand_over(core, completed.wrapping_add(first as u32));
-            // The orbit stores `begun` and then looks at `submitted`; here it is the other way round, so one of both sees the
-            // other. If the orbit does, it waits.
+            // The orbit stores `begun` and then looks at `submitted`; here it is the other way
+            // round, so one of both sees the other. If the orbit does, it waits.
             let begun = begun();
             if begun <= first {
                 break;
@@ -96,8 +98,8 @@ impl Inner {
         calls.iter().map(|w| slot(w).attach.load(Ordering::Relaxed)).sum()
     }
 
-    /// Takes back what was appended to the log after a position: its pages are owed again, and the orbit is still to be told
-    /// which areas are gone.
+    /// Takes back what was appended to the log after a position: its pages are owed again, and the
+    /// orbit is still to be told which areas are gone.
     pub fn rewind_log(&self, core: &mut Core, position: u64) {
         let Core { queue, replicas, forget, .. } = core;
         queue.log.between(&self.down, position, queue.log.head(), |record| match record {

@@ -1,6 +1,7 @@
 //! The page ledger: where a page of an area is on its way to one orbit.
 //!
-//! A page whose content differs from what the orbit was last sent is in exactly one of these, and each is a type:
+//! A page whose content differs from what the orbit was last sent is in exactly one of these, and
+//! each is a type:
 //!
 //! | in | type | leaves it |
 //! |---|---|---|
@@ -10,8 +11,9 @@
 //! | the log, until the orbit has replayed it | `log::LogWriter` | by `release`; taken back, it is owed again |
 //! | a copier, until that has written it | [`Held`] | by [`Held::written`]; dropped, it is owed again |
 //!
-//! So no path of an error loses a page: what is not delivered returns by itself. Only a call whose area is so often written whole
-//! that it is not harvested ([`Taken::all`]) leaves its pages with the tracker as well: they are sent twice.
+//! So no path of an error loses a page: what is not delivered returns by itself. Only a call whose
+//! area is so often written whole that it is not harvested ([`Taken::all`]) leaves its pages with
+//! the tracker as well: they are sent twice.
 
 use std::sync::Weak;
 
@@ -31,8 +33,8 @@ pub(crate) struct Taken<'a> {
 }
 
 impl<'a> Taken<'a> {
-    /// Takes what changed in the area since the orbit's last snapshot: harvests, and takes what it is owed. `buffer` lends its
-    /// memory.
+    /// Takes what changed in the area since the orbit's last snapshot: harvests, and takes what it
+    /// is owed. `buffer` lends its memory.
     ///
     /// # Errors
     /// Those of a harvest; nothing is taken then.
@@ -60,7 +62,8 @@ impl<'a> Taken<'a> {
         buffer.push(0, used);
         let taken = Taken { replica, runs: buffer };
         if replica.area.source_begins()? != replica.area.base() as *const u8 {
-            // The shadow does not have what is sent now: a page that becomes what it was before would be missed.
+            // The shadow does not have what is sent now: a page that becomes what it was before
+            // would be missed.
             replica.owed.owe(&taken.runs);
         }
         Ok(taken)
@@ -83,7 +86,8 @@ impl<'a> Taken<'a> {
         buffer
     }
 
-    /// Copies the pages straight into the replica: only while the orbit is idle. Returns the memory lent.
+    /// Copies the pages straight into the replica: only while the orbit is idle. Returns the memory
+    /// lent.
     ///
     /// # Errors
     /// `Gone`.
@@ -111,7 +115,8 @@ impl<'a> Taken<'a> {
         Ok(self.delivered())
     }
 
-    /// Leaves the pages to a copier: adds what it is to write to `parts`. They lie from `source` on.
+    /// Leaves the pages to a copier: adds what it is to write to `parts`. They lie from `source`
+    /// on.
     pub fn into_copier(mut self, source: *const u8, parts: &mut Vec<Part>) -> Held {
         let replica = self.replica;
         let to = replica.alias.as_ptr();
@@ -146,7 +151,8 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Pages of one area that a copier holds for a call. Dropped, they are owed to the orbit again, if it has the area still.
+/// Pages of one area that a copier holds for a call. Dropped, they are owed to the orbit again, if
+/// it has the area still.
 #[must_use]
 pub(crate) struct Held {
     area: u32,

@@ -1,7 +1,8 @@
-//! The reader's side of the status page: finds the pages of running programs and takes copies of them.
+//! The reader's side of the status page: finds the pages of running programs and takes copies of
+//! them.
 //!
-//! Pages belong to other programs, perhaps to other users: sizes, numbers and names are checked, names are cleaned of
-//! control characters, and a page that changes while it is read is read again.
+//! Pages belong to other programs, perhaps to other users: sizes, numbers and names are checked,
+//! names are cleaned of control characters, and a page that changes while it is read is read again.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -77,8 +78,8 @@ impl OrbitStatus {
         self.quantile_us(0.99)
     }
 
-    /// Main counts the end of a call when it looks for it. How many have ended by the orbit's own count, modulo 2^32, tells
-    /// of those that nobody has looked for.
+    /// Main counts the end of a call when it looks for it. How many have ended by the orbit's own
+    /// count, modulo 2^32, tells of those that nobody has looked for.
     fn ended_so_far(&mut self, completed: u32) {
         let waiting = (self.calls as u32).wrapping_sub(completed);
         self.queue = self.queue.min(u64::from(waiting));
@@ -92,8 +93,8 @@ impl OrbitStatus {
     }
 }
 
-/// All programs with orbits whose descriptors this user may see: one's own, everybody's for root. Ordered by process
-/// number. Reads `/proc`; takes some milliseconds for some hundred processes.
+/// All programs with orbits whose descriptors this user may see: one's own, everybody's for root.
+/// Ordered by process number. Reads `/proc`; takes some milliseconds for some hundred processes.
 pub fn find_all() -> Vec<Program> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let mut pids: Vec<i32> = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -101,12 +102,13 @@ pub fn find_all() -> Vec<Program> {
     pids.into_iter().filter_map(find_process).collect()
 }
 
-/// The orbits of one process, if it has set up the library and may be looked at. A child that merely inherited its
-/// parent's descriptors has none.
+/// The orbits of one process, if it has set up the library and may be looked at. A child that
+/// merely inherited its parent's descriptors has none.
 pub fn find_process(pid: i32) -> Option<Program> {
     let own_number = innermost_pid(pid)?;
-    // After a fork and a new start of the library there may be two: the parent's and one's own. After a shutdown and a new
-    // start there are two of one's own while a handle of the time before is held.
+    // After a fork and a new start of the library there may be two: the parent's and one's own.
+    // After a shutdown and a new start there are two of one's own while a handle of the time before
+    // is held.
     let mut pages = memory_files(pid, FILE_NAME, size_of::<Page>())?.filter_map(|f| read_page(&f, pid, own_number));
     let first = pages.next()?;
     Some(pages.fold(first, |mut program, more| {
@@ -125,7 +127,8 @@ fn memory_files(pid: i32, name: &str, len: usize) -> Option<impl Iterator<Item =
         if fs::read_link(fd.path()).ok()?.as_os_str() != &link[..] {
             return None;
         }
-        // Not blocking, should the descriptor be replaced by a pipe between the look at its name and now.
+        // Not blocking, should the descriptor be replaced by a pipe between the look at its name
+        // and now.
         let file =
             OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(fd.path()).ok()?;
         let about = file.metadata().ok()?;
@@ -248,8 +251,9 @@ fn clean(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() || is_unseen(c) { '?' } else { c }).collect()
 }
 
-/// Whether a character has no form of its own but changes how others look or where they stand, or ends a line: Unicode's
-/// format characters (those of a script that are drawn aside) and separators of lines and paragraphs.
+/// Whether a character has no form of its own but changes how others look or where they stand, or
+/// ends a line: Unicode's format characters (those of a script that are drawn aside) and separators
+/// of lines and paragraphs.
 fn is_unseen(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'

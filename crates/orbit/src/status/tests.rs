@@ -10,7 +10,8 @@ fn named(name: &str) -> Option<OrbitStatus> {
     own().into_iter().find(|orbit| orbit.name == name)
 }
 
-/// One page a process, as in a program: tests run side by side, and a look takes the first page there is.
+/// One page a process, as in a program: tests run side by side, and a look takes the first page
+/// there is.
 fn page() -> StatusPage {
     static PAGE: Mutex<Option<StatusPage>> = Mutex::new(None);
     let mut page = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +165,8 @@ fn another_process_is_found_by_its_page() {
         }
     }
     let mut byte = [0_u8];
-    // SAFETY: reads one byte, waits for the child made above to stop, lets it end, and closes the pipe.
+    // SAFETY: reads one byte, waits for the child made above to stop, lets it end, and closes the
+    // pipe.
     let (found, status) = unsafe {
         let mut status = 0;
         assert_eq!(libc::read(pipe[0], byte.as_mut_ptr().cast(), 1), 1);

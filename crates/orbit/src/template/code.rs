@@ -1,10 +1,11 @@
-//! The code that was loaded when a template was made, and whether main has it still: a library may have been unloaded since,
-//! and another one, or another build of it, may lie where it lay.
+//! The code that was loaded when a template was made, and whether main has it still: a library may
+//! have been unloaded since, and another one, or another build of it, may lie where it lay.
 //!
-//! The program itself is never unloaded. Nobody looks before something was, which the loader counts, and then once for each
-//! change of what is loaded. A library is known again by its addresses, its name and its build id; if it has none, then by its
-//! place in the loader's list, where what is loaded comes last: what stands farther from the end than so many things were loaded
-//! since has been there all the time.
+//! The program itself is never unloaded. Nobody looks before something was, which the loader
+//! counts, and then once for each change of what is loaded. A library is known again by its
+//! addresses, its name and its build id; if it has none, then by its place in the loader's list,
+//! where what is loaded comes last: what stands farther from the end than so many things were
+//! loaded since has been there all the time.
 
 use std::ffi::CStr;
 use std::sync::Mutex;
@@ -129,18 +130,20 @@ impl Counts {
     }
 }
 
-/// Shows the loaded objects, the program first, until the visitor has seen enough. The loader's lock is held meanwhile, so that
-/// none of them is unloaded.
+/// Shows the loaded objects, the program first, until the visitor has seen enough. The loader's
+/// lock is held meanwhile, so that none of them is unloaded.
 fn each_object<F: FnMut(&libc::dl_phdr_info) -> bool>(mut visit: F) {
     unsafe extern "C" fn each<F: FnMut(&libc::dl_phdr_info) -> bool>(
         info: *mut libc::dl_phdr_info,
         _: usize,
         visit: *mut libc::c_void,
     ) -> libc::c_int {
-        // SAFETY: the loader calls this with a valid description, and `visit` is the function given below.
+        // SAFETY: the loader calls this with a valid description, and `visit` is the function given
+        // below.
         unsafe { i32::from(!(*visit.cast::<F>())(&*info)) }
     }
-    // SAFETY: `each` matches the signature wanted and is given the visitor, which outlives the call.
+    // SAFETY: `each` matches the signature wanted and is given the visitor, which outlives the
+    // call.
     unsafe { libc::dl_iterate_phdr(Some(each::<F>), (&raw mut visit).cast()) };
 }
 
@@ -178,15 +181,16 @@ fn build_id(object: &libc::dl_phdr_info) -> &[u8] {
     });
     let mut found = notes.filter_map(|note| {
         let start = (object.dlpi_addr as usize + note.p_vaddr as usize) as *const u8;
-        // SAFETY: the notes lie in a part of the object that is mapped to be read, and stay while it is looked at.
+        // SAFETY: the notes lie in a part of the object that is mapped to be read, and stay while
+        // it is looked at.
         let bytes = unsafe { std::slice::from_raw_parts(start, note.p_filesz as usize) };
         build_id_in(bytes, if note.p_align == 8 { 8 } else { 4 })
     });
     found.next().unwrap_or_default()
 }
 
-/// The build id among notes, each of which is the sizes of name and contents, a type, the name and the contents, with name and
-/// contents filled up to the alignment.
+/// The build id among notes, each of which is the sizes of name and contents, a type, the name and
+/// the contents, with name and contents filled up to the alignment.
 fn build_id_in(mut notes: &[u8], align: usize) -> Option<&[u8]> {
     while let Some((head, _)) = notes.split_first_chunk::<12>() {
         let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);

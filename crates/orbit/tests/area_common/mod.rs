@@ -1,5 +1,5 @@
-//! What the tests of areas share: random numbers with a printed seed, engines that are available here, and an image that is
-//! kept up to date by harvests alone.
+//! What the tests of areas share: random numbers with a printed seed, engines that are available
+//! here, and an image that is kept up to date by harvests alone.
 #![allow(dead_code, reason = "each test uses its own part")]
 
 use orbit::area::track::Tracker;
@@ -45,7 +45,8 @@ impl Random {
 
 pub const PAGE: usize = 4096;
 
-/// The four engines that find written pages, without those that are not available here; says which it skips.
+/// The four engines that find written pages, without those that are not available here; says which
+/// it skips.
 pub fn engines() -> Vec<Engine> {
     [Engine::Track, Engine::Compare, Engine::Copy, Engine::Mprotect].into_iter().filter(|&e| can_have(e)).collect()
 }
@@ -77,8 +78,9 @@ impl Image {
         for (first, count) in runs.iter() {
             for page in first..first + count {
                 let to = &mut self.bytes[page * PAGE..(page + 1) * PAGE];
-                // SAFETY: the source is a readable page that lives as long as the tracker; the C function copies bytes
-                // that other threads may be writing, which is what a snapshot does.
+                // SAFETY: the source is a readable page that lives as long as the tracker; the C
+                // function copies bytes that other threads may be writing, which is what a snapshot
+                // does.
                 unsafe { libc::memcpy(to.as_mut_ptr().cast(), source(page).cast(), PAGE) };
             }
         }
@@ -106,7 +108,8 @@ impl Image {
         area.with_source(|source| self.copy(runs, source)).unwrap();
     }
 
-    /// The first page of the first `used` that is not as in memory. Only meaningful while nobody writes.
+    /// The first page of the first `used` that is not as in memory. Only meaningful while nobody
+    /// writes.
     pub fn wrong_page(&self, used: usize) -> Option<usize> {
         (0..used).find(|&page| {
             let mine = &self.bytes[page * PAGE..(page + 1) * PAGE];
@@ -136,9 +139,11 @@ pub fn read(base: usize, at: usize) -> u64 {
     word.load(std::sync::atomic::Ordering::Relaxed)
 }
 
-/// Runs `f` in a forked child, and fails if it does not come to its end there. For what changes a process for good.
+/// Runs `f` in a forked child, and fails if it does not come to its end there. For what changes a
+/// process for good.
 pub fn in_child(f: impl FnOnce()) {
-    // SAFETY: glibc makes fork safe for its allocator; the child runs `f` alone and leaves by _exit.
+    // SAFETY: glibc makes fork safe for its allocator; the child runs `f` alone and leaves by
+    // _exit.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {

@@ -6,7 +6,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The short form's number, or the full form's with `ORBIT_TEST_FULL=1`, or what `ORBIT_CAMPAIGN_N` says.
+/// The short form's number, or the full form's with `ORBIT_TEST_FULL=1`, or what `ORBIT_CAMPAIGN_N`
+/// says.
 pub fn campaign(short: usize, full: usize) -> usize {
     if let Some(n) = std::env::var("ORBIT_CAMPAIGN_N").ok().and_then(|n| n.parse().ok()) {
         return n;
@@ -14,7 +15,8 @@ pub fn campaign(short: usize, full: usize) -> usize {
     if std::env::var_os("ORBIT_TEST_FULL").is_some() { full } else { short }
 }
 
-/// The seed of a random test: `ORBIT_SEED`, or the time; printed, so that a failure can be replayed.
+/// The seed of a random test: `ORBIT_SEED`, or the time; printed, so that a failure can be
+/// replayed.
 pub fn seed() -> u64 {
     let seed = std::env::var("ORBIT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| {
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64)
@@ -49,7 +51,8 @@ pub struct Holdings {
     pub groups: usize,
 }
 
-/// Counts descriptors, mappings, processes descended from this one, and control groups named after it.
+/// Counts descriptors, mappings, processes descended from this one, and control groups named after
+/// it.
 pub fn holdings() -> Holdings {
     Holdings {
         descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, |d| d.count()),
@@ -95,7 +98,8 @@ pub fn groups_of(pid: u32) -> Vec<PathBuf> {
     found
 }
 
-/// A file that is not there until main makes it: calls of [`begun_then_held`] with its arguments run until then.
+/// A file that is not there until main makes it: calls of [`begun_then_held`] with its arguments
+/// run until then.
 pub struct Gate(PathBuf);
 
 impl Gate {
@@ -159,10 +163,12 @@ unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// A function of a library that was not loaded before; an orbit may have it as its entry, and is never called by it.
+/// A function of a library that was not loaded before; an orbit may have it as its entry, and is
+/// never called by it.
 pub fn function_loaded_now() -> orbit::Entry {
     let library = c"libresolv.so.2".as_ptr();
-    // SAFETY: a library of the C library's own, loaded for good; the address is only passed on, never called.
+    // SAFETY: a library of the C library's own, loaded for good; the address is only passed on,
+    // never called.
     unsafe {
         assert!(dlopen(library, libc::RTLD_NOW | libc::RTLD_NOLOAD).is_null(), "not loaded yet");
         let found = dlopen(library, libc::RTLD_NOW);

@@ -1,4 +1,5 @@
-//! What the tests of limits share: whether a control group is available, of which version, and what it says.
+//! What the tests of limits share: whether a control group is available, of which version, and what
+//! it says.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::Path;
@@ -9,7 +10,8 @@ unsafe extern "C" fn nothing(_: *mut std::ffi::c_void, _: *mut std::ffi::c_void)
     0
 }
 
-/// How limits on `what` ("memory" or "CPU") are held here if a control group holds them; else says that the test is skipped, and why.
+/// How limits on `what` ("memory" or "CPU") are held here if a control group holds them; else says
+/// that the test is skipped, and why.
 pub fn needs_group(what: &str) -> Option<String> {
     let limits = Limits::new().memory(256 << 20).cpu_percent(50);
     let orbit = Orbit::builder("asked").entry(nothing).limits(limits).build().expect("limits are no reason to fail");

@@ -1,6 +1,7 @@
-// Loaded into a server by LD_PRELOAD: when the bench says so, one thread hangs at the N-th call of one function, in a given way.
-// Orders and answers go through a file, named by ORBIT_INJECT, that both map. Also pings the watchdog of WATCHDOG_USEC and
-// NOTIFY_SOCKET from the main thread's loop, as a server would that systemd watches. As a Redis module: the command inject.pass.
+// Loaded into a server by LD_PRELOAD: when the bench says so, one thread hangs at the N-th call of
+// one function, in a given way. Orders and answers go through a file, named by ORBIT_INJECT, that
+// both map. Also pings the watchdog of WATCHDOG_USEC and NOTIFY_SOCKET from the main thread's loop,
+// as a server would that systemd watches. As a Redis module: the command inject.pass.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -147,7 +148,8 @@ __attribute__((noinline)) void injected_wake(void) {
     pthread_mutex_lock(&locks[0]);
 }
 
-// The writer has ended without a word, and the reader itself holds the writing end open, so that no end of file comes.
+// The writer has ended without a word, and the reader itself holds the writing end open, so that no
+// end of file comes.
 __attribute__((noinline)) void injected_pipe(void) {
     int p[2];
     char c;

@@ -1,5 +1,6 @@
-//! Clients that keep a server at work: each asks again as soon as it is answered, and none sleeps. So the server always has others to serve, and
-//! does not spend CPU on waking its clients, sometimes more and sometimes less.
+//! Clients that keep a server at work: each asks again as soon as it is answered, and none sleeps.
+//! So the server always has others to serve, and does not spend CPU on waking its clients,
+//! sometimes more and sometimes less.
 
 use orbit_console::out::Failure;
 use std::io::{ErrorKind, Read, Write};
@@ -56,7 +57,8 @@ impl Clients {
         Clients::begin(connect, batches)
     }
 
-    /// One file from an HTTP server, one request in flight. The server answers with the same number of bytes each time.
+    /// One file from an HTTP server, one request in flight. The server answers with the same number
+    /// of bytes each time.
     pub fn of_nginx(place: SocketAddr, path: &str) -> Result<Clients, Failure> {
         let text = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
         let connect = || {

@@ -1,7 +1,8 @@
 //! The sizes that small objects are rounded up to, and how many pages a span of each takes.
 //!
-//! Up to 128 bytes in steps of 16, then eight classes to each doubling up to 32 KiB: rounding up wastes at most an eighth
-//! of an object above 128 bytes, and a span's unused tail at most an eighth of the span.
+//! Up to 128 bytes in steps of 16, then eight classes to each doubling up to 32 KiB: rounding up
+//! wastes at most an eighth of an object above 128 bytes, and a span's unused tail at most an
+//! eighth of the span.
 
 /// The heap's own page, whatever the kernel's: spans and whole-page objects are counted in it.
 pub(in crate::area) const PAGE: usize = 4096;
@@ -21,7 +22,8 @@ pub(super) struct Class {
     pub pages: u32,
     /// Objects in one span.
     pub objects: u32,
-    /// `2^32 / size`, rounded up: the high half of `offset * reciprocal` is the index of an object that starts at `offset`.
+    /// `2^32 / size`, rounded up: the high half of `offset * reciprocal` is the index of an object
+    /// that starts at `offset`.
     pub reciprocal: u32,
 }
 
@@ -71,8 +73,9 @@ fn of_size(size: usize) -> usize {
     8 + doubling * 8 + (size - 1 - (128 << doubling)) / (16 << doubling)
 }
 
-/// The smallest class whose objects hold `size` bytes and all start at multiples of `align`, or `None` when the object
-/// takes whole pages. Spans start on a page, so an object size that is a multiple of `align` is enough.
+/// The smallest class whose objects hold `size` bytes and all start at multiples of `align`, or
+/// `None` when the object takes whole pages. Spans start on a page, so an object size that is a
+/// multiple of `align` is enough.
 pub(super) fn class_for(size: usize, align: usize) -> Option<usize> {
     let size = size.max(1);
     if align <= 16 {

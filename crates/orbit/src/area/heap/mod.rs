@@ -1,15 +1,19 @@
-//! The allocator of an area: which bytes of it are whose. It keeps its books outside the area, and never reads or writes
-//! the area itself: a wild write into the area cannot corrupt it, and it makes no page dirty.
+//! The allocator of an area: which bytes of it are whose. It keeps its books outside the area, and
+//! never reads or writes the area itself: a wild write into the area cannot corrupt it, and it
+//! makes no page dirty.
 //!
-//! **Vocabulary.** A *span* is a run of pages with one purpose: objects of one class side by side, or one large object. A
-//! page belongs to one span, or to a free run, or lies at or above the *top* and was never used. A span with a free object
-//! is in its class's list. Objects of one size share pages, so that few pages change between two calls.
+//! **Vocabulary.** A *span* is a run of pages with one purpose: objects of one class side by side,
+//! or one large object. A page belongs to one span, or to a free run, or lies at or above the *top*
+//! and was never used. A span with a free object is in its class's list. Objects of one size share
+//! pages, so that few pages change between two calls.
 //!
-//! **Invariants.** `owner[p]` names the span of page `p`, or `FREE`. A span's bits set = its free objects = `free`. A
-//! page not in `touched` reads as zeros. `used` = sum of the sizes of living objects; `pages` = pages in spans.
+//! **Invariants.** `owner[p]` names the span of page `p`, or `FREE`. A span's bits set = its free
+//! objects = `free`. A page not in `touched` reads as zeros. `used` = sum of the sizes of living
+//! objects; `pages` = pages in spans.
 //!
-//! The heap does no system call: `free` may answer with a run worth giving back to the kernel, and the caller reports what
-//! became of it with [`Heap::now_zero`]. It is not thread-safe; the area holds it in a mutex.
+//! The heap does no system call: `free` may answer with a run worth giving back to the kernel, and
+//! the caller reports what became of it with [`Heap::now_zero`]. It is not thread-safe; the area
+//! holds it in a mutex.
 
 mod classes;
 mod runs;
@@ -252,8 +256,8 @@ impl Heap {
         }
     }
 
-    /// Takes `pages` pages, the first at a multiple of `align` pages: from a free run, else from the top, else after
-    /// letting go of the empty spans that classes keep.
+    /// Takes `pages` pages, the first at a multiple of `align` pages: from a free run, else from
+    /// the top, else after letting go of the empty spans that classes keep.
     fn take_pages(&mut self, pages: usize, align: usize) -> Option<usize> {
         self.find_pages(pages, align).or_else(|| {
             self.drop_empty_spans();
@@ -268,7 +272,8 @@ impl Heap {
         let begin = self.runs.begin_of(self.top);
         let first = (begin + self.skew).checked_next_multiple_of(align)? - self.skew;
         let end = first.checked_add(pages).filter(|&end| end <= self.limit)?;
-        // The free run below the top, if there is one, is taken whole and what alignment skips is put back.
+        // The free run below the top, if there is one, is taken whole and what alignment skips is
+        // put back.
         if begin < self.top {
             self.runs.take_at(begin, self.top - begin, &self.touched);
         }
@@ -302,7 +307,8 @@ impl Heap {
         self.release_pages(first as usize, pages as usize)
     }
 
-    /// Returns pages of a span to the free runs; answers with the whole run if it is worth giving back.
+    /// Returns pages of a span to the free runs; answers with the whole run if it is worth giving
+    /// back.
     fn release_pages(&mut self, first: usize, pages: usize) -> Option<Run> {
         self.owner[first..first + pages].fill(FREE);
         self.pages -= pages;
@@ -343,7 +349,8 @@ impl Heap {
         self.find(offset).map(|(_, _, size)| size)
     }
 
-    /// Frees the object at `offset`. A run in the answer is free and worth giving back to the kernel.
+    /// Frees the object at `offset`. A run in the answer is free and worth giving back to the
+    /// kernel.
     pub fn free(&mut self, offset: usize) -> Result<Option<Run>, Bad> {
         let (id, index, size) = self.find(offset)?;
         self.used -= size;
@@ -361,7 +368,8 @@ impl Heap {
         if first_free {
             self.link(id);
         }
-        // The last span of a class with room stays, or a single object made and freed in turn would make and free it too.
+        // The last span of a class with room stays, or a single object made and freed in turn would
+        // make and free it too.
         let span = &self.spans[id as usize];
         if all_free && (span.prev != NIL || span.next != NIL) {
             self.unlink(id);
@@ -370,8 +378,8 @@ impl Heap {
         Ok(None)
     }
 
-    /// Tries to make the object at `offset` hold `size` bytes where it is, and a large one release what it has too much.
-    /// `Ok(None)`: it has to move. The run is as for `free`.
+    /// Tries to make the object at `offset` hold `size` bytes where it is, and a large one release
+    /// what it has too much. `Ok(None)`: it has to move. The run is as for `free`.
     pub fn resize(&mut self, offset: usize, size: usize) -> Result<Option<(usize, Option<Run>)>, Bad> {
         let (id, _, old) = self.find(offset)?;
         if self.spans[id as usize].class != LARGE {
@@ -421,7 +429,8 @@ impl Heap {
         self.touched.runs_in(run.first, run.pages)
     }
 
-    /// Notes that something was written to `pages` pages from `first` on, whosever they are, or nobody's.
+    /// Notes that something was written to `pages` pages from `first` on, whosever they are, or
+    /// nobody's.
     pub fn written(&mut self, first: usize, pages: usize) {
         self.runs.dirtied(first, pages, &self.touched);
         self.touched.set(first, pages);

@@ -1,12 +1,13 @@
-//! Free runs of pages below the high-water mark: which there are, which fits, which are worth giving back.
+//! Free runs of pages below the high-water mark: which there are, which fits, which are worth
+//! giving back.
 
 use crate::area::pages::Bitmap;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Free pages of one area.
 ///
-/// Invariants: `by_first` and `by_len` hold the same runs; no two runs overlap or touch; every page of a run is below the
-/// heap's top; `dirty` of a run is the number of its pages in `touched`.
+/// Invariants: `by_first` and `by_len` hold the same runs; no two runs overlap or touch; every page
+/// of a run is below the heap's top; `dirty` of a run is the number of its pages in `touched`.
 #[derive(Debug, Default)]
 pub(super) struct FreeRuns {
     /// first -> (pages, dirty pages)
@@ -32,7 +33,8 @@ impl FreeRuns {
     /// Takes `[at, at + pages)` out of the run that starts at `first` and holds it.
     fn carve(&mut self, first: usize, at: usize, pages: usize, touched: &Bitmap) {
         if let Some((len, dirty)) = self.remove(first) {
-            // Counted are the parts that are short: what is taken, and what alignment leaves before it.
+            // Counted are the parts that are short: what is taken, and what alignment leaves before
+            // it.
             let (end, before) = (at + pages, touched.count_in(first, at - first));
             let after = dirty - before - touched.count_in(at, pages);
             self.add(first, at - first, before);
@@ -40,8 +42,8 @@ impl FreeRuns {
         }
     }
 
-    /// Takes `pages` pages from the smallest run that fits, its lowest pages whose number plus `skew` is a multiple of
-    /// `align`; `None` if no run fits.
+    /// Takes `pages` pages from the smallest run that fits, its lowest pages whose number plus
+    /// `skew` is a multiple of `align`; `None` if no run fits.
     pub fn take(&mut self, pages: usize, align: usize, skew: usize, touched: &Bitmap) -> Option<usize> {
         let (first, at) = self.by_len.range((pages, 0)..).find_map(|&(len, first)| {
             let at = (first + skew).next_multiple_of(align) - skew;
@@ -75,7 +77,8 @@ impl FreeRuns {
         }
     }
 
-    /// Puts a run back and joins it with its neighbours. Returns the whole run: first, pages, dirty pages.
+    /// Puts a run back and joins it with its neighbours. Returns the whole run: first, pages, dirty
+    /// pages.
     pub fn put(&mut self, mut first: usize, mut pages: usize, touched: &Bitmap) -> (usize, usize, usize) {
         let mut dirty = touched.count_in(first, pages);
         let before = self.begin_of(first);
@@ -94,14 +97,16 @@ impl FreeRuns {
         (first, pages, dirty)
     }
 
-    /// Notes that the run that begins at `first` was released to the kernel and has `dirty` pages left that were not.
+    /// Notes that the run that begins at `first` was released to the kernel and has `dirty` pages
+    /// left that were not.
     pub fn cleaned(&mut self, first: usize, dirty: usize) {
         if let Some(run) = self.by_first.get_mut(&first) {
             run.1 = dirty;
         }
     }
 
-    /// Notes that `pages` pages from `first` on, some of them perhaps free, are about to come to `touched`.
+    /// Notes that `pages` pages from `first` on, some of them perhaps free, are about to come to
+    /// `touched`.
     pub fn dirtied(&mut self, first: usize, pages: usize, touched: &Bitmap) {
         let end = first + pages;
         let from = self.by_first.range(..=first).next_back().map_or(first, |(&at, _)| at);

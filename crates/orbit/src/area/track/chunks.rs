@@ -1,12 +1,14 @@
-//! Which 2 MiB chunks of an area were ever touched, of those where a page that nobody touched reads as zeros.
+//! Which 2 MiB chunks of an area were ever touched, of those where a page that nobody touched reads
+//! as zeros.
 //!
-//! To write-protect a page that is not there gives it a page table, and each later scan walks that: an area of 8 GiB of which
-//! 64 MiB are used costs 10 ms a scan then. So a chunk stays as it is until one of its pages is there: finding that takes 10 us
-//! for 1 GiB in which nothing is.
+//! To write-protect a page that is not there gives it a page table, and each later scan walks that:
+//! an area of 8 GiB of which 64 MiB are used costs 10 ms a scan then. So a chunk stays as it is
+//! until one of its pages is there: finding that takes 10 us for 1 GiB in which nothing is.
 //!
-//! **No write is lost.** A page of an unknown chunk is there from its first write on, and stays (or is swapped out, which is
-//! found too) until main gives it back, when it reads as zeros again. So a harvest that finds none finds that no page
-//! of the chunk differs from what every orbit has: zeros. A known chunk stays known.
+//! **No write is lost.** A page of an unknown chunk is there from its first write on, and stays (or
+//! is swapped out, which is found too) until main gives it back, when it reads as zeros again. So a
+//! harvest that finds none finds that no page of the chunk differs from what every orbit has:
+//! zeros. A known chunk stays known.
 
 use super::super::pages::Bitmap;
 
@@ -19,7 +21,8 @@ pub(super) struct Chunks {
     known: Bitmap,
     /// Pages of a chunk.
     unit: usize,
-    /// Pages from the first chunk's beginning to the range's: chunks lie at multiples of their size.
+    /// Pages from the first chunk's beginning to the range's: chunks lie at multiples of their
+    /// size.
     skew: usize,
 }
 
@@ -60,7 +63,8 @@ impl Chunks {
         segments
     }
 
-    /// Makes the chunks known in which `count` pages from `first` on lie. Returns the pages of these chunks, not below 0.
+    /// Makes the chunks known in which `count` pages from `first` on lie. Returns the pages of
+    /// these chunks, not below 0.
     pub fn learn(&mut self, first: usize, count: usize) -> (usize, usize) {
         let (low, high) = ((first + self.skew) / self.unit, (first + count - 1 + self.skew) / self.unit + 1);
         self.known.set(low, high - low);

@@ -1,8 +1,10 @@
-//! The `compare` engine: finds changed pages by comparing with a shadow of what was last harvested. Works everywhere.
+//! The `compare` engine: finds changed pages by comparing with a shadow of what was last harvested.
+//! Works everywhere.
 //!
-//! The shadow is also what a snapshot copies from: a page that changes while it is being copied then differs from the
-//! shadow and is found by the next harvest. So no protection is needed, and nothing can be lost, at the price of reading
-//! every page. The C library's `memcmp` picks the widest instructions the processor has.
+//! The shadow is also what a snapshot copies from: a page that changes while it is being copied
+//! then differs from the shadow and is found by the next harvest. So no protection is needed, and
+//! nothing can be lost, at the price of reading every page. The C library's `memcmp` picks the
+//! widest instructions the processor has.
 
 use super::super::fault;
 use super::super::pages::PageRuns;
@@ -18,7 +20,8 @@ pub(super) struct Compare {
 }
 
 impl Compare {
-    /// A shadow, all zeros, for the `len` bytes at `base`. Only address space until pages are harvested.
+    /// A shadow, all zeros, for the `len` bytes at `base`. Only address space until pages are
+    /// harvested.
     pub fn new(base: usize, len: usize, page: usize) -> io::Result<Self> {
         let shadow = Mapping::reserve(len)?;
         // SAFETY: the range is the mapping just made; nobody has a reference into it.
@@ -28,9 +31,10 @@ impl Compare {
 
     fn differs(&self, page: usize) -> bool {
         let at = page * self.page;
-        // SAFETY: both ranges are mapped and readable for a page from `at` on (the tracker asks for pages below its limit
-        // only). Other threads may write to the area meanwhile: the C function then answers either way, and a page that
-        // reads as equal and changes after that is found by the next comparison.
+        // SAFETY: both ranges are mapped and readable for a page from `at` on (the tracker asks for
+        // pages below its limit only). Other threads may write to the area meanwhile: the C
+        // function then answers either way, and a page that reads as equal and changes after that
+        // is found by the next comparison.
         unsafe {
             libc::memcmp((self.base + at) as *const _, self.shadow.as_ptr().add(at).cast_const().cast(), self.page) != 0
         }
@@ -39,8 +43,8 @@ impl Compare {
     /// Brings the shadow of `count` pages from `first` on up to date.
     fn refresh(&mut self, first: usize, count: usize) {
         let at = first * self.page;
-        // SAFETY: as in `differs`; the ranges do not overlap, and the shadow is this value's own. Bytes torn by a writer
-        // beside us differ from the area afterwards, and so are found again.
+        // SAFETY: as in `differs`; the ranges do not overlap, and the shadow is this value's own.
+        // Bytes torn by a writer beside us differ from the area afterwards, and so are found again.
         unsafe {
             libc::memcpy(self.shadow.as_ptr().add(at).cast(), (self.base + at) as *const _, count * self.page);
         }
@@ -53,13 +57,15 @@ impl Compare {
         }
     }
 
-    /// Adds every differing page of the first `used` to `pending`, and takes all of `pending` into the shadow.
+    /// Adds every differing page of the first `used` to `pending`, and takes all of `pending` into
+    /// the shadow.
     pub fn harvest(&mut self, used: usize, pending: &mut PageRuns) -> io::Result<()> {
         let step = fault::step(usize::MAX);
         let mut from = 0;
         while from < used {
             let to = from.saturating_add(step).min(used);
-            // No system call is made here; the point stands for what would be one in another engine.
+            // No system call is made here; the point stands for what would be one in another
+            // engine.
             fault::check()?;
             for page in from..to {
                 if self.differs(page) {

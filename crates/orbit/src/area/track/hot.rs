@@ -1,11 +1,14 @@
-//! Pages that are written between almost every two harvests: cheaper left unprotected and always sent.
+//! Pages that are written between almost every two harvests: cheaper left unprotected and always
+//! sent.
 //!
-//! A tracked page costs main its first write after each harvest (about 1 us: a fault that the kernel resolves); a page sent
-//! for nothing costs a copy. They break even when a page is written between about 45 % of the harvests (the paper's dynamic
-//! page mode). Leaving a run out makes one more scan call, so only long enough runs are left out, and few of them.
+//! A tracked page costs main its first write after each harvest (about 1 us: a fault that the
+//! kernel resolves); a page sent for nothing costs a copy. They break even when a page is written
+//! between about 45 % of the harvests (the paper's dynamic page mode). Leaving a run out makes one
+//! more scan call, so only long enough runs are left out, and few of them.
 //!
-//! A run is left out for [`HOLD`] harvests. Then it is protected again and watched like any other page, and comes back only
-//! if the last 16 harvests say so: a page that went quiet costs at most that many copies too many.
+//! A run is left out for [`HOLD`] harvests. Then it is protected again and watched like any other
+//! page, and comes back only if the last 16 harvests say so: a page that went quiet costs at most
+//! that many copies too many.
 
 use super::super::pages::PageRuns;
 
@@ -36,7 +39,8 @@ struct HotRun {
 pub(super) struct Hot {
     /// Harvests so far.
     harvest: u64,
-    /// For each page the low 16 bits of the harvest that last reported it, and a bit for each of 16 harvests up to then.
+    /// For each page the low 16 bits of the harvest that last reported it, and a bit for each of 16
+    /// harvests up to then.
     history: Vec<(u16, u16)>,
     /// Sorted, disjoint.
     runs: Vec<HotRun>,

@@ -1,8 +1,8 @@
 //! The two descriptors that the `track` engine works with, shared by all trackers of this process.
 //!
-//! `/proc/self/pagemap` is bound to the address space when it is opened, so a descriptor opened early continues working after
-//! `setuid`; it, and the userfaultfd, would also continue acting on main's memory in a forked child, so they carry the
-//! generation they were opened in.
+//! `/proc/self/pagemap` is bound to the address space when it is opened, so a descriptor opened
+//! early continues working after `setuid`; it, and the userfaultfd, would also continue acting on
+//! main's memory in a forked child, so they carry the generation they were opened in.
 
 use crate::generation::generation;
 use crate::own::{self, Own};

@@ -1,12 +1,12 @@
 //! The tracker: which pages of an area were written since the last harvest.
 //!
-//! **Vocabulary.** To *harvest* is to fetch the written pages and begin anew, in that order page by page: a page is
-//! protected (or copied to the shadow) before it is reported. To *peek* is to count without beginning anew. An *engine* is a
-//! way of finding out; [`Engine`] names them.
+//! **Vocabulary.** To *harvest* is to fetch the written pages and begin anew, in that order page by
+//! page: a page is protected (or copied to the shadow) before it is reported. To *peek* is to count
+//! without beginning anew. An *engine* is a way of finding out; [`Engine`] names them.
 //!
-//! **Promise.** A page whose content changed is reported by the first harvest that begins after the change, or by a later
-//! one if that one fails: what a failed harvest has fetched is kept in `pending`. The opposite is not promised: a reported
-//! page may be unchanged.
+//! **Promise.** A page whose content changed is reported by the first harvest that begins after the
+//! change, or by a later one if that one fails: what a failed harvest has fetched is kept in
+//! `pending`. The opposite is not promised: a reported page may be unchanged.
 //!
 //! A tracker is used by one thread at a time, beside any number of threads that write to the area.
 
@@ -27,8 +27,9 @@ use protect::Protect;
 use std::io;
 use written::{Shape, Written};
 
-/// Up to this many pages, `Auto` copies them all: 64 KiB are copied in 2 us out of the cache, and tracking takes 4 and, where
-/// another CPU has to be interrupted for it, 20 more (`area_costs`, `small_areas_by_engine`; `orbit bench call`).
+/// Up to this many pages, `Auto` copies them all: 64 KiB are copied in 2 us out of the cache, and
+/// tracking takes 4 and, where another CPU has to be interrupted for it, 20 more (`area_costs`,
+/// `small_areas_by_engine`; `orbit bench call`).
 const COPIED_PAGES: usize = 16;
 
 /// The engine at work.
@@ -56,7 +57,8 @@ pub struct Tracker {
     used: usize,
     /// Pages that the next harvest reports whatever the engine says. Below `used`.
     pending: PageRuns,
-    /// Whether pages that were never touched read as zeros, as they do where nothing was ever sent: then they need not be.
+    /// Whether pages that were never touched read as zeros, as they do where nothing was ever sent:
+    /// then they need not be.
     zeroes: bool,
     /// Bytes from the base on that may be huge pages.
     huge: usize,
@@ -65,18 +67,18 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// A tracker of the `limit` bytes at `base` (whole pages, mapped and writable, for as long as the tracker lives). It
-    /// looks at nothing until [`Tracker::grow`].
+    /// A tracker of the `limit` bytes at `base` (whole pages, mapped and writable, for as long as
+    /// the tracker lives). It looks at nothing until [`Tracker::grow`].
     ///
     /// # Errors
-    /// `Unsupported` when the engine asked for is not available here, with the facility that is missing. `Auto` always finds
-    /// one that works.
+    /// `Unsupported` when the engine asked for is not available here, with the facility that is
+    /// missing. `Auto` always finds one that works.
     pub fn new(base: usize, limit: usize, engine: Engine) -> Result<Tracker> {
         Self::make(base, limit, engine, false, 0)
     }
 
-    /// The same of new anonymous memory, of which the first `huge` bytes may be huge pages. Pages that nobody touches are
-    /// not reported, also not when they come into use.
+    /// The same of new anonymous memory, of which the first `huge` bytes may be huge pages. Pages
+    /// that nobody touches are not reported, also not when they come into use.
     ///
     /// # Errors
     /// As [`Tracker::new`].
@@ -148,8 +150,8 @@ impl Tracker {
         matches!(self.asked, Engine::Auto | Engine::Fork)
     }
 
-    /// Goes over to comparing, after `why`. The pages below `known` count as written, as what the engine before knew is
-    /// gone; others were never sent, and the shadow is all zeros as well.
+    /// Goes over to comparing, after `why`. The pages below `known` count as written, as what the
+    /// engine before knew is gone; others were never sent, and the shadow is all zeros as well.
     fn degrade(&mut self, why: String, known: usize) -> io::Result<()> {
         self.way = Way::Compare(Compare::new(self.base, self.limit, self.page)?);
         self.note = Some(why);
@@ -167,8 +169,9 @@ impl Tracker {
         ))
     }
 
-    /// From now on looks at the first `used_pages` pages (never fewer than before). The new ones are reported by the next
-    /// harvest, except untouched ones of new memory. `Auto` may change the engine.
+    /// From now on looks at the first `used_pages` pages (never fewer than before). The new ones
+    /// are reported by the next harvest, except untouched ones of new memory. `Auto` may change the
+    /// engine.
     ///
     /// # Errors
     /// `Forked` in another process than the one it was made in.
@@ -199,8 +202,9 @@ impl Tracker {
         Ok(())
     }
 
-    /// Begins tracking anew if the program has closed the descriptors that it needs, or goes over to comparing where the engine is
-    /// ours to choose; the pages in use count as written. True if so.
+    /// Begins tracking anew if the program has closed the descriptors that it needs, or goes over
+    /// to comparing where the engine is ours to choose; the pages in use count as written. True if
+    /// so.
     fn begin_anew_if_lost(&mut self) -> io::Result<bool> {
         if !matches!(&self.way, Way::Track(written) if written.is_lost()) {
             return Ok(false);
@@ -224,7 +228,8 @@ impl Tracker {
         }
     }
 
-    /// How many pages the next harvest would report, counting no further than `stop_after`. Protects nothing.
+    /// How many pages the next harvest would report, counting no further than `stop_after`.
+    /// Protects nothing.
     ///
     /// # Errors
     /// `Forked`, or `System` when the kernel rejects the scan.
@@ -247,11 +252,13 @@ impl Tracker {
         Ok(pages.pages().min(stop_after))
     }
 
-    /// Adds to `out` every page written since the last harvest that succeeded, after protecting it again.
+    /// Adds to `out` every page written since the last harvest that succeeded, after protecting it
+    /// again.
     ///
     /// # Errors
-    /// `Forked`, or `System` when the kernel fails: then `out` is as before, nothing is lost, and the next harvest
-    /// reports what this one has fetched. An engine of `Auto`'s choice that the kernel no longer allows is replaced instead.
+    /// `Forked`, or `System` when the kernel fails: then `out` is as before, nothing is lost, and
+    /// the next harvest reports what this one has fetched. An engine of `Auto`'s choice that the
+    /// kernel no longer allows is replaced instead.
     pub fn harvest(&mut self, out: &mut PageRuns) -> Result<()> {
         self.ours()?;
         let mut status = self.fetch();
@@ -292,8 +299,9 @@ impl Tracker {
         }
     }
 
-    /// Main is about to write to `pages` pages from `first` on: where each first write would be a fault it no longer is, and
-    /// they are reported by the next harvest. Engines without such faults do nothing.
+    /// Main is about to write to `pages` pages from `first` on: where each first write would be a
+    /// fault it no longer is, and they are reported by the next harvest. Engines without such
+    /// faults do nothing.
     pub fn announce(&self, first: usize, pages: usize) {
         if let Way::Track(written) = &self.way {
             // Where the kernel fails, the writes are noticed one by one, as always.
@@ -301,8 +309,8 @@ impl Tracker {
         }
     }
 
-    /// Makes the next harvest report `pages` pages from `first` on: for changes that the engine cannot see, as
-    /// `MADV_DONTNEED`. Pages not looked at yet are reported anyway when they are.
+    /// Makes the next harvest report `pages` pages from `first` on: for changes that the engine
+    /// cannot see, as `MADV_DONTNEED`. Pages not looked at yet are reported anyway when they are.
     pub fn mark(&mut self, first: usize, pages: usize) {
         let end = (first + pages).min(self.used);
         if first < end {
@@ -310,9 +318,9 @@ impl Tracker {
         }
     }
 
-    /// From where a snapshot copies `page` after a harvest: the area, or the shadow of `compare`. Readable for a page as
-    /// long as the tracker lives; the content of one taken from the area may change while it is being copied, and is then
-    /// reported by the next harvest.
+    /// From where a snapshot copies `page` after a harvest: the area, or the shadow of `compare`.
+    /// Readable for a page as long as the tracker lives; the content of one taken from the area may
+    /// change while it is being copied, and is then reported by the next harvest.
     pub fn source(&self, page: usize) -> *const u8 {
         debug_assert!(page < self.limit / self.page);
         match &self.way {

@@ -1,12 +1,14 @@
-//! The `mprotect` engine: pages are read-only after a harvest, and a SIGSEGV handler notes the first write to each. Used
-//! only when asked for: a first write costs five times that of `track`, system calls that write into a protected page fail
-//! with EFAULT, and the program's SIGSEGV handler is ours while such an area lives (faults elsewhere continue to the earlier
-//! one, and it comes back when the last such area is gone).
+//! The `mprotect` engine: pages are read-only after a harvest, and a SIGSEGV handler notes the
+//! first write to each. Used only when asked for: a first write costs five times that of `track`,
+//! system calls that write into a protected page fail with EFAULT, and the program's SIGSEGV
+//! handler is ours while such an area lives (faults elsewhere continue to the earlier one, and it
+//! comes back when the last such area is gone).
 //!
-//! **No write is lost.** The handler makes a page writable and notes it in one critical section; a harvest takes the notes
-//! and makes the pages read-only in one. So "writable implies noted" holds whenever the lock is free. The lock spins; its
-//! holder has all signals blocked and touches no area, so it cannot fault or be interrupted while it holds it. A forked child may
-//! have it as held for ever: there the handler makes its parent's pages writable without it, and notes nothing.
+//! **No write is lost.** The handler makes a page writable and notes it in one critical section; a
+//! harvest takes the notes and makes the pages read-only in one. So "writable implies noted" holds
+//! whenever the lock is free. The lock spins; its holder has all signals blocked and touches no
+//! area, so it cannot fault or be interrupted while it holds it. A forked child may have it as held
+//! for ever: there the handler makes its parent's pages writable without it, and notes nothing.
 
 use super::super::fault;
 use super::super::pages::PageRuns;
@@ -24,7 +26,8 @@ const SLOTS: usize = 64;
 /// Faults in a range just given up that are retried before they count as somebody else's.
 const LATE_FAULTS: u32 = 64;
 
-/// What the handler needs to know of one area. Never freed: a handler in another thread may be reading it.
+/// What the handler needs to know of one area. Never freed: a handler in another thread may be
+/// reading it.
 #[derive(Debug)]
 struct Watched {
     base: usize,
@@ -71,8 +74,8 @@ impl Watched {
 
     /// Changes the protection of `count` pages from `first` on. Async-signal-safe.
     fn protect(&self, first: usize, count: usize, prot: i32) -> bool {
-        // SAFETY: the pages belong to the area this engine was made for; reading and writing them keeps working, as the
-        // handler lets writes through.
+        // SAFETY: the pages belong to the area this engine was made for; reading and writing them
+        // keeps working, as the handler lets writes through.
         unsafe { map::protect(self.base + first * self.page, count * self.page, prot) }.is_ok()
     }
 
@@ -124,8 +127,8 @@ fn resolve(addr: usize) -> bool {
             watched.fault(addr);
             return true;
         }
-        // The range was made writable after this thread had faulted: trying again is enough. Counted, so that a fault for
-        // another reason is handed on in the end.
+        // The range was made writable after this thread had faulted: trying again is enough.
+        // Counted, so that a fault for another reason is handed on in the end.
         if passes > 1
             && watched.retired.compare_exchange(passes, passes - 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
@@ -142,19 +145,22 @@ fn hand_on(signal: i32, code: i32, info: *mut libc::siginfo_t, context: *mut lib
     match earlier {
         Some(earlier) if handler != libc::SIG_DFL && handler != libc::SIG_IGN => {
             if earlier.flags() & libc::SA_SIGINFO != 0 {
-                // SAFETY: installed with SA_SIGINFO, so the address is that of a function of this type.
+                // SAFETY: installed with SA_SIGINFO, so the address is that of a function of this
+                // type.
                 let call: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
                     unsafe { std::mem::transmute(handler) };
                 call(signal, info, context);
             } else {
-                // SAFETY: installed without SA_SIGINFO, so the address is that of a function of this type.
+                // SAFETY: installed without SA_SIGINFO, so the address is that of a function of
+                // this type.
                 let call: extern "C" fn(i32) = unsafe { std::mem::transmute(handler) };
                 call(signal);
             }
         }
         _ if handler == libc::SIG_IGN && code <= 0 => {}
         _ => {
-            // Back to the default: the faulting instruction runs again and ends the process as it would have without us.
+            // Back to the default: the faulting instruction runs again and ends the process as it
+            // would have without us.
             signals::reset(signal);
             if code <= 0 {
                 signals::raise(signal);
@@ -176,7 +182,8 @@ fn install() -> io::Result<()> {
     // Known before ours is in place. Leaked: a handler may be reading the one before.
     EARLIER.store(Box::into_raw(Box::new(earlier)), Ordering::Release);
     let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the handler has the signature for SA_SIGINFO, and everything it calls is async-signal-safe.
+    // SAFETY: the handler has the signature for SA_SIGINFO, and everything it calls is
+    // async-signal-safe.
     unsafe { Action::handler(handler_address(), flags, &Set::all()).install(libc::SIGSEGV) }
 }
 

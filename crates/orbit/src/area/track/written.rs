@@ -1,8 +1,10 @@
-//! The `track` engine: the kernel notes which pages are written (`userfaultfd` in asynchronous write-protect mode), and
-//! `PAGEMAP_SCAN` fetches the note and protects the page again in one step.
+//! The `track` engine: the kernel notes which pages are written (`userfaultfd` in asynchronous
+//! write-protect mode), and `PAGEMAP_SCAN` fetches the note and protects the page again in one
+//! step.
 //!
-//! A page is protected before it is copied, so a write during the copy is noted for the next harvest. A page that was never
-//! protected counts as written. Hot pages are left out of the scan and always reported, see [`super::hot`].
+//! A page is protected before it is copied, so a write during the copy is noted for the next
+//! harvest. A page that was never protected counts as written. Hot pages are left out of the scan
+//! and always reported, see [`super::hot`].
 
 use super::super::fault;
 use super::super::pages::PageRuns;
@@ -26,8 +28,8 @@ pub(super) struct Shape {
     pub page: usize,
     /// Pages from the base on that the kernel may keep as huge pages.
     pub huge: usize,
-    /// Pages from here on were not harvested yet, and read as zeros where they were never touched. `None`: any page may
-    /// hold something.
+    /// Pages from here on were not harvested yet, and read as zeros where they were never touched.
+    /// `None`: any page may hold something.
     pub fresh: Option<usize>,
 }
 
@@ -66,7 +68,8 @@ impl Written {
         self.kernel.uffd.get()?.write_protect(self.at(first), pages * self.shape.page, false)
     }
 
-    /// Adds written pages of the first `used` to `out`, without protecting, until `stop_after` are found.
+    /// Adds written pages of the first `used` to `out`, without protecting, until `stop_after` are
+    /// found.
     pub fn peek(&mut self, used: usize, stop_after: usize, out: &mut PageRuns) -> io::Result<()> {
         let known = self.shape.fresh.map_or(used, |fresh| fresh.min(used));
         self.found.clear();
@@ -95,8 +98,8 @@ impl Written {
         Ok(())
     }
 
-    /// Adds the written pages of the first `used` to `pending` and protects them. After an error `pending` has all pages
-    /// that may have lost their note.
+    /// Adds the written pages of the first `used` to `pending` and protects them. After an error
+    /// `pending` has all pages that may have lost their note.
     pub fn harvest(&mut self, used: usize, pending: &mut PageRuns) -> io::Result<()> {
         self.hot.begin();
         let earlier = std::mem::take(&mut self.beyond);
@@ -124,8 +127,9 @@ impl Written {
         Ok(())
     }
 
-    /// Scans pages that come into use, and leaves out those that nobody has touched: they read as zeros, as they do where
-    /// nothing was ever sent. After they were protected, as a write before that is no longer noted.
+    /// Scans pages that come into use, and leaves out those that nobody has touched: they read as
+    /// zeros, as they do where nothing was ever sent. After they were protected, as a write before
+    /// that is no longer noted.
     fn scan_fresh(&mut self, known: usize, end: usize, used: usize, pending: &mut PageRuns) -> io::Result<()> {
         let mut new = PageRuns::new();
         let status = self.scan(known, end, used, &mut new);
@@ -151,7 +155,8 @@ impl Written {
         }
     }
 
-    /// Finds what was written of pages `from..to` and protects it, of which the first `used` are reported now.
+    /// Finds what was written of pages `from..to` and protects it, of which the first `used` are
+    /// reported now.
     fn scan(&mut self, from: usize, to: usize, used: usize, pending: &mut PageRuns) -> io::Result<()> {
         for Segment { first, end, known } in self.segments(from, to) {
             if known {
@@ -163,8 +168,8 @@ impl Written {
         Ok(())
     }
 
-    /// Looks for chunks that were touched since, and scans those. Their untouched pages are left out, after all of them were
-    /// protected, as a write before that is no longer noted.
+    /// Looks for chunks that were touched since, and scans those. Their untouched pages are left
+    /// out, after all of them were protected, as a write before that is no longer noted.
     fn scan_unknown(&mut self, from: usize, to: usize, used: usize, pending: &mut PageRuns) -> io::Result<()> {
         fault::check()?;
         let mut there = std::mem::take(&mut self.found);
@@ -218,7 +223,8 @@ impl Written {
             let pagemap = self.kernel.pagemap.get();
             let status = pagemap.and_then(|pagemap| pagemap.scan_written(start, end, true, 0, &mut self.found));
             if let Err(error) = status {
-                // The kernel may have protected pages whose ranges it did not hand over: all of the step counts as written.
+                // The kernel may have protected pages whose ranges it did not hand over: all of the
+                // step counts as written.
                 self.keep(from, until - from, used, pending);
                 return Err(error);
             }
@@ -233,7 +239,8 @@ impl Written {
         Ok(())
     }
 
-    /// Adds a run to what is reported now, and what of it is not in use yet to what is reported when it is.
+    /// Adds a run to what is reported now, and what of it is not in use yet to what is reported
+    /// when it is.
     fn keep(&mut self, first: usize, count: usize, used: usize, pending: &mut PageRuns) {
         let now = used.clamp(first, first + count) - first;
         pending.push(first, now);
@@ -242,7 +249,8 @@ impl Written {
 }
 
 impl Written {
-    /// Whether the program has closed one of the descriptors that tracking needs: then which pages were written is not known.
+    /// Whether the program has closed one of the descriptors that tracking needs: then which pages
+    /// were written is not known.
     pub fn is_lost(&self) -> bool {
         !self.kernel.is_whole()
     }
@@ -250,9 +258,11 @@ impl Written {
 
 impl Drop for Written {
     fn drop(&mut self) {
-        // In a forked child the descriptor still stands for main's memory: taking the range off there would blind main.
+        // In a forked child the descriptor still stands for main's memory: taking the range off
+        // there would blind main.
         if self.kernel.is_ours() {
-            // The range may be unmapped already, which ended the tracking as well: nothing is left to do then.
+            // The range may be unmapped already, which ended the tracking as well: nothing is left
+            // to do then.
             let _ = self.kernel.uffd.get().and_then(|uffd| uffd.unregister(self.shape.base, self.shape.len));
         }
     }
