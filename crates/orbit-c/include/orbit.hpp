@@ -8,14 +8,16 @@
  *     using key = std::pair<const int, lock>;
  *     std::map<int, lock, std::less<int>, orbits::allocator<key>> locks{orbits::allocator<key>(area)};
  *
- * Containers whose nodes are in an area can be read in an orbit by their address, if the container itself is in an area too
- * (orbits::make<std::map<...>>(area, alloc)). What they allocate in an orbit comes from the orbit's own heap: a task may copy
- * one and work on the copy. What it changes in one of an area is dropped after the call, as all it writes there, and what that
- * has allocated is lost: change copies.
+ * Containers whose nodes are in an area can be read in an orbit by their address, if the container
+ * itself is in an area too (orbits::make<std::map<...>>(area, alloc)). What they allocate in an
+ * orbit comes from the orbit's own heap: a task may copy one and work on the copy. What it changes
+ * in one of an area is dropped after the call, as all it writes there, and what that has allocated
+ * is lost: change copies.
  *
- * C++11 and later. Without exceptions (-fno-exceptions) an area that could not be made is false, make() gives a null pointer, and
- * an allocator or a delegated object that gets no memory ends the program (std::abort); orbit_last_error() says why. Without
- * RTTI all is the same. Thread safety as in orbit.h.
+ * C++11 and later. Without exceptions (-fno-exceptions) an area that could not be made is false,
+ * make() gives a null pointer, and an allocator or a delegated object that gets no memory ends the
+ * program (std::abort); orbit_last_error() says why. Without RTTI all is the same. Thread safety as
+ * in orbit.h.
  */
 #ifndef ORBIT_HPP
 #define ORBIT_HPP
@@ -80,14 +82,15 @@ inline void deallocate(void *memory) noexcept
         std::free(memory);
 }
 
-/* The address that was made, of an object through a pointer to any of its bases: while it is whole. */
+/* The address that was made, of an object through a pointer to any of its bases: while it is whole.
+ * */
 template <class T> void *address_made(T *object, std::true_type) noexcept { return dynamic_cast<void *>(object); }
 template <class T> void *address_made(T *object, std::false_type) noexcept { return object; }
 
 } // namespace detail
 
-/* An area that ends with its owner; while orbits use it, with the last of these instead: when that is destroyed, or detached
- * from the area. */
+/* An area that ends with its owner; while orbits use it, with the last of these instead: when that
+ * is destroyed, or detached from the area. */
 class area {
   public:
     explicit area(std::size_t init_size) : handle_(orbit_area_create(init_size, nullptr)) { check(); }
@@ -119,8 +122,8 @@ class area {
     orbit_area *handle_;
 };
 
-/* An allocator for containers of the standard library, in an area. Equal if the areas are. In an orbit it allocates from the
- * orbit's own heap. */
+/* An allocator for containers of the standard library, in an area. Equal if the areas are. In an
+ * orbit it allocates from the orbit's own heap. */
 template <class T> class allocator {
   public:
     using value_type = T;
@@ -153,7 +156,8 @@ template <class T, class U> bool operator==(const allocator<T> &a, const allocat
 }
 template <class T, class U> bool operator!=(const allocator<T> &a, const allocator<U> &b) noexcept { return !(a == b); }
 
-/* new T(args...) in an area. Throws std::bad_alloc, and what the constructor throws; without exceptions, null. */
+/* new T(args...) in an area. Throws std::bad_alloc, and what the constructor throws; without
+ * exceptions, null. */
 template <class T, class... Args> T *make(orbit_area *area, Args &&...args)
 {
     static_assert(!std::is_array<T>::value, "for arrays use a std::vector with orbits::allocator");
@@ -172,8 +176,8 @@ template <class T, class... Args> T *make(orbit_area *area, Args &&...args)
 #endif
 }
 
-/* delete of what make made, through a pointer to the type that was made or to a base of it with a virtual destructor,
- * wherever that lies in the object. */
+/* delete of what make made, through a pointer to the type that was made or to a base of it with a
+ * virtual destructor, wherever that lies in the object. */
 template <class T> void destroy(T *object) noexcept
 {
     if (object != nullptr) {
@@ -184,8 +188,8 @@ template <class T> void destroy(T *object) noexcept
     }
 }
 
-/* Becomes the deleter of a base only if that has a virtual destructor: of any other base, neither the right destructor
- * nor the address that was made would be known. */
+/* Becomes the deleter of a base only if that has a virtual destructor: of any other base, neither
+ * the right destructor nor the address that was made would be known. */
 template <class T> struct deleter {
     constexpr deleter() noexcept = default;
     template <class U, class = typename std::enable_if<
@@ -204,8 +208,9 @@ template <class T, class... Args> unique_ptr<T> make_unique(orbit_area *area, Ar
     return unique_ptr<T>(make<T>(area, std::forward<Args>(args)...));
 }
 
-/* Delegate objects (section 4.6.3): of a large struct only the few fields that a task looks at lie in an area, side by side
- * with those of others; the rest stays where it was. The program continues using the fields by their names:
+/* Delegate objects (section 4.6.3): of a large struct only the few fields that a task looks at lie
+ * in an area, side by side with those of others; the rest stays where it was. The program continues
+ * using the fields by their names:
  *
  *     struct transaction_delegate { lock *wait_lock; long version; };          // what the task sees
  *     struct transaction : orbits::delegated<transaction_delegate> {           // allocated as before
@@ -216,8 +221,8 @@ template <class T, class... Args> unique_ptr<T> make_unique(orbit_area *area, Ar
  *     };
  *     transaction t(area);  t.version++;  orbit_call(..., args with t.delegate() ...)
  *
- * The delegate is made before the fields (value-initialised) and freed after them. A delegated object cannot be copied:
- * it and its delegate are one to one. */
+ * The delegate is made before the fields (value-initialised) and freed after them. A delegated
+ * object cannot be copied: it and its delegate are one to one. */
 template <class Delegate> class delegated {
   public:
     using delegate_type = Delegate;

@@ -2,8 +2,9 @@
  *
  * orbit_jemalloc.h: the heap of a program that uses jemalloc 5, in areas.
  *
- * All that a thread allocates by malloc, calloc, strdup, new comes from an arena of jemalloc whose memory can be shown to orbits: no
- * allocation point needs a change. For tasks that read so much of a program that naming its objects one by one is no use.
+ * All that a thread allocates by malloc, calloc, strdup, new comes from an arena of jemalloc whose
+ * memory can be shown to orbits: no allocation point needs a change. For tasks that read so much of
+ * a program that naming its objects one by one is no use.
  *
  *     static struct orbit_jemalloc heap;
  *     int main(void) {
@@ -16,15 +17,16 @@
  *         if (orbit_jemalloc_adopt(&heap) == 0)    // regions that have come since
  *             future = orbit_call_async(saver, 0, heap.area_count, heap.areas, NULL, &args, sizeof args);
  *
- * Link the program with jemalloc (or preload it). Only this header knows jemalloc: the library does not. Memory is taken in regions of
- * 32 MiB, larger ones for larger heaps. What the program frees is jemalloc's to use again; it goes back to the system never.
+ * Link the program with jemalloc (or preload it). Only this header knows jemalloc: the library does
+ * not. Memory is taken in regions of 32 MiB, larger ones for larger heaps. What the program frees
+ * is jemalloc's to use again; it goes back to the system never.
  *
- * A task sees the heap as it was at the call; what it allocates itself comes from another arena, since orbits are clones of a
- * thread that has left the heap. A task must not free or reallocate objects of the heap: it has a replica of them, and not jemalloc's state
- * of that moment.
+ * A task sees the heap as it was at the call; what it allocates itself comes from another arena,
+ * since orbits are clones of a thread that has left the heap. A task must not free or reallocate
+ * objects of the heap: it has a replica of them, and not jemalloc's state of that moment.
  *
- * Threads: init, adopt, and calls that name heap.areas: one at a time. enter and leave hold for the thread that calls them. New
- * threads are in arenas of jemalloc's choice until they enter.
+ * Threads: init, adopt, and calls that name heap.areas: one at a time. enter and leave hold for the
+ * thread that calls them. New threads are in arenas of jemalloc's choice until they enter.
  */
 #ifndef ORBIT_JEMALLOC_H
 #define ORBIT_JEMALLOC_H
@@ -42,7 +44,8 @@
 extern "C" {
 #endif
 
-/* Bytes of the smallest region. A region is at least a 64th of the heap before it, so that a heap has some hundred at most. */
+/* Bytes of the smallest region. A region is at least a 64th of the heap before it, so that a heap
+ * has some hundred at most. */
 #define ORBIT_JEMALLOC_REGION ((size_t)32 << 20)
 #define ORBIT_JEMALLOC_MOST_REGIONS 1024
 
@@ -166,15 +169,17 @@ static inline int orbit_jemalloc_enter(struct orbit_jemalloc *heap)
     return orbit_jemalloc_use_(heap->arena);
 }
 
-/* This thread allocates outside of all such heaps from now on, in jemalloc's first arena. Leave the heap before the library is set up
- * (orbit_init, or the first orbit_create), and around the making of an orbit whose code was loaded later: what is cloned then
- * allocates where the thread does. 0 or -errno. */
+/* This thread allocates outside of all such heaps from now on, in jemalloc's first arena. Leave the
+ * heap before the library is set up (orbit_init, or the first orbit_create), and around the making
+ * of an orbit whose code was loaded later: what is cloned then allocates where the thread does. 0
+ * or -errno. */
 static inline int orbit_jemalloc_leave(void)
 {
     return orbit_jemalloc_use_(0);
 }
 
-/* Makes the heap, and enters it. The struct must be all zeros, and stay where it is. 0; EOPNOTSUPP: the program has no jemalloc 5;
+/* Makes the heap, and enters it. The struct must be all zeros, and stay where it is. 0; EOPNOTSUPP:
+ * the program has no jemalloc 5;
  * EAGAIN: jemalloc makes no more arenas. */
 static inline int orbit_jemalloc_init(struct orbit_jemalloc *heap)
 {
@@ -194,7 +199,8 @@ static inline int orbit_jemalloc_init(struct orbit_jemalloc *heap)
     return orbit_jemalloc_enter(heap);
 }
 
-/* Makes areas of regions that have come since the last time: before each call that names heap.areas. 0 or -errno. */
+/* Makes areas of regions that have come since the last time: before each call that names
+ * heap.areas. 0 or -errno. */
 static inline int orbit_jemalloc_adopt(struct orbit_jemalloc *heap)
 {
     size_t n = __atomic_load_n(&heap->region_count, __ATOMIC_ACQUIRE);
