@@ -230,7 +230,8 @@ for package in $CONTAINED; do
         (
             # A directory the ordinary user may not enter (below /root) is done without.
             if "$runner" test -x "$directory" 2>/dev/null; then cd "$directory" || exit 1; else cd "$scratch/tmp" || exit 1; fi
-            CARGO_MANIFEST_DIR=$directory TMPDIR=$scratch/tmp HOME=$scratch/tmp ORBIT_CONTAINED=1 \
+            # Random histories were run at length above.
+            CARGO_MANIFEST_DIR=$directory TMPDIR=$scratch/tmp HOME=$scratch/tmp ORBIT_CONTAINED=1 ORBIT_STEPS="${ORBIT_STEPS:-20000}" \
                 timeout --kill-after=10 "$LIMIT" "$runner" "$scratch/bin/$name" --show-output || exit $?
         ) >>"$log" 2>&1 </dev/null
         status=$?

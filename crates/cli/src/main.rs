@@ -2,6 +2,7 @@
 //!
 //! Exit status: 0 all well, 1 something is missing or went wrong (said on stderr), 2 arguments that
 //! make no sense. `watch` has its own, for it ends as its program does.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod analyse;

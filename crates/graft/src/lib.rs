@@ -25,6 +25,7 @@
 //! the thread runs the rest of the stub.
 //!
 //! Linux on x86-64 only; 32-bit programs are rejected.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -16,6 +16,7 @@
 //! Everything needs the right to trace: the same user (and `kernel.yama.ptrace_scope` 0) or
 //! CAP_SYS_PTRACE. Without it an [`Error::NotPermitted`] says so, or the one field that was not
 //! available is empty.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]

@@ -45,7 +45,7 @@ const AF_VSOCK: u32 = 40;
 const PERSONALITIES: [u32; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
 /// Refused with EPERM whatever their arguments.
-const REFUSED: &[libc::c_long] = &[
+const DENIED_BY_DOCKER: &[libc::c_long] = &[
     libc::SYS_userfaultfd,
     libc::SYS_perf_event_open,
     libc::SYS_bpf,
@@ -205,7 +205,7 @@ fn docker_like() -> Vec<libc::sock_filter> {
         jump(JUMP_EQUAL, libc::SYS_clone3 as u32, 0, 1),
         answer(libc::ENOSYS),
     ]);
-    for &call in REFUSED {
+    for &call in DENIED_BY_DOCKER {
         p.push(jump(JUMP_EQUAL, call as u32, 0, 1));
         p.push(answer(libc::EPERM));
     }

@@ -9,6 +9,7 @@
 //! All functions are `unsafe` in Rust's sense where the header speaks of pointers: what it says of
 //! them is the contract.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod area;

@@ -62,7 +62,7 @@ impl Inner {
     fn replica(&self, core: &Core, area: &Area) -> Result<Replica> {
         let first_call = core.queue.next_number();
         match Replica::make(area, first_call) {
-            Err(e) if e.kind() == Kind::Limit && self.runtime.let_go_of_spares() => Replica::make(area, first_call),
+            Err(e) if e.kind() == Kind::Limit && self.runtime.release_spares() => Replica::make(area, first_call),
             made => made,
         }
     }

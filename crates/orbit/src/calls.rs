@@ -274,13 +274,13 @@ impl Inner {
         let held = gathered.held;
         let args_len = args.len();
         if copier.is_some() {
-            self.look_again(Instant::now() + COPIERS_EVERY);
+            self.recheck_by(Instant::now() + COPIERS_EVERY);
         }
         core.queue.push(Waiting { call: call.clone(), log_end, args_len, copier, held, cancelled: false });
         self.hand_over(core, number.wrapping_add(1));
         self.status.call_submitted(core.queue.len() as u32, gathered.pages as u64);
         if let Some(deadline) = deadline {
-            self.look_again(deadline);
+            self.recheck_by(deadline);
         }
         Ok(call)
     }
@@ -371,7 +371,7 @@ impl Inner {
     }
 
     /// Has the supervisor look at the calls again at this time, at the latest.
-    pub fn look_again(&self, when: Instant) {
+    pub fn recheck_by(&self, when: Instant) {
         let left = when.saturating_duration_since(Instant::now());
         let at = now_ns().saturating_add(left.as_nanos() as u64);
         self.next_deadline.fetch_min(at, Ordering::Relaxed);
@@ -482,7 +482,7 @@ impl Inner {
         }
         for _ in 0..count {
             let Some((mut waiting, ending)) = core.queue.pop_completed(up)? else { break };
-            self.let_go_of_copier(core, &mut waiting);
+            self.release_copier(core, &mut waiting);
             let outcome = match ending.value {
                 Some(value) if !waiting.cancelled => Outcome::Returned(value),
                 _ => Outcome::Cancelled,
@@ -501,7 +501,7 @@ impl Inner {
 
     /// Ends the copier of a call that has ended; what it held is owed again if it did not write all
     /// of it.
-    pub fn let_go_of_copier(&self, core: &mut Core, waiting: &mut Waiting) {
+    pub fn release_copier(&self, core: &mut Core, waiting: &mut Waiting) {
         let Some(copier) = waiting.copier.take() else { return };
         let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
         let state = slot.copier.swap(COPIER_NONE, Ordering::AcqRel);

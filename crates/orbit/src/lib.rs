@@ -34,6 +34,8 @@
 //! The semantics are those of *orbit* (OSDI '22), sections 3 to 4.6. Main never trusts a byte that
 //! an orbit can write.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod answers;
 pub mod area;
 mod attach;

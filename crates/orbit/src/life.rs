@@ -127,7 +127,7 @@ impl Inner {
 
     /// Cancels kept calls whose function a process of this template lacks, if it is another one
     /// than theirs, which is gone.
-    fn cancel_what_lacks_code(&self, core: &mut Core, template: &Arc<Template>) {
+    fn cancel_without_code(&self, core: &mut Core, template: &Arc<Template>) {
         let Some(origin) = core.life.origin().filter(|origin| !Arc::ptr_eq(origin, template)).cloned() else { return };
         let lacks = |function| function != 0 && !(origin.knows(function) && template.knows(function));
         self.cancel_locked(core, |waiting| lacks(waiting.call.function));
@@ -200,7 +200,7 @@ impl Inner {
     pub fn end_process(&self, core: &mut Core, why: EndedBy) {
         core.life.condemn(why);
         if self.kill_process(core).is_err() {
-            self.look_again(Instant::now() + KILL_AGAIN);
+            self.recheck_by(Instant::now() + KILL_AGAIN);
         }
     }
 
@@ -267,7 +267,7 @@ impl Inner {
             } else {
                 understand(&process, ended, &core.limits, nonsense, is_late(&head.call))
             };
-            self.let_go_of_copier(core, head);
+            self.release_copier(core, head);
             self.finish(core, &head.call, outcome, u64::MAX);
             1
         });
@@ -276,7 +276,7 @@ impl Inner {
         let keep = self.options.pending == Pending::Keep && rest.iter().all(|w| w.copier.is_none());
         let cancelled = if keep { self.renew_replicas(core, &rest, failed).max(failed) } else { rest.len() };
         for waiting in rest.iter_mut().take(cancelled) {
-            self.let_go_of_copier(core, waiting);
+            self.release_copier(core, waiting);
             self.finish(core, &waiting.call, Outcome::Cancelled, u64::MAX);
             let slot = &self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize];
             slot.state.store(crate::channel::CANCELLED, Ordering::SeqCst);
@@ -333,7 +333,7 @@ impl Inner {
         if nowhere <= failed {
             return nowhere;
         }
-        let mut from = core.queue.name_detached(nowhere);
+        let mut from = core.queue.naming_detached(nowhere);
         let mut brought: HashMap<u32, PageRuns> = HashMap::new();
         let mut start = core.queue.log().tail();
         for (place, one) in waiting.iter().enumerate() {
@@ -378,7 +378,7 @@ impl Inner {
             if !core.life.is_down() {
                 return Ok(());
             }
-            self.cancel_what_lacks_code(&mut core, &spare.template);
+            self.cancel_without_code(&mut core, &spare.template);
             self.give_process(&mut core, spare, up?, false)?;
             core.stats.restarts += 1;
             Ok(())
@@ -411,7 +411,7 @@ impl Inner {
     /// Calls that wait for a process that will not come.
     fn drop_pending(&self, core: &mut Core) {
         for mut waiting in core.queue.take_all() {
-            self.let_go_of_copier(core, &mut waiting);
+            self.release_copier(core, &mut waiting);
             self.finish(core, &waiting.call, Outcome::Cancelled, u64::MAX);
         }
         self.forget_queue(core);

@@ -223,7 +223,7 @@ impl Orbit {
         options.log_bytes = options.log_bytes.next_power_of_two().max(LEAST_LOG_BYTES);
         let runtime = runtime::runtime()?;
         let made = match Orbit::try_to_make(&runtime, options.clone()) {
-            Err(e) if e.kind() == Kind::Limit && runtime.let_go_of_spares() => Orbit::try_to_make(&runtime, options),
+            Err(e) if e.kind() == Kind::Limit && runtime.release_spares() => Orbit::try_to_make(&runtime, options),
             made => made,
         };
         // Whatever step it failed in: the reason is that.

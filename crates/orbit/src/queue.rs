@@ -46,7 +46,7 @@ pub(crate) struct Queue {
     /// Replicas sent to the orbit and not yet counted in a slot.
     attached: u32,
     /// Calls before this one may name an area that main has detached since.
-    let_go_at: u32,
+    detached_before: u32,
     /// Memory for the pages of a snapshot, used again by the next one.
     runs: PageRuns,
 }
@@ -59,7 +59,7 @@ impl Queue {
             log: LogWriter::new(),
             answers: Reader::new(),
             attached: 0,
-            let_go_at: 0,
+            detached_before: 0,
             runs: PageRuns::default(),
         }
     }
@@ -202,12 +202,12 @@ impl Queue {
 
     /// An area was detached: waiting calls may name it.
     pub fn note_detached(&mut self) {
-        self.let_go_at = self.submitted;
+        self.detached_before = self.submitted;
     }
 
     /// How many of the first `waiting` calls may name an area that was detached since.
-    pub fn name_detached(&self, waiting: usize) -> usize {
-        let named = self.let_go_at.wrapping_sub(self.completed()) as usize;
+    pub fn naming_detached(&self, waiting: usize) -> usize {
+        let named = self.detached_before.wrapping_sub(self.completed()) as usize;
         if named <= waiting { named } else { 0 }
     }
 

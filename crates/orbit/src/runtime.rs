@@ -303,7 +303,7 @@ impl Runtime {
         while !self.reap_buried() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        self.let_go_of_spares();
+        self.release_spares();
         if let Some(template) = lock(&self.template).take() {
             template.end();
         }
@@ -496,7 +496,7 @@ impl Runtime {
 
     /// Gives up what was made ahead of need, and with it its descriptors; false if there was
     /// nothing.
-    pub fn let_go_of_spares(&self) -> bool {
+    pub fn release_spares(&self) -> bool {
         !std::mem::take(&mut *lock(&self.spares)).is_empty()
     }
 

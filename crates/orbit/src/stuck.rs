@@ -19,7 +19,7 @@ use crate::life::EndedBy;
 /// Most threads of an orbit that are looked at.
 const MOST_THREADS: usize = 64;
 /// A call that has not waited and run this long is not looked at.
-const LOOKED_AT_AFTER: Duration = Duration::from_millis(100);
+const CHECKED_AFTER: Duration = Duration::from_millis(100);
 /// How long the template may take to look.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long the orbit may take to leave its call stack before it is killed.
@@ -43,7 +43,7 @@ impl Inner {
             let process = core.life.healthy_process()?;
             let head = &core.queue.front()?.call;
             let waited = Duration::from_nanos(now_ns().saturating_sub(head.submitted_ns));
-            (waited >= LOOKED_AT_AFTER).then(|| (process.template.clone(), process.pid, head.number))?
+            (waited >= CHECKED_AFTER).then(|| (process.template.clone(), process.pid, head.number))?
         };
         let locks = template.asleep_on(pid, PATIENCE);
         let mut core = self.lock();
@@ -72,7 +72,7 @@ impl Inner {
         let aborted = process.pidfd.fd().and_then(|fd| pidfd::send_signal(fd, libc::SIGABRT));
         if aborted.is_ok() {
             // Should it not end of that, it is killed then.
-            self.look_again(Instant::now() + LEAVES_STACK_WITHIN);
+            self.recheck_by(Instant::now() + LEAVES_STACK_WITHIN);
         } else {
             self.end_process(core, EndedBy::Stuck);
         }

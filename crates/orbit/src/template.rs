@@ -46,7 +46,7 @@ const KILL: u8 = 2;
 const CLONED: u8 = 3;
 const FAILED: u8 = 4;
 const ENDED: u8 = 5;
-const LET_GO: u8 = 6;
+const RELEASED: u8 = 6;
 const FINISH: u8 = 7;
 const LOOK: u8 = 8;
 const SEEN: u8 = 9;
@@ -55,7 +55,7 @@ const SEEN: u8 = 9;
 const MESSAGE: usize = 4096;
 
 /// Between two looks whether what an orbit left behind has ended.
-const A_MOMENT: Duration = Duration::from_millis(5);
+const STRAY_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// How often who waits for the template looks whether main has closed the socket meanwhile, and
 /// opened another file in its place.
 const CHECKED_EVERY: Duration = Duration::from_secs(1);
@@ -276,7 +276,7 @@ impl Template {
         }
         if let Ok(socket) = self.socket.fd() {
             // Read before the end of what comes by the socket, also after the shutdown.
-            let _ = socket::send_now(socket, &[if others { LET_GO } else { FINISH }], &[]);
+            let _ = socket::send_now(socket, &[if others { RELEASED } else { FINISH }], &[]);
             socket::shut_down(socket);
         }
     }
@@ -554,7 +554,7 @@ fn live(life: Life) -> ! {
                     let_go = poll::poll(&mut [poll_in(main.as_raw_fd())], Some(MAIN_ENDS_WITHIN)).is_ok_and(|n| n == 0);
                     break;
                 }
-                Ok(_) if bytes[0] == LET_GO => {
+                Ok(_) if bytes[0] == RELEASED => {
                     let_go = true;
                     break;
                 }
@@ -624,7 +624,7 @@ fn end_strays(children: &[(i32, Own)], grace: Duration) {
             // reaped.
             while !process::reap_any(pid) {
                 if began.elapsed() < grace {
-                    std::thread::sleep(A_MOMENT);
+                    std::thread::sleep(STRAY_CHECK_INTERVAL);
                 } else {
                     process::kill_child(pid);
                     break;

@@ -17,6 +17,8 @@
 //! # Ok::<(), orbit_rmk::Error>(())
 //! ```
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod apic;
 mod calls;
 mod dbr;

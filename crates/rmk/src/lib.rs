@@ -8,6 +8,8 @@
 //! Everything that can be counted is counted in the kernel; only what passes a subscription's [`Filter`] is sent, and what finds
 //! no room is counted ([`Counts::lost`]), never silently dropped. README.md shows a module.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod command;
 mod core;
 mod error;

@@ -30,6 +30,7 @@
 //! Several copies of this library in one process (a plug-in may be linked with one of its own) have
 //! a record and sections each; `orbit watch` reads 16 of them, and finds one that comes after
 //! another within ten seconds.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod layout;

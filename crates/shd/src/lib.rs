@@ -3,6 +3,7 @@
 //!
 //! [`Shd::start`] loads the kernel half, starts a watcher thread on every CPU and calls a handler with each [`Event`].
 //! Needs root (or CAP_BPF, CAP_PERFMON and CAP_SYS_NICE) and a kernel with BTF.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod kernel;

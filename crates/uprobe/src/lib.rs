@@ -7,6 +7,7 @@
 //! for functions, to judge.
 //!
 //! Needs root, or CAP_BPF and CAP_PERFMON, and a kernel with uprobes; else an [`Error`] says which is missing.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]

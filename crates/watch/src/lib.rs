@@ -5,6 +5,8 @@
 //! nothing waits for a reader. Exit status: that of the program (128 and the signal's number if one ended it), 127 or 126 if it could not be found or run, 125 if the
 //! guard itself could not begin; with `--pid` 0 once the process has ended or the guard was asked to leave.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod action;
 mod arguments;
 mod detector;

@@ -6,6 +6,7 @@
 //! | `sample` | reading the process |
 //! | `groups` | threads of the same state together (pure) |
 //! | `show` | text and JSON |
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -28,7 +28,7 @@ impl Watched {
 
     /// Threads other than this one that are kept from running (by the machine, a stop, a tracer),
     /// with CPU time and switches.
-    fn held_up(&mut self, but: i32) -> Vec<(i32, u64, u64)> {
+    fn blocked_behind(&mut self, but: i32) -> Vec<(i32, u64, u64)> {
         let all = self.scan();
         let held = |t: &ThreadState| !matches!(t.state, State::Sleeping | State::Ended) && t.tid != but;
         all.iter().filter(|t| held(t)).map(|t| (t.tid, t.cpu_ns, t.switches)).collect()
@@ -73,7 +73,7 @@ fn sharers(pid: i32, key: &Key) -> Option<Vec<Watched>> {
 /// who share it are looked at; where a relative may not be, the answer is `false`. Blocks for
 /// `span`, and of a shared lock for reading the map of each process first.
 pub fn stays_lost(watched: &mut Watched, tid: i32, span: Duration) -> bool {
-    const LOOKS: u32 = 8;
+    const RECHECKS: u32 = 8;
     let Some(first) = watched.progress(tid) else {
         return false;
     };
@@ -89,12 +89,12 @@ pub fn stays_lost(watched: &mut Watched, tid: i32, span: Duration) -> bool {
         return false;
     };
     let mut queues = |watched: &mut Watched| -> Vec<_> {
-        std::iter::once(watched).chain(&mut others).map(|w| (w.queue(&wait), w.held_up(tid))).collect()
+        std::iter::once(watched).chain(&mut others).map(|w| (w.queue(&wait), w.blocked_behind(tid))).collect()
     };
     let before = queues(watched);
-    for look in 0..=LOOKS {
+    for look in 0..=RECHECKS {
         if look > 0 {
-            std::thread::sleep(span / LOOKS);
+            std::thread::sleep(span / RECHECKS);
         }
         let lost = matches!(watched.wait_of(tid), Wait::Futex(f) if f.lost() && !f.call.timed);
         if !lost || watched.progress(tid) != Some(first) {
@@ -102,7 +102,8 @@ pub fn stays_lost(watched: &mut Watched, tid: i32, span: Duration) -> bool {
         }
     }
     let after = queues(watched);
-    before.iter().zip(&after).all(|((queue, held_up), (queued, still_held_up))| {
-        queue.iter().all(|waiter| queued.contains(waiter)) && !held_up.iter().any(|t| still_held_up.contains(t))
+    before.iter().zip(&after).all(|((queue, blocked_behind), (queued, still_blocked_behind))| {
+        queue.iter().all(|waiter| queued.contains(waiter))
+            && !blocked_behind.iter().any(|t| still_blocked_behind.contains(t))
     })
 }

@@ -15,23 +15,23 @@ const NO_FILE: &str = "no file";
 /// `Invalid` for what is not page aligned, mapped, writable and private, and for memory of the heap
 /// once the library is set up; `Unsupported` for huge pages of hugetlbfs and without `/proc`.
 pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<bool> {
-    let refuse = |kind, why: String| {
+    let reject = |kind, why: String| {
         Err(Error::new(kind, format!("cannot adopt {len} bytes at {addr:#x} as area \"{name}\": {why}")))
     };
     let page = page_size();
     if addr == 0 || len == 0 || !addr.is_multiple_of(page) || !len.is_multiple_of(page) {
-        return refuse(
+        return reject(
             Kind::Invalid,
             format!("address and length must be multiples of the page size, {page}, and not zero; align the memory"),
         );
     }
     let Some(end) = addr.checked_add(len) else {
-        return refuse(Kind::Invalid, "it ends beyond the address space".into());
+        return reject(Kind::Invalid, "it ends beyond the address space".into());
     };
     let maps = match procfs::own_text("maps") {
         Ok(maps) => maps,
         Err(error) => {
-            return refuse(Kind::Unsupported, format!("/proc/self/maps cannot be read ({error}); mount /proc"));
+            return reject(Kind::Unsupported, format!("/proc/self/maps cannot be read ({error}); mount /proc"));
         }
     };
     let mut at = addr;
@@ -45,22 +45,22 @@ pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<bool> {
             break;
         }
         if !flags.starts_with("rw") {
-            return refuse(Kind::Invalid, format!("{at:#x} is not both readable and writable ({flags})"));
+            return reject(Kind::Invalid, format!("{at:#x} is not both readable and writable ({flags})"));
         }
         if flags.as_bytes().get(3) != Some(&b'p') {
-            return refuse(
+            return reject(
                 Kind::Invalid,
                 format!("{at:#x} is shared memory ({path}); only private memory can be tracked"),
             );
         }
         if path.contains("anon_hugepage") || path.contains("hugepages") {
-            return refuse(
+            return reject(
                 Kind::Unsupported,
                 format!("{at:#x} is made of hugetlb pages, which cannot be tracked page by page"),
             );
         }
         if path == "[heap]" && side::is_set_up() {
-            return refuse(
+            return reject(
                 Kind::Invalid,
                 format!(
                     "{at:#x} is memory of the heap, where orbits have memory of their own by now; adopt it before the \
@@ -76,7 +76,7 @@ pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<bool> {
             return Ok(anonymous);
         }
     }
-    refuse(Kind::Invalid, format!("{at:#x} is not mapped"))
+    reject(Kind::Invalid, format!("{at:#x} is not mapped"))
 }
 
 /// Start, end, flags and path of a line of `/proc/self/maps`.

@@ -234,7 +234,7 @@ impl AreaInner {
         // SAFETY: the range is ours, and nothing of it is in use any more. If even this fails the
         // range is not reused.
         if unsafe { map::fixed_none(base, limit) }.is_ok() {
-            window.give_back(base, limit);
+            window.release_range(base, limit);
         }
     }
 
@@ -447,7 +447,7 @@ impl AreaInner {
         let offset = self.offset(addr)?;
         self.heap(|heap| {
             if let Some(run) = heap.free(offset).map_err(|bad| self.bad(addr, bad))? {
-                self.give_back(heap, run);
+                self.release_range(heap, run);
             }
             Ok(())
         })
@@ -469,7 +469,7 @@ impl AreaInner {
             match heap.resize(offset, size).map_err(bad)? {
                 Some((_, run)) => {
                     if let Some(run) = run {
-                        self.give_back(heap, run);
+                        self.release_range(heap, run);
                     }
                     Ok(None)
                 }
@@ -490,7 +490,7 @@ impl AreaInner {
 
     /// Gives the used pages of a free run back to the kernel, and notes that they changed: the
     /// kernel loses their protection.
-    fn give_back(&self, heap: &mut Heap, run: Run) {
+    fn release_range(&self, heap: &mut Heap, run: Run) {
         let mut touched = PageRuns::new();
         for (first, pages) in heap.touched_in(run) {
             let start = (first * PAGE).div_ceil(self.page);

@@ -165,7 +165,7 @@ impl Window {
     }
 
     /// Takes back a range that `take` gave. The caller has made it `PROT_NONE` again.
-    pub(crate) fn give_back(&self, first: usize, bytes: usize) {
+    pub(crate) fn release_range(&self, first: usize, bytes: usize) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut start, mut end) = (first, first + Self::room(bytes));
         if let Some((&before, &len)) = free.range(..start).next_back()
@@ -202,7 +202,7 @@ mod tests {
         }
         assert!(window.take(HUGE * 64).is_err());
         for (first, bytes) in taken {
-            window.give_back(first, bytes);
+            window.release_range(first, bytes);
         }
         let free = window.free.lock().unwrap();
         assert_eq!(*free, BTreeMap::from([(HUGE * 100, HUGE * 64)]));

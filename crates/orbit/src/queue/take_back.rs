@@ -19,8 +19,8 @@ pub(crate) struct TakenBack {
     pub calls: VecDeque<Waiting>,
     /// Their part of the log, if some of them are not cancelled and may have to be put back.
     pub log: Option<Vec<u8>>,
-    /// [`super::Queue::let_go_at`] before.
-    let_go_at: u32,
+    /// [`super::Queue::detached_before`] before.
+    detached_before: u32,
     /// Replicas, by number, whose [`crate::replica::Replica::first_call`] was one of these, and
     /// which.
     first_calls: Vec<(u32, u32)>,
@@ -71,11 +71,11 @@ impl Inner {
         for replica in core.replicas.iter_mut().filter(|r| is_past(r.first_call)) {
             first_calls.push((replica.number, std::mem::replace(&mut replica.first_call, first_call)));
         }
-        let let_go_at = core.queue.let_go_at;
-        if is_past(let_go_at) {
-            core.queue.let_go_at = first_call;
+        let detached_before = core.queue.detached_before;
+        if is_past(detached_before) {
+            core.queue.detached_before = first_call;
         }
-        TakenBack { calls, log, let_go_at, first_calls }
+        TakenBack { calls, log, detached_before, first_calls }
     }
 
     /// The next call was not made: those that it was to replace wait as before.
@@ -83,7 +83,7 @@ impl Inner {
         let Some(log) = &taken.log else { return };
         core.queue.log.put_back(&self.down, log);
         core.queue.attached -= self.attached_with(&taken.calls);
-        core.queue.let_go_at = taken.let_go_at;
+        core.queue.detached_before = taken.detached_before;
         for (number, first_call) in taken.first_calls {
             core.replicas.iter_mut().filter(|r| r.number == number).for_each(|r| r.first_call = first_call);
         }
