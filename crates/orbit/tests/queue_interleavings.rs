@@ -53,8 +53,8 @@ fn in_order(source: &str, lines: &[&str]) {
     }
 }
 
-const QUEUE: &str = include_str!("../src/queue.rs");
-const TAKE_BACK: &str = include_str!("../src/take_back.rs");
+const CALLS_OF_MAIN: &str = include_str!("../src/calls.rs");
+const TAKE_BACK: &str = include_str!("../src/queue/take_back.rs");
 const TASK: &str = include_str!("../src/task.rs");
 
 /// Main submits `CALLS` calls; the orbit takes them and sleeps in between. `skip_check` leaves out
@@ -123,9 +123,9 @@ impl Model for Submit {
 #[test]
 fn an_orbit_never_sleeps_over_a_call() {
     in_order(
-        QUEUE,
+        CALLS_OF_MAIN,
         &[
-            "self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);",
+            "self.down.submitted.store(submitted, Ordering::SeqCst);",
             "&& process.up.asleep.load(Ordering::SeqCst) != 0",
             "futex::wake(&self.down.submitted, 1);",
         ],
@@ -219,7 +219,7 @@ impl Model for Cancel {
 #[test]
 fn a_call_whose_cancellation_is_promised_never_runs_and_one_whose_is_refused_does() {
     in_order(
-        QUEUE,
+        CALLS_OF_MAIN,
         &[
             "slot.state.store(ASKED, Ordering::SeqCst);",
             "up.begun.load(Ordering::SeqCst)",
@@ -321,10 +321,10 @@ impl Model for TakeBack {
 #[test]
 fn a_call_taken_back_never_runs_and_the_one_in_its_place_does() {
     in_order(
-        QUEUE,
+        CALLS_OF_MAIN,
         &[
             "fn hand_over(&self, core: &mut Core, submitted: u32) {",
-            "self.down.submitted.store(core.queue.submitted, Ordering::SeqCst);",
+            "self.down.submitted.store(submitted, Ordering::SeqCst);",
         ],
     );
     in_order(
@@ -423,7 +423,7 @@ impl Model for Wait {
 #[test]
 fn a_waiter_never_sleeps_over_the_end_of_its_call() {
     in_order(
-        QUEUE,
+        CALLS_OF_MAIN,
         &[
             "self.down.waiters.fetch_add(1, Ordering::SeqCst);",
             "if up.completed.load(Ordering::SeqCst) == seen {",
