@@ -132,7 +132,7 @@ tab=$(printf '\t')
 # The test programs of package $1, one after another, printed as cargo does. Returns 0, 1 if one failed, 124 if one took too long.
 run_package() {
     worst=0
-    grep "^$1$tab" "$programs" >"$LOGS/$1.programs"
+    grep "^${1}${tab}" "$programs" >"$LOGS/$1.programs"
     while IFS=$tab read -r _ directory called alone program; do
         echo "     Running $called ($program)"
         (cd "$directory" && CARGO_MANIFEST_DIR=$directory exec timeout --kill-after=10 "$LIMIT" "$program" --show-output) </dev/null
@@ -164,7 +164,7 @@ account_package() {
 first='' second=''
 for package in $packages; do
     wanted "$package" || continue
-    if grep -q "^$package$tab[^$tab]*/apps/" "$programs"; then
+    if grep -q "^${package}${tab}[^${tab}]*/apps/" "$programs"; then
         # The shorter line gets the next one, by number.
         if [ "$(echo "$first" | wc -w)" -le "$(echo "$second" | wc -w)" ]; then
             first="$first $package"

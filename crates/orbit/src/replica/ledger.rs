@@ -199,3 +199,70 @@ impl Replica {
         self.area.peek_pages(&self.owed, stop_after)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::area::{Area, Engine};
+
+    const PAGES: usize = 8;
+
+    /// An area of which each page was written, and a replica that is owed nothing.
+    fn area_and_replica() -> (Area, Replica) {
+        let area = Area::builder("ledger").limit(PAGES * PAGE).engine(Engine::Compare).build().expect("an area");
+        area.alloc_zeroed(PAGES * PAGE, 16).expect("room");
+        let replica = Replica::make(&area, 0).expect("a replica");
+        Taken::changed(&replica, PageRuns::new()).expect("all of it").into_replica().expect("idle");
+        (area, replica)
+    }
+
+    fn write(area: &Area, page: usize, value: u64) {
+        // SAFETY: the object of the area covers all its pages, and nothing else uses it.
+        unsafe { std::ptr::with_exposed_provenance_mut::<u64>(area.base() + page * PAGE).write(value) };
+    }
+
+    #[test]
+    fn what_is_taken_and_not_delivered_is_owed_again() {
+        let (area, replica) = area_and_replica();
+        assert_eq!(replica.owed_pages(), 0);
+        write(&area, 3, 1);
+        let taken = Taken::changed(&replica, PageRuns::new()).expect("a harvest");
+        assert_eq!((taken.runs().iter().collect::<Vec<_>>(), replica.owed_pages()), (vec![(3, 1)], 0));
+        drop(taken);
+        assert_eq!(replica.owed_pages(), 1, "the page is owed again");
+        Taken::changed(&replica, PageRuns::new()).expect("it is taken again").into_replica().expect("idle");
+        assert_eq!(replica.owed_pages(), 0);
+        // SAFETY: the replica's alias has the area's length.
+        let there = unsafe { replica.alias.as_ptr().add(3 * PAGE).cast::<u64>().read() };
+        assert_eq!(there, 1, "delivered once");
+    }
+
+    #[test]
+    fn what_a_copier_holds_is_owed_again_unless_it_was_written() {
+        let (area, replica) = area_and_replica();
+        for written in [true, false] {
+            write(&area, 5, 1 + u64::from(written));
+            let mut parts = Vec::new();
+            let taken = Taken::changed(&replica, PageRuns::new()).expect("a harvest");
+            let held = taken.into_copier(area.source_begins().expect("there"), &mut parts);
+            assert_eq!((held.area(), parts.len(), parts[0].pages, replica.owed_pages()), (area.id(), 1, 1, 0));
+            if written {
+                held.written()
+            } else {
+                drop(held)
+            }
+            assert_eq!(replica.owed_pages(), usize::from(!written));
+        }
+    }
+
+    #[test]
+    fn a_copier_that_outlives_the_replica_owes_nothing() {
+        let (area, replica) = area_and_replica();
+        write(&area, 0, 9);
+        let taken = Taken::changed(&replica, PageRuns::new()).expect("a harvest");
+        let held = taken.into_copier(area.base() as *const u8, &mut Vec::new());
+        drop(replica);
+        area.destroy().expect("nothing uses it: what a copier holds is a copy");
+        drop(held);
+    }
+}
