@@ -6,6 +6,7 @@
 
 use orbit_inspect::goroutines::{Parked, parked};
 use orbit_inspect::stacks::{Frame, Unwinder};
+use orbit_linux::status::Status;
 use orbit_linux::{pidfd, procfs, thread};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -62,13 +63,12 @@ pub(crate) fn java(pid: i32, tids: &[i32]) -> Result<Vec<String>, String> {
 
 /// Asks the JVM for its threads.
 fn dump(pid: i32) -> std::io::Result<String> {
-    let status = procfs::text(format!("/proc/{pid}/status")).ok().and_then(|text| thread::status(&text));
-    let status = status.ok_or(std::io::ErrorKind::NotFound)?;
-    let inner = if status.inner == 0 { pid } else { status.inner };
+    let status = Status::of(pid)?;
+    let inner = status.innermost_id().unwrap_or(pid);
     let (socket, wish) =
         (format!("/proc/{pid}/root/tmp/.java_pid{inner}"), format!("/proc/{pid}/root/tmp/.attach_pid{inner}"));
     if !Path::new(&socket).exists() {
-        if status.caught & (1 << (libc::SIGQUIT - 1)) == 0 {
+        if status.caught_signals().unwrap_or(0) & (1 << (libc::SIGQUIT - 1)) == 0 {
             return Err(std::io::Error::other("it does not catch SIGQUIT"));
         }
         File::options().write(true).create_new(true).mode(0o600).open(&wish)?;
