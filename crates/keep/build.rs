@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     "deliver.c",
     "exec.c",
     "threads.c",
@@ -15,6 +15,7 @@ const PARTS: [&str; 11] = [
     "time.c",
     "heap.c",
     "map.c",
+    "mutex.c",
     "point.c",
 ];
 

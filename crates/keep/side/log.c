@@ -17,8 +17,10 @@ __asm__(".text\n"
         "keep_raw:\n .cfi_startproc\n mov keep_signals_wait@gottpoff(%rip),%rax\n cmpl $0,%fs:(%rax)\n jne keep_signalled\n"
         ".globl keep_raw_begin\n.hidden keep_raw_begin\nkeep_raw_begin:\n"
         " mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n mov %r9,%r8\n mov 8(%rsp),%r9\n"
-        ".globl keep_syscall\n.hidden keep_syscall\n"
+        ".globl keep_check\n.hidden keep_check\n.globl keep_syscall\n.hidden keep_syscall\n"
+        "keep_check: mov keep_deferred@gottpoff(%rip),%r11\n cmpl $0,%fs:(%r11)\n jne 1f\n"
         "keep_syscall: syscall\n ret\n"
+        "1: mov $-4,%rax\n ret\n" /* -EINTR */
         ".globl keep_signalled\n.hidden keep_signalled\n"
         "keep_signalled: mov $-1001,%rax\n ret\n .cfi_endproc\n"
         ".globl keep_plain\n.hidden keep_plain\n.type keep_plain,@function\n"
@@ -34,6 +36,9 @@ __asm__(".text\n"
 /* How long a thread waits for the keeper at a safe point, in steps of PARK_STEP_NS. */
 #define PARK_STEPS 40
 #define PARK_STEP_NS 25000000
+
+__thread int keep_under_way __attribute__((tls_model("initial-exec")));
+__thread int keep_deferred __attribute__((tls_model("initial-exec")));
 
 /* What a descriptor is: 0 not known, 1 a socket, 2 something else. */
 static unsigned char kind_of[65536];
@@ -373,26 +378,46 @@ static void deliver_before(void)
         deliver(KEEP_SIGNAL);
 }
 
+static void enter(void)
+{
+    keep_news->busy++;
+    ORDER();
+    deliver_before();
+}
+
+/* The call's entry is in the log: a signal that was deferred comes. `busy` is lowered last: no checkpoint has a deferred one. */
+static void leave(void)
+{
+    ORDER();
+    keep_under_way = 0;
+    ORDER();
+    int sig = keep_deferred;
+    if (__builtin_expect(sig != 0, 0)) {
+        keep_deferred = 0;
+        keep_plain(SYS_tgkill, keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0), keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0), sig, 0, 0, 0);
+    }
+    keep_news->busy--;
+}
+
 int keep_begin(struct keep_call *call, long *ret)
 {
     if (!keep_is_logging() || (keep_both->mode != KEEP_REPLAY && !has_room(call)))
         return 0;
-    keep_news->busy++;
-    ORDER();
-    deliver_before();
-    if (!answered(call, ret))
+    enter();
+    if (!answered(call, ret)) {
+        keep_under_way = 1;
+        ORDER();
         return 0;
+    }
     deliver_after();
-    ORDER();
-    keep_news->busy--;
+    leave();
     return 1;
 }
 
 /* Safe point: nothing is under way. */
 static void finish(void)
 {
-    ORDER();
-    keep_news->busy--;
+    leave();
     uint32_t asked = keep_orders->ask;
     /* In request mode the one safe point is where the next request is waited for. */
     if (__builtin_expect(asked != 0, 0) && keep_news->busy == 0 && !keep_orders->moments)
@@ -404,8 +429,16 @@ void keep_end(struct keep_call *call, long ret)
     if (!keep_is_logging() || keep_news->busy == 0)
         return;
     append(call, ret);
+    /* Handlers of the program run as anywhere else. */
+    keep_under_way = 0;
     deliver_after();
     finish();
+}
+
+void keep_cancel(void)
+{
+    if (keep_is_logging() && keep_news->busy != 0)
+        finish();
 }
 
 static uint64_t now_ms(void)
@@ -423,9 +456,12 @@ static long made(struct keep_call *call, uint64_t deadline)
             uint64_t now = now_ms();
             call->arg[call->timeout_arg - 1] = (long)(deadline > now ? deadline - now : 0);
         }
+        keep_under_way = keep_is_logging();
+        ORDER();
         long ret = keep_raw(call->nr, call->arg[0], call->arg[1], call->arg[2], call->arg[3], call->arg[4], call->arg[5]);
         if (ret != KEEP_SIGNALLED && ret != -EINTR)
             return ret;
+        keep_under_way = 0;
         deliver(KEEP_SIGNAL);
         if (ret == -EINTR)
             return ret;
@@ -465,8 +501,10 @@ static long logged(struct keep_call *call)
             if (keep_is_logging() && (keep_both->mode == KEEP_REPLAY || has_room(call))) {
                 keep_news->busy++;
                 ORDER();
+                keep_under_way = 1;
                 if (!answered(call, &ret))
                     append(call, ret);
+                keep_under_way = 0;
                 deliver_after();
                 finish();
             }
@@ -474,18 +512,18 @@ static long logged(struct keep_call *call)
         }
         if (keep_both->mode != KEEP_REPLAY && !has_room(call))
             continue;
-        keep_news->busy++;
-        ORDER();
-        deliver_before();
+        enter();
         if (!answered(call, &ret)) {
             if (!deadline)
                 deadline = deadline_of(call);
             ret = made(call, again ? deadline : 0);
-            if (ret == KEEP_AGAIN) {
-                keep_news->busy--;
+            if (ret == KEEP_AGAIN || (ret == -EINTR && keep_deferred)) {
+                leave();
                 continue;
             }
             append(call, ret);
+            /* Handlers of the program run as anywhere else. */
+            keep_under_way = 0;
         }
         deliver_after();
         finish();

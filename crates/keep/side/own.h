@@ -18,6 +18,13 @@ extern unsigned char *keep_stack HIDDEN;  /* of the handler: never rolled back, 
 /* 1 in the thread whose calls are logged. */
 extern __thread int keep_serves HIDDEN __attribute__((tls_model("initial-exec")));
 
+/* 1 in the serving thread from where a logged call begins until its entry is in the log. */
+extern __thread int keep_under_way HIDDEN __attribute__((tls_model("initial-exec")));
+
+/* A fatal signal that another process sent meanwhile: it comes again when the entry is in the log. Without that, what the kernel
+ * has done would be missing there, and be done twice. 0: none. */
+extern __thread int keep_deferred HIDDEN __attribute__((tls_model("initial-exec")));
+
 /* Not 0 while this thread is in the allocator. */
 extern __thread int keep_in_heap HIDDEN __attribute__((tls_model("initial-exec")));
 
@@ -25,10 +32,11 @@ extern __thread int keep_in_heap HIDDEN __attribute__((tls_model("initial-exec")
 extern int (*keep_clock_gettime)(clockid_t, struct timespec *) HIDDEN;
 extern int (*keep_sigaction)(int, const struct sigaction *, struct sigaction *) HIDDEN;
 
-/* Makes a system call; answers errors as negative numbers. The keeper knows the address of its instruction, keep_syscall:
- * a thread that it finds there, not done yet, can be made to ask again. */
+/* Makes a system call, or answers -EINTR when a signal is deferred; answers errors as negative numbers. The keeper knows the
+ * address of its instruction, keep_syscall: a thread that it finds there, not done yet, can be made to ask again. From
+ * keep_check to keep_syscall the call has not been made. */
 extern long keep_raw(long nr, long a, long b, long c, long d, long e, long f) HIDDEN;
-extern char keep_syscall[] HIDDEN;
+extern char keep_check[] HIDDEN, keep_syscall[] HIDDEN;
 /* As keep_raw, for calls that are never asked again. */
 extern long keep_plain(long nr, long a, long b, long c, long d, long e, long f) HIDDEN;
 
@@ -66,6 +74,8 @@ extern long keep_logged(struct keep_call *call) HIDDEN;
 /* Begins a call that is not a system call (a fork, a clock): 1 when `*ret` is its answer from the log. Else make it and end with keep_end. */
 extern int keep_begin(struct keep_call *call, long *ret) HIDDEN;
 extern void keep_end(struct keep_call *call, long ret) HIDDEN;
+/* In place of keep_end: the call was not made after all. */
+extern void keep_cancel(void) HIDDEN;
 extern uint64_t keep_hash(uint64_t hash, const void *at, size_t bytes) HIDDEN;
 
 /* Whether calls of this thread are logged, or answered from the log. */

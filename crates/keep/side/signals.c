@@ -174,6 +174,13 @@ void keep_report_divergence(void)
     __atomic_store_n(&crash->state, KEEP_NO_CRASH, __ATOMIC_SEQ_CST);
 }
 
+/* Whether a system call is about to be made, and has not been. */
+static int is_not_made(const ucontext_t *at)
+{
+    const char *ip = (const char *)at->uc_mcontext.gregs[REG_RIP];
+    return ip >= keep_check && ip <= keep_syscall;
+}
+
 static void on_fatal(int sig, siginfo_t *info, void *context)
 {
     int saved = errno;
@@ -181,6 +188,10 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
     struct sigaction *action = &wanted[sig];
     if (!keep_orders || is_over) { /* a child between its fork and keep_disarm, or given up */
         die(sig, info, 0);
+        return;
+    }
+    if (keep_under_way && info->si_code <= 0 && !is_not_made(at)) {
+        keep_deferred = sig;
         return;
     }
     /* The handler has seen this crash, before the rollback. */

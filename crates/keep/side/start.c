@@ -39,7 +39,7 @@ void keep_forget(void)
         keep_disarm();
     if (keep_log)
         keep_own_actions();
-    keep_serves = 0;
+    keep_serves = keep_under_way = 0;
     keep_log = NULL;
     keep_both = NULL;
     keep_orders = NULL;
@@ -131,7 +131,7 @@ static void in_child(void)
     if (!keep_orders)
         return;
     /* From here on calls pass unlogged: the memory of the parent is not there. */
-    keep_serves = 0;
+    keep_serves = keep_under_way = 0;
     if (spare) {
         snprintf(name, sizeof name, "/proc/%u/fd/%u", spare_of, spare);
         fd = (int)syscall(SYS_openat, AT_FDCWD, name, O_RDWR | O_CLOEXEC);

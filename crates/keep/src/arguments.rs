@@ -1,6 +1,7 @@
 //! The command line of `orbit keep`.
 
 use crate::board::Board;
+use crate::desk::Desk;
 use crate::ladder::Rung;
 use crate::layout::Handlers;
 use std::ffi::OsString;
@@ -100,6 +101,7 @@ pub(crate) struct Settings {
     /// A bit for each call at which a request is waited for; 0: no request mode.
     pub moments: u32,
     pub board: Board,
+    pub desk: Desk,
 }
 
 impl Args {
@@ -117,6 +119,7 @@ impl Args {
             family: self.family,
             moments: self.requests.iter().fold(0, |all, one| all | one),
             board: Board::default(),
+            desk: Desk::default(),
             handlers: match (self.skip_handlers, self.handlers_first) {
                 (true, _) => Handlers::Last,
                 (false, true) => Handlers::First,

@@ -86,7 +86,7 @@ impl Board {
 }
 
 /// Whether the process at the other end belongs to root or to the user of this one.
-fn is_allowed(peer: &UnixStream) -> io::Result<bool> {
+pub(crate) fn is_allowed(peer: &UnixStream) -> io::Result<bool> {
     let mut of = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of_val(&of) as libc::socklen_t;
     // SAFETY: a live socket, and two locals of the size that is given.

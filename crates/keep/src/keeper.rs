@@ -3,10 +3,13 @@
 //! The program runs untraced. The keeper sleeps until a checkpoint is due, the program rings (a crash, a full log, the end of a replay), a signal comes, or
 //! the program exits.
 
+mod hang;
+
 use crate::arguments::Settings;
 use crate::attach::Attached;
 use crate::bell::Bell;
 use crate::board::{Board, Pauses, Row};
+use crate::desk::Counter;
 use crate::error::Error;
 use crate::family::Family;
 use crate::kept::{Kept, Policy, Taken};
@@ -99,6 +102,7 @@ pub(crate) struct Keeper {
     log_lost: u32,
     /// How long the environment stays changed.
     changed_until: Option<Instant>,
+    hung: Option<hang::Hung>,
 }
 
 impl Keeper {
@@ -186,6 +190,7 @@ impl Keeper {
             started: Instant::now(),
             log_lost: 0,
             changed_until: None,
+            hung: None,
         }
     }
 
@@ -195,6 +200,8 @@ impl Keeper {
             Some(bell) => bell,
             None => Bell::start(&self.shared).map_err(Error::io(BELL))?,
         };
+        let orders = self.settings.desk.open(self.kept.process().pid());
+        let orders = orders.inspect_err(|error| hang::unreachable(&mut self.reporter, error)).ok();
         let mut due = Instant::now();
         // Before this no checkpoint is taken early.
         let mut settled = due;
@@ -203,7 +210,8 @@ impl Keeper {
             // A descriptor of -1 is left out.
             let signals_fd = signals.map_or(-1, |signals| signals.as_fd().as_raw_fd());
             let handle = self.kept.process().handle().as_raw_fd();
-            let mut fds = [handle, bell.as_fd().as_raw_fd(), signals_fd].map(|fd| libc::pollfd {
+            let orders_fd = orders.as_ref().map_or(-1, |orders| orders.as_fd().as_raw_fd());
+            let mut fds = [handle, bell.as_fd().as_raw_fd(), signals_fd, orders_fd].map(|fd| libc::pollfd {
                 fd,
                 events: libc::POLLIN,
                 revents: 0,
@@ -239,6 +247,13 @@ impl Keeper {
                 continue;
             }
             self.end_of_replay();
+            self.hung_again();
+            if let Some(order) = orders.as_ref().and_then(Counter::next) {
+                self.ordered(order);
+                settled = Instant::now() + SETTLED.min(self.interval);
+                due = due.clamp(settled, settled + AFTER_RECOVERY);
+                continue;
+            }
             if self.changed_until.is_some_and(|end| end < Instant::now()) && self.replay.is_none() {
                 self.changed_until = None;
                 self.shared.change_environment(false);
@@ -254,6 +269,8 @@ impl Keeper {
                 && self.shared.log_used_since(self.kept.newest_log()) > MOST_REPLAYED.min(self.shared.log_bytes() / 4);
             if !is_known && !self.has_begun() {
                 due = Instant::now() + BEGIN_STEP;
+            } else if is_known && !is_early && self.is_superfluous() {
+                due = due.max(Instant::now() + BEGIN_STEP.min(self.interval));
             } else if Instant::now() >= due || self.shared.wishes() != self.wishes || is_early || (rang && !is_known) {
                 let taken = self.checkpoint();
                 if taken && !is_known {
@@ -354,6 +371,15 @@ impl Keeper {
         }
     }
 
+    /// Whether another checkpoint would save nothing: no call was logged since the newest one. It waits, or it hangs, and then a checkpoint inside
+    /// the hang would be of no use.
+    fn is_superfluous(&self) -> bool {
+        self.shared.has_log()
+            && self.shared.is_logging()
+            && self.shared.wishes() == self.wishes
+            && self.shared.log_used_since(self.kept.newest_log()) == 0
+    }
+
     /// Takes a checkpoint, or puts it off.
     fn checkpoint(&mut self) -> bool {
         let wishes = self.shared.wishes();
@@ -438,14 +464,20 @@ impl Keeper {
 
     /// Takes a step of the ladder. If a thread has crashed that does not serve, the serving one is brought to a safe point before.
     fn put_back(&mut self, crash: &CrashReport, step: Step) -> Result<(Restored, Duration), Error> {
+        let done = self.try_put_back(crash, step)?;
+        done.ok_or_else(|| Error::Unkept("the serving thread has not come to a safe point".into()))
+    }
+
+    /// The same; `None`, and nothing was done, if the serving thread has not come there in time.
+    fn try_put_back(&mut self, crash: &CrashReport, step: Step) -> Result<Option<(Restored, Duration)>, Error> {
         let end = Instant::now() + PUT_BACK_LIMIT;
         loop {
             if let Some(done) = self.kept.recover(&self.shared, crash, step)? {
-                return Ok(done);
+                return Ok(Some(done));
             }
             if Instant::now() > end {
                 self.shared.release();
-                return Err(Error::Unkept("the serving thread has not come to a safe point".into()));
+                return Ok(None);
             }
             self.shared.ask();
             self.shared.wait_bell(self.shared.bell(), Duration::from_millis(1));
@@ -504,20 +536,35 @@ impl Keeper {
 
     /// Judges and acts; returns what was lost as well.
     fn step(&mut self, crash: &CrashReport) -> (Step, Recovered) {
+        let step = match self.judge(crash) {
+            Ok(step) => step,
+            Err((why, error)) => return (Step::GiveUp(why), Err(error)),
+        };
+        let (lost, age) = (self.lost(step), self.kept.age(step));
+        let done = self.put_back(crash, step);
+        (step, done.map(|(restored, stopped)| (restored, stopped, age, lost)))
+    }
+
+    /// What to do. An error: the log is of no use.
+    fn judge(&mut self, crash: &CrashReport) -> Result<Step, (&'static str, Error)> {
         let mut last_input = None;
         if self.shared.has_log() {
             if !self.shared.is_logging() {
                 let why = "the log was full when it crashed: raise --log-size or lower --every";
-                return (Step::GiveUp(why), Err(Error::Unkept(why.into())));
+                return Err((why, Error::Unkept(why.into())));
             }
             match self.shared.cut_at_crash(crash) {
                 Ok(log) => last_input = log.last_input,
-                Err(error) => return (Step::GiveUp("the log is of no use"), Err(error)),
+                Err(error) => return Err(("the log is of no use", error)),
             }
         }
         let facts = self.kept.facts(&self.shared, crash, last_input);
-        let step = self.ladder.judge(&facts);
-        let lost = match step {
+        Ok(self.ladder.judge(&facts))
+    }
+
+    /// What a step loses, in words.
+    fn lost(&self, step: Step) -> String {
+        match step {
             Step::Drop(_, input) => match self.shared.input_at(input) {
                 Some((fd, bytes)) => {
                     format!("the input of {bytes} bytes on descriptor {fd} is lost, its connection ends")
@@ -526,10 +573,7 @@ impl Keeper {
             },
             _ if self.shared.has_log() => "nothing is lost".into(),
             _ => "what it did since is done again, its output may be repeated".into(),
-        };
-        let age = self.kept.age(step);
-        let done = self.put_back(crash, step);
-        (step, done.map(|(restored, stopped)| (restored, stopped, age, lost)))
+        }
     }
 
     /// Brings the figures up to date and has them shown.

@@ -217,14 +217,15 @@ impl Kept {
         Facts {
             at: now,
             newest: self.history.newest().filter(|_| !shared.has_moments()).map_or(now, |newest| newest.taken),
-            ip: crash.ip,
+            ip: if crash.signal == CrashReport::HANG { 0 } else { crash.ip },
+            is_hang: crash.signal == CrashReport::HANG,
             last_input,
             checkpoints: self.history.newest_first().map(|c| start(c, shared)).collect(),
         }
     }
 
     /// Takes a step of the ladder; returns what was done, and how long the program stood still for it. `None` if a logged call was under way in
-    /// the serving thread while another one has crashed: nothing was done.
+    /// the serving thread, and it is not there that it has crashed: nothing was done.
     pub fn recover(
         &mut self,
         shared: &Shared,
@@ -242,7 +243,8 @@ impl Kept {
         }
         let Some(tracker) = tracker.as_ref() else { return Err(Error::Unkept("there is no checkpoint yet".into())) };
         let done = process.while_stopped(|stopped| -> Result<_, Error> {
-            if shared.has_log() && crash.tid != shared.serving() && !is_safe(stopped, shared) {
+            let is_at_crash = crash.tid == shared.serving() && crash.signal != CrashReport::HANG;
+            if shared.has_log() && !is_at_crash && !is_safe(stopped, shared) {
                 return Ok(None);
             }
             let mut differ = history.go_back(index);

@@ -7,7 +7,7 @@
 //! read, in log mode, else the address of the crash. Attempts are counted by position, so that an innocent request is not dropped for the crash of another.
 //!
 //! Where only a drop has helped at an instruction, the drop comes before the older checkpoints at the next crash there: each of them would be a
-//! replay in vain. Where only the changed environment has helped, that comes first. If there is another crash there soon after, the memory is ruined, and the older checkpoints come first again.
+//! replay in vain. So it is with a hang. Where only the changed environment has helped, that comes first. If there is another crash there soon after, the memory is ruined, and the older checkpoints come first again.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -39,8 +39,10 @@ pub enum Rung {
 pub struct Facts {
     /// When it happened.
     pub at: Instant,
-    /// Address of the instruction.
+    /// Address of the instruction; 0 for a hang, which may be anywhere in a loop.
     pub ip: u64,
+    /// No crash: the program hangs. Each attempt in vain takes as long as it takes to find that.
+    pub is_hang: bool,
     /// Position in the log of the last input before it, in log mode.
     pub last_input: Option<u64>,
     /// For each checkpoint, newest first: the position of the log where its replay starts (0 without a log).
@@ -121,6 +123,8 @@ struct Seen {
 #[derive(Clone, Copy, Debug)]
 enum Attempt {
     Newest,
+    /// The newest one from before the last input was read: later ones are inside the hang.
+    BeforeInput,
     Before,
     Oldest,
     /// From the newest checkpoint on.
@@ -130,9 +134,10 @@ enum Attempt {
     Drop,
 }
 
-use Attempt::{Before, Drop, Environment, EnvironmentAtOnce, Newest, Oldest};
+use Attempt::{Before, BeforeInput, Drop, Environment, EnvironmentAtOnce, Newest, Oldest};
 const OLDER_FIRST: &[Attempt] = &[Newest, Before, Oldest, Environment, Drop];
 const DROP_FIRST: &[Attempt] = &[Newest, Drop, Before, Oldest, Environment];
+const HANG: &[Attempt] = &[BeforeInput, Drop, Before, Oldest, Environment];
 const ENVIRONMENT_FIRST: &[Attempt] = &[EnvironmentAtOnce, Before, Oldest, Environment, Drop];
 
 /// The judge, with what it remembers of earlier crashes.
@@ -214,6 +219,7 @@ impl Ladder {
                 self.seen.retain(|s| s.position != position || matches!(position, Position::Input(_)));
                 ENVIRONMENT_FIRST
             }
+            _ if facts.is_hang => HANG,
             _ => OLDER_FIRST,
         };
         let seen = self.seen(position, facts.at, attempts);
@@ -222,6 +228,9 @@ impl Ladder {
             seen.next += 1;
             match attempt {
                 Attempt::Newest if newest => return Step::Replay(0),
+                Attempt::BeforeInput if newest => {
+                    return Step::Replay(if let Some(Step::Drop(index, _)) = drop { index } else { 0 });
+                }
                 Attempt::Before if older && oldest >= 1 => return Step::Replay(1),
                 Attempt::Oldest if older && oldest >= 1 => return Step::Replay(oldest),
                 Attempt::EnvironmentAtOnce if environment => {
@@ -286,7 +295,7 @@ mod tests {
     use super::*;
 
     fn facts(at: Instant, input: Option<u64>, checkpoints: &[u64]) -> Facts {
-        Facts { at, ip: 0x1000, last_input: input, checkpoints: checkpoints.to_vec(), newest: at }
+        Facts { at, ip: 0x1000, is_hang: false, last_input: input, checkpoints: checkpoints.to_vec(), newest: at }
     }
 
     #[test]
@@ -307,6 +316,16 @@ mod tests {
         let now = Instant::now();
         assert_eq!(Ladder::new(bounds.clone()).judge(&facts(now, Some(350), &[400, 300])), Step::Drop(1, 350));
         assert_eq!(Ladder::new(bounds).judge(&facts(now, Some(50), &[400, 300])).rung(), Rung::GiveUp);
+    }
+
+    #[test]
+    fn an_input_that_hangs_again_is_dropped_before_older_checkpoints_are_tried() {
+        let mut ladder = Ladder::new(Bounds::default());
+        let hang = |checkpoints: &[u64]| Facts { ip: 0, is_hang: true, ..facts(Instant::now(), Some(500), checkpoints) };
+        // The newest is inside the hang.
+        assert_eq!(ladder.judge(&hang(&[540, 400, 300])), Step::Replay(1));
+        assert_eq!(ladder.judge(&hang(&[400, 300])), Step::Drop(0, 500));
+        assert_eq!(ladder.judge(&hang(&[400, 300])), Step::Replay(1));
     }
 
     #[test]

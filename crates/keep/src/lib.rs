@@ -16,6 +16,7 @@
 //! | `space` | what to do to mappings, as a pure function |
 //! | `ladder` | which way of recovery, as a pure judge |
 //! | `board`, `metrics`, `status` | figures for people and machines |
+//! | `desk` | orders from other processes: a kept program hangs |
 //! | `limits` | what is not rolled back, in sentences |
 //! | `stack` | the stack of a crash, named after the recovery |
 //! | `layout`, `shared` | the memory that program and keeper share; nothing in it is trusted |
@@ -29,6 +30,7 @@ mod attach;
 mod bell;
 pub mod board;
 mod capture;
+mod desk;
 mod error;
 mod family;
 mod files;
@@ -55,6 +57,7 @@ mod state;
 mod status;
 
 pub use arguments::Args;
+pub use desk::recover;
 pub use error::Error;
 pub use restore::Restored;
 pub use status::table;
@@ -100,6 +103,9 @@ fn begin(args: &Args) -> Result<u8, (u8, String)> {
     let signals = signals::Signals::catch().map_err(|e| (NOT_BEGUN, format!("catching signals: {e}")))?;
     if let Err(error) = settings.board.serve() {
         reporter.warn(format!("--status does not show it: {error}"));
+    }
+    if let Err(error) = settings.desk.serve() {
+        reporter.warn(format!("`orbit watch --on-hang recover` does not reach it: {error}"));
     }
     if let Some(address) = args.metrics {
         let bound = metrics::serve(address, &settings.board);

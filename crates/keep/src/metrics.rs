@@ -77,7 +77,8 @@ fn text(rows: &[Row]) -> String {
     });
     metric("pages_total", "counter", "Pages copied.", &|r| one(r.figures.pages as f64));
     metric("held_bytes", "gauge", "Memory held for pages of checkpoints.", &|r| one(r.figures.held_bytes as f64));
-    metric("crashes_total", "counter", "Crashes, by the way of recovery.", &|r| {
+    metric("hangs_total", "counter", "Hangs that another process has found.", &|r| one(r.figures.hangs as f64));
+    metric("crashes_total", "counter", "Crashes and hangs, by the way of recovery.", &|r| {
         let by_rung = RUNGS.iter().zip(r.figures.by_rung);
         by_rung.map(|(rung, count)| (format!(",rung=\"{rung}\""), count as f64)).collect()
     });

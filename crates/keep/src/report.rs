@@ -35,6 +35,19 @@ pub enum Event {
         /// Crashes of this program up to and with this one.
         number: u64,
     },
+    /// A thread hangs, as another process has found.
+    Hang {
+        /// The thread.
+        tid: i32,
+        /// Its name.
+        thread: String,
+        /// The file that its instruction is in, and where in it.
+        place: String,
+        /// A sentence of the process that has found it.
+        why: String,
+        /// Hangs of this program up to and with this one.
+        number: u64,
+    },
     /// The stack of a crash.
     Stack {
         /// Which crash.
@@ -124,7 +137,9 @@ pub struct Figures {
     pub held_bytes: u64,
     /// Crashes.
     pub crashes: u64,
-    /// Those by rung: see [`RUNGS`].
+    /// Hangs that another process has found.
+    pub hangs: u64,
+    /// Crashes and hangs by rung: see [`RUNGS`].
     pub by_rung: [u64; RUNGS.len()],
     /// Crash positions at which going back to a checkpoint was enough.
     pub transient: u64,
@@ -212,6 +227,9 @@ fn sentence(event: &Event) -> Option<String> {
         Event::Kept { .. } => return None,
         Event::Crash { tid, thread, signal, address, place, number, .. } => {
             format!("crash {number}: {signal} at address {address} in thread {tid} ({thread}), {place}")
+        }
+        Event::Hang { tid, thread, place, why, number } => {
+            format!("hang {number}: thread {tid} ({thread}), {place}: {why}")
         }
         Event::Stack { number, frames } => {
             let shown = frames.iter().take(SHOWN).map(|frame| format!("\n    {frame}")).collect::<String>();

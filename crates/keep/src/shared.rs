@@ -33,6 +33,11 @@ pub(crate) struct CrashReport {
     pub regs: [u64; 17],
 }
 
+impl CrashReport {
+    /// In place of a signal: the thread hangs.
+    pub const HANG: i32 = -1;
+}
+
 /// What the log held at a moment when the program stood still.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogState {

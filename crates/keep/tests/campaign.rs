@@ -1,10 +1,12 @@
-//! A thousand crashes (a short form: twenty) each of Redis and nginx under checking clients: half by a request that kills, half by zeroed data.
+//! A thousand crashes (a short form: twenty) each of Redis, nginx and Apache's children (in request mode) under checking clients: half by a request that kills, half by zeroed data;
+//! and as many by a signal from outside.
 //!
-//! No other client sees an error of poison, and the process exits with its own status; of zeroed data each error is one that the keeper has reported.
+//! No other client sees an error of poison or of a signal, and the process exits with its own status; of zeroed data each error is one that the keeper has reported.
 //! No `INCR` is lost or doubled. The process stays the same.
 
 mod common;
 
+use common::apache::{self, Apache};
 use common::campaign::{Client, Kind, Outcome, Server, run};
 use common::nginx::{Nginx, module};
 use common::{Redis, lacks, lacks_tracking, until};
@@ -30,7 +32,7 @@ fn check(kind: Kind, outcome: &Outcome) {
     println!("{kind:?}: {}", outcome.text());
     let errors = outcome.errors.len() as u64;
     match kind {
-        Kind::Poison => assert_eq!(errors, 0, "other clients see nothing: {}", outcome.text()),
+        Kind::Poison | Kind::Killed => assert_eq!(errors, 0, "other clients see nothing: {}", outcome.text()),
         Kind::Zeroed => assert!(errors <= outcome.reported, "each error is one that was reported: {}", outcome.text()),
     }
 }
@@ -41,7 +43,7 @@ fn crash_nginx(kind: Kind) {
     let outcome = run(&nginx, kind, crashes(), 3, seed());
     check(kind, &outcome);
     assert!(nginx.has_kept_its_worker(), "the same worker: {}", outcome.text());
-    if kind == Kind::Poison {
+    if kind != Kind::Zeroed {
         assert_eq!(nginx.stop(), Some(0), "its own status");
     }
 }
@@ -54,6 +56,45 @@ fn nginx_by_poison() {
 #[test]
 fn nginx_by_zeroed_data() {
     crash_nginx(Kind::Zeroed);
+}
+
+#[test]
+fn nginx_by_signals() {
+    crash_nginx(Kind::Killed);
+}
+
+/// `more`: lines of its settings.
+fn crash_apache(kind: Kind, more: &str) {
+    let Some(module) = apache::module().filter(|_| !lacks_tracking()) else { return };
+    let apache = Apache::start(&format!("campaign-apache-{kind:?}-{}", more.len()), &module, more);
+    let outcome = run(&apache, kind, crashes(), 2, seed());
+    check(kind, &outcome);
+    assert!(apache.has_kept_its_children(), "the same children: {}", outcome.text());
+    assert_eq!(apache.stop(), Some(0), "its own status");
+}
+
+#[test]
+fn apache_by_poison() {
+    crash_apache(Kind::Poison, "");
+}
+
+#[test]
+fn apache_by_zeroed_data() {
+    crash_apache(Kind::Zeroed, "");
+}
+
+#[test]
+fn apache_by_signals() {
+    crash_apache(Kind::Killed, "");
+}
+
+/// With two listeners its children hold a mutex from before they wait until they have accepted.
+#[test]
+fn apache_with_an_accept_mutex() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+    for mutex in ["pthread", "sysvsem", "fcntl:/tmp"] {
+        crash_apache(Kind::Killed, &format!("Listen 127.0.0.1:{port}\nMutex {mutex} default"));
+    }
 }
 
 /// Increments a key of its own; what it must answer next is known beyond its connection.
@@ -123,7 +164,7 @@ fn crash_redis(kind: Kind) {
     check(kind, &outcome);
     assert_eq!(kept.wrong.load(SeqCst), 0, "no INCR is lost or doubled: {}", outcome.text());
     assert!(Path::new(&format!("/proc/{}", kept.redis.pid)).exists(), "the same process");
-    if kind == Kind::Poison {
+    if kind != Kind::Zeroed {
         let _ = kept.redis.client().call(&["SHUTDOWN", "NOSAVE"]);
         let status = until("it exits", || kept.redis.keeper.try_wait().expect("a child"));
         assert_eq!(status.code(), Some(0), "its own status");
@@ -138,4 +179,9 @@ fn redis_by_poison() {
 #[test]
 fn redis_by_zeroed_data() {
     crash_redis(Kind::Zeroed);
+}
+
+#[test]
+fn redis_by_signals() {
+    crash_redis(Kind::Killed);
 }

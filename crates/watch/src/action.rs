@@ -45,6 +45,8 @@ pub enum Action {
     Kill,
     /// Kill the program with all processes it made, and start it anew.
     Restart,
+    /// Have `orbit keep`, where it keeps the hung process, put it back to a checkpoint.
+    Recover,
     /// Run this shell command, the report on its stdin.
     Exec(String),
 }
@@ -138,10 +140,11 @@ impl FromStr for Action {
             None if text == "report" => Ok(Action::Report),
             None if text == "kill" => Ok(Action::Kill),
             None if text == "restart" => Ok(Action::Restart),
+            None if text == "recover" => Ok(Action::Recover),
             Some(("signal", name)) => signal(name).map(Action::Signal),
             Some(("exec", command)) if !command.trim().is_empty() => Ok(Action::Exec(command.to_owned())),
             _ => Err(format!(
-                "`{}` is no action: use report, signal:SIG, kill, restart or exec:CMD, with likely: or guess: before it to act on such reports too",
+                "`{}` is no action: use report, signal:SIG, kill, restart, recover or exec:CMD, with likely: or guess: before it to act on such reports too",
                 quoted(text)
             )),
         }
@@ -337,6 +340,7 @@ mod tests {
     fn actions() {
         assert_eq!("signal:SIGABRT".parse(), Ok(Action::Signal(libc::SIGABRT)));
         assert_eq!("signal:12".parse(), Ok(Action::Signal(12)));
+        assert_eq!("recover".parse(), Ok(Action::Recover));
         assert_eq!("exec:a:b".parse(), Ok(Action::Exec("a:b".into())));
         let (low, high) = (libc::SIGRTMIN(), libc::SIGRTMAX());
         for (name, number) in [

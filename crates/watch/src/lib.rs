@@ -47,6 +47,7 @@ Examples:
   orbit watch -- redis-server --port 7000
   orbit watch --events hangs.jsonl --on-hang kill -- ./server
   orbit watch --on-hang 'likely:exec:mail -s hang ops@example.org' --pid 4711
+  orbit watch --on-hang recover -- orbit keep --log -- redis-server
   orbit watch --section request=handle_request --section query=libdb.so:Db::run -- ./server
   orbit watch --system=reboot --events /var/log/cpu-hangs.jsonl
 
@@ -74,7 +75,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE|-")]
     events: Option<PathBuf>,
     /// What to do about a certain hang: report, signal:SIG, kill (the hung process), restart (the program, with all processes it made),
-    /// exec:CMD. With likely: or guess: before it, as in likely:kill, about those too. For restart the guard, in place of init,
+    /// recover (back to a checkpoint, where `orbit keep` keeps the process), exec:CMD. With likely: or guess: before it, as in likely:kill, about those too. For restart the guard, in place of init,
     /// becomes the parent of processes whose own has exited.
     #[arg(long, value_name = "ACTION")]
     on_hang: Option<OnHang>,
@@ -415,8 +416,9 @@ impl Guard {
         }
         let signal = match &self.on_hang.action {
             Action::Report | Action::Restart => return None,
-            Action::Signal(signal) => *signal,
-            Action::Kill => libc::SIGKILL,
+            Action::Signal(signal) => Some(*signal),
+            Action::Kill => Some(libc::SIGKILL),
+            Action::Recover => None,
             Action::Exec(_) => {
                 self.commands.add(hang);
                 return None;
@@ -427,6 +429,12 @@ impl Guard {
         if self.waves.insert(hang.pid, now).is_some_and(|last| now - last < WAVE) {
             return None;
         }
+        let Some(signal) = signal else {
+            return Some(match orbit_keep::recover(hang.pid, hang.tid, &hang.why) {
+                Ok(did) => format!("process {}: {did}", hang.pid),
+                Err(why) => format!("could not put process {} back: {why}", hang.pid),
+            });
+        };
         let sent = orbit_linux::pidfd::open(hang.pid).and_then(|fd| {
             // Looked at before: afterwards it may be gone.
             let ends = action::ends(hang.pid, signal);

@@ -1,4 +1,4 @@
-/* requests SOCKET: answers one line on each connection with it, one connection after the other; "poison" crashes, "stop" ends with status 7. */
+/* requests SOCKET: answers one line on each connection with it, one connection after the other; "poison" crashes, "loop" hangs, "stop" ends with status 7. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -27,6 +27,8 @@ int main(int argc, char **argv)
                 return 7;
             if (strcmp(line, "poison\n") == 0)
                 *nowhere = 1;
+            while (strcmp(line, "loop\n") == 0)
+                __asm__ volatile("pause");
             int length = snprintf(out, sizeof out, "got %s", line);
             if (write(fd, out, (size_t)length) != length)
                 return 4;

@@ -39,6 +39,8 @@ pub enum Kind {
     Poison,
     /// By 64 KiB of its data that are zeroed.
     Zeroed,
+    /// By a signal from outside, at any moment: also in the middle of a call.
+    Killed,
 }
 
 /// What came of it.
@@ -222,6 +224,11 @@ pub fn run(server: &dyn Server, kind: Kind, crashes: usize, clients: usize, mut 
                     Kind::Poison => Some(server.poison()),
                     Kind::Zeroed => {
                         zero(server.pid(), &mut seed);
+                        None
+                    }
+                    Kind::Killed => {
+                        // SAFETY: a process of our own server, which is kept and so does not end by it.
+                        unsafe { libc::kill(server.pid(), libc::SIGSEGV) };
                         None
                     }
                 };

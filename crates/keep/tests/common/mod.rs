@@ -1,6 +1,7 @@
 //! A kept Redis on a unix socket, a client that speaks as much of its protocol as is needed, and waits for conditions.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod apache;
 pub mod campaign;
 pub mod nginx;
 

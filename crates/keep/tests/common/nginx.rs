@@ -82,10 +82,10 @@ impl Nginx {
         until("it exits", || self.keeper.try_wait().expect("a child")).code()
     }
 
-    pub fn client(&self, name: String) -> Option<Requests> {
+    pub fn client(&self, name: String) -> Option<Requests<UnixStream>> {
         let stream = UnixStream::connect(self.scratch.join("socket")).ok()?;
         stream.set_read_timeout(Some(PATIENCE / 3)).ok()?;
-        Some(Requests { stream: BufReader::new(stream), name, next: 0 })
+        Some(Requests::new(stream, name))
     }
 }
 
@@ -108,14 +108,18 @@ impl Drop for Nginx {
 }
 
 /// A connection that stays open for many requests.
-pub struct Requests {
-    stream: BufReader<UnixStream>,
+pub struct Requests<S> {
+    stream: BufReader<S>,
     name: String,
     next: u64,
 }
 
-impl Requests {
-    fn request(&mut self, path: &str) -> std::io::Result<()> {
+impl<S: Read + Write> Requests<S> {
+    pub fn new(stream: S, name: String) -> Requests<S> {
+        Requests { stream: BufReader::new(stream), name, next: 0 }
+    }
+
+    pub fn request(&mut self, path: &str) -> std::io::Result<()> {
         self.stream.get_mut().write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())
     }
 
@@ -142,7 +146,7 @@ impl Requests {
     }
 }
 
-impl Client for Requests {
+impl<S: Read + Write + Send> Client for Requests<S> {
     fn ask(&mut self) -> Result<(), String> {
         self.next += 1;
         let question = format!("{}-{}", self.name, self.next);
