@@ -1,4 +1,4 @@
-/* Files that the serving thread maps privately: their bytes are logged, since in a replay the descriptor may be closed or another one. */
+/* Files that the serving thread maps and does not write through the mapping: their bytes are logged, since in a replay the descriptor may be closed or another one. */
 #include "own.h"
 #include <errno.h>
 #include <sys/mman.h>
@@ -48,10 +48,18 @@ static long logged_map(size_t bytes, int protection, int flags, int fd, off_t fr
     return ret;
 }
 
+/* Whether what the mapping holds is the file's, and stays in this process. */
+static int is_of_file(int protection, int flags)
+{
+    if (flags & MAP_ANONYMOUS)
+        return 0;
+    return (flags & MAP_TYPE) == MAP_PRIVATE ? protection & PROT_READ : protection == PROT_READ;
+}
+
 EXPORT void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off64_t from)
 {
     int is_logged = keep_serves && keep_log && !keep_in_heap && fd >= 0 && !at && bytes && bytes <= LOGGED_BYTES &&
-                    (flags & MAP_TYPE) == MAP_PRIVATE && !(flags & MAP_ANONYMOUS) && (protection & PROT_READ);
+                    is_of_file(protection, flags);
     long ret = is_logged ? logged_map(bytes, protection, flags, fd, from) : map(at, bytes, protection, flags, fd, from);
     if (ret < 0 && ret > -4096) {
         errno = (int)-ret;

@@ -61,7 +61,11 @@ EXPORT int pthread_mutex_lock(pthread_mutex_t *mutex)
         until.tv_nsec += STEP_NS;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
+        /* Also while nothing is logged yet: a checkpoint in the middle of libc's call could not be gone back to. */
+        int is_logged = keep_news->busy != 0;
+        keep_news->busy += !is_logged;
         ret = timed(mutex, &until);
+        keep_news->busy -= !is_logged;
         if (ret != ETIMEDOUT) {
             keep_end(&call, ret);
             return (int)ret;

@@ -170,7 +170,9 @@ fn line(peer: &UnixStream) -> io::Result<Vec<u8>> {
 pub fn recover(pid: i32, tid: i32, why: &str) -> Result<String, String> {
     let keepers = crate::board::all();
     let Some((keeper, _)) = keepers.iter().find(|(_, rows)| rows.iter().any(|row| row.pid == pid)) else {
-        return Err(format!("process {pid} is not kept: start it by `orbit keep -- PROGRAM`, or keep it by --pid {pid}"));
+        return Err(format!(
+            "process {pid} is not kept: start it by `orbit keep -- PROGRAM`, or keep it by --pid {pid}"
+        ));
     };
     let order = Order { pid, tid, why: why.to_owned() };
     match send(*keeper, &order) {

@@ -28,8 +28,8 @@ pub(crate) struct Family {
 
 impl Family {
     /// From now on children of the program that has `shared` are kept.
-    pub fn new(shared: &Shared) -> Result<Family, Error> {
-        let spares = (0..SPARES).map(|_| shared.for_child().map(Arc::new)).collect::<Result<Vec<_>, _>>();
+    pub fn new(shared: &Shared, settings: &Settings) -> Result<Family, Error> {
+        let spares = (0..SPARES).map(|_| spare(shared, settings).map(Arc::new)).collect::<Result<Vec<_>, _>>();
         let spares = spares.map_err(Error::io("making shared memory for children"))?;
         for (nth, spare) in spares.iter().enumerate() {
             shared.set_spare(nth, spare);
@@ -50,7 +50,7 @@ impl Family {
                 return Ok(());
             }
             let nth = self.adopted as usize % SPARES;
-            let next = Arc::new(shared.for_child().map_err(Error::io("making shared memory for a child"))?);
+            let next = Arc::new(spare(shared, settings).map_err(Error::io("making shared memory for a child"))?);
             shared.set_spare(nth, &next);
             let its = std::mem::replace(&mut self.spares[nth], next);
             self.adopted = self.adopted.wrapping_add(1);
@@ -67,6 +67,13 @@ impl Family {
     pub fn lives(&self) -> bool {
         self.children.iter().any(|child| !child.is_finished())
     }
+}
+
+/// Memory for a child. Its parent may have left request mode, as one that serves nothing itself; the child has not.
+fn spare(shared: &Shared, settings: &Settings) -> std::io::Result<Shared> {
+    let child = shared.for_child()?;
+    child.set_moments(settings.moments);
+    Ok(child)
 }
 
 /// Keeps the child that takes this memory, until it exits.

@@ -112,7 +112,7 @@ impl Keeper {
         shared.set_moments(settings.moments);
         let shared = Arc::new(shared);
         // Its first child may come before anything else here.
-        let family = settings.family.then(|| Family::new(&shared)).transpose()?;
+        let family = settings.family.then(|| Family::new(&shared, settings)).transpose()?;
         // Also its first look at whether the keeper lives.
         let bell = Bell::start(&shared).map_err(Error::io(BELL))?;
         let program = Program::start(&settings.command, &shared)?;
@@ -142,7 +142,7 @@ impl Keeper {
         settings: &Arc<Settings>,
         reporter: Reporter,
     ) -> Result<Keeper, Error> {
-        let family = Family::new(&shared)?;
+        let family = Family::new(&shared, settings)?;
         let mut keeper = Keeper::new(process, shared, settings, reporter);
         keeper.family = Some(family);
         Ok(keeper)
@@ -241,17 +241,14 @@ impl Keeper {
             self.children()?;
             if let Some(crash) = self.shared.crash() {
                 self.recover(&crash);
-                // Soon: until then each further crash has to replay more.
-                settled = Instant::now() + SETTLED.min(self.interval);
-                due = due.clamp(settled, settled + AFTER_RECOVERY);
+                (settled, due) = self.soon(due);
                 continue;
             }
             self.end_of_replay();
             self.hung_again();
             if let Some(order) = orders.as_ref().and_then(Counter::next) {
                 self.ordered(order);
-                settled = Instant::now() + SETTLED.min(self.interval);
-                due = due.clamp(settled, settled + AFTER_RECOVERY);
+                (settled, due) = self.soon(due);
                 continue;
             }
             if self.changed_until.is_some_and(|end| end < Instant::now()) && self.replay.is_none() {
@@ -314,6 +311,14 @@ impl Keeper {
         !is_first
     }
 
+    /// After a recovery: from when a checkpoint may come, and when one is due. Soon, since until then each further crash has to replay more; but in
+    /// request mode there is one for life.
+    fn soon(&self, due: Instant) -> (Instant, Instant) {
+        let settled = Instant::now() + SETTLED.min(self.interval);
+        let due = if self.shared.has_moments() { due } else { due.clamp(settled, settled + AFTER_RECOVERY) };
+        (settled, due)
+    }
+
     /// Whether it has exited, and if so its status, where that can be known.
     fn has_exited(&mut self) -> Option<Option<u8>> {
         match &mut self.program {
@@ -342,7 +347,7 @@ impl Keeper {
         let since = self.started.elapsed();
         if self.shared.has_moments() {
             let (_, ever) = self.shared.at_moment();
-            if !ever && since > START_LIMIT {
+            if !ever && since > START_LIMIT && self.shared.has_waited() {
                 // It serves no requests, as the parent of servers.
                 self.shared.set_moments(0);
             }

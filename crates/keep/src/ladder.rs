@@ -321,7 +321,8 @@ mod tests {
     #[test]
     fn an_input_that_hangs_again_is_dropped_before_older_checkpoints_are_tried() {
         let mut ladder = Ladder::new(Bounds::default());
-        let hang = |checkpoints: &[u64]| Facts { ip: 0, is_hang: true, ..facts(Instant::now(), Some(500), checkpoints) };
+        let hang =
+            |checkpoints: &[u64]| Facts { ip: 0, is_hang: true, ..facts(Instant::now(), Some(500), checkpoints) };
         // The newest is inside the hang.
         assert_eq!(ladder.judge(&hang(&[540, 400, 300])), Step::Replay(1));
         assert_eq!(ladder.judge(&hang(&[400, 300])), Step::Drop(0, 500));

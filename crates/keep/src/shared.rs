@@ -96,9 +96,7 @@ impl Shared {
             2 => Handlers::Last,
             _ => Handlers::Auto,
         };
-        let child = Shared::new(self.log_bytes, handlers)?;
-        child.set_moments(self.orders().moments.load(SeqCst));
-        Ok(child)
+        Shared::new(self.log_bytes, handlers)
     }
 
     /// Children of the program are kept, with this memory.

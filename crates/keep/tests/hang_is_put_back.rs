@@ -61,7 +61,9 @@ fn a_request_that_hangs_again_is_dropped() {
     let hangs = all.iter().filter(|e| e["event"] == "hang").count();
     let figures = &all.last().expect("events")["figures"];
     assert_eq!((hangs, figures["hangs"].as_u64(), figures["crashes"].as_u64()), (2, Some(2), Some(0)), "{figures}");
-    assert_eq!((&figures["by_rung"][0], &figures["by_rung"][3]), (&1.into(), &1.into()), "replayed, then dropped");
+    let by_rung = |nth: usize| figures["by_rung"][nth].as_u64().unwrap_or(0);
+    // A checkpoint may have been taken inside the hang: then an older one is gone back to.
+    assert_eq!((by_rung(0) + by_rung(1), by_rung(3)), (1, 1), "replayed, then dropped: {figures}");
 }
 
 #[test]

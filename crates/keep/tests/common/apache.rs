@@ -20,7 +20,9 @@ pub fn module() -> Option<PathBuf> {
         println!("SKIP: needs apache2 and apache2-dev");
         return None;
     }
-    let module = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mod_crash-{}.so", std::process::id()));
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("mod_crash-{}-{}.so", std::process::id(), NEXT.fetch_add(1, SeqCst));
+    let module = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/mod_crash.c");
     let made = Command::new("cc")
         .args(["-O1", "-fPIC", "-shared", "-DLINUX", "-D_REENTRANT", "-D_GNU_SOURCE"])
@@ -45,8 +47,8 @@ pub struct Apache {
 }
 
 impl Apache {
-    /// `more`: lines of its settings.
-    pub fn start(name: &str, module: &Path, more: &str) -> Apache {
+    /// `requests`: the option that says where a request is waited for; `more`: lines of its settings.
+    pub fn start(name: &str, module: &Path, requests: &str, more: &str) -> Apache {
         let scratch = Scratch::new(name);
         let (at, modules) = (scratch.0.display(), "/usr/lib/apache2/modules");
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
@@ -61,7 +63,7 @@ impl Apache {
         fs::write(scratch.join("httpd.conf"), settings).expect("written");
         let events_file = scratch.join("events");
         let keeper = Command::new(KEEP)
-            .args(["--log", "--log-size", "64M", "--requests", "--family", "--events"])
+            .args(["--log", "--log-size", "64M", requests, "--family", "--events"])
             .arg(&events_file)
             .args(["--", "/usr/sbin/apache2", "-D", "FOREGROUND", "-f"])
             .arg(scratch.join("httpd.conf"))
@@ -85,6 +87,10 @@ impl Apache {
         apache.parent = until("apache2 has begun", || fs::read_to_string(&pid_file).ok()?.trim().parse().ok());
         let parent = apache.parent;
         apache.children = until("its children are kept", || {
+            // Those that wait for a mutex are, once they have had it.
+            if let Some(stream) = apache.stream() {
+                let _ = Requests::new(stream, "first".into()).ask();
+            }
             let kept = events(&apache.events).into_iter().filter(|e| e["event"] == "kept");
             let pids = kept.filter_map(|e| e["pid"].as_i64()).map(|pid| pid as i32).filter(|pid| *pid != parent);
             let pids: Vec<i32> = pids.collect();
