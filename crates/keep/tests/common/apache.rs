@@ -51,41 +51,55 @@ impl Apache {
     pub fn start(name: &str, module: &Path, requests: &str, more: &str) -> Apache {
         let scratch = Scratch::new(name);
         let (at, modules) = (scratch.0.display(), "/usr/lib/apache2/modules");
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
-        let settings = format!(
-            "ServerRoot {at}\nPidFile {at}/pid\nErrorLog {at}/error.log\nServerName test\n\
-             LoadModule mpm_prefork_module {modules}/mod_mpm_prefork.so\nLoadModule authz_core_module {modules}/mod_authz_core.so\n\
-             LoadModule crash_module {}\nListen 127.0.0.1:{port}\nStartServers {CHILDREN}\nMinSpareServers {CHILDREN}\nMaxSpareServers {CHILDREN}\n\
-             ServerLimit {CHILDREN}\nMaxRequestWorkers {CHILDREN}\nKeepAlive On\nMaxKeepAliveRequests 0\nKeepAliveTimeout 60\n\
-             User www-data\nGroup www-data\n<Location />\n SetHandler crash\n</Location>\n{more}\n",
-            module.display()
-        );
-        fs::write(scratch.join("httpd.conf"), settings).expect("written");
         let events_file = scratch.join("events");
-        let keeper = Command::new(KEEP)
-            .args(["--log", "--log-size", "64M", requests, "--family", "--events"])
-            .arg(&events_file)
-            .args(["--", "/usr/sbin/apache2", "-D", "FOREGROUND", "-f"])
-            .arg(scratch.join("httpd.conf"))
-            // At its end it sends a signal to its whole process group.
-            .process_group(0)
-            .stdout(Stdio::null())
-            .stderr(fs::File::create(scratch.join("keeper.log")).expect("made"))
-            .spawn()
-            .expect("orbit-keep");
+        let (mut port, mut parent) = (0, None);
+        let launch = |port: u16| {
+            let settings = format!(
+                "ServerRoot {at}\nPidFile {at}/pid\nErrorLog {at}/error.log\nServerName test\n\
+                 LoadModule mpm_prefork_module {modules}/mod_mpm_prefork.so\n\
+                 LoadModule authz_core_module {modules}/mod_authz_core.so\nLoadModule crash_module {}\n\
+                 Listen 127.0.0.1:{port}\nStartServers {CHILDREN}\nMinSpareServers {CHILDREN}\n\
+                 MaxSpareServers {CHILDREN}\nServerLimit {CHILDREN}\nMaxRequestWorkers {CHILDREN}\nKeepAlive On\n\
+                 MaxKeepAliveRequests 0\nKeepAliveTimeout 60\nUser www-data\nGroup www-data\n\
+                 <Location />\n SetHandler crash\n</Location>\n{more}\n",
+                module.display()
+            );
+            fs::write(scratch.join("httpd.conf"), settings).expect("written");
+            Command::new(KEEP)
+                .args(["--log", "--log-size", "64M", requests, "--family", "--events"])
+                .arg(&events_file)
+                .args(["--", "/usr/sbin/apache2", "-D", "FOREGROUND", "-f"])
+                .arg(scratch.join("httpd.conf"))
+                // At its end it sends a signal to its whole process group.
+                .process_group(0)
+                .stdout(Stdio::null())
+                .stderr(fs::File::create(scratch.join("keeper.log")).expect("made"))
+                .spawn()
+                .expect("orbit-keep")
+        };
+        let pid_file = scratch.join("pid");
+        // Another process may take the port before apache2 does.
+        let keeper = until("apache2 has begun", || {
+            port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+            let mut keeper = launch(port);
+            let has_ended = until("apache2 has begun, or not", || {
+                parent = fs::read_to_string(&pid_file).ok().and_then(|text| text.trim().parse().ok());
+                let ended = keeper.try_wait().expect("a child").is_some();
+                (ended || parent.is_some()).then_some(ended)
+            });
+            (!has_ended).then_some(keeper)
+        });
+        let parent: i32 = parent.expect("begun");
         let mut apache = Apache {
             keeper,
             scratch,
-            parent: 0,
+            parent,
             children: Vec::new(),
             next: AtomicUsize::new(0),
             events: events_file,
             module: module.into(),
             port,
         };
-        let pid_file = apache.scratch.join("pid");
-        apache.parent = until("apache2 has begun", || fs::read_to_string(&pid_file).ok()?.trim().parse().ok());
-        let parent = apache.parent;
         apache.children = until("its children are kept", || {
             // Those that wait for a mutex are, once they have had it.
             if let Some(stream) = apache.stream() {
