@@ -27,7 +27,8 @@ group() {
         mariadb-server=/usr/sbin/mariadbd mariadb-client=/usr/bin/mariadb
         libmariadb-dev=/usr/lib/*/libmysqlservices.a libmariadbd-dev=/usr/include/mariadb/server/mysql/plugin.h
         nginx=nginx|/usr/sbin/nginx nginx-dev=/usr/share/nginx/src/conf_flags
-        varnish=varnishd|/usr/sbin/varnishd libvarnishapi-dev=/usr/include/varnish/cache/cache.h" ;;
+        varnish=varnishd|/usr/sbin/varnishd libvarnishapi-dev=/usr/include/varnish/cache/cache.h
+        libsqlite3-dev=/usr/include/sqlite3.h libjemalloc2=/usr/lib/*/libjemalloc.so.2" ;;
     fresh) echo "debootstrap=debootstrap" ;;
     lab) echo "qemu-system-x86=qemu-system-x86_64 busybox-static=busybox cpio=cpio zstd=zstd" ;;
     *)

@@ -27,7 +27,8 @@ $user
 worker_processes 1; pid $here/pid; error_log $here/log info;
 events { worker_connections 512; }
 http { access_log off; client_max_body_size 1g; client_body_temp_path /dev/shm/${here##*/};
-    server { listen unix:$here/s; root $here/www; location / { orbit_dav_put on; orbit_dav_faults on; orbit_dav_deadline 2s; } } }
+    server { listen unix:$here/s; root $here/www; location / { orbit_dav_put on; orbit_dav_faults on; orbit_dav_deadline 2s; }
+        location /large { orbit_dav_put on; } } }
 END
 nginx -c "$here/nginx.conf" -g "daemon off;" 2>"$here/stderr" &
 server=$!

@@ -4,7 +4,7 @@
  * balancer.c  the lbmethod "orbit": decisions from a schedule that the task makes ahead
  * watchdog.c  the thread that calls the watchdog's task and logs what it finds
  * status.c    the status page, and orders for faults
- * schedule.c, inspect.c  the tasks      fault.c  their faults
+ * schedule.c, inspect.c  the tasks      ../../common has faults for tests
  * preload.c   orbit_apr.so, a library of its own
  *
  * Everything here is of one child (a server process with threads): each has orbits of its own.

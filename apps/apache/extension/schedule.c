@@ -119,6 +119,23 @@ static void push_lies(const struct schedule_args *args)
     free(lie);
 }
 
+/* Two fail-over workers, neither usable, each of which names the other. */
+static __attribute__((noinline)) int find_route(const int *redirects, const volatile int *usable, int worker)
+{
+    volatile char frame[512];
+    frame[worker] = (char)usable[worker];
+    if (frame[worker])
+        return worker;
+    return find_route(redirects, usable, redirects[worker]) + frame[worker];
+}
+
+static int search_unusable_pair(void)
+{
+    static const int redirects[] = {1, 0};
+    static volatile int usable[] = {0, 0};
+    return find_route(redirects, usable, 0);
+}
+
 long schedule_task(void *store, void *raw)
 {
     const struct schedule_args *args = raw;
@@ -126,6 +143,8 @@ long schedule_task(void *store, void *raw)
     bool good;
     (void)store;
     do_fault(args->fault);
+    if (args->fault == FAULT_REDIRECT)
+        return search_unusable_pair();
     if (args->fault == FAULT_LIE) {
         push_lies(args);
         return 0;

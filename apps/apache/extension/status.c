@@ -23,7 +23,7 @@ static const char *parameter(request_rec *r, const char *name)
 static int order_fault(const char *words)
 {
     const char *colon = strchr(words, ':');
-    enum task_fault fault = colon ? fault_by_name(colon + 1) : FAULT_NONE;
+    int32_t fault = colon ? fault_by_name(colon + 1, "redirect") : FAULT_NONE;
     struct task_state *task = strncmp(words, "balancer:", 9) == 0 ? &balancer_task : &watchdog_task;
     if (fault == FAULT_NONE || !task->orbit)
         return HTTP_BAD_REQUEST;

@@ -3,23 +3,13 @@
 #ifndef ORBIT_APACHE_TASKS_H
 #define ORBIT_APACHE_TASKS_H
 
+#include "fault.h"
 #include "locks.h"
 
 #include <stdint.h>
 
-/* Harm on request, for tests: fault.c. */
-enum task_fault {
-    FAULT_NONE,
-    FAULT_NULL_WRITE,
-    FAULT_ENDLESS_LOOP,
-    FAULT_MEMORY,
-    FAULT_RECURSION,
-    FAULT_KILL,
-    FAULT_REDIRECT, /* Apache's bug 59864: a search that follows a pair of unusable workers that name each other */
-    FAULT_LIE       /* balancer: decisions out of range, and of wrong sizes */
-};
-enum task_fault fault_by_name(const char *name);
-void do_fault(int32_t fault);
+/* A port's fault: Apache's bug 59864, a search that follows a pair of unusable workers that name each other. */
+#define FAULT_REDIRECT FAULT_OF_PORT
 
 /* ---- the balancer: decisions ahead; schedule.c ---- */
 

@@ -107,7 +107,7 @@ fn bug_59864_an_endless_search_for_a_route() {
             wait_until("the task has failed", || server.state("balancer_failed") == failed);
         }
     });
-    assert!(server.log().contains("find_route (fault.c:"), "{}", server.log());
+    assert!(server.log().contains("find_route (schedule.c:"), "{}", server.log());
     assert_eq!(server.state("child_pid"), child);
 }
 

@@ -3,6 +3,7 @@
 //   load DIRECTORY writes SEED COUNT FAULT TIMES     COUNT writes, all of them from SEED; TIMES tries do the harm FAULT
 //                                                    FAULT kill: kill -9 of the orbit in TIMES tries;
 //                                                    close: ends while the orbit compacts; stay: waits for ever then
+//   load DIRECTORY fill COUNT                        COUNT writes of 100 bytes in the order of their keys, LevelDB's own settings
 //   load DIRECTORY check                             opens, verifies, prints the hash
 #include <leveldb/db.h>
 #include <leveldb/filter_policy.h>
@@ -71,6 +72,7 @@ uint64_t HashOf(const std::map<std::string, std::string>& model) {
 
 void Write(leveldb::DB* db, int count, std::map<std::string, std::string>* model) {
   std::vector<double> times;
+  const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < count; i++) {
     char key[32];
     snprintf(key, sizeof key, "key%08d", static_cast<int>(Draw() % kKeys));
@@ -88,10 +90,33 @@ void Write(leveldb::DB* db, int count, std::map<std::string, std::string>* model
     Require(status.ok(), status.ToString());
     times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - began).count());
   }
+  printf("write_seconds %.6f\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   std::sort(times.begin(), times.end());
   if (!times.empty())
     printf("write_p50_us %.1f\nwrite_p999_us %.1f\nwrite_max_us %.0f\n", times[times.size() / 2],
            times[times.size() * 999 / 1000], times.back());
+}
+
+// As LevelDB's own bench fills a database.
+void Fill(leveldb::DB* db, int count) {
+  const std::string value(100, 'v');
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < count; i++) {
+    char key[32];
+    snprintf(key, sizeof key, "%016d", i);
+    const leveldb::Status status = db->Put(leveldb::WriteOptions(), key, value);
+    Require(status.ok(), status.ToString());
+  }
+  printf("write_seconds %.6f\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
+// CPU time of this process, and its largest size.
+void ReportUse() {
+  rusage used;
+  getrusage(RUSAGE_SELF, &used);
+  printf("cpu_ms %ld\nresident_kib %ld\n",
+         (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000 + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000,
+         used.ru_maxrss);
 }
 
 #ifdef IN_ORBIT
@@ -156,12 +181,15 @@ int FaultOf(const std::string& name) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Require(argc == 3 || argc == 7, "usage: load DIRECTORY check | load DIRECTORY writes SEED COUNT FAULT TIMES");
+  Require(argc == 3 || argc == 4 || argc == 7,
+          "usage: load DIRECTORY check | load DIRECTORY fill COUNT | load DIRECTORY writes SEED COUNT FAULT TIMES");
   leveldb::Options options;
   options.create_if_missing = true;
   options.paranoid_checks = true;
-  options.write_buffer_size = 256 << 10;
-  options.max_file_size = 1 << 20;
+  if (argc != 4) {
+    options.write_buffer_size = 256 << 10;
+    options.max_file_size = 1 << 20;
+  }
   std::unique_ptr<const leveldb::FilterPolicy> bloom(leveldb::NewBloomFilterPolicy(10));
   options.filter_policy = bloom.get();
   leveldb::DB* opened = nullptr;
@@ -169,6 +197,13 @@ int main(int argc, char** argv) {
   Require(status.ok(), status.ToString());
   std::unique_ptr<leveldb::DB> db(opened);
   uint64_t count = 0;
+  if (argc == 4) {
+    Fill(db.get(), atoi(argv[3]));
+#ifdef IN_ORBIT
+    Report();
+#endif
+    ReportUse();
+  }
   if (argc == 7) {
     std::map<std::string, std::string> model;
     state = strtoull(argv[3], nullptr, 10);
@@ -197,10 +232,7 @@ int main(int argc, char** argv) {
     if (killer.joinable()) killer.join();
     Report();
 #endif
-    rusage used;
-    getrusage(RUSAGE_SELF, &used);
-    printf("cpu_ms %ld\n", (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000 +
-                               (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000);
+    ReportUse();
     Require(HashOf(db.get(), &count) == HashOf(model), "the database is not what was written");
   }
   printf("hash %llx\n", static_cast<unsigned long long>(HashOf(db.get(), &count)));

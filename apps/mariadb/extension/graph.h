@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fault.h"
+
 /* A transaction that waits or is waited for. */
 struct transaction {
     uint64_t id;     /* InnoDB's; younger ones have larger numbers */
@@ -46,19 +48,8 @@ struct cycle {
     int32_t members[];
 };
 
-/* Harm on request, for tests: fault.c. */
-enum task_fault {
-    FAULT_NONE,
-    FAULT_NULL_WRITE,
-    FAULT_ENDLESS_LOOP,
-    FAULT_MEMORY,
-    FAULT_RECURSION,
-    FAULT_KILL,
-    FAULT_ASSERT, /* MySQL's bug 28523042: an assertion that fails once a deadlock is found */
-    FAULT_LIE     /* cycles that are none */
-};
-enum task_fault fault_by_name(const char *name);
-void do_fault(int32_t fault);
+/* A port's fault: an assertion that fails once a deadlock is found, as MySQL's bug 28523042 does. */
+#define FAULT_ASSERT FAULT_OF_PORT
 
 struct search_args {
     const struct graph *graph;

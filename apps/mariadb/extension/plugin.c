@@ -24,6 +24,8 @@ extern void my_thread_end(void);
 /* Time between two readings of the number of waits, milliseconds: a deadlock that comes alone is found
  * after so much. */
 #define CHECK_MS 20
+/* A scan is followed by a pause so many times as long at least: scans take 5 % of the time at most. */
+#define PAUSE_SHARE 19
 
 unsigned int setting_interval, setting_deadline, setting_memory;
 static char setting_faults;
@@ -105,19 +107,22 @@ static void end_victim(const struct scan *scan, const struct cycle *cycle)
 
 static void detect(void)
 {
-    uint64_t searched = 0, scanned_ms = 0;
+    uint64_t searched = 0, due_ms = 0;
     while (!sleep_ms(CHECK_MS)) {
         unsigned long long scans = counters.scans;
+        uint64_t began_ms = now_ms();
         struct scan scan;
         bool has_fault = is_fault_due();
         static struct graph nothing;
         calls_note_pid();
-        if (!has_fault && now_ms() - scanned_ms < setting_interval)
+        if (!has_fault && began_ms < due_ms)
             continue;
         if (!scan_waits(&scan))
             continue;
-        if (counters.scans != scans)
-            scanned_ms = now_ms();
+        if (counters.scans != scans) {
+            uint64_t ended_ms = now_ms(), pause_ms = (ended_ms - began_ms) * PAUSE_SHARE;
+            due_ms = ended_ms + (pause_ms > setting_interval ? pause_ms : setting_interval);
+        }
         if (scan.graph && (scan.signature != searched || has_fault)) {
             searched = calls_search(&scan, end_victim) ? scan.signature : 0;
         } else if (!scan.graph && has_fault) {
@@ -189,13 +194,13 @@ static int check_fault(MYSQL_THD thd, struct st_mysql_sys_var *variable, void *s
     const char *name = value->val_str(value, buffer, &length);
     (void)thd, (void)variable;
     *(const char **)save = name;
-    return !name || !setting_faults || fault_by_name(name) == FAULT_NONE;
+    return !name || !setting_faults || fault_by_name(name, "assert") == FAULT_NONE;
 }
 
 static void order_fault(MYSQL_THD thd, struct st_mysql_sys_var *variable, void *target, const void *save)
 {
     (void)thd, (void)variable, (void)target;
-    atomic_store(&next_fault, fault_by_name(*(const char *const *)save));
+    atomic_store(&next_fault, fault_by_name(*(const char *const *)save, "assert"));
 }
 
 static MYSQL_SYSVAR_UINT(interval, setting_interval, PLUGIN_VAR_RQCMDARG,

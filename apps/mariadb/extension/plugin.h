@@ -3,7 +3,7 @@
  *
  * plugin.c    declaration, variables, the thread's life scan.c      what waits for what, by the SQL
  * service; the end of a victim's wait victims.c   what the victim's own thread does: error 1213 and
- * rollback calls.c     the orbit and its calls search.c    the task      fault.c  its faults
+ * rollback calls.c     the orbit and its calls search.c    the task      ../../common has faults for tests
  */
 #ifndef ORBIT_MARIADB_PLUGIN_H
 #define ORBIT_MARIADB_PLUGIN_H

@@ -7,19 +7,13 @@
 #include <ngx_http.h>
 #include <orbit.h>
 
+#include "fault.h"
+
 /* Longest path that is taken, bytes with its NUL. */
 #define MAX_PATH_SIZE 4096
 
-enum dav_fault {
-    FAULT_NONE = 0,
-    FAULT_NULL_WRITE,
-    FAULT_ENDLESS_LOOP,
-    FAULT_MEMORY,
-    FAULT_RECURSION,
-    FAULT_KILL,
-    FAULT_NO_BODY, /* trusts that there is a body, as nginx did before its bug 238 was fixed */
-    FAULT_LIE      /* returns a status that it must not */
-};
+/* A port's fault: trusts that there is a body, as nginx did before its bug 238 was fixed. */
+#define FAULT_NO_BODY FAULT_OF_PORT
 
 /* Of a location. */
 typedef struct {
@@ -63,6 +57,8 @@ struct log_line {
 extern ngx_module_t orbit_dav_module;
 
 /* orbit.c: the orbit of this worker. */
+/* An eventfd that the task signals as it ends; -1: none. */
+extern int put_done_fd;
 ngx_int_t dav_orbit_start(ngx_cycle_t *cycle, const dav_main_conf *conf);
 ngx_int_t dav_orbit_is_up(void);
 void dav_orbit_stop(void);
@@ -76,7 +72,7 @@ typedef void (*put_log)(void *data, ngx_uint_t level, const u_char *text, size_t
 /* Makes the call as soon as the orbit takes it, never blocks. done is called once, from the event loop, unless the call is
  * abandoned. NULL: no memory. args_size bytes at args are copied. */
 struct put_call *put_call_start(const struct put_args *args, size_t args_size, ngx_msec_t deadline, put_done done, put_log log,
-                                void *data, ngx_log_t *connection_log);
+                                void *data);
 /* done will not be called. */
 void put_call_abandon(struct put_call *call);
 
@@ -86,8 +82,5 @@ ngx_int_t put_handler(ngx_http_request_t *r);
 /* task.c */
 void *put_init(void);
 long put_task(void *store, void *args);
-
-/* fault.c */
-void do_fault(uint32_t fault);
 
 #endif

@@ -1,39 +1,59 @@
 /* The orbit of this worker, and calls of it from the event loop.
  *
- * The worker never blocks. A call's future has a descriptor, which is one of nginx' connections. The orbit has one call at a
+ * The worker never blocks. The task signals a descriptor as it ends, which is one of nginx' connections; a timer finds calls whose
+ * task could not. (A descriptor of each future would cost four system calls and a thread's wake-up.) The orbit has one call at a
  * time, so that a deadline is the running call's alone: a call that was in the orbit is never made again, since it may have
  * stored its file. The others wait here, also while the orbit is started again.
  */
 #include "dav.h"
 
+#include <sys/eventfd.h>
+
 /* Between two tries to make a call, milliseconds. */
 #define RETRY_MS 5
+/* Between two checks whether the running call has ended, milliseconds. */
+#define CHECK_MS 10
+/* The task signals some instructions before its call ends: how long the worker waits for that, once a call. Microseconds. */
+#define ENDING_US 50
 
 struct put_call {
     ngx_queue_t link; /* in waiting; not the one that runs */
     struct orbit_future *future;
-    ngx_connection_t *watch; /* the future's descriptor */
     ngx_msec_t deadline;
     ngx_msec_t give_up; /* if it could not be made by then, by ngx_current_msec; 0: its turn has not come */
+    unsigned has_waited:1; /* for its end */
     put_done done; /* NULL: abandoned */
     put_log log;
     void *data;
-    ngx_log_t *connection_log;
     size_t args_size;
     struct put_args args;
 };
 
+int put_done_fd = -1;
+
 static struct orbit *orbit;
 static ngx_queue_t waiting;
 static struct put_call *running;
-static ngx_event_t retry;
-static ngx_connection_t retry_connection;
+static ngx_connection_t *signals; /* of put_done_fd */
+static ngx_event_t retry, check;
+static ngx_connection_t timer_connection;
 
 static void make_calls(void);
 
 static void on_retry(ngx_event_t *event)
 {
     make_calls();
+}
+
+static void on_check(ngx_event_t *event);
+static void on_signal(ngx_event_t *event);
+
+static void init_timer(ngx_event_t *timer, ngx_event_handler_pt handler, ngx_log_t *log)
+{
+    ngx_memzero(timer, sizeof *timer);
+    timer->handler = handler;
+    timer->data = &timer_connection;
+    timer->log = log;
 }
 
 ngx_int_t dav_orbit_start(ngx_cycle_t *cycle, const dav_main_conf *conf)
@@ -48,6 +68,8 @@ ngx_int_t dav_orbit_start(ngx_cycle_t *cycle, const dav_main_conf *conf)
     options.entry = put_task;
     options.init = put_init;
     options.limits = &limits;
+    options.pass_fds = &put_done_fd;
+    options.pass_fd_count = 1;
     options.pending = ORBIT_PENDING_KEEP;
     options.when_full = ORBIT_FULL_FAIL;
     options.flags = ORBIT_DATA_ONLY;
@@ -56,8 +78,11 @@ ngx_int_t dav_orbit_start(ngx_cycle_t *cycle, const dav_main_conf *conf)
     if (ngx_process == NGX_PROCESS_WORKER)
         ngx_setproctitle("template of orbits");
     orbit = NULL;
-    if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&options))) {
-        ngx_log_error(NGX_LOG_ALERT, cycle->log, 0, "orbit_dav: could not set up the process for PUT: %s", orbit_last_error());
+    if (put_done_fd < 0)
+        put_done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (put_done_fd < 0 || orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&options))) {
+        ngx_log_error(NGX_LOG_ALERT, cycle->log, 0, "orbit_dav: could not set up the process for PUT: %s",
+                      put_done_fd < 0 ? strerror(errno) : orbit_last_error());
         orbit_shutdown();
     }
     if (ngx_process == NGX_PROCESS_WORKER)
@@ -66,11 +91,9 @@ ngx_int_t dav_orbit_start(ngx_cycle_t *cycle, const dav_main_conf *conf)
         return NGX_ERROR;
     ngx_queue_init(&waiting);
     running = NULL;
-    ngx_memzero(&retry, sizeof retry);
-    retry_connection.fd = (ngx_socket_t)-1;
-    retry.handler = on_retry;
-    retry.data = &retry_connection;
-    retry.log = cycle->log;
+    timer_connection.fd = (ngx_socket_t)-1;
+    init_timer(&retry, on_retry, cycle->log);
+    init_timer(&check, on_check, cycle->log);
     return NGX_OK;
 }
 
@@ -84,6 +107,16 @@ void dav_orbit_stop(void)
     if (orbit)
         orbit_shutdown();
     orbit = NULL;
+    if (signals) {
+        if (signals->read->active)
+            ngx_del_event(signals->read, NGX_READ_EVENT, 0);
+        ngx_free_connection(signals);
+        signals->fd = (ngx_socket_t)-1;
+        signals = NULL;
+    }
+    if (put_done_fd >= 0)
+        close(put_done_fd);
+    put_done_fd = -1;
 }
 
 /* ---- ends ---- */
@@ -104,27 +137,10 @@ static void take_log_lines(struct put_call *call)
     }
 }
 
-static void stop_watching(struct put_call *call)
-{
-    ngx_connection_t *watch = call->watch;
-    call->watch = NULL;
-    if (!watch)
-        return;
-    if (watch->read->timer_set)
-        ngx_del_timer(watch->read);
-    if (watch->read->active)
-        ngx_del_event(watch->read, NGX_READ_EVENT, 0);
-    if (watch->read->posted) {
-        /* Two statements. */
-        ngx_delete_posted_event(watch->read);
-    }
-    ngx_free_connection(watch);
-    watch->fd = (ngx_socket_t)-1;
-}
-
 static void leave_orbit(struct put_call *call)
 {
-    stop_watching(call);
+    if (check.timer_set)
+        ngx_del_timer(&check);
     orbit_future_free(call->future);
     call->future = NULL;
     running = NULL;
@@ -139,16 +155,24 @@ static void finish(struct put_call *call, ngx_int_t status, const char *failure)
         done(data, status, failure);
 }
 
-static void on_event(ngx_event_t *event)
+/* Takes the running call's end, if it has ended. */
+static void settle(int is_ending)
 {
-    ngx_connection_t *watch = event->data;
-    struct put_call *call = watch->data;
+    struct put_call *call = running;
     struct orbit_outcome outcome;
-    int error = orbit_future_poll(call->future, &outcome);
+    int error;
+    if (!call)
+        return;
+    error = orbit_future_poll(call->future, &outcome);
+    if (error == -EINPROGRESS && is_ending && !call->has_waited) {
+        call->has_waited = 1;
+        error = orbit_future_wait_timeout(call->future, ENDING_US, &outcome);
+        if (error == -ETIMEDOUT && outcome.kind == ORBIT_PENDING)
+            error = -EINPROGRESS;
+    }
     if (error == -EINPROGRESS) {
-        event->timedout = 0;
-        if (!event->timer_set)
-            ngx_add_timer(event, call->deadline);
+        if (!check.timer_set)
+            ngx_add_timer(&check, is_ending ? 1 : CHECK_MS);
         return;
     }
     take_log_lines(call);
@@ -169,30 +193,48 @@ static void on_event(ngx_event_t *event)
     make_calls();
 }
 
+static void on_check(ngx_event_t *event)
+{
+    settle(0);
+}
+
+static void on_signal(ngx_event_t *event)
+{
+    uint64_t count;
+    if (read(put_done_fd, &count, sizeof count) == sizeof count)
+        settle(1);
+}
+
 /* ---- calls ---- */
 
-/* NGX_OK: made. NGX_AGAIN: later. NGX_ERROR: it cannot be watched. */
+static ngx_int_t watch_signals(void)
+{
+    if (signals)
+        return NGX_OK;
+    signals = ngx_get_connection(put_done_fd, ngx_cycle->log);
+    if (!signals)
+        return NGX_ERROR;
+    signals->read->handler = on_signal;
+    signals->read->log = ngx_cycle->log;
+    /* Not a client's: nginx does not report it as left open. */
+    signals->read->channel = 1;
+    return ngx_add_event(signals->read, NGX_READ_EVENT, 0);
+}
+
+/* NGX_OK: made. NGX_AGAIN: later. NGX_ERROR: not at all. */
 static ngx_int_t make_call(struct put_call *call)
 {
     struct orbit_call_options options = ORBIT_CALL_OPTIONS_INIT;
-    int fd;
+    if (watch_signals() != NGX_OK)
+        return NGX_ERROR;
     options.deadline_us = (uint64_t)call->deadline * 1000;
     call->future = orbit_call_async_with(orbit, 0, NULL, &call->args, call->args_size, &options);
     if (!call->future)
         return errno == ENOSPC || errno == EHOSTDOWN || errno == EAGAIN || errno == ETIMEDOUT ? NGX_AGAIN : NGX_ERROR;
     ngx_queue_remove(&call->link);
     running = call;
-    fd = orbit_future_fd(call->future);
-    call->watch = fd < 0 ? NULL : ngx_get_connection(fd, call->connection_log);
-    if (!call->watch)
-        return NGX_ERROR;
-    call->watch->data = call;
-    call->watch->read->handler = on_event;
-    call->watch->read->log = call->connection_log;
-    if (ngx_add_event(call->watch->read, NGX_READ_EVENT, 0) != NGX_OK)
-        return NGX_ERROR;
     /* A worker that is to quit waits for its timers. */
-    ngx_add_timer(call->watch->read, call->deadline + 1000);
+    ngx_add_timer(&check, CHECK_MS);
     return NGX_OK;
 }
 
@@ -210,20 +252,16 @@ static void make_calls(void)
         }
         if (made == NGX_OK)
             continue;
-        if (call->future) {
-            leave_orbit(call);
-            finish(call, NGX_HTTP_SERVICE_UNAVAILABLE, "its end cannot be watched: raise worker_connections");
-        } else {
-            ngx_queue_remove(&call->link);
-            finish(call, NGX_HTTP_SERVICE_UNAVAILABLE, orbit_last_error());
-        }
+        ngx_queue_remove(&call->link);
+        finish(call, NGX_HTTP_SERVICE_UNAVAILABLE,
+               signals ? orbit_last_error() : "its end cannot be watched: raise worker_connections");
     }
 }
 
 struct put_call *put_call_start(const struct put_args *args, size_t args_size, ngx_msec_t deadline, put_done done, put_log log,
-                                void *data, ngx_log_t *connection_log)
+                                void *data)
 {
-    struct put_call *call = ngx_alloc(sizeof *call + args_size, connection_log);
+    struct put_call *call = ngx_alloc(sizeof *call + args_size, ngx_cycle->log);
     if (!call)
         return NULL;
     ngx_memzero(call, sizeof *call);
@@ -231,7 +269,6 @@ struct put_call *put_call_start(const struct put_args *args, size_t args_size, n
     call->done = done;
     call->log = log;
     call->data = data;
-    call->connection_log = connection_log;
     call->args_size = args_size;
     ngx_memcpy(&call->args, args, args_size);
     ngx_queue_insert_tail(&waiting, &call->link);
@@ -242,7 +279,4 @@ struct put_call *put_call_start(const struct put_args *args, size_t args_size, n
 void put_call_abandon(struct put_call *call)
 {
     call->done = NULL;
-    call->connection_log = ngx_cycle->log;
-    if (call->watch)
-        call->watch->log = call->watch->read->log = ngx_cycle->log;
 }

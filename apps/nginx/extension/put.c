@@ -7,9 +7,8 @@ struct put {
     struct put_args *args;
 };
 
-static ngx_uint_t fault_of(ngx_http_request_t *r, const dav_location_conf *conf)
+static int32_t fault_of(ngx_http_request_t *r, const dav_location_conf *conf)
 {
-    static const char *const names[] = {"none", "segv", "hang", "memory", "recursion", "kill", "no-body", "lie"};
     static const u_char header[] = "x-orbit-fault";
     ngx_list_part_t *part;
     if (!conf->faults)
@@ -18,9 +17,7 @@ static ngx_uint_t fault_of(ngx_http_request_t *r, const dav_location_conf *conf)
         ngx_table_elt_t *headers = part->elts;
         for (ngx_uint_t i = 0; i < part->nelts; i++)
             if (headers[i].key.len == sizeof header - 1 && ngx_strncmp(headers[i].lowcase_key, header, sizeof header - 1) == 0)
-                for (ngx_uint_t fault = 0; fault < sizeof names / sizeof *names; fault++)
-                    if (ngx_strcmp(headers[i].value.data, names[fault]) == 0)
-                        return fault;
+                return fault_by_name((const char *)headers[i].value.data, "no-body");
     }
     return FAULT_NONE;
 }
@@ -137,7 +134,7 @@ static ngx_int_t fill_args(ngx_http_request_t *r, struct put *put)
     ngx_str_t target, source = ngx_null_string;
     size_t root, size;
     struct put_args *args;
-    ngx_uint_t fault = fault_of(r, conf);
+    int32_t fault = fault_of(r, conf);
     if (r->request_body && r->request_body->temp_file)
         source = r->request_body->temp_file->file.name;
     if (source.len == 0 && fault != FAULT_NO_BODY) {
@@ -185,7 +182,7 @@ static ngx_int_t start(ngx_http_request_t *r)
     if (status != NGX_OK)
         return status;
     put->call = put_call_start(put->args, sizeof *put->args + put->args->source_size + put->args->target_size, conf->deadline,
-                               on_done, log_of_task, put, r->connection->log);
+                               on_done, log_of_task, put);
     if (!put->call)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     cleanup->handler = on_destroy;

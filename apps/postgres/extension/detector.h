@@ -5,7 +5,7 @@
  * lock_table.c  the lock table: packed waits out, proofs and victims in
  * detector.c    the calls: by an orbit, by a fork for each call, or in the worker
  * worker.c      the background worker's loop
- * task.c        the task (no PostgreSQL)       fault.c  its faults
+ * task.c        the task (no PostgreSQL)       ../../common has faults for tests
  */
 #ifndef ORBIT_DEADLOCK_DETECTOR_H
 #define ORBIT_DEADLOCK_DETECTOR_H

@@ -97,21 +97,13 @@ Datum orbit_deadlock_status(PG_FUNCTION_ARGS)
     return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(row), values, nulls));
 }
 
-static int32 fault_by_name(const char *name)
+static int32 known_fault(const char *name)
 {
-    static const struct {
-        const char *name;
-        int32 fault;
-    } faults[] = {
-        {"segv", FAULT_NULL_WRITE},   {"hang", FAULT_ENDLESS_LOOP}, {"memory", FAULT_MEMORY},
-        {"recursion", FAULT_RECURSION}, {"kill", FAULT_KILL},         {"assert", FAULT_ASSERT_ON_CYCLE},
-        {"lie", FAULT_LIE},
-    };
-    for (size_t i = 0; i < lengthof(faults); i++)
-        if (strcmp(name, faults[i].name) == 0)
-            return faults[i].fault;
-    ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("no fault is named \"%s\"", name),
-                    errhint("Faults: segv, hang, memory, recursion, kill, lie, assert.")));
+    int32 fault = fault_by_name(name, "assert");
+    if (fault == FAULT_NONE)
+        ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("no fault is named \"%s\"", name),
+                        errhint("Faults: segv, hang, memory, recursion, kill, lie, assert.")));
+    return fault;
 }
 
 PGDLLEXPORT Datum orbit_deadlock_fault(PG_FUNCTION_ARGS);
@@ -130,7 +122,7 @@ Datum orbit_deadlock_fault(PG_FUNCTION_ARGS)
     if (!setting_faults)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), errmsg("faults are not permitted"),
                         errhint("SET orbit_deadlock.faults = on.")));
-    fault = fault_by_name(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+    fault = known_fault(text_to_cstring(PG_GETARG_TEXT_PP(0)));
     if (calls < 1)
         ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("the number of calls must be at least 1, not %d", calls)));
     SpinLockAcquire(&detector_state->mutex);

@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fault.h"
+
 /* A lock that somebody waits for. */
 struct awaited_lock {
     int32_t first_wait; /* index in queue */
@@ -67,23 +69,14 @@ static inline struct lock_hold *waits_holds(const struct waits *w)
     return (struct lock_hold *)(waits_queue(w) + w->wait_count);
 }
 
-/* What a call is for, besides the search: faults for tests, which only a superuser can ask for. */
-enum detector_fault {
-    FAULT_NONE = 0,
-    FAULT_NULL_WRITE,     /* writes to address 0 */
-    FAULT_ENDLESS_LOOP,   /* never returns */
-    FAULT_MEMORY,         /* allocates until there is no memory */
-    FAULT_RECURSION,      /* recurses until the stack ends */
-    FAULT_KILL,           /* kill -9 of its own process */
-    FAULT_LIE,            /* hands back cycles that are none */
-    FAULT_ASSERT_ON_CYCLE /* aborts once it has found a deadlock: the mechanism of MySQL bug 28523042 */
-};
+/* A port's fault: aborts once it has found a deadlock, as MySQL bug 28523042 does. Only a superuser can ask for faults. */
+#define FAULT_ASSERT_ON_CYCLE FAULT_OF_PORT
 
 /* The arguments of a call. */
 struct search_args {
     const struct waits *waits; /* in the area */
     int64_t victim_window;     /* see choose_victim in task.c, microseconds */
-    int32_t fault;             /* enum detector_fault */
+    int32_t fault;             /* see fault.h */
     int32_t reserved;
 };
 
@@ -102,8 +95,5 @@ long find_deadlocks(const struct waits *waits, int64_t victim_window,
 
 /* The entry function of the orbit: args is struct search_args; each cycle is pushed as one update. */
 long search_task(void *store, void *args);
-
-/* Does the harm of this fault, if it is one that needs no more than the process. */
-void do_fault(int32_t fault);
 
 #endif

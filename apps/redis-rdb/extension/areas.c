@@ -73,7 +73,7 @@ bool areas_init(void)
 
 struct orbit_area *const *areas_now(size_t *number)
 {
-    struct region const *regions;
+    const struct orbit_jemalloc_region *regions;
     size_t all = arena_regions(&regions);
     while (count - 1 < all)
         if (!add(regions[count - 1].start, regions[count - 1].size))

@@ -128,22 +128,14 @@ static int info(struct context *ctx)
     return reply_verbatim(ctx, text, (size_t)length);
 }
 
-static int fault(struct context *ctx, const char *kind)
+static int order_fault(struct context *ctx, const char *kind)
 {
-    static const struct {
-        const char *name;
-        enum save_fault fault;
-    } known[] = {
-        {"segv", SAVE_NULL_WRITE}, {"hang", SAVE_ENDLESS_LOOP}, {"recursion", SAVE_RECURSION},
-        {"abort", SAVE_ABORT},     {"memory", SAVE_MEMORY},
-    };
+    int32_t fault = fault_by_name(kind, "abort");
     if (!faults_permitted)
         return reply_error(ctx, "ERR faults are not permitted: load the module with faults yes");
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (strcasecmp(kind, known[i].name) == 0) {
-            save_set_fault(known[i].fault);
-            return reply_status(ctx, "OK");
-        }
+    if (fault != FAULT_NONE && fault != FAULT_LIE && fault != FAULT_KILL) {
+        save_set_fault(fault);
+        return reply_status(ctx, "OK");
     }
     return reply_error(ctx, "ERR faults: segv, hang, recursion, abort, memory");
 }
@@ -154,7 +146,7 @@ static int orbit_rdb_command(struct context *ctx, struct string **words, int cou
     if (count == 2 && strcasecmp(sub, "INFO") == 0)
         return info(ctx);
     if (count == 3 && strcasecmp(sub, "FAULT") == 0)
-        return fault(ctx, string_bytes(words[2], NULL));
+        return order_fault(ctx, string_bytes(words[2], NULL));
     return reply_error(ctx, "ERR usage: ORBIT.RDB INFO, or ORBIT.RDB FAULT segv|hang|recursion|abort|memory");
 }
 

@@ -13,21 +13,18 @@
 #define ORBIT_RDB_H
 
 #include <orbit.h>
+#include <orbit_jemalloc.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "fault.h"
+
 /* ---- arena.c ---- */
 
-/* A range of memory that the arena takes from, from its start on. */
-struct region {
-    char *start;
-    size_t size;
-};
-
 /* The regions so far; they only become more. Any thread. */
-size_t arena_regions(struct region const **regions);
+size_t arena_regions(const struct orbit_jemalloc_region **regions);
 /* Whether Redis' allocations come from there: false without jemalloc, or without LD_PRELOAD. */
 bool arena_is_used(void);
 /* This thread's allocations come from jemalloc's first arena from now on (true), or from ours.
@@ -47,7 +44,8 @@ bool is_in_server(const void *address);
 
 /* ---- save.c ---- */
 
-enum save_fault { SAVE_GOOD = 0, SAVE_NULL_WRITE, SAVE_ENDLESS_LOOP, SAVE_RECURSION, SAVE_ABORT, SAVE_MEMORY };
+/* A port's fault: abort(). */
+#define FAULT_ABORT FAULT_OF_PORT
 
 struct save_counters {
     uint64_t saves;      /* begun in the orbit */
@@ -78,7 +76,7 @@ void save_sync_ahead(void);
 /* The file that the next saves write, as Redis' dbfilename says. */
 void save_set_file(const char *name);
 /* The next save does this harm. */
-void save_set_fault(enum save_fault fault);
+void save_set_fault(int32_t fault);
 /* The descriptors at this address are those by which a child would report to Redis: the task
  * must not write to them. */
 void save_note_pipe(int *descriptors);

@@ -64,7 +64,16 @@ impl Server {
     pub fn start_with(settings: &[&str], arguments: &[&str]) -> Option<Server> {
         let module = build().unwrap_or_else(|error| panic!("the module does not build: {error}"));
         let module = fs::canonicalize(module).expect("the module");
-        Server::start_in(make_directory(), Some((&module, settings)), arguments)
+        let settings = [&["faults", "yes"], settings].concat();
+        Server::start_in(make_directory(), Some((&module, &settings, true)), arguments)
+    }
+
+    /// A server with another module, its settings, and nothing preloaded; `None`, having said so, where Redis 7.0 is missing.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start_module(module: &Path, settings: &[&str]) -> Option<Server> {
+        Server::start_in(make_directory(), Some((module, settings, false)), &[])
     }
 
     /// A server as it is installed.
@@ -75,7 +84,7 @@ impl Server {
         Server::start_in(make_directory(), None, arguments)
     }
 
-    fn start_in(directory: PathBuf, module: Option<(&Path, &[&str])>, arguments: &[&str]) -> Option<Server> {
+    fn start_in(directory: PathBuf, module: Option<(&Path, &[&str], bool)>, arguments: &[&str]) -> Option<Server> {
         let version =
             Command::new("redis-server").arg("--version").output().map(|said| said.stdout).unwrap_or_default();
         let version = String::from_utf8_lossy(&version).into_owned();
@@ -87,8 +96,11 @@ impl Server {
         let mut command = Command::new("redis-server");
         command.args(["--port", "0", "--unixsocket", "s", "--save", "", "--enable-module-command", "yes"]);
         command.args(["--enable-debug-command", "yes"]).args(arguments).current_dir(&directory);
-        if let Some((module, settings)) = module {
-            command.env("LD_PRELOAD", module).arg("--loadmodule").arg(module).args(["faults", "yes"]).args(settings);
+        if let Some((module, settings, is_preloaded)) = module {
+            command.arg("--loadmodule").arg(module).args(settings);
+            if is_preloaded {
+                command.env("LD_PRELOAD", module);
+            }
         }
         let child = command.stdin(Stdio::null()).stderr(log.try_clone().expect("a log")).stdout(log).spawn();
         let mut server = Server { child: child.expect("redis-server starts"), directory };

@@ -28,9 +28,9 @@ fn every_fault_under_load() {
             .collect();
         let faults = std::panic::AssertUnwindSafe(|| {
             for (fault, event) in [
-                ("segv", "crashed: SIGSEGV at 0x0 in write_to_null (save.c:"),
-                ("recursion", "recurse_for_ever (save.c:"),
-                ("abort", "crashed: SIGABRT in do_fault (save.c:"),
+                ("segv", "crashed: SIGSEGV at 0x0 in write_to_null (fault.c:"),
+                ("recursion", "recurse_for_ever (fault.c:"),
+                ("abort", "crashed: SIGABRT in save_task (save.c:"),
                 ("memory", "out of memory"),
                 ("hang", "not done at its deadline"),
             ] {

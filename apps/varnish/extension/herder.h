@@ -7,6 +7,7 @@
 #ifndef ORBIT_HERDER_H
 #define ORBIT_HERDER_H
 
+#include "fault.h"
 #include <orbit.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -75,8 +76,6 @@ extern void THR_SetName(const char *) OF_VARNISHD;
 
 /* ---- a step of the herder: a call ---- */
 
-enum herder_fault { FAULT_NONE = 0, FAULT_NULL_WRITE, FAULT_ENDLESS_LOOP, FAULT_MEMORY, FAULT_RECURSION, FAULT_KILL, FAULT_LIE };
-
 /* What a step hands to the one after it. */
 enum resume { RESUME_FRESH = 0, RESUME_BRED, RESUME_WAITED };
 
@@ -123,8 +122,5 @@ void *herder_in_main(void *pool);
 
 /* interpose.c */
 int real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument);
-
-/* fault.c */
-void do_fault(uint32_t fault);
 
 #endif

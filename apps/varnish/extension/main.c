@@ -131,7 +131,6 @@ static int is_available(void)
 
 static uint32_t next_fault(void)
 {
-    static const char *const names[] = {"none", "segv", "hang", "memory", "recursion", "kill", "lie"};
     const char *path = getenv("ORBIT_HERDER_FAULTS");
     FILE *file = path ? fopen(path, "r+e") : NULL;
     uint32_t fault = FAULT_NONE, count = 0;
@@ -139,12 +138,10 @@ static uint32_t next_fault(void)
     if (!file)
         return FAULT_NONE;
     if (fscanf(file, "%15s %u", word, &count) == 2 && count > 0)
-        for (uint32_t i = 0; i < sizeof names / sizeof *names; i++)
-            if (strcmp(word, names[i]) == 0)
-                fault = i;
+        fault = (uint32_t)fault_by_name(word, NULL);
     if (fault != FAULT_NONE) {
         rewind(file);
-        fprintf(file, "%s %u\n", names[fault], count - 1);
+        fprintf(file, "%s %u\n", word, count - 1);
     }
     fclose(file);
     return fault;

@@ -6,6 +6,7 @@
  * tracer takes no half-written one. What does not fit is counted. In the copy (MODE_COPY) it records
  * only the order of the copy's own allocations, for the tracer.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
@@ -58,6 +59,18 @@ static struct table *table;
 /* Read and written by the tracer as well, in the copy. */
 static volatile uint64_t mode;
 static __thread int busy __attribute__((tls_model("initial-exec")));
+
+/* The C library's, whatever other allocator the program is linked with. */
+static size_t usable_size(void *p) {
+    static size_t (*_Atomic of_c_library)(void *);
+    size_t (*found)(void *) = atomic_load(&of_c_library);
+    if (found == NULL) {
+        void *library = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+        *(void **)&found = library == NULL ? NULL : dlsym(library, "malloc_usable_size");
+        atomic_store(&of_c_library, found);
+    }
+    return p == NULL || found == NULL ? 0 : found(p);
+}
 
 /* A system call that the tracer has a thread make. */
 __asm__(".text\n.type orbit_gate,@function\norbit_gate: syscall\n int3\n");
@@ -150,7 +163,7 @@ EXPORT void *calloc(size_t count, size_t size) {
 EXPORT void *realloc(void *old, size_t size) {
     enter();
     /* Should it fail, the old object stays: then it is recorded again, from here. */
-    size_t had = old == NULL ? 0 : malloc_usable_size(old);
+    size_t had = usable_size(old);
     gone(old);
     void *p = __libc_realloc(old, size);
     if (p != NULL)
@@ -195,6 +208,14 @@ EXPORT int posix_memalign(void **out, size_t alignment, size_t size) {
     if (p == NULL) return ENOMEM;
     *out = p;
     return 0;
+}
+
+/* A program with an allocator of its own, as jemalloc, asks that one otherwise. */
+EXPORT size_t malloc_usable_size(void *p) {
+    enter();
+    size_t size = usable_size(p);
+    leave();
+    return size;
 }
 
 /* A child that the program forks is no part of the analysis. */

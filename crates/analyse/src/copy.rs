@@ -57,7 +57,7 @@ impl<'a> Copy<'a> {
         let mut objects = Objects::default();
         for r in records {
             let (start, end) = (r.address, r.address.saturating_add(r.size));
-            objects.insert(Object { start, end, site: Some(tally.number(r.stack)), live: r.live });
+            objects.insert(Object { start, end, site: Some(tally.number(r.stack)), live: r.live, stale: !r.live });
         }
         Copy { pid, ground, objects, tally, passed: [0; 3], code: HashMap::new() }
     }
@@ -108,7 +108,7 @@ impl<'a> Copy<'a> {
             match event {
                 Event::Made { address, size } => {
                     let end = address.saturating_add(size);
-                    self.objects.insert(Object { start: address, end, site: None, live: true });
+                    self.objects.insert(Object { start: address, end, site: None, live: true, stale: false });
                 }
                 Event::Freed { address } => self.objects.free(address),
             }
@@ -177,11 +177,20 @@ impl<'a> Copy<'a> {
     fn add(&mut self, access: Access, instruction: u64, only: Option<(u64, u64)>) {
         let until = access.address.saturating_add(access.size);
         let mut heap = false;
+        let mut reused = Vec::new();
         for object in self.objects.overlapping(access.address, until) {
             heap = true;
+            // Libraries allocate unseen: memory that was free before the call and that is written first is in use again.
+            if object.stale && access.write && !access.read {
+                reused.push(object.start);
+                continue;
+            }
             if only.is_none_or(|(start, _)| start == object.start) {
                 self.tally.note(object, access, instruction);
             }
+        }
+        for start in reused {
+            self.objects.forget(start);
         }
         if heap {
             return;

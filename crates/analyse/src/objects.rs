@@ -13,6 +13,8 @@ pub(crate) struct Object {
     /// Number of its allocation's stack; nothing if the task made it itself.
     pub(crate) site: Option<usize>,
     pub(crate) live: bool,
+    /// Freed before the call.
+    pub(crate) stale: bool,
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +36,11 @@ impl Objects {
         }
     }
 
+    /// The object that begins here is none any more.
+    pub(crate) fn forget(&mut self, start: u64) {
+        self.0.remove(&start);
+    }
+
     /// Those with a byte in this range, from the last on.
     pub(crate) fn overlapping(&self, from: u64, until: u64) -> impl Iterator<Item = Object> {
         self.0.range(..until).rev().map(|(_, o)| *o).take_while(move |o| o.end > from)
@@ -49,7 +56,7 @@ mod tests {
     use super::*;
 
     fn object(start: u64, end: u64, live: bool) -> Object {
-        Object { start, end, site: None, live }
+        Object { start, end, site: None, live, stale: !live }
     }
 
     #[test]

@@ -25,8 +25,8 @@ pub struct Place {
 /// An allocation point that the task needs in an area, by one call path.
 #[derive(Clone, Debug, Serialize)]
 pub struct Site {
-    /// The innermost place of the call path that is not in a library of C, C++ or Rust: the line to
-    /// change.
+    /// The innermost place of the call path that is not in a library of C, C++ or Rust, nor in a wrapper of an allocator as
+    /// `xmalloc`: the line to change.
     pub at: Place,
     /// The call path from there outwards, without what is in such libraries.
     pub path: Vec<Place>,
@@ -104,6 +104,13 @@ fn is_foreign(frame: &Frame) -> bool {
         || frame.file.is_none() && frame.function.as_ref().is_some_and(named)
 }
 
+/// Whether a function of C only wraps an allocator, by its name: `zmalloc`, `xstrdup`. The line that calls it is the one to change.
+fn is_wrapper(frame: &Frame) -> bool {
+    const WORDS: [&str; 5] = ["malloc", "calloc", "realloc", "strdup", "memdup"];
+    let name = frame.function.as_ref().map(|name| name.to_lowercase()).unwrap_or_default();
+    !name.contains("::") && WORDS.iter().any(|word| name.contains(word))
+}
+
 fn place(frame: &Frame) -> Place {
     let module = frame.module.rsplit('/').next().unwrap_or_default();
     let function = frame.function.clone().unwrap_or_else(|| format!("{module}+{:#x}", frame.offset));
@@ -149,7 +156,8 @@ impl Namer {
 
     fn site(&self, number: usize, used: &Use) -> Site {
         let frames = self.stacks.get(&number).map(Vec::as_slice).unwrap_or_default();
-        let own = frames.iter().position(|f| !is_foreign(f)).unwrap_or(0);
+        let first = |wanted: &dyn Fn(&Frame) -> bool| frames.iter().position(wanted);
+        let own = first(&|f| !is_foreign(f) && !is_wrapper(f)).or_else(|| first(&|f| !is_foreign(f))).unwrap_or(0);
         let outwards = frames[own.min(frames.len())..].iter();
         let path: Vec<Place> = outwards.filter(|f| !is_foreign(f)).map(place).collect();
         let unknown = Place { function: "unknown".into(), file: None, line: None };

@@ -83,6 +83,15 @@ fn all_sites_of_a_c_program_and_none_besides() {
     }
 }
 
+/// A wrapper as xmalloc stands for its callers; another allocator's functions in the program do no harm.
+#[test]
+fn the_caller_of_a_wrapper_is_named() {
+    let program = compile("cc", "wrappers.c", "wrappers", &["-O0"]);
+    let report = watch(&program, &[], "sum").expect("the program is analysed");
+    assert_eq!((report.status, report.calls), (3, 1), "{report}");
+    assert_eq!(found(&report, "wrappers.c"), marked("wrappers.c", "SITE"), "{report}");
+}
+
 #[test]
 fn all_sites_of_a_c_plus_plus_program_and_none_besides() {
     for flags in [["-std=c++17", "-O0"], ["-std=c++17", "-O2"]] {

@@ -17,9 +17,8 @@ use std::time::{Duration, Instant};
 /// Measures what delegate objects save: whole structs in the area against the fields the task
 /// needs.
 ///
-/// Transactions of 1 KiB of which the task looks at 64 bytes. Between two calls main works on some
-/// transactions: it writes to fields that the task does not need in many, and to those it needs in
-/// a few.
+/// Transactions of 912 bytes of which the task reads 104, as in MySQL's lock table. Between two calls main works on some transactions: it writes
+/// to fields that the task does not need in many, and to those it needs in a few.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -43,9 +42,9 @@ struct Row {
     query_us: Option<Summary>,
 }
 
-/// Bytes of a transaction, and of what the task needs of it.
-const WHOLE: usize = 1024;
-const NEEDED: usize = 64;
+/// Bytes of a transaction, and of what the task needs of it: those of the paper's Table 5, of MySQL's lock table.
+const WHOLE: usize = 912;
+const NEEDED: usize = 104;
 /// Transactions that a query touches, and those of them whose needed fields change.
 const TOUCHED: usize = 64;
 const CHANGED: usize = 8;
@@ -175,6 +174,9 @@ pub fn run(args: &Args) -> out::Done {
             ratio(median(whole.query_us), median(delegate.query_us)),
         ));
     }
+    bench.note(
+        "the paper's Table 5: area 25.7 times smaller, call 8.7 times shorter (340.5 to 39.3 us), faults a query 1.7 times fewer".to_owned(),
+    );
     let (table, chart) = (table(&rows), chart(&rows));
     let whole: Vec<_> = rows.iter().map(|row| (row.layout == "whole").then_some(row.query_us).flatten()).collect();
     // A delegate's row has the whole structs of the row before it as its rival.

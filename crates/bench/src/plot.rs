@@ -45,6 +45,55 @@ impl Drawing for Chart {
     }
 }
 
+/// Bars in groups, on a linear axis from 0.
+pub struct Bars {
+    pub title: String,
+    /// Names of the bars of a group.
+    pub series: Vec<String>,
+    /// Names of the groups, and the bars' values: as many as `series`.
+    pub groups: Vec<(String, Vec<Option<f64>>)>,
+}
+
+impl Drawing for Bars {
+    fn svg(&self) -> String {
+        let values = || self.groups.iter().flat_map(|(_, values)| values.iter().flatten().copied());
+        let y = Axis::from_zero(values(), 0.0, HEIGHT - BOTTOM, -(HEIGHT - TOP - BOTTOM));
+        let x = Axis { base: 0.0, low: 0.0, high: 1.0, start: LEFT, length: WIDTH - LEFT - RIGHT };
+        let named: Vec<Series> = self.series.iter().map(|name| Series::over_time(name, vec![(0.0, 0.0)])).collect();
+        // The frame, the horizontal grid and the legend are those of the other drawings.
+        let mut svg = draw(&self.title, ("", &Axis { high: 0.0, ..x }), ("", &y), &named, 0.0);
+        svg.truncate(svg.trim_end().trim_end_matches("</svg>").len());
+        let group = (WIDTH - LEFT - RIGHT) / self.groups.len().max(1) as f64;
+        let width = 0.8 * group / self.series.len().max(1) as f64;
+        for (at, (name, values)) in self.groups.iter().enumerate() {
+            let left = LEFT + group * (at as f64 + 0.1);
+            for (nth, value) in values.iter().enumerate().filter_map(|(nth, value)| Some((nth, (*value)?))) {
+                let (x, top) = (left + width * nth as f64, y.at(value));
+                // Writing to a string cannot fail.
+                let _ = writeln!(
+                    svg,
+                    "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\" fill=\"{}\"><title>{}: \
+                     {}</title></rect>",
+                    HEIGHT - BOTTOM - top,
+                    COLOURS[nth % COLOURS.len()],
+                    escape(name),
+                    orbit_console::out::figures(value)
+                );
+            }
+            for (line, word) in name.split(' ').enumerate() {
+                let _ = writeln!(
+                    svg,
+                    "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                    left + 0.4 * group,
+                    HEIGHT - BOTTOM + 18.0 + 14.0 * line as f64,
+                    escape(word)
+                );
+            }
+        }
+        svg + "</svg>\n"
+    }
+}
+
 /// A line of a chart.
 pub struct Series {
     name: String,
@@ -107,6 +156,9 @@ impl Axis {
     }
 
     fn at(&self, value: f64) -> f64 {
+        if self.high <= self.low {
+            return self.start;
+        }
         let value = if self.base == 0.0 { value } else { value.log(self.base) };
         self.start + (value - self.low) / (self.high - self.low) * self.length
     }
@@ -126,8 +178,9 @@ impl Axis {
             0.0 => self.high / 10.0,
             _ => ((self.high - self.low) / 12.0).ceil().max(1.0),
         };
-        let count = ((self.high - self.low) / step).round() as usize;
-        (0..=count).map(move |nth| {
+        // An axis without extent has no lines.
+        let count = if self.high > self.low { ((self.high - self.low) / step).round() as usize + 1 } else { 0 };
+        (0..count).map(move |nth| {
             let at = self.low + nth as f64 * step;
             if self.base == 0.0 { at } else { self.base.powf(at) }
         })
@@ -221,6 +274,19 @@ mod tests {
         assert_eq!(short(1048576.0, 1024.0), "1 Mi");
         assert_eq!(short(10_000.0, 1000.0), "10 k");
         assert_eq!(short(0.1, 1000.0), "0.1");
+    }
+
+    #[test]
+    fn every_bar_is_drawn_and_named() {
+        let bars = Bars {
+            title: "a".to_owned(),
+            series: vec!["here".to_owned(), "there".to_owned()],
+            groups: vec![("t1 x".to_owned(), vec![Some(0.5), None]), ("t2 y".to_owned(), vec![Some(1.0), Some(0.9)])],
+        };
+        let svg = bars.svg();
+        assert_eq!(svg.matches("<title>t").count(), 3);
+        assert!(svg.contains(">t2</text>") && svg.contains(">there</text>") && svg.ends_with("</svg>\n"), "{svg}");
+        assert_eq!(svg.matches("</svg>").count(), 1);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Apache's load balancer and the lock watchdog: in orbits, beside byrequests and beside a server
 //! without the module.
 
-use super::lines::lines_of_port;
-use super::table::{self, Own, Row, Rows, table};
+use super::lines::lines;
+use super::paper::{Figure, Task};
+use super::table::{self, Own, Row, Rows, number, snapshot};
 use crate::reach::{Reach, ratio};
 use crate::stats::{Samples, Shuffle, Summary, median};
 use crate::{Bench, Progress};
@@ -22,23 +23,14 @@ pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
     let mut rows = balancer(bench, &progress, &backends, "all requests proxied", 1, 0, (rounds, seconds))?;
     rows.extend(balancer(bench, &progress, &backends, "a tenth proxied", 10, rounds, (rounds, seconds))?);
     rows.extend(watchdog(bench, &progress, 2 * rounds, (rounds, seconds))?);
-    let lines = lines_of_port("apache");
-    rows.push(row("lines of the port, both tasks (none of the server changed)", "lines", lines, &[], &[]));
+    let of = OWN.repeats(Task::T2, Figure::Lines);
+    rows.extend(lines("apache").map(|lines| number("lines of the port, t2 and t3", "lines", lines, of)));
     progress.finish();
-    bench.note("the paper: t2 1,128 and t3 1 calls a second, snapshots of 20 and 8 KB (tables 4, 6)".to_owned());
     bench.note("CPU time: of the server with its orbits; clients and backends are the bench's".to_owned());
-    Ok((table(&rows), rows.into_iter().map(|row| row.measured).collect()))
+    Ok(rows)
 }
 
-fn row(
-    measure: &str,
-    unit: &'static str,
-    ours: Option<Summary>,
-    rivals: &[(&'static str, Option<Summary>)],
-    bounds: &[Reach],
-) -> Row {
-    table::row(measure, unit, ours, rivals, bounds, Own { part: "apache", clients: CLIENTS })
-}
+const OWN: Own = Own::new("apache", CLIENTS);
 
 fn server(setup: &Setup) -> Result<Server, Failure> {
     Server::start(setup).ok_or_else(|| Failure::text("Apache 2.4 is missing: scripts/packages.sh ports"))
@@ -140,34 +132,32 @@ fn balancer(
     let figures = compare(&servers, progress, at, what, proxied, run)?;
     let (rate, cpu) = bounds(what, &figures[0], &figures[1]);
     let rivals = |nth: usize| [("byrequests", figures[1][nth]), ("orbit, each request waits", figures[2][nth])];
+    // The paper's load proxies a tenth.
+    let of = |figure| if proxied == 10 { OWN.repeats(Task::T2, figure) } else { OWN };
+    let row = |name: &str, unit, nth: usize, bounds: &[Reach], figure| {
+        table::row(&format!("balancer, {what}: {name}"), unit, figures[0][nth], &rivals(nth), bounds, of(figure))
+    };
     let mut rows = vec![
-        row(&format!("balancer, {what}: throughput"), "requests/s", figures[0][0], &rivals(0), &rate),
-        row(&format!("balancer, {what}: CPU time a request"), "us", figures[0][1], &rivals(1), &cpu),
+        row("throughput", "requests/s", 0, &rate, Figure::Throughput),
+        row("CPU time a request", "us", 1, &cpu, Figure::CpuTime),
     ];
     // Each server has a third of the time.
     let busy = before.2.elapsed().as_secs_f64() / servers.len() as f64;
-    rows.extend(calls(&servers[0], "balancer", what, (before.0, before.1), busy));
+    if proxied == 10 {
+        rows.extend(calls(&servers[0], "balancer", Task::T2, (before.0, before.1), busy));
+    }
     bench.reach(rate.into_iter().chain(cpu));
     Ok(rows)
 }
 
 /// Table 4 and table 6: calls a second, and what a call sends, of a task.
-fn calls(server: &Server, task: &str, what: &str, before: (i64, i64), seconds: f64) -> [Row; 3] {
-    let calls = server.state(&format!("{task}_calls")) - before.0;
-    let pages = server.state(&format!("{task}_pages")) - before.1;
-    let child = server.state("child_pid");
-    let memory = std::fs::read_to_string(format!("/proc/{child}/statm")).unwrap_or_default();
-    let resident: f64 = memory.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(1.0);
-    let (mut rate, mut size, mut share) = (Samples::default(), Samples::default(), Samples::default());
-    let of_call = pages as f64 / calls.max(1) as f64;
-    rate.add_figure(calls as f64 / seconds);
-    size.add_figure(of_call * 4.0);
-    share.add_figure(of_call * 100.0 / resident);
-    [
-        row(&format!("{task}, {what}: calls a second"), "1/s", rate.summary(), &[], &[]),
-        row(&format!("{task}, {what}: snapshot of a call"), "KiB", size.summary(), &[], &[]),
-        row(&format!("{task}, {what}: snapshot, share of the child's memory"), "%", share.summary(), &[], &[]),
-    ]
+fn calls(server: &Server, name: &str, task: Task, before: (i64, i64), seconds: f64) -> Vec<Row> {
+    let calls = server.state(&format!("{name}_calls")) - before.0;
+    let pages = server.state(&format!("{name}_pages")) - before.1;
+    let kib = 4.0 * pages as f64 / calls.max(1) as f64;
+    let rate = number(&format!("{name}: calls"), "calls/s", calls as f64 / seconds, OWN.repeats(task, Figure::Calls));
+    let child = server.state("child_pid") as i32;
+    [rate].into_iter().chain(snapshot(name, kib, child, OWN, task)).collect()
 }
 
 fn watchdog(bench: &mut Bench, progress: &Progress, at: usize, run: (usize, f64)) -> Result<Vec<Row>, Failure> {
@@ -177,11 +167,17 @@ fn watchdog(bench: &mut Bench, progress: &Progress, at: usize, run: (usize, f64)
     let before = (servers[0].state("watchdog_calls"), servers[0].state("watchdog_pages"), Instant::now());
     let figures = compare(&servers, progress, at, what, 0, run)?;
     let (rate, cpu) = bounds(what, &figures[0], &figures[1]);
+    let row = |name: &str, unit, nth: usize, bounds: &[Reach], figure| {
+        let rival = [("none", figures[1][nth])];
+        let own = OWN.repeats(Task::T3, figure);
+        table::row(&format!("watchdog, {what}: {name}"), unit, figures[0][nth], &rival, bounds, own)
+    };
     let mut rows = vec![
-        row(&format!("watchdog, {what}: throughput"), "requests/s", figures[0][0], &[("none", figures[1][0])], &rate),
-        row(&format!("watchdog, {what}: CPU time a request"), "us", figures[0][1], &[("none", figures[1][1])], &cpu),
+        row("throughput", "requests/s", 0, &rate, Figure::Throughput),
+        row("CPU time a request", "us", 1, &cpu, Figure::CpuTime),
     ];
-    rows.extend(calls(&servers[0], "watchdog", what, (before.0, before.1), before.2.elapsed().as_secs_f64()));
+    let took = before.2.elapsed().as_secs_f64();
+    rows.extend(calls(&servers[0], "watchdog", Task::T3, (before.0, before.1), took));
     bench.reach(rate.into_iter().chain(cpu));
     Ok(rows)
 }

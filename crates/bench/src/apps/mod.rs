@@ -1,38 +1,44 @@
-//! `orbit bench apps`: auxiliary tasks in real servers, beside the servers' own (sections 5.4 to
-//! 5.6 of the paper).
+//! `orbit bench apps`: auxiliary tasks in real servers, beside the servers' own (sections 5.4 to 5.8 of the paper).
 //!
-//! Servers are those of the distribution, started by the bench on unix sockets; the variants take
-//! turns, round by round, in random order. Beside throughput stands CPU time, which a noisy machine
-//! changes less.
+//! Servers are those of the distribution, started by the bench on unix sockets; the variants take turns, round by round, in
+//! random order. Beside throughput stands CPU time, which a noisy machine changes less. Rows that repeat a figure of the paper name it.
 
 mod apache;
 mod leveldb;
 mod lines;
 mod mariadb;
 mod nginx;
+mod paper;
 mod postgres;
+mod redis;
 mod redis_rdb;
+mod sheet;
+mod summary;
 mod table;
 mod varnish;
+mod ycsb;
 
 use super::{Bench, Common};
-use crate::plot::Chart;
-use orbit_console::out::Done;
+use clap::ValueEnum;
+use orbit_console::out::{Done, Failure};
+use sheet::Sheet;
+use std::process::ExitCode;
+use table::Rows;
 
 /// Measures auxiliary tasks in real servers against the servers' own.
 ///
-/// Needs the servers' packages (scripts/packages.sh ports) and a checkout, since ports are built
-/// from source. Some minutes.
+/// Needs the servers' packages (scripts/packages.sh ports bench) and a checkout, since ports are built from source. Without --part all of
+/// them, which gives Figure 12 and Tables 4 and 6 of the paper as a whole: a quarter of an hour with --quick.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     common: Common,
-    /// The server.
+    /// The server; without it, all of them.
     #[arg(long, value_enum)]
-    part: Part,
+    part: Option<Part>,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Part {
     /// PostgreSQL's deadlock detector.
     Postgres,
@@ -40,28 +46,55 @@ enum Part {
     Mariadb,
     /// Apache's load balancer and lock watchdog.
     Apache,
-    /// Redis' background save.
-    RedisRdb,
-    /// LevelDB's compaction.
-    Leveldb,
     /// nginx' PUT.
     Nginx,
     /// Varnish' pool herder.
     Varnish,
+    /// Redis' slow log.
+    Redis,
+    /// Redis' background save.
+    RedisRdb,
+    /// LevelDB's compaction.
+    Leveldb,
+}
+
+impl Part {
+    fn run(self, bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
+        match self {
+            Part::Postgres => postgres::run(bench, quick),
+            Part::Mariadb => mariadb::run(bench, quick),
+            Part::Apache => apache::run(bench, quick),
+            Part::Nginx => nginx::run(bench, quick),
+            Part::Varnish => varnish::run(bench, quick),
+            Part::Redis => redis::run(bench, quick),
+            Part::RedisRdb => redis_rdb::run(bench, quick),
+            Part::Leveldb => leveldb::run(bench, quick),
+        }
+    }
 }
 
 pub fn run(args: &Args) -> Done {
     let mut bench = Bench::start("apps", &args.common)?;
-    let (table, rows) = match args.part {
-        Part::Postgres => postgres::run(&mut bench, args.common.quick)?,
-        Part::Mariadb => mariadb::run(&mut bench, args.common.quick)?,
-        Part::Apache => apache::run(&mut bench, args.common.quick)?,
-        Part::Leveldb => leveldb::run(&mut bench, args.common.quick)?,
-        Part::Varnish => varnish::run(&mut bench, args.common.quick)?,
-        Part::Nginx => nginx::run(&mut bench, args.common.quick)?,
-        Part::RedisRdb => redis_rdb::run(&mut bench, args.common.quick)?,
-    };
-    // Figures of different units: a table shows them, no chart does.
-    let chart = Chart { title: "apps".to_owned(), x: String::new(), y: String::new(), series: Vec::new() };
-    bench.finish(&args.common, &rows, &table, chart)
+    let mut rows = Rows::new();
+    let mut is_whole = true;
+    let parts = args.part.map_or_else(|| Part::value_variants().to_vec(), |part| vec![part]);
+    let is_all = parts.len() > 1;
+    for part in parts {
+        match part.run(&mut bench, args.common.quick) {
+            Ok(more) => rows.extend(more),
+            // The others' figures are of use all the same.
+            Err(failure) if is_all => {
+                bench.note(format!("not measured: {part:?}: {failure}"));
+                is_whole = false;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    if is_all {
+        rows.extend(summary::rows(&mut bench, &rows));
+    }
+    let (table, sheet) = (table::table(&rows), Sheet::of(&rows));
+    let measured: Vec<_> = rows.into_iter().map(|row| row.measured).collect();
+    let done = bench.finish(&args.common, &measured, &table, sheet)?;
+    Ok(if is_whole { done } else { ExitCode::FAILURE })
 }

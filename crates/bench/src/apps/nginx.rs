@@ -1,7 +1,9 @@
 //! nginx' PUT: in the orbit and by nginx' own module, in one worker. Throughput, CPU time, and what
 //! other clients of the worker see while a large file is copied to another file system.
 
-use super::table::{self, Own, Row, Rows, table};
+use super::lines::lines;
+use super::paper::{Figure, Task};
+use super::table::{self, Own, Row, Rows, number, snapshot};
 use crate::reach::{Reach, ratio};
 use crate::stats::{Samples, Shuffle, median};
 use crate::{Bench, Progress};
@@ -15,6 +17,8 @@ const CLIENTS: usize = 4;
 const BODY: usize = 1024;
 /// Bytes of a file that is copied from one file system to another.
 const LARGE: usize = 64 << 20;
+/// What a call is shown: its arguments, with paths of the bench's length.
+const ARGUMENTS_KIB: f64 = 0.15;
 /// The loads: GETs after each PUT. Nine make the tenth of uploads of the paper's section 5.5.
 const LOADS: [(&str, usize); 2] = [("a tenth PUT", 9), ("PUT only", 0)];
 const PUTS: [Put; 2] = [Put::Orbit, Put::Stock];
@@ -32,12 +36,14 @@ pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
     let progress = Progress::new(rounds * 2);
     let mut rows = throughput(bench, &progress, rounds, Duration::from_secs(seconds))?;
     rows.extend(beside_copies(bench, &progress, rounds)?);
+    let own = own(CLIENTS).repeats(Task::T4, Figure::Lines);
+    rows.extend(lines("nginx").map(|lines| number("lines of the port", "lines", lines, own)));
     progress.finish();
-    Ok((table(&rows), rows.into_iter().map(|row| row.measured).collect()))
+    Ok(rows)
 }
 
 fn own(clients: usize) -> Own {
-    Own { part: "nginx", clients }
+    Own::new("nginx", clients)
 }
 
 fn server(put: Put, bodies: Option<PathBuf>) -> Result<Server, Failure> {
@@ -75,22 +81,31 @@ fn throughput(bench: &mut Bench, progress: &Progress, rounds: usize, time: Durat
         let [a, b] = [ours, stock].map(|of| (of.requests.summary(), of.cpu.summary()));
         let reach = [
             Reach::at_least(format!("throughput, {name}, of stock's"), ratio(median(a.0), median(b.0)), 0.95, "times"),
-            Reach::at_most(format!("CPU time a request, {name}, of stock's"), ratio(median(a.1), median(b.1)), 1.05, "times"),
+            Reach::at_most(
+                format!("CPU time a request, {name}, of stock's"),
+                ratio(median(a.1), median(b.1)),
+                1.05,
+                "times",
+            ),
         ];
         // The bound of Figure 12 is for the paper's load.
         let is_bound = *name == LOADS[0].0;
         let bounds = |nth: usize| if is_bound { &reach[nth..=nth] } else { &[] };
-        let row = |measure: String, unit, ours, stock, bounds| {
-            table::row(&measure, unit, ours, &[("stock", stock)], bounds, own(CLIENTS))
+        let of = |figure| if is_bound { own(CLIENTS).repeats(Task::T4, figure) } else { own(CLIENTS) };
+        let row = |measure: String, unit, ours, stock, bounds, figure| {
+            table::row(&measure, unit, ours, &[("stock", stock)], bounds, of(figure))
         };
-        rows.push(row(format!("requests, {name}"), "requests/s", a.0, b.0, bounds(0)));
-        rows.push(row(format!("CPU time a request, {name}"), "us", a.1, b.1, bounds(1)));
+        rows.push(row(format!("requests, {name}"), "requests/s", a.0, b.0, bounds(0), Figure::Throughput));
+        rows.push(row(format!("CPU time a request, {name}"), "us", a.1, b.1, bounds(1), Figure::CpuTime));
         let calls = ours.calls.summary();
-        rows.push(table::row(&format!("calls of the orbit, {name}"), "calls/s", calls, &[], &[], own(CLIENTS)));
+        rows.push(table::row(&format!("calls of the orbit, {name}"), "calls/s", calls, &[], &[], of(Figure::Calls)));
         if is_bound {
             bench.reach(reach);
         }
     }
+    // The arguments of a call are all that it is shown: two paths and some numbers.
+    let worker = servers[0].wait_for("worker process");
+    rows.extend(snapshot("PUT", ARGUMENTS_KIB, worker, own(CLIENTS), Task::T4));
     Ok(rows)
 }
 

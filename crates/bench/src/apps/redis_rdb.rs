@@ -1,8 +1,10 @@
 //! Redis' background save: by the orbit and by a fork. How long Redis is blocked, and what clients
 //! see of a save.
 
-use super::lines::lines_of_port;
-use super::table::{Own, Row, Rows, row, table};
+use super::lines::lines;
+use super::paper::{Figure, Task};
+use super::table::{Own, Row, Rows, cpu_us, number, resident_kib, row};
+use super::ycsb;
 use crate::reach::{Reach, ratio};
 use crate::stats::{Samples, Shuffle, median};
 use crate::{Bench, Progress};
@@ -14,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Bytes of a value, and of memory that Redis takes for a key with such a value.
 const VALUE: usize = 1000;
 const PER_KEY: usize = 1180;
-const OWN: Own = Own { part: "redis-rdb", clients: 1 };
+const OWN: Own = Own::new("redis-rdb", 1);
 /// How long before a save keys at random are written.
 const SPREAD: Duration = Duration::from_secs(3);
 
@@ -42,13 +44,101 @@ pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
     for (nth, &size) in sizes.iter().enumerate() {
         rows.extend(of_size(bench, &progress, 2 * nth * rounds, size, rounds)?);
     }
-    let lines = lines_of_port("redis-rdb");
-    rows.push(row("lines of the port (none of the server changed)", "lines", lines, &[], &[], OWN));
+    rows.extend(throughput(bench, quick)?);
+    let of = OWN.repeats(Task::T7, Figure::Lines);
+    rows.extend(lines("redis-rdb").map(|lines| number("lines of the port", "lines", lines, of)));
     progress.finish();
-    bench.note("1 % of the memory: keys that lie together, just before the save. 1 % of the keys: at random, in the".to_owned());
-    bench.note(format!("{} s before the save: some 7 % of the memory. Of the rivals each save is a fork", SPREAD.as_secs()));
+    bench.note(
+        "1 % of the memory: keys that lie together, just before the save. 1 % of the keys: at random, in the"
+            .to_owned(),
+    );
+    bench.note(format!(
+        "{} s before the save: some 7 % of the memory. Of the rivals each save is a fork",
+        SPREAD.as_secs()
+    ));
     bench.note("blocked: latest_fork_usec of INFO, the fork or the call in its place".to_owned());
-    Ok((table(&rows), rows.into_iter().map(|row| row.measured).collect()))
+    Ok(rows)
+}
+
+/// Megabytes of heap under the load of Figure 12.
+const LOADED_MB: usize = 100;
+
+/// Throughput while Redis saves again and again: 95 % reads, 5 % writes.
+fn throughput(bench: &mut Bench, quick: bool) -> Result<Vec<Row>, Failure> {
+    let (rounds, time) = if quick { (3, Duration::from_secs(2)) } else { (12, Duration::from_secs(5)) };
+    let keys = (LOADED_MB << 20) / PER_KEY;
+    let servers = [server(true, keys)?, server(false, keys)?];
+    for server in &servers {
+        save(server, &mut Figures::default())?;
+    }
+    let snapshot_kib = 4.0 * servers[0].number("ORBIT.RDB INFO", "pages") as f64;
+    let share = 100.0 * snapshot_kib / resident_kib(servers[0].pid()).max(1.0);
+    let mut figures: [[Samples; 2]; 2] = Default::default();
+    let (mut calls, mut shuffle) = (Samples::default(), Shuffle::new(11));
+    for _ in 0..rounds {
+        let mut order = [0, 1];
+        shuffle.shuffle(&mut order);
+        for nth in order {
+            let server = &servers[nth];
+            let count = || if nth == 0 { orbits_calls(server) } else { 0.0 };
+            let (cpu, called, began) = (saving_cpu_us(server, nth == 0), count(), Instant::now());
+            // One save in this time.
+            let said = server.run("BGSAVE");
+            let rate = ycsb::load(server, keys, VALUE, time)?;
+            if !said.starts_with("Background saving started") || !server.wait_for_save() {
+                return Err(Failure::text(format!("a save failed: {said}\n{}", server.log())));
+            }
+            let took = began.elapsed().as_secs_f64();
+            figures[nth][0].add_figure(rate);
+            figures[nth][1].add_figure((saving_cpu_us(server, nth == 0) - cpu) / (rate * time.as_secs_f64()).max(1.0));
+            if nth == 0 {
+                calls.add_figure((count() - called) / took);
+            }
+        }
+    }
+    let [ours, fork] = figures.map(|of| of.map(|samples| samples.summary()));
+    let part = |nth: usize| ratio(median(ours[nth]), median(fork[nth]));
+    let reach = [
+        Reach::at_least("background save: throughput meanwhile, of a fork's", part(0), 0.95, "times"),
+        Reach::at_most("background save: CPU time a request with its save, of a fork's", part(1), 1.05, "times"),
+    ];
+    let of = |figure| Own::new("redis-rdb", ycsb::CLIENTS).repeats(Task::T7, figure);
+    let rows = vec![
+        row(
+            "throughput while it saves",
+            "requests/s",
+            ours[0],
+            &[("fork", fork[0])],
+            &reach[..1],
+            of(Figure::Throughput),
+        ),
+        row(
+            "CPU time a request, with the save's",
+            "us",
+            ours[1],
+            &[("fork", fork[1])],
+            &reach[1..],
+            of(Figure::CpuTime),
+        ),
+        row("calls, saves and pages ahead", "calls/s", calls.summary(), &[], &[], of(Figure::Calls)),
+        number("snapshot of the first save", "KiB", snapshot_kib, of(Figure::SnapshotSize)),
+        number("snapshot of the first save, share of memory", "%", share, of(Figure::SnapshotShare)),
+    ];
+    bench.reach(reach);
+    Ok(rows)
+}
+
+/// Saves, and calls that send pages ahead, so far.
+fn orbits_calls(server: &Server) -> f64 {
+    (server.number("ORBIT.RDB INFO", "saves") + server.number("ORBIT.RDB INFO", "syncs")) as f64
+}
+
+/// CPU time so far of Redis with the process that saves, microseconds: of children that Redis has reaped too.
+fn saving_cpu_us(server: &Server, has_orbit: bool) -> f64 {
+    if has_orbit {
+        return cpu_us(server.pid()) + cpu_us(server.number("ORBIT.RDB INFO", "orbit_pid") as i32);
+    }
+    orbit_apps::own_cpu(server.pid()) * 1e6
 }
 
 /// A server that holds so many keys.
@@ -72,7 +162,13 @@ struct Figures {
 }
 
 /// Figures of both ways, in turn, for what is written between two saves.
-fn of_size(bench: &mut Bench, progress: &Progress, done: usize, size: usize, rounds: usize) -> Result<Vec<Row>, Failure> {
+fn of_size(
+    bench: &mut Bench,
+    progress: &Progress,
+    done: usize,
+    size: usize,
+    rounds: usize,
+) -> Result<Vec<Row>, Failure> {
     let keys = (size << 20) / PER_KEY;
     let servers = [server(true, keys)?, server(false, keys)?];
     let mut shuffle = Shuffle::new(3);
@@ -109,7 +205,14 @@ fn of_size(bench: &mut Bench, progress: &Progress, done: usize, size: usize, rou
         let what = format!("{size} MB, {}", written.text());
         rows.extend(rows_of(bench, &what, figures));
         rows.push(row(&format!("pages sent at a save, {what}"), "pages", pages.summary(), &[], &[], OWN));
-        rows.push(row(&format!("main thread's time for pages sent ahead, {what}"), "%", ahead.summary(), &[], &[], OWN));
+        rows.push(row(
+            &format!("main thread's time for pages sent ahead, {what}"),
+            "%",
+            ahead.summary(),
+            &[],
+            &[],
+            OWN,
+        ));
     }
     Ok(rows)
 }

@@ -2,7 +2,9 @@
 //! threads are few enough, and how long a burst of requests takes for which threads have to be
 //! made.
 
-use super::table::{self, Own, Row, Rows, table};
+use super::lines::lines;
+use super::paper::{Figure, Task};
+use super::table::{self, Own, Row, Rows, number, snapshot};
 use crate::reach::{Reach, ratio};
 use crate::stats::{Samples, Shuffle, median};
 use crate::{Bench, Progress};
@@ -15,6 +17,8 @@ use std::time::{Duration, Instant};
 const CLIENTS: usize = 4;
 /// Requests of a burst, each a second long; ten threads are there before.
 const BURST: usize = 35;
+/// What a call is shown of main: `struct herder_view` of the port, most of it Varnish' parameters.
+const VIEW_KIB: f64 = 1.0;
 const HERDERS: [Herder; 2] = [Herder::Orbit, Herder::Stock];
 
 /// Figures of one herder, each a sample a round.
@@ -31,6 +35,7 @@ pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
     let servers = [server(HERDERS[0])?, server(HERDERS[1])?];
     let mut figures: [Figures; 2] = Default::default();
     let mut shuffle = Shuffle::new(5);
+    let before = (waits_of_orbit(&servers[0]), Instant::now());
     for round in 0..rounds {
         progress.at(round, "requests and bursts");
         let mut order = [0, 1];
@@ -50,21 +55,35 @@ pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
         }
     }
     progress.finish();
+    let calls = (waits_of_orbit(&servers[0]) - before.0) / before.1.elapsed().as_secs_f64();
     let [ours, stock] = figures.map(|of| [of.requests.summary(), of.cpu.summary(), of.burst.summary()]);
     let reach = [
         Reach::at_least("throughput, of stock's", ratio(median(ours[0]), median(stock[0])), 0.95, "times"),
         Reach::at_most("CPU time a request, of stock's", ratio(median(ours[1]), median(stock[1])), 1.05, "times"),
     ];
-    let row = |measure: &str, unit, nth: usize, bounds: &[Reach], clients| -> Row {
-        table::row(measure, unit, ours[nth], &[("stock", stock[nth])], bounds, Own { part: "varnish", clients })
+    let row = |measure: &str, unit, nth: usize, bounds: &[Reach], own| -> Row {
+        table::row(measure, unit, ours[nth], &[("stock", stock[nth])], bounds, own)
     };
-    let rows = vec![
-        row("requests", "requests/s", 0, &reach[..1], CLIENTS),
-        row("CPU time a request", "us", 1, &reach[1..], CLIENTS),
-        row("35 requests of a second at once, 10 threads there", "ms", 2, &[], BURST),
+    let of = |figure| Own::new("varnish", CLIENTS).repeats(Task::T5, figure);
+    let mut rows = vec![
+        row("requests", "requests/s", 0, &reach[..1], of(Figure::Throughput)),
+        row("CPU time a request", "us", 1, &reach[1..], of(Figure::CpuTime)),
+        row("35 requests of a second at once, 10 threads there", "ms", 2, &[], Own::new("varnish", BURST)),
+        number("calls of the herder's orbit", "calls/s", calls, of(Figure::Calls)),
     ];
+    // A call has the pool's fields and the parameters as its argument; no area.
+    rows.extend(snapshot("herder", VIEW_KIB, servers[0].worker(), of(Figure::SnapshotSize), Task::T5));
+    rows.extend(lines("varnish").map(|lines| number("lines of the port", "lines", lines, of(Figure::Lines))));
     bench.reach(reach);
-    Ok((table(&rows), rows.into_iter().map(|row| row.measured).collect()))
+    Ok(rows)
+}
+
+/// Waits of the orbit for its next call, so many times in all its life: a call ends with one.
+fn waits_of_orbit(server: &Server) -> f64 {
+    let status = server.orbit().map(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default());
+    let status = status.unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0.0)
 }
 
 fn server(herder: Herder) -> Result<Server, Failure> {

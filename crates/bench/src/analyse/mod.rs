@@ -2,8 +2,10 @@
 //! name, by a run and by sources, and how many besides (Table 7 of the paper). And what watching an
 //! instruction takes.
 //!
-//! The truth: programs whose sources mark the points, and LevelDB's minor compaction, whose port
-//! shows the orbit what is listed here.
+//! The truth: programs whose sources mark the points; LevelDB's minor compaction, whose port shows the orbit what is listed here; and
+//! Redis' slow log and save, whose points are listed here by Redis' sources.
+
+mod redis;
 
 use super::plot::{Chart, Series};
 use super::reach::Reach;
@@ -30,10 +32,14 @@ pub struct Args {
     common: Common,
 }
 
-/// What the port of LevelDB's minor compaction shows its orbit of the program's memory: the
-/// memtable's blocks by an area; the memtable and the options (made in `DB::Open`) and the filter
-/// policy by value.
-const LEVELDB: [&str; 3] = ["leveldb::Arena::AllocateNewBlock", "leveldb::DB::Open", "leveldb::NewBloomFilterPolicy"];
+/// What the port of LevelDB's minor compaction shows its orbit of the program's memory: the memtable's blocks by an area; the
+/// memtables (made in `DB::Open` and by writes), the options and the filter policy by value.
+const LEVELDB: [&str; 4] = [
+    "leveldb::Arena::AllocateNewBlock",
+    "leveldb::DB::Open",
+    "leveldb::DBImpl::MakeRoomForWrite",
+    "leveldb::NewBloomFilterPolicy",
+];
 
 /// A task: points by name, its own or file and line.
 struct Case {
@@ -42,6 +48,8 @@ struct Case {
     by_run: BTreeSet<String>,
     by_sources: BTreeSet<String>,
     step_us: f64,
+    /// Table 7 of the paper: points by hand, by its compiler, and in both.
+    paper: Option<[usize; 3]>,
 }
 
 /// What a row has beside the shared fields: numbers of points, as in Table 7.
@@ -64,10 +72,10 @@ fn name(place: &Place) -> String {
     }
 }
 
-fn watch(program: Vec<OsString>, entry: &str) -> Result<(Report, f64), Failure> {
+fn watch(program: Vec<OsString>, entry: &str, calls: u64) -> Result<(Report, f64), Failure> {
     let began = Instant::now();
     let entry = entry.parse().map_err(Failure::text)?;
-    let report = analyse(&Options { entry, program, calls: 2, limit: Duration::from_secs(60) });
+    let report = analyse(&Options { entry, program, calls, limit: Duration::from_secs(60) });
     let report = report.map_err(|error| Failure::text(error.to_string()))?;
     let step = began.elapsed().as_secs_f64() * 1e6 / report.steps.max(1) as f64;
     Ok((report, step))
@@ -85,23 +93,40 @@ fn marked(name_of_it: &'static str, compiler: &str, entry: &str, but: &str, by_s
     if !compile.status().is_ok_and(|status| status.success()) {
         return Err(Failure::text(format!("{compiler} does not compile {name_of_it}")));
     }
-    let watched = watch(vec![program.clone().into()], entry);
+    let watched = watch(vec![program.clone().into()], entry, 2);
     let _ = std::fs::remove_file(&program);
     let (report, step_us) = watched?;
     let sources = [Source { file: source, flags: Vec::new() }];
     let found = if by_sources { likely(entry, &sources) } else { Ok(Vec::new()) };
     let found = found.map_err(|error| Failure::text(error.to_string()))?;
     let by_run = report.sites.iter().map(|site| name(&site.at)).collect();
-    Ok(Case { name: name_of_it, needed, by_run, by_sources: found.iter().map(|l| name(&l.at)).collect(), step_us })
+    Ok(Case { name: name_of_it, needed, by_run, by_sources: found.iter().map(|l| name(&l.at)).collect(), step_us, paper: None })
 }
 
 /// Debian's LevelDB, as it writes a memtable to a table.
 fn leveldb() -> Result<Case, Failure> {
-    let database = Database::new().ok_or_else(|| Failure::text("LevelDB 1.23 is missing: scripts/packages.sh ports"))?;
-    let (report, step_us) = watch(database.words(Library::Stock, "writes 1 1500 none 0"), "leveldb::BuildTable")?;
+    let database =
+        Database::new().ok_or_else(|| Failure::text("LevelDB 1.23 is missing: scripts/packages.sh ports"))?;
+    let (report, step_us) = watch(database.words(Library::Stock, "writes 1 1500 none 0"), "leveldb::BuildTable", 2)?;
     let by_run = report.sites.iter().map(|site| name(&site.at)).collect();
     let needed = LEVELDB.iter().map(|&point| point.to_owned()).collect();
-    Ok(Case { name: "LevelDB, minor compaction", needed, by_run, by_sources: BTreeSet::new(), step_us })
+    let name = "t8, LevelDB's minor compaction";
+    Ok(Case { name, needed, by_run, by_sources: BTreeSet::new(), step_us, paper: None })
+}
+
+/// A task of a stock Redis.
+fn of_redis(
+    task: &'static str,
+    needed: &[&str],
+    paper: [usize; 3],
+    watched: Result<(Report, f64), Failure>,
+) -> Result<Case, Failure> {
+    let (report, step_us) = watched?;
+    // A function without a symbol is named by the first caller that has one.
+    let has_symbol = |place: &&Place| !place.function.contains("+0x");
+    let by_run = report.sites.iter().map(|site| name(site.path.iter().find(has_symbol).unwrap_or(&site.at))).collect();
+    let needed = needed.iter().map(|&point| point.to_owned()).collect();
+    Ok(Case { name: task, needed, by_run, by_sources: BTreeSet::new(), step_us, paper: Some(paper) })
 }
 
 fn share(part: usize, of: usize) -> Option<Summary> {
@@ -110,9 +135,12 @@ fn share(part: usize, of: usize) -> Option<Summary> {
     samples.summary()
 }
 
+/// Calls of the slow log: each command is one.
+const SLOW_CALLS: u64 = 12;
+
 pub fn run(args: &Args) -> Done {
     let mut bench = Bench::start("analyse", &args.common)?;
-    let progress = Progress::new(3);
+    let progress = Progress::new(5);
     let mut cases = Vec::new();
     progress.at(0, "a C program");
     cases.push(marked("locks.c", "cc", "chain_length", "dangling", true)?);
@@ -120,6 +148,11 @@ pub fn run(args: &Args) -> Done {
     cases.push(marked("items.cc", "c++", "tasks::total", "nothing", false)?);
     progress.at(2, "LevelDB");
     cases.push(leveldb()?);
+    progress.at(3, "Redis' slow log");
+    let slow = redis::run("slowlogPushEntryIfNeeded", SLOW_CALLS, &redis::SLOW);
+    cases.push(of_redis("t6, Redis' slow log", &redis::SLOW_NEEDS, [11, 20, 9], slow)?);
+    progress.at(4, "Redis' save");
+    cases.push(of_redis("t7, Redis' save", &redis::SAVE_NEEDS, [12, 65, 11], redis::run("rdbSave", 1, &redis::SAVE))?);
     progress.finish();
     let mut table = Table::new(&[
         ("TASK", Align::Left),
@@ -128,6 +161,7 @@ pub fn run(args: &Args) -> Done {
         ("BY SOURCES", Align::Right),
         ("BY BOTH", Align::Right),
         ("BESIDES", Align::Right),
+        ("THE PAPER: NEEDED, FOUND, BESIDES", Align::Right),
         ("US A STEP", Align::Right),
     ]);
     let mut rows = Vec::new();
@@ -147,18 +181,26 @@ pub fn run(args: &Args) -> Done {
                 .ours(share(found, needed))
                 .rival("by a run", share(common(&case.by_run), needed))
                 .rival("by sources", share(common(&case.by_sources), needed))
+                .rival("the paper's compiler", case.paper.and_then(|[by_hand, _, both]| share(both, by_hand)))
                 .reach(&reach[..1]),
         );
         rows.push(
             Measured::new(format!("points named besides, of those needed, {}", case.name), "percent", points())
                 .ours(share(besides, needed))
+                .rival("the paper's compiler", case.paper.and_then(|[by_hand, all, both]| share(all - both, by_hand)))
                 .reach(&reach[1..]),
         );
         let mut step = Samples::default();
         step.add_figure(case.step_us);
         rows.push(Measured::new(format!("an instruction watched, {}", case.name), "us", points()).ours(step.summary()));
         let cells = [needed, common(&case.by_run), common(&case.by_sources), found, besides].map(|n| n.to_string());
-        let shown = [case.name.to_owned()].into_iter().chain(cells).chain([format!("{:.1}", case.step_us)]);
+        let papers = case.paper.map_or("-".to_owned(), |[by_hand, all, both]| format!("{by_hand}, {both}, {}", all - both));
+        let shown = [case.name.to_owned()].into_iter().chain(cells).chain([papers, format!("{:.1}", case.step_us)]);
+        if besides > 0 || found < needed {
+            let names = |of: Vec<&String>| of.into_iter().cloned().collect::<Vec<_>>().join(", ");
+            let (more, missing) = (names(both.difference(&case.needed).collect()), names(case.needed.difference(&both).collect()));
+            bench.note(format!("{}: named besides: {more}; not found: {missing}", case.name));
+        }
         table.row(shown.map(|cell| (cell, PLAIN)).collect());
         bench.reach(reach);
     }
