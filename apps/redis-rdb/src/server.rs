@@ -68,7 +68,8 @@ impl Server {
         Server::start_in(make_directory(), Some((&module, &settings, true)), arguments)
     }
 
-    /// A server with another module, its settings, and nothing preloaded; `None`, having said so, where Redis 7.0 is missing.
+    /// A server with another module, its settings, and nothing preloaded; `None`, having said so,
+    /// where Redis 7.0 is missing.
     ///
     /// # Panics
     /// Where it does not start.

@@ -1,4 +1,5 @@
-//! A program with an in-memory SQLite database, whose heap is in areas by `orbit_jemalloc.h`: built and run for its tests.
+//! A program with an in-memory SQLite database, whose heap is in areas by `orbit_jemalloc.h`: built
+//! and run for its tests.
 //!
 //! The program itself is C, in `extension/`, with a Makefile of its own.
 
@@ -8,8 +9,8 @@ use std::process::{Command, Output};
 /// Debian's jemalloc, of any architecture.
 const JEMALLOC: &str = "libjemalloc.so.2";
 
-/// Runs the program with these arguments (see `extension/query.c`) to its end; `None`, having said so, where SQLite's header or
-/// jemalloc are missing.
+/// Runs the program with these arguments (see `extension/query.c`) to its end; `None`, having said
+/// so, where SQLite's header or jemalloc are missing.
 ///
 /// # Panics
 /// Where it does not build or cannot be started.

@@ -1,4 +1,5 @@
-//! Queries in the orbit say what they would have said in the program at the moment of the call, also after faults.
+//! Queries in the orbit say what they would have said in the program at the moment of the call,
+//! also after faults.
 
 use orbit_sqlite::query;
 

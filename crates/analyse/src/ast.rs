@@ -1,7 +1,8 @@
-//! What a C source says, read from clang's syntax tree as JSON: functions, what they call and touch, and where memory is allocated.
+//! What a C source says, read from clang's syntax tree as JSON: functions, what they call and
+//! touch, and where memory is allocated.
 //!
-//! Pointers are known by the type they point to; those to bytes and numbers, which all look alike, by the field or global variable
-//! that has them.
+//! Pointers are known by the type they point to; those to bytes and numbers, which all look alike,
+//! by the field or global variable that has them.
 
 use crate::Error;
 use serde::Deserialize;
@@ -50,7 +51,8 @@ struct Range {
     end: Loc,
 }
 
-/// What is pointed to: a type (`T:lock`), or bytes that a field or a global variable has (`K:lock.name`, `K:label`).
+/// What is pointed to: a type (`T:lock`), or bytes that a field or a global variable has
+/// (`K:lock.name`, `K:label`).
 pub(crate) type Target = String;
 
 /// Where memory goes that a call returns.
@@ -113,7 +115,8 @@ impl Facts {
             let text = String::from_utf8_lossy(&said.stderr);
             return Err(failed(text.lines().find(|l| l.contains("error")).unwrap_or("clang failed").to_owned()));
         }
-        // A tree is as deep as the source's longest chain of else and operators: it is walked on a stack of its own.
+        // A tree is as deep as the source's longest chain of else and operators: it is walked on a
+        // stack of its own.
         std::thread::scope(|scope| {
             let read = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || self.read(&said.stdout));
             let done = read.map_err(|error| failed(error.to_string()))?.join();
@@ -217,7 +220,8 @@ impl Walk<'_> {
         function.touches.extend(target);
     }
 
-    /// Positions are given only where they change, in the order of the text: each node has to pass here once.
+    /// Positions are given only where they change, in the order of the text: each node has to pass
+    /// here once.
     fn visit(&mut self, node: &Node, around: &Context) {
         self.at(&node.loc);
         self.at(&node.range.begin);

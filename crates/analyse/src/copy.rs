@@ -180,7 +180,8 @@ impl<'a> Copy<'a> {
         let mut reused = Vec::new();
         for object in self.objects.overlapping(access.address, until) {
             heap = true;
-            // Libraries allocate unseen: memory that was free before the call and that is written first is in use again.
+            // Libraries allocate unseen: memory that was free before the call and that is written
+            // first is in use again.
             if object.stale && access.write && !access.read {
                 reused.push(object.start);
                 continue;

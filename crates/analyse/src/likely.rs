@@ -1,7 +1,9 @@
-//! The static form: allocation points that no watched call needed, and that a task may need by its sources.
+//! The static form: allocation points that no watched call needed, and that a task may need by its
+//! sources.
 //!
-//! From the entry the functions are followed that are called, through pointers by their type too. What they touch, by type, field or
-//! global variable, is compared with where allocated memory goes. A function that returns what it allocates stands for its callers.
+//! From the entry the functions are followed that are called, through pointers by their type too.
+//! What they touch, by type, field or global variable, is compared with where allocated memory
+//! goes. A function that returns what it allocates stands for its callers.
 
 use crate::Error;
 use crate::ast::{Allocation, Callee, Facts, Goes, Source, Target};
@@ -59,7 +61,8 @@ fn reached<'a>(entry: &'a str, facts: &'a Facts) -> BTreeSet<&'a str> {
     found
 }
 
-/// What memory is for that an allocation returns, through the callers of functions that return it. `depth` bounds these.
+/// What memory is for that an allocation returns, through the callers of functions that return it.
+/// `depth` bounds these.
 fn holds(allocation: &Allocation, facts: &Facts, depth: u32) -> BTreeSet<Target> {
     match &allocation.goes {
         Goes::To(target) => BTreeSet::from([target.clone()]),

@@ -1,4 +1,5 @@
-//! A sketch of the change: each allocation point's line with the allocator of an area in place of the program's.
+//! A sketch of the change: each allocation point's line with the allocator of an area in place of
+//! the program's.
 
 use crate::report::{Place, Report};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,8 +29,9 @@ fn changed(line: &str) -> Option<String> {
     None
 }
 
-/// A patch in unified form, without context (`git apply --unidiff-zero`), for the points of a report whose lines call the C
-/// library's allocator. The others are named as comments before it. `read` gives a file's text.
+/// A patch in unified form, without context (`git apply --unidiff-zero`), for the points of a
+/// report whose lines call the C library's allocator. The others are named as comments before it.
+/// `read` gives a file's text.
 pub fn sketch(report: &Report, read: impl Fn(&str) -> Option<String>) -> String {
     let mut lines: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     let places = report.sites.iter().map(|site| &site.at).chain(report.likely.iter().map(|likely| &likely.at));

@@ -38,7 +38,8 @@ pub struct Options {
     pub program: Vec<OsString>,
     /// Calls of the entry that are watched, from the first on; those after them run unseen.
     pub calls: u64,
-    /// One call is watched no longer than this: some ten thousand instructions are stepped a second.
+    /// One call is watched no longer than this: some ten thousand instructions are stepped a
+    /// second.
     pub limit: Duration,
 }
 

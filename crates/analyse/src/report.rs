@@ -25,8 +25,8 @@ pub struct Place {
 /// An allocation point that the task needs in an area, by one call path.
 #[derive(Clone, Debug, Serialize)]
 pub struct Site {
-    /// The innermost place of the call path that is not in a library of C, C++ or Rust, nor in a wrapper of an allocator as
-    /// `xmalloc`: the line to change.
+    /// The innermost place of the call path that is not in a library of C, C++ or Rust, nor in a
+    /// wrapper of an allocator as `xmalloc`: the line to change.
     pub at: Place,
     /// The call path from there outwards, without what is in such libraries.
     pub path: Vec<Place>,
@@ -76,7 +76,8 @@ pub struct Report {
     pub steps: u64,
     /// Allocation points, the most objects first.
     pub sites: Vec<Site>,
-    /// Allocation points that the sources make likely and no watched call needed; see [`Report::add_likely`].
+    /// Allocation points that the sources make likely and no watched call needed; see
+    /// [`Report::add_likely`].
     pub likely: Vec<Likely>,
     /// Global variables, by name.
     pub globals: Vec<GlobalUse>,
@@ -104,7 +105,8 @@ fn is_foreign(frame: &Frame) -> bool {
         || frame.file.is_none() && frame.function.as_ref().is_some_and(named)
 }
 
-/// Whether a function of C only wraps an allocator, by its name: `zmalloc`, `xstrdup`. The line that calls it is the one to change.
+/// Whether a function of C only wraps an allocator, by its name: `zmalloc`, `xstrdup`. The line
+/// that calls it is the one to change.
 fn is_wrapper(frame: &Frame) -> bool {
     const WORDS: [&str; 5] = ["malloc", "calloc", "realloc", "strdup", "memdup"];
     let name = frame.function.as_ref().map(|name| name.to_lowercase()).unwrap_or_default();

@@ -83,7 +83,8 @@ fn all_sites_of_a_c_program_and_none_besides() {
     }
 }
 
-/// A wrapper as xmalloc stands for its callers; another allocator's functions in the program do no harm.
+/// A wrapper as xmalloc stands for its callers; another allocator's functions in the program do no
+/// harm.
 #[test]
 fn the_caller_of_a_wrapper_is_named() {
     let program = compile("cc", "wrappers.c", "wrappers", &["-O0"]);
@@ -171,7 +172,8 @@ fn likely_sites_of_a_c_program() {
     let likely: Vec<Option<u32>> = report.likely.iter().map(|site| site.at.line).collect();
     assert_eq!(likely, [Some(line("locks.c", "SITE dangling"))], "{report}");
 
-    // The patch changes each line that calls malloc, calloc or realloc, and names the one that does not.
+    // The patch changes each line that calls malloc, calloc or realloc, and names the one that does
+    // not.
     let patch = sketch(&report, |file| std::fs::read_to_string(file).ok());
     assert!(patch.contains("+    return orbit_alloc(area, size); /* SITE plain */"), "{patch}");
     assert!(patch.contains("= orbit_calloc(area, 1, sizeof *lock); /* SITE lock */"), "{patch}");

@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 /// Measures what delegate objects save: whole structs in the area against the fields the task
 /// needs.
 ///
-/// Transactions of 912 bytes of which the task reads 104, as in MySQL's lock table. Between two calls main works on some transactions: it writes
-/// to fields that the task does not need in many, and to those it needs in a few.
+/// Transactions of 912 bytes of which the task reads 104, as in MySQL's lock table. Between two
+/// calls main works on some transactions: it writes to fields that the task does not need in many,
+/// and to those it needs in a few.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -42,7 +43,8 @@ struct Row {
     query_us: Option<Summary>,
 }
 
-/// Bytes of a transaction, and of what the task needs of it: those of the paper's Table 5, of MySQL's lock table.
+/// Bytes of a transaction, and of what the task needs of it: those of the paper's Table 5, of
+/// MySQL's lock table.
 const WHOLE: usize = 912;
 const NEEDED: usize = 104;
 /// Transactions that a query touches, and those of them whose needed fields change.

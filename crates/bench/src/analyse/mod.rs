@@ -2,8 +2,9 @@
 //! name, by a run and by sources, and how many besides (Table 7 of the paper). And what watching an
 //! instruction takes.
 //!
-//! The truth: programs whose sources mark the points; LevelDB's minor compaction, whose port shows the orbit what is listed here; and
-//! Redis' slow log and save, whose points are listed here by Redis' sources.
+//! The truth: programs whose sources mark the points; LevelDB's minor compaction, whose port shows
+//! the orbit what is listed here; and Redis' slow log and save, whose points are listed here by
+//! Redis' sources.
 
 mod redis;
 
@@ -32,8 +33,9 @@ pub struct Args {
     common: Common,
 }
 
-/// What the port of LevelDB's minor compaction shows its orbit of the program's memory: the memtable's blocks by an area; the
-/// memtables (made in `DB::Open` and by writes), the options and the filter policy by value.
+/// What the port of LevelDB's minor compaction shows its orbit of the program's memory: the
+/// memtable's blocks by an area; the memtables (made in `DB::Open` and by writes), the options and
+/// the filter policy by value.
 const LEVELDB: [&str; 4] = [
     "leveldb::Arena::AllocateNewBlock",
     "leveldb::DB::Open",

@@ -1,4 +1,5 @@
-//! Redis' slow log and its save to a file (the paper's t6 and t7), as the stock server runs them in its own thread.
+//! Redis' slow log and its save to a file (the paper's t6 and t7), as the stock server runs them in
+//! its own thread.
 
 use super::watch;
 use orbit_analyse::Report;
@@ -24,7 +25,8 @@ pub const SAVE: [&[&str]; 12] = [
     &["FUNCTION", "LOAD", "#!lua name=lib\nredis.register_function('f', function() return 1 end)"],
     &["SAVE"],
 ];
-/// Commands with short, long and many arguments from a named client; the log has room for four, so old entries leave it.
+/// Commands with short, long and many arguments from a named client; the log has room for four, so
+/// old entries leave it.
 pub const SLOW: [&[&str]; 8] = [
     &["CLIENT", "SETNAME", "me"],
     &["SET", "short", "value"],
@@ -35,8 +37,9 @@ pub const SLOW: [&[&str]; 8] = [
     &["EVAL", "return 1", "0"],
     &["GET", "long"],
 ];
-/// Where what the slow log reads is allocated, by Redis 7.0's sources: the client, its address (the socket's path is a setting), the
-/// array of arguments, arguments of all encodings, the log's list, its nodes and entries.
+/// Where what the slow log reads is allocated, by Redis 7.0's sources: the client, its address (the
+/// socket's path is a setting), the array of arguments, arguments of all encodings, the log's list,
+/// its nodes and entries.
 pub const SLOW_NEEDS: [&str; 10] = [
     "createClient",
     "loadServerConfigFromString",
@@ -49,8 +52,9 @@ pub const SLOW_NEEDS: [&str; 10] = [
     "listAddNodeHead",
     "slowlogCreateEntry",
 ];
-/// Where what a save reads is allocated: databases, dictionaries and their entries, keys, values of all types, functions, the list of
-/// modules' listeners, names of the files of the save and of the log.
+/// Where what a save reads is allocated: databases, dictionaries and their entries, keys, values of
+/// all types, functions, the list of modules' listeners, names of the files of the save and of the
+/// log.
 pub const SAVE_NEEDS: [&str; 25] = [
     "initServer",
     "dictCreate",

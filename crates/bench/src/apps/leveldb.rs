@@ -12,7 +12,8 @@ use orbit_leveldb::{Database, Library};
 use std::time::Instant;
 
 const OWN: Own = Own::new("leveldb", 1);
-/// What the program of the port prints, the measure and its unit. CPU time of the orbit stands beside the program's own.
+/// What the program of the port prints, the measure and its unit. CPU time of the orbit stands
+/// beside the program's own.
 const PRINTED: [(&str, &str, &str); 3] = [
     ("write_p50_us", "a write, median of a run", "us"),
     ("write_p999_us", "a write, 99.9 % of a run", "us"),
@@ -34,7 +35,8 @@ struct Filled {
     writes: Samples,
     /// CPU time of the program and the orbit, of a write.
     cpu: Samples,
-    /// Of the orbits: calls a second, KiB of a memtable's snapshot, and its share of the program's memory.
+    /// Of the orbits: calls a second, KiB of a memtable's snapshot, and its share of the program's
+    /// memory.
     calls: Samples,
     snapshot: Samples,
     share: Samples,

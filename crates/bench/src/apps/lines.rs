@@ -1,10 +1,12 @@
-//! The size of a port, as section 5.8 of the paper counts changes: what the script `apps/lines` counts.
+//! The size of a port, as section 5.8 of the paper counts changes: what the script `apps/lines`
+//! counts.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Lines of `apps/NAME` that put objects into areas, make calls and take results: without the task itself, which the paper does not
-/// count either, and without faults for tests. `None` where the sources are not there.
+/// Lines of `apps/NAME` that put objects into areas, make calls and take results: without the task
+/// itself, which the paper does not count either, and without faults for tests. `None` where the
+/// sources are not there.
 pub fn lines(name: &str) -> Option<f64> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../apps/lines");
     let said = Command::new("sh").arg(script).arg(name).output().ok()?;

@@ -123,7 +123,8 @@ fn throughput(
     let tps = [Reach::at_least(format!("throughput, {what}, of InnoDB's own detector"), part(0), 0.95, "times")];
     let cpu = [Reach::at_most(format!("CPU time a transaction, {what}, of InnoDB's own"), part(1), 1.05, "times")];
     let rivals = |nth: usize| [("InnoDB's own", own[nth]), ("none", none[nth])];
-    // Figure 12 is about the task, not about how soon victims are found: the load without deadlocks. Calls: with them.
+    // Figure 12 is about the task, not about how soon victims are found: the load without
+    // deadlocks. Calls: with them.
     let is_figure = table_rows == TABLE_ROWS;
     let of = |figure| if is_figure == (figure != Figure::Calls) { OWN.repeats(Task::T1, figure) } else { OWN };
     let of_figure = |name: &str, unit, nth: usize, bounds: &[Reach], figure| {

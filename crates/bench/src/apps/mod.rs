@@ -1,7 +1,9 @@
-//! `orbit bench apps`: auxiliary tasks in real servers, beside the servers' own (sections 5.4 to 5.8 of the paper).
+//! `orbit bench apps`: auxiliary tasks in real servers, beside the servers' own (sections 5.4 to
+//! 5.8 of the paper).
 //!
-//! Servers are those of the distribution, started by the bench on unix sockets; the variants take turns, round by round, in
-//! random order. Beside throughput stands CPU time, which a noisy machine changes less. Rows that repeat a figure of the paper name it.
+//! Servers are those of the distribution, started by the bench on unix sockets; the variants take
+//! turns, round by round, in random order. Beside throughput stands CPU time, which a noisy machine
+//! changes less. Rows that repeat a figure of the paper name it.
 
 mod apache;
 mod leveldb;
@@ -27,8 +29,9 @@ use table::Rows;
 
 /// Measures auxiliary tasks in real servers against the servers' own.
 ///
-/// Needs the servers' packages (scripts/packages.sh ports bench) and a checkout, since ports are built from source. Without --part all of
-/// them, which gives Figure 12 and Tables 4 and 6 of the paper as a whole: a quarter of an hour with --quick.
+/// Needs the servers' packages (scripts/packages.sh ports bench) and a checkout, since ports are
+/// built from source. Without --part all of them, which gives Figure 12 and Tables 4 and 6 of the
+/// paper as a whole: a quarter of an hour with --quick.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

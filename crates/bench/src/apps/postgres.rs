@@ -157,8 +157,8 @@ impl Waiters {
     }
 }
 
-/// Of a run with scans each millisecond: microseconds from call to result, worker's CPU microseconds a call, calls a second,
-/// transactions a second.
+/// Of a run with scans each millisecond: microseconds from call to result, worker's CPU
+/// microseconds a call, calls a second, transactions a second.
 fn calls_of(cluster: &Cluster, clients: usize, seconds: usize, times: &mut Samples) -> Result<[f64; 3], Failure> {
     let worker = cluster.state("worker_pid") as i32;
     let (cpu, calls, began) = (family_cpu(worker), cluster.state("calls"), Instant::now());
@@ -217,7 +217,8 @@ fn calls(bench: &mut Bench, progress: &Progress, rounds: usize, seconds: usize) 
     Ok(rows)
 }
 
-/// Rows for one number of clients. Of times and figures the first are asynchronous, then synchronous, then by fork.
+/// Rows for one number of clients. Of times and figures the first are asynchronous, then
+/// synchronous, then by fork.
 fn rows_of_calls(bench: &mut Bench, clients: usize, times: &[Samples; 3], figures: &[[Samples; 3]; 3]) -> Vec<Row> {
     let [asynchronous, sync, fork] = figures.each_ref().map(|of| of.each_ref().map(Samples::summary));
     let [async_time, sync_time, fork_time] = times.each_ref().map(Samples::summary);

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 const OWN: Own = Own::new("redis", CLIENTS);
 const KEYS: usize = 20_000;
 const VALUE: usize = 1000;
-/// Each so many commands one is noted, beside those that are slow: some hundred calls a second, as in Table 4.
+/// Each so many commands one is noted, beside those that are slow: some hundred calls a second, as
+/// in Table 4.
 const EVERY: &str = "500";
 /// The ways: in the orbit, in Redis' own thread, without the module's log.
 const WAYS: [&str; 3] = ["orbit", "inside", "off"];

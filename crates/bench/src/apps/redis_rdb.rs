@@ -133,7 +133,8 @@ fn orbits_calls(server: &Server) -> f64 {
     (server.number("ORBIT.RDB INFO", "saves") + server.number("ORBIT.RDB INFO", "syncs")) as f64
 }
 
-/// CPU time so far of Redis with the process that saves, microseconds: of children that Redis has reaped too.
+/// CPU time so far of Redis with the process that saves, microseconds: of children that Redis has
+/// reaped too.
 fn saving_cpu_us(server: &Server, has_orbit: bool) -> f64 {
     if has_orbit {
         return cpu_us(server.pid()) + cpu_us(server.number("ORBIT.RDB INFO", "orbit_pid") as i32);

@@ -1,4 +1,5 @@
-//! The drawing of these benches: bars for Figure 12, lines for Figures 13 and 14, one below the other.
+//! The drawing of these benches: bars for Figure 12, lines for Figures 13 and 14, one below the
+//! other.
 
 use super::paper::Figure;
 use super::summary::ratios;
