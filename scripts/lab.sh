@@ -6,6 +6,7 @@
 #   scripts/lab.sh --rivals                        the same hangs, long enough for the kernel's own detectors; 10 minutes
 #   scripts/lab.sh --every ROUNDS                  every CPU hung: a heartbeat, panic settings; 10 minutes a round
 #   scripts/lab.sh --guard ACTION                  orbit watch --system=ACTION: report, crash or reboot
+#   scripts/lab.sh --keys                          services on a CPU that has protection keys: their test, and its costs in cycles
 #   scripts/lab.sh --faults COUNT [--seed S] [--first N]   faults at random in a driver's code; --first N --faults 1: fault N again
 #   scripts/lab.sh --full                          154 runs, 600 s of load, and all of the above; two hours
 #   scripts/lab.sh --short                         7 runs, 2 s of load; a minute
@@ -17,18 +18,19 @@
 set -eu
 cd "$(dirname "$0")/.."
 usage() {
-    sed -n '5,11s/^# *//p' "$0" >&2
+    sed -n '5,12s/^# *//p' "$0" >&2
     exit 2
 }
-runs='' load='' parts='' faults=0 seed=1 first=0 guard=''
+runs='' load='' parts='' faults=0 seed=1 first=0 guard='' keys=''
 [ $# -gt 0 ] || set -- --runs 14 --load 20
 while [ $# -gt 0 ]; do
     option=$1
     shift
     case $option in
     --rivals) parts="$parts --rivals" ;;
+    --keys) keys=1 parts="$parts --keys" ;;
     --short) runs=7 load=2 ;;
-    --full) runs=154 load=600 guard=1 faults=300 parts="$parts --rivals --every 1 --guard report --guard crash --guard reboot" ;;
+    --full) runs=154 load=600 guard=1 keys=1 faults=300 parts="$parts --keys --rivals --every 1 --guard report --guard crash --guard reboot" ;;
     --guard)
         case ${1:-} in report | crash | reboot) guard=1 parts="$parts --guard $1" ;; *) usage ;; esac
         shift
@@ -122,6 +124,14 @@ if [ -n "$guard" ]; then
         orbit=$TARGET/release/orbit
     fi
     cp "$orbit" "$ROOT/bin/orbit"
+fi
+if [ -n "$keys" ]; then
+    test=${ORBIT_LAB_KEYS:-}
+    if [ -z "$test" ]; then
+        test=$(cargo test --release -p orbit-services --test keys --no-run --message-format=json 2>/dev/null |
+            sed -n 's/.*"executable":"\([^"]*keys-[^"]*\)".*/\1/p' | tail -n 1)
+    fi
+    cp "$test" "$ROOT/bin/orbit-keys-test"
 fi
 cp "$(command -v busybox)" "$ROOT/bin/busybox"
 for module in orbit_hang orbit_crc_00; do

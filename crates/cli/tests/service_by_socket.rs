@@ -301,3 +301,74 @@ fn a_host_begins_with_what_its_file_names_and_says_what_it_used() {
     let refused = orbit(&stage.socket, &["run", "-c", path]);
     assert!(!refused.status.success() && said(&refused).contains("none.wasm"), "{}", said(&refused));
 }
+
+#[test]
+fn a_service_in_the_kernel_is_loaded_by_its_class_and_one_service_starts_another() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: needs root");
+        return;
+    }
+    let stage = Stage::new("classes");
+    let socket = stage.socket.clone();
+    let Some(module) = module(&stage.folder) else { return };
+    let module = module.to_str().expect("a path");
+    let (mut host, _) = stage.host(&[]);
+    let target = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let pid = target.0.id().to_string();
+    let nice = || orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness");
+    let before = nice();
+
+    // One wasm service runs by ticks; the other, which sets the niceness, by the runs of the first.
+    let grant = format!("cpu:nice:set(pid={pid},min={})", before + 1);
+    let first = orbit(&socket, &["load", module, "--owner", &pid, "--on", "tick=5ms", "--budget", "1ms/10ms"]);
+    let first = said(&first).trim().to_owned();
+    let on = format!("service={first}");
+    let second =
+        orbit(&socket, &["load", module, "--owner", &pid, "--on", &on, "--budget", "1ms/10ms", "--grant", &grant]);
+    assert!(second.status.success(), "{}", said(&second));
+    until("the second is started by the first", || nice() > before);
+    for id in [&first, said(&second).trim()] {
+        assert!(orbit(&socket, &["revoke", id]).status.success());
+    }
+    assert_eq!(nice(), before);
+    let none = orbit(&socket, &["load", module, "--owner", &pid, "--on", &on]);
+    assert!(!none.status.success() && said(&none).contains("orbit service ls"), "{}", said(&none));
+
+    let object = stage.folder.join("nice.bpf.o");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let built = Command::new(std::env::var_os("CLANG").unwrap_or_else(|| "clang".into()))
+        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-I/usr/include/x86_64-linux-gnu", "-c", "-o"])
+        .arg(&object)
+        .arg("-I")
+        .arg(root.join("crates/services/include"))
+        .arg(root.join("examples/services/nice.bpf.c"))
+        .status();
+    assert!(built.expect("clang").success());
+    let object = object.to_str().expect("a path");
+    let grant = format!("cpu:nice:set(pid={pid},min={},max={0})", before + 2);
+    let load = ["load", object, "--class", "bpf", "--owner", &pid, "--on", "tick=5ms", "--grant", &grant];
+    let loaded = orbit(&socket, &load);
+    if said(&loaded).contains("CAP_BPF") {
+        return println!("SKIP: needs BPF: {}", said(&loaded));
+    }
+    assert_eq!(said(&loaded).trim(), "k1");
+    until("the kernel's service sets the niceness through its guard", || nice() == before + 2);
+    let listed: Value = serde_json::from_slice(&orbit(&socket, &["ls", "--json"]).stdout).expect("JSON");
+    let service = &listed["list"]["services"][0];
+    assert!(service["class"] == "bpf" && service["runs"].as_u64() > Some(0), "{listed}");
+    for (args, hint) in [
+        (&["load", object, "--class", "bpf", "--owner", &pid][..], "--on tick"),
+        (&["load", module, "--class", "bpf", "--owner", &pid, "--on", "tick=5ms"], "no BPF object"),
+        (&["load", object, "--class", "bpf", "--owner", &pid, "--on", "tick=5ms", "--on", "fd=0"], "fd=0"),
+        (&["post", "k1"], "its ticks start it"),
+    ] {
+        let refused = orbit(&socket, args);
+        assert!(!refused.status.success() && said(&refused).contains(hint), "{args:?}: {}", said(&refused));
+    }
+    assert!(orbit(&socket, &["revoke", "k1"]).status.success());
+    assert_eq!(nice(), before);
+    // SAFETY: an own child.
+    unsafe { libc::kill(host.0.id() as i32, libc::SIGTERM) };
+    assert!(host.0.wait().expect("own child").success());
+}

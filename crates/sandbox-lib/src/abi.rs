@@ -62,7 +62,7 @@ pub const STACK_AT: usize = FAULT_STACK_AT - STACK_LEN;
 pub const STACK_LEN: usize = 0x4000;
 
 /// What a directory begins with.
-pub const MAGIC: u64 = 0x6f72_6269_7473_0002;
+pub const MAGIC: u64 = 0x6f72_6269_7473_0003;
 /// Handles of a service at most.
 pub const GRANTS: usize = 32;
 /// Attributes that all services of a host may set, at most.
@@ -109,6 +109,8 @@ pub struct Directory {
     pub grace_ns: u64,
     /// The library's ways in.
     pub library: Library,
+    /// Nanoseconds of a tick of the CPU's counter, in 65,536ths; 0: the counter does not run at one speed on all CPUs.
+    pub tick_ns: u64,
     /// The host, and when it began, in ticks since the machine did: a region of a host that is gone can be replaced.
     pub host: i32,
     /// See `host`.
@@ -237,8 +239,17 @@ pub struct Control {
     pub promotions: AtomicU64,
     /// Raised with each posted event and each promotion: threads sleep on it.
     pub wake: AtomicU32,
+    /// 1: services of the host follow this one, and sleep on `ran`. The host writes it.
+    pub followed: AtomicU32,
+    /// Raised with each run, if the service is followed.
+    pub ran: AtomicU32,
     /// Free.
-    pub reserved: [AtomicU32; 3],
+    pub reserved: AtomicU32,
+    /// When the run in progress began, monotonic nanoseconds, the lowest bit set for an upcall; 0: none is. The thread that
+    /// holds the claim writes it.
+    pub began: AtomicU64,
+    /// An agent checks the run in progress at this monotonic time at the latest; 0: at no known time. The agent writes it.
+    pub checked_at: AtomicU64,
     /// Posted events not yet handled.
     pub queue: Queue,
     /// Nanoseconds from due to handler, latest runs, by number of the run.
@@ -262,15 +273,19 @@ pub struct Record {
     pub fault_stack: [u64; 3],
     /// `stack_t` of the thread's own alternate stack, as it was when the handler was called.
     pub own_stack: [u64; 3],
-    /// Number of the run: a timer that fires late is known by it.
+    /// Number of the run.
     pub sequence: u64,
     /// CPU clock of the thread when the handler was called.
     pub cpu_began: u64,
+    /// The CPU's counter then.
+    pub ticks_began: u64,
+    /// 1: the thread's alternate stack is the slot's, in this run and between runs.
+    pub keeps_stack: u64,
     /// Monotonic clock then.
     pub began: u64,
     /// CPU time allowed.
     pub budget_ns: u64,
-    /// The kernel's timer.
+    /// The timer that bounds the run; negative: none yet, an agent checks it.
     pub timer: i32,
     /// The thread.
     pub thread: i32,
@@ -343,6 +358,8 @@ pub const PRESSURE: u32 = 3;
 pub const READABLE: u32 = 4;
 /// Event: a tracepoint of the kernel was hit; the value is how often since the last event.
 pub const TRACEPOINT: u32 = 5;
+/// Event: another service ran; the value is how often since the last event.
+pub const SERVICE: u32 = 6;
 
 /// A process's own page: what it had before it joined. Inherited, as a copy, by its children.
 #[repr(C)]
@@ -353,6 +370,18 @@ pub struct Private {
     pub actions: [[u64; 4]; 6],
     /// Where whoever joins the process puts what its system calls are given pointers to.
     pub scratch: [u64; 8],
+    /// How each slot is opened here: see [`crate::gate`].
+    pub gates: [AtomicU32; SLOTS],
+    /// Slots that have a protection key here.
+    pub keyed: AtomicU32,
+    /// In an agent or a thread: what it claims slots with, process and thread; 0 in a member, whose children have a copy.
+    pub claim: AtomicU64,
+    /// In a thread: the slot whose stack for faults is its alternate stack all the time; 0: none.
+    pub kept: AtomicU32,
+    /// In an agent or a thread: its timer for budgets, plus 1; 0: there is none yet.
+    pub timer: AtomicI32,
+    /// In an agent or a thread: when that timer fires, monotonic nanoseconds; 0: it is not armed.
+    pub armed_until: AtomicU64,
 }
 
 const _: () = {

@@ -5,13 +5,17 @@
 //! closes, the agent restores every attribute that was granted for setting, and exits.
 
 use crate::abi::{self, LIVE, PURE};
+use crate::bound::Watch;
 use crate::run::{self, Place};
-use crate::{attribute, entry, sys};
+use crate::{attribute, entry, gate, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 const READABLE: i16 = 1;
 /// Time between two looks at slots whose runner may be dead, and at nothing else to do, nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
+
+/// Time until a slot that another thread runs is tried again, nanoseconds.
+const BUSY_NS: u64 = 1_000_000;
 
 /// What an agent is started with.
 #[repr(C)]
@@ -42,8 +46,10 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
     // SAFETY: the caller's promise.
     let start = unsafe { *start };
     sys::bind(start.cpu as usize);
-    sys::set_priority(0, start.priority);
+    let is_prompt = sys::set_priority(0, start.priority) >= 0 && start.priority > 0;
     sys::set_mask(entry::agent_mask());
+    // SAFETY: an agent has its own private part; the word is atomic.
+    unsafe { (*abi::private()).claim.store((sys::process() as u64) << 32 | sys::thread() as u32 as u64, Relaxed) };
     let timer = sys::timer_descriptor();
     if timer < 0 {
         sys::exit(1);
@@ -53,14 +59,19 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
         alone(start.only as usize, start.life);
     }
     let of = |descriptor| sys::Poll { descriptor, events: READABLE, ready: 0 };
+    let mut watches = [Watch::default(); abi::SLOTS];
     let mut descriptors = [of(start.life), of(start.doorbell), of(timer)];
     loop {
         let now = sys::now();
         let mut next = now + LOOK_NS;
         for slot in (abi::FIRST_SERVICE..abi::SLOTS).filter(|slot| *slot as u32 % start.parts.max(1) == start.part) {
             if let Some(wake) = serve(slot, now) {
-                // Posted events are run one by one, the slots in turn.
-                next = next.min(if abi::control(slot).queue.is_waiting() { now } else { wake });
+                next = next.min(wake);
+            }
+            let (service, control) = (&abi::directory().services[slot], abi::control(slot));
+            if service.state.load(Acquire) != abi::EMPTY {
+                let checked = watches[slot].check(service, control, is_prompt, now);
+                next = next.min(checked.unwrap_or(u64::MAX));
             }
         }
         sys::timer_descriptor_set(timer, next.max(1));
@@ -81,20 +92,24 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
 /// or posts an event wakes it without a descriptor.
 fn alone(slot: usize, life: i32) -> ! {
     let (service, control) = (&abi::directory().services[slot % abi::SLOTS], abi::control(slot));
+    if gate::open_always(slot).is_ok() {
+        // SAFETY: it is open for good; where it could not be, each run opens it.
+        unsafe { run::keep_stack(slot) };
+    }
     loop {
         let seen = control.wake.load(Acquire);
-        while service.state.load(Acquire) == LIVE {
+        while service.state.load(Acquire) == LIVE && run::may_be_due(control) {
             release_dead(slot);
             if matches!(run::attempt(slot, Place::Thread), run::Attempt::Idle | run::Attempt::Busy) {
                 break;
             }
         }
-        let (due, now) = (control.due.load(Relaxed), sys::now());
+        let due = control.due.load(Relaxed);
         let is_own = service.flags & abi::THREAD != 0 && due != 0;
-        let next = if is_own { due.saturating_sub(now).clamp(1, LOOK_NS) } else { LOOK_NS };
-        sys::sleep_on(&control.wake, seen, next);
+        let next = if is_own { due.saturating_sub(sys::now()).clamp(1, LOOK_NS) } else { LOOK_NS };
+        let woken = sys::sleep_on(&control.wake, seen, next);
         // Agents restore what was set when the host is gone; a thread only exits.
-        if sys::is_ready(life) {
+        if woken != 0 && sys::is_ready(life) {
             sys::exit(0);
         }
     }
@@ -113,8 +128,14 @@ fn serve(slot: usize, now: u64) -> Option<u64> {
     }
     let grace = if service.flags & PURE == 0 { 0 } else { abi::directory().grace_ns };
     let due = control.due.load(Relaxed);
-    if control.queue.is_waiting() || (due != 0 && now >= due.saturating_add(grace)) {
-        run::attempt(slot, Place::Agent);
+    let is_due = control.queue.is_waiting() || (due != 0 && now >= due.saturating_add(grace));
+    if is_due && run::attempt(slot, Place::Agent) == run::Attempt::Busy {
+        // The thread that runs it may need this very CPU: an agent that tried at once again would never let it finish.
+        return Some(now + BUSY_NS);
+    }
+    // Posted events are run one by one, the slots in turn.
+    if control.queue.is_waiting() {
+        return Some(now);
     }
     let due = control.due.load(Relaxed);
     (due != 0).then(|| due.saturating_add(grace))

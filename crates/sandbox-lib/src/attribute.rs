@@ -3,7 +3,7 @@
 use crate::abi::Grant;
 use crate::guard::Guard;
 use crate::published::{self, Table};
-use crate::sys;
+use crate::{group, sys};
 
 /// Class `cpu:priority`: real-time priority of a thread; 0 is `SCHED_OTHER`, else `SCHED_FIFO`.
 pub const CPU_PRIORITY: u32 = 1;
@@ -11,6 +11,10 @@ pub const CPU_PRIORITY: u32 = 1;
 pub const CPU_USED: u32 = 2;
 /// Class `cpu:nice`: niceness of a thread.
 pub const CPU_NICE: u32 = 3;
+/// Class `cpu:weight`: weight of a process among others; 100 is usual. See [`crate::group`].
+pub const CPU_WEIGHT: u32 = 4;
+/// Class `cpu:max`: the most CPU time of a process, percent of one CPU; 0 is no limit. See [`crate::group`].
+pub const CPU_MAX: u32 = 5;
 
 /// Class `memory:used`: resident memory of a process, bytes. Cannot be set.
 pub const MEMORY_USED: u32 = 10;
@@ -63,6 +67,8 @@ pub fn read(class: u32, target: i32, table: &Table) -> Result<i64, i64> {
             used => Ok(used as i64),
         },
         CPU_NICE => sys::nice(target).map(i64::from).map_err(|error| error as i64),
+        CPU_WEIGHT => group::weight(target),
+        CPU_MAX => group::max(target),
         _ => Err(INVALID),
     }
 }
@@ -78,6 +84,8 @@ pub fn apply(class: u32, target: i32, value: i64, table: &Table) -> Result<(), i
             published::find(table, class, target).ok_or(NOT_PUBLISHED)?.ask(value);
             return Ok(());
         }
+        CPU_WEIGHT => return group::set_weight(target, value),
+        CPU_MAX => return group::set_max(target, value),
         CPU_PRIORITY => sys::set_priority(target, value as i32),
         CPU_NICE => sys::set_nice(target, value as i32),
         _ => return Err(INVALID),

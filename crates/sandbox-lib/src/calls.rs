@@ -6,7 +6,7 @@
 use crate::abi::{self, Grant, Record};
 use crate::control::Control;
 use crate::guard::Verdict;
-use crate::{attribute, run, sys};
+use crate::{attribute, bound, run, sys};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// `-EACCES`: the handle lacks the right.
@@ -139,7 +139,7 @@ pub extern "C" fn orbit_sleep(ns: u64) -> i64 {
     // The budget's timer would interrupt the sleep, and the interruptions would be charged.
     let arm = |ns: u64| {
         within(|_, record| {
-            sys::timer_set(record.timer, ns);
+            bound::arm(record.timer, ns, sys::now());
             0
         })
     };

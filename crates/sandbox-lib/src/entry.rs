@@ -10,7 +10,7 @@
 
 use crate::abi::{self, OVERRUN, Record};
 use crate::run::{self, Place};
-use crate::sys;
+use crate::{bound, sys};
 use core::arch::naked_asm;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -22,8 +22,11 @@ const RIP: usize = REGISTERS + 16 * 8;
 const FLAGS: usize = REGISTERS + 17 * 8;
 /// Direction, trap and alignment check: not to be carried over to the library.
 const FLAGS_OF_HANDLER: u64 = 0x400 | 0x100 | 0x4_0000;
-/// `si_value` in `siginfo_t`.
-const SIGNAL_VALUE: usize = 24;
+/// `si_code` in `siginfo_t`, and the code of a timer.
+const SIGNAL_CODE: usize = 8;
+const OF_TIMER: i32 = -2;
+/// `si_tid` in `siginfo_t`: the timer.
+const SIGNAL_TIMER: usize = 16;
 
 /// `SA_SIGINFO`.
 const WITH_INFO: u64 = 4;
@@ -33,6 +36,34 @@ const WITH_RESTORER: u64 = 0x0400_0000;
 const ON_STACK: u64 = 0x0800_0000;
 /// `SA_RESTART`.
 const RESTART: u64 = 0x1000_0000;
+
+/// Jumps to a signal's handler. The kernel starts handlers with all protection keys denied, also on a stack that has one:
+/// on the stack of a slot, in a process that has keys, they are allowed first, without a word on that stack. When the
+/// handler returns, the kernel puts back what was interrupted.
+macro_rules! behind_the_gate {
+    ($handler:ident) => {
+        naked_asm!(
+            "mov r8, rdx",
+            "mov r9, rsp",
+            "movabs rax, {protected}",
+            "sub r9, rax",
+            "cmp r9, {length}",
+            "jae 2f",
+            "movabs rax, {keyed}",
+            "cmp dword ptr [rax], 0",
+            "je 2f",
+            "xor eax, eax", "xor ecx, ecx", "xor edx, edx",
+            "wrpkru",
+            "2:",
+            "mov rdx, r8",
+            "jmp {handler}",
+            protected = const abi::PROTECTED,
+            length = const abi::PROTECTED_LEN,
+            keyed = const abi::PRIVATE + core::mem::offset_of!(abi::Private, keyed),
+            handler = sym $handler,
+        )
+    };
+}
 
 /// The signals that stay open in a handler: the budget's, and faults.
 fn open_in_handlers() -> u64 {
@@ -82,27 +113,59 @@ fn has_faults() -> bool {
     abi::PUBLIC as u64 <= present[0] && present[0] < (abi::PUBLIC + abi::PUBLIC_LEN) as u64
 }
 
-/// A budget's timer fired.
+/// A budget's timer fired, or an agent found a run over its budget.
 ///
 /// # Safety
 /// Called by the kernel as the handler of the budget's signal, in a member or an agent.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
-pub unsafe extern "C" fn orbit_over_budget(_signal: i32, info: usize, frame: usize) {
-    // A timer that fires when its run is over finds another stack.
-    let Some(slot) = abi::slot_at(frame) else { return };
+#[unsafe(naked)]
+pub unsafe extern "C" fn orbit_over_budget(_signal: i32, _info: usize, _frame: usize) {
+    behind_the_gate!(over_budget)
+}
+
+/// As [`orbit_over_budget`], once the stack that it runs on is open.
+///
+/// # Safety
+/// As for that.
+unsafe extern "C" fn over_budget(_signal: i32, info: usize, frame: usize) {
+    let Some(slot) = abi::slot_at(frame) else {
+        // SAFETY: the kernel's description of the signal.
+        return unsafe { outside_of_handlers(info) };
+    };
     let record = abi::record(slot);
     // SAFETY: the frame is on that slot's stack for faults, so this thread runs its handler, and the slot is open.
     unsafe {
-        let value = ((info + SIGNAL_VALUE) as *const u64).read();
-        if (*record).active.load(Relaxed) == 0 || value != (*record).sequence {
-            return;
+        if (*record).active.load(Relaxed) == 0 {
+            return outside_of_handlers(info);
         }
         match run::remaining(&*record) {
-            Some(ns) => {
-                sys::timer_set((*record).timer, ns);
-            }
             None => abort(record, frame, OVERRUN),
+            Some(ns) if (*record).timer >= 0 => bound::arm((*record).timer, ns, sys::now()),
+            // One that cannot be made is made up for by the agent, which signals again.
+            Some(ns) => (*record).timer = bound::own_timer(ns, (*record).thread, slot).unwrap_or(bound::NONE),
         }
+    }
+}
+
+/// A timer fired before its handler began, or after it returned. In the first case it must fire again.
+///
+/// # Safety
+/// `info` is the kernel's description of a signal.
+unsafe fn outside_of_handlers(info: usize) {
+    // SAFETY: the caller's promise; the offsets are the kernel's.
+    let (code, timer) =
+        unsafe { (((info + SIGNAL_CODE) as *const i32).read(), ((info + SIGNAL_TIMER) as *const i32).read()) };
+    if code != OF_TIMER {
+        return;
+    }
+    let (me, _) = run::claim();
+    let running = (abi::FIRST_SERVICE..abi::SLOTS).find(|slot| {
+        let control = abi::control(*slot);
+        control.runner.load(Relaxed) == me && control.began.load(Relaxed) != 0
+    });
+    match running {
+        Some(slot) => bound::arm(timer, abi::directory().services[slot].budget_ns, sys::now()),
+        None => bound::fired(),
     }
 }
 
@@ -111,7 +174,16 @@ pub unsafe extern "C" fn orbit_over_budget(_signal: i32, info: usize, frame: usi
 /// # Safety
 /// Called by the kernel as the handler of one of [`abi::FAULTS`], in a member or an agent.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
-pub unsafe extern "C" fn orbit_fault(signal: i32, info: usize, frame: usize) {
+#[unsafe(naked)]
+pub unsafe extern "C" fn orbit_fault(_signal: i32, _info: usize, _frame: usize) {
+    behind_the_gate!(fault)
+}
+
+/// As [`orbit_fault`], once the stack that it runs on is open.
+///
+/// # Safety
+/// As for that.
+unsafe extern "C" fn fault(signal: i32, info: usize, frame: usize) {
     // SAFETY: as for `orbit_over_budget`; else the process's own page says what it had for this signal.
     unsafe {
         if let Some(slot) = abi::slot_at(frame) {

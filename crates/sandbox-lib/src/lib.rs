@@ -14,10 +14,13 @@
 //! | [`sys`] | system calls |
 //! | [`guard`] | the judge of a value that a service asks for |
 //! | [`attribute`] | reading and applying attributes by system calls |
+//! | [`group`] | weight and most CPU time of a process, by its control group |
 //! | [`published`] | attributes that programs publish of themselves |
 //! | [`queue`] | posted events of a slot |
 //! | [`control`] | the controller of CPU shares (PID), a pure function |
 //! | [`run`] | one run of a handler: claim, open, arm, call, close, charge |
+//! | [`gate`] | opening and closing a slot, by protection key or by `mprotect` |
+//! | [`bound`] | what bounds a run: a timer, or an agent that checks it |
 //! | [`entry`] | the ways in: upcall, over budget, fault |
 //! | [`calls`] | what services import |
 //! | [`agent`] | the loop of an agent process |
@@ -28,9 +31,12 @@
 pub mod abi;
 pub mod agent;
 pub mod attribute;
+pub mod bound;
 pub mod calls;
 pub mod control;
 pub mod entry;
+pub mod gate;
+pub mod group;
 pub mod guard;
 pub mod published;
 pub mod queue;

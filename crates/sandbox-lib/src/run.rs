@@ -8,15 +8,16 @@
 //! holds the claim would stop the service.
 
 use crate::abi::{self, Control, EMPTY, Event, LIVE, PURE, RAISE, Record, Service, THREAD, TIMER};
-use crate::sys;
+use crate::{bound, gate, sys};
 use core::arch::naked_asm;
 use core::mem::offset_of;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// Protection of an open slot.
-const OPEN: i32 = 3;
 /// A handler that waits, or is preempted, for this many times its budget is aborted, whatever CPU time it used.
 const WALL_PER_BUDGET: u64 = 200;
+
+/// A run in which less time passed than this is charged that, nanoseconds.
+const SHORT_NS: u64 = 20_000;
 
 /// Where a run happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,24 @@ fn is_paid(service: &Service, control: &Control, now: u64) -> bool {
     control.spent_ns.load(Relaxed) < service.reserve_ns
 }
 
+/// Lets the calling thread, which runs nothing but this slot, take faults on the slot's stack from now on.
+///
+/// # Safety
+/// The slot is open for good in this process, which is a thread's.
+pub(crate) unsafe fn keep_stack(slot: usize) {
+    let bottom = abi::PROTECTED + slot % abi::SLOTS * abi::SLOT;
+    let stack = [(bottom + abi::FAULT_STACK_AT) as u64, 0, abi::FAULT_STACK_LEN as u64];
+    if sys::set_alternate_stack(&stack) >= 0 {
+        // SAFETY: the process has its own private part; the word is atomic.
+        unsafe { (*abi::private()).kept.store(slot as u32, Relaxed) };
+    }
+}
+
+/// Whether an event of a slot may be due for its thread: else it sleeps without a look at the clock.
+pub(crate) fn may_be_due(control: &Control) -> bool {
+    control.queue.is_waiting() || control.promoted.load(Acquire) != 0 || control.due.load(Relaxed) != 0
+}
+
 /// Runs a slot's handler if an event of it is due.
 pub fn attempt(slot: usize, place: Place) -> Attempt {
     let slot = slot % abi::SLOTS;
@@ -99,14 +118,14 @@ pub fn attempt(slot: usize, place: Place) -> Attempt {
     if pending(service, control, place, now).is_none() {
         return Attempt::Idle;
     }
-    let thread = sys::thread();
+    let (me, thread) = claim();
     let raised = (place == Place::Upcall && service.flags & RAISE != 0).then(|| Raised::new(thread, service.priority));
-    let me = (sys::process() as u64) << 32 | thread as u32 as u64;
     let mut own = None;
-    let outcome = if control.runner.compare_exchange(0, me, AcqRel, Relaxed).is_err() {
+    let outcome = if control.runner.compare_exchange(0, me, SeqCst, Relaxed).is_err() {
         Attempt::Busy
     } else {
-        let outcome = claimed(slot, place, thread, &mut own);
+        let outcome = claimed(slot, place, thread, &mut own, now);
+        control.began.store(0, Relaxed);
         control.runner.store(0, Release);
         outcome
     };
@@ -116,6 +135,17 @@ pub fn attempt(slot: usize, place: Place) -> Attempt {
         sys::set_priority(thread, priority);
     }
     outcome
+}
+
+/// What this thread claims slots with, and the thread.
+pub(crate) fn claim() -> (u64, i32) {
+    // SAFETY: a member has its own private part; the word is atomic.
+    let known = unsafe { (*abi::private()).claim.load(Relaxed) };
+    if known != 0 {
+        return (known, known as u32 as i32);
+    }
+    let thread = sys::thread();
+    ((sys::process() as u64) << 32 | thread as u32 as u64, thread)
 }
 
 /// The thread's priority, raised for the run.
@@ -139,9 +169,8 @@ impl Raised {
 }
 
 /// The claim is this thread's: looks again, for another may have handled the event meanwhile.
-fn claimed(slot: usize, place: Place, thread: i32, own: &mut Option<i32>) -> Attempt {
+fn claimed(slot: usize, place: Place, thread: i32, own: &mut Option<i32>, now: u64) -> Attempt {
     let (service, control) = (&abi::directory().services[slot], abi::control(slot));
-    let now = sys::now();
     let event = match pending(service, control, place, now) {
         None => return Attempt::Idle,
         Some(Due::Promoted) => {
@@ -163,22 +192,21 @@ fn claimed(slot: usize, place: Place, thread: i32, own: &mut Option<i32>) -> Att
         control.unpaid.fetch_add(1, Relaxed);
         return Attempt::Unpaid;
     }
-    let (bottom, length) = (abi::PROTECTED + slot * abi::SLOT, abi::SLOT);
-    if sys::protect(bottom, length, OPEN) < 0 {
+    let Ok(opened) = gate::open(slot) else {
         control.failed.fetch_add(1, Relaxed);
         return Attempt::Idle;
-    }
+    };
     let record = abi::record(slot);
     // SAFETY: the slot is open and claimed by this thread, so its record is this thread's until it is released.
     let (event, (cause, cost)) = unsafe {
         // A run that begins again in a thread has the event that it had before.
         let event = event.unwrap_or((*record).event);
         (*record).may_wait = u32::from(place == Place::Thread);
-        (event, call(slot, record, service, event, thread))
+        (event, call(slot, record, service, event, place, thread, now))
     };
     // SAFETY: as above.
     *own = unsafe { ((*record).own_set != 0).then_some((*record).own_priority) };
-    sys::protect(bottom, length, 0);
+    gate::close(opened);
     if place == Place::Upcall {
         control.upcalls.fetch_add(1, Relaxed);
     }
@@ -192,6 +220,10 @@ fn claimed(slot: usize, place: Place, thread: i32, own: &mut Option<i32>) -> Att
         return Attempt::Done;
     }
     charge(control, &event, cost, cause, service);
+    if control.followed.load(Relaxed) != 0 {
+        control.ran.fetch_add(1, Release);
+        sys::wake(&control.ran);
+    }
     if cause == 0 { Attempt::Done } else { Attempt::Aborted }
 }
 
@@ -219,7 +251,15 @@ fn charge(control: &Control, event: &Event, cost: u64, cause: u32, service: &Ser
 ///
 /// # Safety
 /// The slot is open and claimed by this thread; `record` is its record.
-unsafe fn call(slot: usize, record: *mut Record, service: &Service, event: Event, thread: i32) -> (u32, u64) {
+unsafe fn call(
+    slot: usize,
+    record: *mut Record,
+    service: &Service,
+    event: Event,
+    place: Place,
+    thread: i32,
+    now: u64,
+) -> (u32, u64) {
     let bottom = abi::PROTECTED + slot * abi::SLOT;
     // SAFETY: the caller's promise. The handler runs on a stack of the slot, and a jump out of it ends at the landing of
     // this very call.
@@ -230,23 +270,37 @@ unsafe fn call(slot: usize, record: *mut Record, service: &Service, event: Event
         r.in_call.store(0, Relaxed);
         r.fault_stack = [(bottom + abi::FAULT_STACK_AT) as u64, 0, abi::FAULT_STACK_LEN as u64];
         (r.event, r.budget_ns) = (event, service.budget_ns);
-        let timer = sys::timer_create(abi::directory().budget_signal, r.sequence, thread);
-        r.timer = timer as i32;
         r.cpu_began = sys::clock(sys::THREAD_CPU);
-        r.began = sys::now();
-        if timer < 0 || sys::timer_set(r.timer, r.budget_ns) < 0 {
+        r.ticks_began = sys::ticks();
+        r.began = now;
+        r.keeps_stack = u64::from(place == Place::Thread && (*abi::private()).kept.load(Relaxed) == slot as u32);
+        let control = abi::control(slot);
+        // The lowest bit says that it is an upcall, which an agent may check.
+        control.began.store(if place == Place::Upcall { now | 1 } else { now & !1 }, SeqCst);
+        r.timer = match bound::begin(control, place, r.budget_ns, thread, slot, now) {
+            Ok(timer) => timer,
             // A run that cannot be bounded does not happen.
-            if timer >= 0 {
-                sys::timer_delete(r.timer);
-            }
-            return (abi::OVERRUN, 0);
-        }
+            Err(_) => return (abi::OVERRUN, 0),
+        };
         let stack = (bottom + abi::FAULT_STACK_AT) as u64;
         let cause = on_stack(record, stack, service.entry, &raw const r.context, &raw const r.event);
-        sys::set_alternate_stack(&(*record).own_stack);
-        let cost = sys::clock(sys::THREAD_CPU).saturating_sub((*record).cpu_began);
-        sys::timer_delete((*record).timer);
+        if (*record).keeps_stack == 0 {
+            sys::set_alternate_stack(&(*record).own_stack);
+        }
+        let cost = cost(&*record);
+        bound::end(place, (*record).timer);
         (cause, cost)
+    }
+}
+
+/// CPU time of a run that is over. A short one is charged the time that passed, which is cheaper to read than the CPU clock.
+fn cost(record: &Record) -> u64 {
+    let tick_ns = abi::directory().tick_ns;
+    // A thread that moved to a CPU whose counter is behind has a time that is no short one.
+    let passed = sys::ticks().wrapping_sub(record.ticks_began).checked_mul(tick_ns).map(|ns| ns >> 16);
+    match passed {
+        Some(passed) if tick_ns != 0 && passed < SHORT_NS => passed,
+        _ => sys::clock(sys::THREAD_CPU).saturating_sub(record.cpu_began),
     }
 }
 
@@ -282,7 +336,7 @@ pub fn is_live(slot: usize) -> bool {
 
 /// Calls `entry(context, event)` on another stack, with the record's stack for faults; answers the cause of an abort, or 0.
 ///
-/// `sigaltstack` is called on the new stack, since the kernel refuses it to a thread that is on its alternate stack. The
+/// `sigaltstack` is called, unless the thread keeps it, on the new stack, since the kernel refuses it to a thread that is on its alternate stack. The
 /// thread's own one is put back by the caller: the kernel does so when a signal handler returns, but not in a program whose
 /// alternate stack was inherited across an exec, where it has size 0 and is not marked as disabled.
 ///
@@ -303,10 +357,13 @@ unsafe extern "C" fn on_stack(
         "mov [rdi + {landing}], rax",
         "mov rbx, rdi", "mov r12, rdx", "mov r13, rcx", "mov r14, r8",
         "mov rsp, rsi",
+        "cmp qword ptr [rbx + {keeps_stack}], 0",
+        "jne 4f",
         "lea rdi, [rbx + {fault_stack}]",
         "lea rsi, [rbx + {own_stack}]",
         "mov eax, 131",
         "syscall",
+        "4:",
         "mov rdi, r13", "mov rsi, r14",
         "mov dword ptr [rbx + {active}], 1",
         "call r12",
@@ -326,6 +383,7 @@ unsafe extern "C" fn on_stack(
         landing = const offset_of!(Record, landing),
         fault_stack = const offset_of!(Record, fault_stack),
         own_stack = const offset_of!(Record, own_stack),
+        keeps_stack = const offset_of!(Record, keeps_stack),
         active = const offset_of!(Record, active),
         cause = const offset_of!(Record, cause),
     )

@@ -12,6 +12,10 @@ pub const THREAD_CPU: i32 = 3;
 const RT_SIGACTION: usize = 13;
 const RT_SIGPROCMASK: usize = 14;
 const MPROTECT: usize = 10;
+const MADVISE: usize = 28;
+const PKEY_MPROTECT: usize = 329;
+const PKEY_ALLOC: usize = 330;
+const PKEY_FREE: usize = 331;
 const SIGALTSTACK: usize = 131;
 const GETPID: usize = 39;
 const EXIT_GROUP: usize = 231;
@@ -32,6 +36,8 @@ const PPOLL: usize = 271;
 const TIMERFD_CREATE: usize = 283;
 const TIMERFD_SETTIME: usize = 286;
 const READ: usize = 0;
+const WRITE: usize = 1;
+const ACCESS: usize = 21;
 const OPEN: usize = 2;
 const CLOSE: usize = 3;
 const STAT: usize = 4;
@@ -77,6 +83,12 @@ pub fn now() -> u64 {
     clock(MONOTONIC)
 }
 
+/// The CPU's counter of time.
+pub fn ticks() -> u64 {
+    // SAFETY: the instruction reads a counter.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
 /// The clock of the CPU time of another process, or of a thread of this one.
 pub fn cpu_clock_of(process: i32) -> i32 {
     // The kernel's encoding (CPUCLOCK_SCHED of a process).
@@ -101,6 +113,27 @@ pub fn probe_thread(process: i32, thread: i32) -> isize {
 /// Opens or closes memory.
 pub fn protect(address: usize, length: usize, protection: i32) -> isize {
     plain(MPROTECT, address, length, protection as usize, 0)
+}
+
+/// Says how memory is read: `MADV_RANDOM` is 1, `MADV_SEQUENTIAL` 2.
+pub fn advise(address: usize, length: usize, advice: i32) -> isize {
+    plain(MADVISE, address, length, advice as usize, 0)
+}
+
+/// A protection key of the process that the calling thread may not use; `-errno` where there is none.
+pub fn key_alloc() -> isize {
+    const NO_ACCESS: usize = 1;
+    plain(PKEY_ALLOC, 0, NO_ACCESS, 0, 0)
+}
+
+/// Gives a protection key back.
+pub fn key_free(key: i32) -> isize {
+    plain(PKEY_FREE, key as usize, 0, 0, 0)
+}
+
+/// Opens memory to threads that may use the key.
+pub fn protect_by_key(address: usize, length: usize, protection: i32, key: i32) -> isize {
+    plain(PKEY_MPROTECT, address, length, protection as usize, key as usize)
 }
 
 /// Policy and real-time priority of a thread (0: the calling one). Priority 0 is `SCHED_OTHER`, else `SCHED_FIFO`.
@@ -166,7 +199,7 @@ pub fn timer_create(signal: i32, value: u64, thread: i32) -> isize {
     if made < 0 { made } else { id as isize }
 }
 
-/// Lets a timer fire once, `ns` nanoseconds from now.
+/// Lets a timer fire once, `ns` nanoseconds from now; 0: never.
 pub fn timer_set(timer: i32, ns: u64) -> isize {
     let time: [u64; 4] = [0, 0, ns / 1_000_000_000, ns % 1_000_000_000];
     plain(TIMER_SETTIME, timer as usize, 0, &raw const time as usize, 0)
@@ -243,11 +276,11 @@ pub fn wake(word: &core::sync::atomic::AtomicU32) {
     plain(FUTEX, word.as_ptr() as usize, WAKE, i32::MAX as usize, 0);
 }
 
-/// Sleeps until a word in shared memory is not `seen` any more, for `ns` nanoseconds at most.
-pub fn sleep_on(word: &core::sync::atomic::AtomicU32, seen: u32, ns: u64) {
+/// Sleeps until a word in shared memory is not `seen` any more, for `ns` nanoseconds at most. Answers 0 when it was woken.
+pub fn sleep_on(word: &core::sync::atomic::AtomicU32, seen: u32, ns: u64) -> isize {
     const WAIT: usize = 0;
     let time = [ns / 1_000_000_000, ns % 1_000_000_000];
-    plain(FUTEX, word.as_ptr() as usize, WAIT, seen as usize, &raw const time as usize);
+    plain(FUTEX, word.as_ptr() as usize, WAIT, seen as usize, &raw const time as usize)
 }
 
 /// Sleeps until this monotonic time, or until a signal comes.
@@ -257,8 +290,79 @@ pub fn sleep_until(at_ns: u64) -> isize {
     plain(CLOCK_NANOSLEEP, MONOTONIC as usize, ABSOLUTE, &raw const time as usize, 0)
 }
 
-/// A path below `/proc/PID`, with its final zero. No indexing: a check that could fail would pull in code that formats.
-fn of_process(process: i32, file: &[u8]) -> [u8; 48] {
+/// Bytes of a [`Text`] at most.
+const TEXT: usize = 511;
+
+/// A short text with a zero at its end: a path, or what a file says. What does not fit is cut off.
+#[derive(Clone, Copy, Debug)]
+pub struct Text {
+    bytes: [u8; TEXT + 1],
+    length: usize,
+}
+
+impl Default for Text {
+    fn default() -> Text {
+        Text { bytes: [0; TEXT + 1], length: 0 }
+    }
+}
+
+impl Text {
+    /// Appends.
+    pub fn push(&mut self, more: &[u8]) {
+        for (to, from) in self.bytes.iter_mut().take(TEXT).skip(self.length).zip(more) {
+            *to = *from;
+        }
+        self.length = (self.length + more.len()).min(TEXT);
+    }
+
+    /// Its bytes, without the zero.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+}
+
+/// What a small file says.
+///
+/// # Errors
+/// `-errno`; `-ESRCH` for a file that is not there: it is one of a process.
+pub fn contents(path: &Text) -> Result<Text, i64> {
+    let file = plain(OPEN, path.bytes.as_ptr() as usize, 0o2_000_000, 0, 0);
+    if file < 0 {
+        return Err(if file == -2 { -3 } else { file as i64 });
+    }
+    let mut text = Text::default();
+    let read = plain(READ, file as usize, text.bytes.as_mut_ptr() as usize, TEXT, 0);
+    plain(CLOSE, file as usize, 0, 0, 0);
+    text.length = read.max(0) as usize;
+    if read < 0 { Err(read as i64) } else { Ok(text) }
+}
+
+/// Writes a file that is there.
+///
+/// # Errors
+/// `-errno`.
+pub fn write_text(path: &Text, text: &Text) -> Result<(), i64> {
+    let file = plain(OPEN, path.bytes.as_ptr() as usize, 0o2_000_001, 0, 0);
+    if file < 0 {
+        return Err(file as i64);
+    }
+    let written = plain(WRITE, file as usize, text.bytes.as_ptr() as usize, text.length, 0);
+    plain(CLOSE, file as usize, 0, 0, 0);
+    if written < 0 { Err(written as i64) } else { Ok(()) }
+}
+
+/// Whether a file is there.
+pub fn exists(path: &Text) -> bool {
+    plain(ACCESS, path.bytes.as_ptr() as usize, 0, 0, 0) == 0
+}
+
+/// Whether this user may write it.
+pub fn is_writable(path: &Text) -> bool {
+    plain(ACCESS, path.bytes.as_ptr() as usize, 2, 0, 0) == 0
+}
+
+/// A path below `/proc/PID`. No indexing here: a check that could fail would pull in code that formats.
+pub fn of_process(process: i32, file: &[u8]) -> Text {
     let mut digits = [0u8; 10];
     let (mut left, mut n) = (process.unsigned_abs(), 0);
     for digit in digits.iter_mut().rev() {
@@ -269,12 +373,13 @@ fn of_process(process: i32, file: &[u8]) -> [u8; 48] {
             break;
         }
     }
-    let mut path = [0u8; 48];
-    let number = digits.iter().skip(10 - n);
-    let bytes = b"/proc/".iter().chain(number).chain(b"/").chain(file);
-    for (to, from) in path.iter_mut().take(47).zip(bytes) {
-        *to = *from;
+    let mut path = Text::default();
+    path.push(b"/proc/");
+    for digit in digits.iter().skip(10 - n) {
+        path.push(core::slice::from_ref(digit));
     }
+    path.push(b"/");
+    path.push(file);
     path
 }
 
@@ -283,19 +388,12 @@ fn of_process(process: i32, file: &[u8]) -> [u8; 48] {
 /// # Errors
 /// `-errno`: `-ESRCH` when it is gone.
 pub fn resident(process: i32) -> Result<u64, i64> {
-    let path = of_process(process, b"statm");
-    let file = plain(OPEN, &raw const path as usize, 0o2_000_000, 0, 0);
-    if file < 0 {
-        return Err(if file == -2 { -3 } else { file as i64 });
-    }
-    let mut text = [0u8; 128];
-    let read = plain(READ, file as usize, &raw mut text as usize, text.len(), 0);
-    plain(CLOSE, file as usize, 0, 0, 0);
-    if read <= 0 {
-        return Err(if read == 0 { -3 } else { read as i64 });
+    let text = contents(&of_process(process, b"statm"))?;
+    if text.length == 0 {
+        return Err(-3);
     }
     // The second number, in pages.
-    let digits = text.iter().skip_while(|byte| **byte != b' ').skip(1).take_while(|byte| byte.is_ascii_digit());
+    let digits = text.bytes().iter().skip_while(|byte| **byte != b' ').skip(1).take_while(|byte| byte.is_ascii_digit());
     Ok(digits.fold(0u64, |sum, digit| sum.wrapping_mul(10).wrapping_add(u64::from(*digit - b'0'))).wrapping_mul(4096))
 }
 
@@ -306,7 +404,7 @@ pub fn resident(process: i32) -> Result<u64, i64> {
 pub fn descriptors(process: i32) -> Result<u64, i64> {
     let path = of_process(process, b"fd");
     let mut stat = [0u64; 18];
-    let answer = plain(STAT, &raw const path as usize, &raw mut stat as usize, 0, 0);
+    let answer = plain(STAT, path.bytes.as_ptr() as usize, &raw mut stat as usize, 0, 0);
     match (answer, stat[6]) {
         (-2, _) => Err(-3),
         (0, 0) => Err(-95),

@@ -15,12 +15,11 @@
 //! on = ["psi=memory:150ms/2s", "tick=1s"]
 //! grant = ["memory:cache:set(pid=OWNER)"]     # OWNER stands for the owner's number
 //! arguments = ""
-//! native = false
-//! thread = false
+//! class = "wasm"              # or native, thread, bpf
 //! ```
 
-use crate::protocol::Load;
-use crate::{memory, period, time};
+use crate::protocol::{Class, Load};
+use crate::{class, memory, period, time};
 use orbit_services::{Error, Kind, Result};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -55,6 +54,9 @@ struct Service {
     grant: Vec<String>,
     #[serde(default)]
     arguments: String,
+    #[serde(default)]
+    class: Class,
+    /// As `class = "native"`, and as `class = "thread"`.
     #[serde(default)]
     native: bool,
     #[serde(default)]
@@ -136,8 +138,7 @@ fn parse(text: &str, folder: &Path) -> std::result::Result<Config, String> {
             budget: service.budget,
             memory: memory(&service.memory).map_err(|why| format!("{name}: memory: {why}"))?,
             period_ns: period(&service.on).map_err(|error| format!("{name}: {error}"))?,
-            native: service.native,
-            thread: service.thread,
+            class: class(service.class, service.native, service.thread).map_err(|why| format!("{name}: {why}"))?,
             sources: service.on.into_iter().filter(|source| !source.starts_with("tick=")).collect(),
             grants,
             arguments: service.arguments,

@@ -1,11 +1,12 @@
 //! The host's process: owns native and wasm services, answers commands one by one, and tends owners and accounts between.
 
 use crate::config::Config;
-use crate::protocol::{self, Load, Reply, Request};
+use crate::in_kernel::{self, Kernels};
+use crate::protocol::{self, Class, Load, Reply, Request};
 use orbit_linux::{pidfd, poll, sched};
 use orbit_services::budget::Budget;
 use orbit_services::{
-    Dispatch, Error, GrantRequest, Happened, Host, Kind, Options, Result, ServiceId, Source, Spec, Upcalls,
+    Dispatch, Error, GrantRequest, Happened, Host, Kind, Opened, Options, Result, ServiceId, Source, Spec, Upcalls,
 };
 use orbit_services_wasm::{Engine, Id, Runner, Service, WasmSpec};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,6 +33,10 @@ struct Daemon {
     host: Host,
     engine: Engine,
     runner: Runner,
+    /// Services in the kernel.
+    kernels: Kernels,
+    /// The processor of agents and ticks.
+    cpu: usize,
     /// Owners of wasm services.
     owners: BTreeMap<Id, OwnedFd>,
     /// Sources of wasm services.
@@ -120,7 +125,8 @@ pub fn run(socket: &Path, config: &Config, ready: impl FnOnce(&Ready)) -> Result
     let engine = Engine::new()?;
     let runner = Runner::start(cpu, 99, config.limit, config.aborts)?;
     let (owners, sources, revoked, log) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new(), VecDeque::new());
-    let mut daemon = Daemon { host, engine, runner, owners, sources, revoked, log, began: std::time::Instant::now() };
+    let (kernels, began) = (Kernels::default(), std::time::Instant::now());
+    let mut daemon = Daemon { host, engine, runner, kernels, cpu, owners, sources, revoked, log, began };
     daemon.begin(config)?;
     let (no_ticks, priority) = (daemon.host.no_ticks().map(str::to_owned), daemon.runner.priority());
     let upcalls = match daemon.host.upcalls() {
@@ -141,6 +147,7 @@ pub fn run(socket: &Path, config: &Config, ready: impl FnOnce(&Ready)) -> Result
     }
     let ids: Vec<Id> = daemon.owners.keys().copied().collect();
     ids.into_iter().for_each(|id| drop(daemon.unload(id)));
+    daemon.kernels.unload_all(&mut daemon.host);
     // Otherwise they could not join the next host. One that has exited or cannot be stopped stays as it is.
     let members: Vec<i32> = daemon.members().collect();
     members.into_iter().for_each(|pid| drop(daemon.host.leave(pid)));
@@ -228,6 +235,7 @@ impl Daemon {
                 match self.find(&id)? {
                     Which::Wasm(id) => self.unload(id)?,
                     Which::Native(id) => self.host.unload(id)?,
+                    Which::Kernel(id) => self.kernels.unload(&mut self.host, id),
                 }
                 self.note(format!("revoked {id}"));
                 done(id)
@@ -237,6 +245,11 @@ impl Daemon {
                     Which::Wasm(id) => self.runner.post(id, value)?,
                     // What is dropped is counted.
                     Which::Native(id) => drop(self.host.post(id, value)?),
+                    Which::Kernel(_) => {
+                        let text =
+                            format!("service {id} is in the kernel: its ticks start it, events cannot be posted");
+                        return Err(Error::new(Kind::Unsupported, text));
+                    }
                 }
                 done(id)
             }
@@ -271,23 +284,31 @@ impl Daemon {
         let grants = load.grants.iter().map(|text| text.parse()).collect::<Result<Vec<GrantRequest>>>()?;
         let (owner, arguments) = (load.owner, load.arguments.clone().into_bytes());
         let period = load.period_ns.map(Duration::from_nanos);
-        let sources = load.sources.iter().map(|text| Source::parse(text, owner)).collect::<Result<Vec<Source>>>()?;
-        if load.native {
+        let sources = load.sources.iter().map(|text| Events::parse(text, owner)).collect::<Result<Vec<Events>>>()?;
+        if load.class == Class::Bpf {
+            if !load.sources.is_empty() {
+                let text = format!(
+                    "service {name:?}: a BPF object has ticks, and programs on_NAME at tracepoints: {} cannot start it",
+                    load.sources.join(", ")
+                );
+                return Err(Error::new(Kind::Invalid, text));
+            }
+            let wanted = in_kernel::Wanted { name, owner, budget, period, arguments, cpu: self.cpu };
+            return self.kernels.load(&mut self.host, wanted, &grants, &bytes);
+        }
+        if load.class != Class::Wasm {
             let period = period.unwrap_or(Duration::ZERO);
-            let dispatch = if load.thread { Dispatch::Thread } else { Dispatch::Upcall };
+            let dispatch = if load.class == Class::Thread { Dispatch::Thread } else { Dispatch::Upcall };
             let spec = Spec { name, owner, budget, period, dispatch, raise: None, arguments, grants };
             let id = self.host.load(&spec, &bytes)?;
             for source in &sources {
-                if let Err(error) = self.host.watch(id, source) {
+                let watched = self.open(source).and_then(|opened| self.host.watch_opened(id, opened));
+                if let Err(error) = watched {
                     self.host.unload(id)?;
                     return Err(error);
                 }
             }
             return Ok(id.to_string());
-        }
-        if load.thread {
-            let text = format!("service {name:?}: a wasm module cannot wait: --thread is for native services");
-            return Err(Error::new(Kind::Invalid, text));
         }
         let gone = |_| Error::new(Kind::NotFound, format!("service {name:?}: its owner, process {owner}, is gone"));
         let life = pidfd::open(owner).map_err(gone)?;
@@ -312,13 +333,30 @@ impl Daemon {
     }
 
     /// Lets events of these sources start a wasm service.
-    fn watch(&mut self, id: Id, sources: &[Source]) -> Result<()> {
+    fn watch(&mut self, id: Id, sources: &[Events]) -> Result<()> {
         for source in sources {
-            let opened = source.open()?;
+            let opened = self.open(source)?;
             let number = self.host.sources()?.add(opened, self.runner.sink(id))?;
             self.sources.entry(id).or_default().push(number);
         }
         Ok(())
+    }
+
+    /// Opens a source of events.
+    fn open(&self, source: &Events) -> Result<Opened> {
+        let followed = match source {
+            Events::Of(source) => return source.open(),
+            Events::Service(id) => id,
+        };
+        let runs = match self.find(followed)? {
+            Which::Wasm(id) => self.runner.follow(id)?,
+            Which::Native(id) => self.host.follow(id)?,
+            Which::Kernel(_) => {
+                let text = format!("service {followed} is in the kernel: its runs cannot start another service");
+                return Err(Error::new(Kind::Unsupported, text));
+            }
+        };
+        Ok(Opened::service(runs))
     }
 
     /// Takes a wasm service off.
@@ -337,6 +375,9 @@ impl Daemon {
         let wasm = text.strip_prefix('w').and_then(|number| number.parse().ok()).map(Id);
         if let Some(id) = wasm.filter(|id| self.owners.contains_key(id)) {
             return Ok(Which::Wasm(id));
+        }
+        if let Some(id) = self.kernels.find(text) {
+            return Ok(Which::Kernel(id));
         }
         let native = self.host.list().into_iter().find(|(id, _)| id.to_string() == text);
         native
@@ -359,7 +400,10 @@ impl Daemon {
             let about = (status.name, status.owner, status.budget, status.is_revoked);
             entry(id.to_string(), "native", about, &status.account, status.account.lost)
         });
-        wasm.chain(native).collect()
+        let kernel = self.kernels.list().map(|(id, about, account)| {
+            entry(id, "bpf", (about.name.clone(), about.owner, about.budget, false), &account, account.lost)
+        });
+        wasm.chain(native).chain(kernel).collect()
     }
 
     fn tend(&mut self) {
@@ -370,6 +414,9 @@ impl Daemon {
                 Happened::ThreadDied { name } => format!("{name}: its thread died and was started again"),
                 Happened::AgentDied { cpu } => format!("the agent of CPU {cpu} died and was started again"),
             });
+        }
+        for name in self.kernels.tend(&mut self.host) {
+            self.note(format!("{name}: unloaded, its owner has exited"));
         }
         for status in self.runner.list().into_iter().filter(|status| status.is_revoked) {
             if self.revoked.insert(status.id) {
@@ -390,6 +437,23 @@ impl Daemon {
 enum Which {
     Wasm(Id),
     Native(ServiceId),
+    Kernel(u64),
+}
+
+/// Where events of a service come from.
+enum Events {
+    Of(Source),
+    /// The runs of another service, by its number.
+    Service(String),
+}
+
+impl Events {
+    fn parse(text: &str, owner: i32) -> Result<Events> {
+        match text.strip_prefix("service=") {
+            Some(id) => Ok(Events::Service(id.to_owned())),
+            None => Source::parse(text, owner).map(Events::Of),
+        }
+    }
 }
 
 fn entry(

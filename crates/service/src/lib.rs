@@ -3,6 +3,7 @@
 
 mod config;
 mod host;
+mod in_kernel;
 mod metrics;
 mod protocol;
 mod top;
@@ -13,7 +14,7 @@ use config::Config;
 use orbit_console::out::{self, Align, BAD, Done, Failure, PLAIN, Table};
 use orbit_services::budget;
 use orbit_services::{Invitation, join};
-use protocol::{Load, Reply, Request};
+use protocol::{Class, Load, Reply, Request};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -27,9 +28,10 @@ const EXAMPLES: &str = "Examples:
 
 /// Runs application code when its event comes, within a budget, charged to its owner.
 ///
-/// Start a host, then load services. A service is a wasm module, which anyone may load, or a native
-/// object of the host's trust domain, which runs as an upcall in the member that is current. Both
-/// are written against orbit_service.h.
+/// Start a host, then load services. A service is a wasm module, which anyone may load; a native
+/// object of the host's trust domain, which runs as an upcall in the member that is current; or,
+/// for root, a BPF object in the kernel. The first two are written against orbit_service.h, the
+/// last against orbit_kernel.h.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -75,7 +77,7 @@ enum What {
     },
     /// Loads a service and prints its number.
     Load {
-        /// A wasm module, or with --native an ELF object.
+        /// A wasm module; with --class native or thread an ELF object, with --class bpf a BPF object.
         file: PathBuf,
         /// The process it belongs to: it ends with that.
         #[arg(long, value_name = "PID")]
@@ -87,8 +89,8 @@ enum What {
         #[arg(long, default_value = "256K", value_parser = memory)]
         memory: usize,
         /// Events, repeatable: tick=10ms; psi=memory:150ms/2s (tasks stalled so long; also cpu, io; of the owner's control group
-        /// if it has one); fd=5 (that descriptor of the owner became readable); tracepoint=sched_process_exec. Posted
-        /// events always start it.
+        /// if it has one); fd=5 (that descriptor of the owner became readable); tracepoint=sched_process_exec; service=w1 (that
+        /// service ran). Posted events always start it. A BPF object has ticks, and the tracepoints that it names itself.
         #[arg(long, value_name = "SOURCE")]
         on: Vec<String>,
         /// A handle: cpu:priority:set(pid=42,min=0,max=80) or cpu:used:get(pid=42).
@@ -97,11 +99,14 @@ enum What {
         /// What its handler gets with each event.
         #[arg(long, default_value = "")]
         arguments: String,
-        /// It is native code of this trust domain.
-        #[arg(long)]
+        /// What it is and where it runs.
+        #[arg(long, value_enum, default_value_t)]
+        class: Class,
+        /// As --class native.
+        #[arg(long, conflicts_with = "class")]
         native: bool,
-        /// Native code gets a thread of its own from the start, where it may wait; else once it asks to wait.
-        #[arg(long)]
+        /// As --class thread: native code has a thread of its own from the start; else it gets one once it asks to wait.
+        #[arg(long, conflicts_with = "class")]
         thread: bool,
     },
     /// Lists services, with what they used, and members.
@@ -119,7 +124,8 @@ enum What {
     Metrics,
     /// Reads an attribute, or sets it through its guard.
     Attr {
-        /// cpu:priority, cpu:used, cpu:nice, memory:used, memory:cache, descriptors:open, descriptors:limit or descriptors:idle.
+        /// cpu:priority, cpu:used, cpu:nice, cpu:weight, cpu:max, memory:used, memory:cache, descriptors:open,
+        /// descriptors:limit or descriptors:idle.
         class: String,
         /// The thread or process.
         pid: i32,
@@ -159,6 +165,16 @@ fn period(sources: &[String]) -> Result<Option<u64>, Failure> {
     Ok(period.map(|period| u64::try_from(period.as_nanos()).unwrap_or(u64::MAX)))
 }
 
+/// The class, which the older words `native` and `thread` name too.
+fn class(given: Class, native: bool, thread: bool) -> Result<Class, String> {
+    match (given, native, thread) {
+        (given, false, false) => Ok(given),
+        (Class::Wasm | Class::Native, true, false) => Ok(Class::Native),
+        (Class::Wasm | Class::Native | Class::Thread, _, true) => Ok(Class::Thread),
+        _ => Err("native and thread contradict the class: leave them out".to_owned()),
+    }
+}
+
 /// `256K`.
 fn memory(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.strip_suffix(['K', 'M']) {
@@ -187,18 +203,19 @@ pub fn run(args: &Args) -> Done {
             return host::run(&socket, &config, ready).map(|()| ExitCode::SUCCESS).map_err(said);
         }
         What::Exec { command } => return exec(&socket, command),
-        What::Load { file, owner, budget, memory, on, grant, arguments, native, thread } => Request::Load(Load {
-            file: std::path::absolute(file)?,
-            owner: *owner,
-            budget: budget.clone(),
-            memory: *memory,
-            period_ns: period(on)?,
-            native: *native,
-            thread: *thread,
-            sources: on.iter().filter(|source| !source.starts_with("tick=")).cloned().collect(),
-            grants: grant.clone(),
-            arguments: arguments.clone(),
-        }),
+        What::Load { file, owner, budget, memory, on, grant, arguments, class: given, native, thread } => {
+            Request::Load(Load {
+                file: std::path::absolute(file)?,
+                owner: *owner,
+                budget: budget.clone(),
+                memory: *memory,
+                period_ns: period(on)?,
+                class: class(*given, *native, *thread).map_err(Failure::text)?,
+                sources: on.iter().filter(|source| !source.starts_with("tick=")).cloned().collect(),
+                grants: grant.clone(),
+                arguments: arguments.clone(),
+            })
+        }
         What::Join { pid } => Request::Join { pid: *pid },
         What::Leave { pid } => Request::Leave { pid: *pid },
         What::Ls => Request::List,

@@ -59,6 +59,21 @@ pub enum Request {
     },
 }
 
+/// Whose code a service is, and where it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// A wasm module, on an agent.
+    #[default]
+    Wasm,
+    /// Native code of this trust domain: an upcall in whichever member is current.
+    Native,
+    /// Native code with a thread of its own from the start, where it may wait.
+    Thread,
+    /// A BPF object in the kernel, for root.
+    Bpf,
+}
+
 /// A service to load.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Load {
@@ -72,12 +87,10 @@ pub struct Load {
     pub memory: usize,
     /// Nanoseconds between two ticks; `None`: posted events only.
     pub period_ns: Option<u64>,
-    /// Whether it is native code, which runs as an upcall where it can.
-    pub native: bool,
-    /// Whether native code has a thread of its own from the start, where it may wait.
+    /// Its class.
     #[serde(default)]
-    pub thread: bool,
-    /// Other sources of events: `psi=memory:150ms/2s`, `fd=5`, `tracepoint=sched_process_exec`.
+    pub class: Class,
+    /// Other sources of events: `psi=memory:150ms/2s`, `fd=5`, `tracepoint=sched_process_exec`, `service=w1`.
     #[serde(default)]
     pub sources: Vec<String>,
     /// `cpu:priority:set(pid=42)`.
@@ -93,7 +106,7 @@ pub struct Service {
     pub id: String,
     /// Its name.
     pub name: String,
-    /// `wasm` or `native`.
+    /// `wasm`, `native` or `bpf`.
     pub class: String,
     /// The process it belongs to.
     pub owner: i32,

@@ -5,8 +5,7 @@ use orbit_services::{Account, Budget, Control, Error, Event, Kind, Result, Verdi
 use std::time::Duration;
 use wasmi::errors::ErrorKind;
 use wasmi::{
-    Caller, Config, EnforcedLimits, Extern, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder, TrapCode,
-    TypedFunc,
+    Caller, Config, EnforcedLimits, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder, TrapCode, TypedFunc,
 };
 
 /// Bytes of a page of a module's memory.
@@ -29,6 +28,8 @@ const FAILED: i64 = -5;
 pub struct Engine {
     engine: wasmi::Engine,
     fuel_per_us: f64,
+    /// Fuel of a tick of the CPU's counter, in 65,536ths.
+    fuel_per_tick: u64,
 }
 
 impl Engine {
@@ -42,16 +43,25 @@ impl Engine {
         // A start function would run outside of any budget.
         config.allow_start_fn(false).set_max_recursion_depth(1000).set_max_stack_height(1 << 16);
         let engine = wasmi::Engine::new(&config);
+        let (began, ticks) = (std::time::Instant::now(), ticks());
         let fuel_per_us = calibrate(&engine).map_err(|error| {
             Error::new(Kind::Unsupported, format!("the wasm interpreter cannot be measured: {error}"))
         })?;
-        Ok(Engine { engine, fuel_per_us })
+        let ticks_per_us = self::ticks().wrapping_sub(ticks) as f64 / (began.elapsed().as_secs_f64() * 1e6);
+        let fuel_per_tick = (fuel_per_us / ticks_per_us.max(1.0) * 65_536.0) as u64;
+        Ok(Engine { engine, fuel_per_us, fuel_per_tick })
     }
 
     /// Fuel of a CPU time.
     fn fuel(&self, time: Duration) -> u64 {
         (time.as_secs_f64() * 1e6 * self.fuel_per_us).max(1.0) as u64
     }
+}
+
+/// The CPU's counter of time: what calls take is charged by it, since a clock would cost more than most calls.
+fn ticks() -> u64 {
+    // SAFETY: the instruction reads a counter.
+    unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 /// A loop that adds: `(func (export "f") (loop (br 0)))` with work in it.
@@ -116,8 +126,10 @@ pub enum Outcome {
 struct Guest {
     grants: Vec<Granted>,
     limits: StoreLimits,
-    fuel_per_us: f64,
+    fuel_per_tick: u64,
     account: Account,
+    /// The module's memory, once it is instantiated.
+    memory: Option<Memory>,
 }
 
 /// A loaded module. Used by one thread at a time.
@@ -161,7 +173,8 @@ impl Service {
             .tables(1)
             .build();
         let handles = grants.len();
-        let guest = Guest { grants, limits, fuel_per_us: engine.fuel_per_us, account: Account::default() };
+        let fuel_per_tick = engine.fuel_per_tick;
+        let guest = Guest { grants, limits, fuel_per_tick, account: Account::default(), memory: None };
         let mut store = Store::new(&engine.engine, guest);
         store.limiter(|guest| &mut guest.limits);
         // Of instantiation: data segments cost fuel too.
@@ -178,6 +191,7 @@ impl Service {
             .get_typed_func::<(u32, u32), ()>(&store, "orbit_handler")
             .map_err(|_| wrong("it exports no orbit_handler(context, event): see orbit_service.h".into()))?;
         let memory = instance.get_memory(&store, "memory").ok_or_else(|| wrong("it exports no memory".into()))?;
+        store.data_mut().memory = Some(memory);
         let pages = memory.grow(&mut store, 1).map_err(|_| {
             wrong(format!("its memory cannot have the page for its events beside {} bytes", spec.memory))
         })?;
@@ -269,9 +283,11 @@ fn charged<R>(
     caller: &mut Caller<'_, Guest>,
     body: impl FnOnce(&mut Caller<'_, Guest>) -> std::result::Result<R, wasmi::Error>,
 ) -> std::result::Result<R, wasmi::Error> {
-    let began = std::time::Instant::now();
+    let began = ticks();
     let result = body(caller)?;
-    let fuel = (began.elapsed().as_secs_f64() * 1e6 * caller.data().fuel_per_us) as u64 + 1;
+    // A thread that moved to a CPU whose counter is behind is charged nothing.
+    let passed = ticks().saturating_sub(began);
+    let fuel = ((u128::from(passed) * u128::from(caller.data().fuel_per_tick)) >> 16) as u64 + 1;
     match caller.get_fuel()?.checked_sub(fuel) {
         Some(left) => caller.set_fuel(left)?,
         None => return Err(TrapCode::OutOfFuel.into()),
@@ -289,7 +305,7 @@ fn grant(guest: &mut Guest, handle: u64) -> Option<&Granted> {
 }
 
 fn memory(caller: &Caller<'_, Guest>) -> std::result::Result<Memory, wasmi::Error> {
-    caller.get_export("memory").and_then(Extern::into_memory).ok_or_else(|| TrapCode::MemoryOutOfBounds.into())
+    caller.data().memory.ok_or_else(|| TrapCode::MemoryOutOfBounds.into())
 }
 
 fn get(caller: &mut Caller<'_, Guest>, handle: u64, to: u32) -> std::result::Result<i64, wasmi::Error> {

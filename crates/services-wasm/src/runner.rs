@@ -1,11 +1,12 @@
 //! The agent thread of wasm services: takes their events in the order of their times, one run after the other.
 
 use crate::guest::{Outcome, Service, WasmSpec};
-use orbit_linux::sched;
+use orbit_linux::{eventfd, sched};
 use orbit_services::source::Sink;
 use orbit_services::{Account, Budget, Error, Event, Kind, Result, budget, sys};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ struct Slot {
     window_began: u64,
     spent_ns: u64,
     is_revoked: bool,
+    /// Eventfds of those that follow it.
+    followers: Vec<Weak<OwnedFd>>,
 }
 
 struct State {
@@ -127,6 +130,7 @@ impl Runner {
             window_began: 0,
             spent_ns: 0,
             is_revoked: false,
+            followers: Vec::new(),
         };
         state.slots.insert(id, slot);
         drop(state);
@@ -140,6 +144,19 @@ impl Runner {
     /// `NotFound`.
     pub fn post(&self, id: Id, value: u64) -> Result<()> {
         if post(&self.shared, id, POSTED, value) { Ok(()) } else { Err(gone(id)) }
+    }
+
+    /// An eventfd to which each run of a service adds 1, for [`orbit_services::Opened::service`].
+    ///
+    /// # Errors
+    /// `NotFound`; `System`.
+    pub fn follow(&self, id: Id) -> Result<Arc<OwnedFd>> {
+        let runs = eventfd::create().map_err(|error| Error::system("following a service", &error))?;
+        let runs = Arc::new(runs);
+        let mut state = lock(&self.shared.0);
+        let slot = state.slots.get_mut(&id).ok_or_else(|| gone(id))?;
+        slot.followers.push(Arc::downgrade(&runs));
+        Ok(runs)
     }
 
     /// What posts events of a source to a service, as long as both are there.
@@ -266,6 +283,13 @@ fn run(slot: &mut Slot, event: &Event, aborts: u64) {
     let outcome = slot.service.run(event);
     let account = slot.service.account();
     slot.spent_ns += account.cpu_ns - before;
+    slot.followers.retain(|follower| match follower.upgrade() {
+        Some(runs) => {
+            eventfd::signal(runs.as_fd());
+            true
+        }
+        None => false,
+    });
     if outcome != Outcome::Done && account.is_abusive(aborts) {
         slot.is_revoked = true;
         slot.service.grants().iter().for_each(orbit_services::grant::Granted::restore);

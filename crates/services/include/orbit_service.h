@@ -33,6 +33,7 @@ extern "C" {
 #define ORBIT_PRESSURE 3   /* nanoseconds that tasks stalled since the last one */
 #define ORBIT_READABLE 4   /* 0 */
 #define ORBIT_TRACEPOINT 5 /* hits since the last one */
+#define ORBIT_SERVICE 6    /* runs of another service since the last one */
 
 /* Errors, negated, as everywhere. */
 #define ORBIT_EBADF 9   /* the number is no handle of this service */

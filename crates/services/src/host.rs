@@ -16,13 +16,15 @@ use crate::managers::BuiltIn;
 use crate::member::{self, Invitation};
 use crate::region::Region;
 use crate::shared::Shared;
-use crate::source::{Source, Sources};
+use crate::source::{Opened, Source, Sources};
 use crate::spec::{Dispatch, Happened, Options, ServiceId, Spec, Status, Upcalls};
 use crate::ticks::{Outcomes, Ticks};
-use orbit_linux::pidfd;
+use orbit_linux::{eventfd, pidfd};
 use orbit_sandbox_lib::abi::{self, GRANTS, Grant, SET};
+use orbit_sandbox_lib::sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -42,6 +44,8 @@ struct Loaded {
     sources: Vec<u64>,
     /// Real-time priority of its thread; 0: an ordinary one.
     priority: i32,
+    /// Those that follow it know by this that it is gone.
+    is_loaded: Arc<()>,
 }
 
 /// See the module's head. One thread uses it.
@@ -346,6 +350,7 @@ impl Host {
             is_revoked: false,
             sources: Vec::new(),
             priority: if spec.dispatch == Dispatch::Thread { spec.raise.unwrap_or(0) } else { 0 },
+            is_loaded: Arc::new(()),
         };
         let priority = loaded.priority;
         self.services[slot] = Some(loaded);
@@ -361,7 +366,7 @@ impl Host {
             }
         }
         if !spec.period.is_zero() {
-            let due = orbit_sandbox_lib::sys::now() + spec.period.as_nanos() as u64;
+            let due = sys::now() + spec.period.as_nanos() as u64;
             self.region.control(slot).due.store(due, SeqCst);
         }
         self.shared.ring();
@@ -499,7 +504,15 @@ impl Host {
     /// `NotFound`; those of [`Source::open`] and [`Sources::add`].
     pub fn watch(&mut self, id: ServiceId, source: &Source) -> Result<()> {
         self.of(id)?;
-        let opened = source.open()?;
+        self.watch_opened(id, source.open()?)
+    }
+
+    /// As [`Host::watch`], for a source that is open.
+    ///
+    /// # Errors
+    /// `NotFound`; those of [`Sources::add`].
+    pub fn watch_opened(&mut self, id: ServiceId, opened: Opened) -> Result<()> {
+        self.of(id)?;
         let (shared, slot) = (self.shared.clone(), id.slot);
         // A full queue counts what it drops.
         let sink = Box::new(move |kind, value| {
@@ -510,6 +523,42 @@ impl Host {
             loaded.sources.push(number);
         }
         Ok(())
+    }
+
+    /// An eventfd to which each run of a service adds 1, for [`Opened::service`]. A thread waits for the runs until all copies
+    /// of the answer are dropped, or the service is unloaded.
+    ///
+    /// # Errors
+    /// `NotFound`; `System`.
+    pub fn follow(&self, id: ServiceId) -> Result<Arc<OwnedFd>> {
+        let loaded = Arc::downgrade(&self.of(id)?.is_loaded);
+        let failed = |error: std::io::Error| Error::system("following a service", &error);
+        let runs = Arc::new(eventfd::create().map_err(failed)?);
+        let mut counter = fs::File::from(runs.try_clone().map_err(failed)?);
+        let (follower, shared, slot) = (Arc::downgrade(&runs), self.shared.clone(), id.slot);
+        let control = shared.control(slot);
+        control.followed.store(1, SeqCst);
+        let mut before = control.runs.load(SeqCst);
+        let follow = move || {
+            let control = shared.control(slot);
+            loop {
+                let seen = control.ran.load(SeqCst);
+                if follower.strong_count() == 0 || loaded.strong_count() == 0 {
+                    return;
+                }
+                let now = control.runs.load(SeqCst);
+                if now != before {
+                    // A counter that a member falsified adds a wrong number, no more; a full one is readable anyhow.
+                    let runs = now.saturating_sub(before).clamp(1, u64::from(u32::MAX));
+                    let _ = counter.write(&runs.to_ne_bytes());
+                    before = now;
+                }
+                // The thread ends soon after it is not needed.
+                sys::sleep_on(&control.ran, seen, 200_000_000);
+            }
+        };
+        std::thread::Builder::new().name("orbit-follow".into()).spawn(follow).map_err(failed)?;
+        Ok(runs)
     }
 
     /// The thread of sources, which services of other classes use too.

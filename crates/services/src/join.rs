@@ -40,6 +40,10 @@ impl Steps for Remote<'_, '_> {
     fn write(&mut self, address: usize, bytes: &[u8]) -> io::Result<()> {
         self.0.write(address as u64, bytes).map_err(|error| io::Error::other(error.to_string()))
     }
+
+    fn read(&mut self, address: usize, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read(address as u64, bytes).map_err(|error| io::Error::other(error.to_string()))
+    }
 }
 
 /// Whether a thread of the program is in an upcall.

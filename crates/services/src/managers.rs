@@ -38,6 +38,11 @@ fn refused(class: &AttributeClass, target: i32, error: i64) -> Error {
         let text = format!("process {target} does not publish {}: see orbit_program.h", class.name);
         return Error::new(Kind::NotFound, text);
     }
+    if error == -i64::from(libc::EOPNOTSUPP) && class.id == attribute::CPU_MAX {
+        let text =
+            format!("{} of {target}: the process is in no control group of its own that limits CPU time", class.name);
+        return Error::new(Kind::Unsupported, text);
+    }
     let error = io::Error::from_raw_os_error(i32::try_from(-error).unwrap_or(libc::EIO));
     let text = format!("{} of {target}: {error}", class.name);
     match error.raw_os_error() {

@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Kind, Result};
 use orbit_linux::map::Mapping;
-use orbit_sandbox_lib::{abi, entry};
+use orbit_sandbox_lib::{abi, entry, gate};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
@@ -28,6 +28,12 @@ pub trait Steps {
     /// # Errors
     /// As for `call`.
     fn write(&mut self, address: usize, bytes: &[u8]) -> std::io::Result<()>;
+
+    /// Reads memory there that is mapped for reading.
+    ///
+    /// # Errors
+    /// As for `call`.
+    fn read(&mut self, address: usize, bytes: &mut [u8]) -> std::io::Result<()>;
 }
 
 /// The calling process.
@@ -43,6 +49,12 @@ impl Steps for Local {
     fn write(&mut self, address: usize, bytes: &[u8]) -> std::io::Result<()> {
         // SAFETY: `join` writes to the private part, which it has just mapped.
         unsafe { (address as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn read(&mut self, address: usize, bytes: &mut [u8]) -> std::io::Result<()> {
+        // SAFETY: `leave` reads the private part, which a member has mapped.
+        unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(address as *const u8, bytes.len()) };
         Ok(())
     }
 }
@@ -146,7 +158,17 @@ pub fn leave(steps: &mut impl Steps, signals: [i32; 2]) -> Result<()> {
         let before = field(std::mem::offset_of!(abi::Private, actions) + nth * 32);
         step(steps, libc::SYS_rt_sigaction, [signal as usize, before, 0, 8, 0, 0])?;
     }
+    let mut gates = [0u8; 4 * abi::SLOTS];
+    let read = steps.read(field(std::mem::offset_of!(abi::Private, gates)), &mut gates);
+    read.map_err(|error| Error::system("reading the process", &error))?;
     step(steps, libc::SYS_munmap, [abi::BASE, abi::END - abi::BASE, 0, 0, 0, 0])?;
+    for gate in gates.chunks_exact(4) {
+        let gate = u32::from_ne_bytes(gate.try_into().unwrap_or_default());
+        if let Some(key) = gate::key_of(gate) {
+            // A number that is no key of the process is one that the program wrote there itself.
+            let _ = step(steps, libc::SYS_pkey_free, [key as usize, 0, 0, 0, 0, 0]);
+        }
+    }
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use crate::objects;
 use orbit_linux::map::Mapping;
 use orbit_linux::memfd;
 use orbit_sandbox_lib::abi::{self, Control, Directory, Library, Service};
+use orbit_sandbox_lib::sys;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Release, SeqCst};
@@ -67,6 +68,7 @@ impl Region {
             (*directory).upcall_signal = upcall_signal;
             (*directory).budget_signal = budget_signal;
             (*directory).grace_ns = grace_ns;
+            (*directory).tick_ns = tick_ns();
             ((*directory).host, (*directory).host_began) =
                 (std::process::id() as i32, began(std::process::id() as i32));
             (*directory).magic = abi::MAGIC;
@@ -179,6 +181,23 @@ impl Region {
         // SAFETY: inside the host's mapping of the control part.
         unsafe { self.control.as_ptr().add(at).write_bytes(0, size_of::<Control>()) };
     }
+}
+
+/// Nanoseconds of a tick of the CPU's counter, in 65,536ths, measured for a millisecond; 0 where the counter is not of one
+/// speed, or there is none.
+fn tick_ns() -> u64 {
+    const ADVANCED: u32 = 0x8000_0007;
+    const INVARIANT: u32 = 1 << 8;
+    use std::arch::x86_64::__cpuid;
+    if __cpuid(0x8000_0000).eax < ADVANCED || __cpuid(ADVANCED).edx & INVARIANT == 0 {
+        return 0;
+    }
+    let (began, ticks) = (std::time::Instant::now(), sys::ticks());
+    while began.elapsed() < std::time::Duration::from_millis(1) {
+        std::hint::spin_loop();
+    }
+    let passed = sys::ticks().wrapping_sub(ticks).max(1);
+    (began.elapsed().as_nanos() as u64).saturating_mul(65_536) / passed
 }
 
 /// When a process began, in ticks since the machine did: with its number it names the process for good. 0 when it is gone.

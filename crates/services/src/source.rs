@@ -1,4 +1,5 @@
-//! Sources of events beside ticks: pressure stalls, descriptors that become readable, tracepoints of the kernel.
+//! Sources of events beside ticks: pressure stalls, descriptors that become readable, tracepoints of the kernel, runs of
+//! other services.
 //!
 //! One thread of the host waits for all of them and posts an event for each to its service's queue, which is bounded and
 //! counts what does not fit. A source that fires all the time costs this thread at most one event in `PAUSE`.
@@ -8,7 +9,7 @@ use crate::{budget, tracepoint};
 use orbit_linux::epoll::Epoll;
 use orbit_linux::pressure::{self, Resource};
 use orbit_linux::{eventfd, pidfd};
-use orbit_sandbox_lib::abi::{PRESSURE, READABLE, TRACEPOINT};
+use orbit_sandbox_lib::abi::{PRESSURE, READABLE, SERVICE, TRACEPOINT};
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -133,14 +134,21 @@ pub struct Opened(Inner);
 
 #[derive(Debug)]
 enum Inner {
+    Service(Arc<OwnedFd>),
     Pressure { trigger: OwnedFd, file: PathBuf, seen: Duration },
     Readable(OwnedFd),
     Tracepoint(Box<tracepoint::Hits>),
 }
 
 impl Opened {
+    /// The runs of a service: each adds to this eventfd, which [`crate::Host::follow`] or the wasm runner made.
+    pub fn service(runs: Arc<OwnedFd>) -> Opened {
+        Opened(Inner::Service(runs))
+    }
+
     fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.0 {
+            Inner::Service(runs) => runs.as_fd(),
             Inner::Pressure { trigger, .. } => trigger.as_fd(),
             Inner::Readable(opened) => opened.as_fd(),
             Inner::Tracepoint(hits) => hits.descriptor(),
@@ -156,6 +164,7 @@ impl Opened {
                 *seen = now;
                 (PRESSURE, stalled.as_nanos() as u64)
             }
+            Inner::Service(runs) => (SERVICE, eventfd::drain(runs.as_fd())),
             Inner::Readable(_) => (READABLE, 0),
             Inner::Tracepoint(hits) => (TRACEPOINT, hits.take()),
         }

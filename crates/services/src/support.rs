@@ -33,3 +33,22 @@ pub fn real_time() -> Support {
         _ => Support::No("SCHED_FIFO is not allowed to this user here".to_owned()),
     }
 }
+
+/// Slots opened by protection keys: one is allocated and given back.
+pub fn keys() -> Support {
+    match sys::key_alloc() {
+        key if key > 0 => {
+            sys::key_free(key as i32);
+            Support::Yes
+        }
+        _ => Support::No("this CPU or kernel has no protection keys".to_owned()),
+    }
+}
+
+/// `cpu:weight` by the control group of a process, judged by this one.
+pub fn weights() -> Support {
+    if orbit_sandbox_lib::group::has_group(sys::process()) {
+        return Support::Yes;
+    }
+    Support::No("this process is in no control group with a cpu controller that it may write".to_owned())
+}

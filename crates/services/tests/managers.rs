@@ -180,3 +180,83 @@ fn a_published_cache_is_asked_to_shrink_within_its_range_and_gets_back_what_it_w
     assert!(program.has_host());
     drop(host);
 }
+
+/// A control group of the cpu controller, of either version; `None` where none can be made. Removed when this is dropped.
+struct Group(std::path::PathBuf, bool);
+
+impl Group {
+    fn make() -> Option<Group> {
+        let name = format!("orbit-test-weight-{}", std::process::id());
+        // The second version first: there the root has the controller for its children, or not.
+        for (root, is_first) in [("/sys/fs/cgroup", false), ("/sys/fs/cgroup/cpu", true)] {
+            let folder = std::path::Path::new(root).join(&name);
+            if std::fs::create_dir(&folder).is_err() {
+                continue;
+            }
+            let group = Group(folder, is_first);
+            if group.0.join(if is_first { "cpu.shares" } else { "cpu.weight" }).exists() {
+                return Some(group);
+            }
+        }
+        None
+    }
+
+    fn read(&self, second: &str, first: &str) -> String {
+        std::fs::read_to_string(self.0.join(if self.1 { first } else { second }))
+            .expect("a file of the group")
+            .trim()
+            .to_owned()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        until("the group is empty", || std::fs::remove_dir(&self.0).is_ok() || !self.0.exists());
+    }
+}
+
+#[test]
+fn a_weight_and_a_maximum_are_set_in_the_control_group_of_a_process_and_put_back() {
+    if !is_root() {
+        return;
+    }
+    let Some(group) = Group::make() else { return println!("SKIP: needs a control group with the cpu controller") };
+    let target = common::Sleeper::start();
+    std::fs::write(group.0.join("cgroup.procs"), target.pid().to_string()).expect("moved");
+    let mut host = host();
+    let me = std::process::id() as i32;
+    let requests = [GrantRequest::set("cpu:weight", target.pid()), GrantRequest::set("cpu:max", target.pid())];
+    let before = (group.read("cpu.weight", "cpu.shares"), group.read("cpu.max", "cpu.cfs_quota_us"));
+    let grants = host.grant(me, &requests).expect("granted");
+    for (grant, value) in grants.iter().zip([50, 30]) {
+        grant.set(value).1.expect("set");
+        assert_eq!(grant.read().expect("read"), value);
+    }
+    let set = (group.read("cpu.weight", "cpu.shares"), group.read("cpu.max", "cpu.cfs_quota_us"));
+    let expected = if group.1 { ("512", "30000") } else { ("50", "30000 100000") };
+    assert_eq!((set.0.as_str(), set.1.as_str()), expected);
+    host.release(&grants);
+    assert_eq!((group.read("cpu.weight", "cpu.shares"), group.read("cpu.max", "cpu.cfs_quota_us")), before);
+    drop(target);
+}
+
+#[test]
+fn without_a_control_group_a_weight_is_a_niceness_and_a_maximum_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let target = common::Sleeper::start();
+    if orbit_services::group::has_group(target.pid()) {
+        return println!("SKIP: needs a process without a control group of its own");
+    }
+    let mut host = host();
+    let before = orbit_linux::sched::nice(target.pid()).expect("its niceness");
+    let grants =
+        host.grant(std::process::id() as i32, &[GrantRequest::set("cpu:weight", target.pid())]).expect("granted");
+    grants[0].set(10).1.expect("set");
+    assert_eq!(orbit_linux::sched::nice(target.pid()).expect("its niceness"), 10);
+    host.release(&grants);
+    assert_eq!(orbit_linux::sched::nice(target.pid()).expect("its niceness"), before);
+    let max = host.attribute(&GrantRequest::set("cpu:max", target.pid()), Some(10)).expect_err("no group");
+    assert!(max.to_string().contains("control group"), "{max}");
+}

@@ -1,5 +1,5 @@
 //! Programs that nobody here wrote join while they run, upcalls run in them, they leave, and are as they were: redis-server,
-//! nginx, python3, a Go program that recovers from faults of its own, java.
+//! nginx, memcached, python3, node, a Go program that recovers from faults of its own, java.
 
 mod common;
 
@@ -120,6 +120,38 @@ fn nginx() {
     let socket = folder.0.join("socket");
     let request = "GET /page HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n";
     campaign(&mut server, &folder.0, || asks(&socket, request, "HTTP/1.1 200 OK"));
+}
+
+#[test]
+fn memcached() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new("memcached");
+    let socket = folder.0.join("s");
+    let path = socket.to_str().expect("a path");
+    let Some(mut server) = start("memcached", &["-u", "root", "-s", path, "-t", "2"], &folder.0) else { return };
+    // Keys that are set, read back and compared: some milliseconds of the server.
+    let value = "v".repeat(900);
+    let set: String = (0..400).map(|n| format!("set k{n} 0 0 900\r\n{value}\r\n")).collect();
+    let get: String = (0..400).map(|n| format!("get k{n}\r\n")).collect();
+    let stored = "STORED\r\n".repeat(400);
+    let values: String = (0..400).map(|n| format!("VALUE k{n} 0 900\r\n{value}\r\nEND\r\n")).collect();
+    campaign(&mut server, &folder.0, || asks(&socket, &set, &stored) && asks(&socket, &get, &values));
+}
+
+#[test]
+fn node() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new("node");
+    let script = "const {createHash} = require('crypto');\n\
+                  function f() { let n = 1, s = ''; for (let i = 0; i < 50000; i++) { n = (n * 31 + i) % 1000003; s += n & 7; }\n\
+                  return createHash('sha256').update(s).digest('hex'); }\n\
+                  const e = f(); function g() { console.log(f() === e ? 'well' : 'wrong'); setTimeout(g, 1); }\ng();\n";
+    let Some(mut program) = start("node", &["-e", script], &folder.0) else { return };
+    campaign(&mut program, &folder.0, follows(&folder.0));
 }
 
 /// Waits until a program has written one more line that says that all is well.

@@ -117,3 +117,26 @@ fn a_stall_for_the_processor_is_an_event() {
     let bad = Source::parse("psi=memory:150ms/20s", 0).expect("a source");
     assert_eq!(host.watch(id, &bad).map_err(|e| e.kind()), Err(Kind::Invalid), "a window that is too long");
 }
+
+#[test]
+fn runs_of_another_service_are_events_until_that_is_gone() {
+    if !is_root() {
+        return;
+    }
+    let mut host = host();
+    let first = host.load(&spec("count", Dispatch::Agent, vec![]), &native("count")).expect("loaded");
+    let quiet = orbit_services::Spec { period: Duration::ZERO, ..spec("count", Dispatch::Agent, vec![]) };
+    let second = host.load(&quiet, &native("count")).expect("loaded");
+    let runs = host.follow(first).expect("followed");
+    host.watch_opened(second, orbit_services::Opened::service(runs)).expect("watched");
+    let of = |host: &orbit_services::Host, id| host.status(id).expect("loaded").account.runs;
+    until("ten runs of the follower", || of(&host, second) >= 10);
+    assert!(of(&host, first) >= of(&host, second), "a run of one starts at most one of the other");
+    host.unload(first).expect("unloaded");
+    std::thread::sleep(Duration::from_millis(500));
+    let before = of(&host, second);
+    // Another service in the same slot is none that was followed.
+    let third = host.load(&spec("count", Dispatch::Agent, vec![]), &native("count")).expect("loaded");
+    until("ten runs of a third one", || of(&host, third) >= 10);
+    assert_eq!(of(&host, second), before);
+}

@@ -1,7 +1,7 @@
 //! Inside the virtual machine. Parts of the experiment, each the only program of one boot:
 //!
 //! `hangs RUNS LOAD_SECONDS`, `rivals MILLISECONDS THRESHOLD`, `every KIND THRESHOLD PANIC`, `faults SEED FIRST COUNT`,
-//! `guard ACTION KIND`. Each writes JSON lines by `line`, and `{"part":"ended"}` at last.
+//! `guard ACTION KIND`, `keys`. Each writes JSON lines by `line`, and `{"part":"ended"}` at last.
 
 mod elf;
 mod every;
@@ -9,6 +9,7 @@ mod exercise;
 mod faults;
 mod guard;
 mod hangs;
+mod keys;
 mod kmsg;
 mod line;
 mod lives;
@@ -34,6 +35,7 @@ pub fn run(words: &[&str]) -> Result<bool, Failed> {
         ["every", kind, threshold, panic] => every::run(kind, number(threshold)?, *panic == "1"),
         ["faults", seed, first, count] => faults::run(number(seed)? as u64, number(first)?, number(count)?),
         ["guard", action, kind] => guard::run(action, kind),
+        ["keys"] => keys::run(),
         _ => Err(format!("no such part of the experiment: {words:?}")),
     };
     match &done {

@@ -1,7 +1,7 @@
 //! Outside of the virtual machine: boots it, once or many times a part of the experiment, watches it, and writes JSON lines.
 //!
 //! `host --kernel FILE --initrd FILE --work DIRECTORY`, then parts, in this order: `--hangs RUNS LOAD_SECONDS`, `--rivals`,
-//! `--every ROUNDS`, `--guard ACTION` (each), `--faults SEED FIRST COUNT`. The last line is `{"lab":...}`. The result is good if every hang of one CPU was found, no
+//! `--every ROUNDS`, `--guard ACTION` (each), `--faults SEED FIRST COUNT`, `--keys`. The last line is `{"lab":...}`. The result is good if every hang of one CPU was found, no
 //! alarm was false, and the actions did what they should.
 
 mod every;
@@ -38,6 +38,7 @@ struct Plan {
     every: usize,
     guard: Vec<String>,
     faults: Option<(u64, usize, usize)>,
+    keys: bool,
 }
 
 fn read(words: &[&str]) -> Result<(Parts, Plan), Failed> {
@@ -54,6 +55,7 @@ fn read(words: &[&str]) -> Result<(Parts, Plan), Failed> {
             "--work" => work = Some(vm::there(word()?)?),
             "--hangs" => plan.hangs = Some((number(word()?)?, number(word()?)? as u64)),
             "--rivals" => plan.rivals = true,
+            "--keys" => plan.keys = true,
             "--every" => plan.every = number(word()?)?,
             "--guard" => plan.guard.push(word()?.to_owned()),
             "--faults" => plan.faults = Some((number(word()?)? as u64, number(word()?)?, number(word()?)?)),
@@ -93,6 +95,9 @@ pub fn run(words: &[&str]) -> Result<bool, Failed> {
     }
     if let Some((seed, first, count)) = plan.faults {
         good.push(("faults", faults::run(&parts, seed, first, count)?));
+    }
+    if plan.keys {
+        good.push(("keys", passed_on(&parts, "keys", "keys", "loglevel=1 nowatchdog", BOOT * 2)?));
     }
     let all = good.iter().all(|(_, good)| *good);
     let failed: Vec<&str> = good.iter().filter(|(_, good)| !good).map(|(part, _)| *part).collect();

@@ -64,7 +64,14 @@ impl Vm {
             Some(_) => ("kvm", "host"),
             None => ("tcg,thread=multi", "max"),
         };
-        command.args(["-accel", accelerator, "-cpu", cpu, "-smp", "2", "-m", "512", "-display", "none", "-nodefaults"]);
+        if part == "keys" {
+            // One cycle for each instruction: emulated, a change of rights empties the caches of addresses, which would
+            // be all that a clock sees.
+            command.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", "max", "-smp", "1"]);
+        } else {
+            command.args(["-accel", accelerator, "-cpu", cpu, "-smp", "2"]);
+        }
+        command.args(["-m", "512", "-display", "none", "-nodefaults"]);
         if !again {
             command.arg("-no-reboot");
         }

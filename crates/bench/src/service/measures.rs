@@ -40,6 +40,11 @@ impl Found {
         self.reaches.extend(bounds);
     }
 
+    /// A row without a figure: what it needs is not here.
+    fn missing(&mut self, what: &str) {
+        self.rows.push(Row::new(what, "us", Plain {}));
+    }
+
     /// A row in microseconds whose median has a bound.
     fn bounded(&mut self, what: &str, ours: Option<Summary>, limit: f64) {
         let bounds = vec![Reach::at_most(what, median(ours), limit, "us")];
@@ -108,22 +113,33 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// Entry and return of an upcall.
+/// Entry and return of an upcall: of frequent ones, whose budget an agent checks, and of others, which arm a timer each.
 pub fn upcalls(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Failure> {
+    let (entry, both) = upcalls_with(cpu, counts, "1ms/1ms")?;
+    found.bounded("upcall, signal to current: entry", entry.summary(), 3.0);
+    found.bounded("upcall with budget, there and back", both.summary(), 10.0);
+    // Below what agents check.
+    let (_, both) = upcalls_with(cpu, counts, "100us/100us")?;
+    let what = "upcall with budget, there and back, a timer for each";
+    found.add(Row::new(what, "us", Plain {}).ours(both.summary()), Vec::new());
+    Ok(())
+}
+
+/// Entry, and there and back.
+fn upcalls_with(cpu: usize, counts: Counts, budget: &str) -> Result<(Samples, Samples), Failure> {
     let mut host = host(cpu)?;
-    work(&mut host, Dispatch::Upcall, "1ms/1ms", (0, false), Vec::new())?;
+    work(&mut host, Dispatch::Upcall, budget, (0, false), Vec::new())?;
     let n = counts.upcalls;
     let (samples, ()) = child::run(cpu, Some(host.invitation()), |_| Ok(()), |out| {
         let (process, thread) = (sys::process(), sys::thread());
         let control = abi::control(abi::FIRST_SERVICE);
-        for nth in 0..n + 100 {
+        warm(process, thread);
+        for _ in 0..n {
             let began = sys::now();
             upcall(process, thread);
             let ended = sys::now();
             let run = (control.runs.load(Relaxed).wrapping_sub(1)) as usize % abi::KEPT;
-            if nth >= 100 {
-                out.extend([us(u64::from(control.delays[run].load(Relaxed))), us(ended - began)]);
-            }
+            out.extend([us(u64::from(control.delays[run].load(Relaxed))), us(ended - began)]);
         }
     })?;
     let (mut entry, mut both) = (Samples::default(), Samples::default());
@@ -131,9 +147,15 @@ pub fn upcalls(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Fail
         entry.add_figure(pair[0]);
         both.add_figure(pair[1]);
     }
-    found.bounded("upcall, signal to current: entry", entry.summary(), 3.0);
-    found.bounded("upcall with budget, there and back", both.summary(), 10.0);
-    Ok(())
+    Ok((entry, both))
+}
+
+/// Upcalls until agents have seen that they are frequent: they look every 100 ms.
+pub fn warm(process: i32, thread: i32) {
+    let end = sys::now() + 250_000_000;
+    while sys::now() < end {
+        upcall(process, thread);
+    }
 }
 
 /// Opening and closing a slot.
@@ -142,6 +164,8 @@ pub fn opening(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Fail
     for (length, limit) in [(4096, 3.0), (65_536, 5.0)] {
         let (samples, ()) = child::run(cpu, Some(host.invitation()), |_| Ok(()), |out| {
             let at = abi::PROTECTED + 3 * abi::SLOT;
+            // As the library does: the slot is a mapping of its own.
+            sys::advise(at, length, 1);
             for nth in 0..counts.upcalls + 100 {
                 let began = sys::now();
                 sys::protect(at, length, 3);
@@ -324,14 +348,60 @@ pub fn wasm(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Failure
     Ok(())
 }
 
-/// Joining and leaving a running program.
+/// Joining and leaving a running program: a dynamic one, and a static one and one in Go where a compiler is there.
 pub fn joining(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Failure> {
+    let what = |kind: &str| format!("joining a running program, {kind}, {} joins and leaves: stopped for", counts.joins);
+    let stopped = joins(cpu, counts.joins, std::process::Command::new("sleep").arg("1000"))?;
+    found.bounded(&what("dynamic"), stopped.summary(), 2000.0);
+    let folder = std::env::temp_dir().join(format!("orbit-bench-join-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let outcome = (|| {
+        for (kind, source, text, compiler) in SUBJECTS {
+            std::fs::write(folder.join(source), text)?;
+            let mut build = std::process::Command::new(compiler[0]);
+            build.args(&compiler[1..]).current_dir(&folder).stderr(std::process::Stdio::null());
+            // The environment of a bench may lack what the Go compiler keeps its results in.
+            build.env("GOCACHE", folder.join("cache")).env("GO111MODULE", "off");
+            if !build.status().is_ok_and(|status| status.success()) {
+                found.missing(&what(kind));
+                continue;
+            }
+            let stopped = joins(cpu, counts.joins, &mut std::process::Command::new(folder.join("subject")))?;
+            found.bounded(&what(kind), stopped.summary(), 2000.0);
+        }
+        Ok(())
+    })();
+    let _ = std::fs::remove_dir_all(&folder);
+    outcome
+}
+
+/// Programs that sleep and compute in turn: a kind, its source, and how it is compiled.
+const SUBJECTS: [(&str, &str, &str, &[&str]); 2] = [
+    (
+        "static",
+        "subject.c",
+        "#include <unistd.h>\nint main(void) { for (volatile unsigned n = 0;; n++) if (n % 100000 == 0) usleep(1000); }\n",
+        &["cc", "-O2", "-static", "-o", "subject", "subject.c"],
+    ),
+    (
+        "Go",
+        "subject.go",
+        "package main\nimport \"time\"\nfunc work() { for n := uint64(1); ; n++ { if n%100000 == 0 { time.Sleep(time.Millisecond) } } }\n\
+         func main() { go work(); go work(); work() }\n",
+        &["go", "build", "-o", "subject", "subject.go"],
+    ),
+];
+
+/// So many joins and leaves of a program. Answers how long each join stopped it.
+fn joins(cpu: usize, n: usize, program: &mut std::process::Command) -> Result<Samples, Failure> {
     let mut host = host(cpu)?;
-    let mut program = std::process::Command::new("sleep").arg("1000").spawn()?;
+    let mut program = program.spawn()?;
     let pid = program.id() as i32;
+    // Until it has begun: its loader must not be met in the middle.
+    std::thread::sleep(Duration::from_millis(100));
     let mut samples = Samples::default();
     let mut outcome = Ok(());
-    for _ in 0..counts.joins {
+    for _ in 0..n {
         match host.join(pid).and_then(|stopped| host.leave(pid).map(|()| stopped)) {
             Ok(stopped) => samples.add(stopped),
             Err(error) => {
@@ -347,9 +417,7 @@ pub fn joining(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Fail
     if maps.contains("orbit-sandbox") {
         return Err(Failure::text("a program that left still has the region mapped"));
     }
-    let what = format!("joining a running program, {} joins and leaves: stopped for", counts.joins);
-    found.bounded(&what, samples.summary(), 2000.0);
-    Ok(())
+    Ok(samples)
 }
 
 /// System calls of a member that end with EINTR while upcalls come.

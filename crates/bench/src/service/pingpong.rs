@@ -14,7 +14,6 @@ use orbit_services::{Dispatch, sys};
 use std::hint::black_box;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 /// Bytes that each side touches: a service's data is at most 32 KiB.
@@ -63,27 +62,27 @@ pub fn run(found: &mut Found, cpu: usize, n: usize) -> Result<Chart, Failure> {
 
 /// The service is a process of its own on the same CPU.
 fn by_process(cpu: usize, n: usize, bytes: usize) -> Result<Samples, Failure> {
-    let (mut here, mut there) = UnixStream::pair()?;
+    let ((mut asked, mut ask), (mut answered, mut answer)) = (std::io::pipe()?, std::io::pipe()?);
     // SAFETY: this process has one thread, so the child finds every lock free; it ends in this
     // block.
     let server = match unsafe { process::raw_fork(0) }? {
         Some(server) => server,
         None => {
-            process::close_all_but(&[0, 1, 2, there.as_raw_fd()]);
+            process::close_all_but(&[0, 1, 2, asked.as_raw_fd(), answer.as_raw_fd()]);
             let _ = process::set_parent_death_signal(libc::SIGKILL);
             let _ = sched::set_affinity(0, &[cpu]);
             let mut memory = vec![0u8; bytes];
             let mut word = [0u8; 8];
-            while there.read_exact(&mut word).is_ok() {
+            while asked.read_exact(&mut word).is_ok() {
                 touch(&mut memory);
-                if there.write_all(&word).is_err() {
+                if answer.write_all(&word).is_err() {
                     break;
                 }
             }
             process::end(0)
         }
     };
-    drop(there);
+    drop((asked, answer));
     let mut memory = vec![0u8; bytes];
     let before = sched::affinity(0)?;
     sched::set_affinity(0, &[cpu])?;
@@ -93,7 +92,7 @@ fn by_process(cpu: usize, n: usize, bytes: usize) -> Result<Samples, Failure> {
         touch(&mut memory);
         let began = sys::now();
         let mut word = (nth as u64).to_ne_bytes();
-        outcome = here.write_all(&word).and_then(|()| here.read_exact(&mut word));
+        outcome = ask.write_all(&word).and_then(|()| answered.read_exact(&mut word));
         if outcome.is_err() {
             break;
         }
@@ -151,6 +150,7 @@ fn by_upcall(cpu: usize, n: usize, bytes: usize) -> Result<Samples, Failure> {
         let (process, thread) = (sys::process(), sys::thread());
         let control = abi::control(abi::FIRST_SERVICE);
         let mut memory = vec![0u8; bytes];
+        super::measures::warm(process, thread);
         for nth in 0..n + 50 {
             touch(&mut memory);
             let before = control.runs.load(Relaxed);

@@ -147,6 +147,20 @@ fn services() -> Vec<Row> {
         )
         .row(support::real_time(), ""),
         about(
+            "protection keys",
+            "opening a service's data for its handler alone, in some cycles",
+            "mprotect",
+            "a CPU that has them (pku in /proc/cpuinfo)",
+        )
+        .row(support::keys(), ""),
+        about(
+            "weights by control group",
+            "cpu:weight and cpu:max without privilege",
+            "cpu:weight by niceness; no cpu:max",
+            "a control group with the cpu controller, delegated to this user",
+        )
+        .row(support::weights(), ""),
+        about(
             "pressure stall events",
             "the memory manager: a cache that shrinks when memory is short",
             "ticks",

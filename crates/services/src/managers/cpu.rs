@@ -1,4 +1,5 @@
-//! The CPU manager: real-time priority and niceness of threads, and the CPU time of processes.
+//! The CPU manager: real-time priority and niceness of threads, the CPU time of processes, and their weight and most CPU
+//! time by control group, which need no privilege where the group is delegated.
 
 use crate::manager::AttributeClass;
 use orbit_sandbox_lib::attribute;
@@ -31,6 +32,24 @@ pub const CLASSES: &[AttributeClass] = &[
         min: -20,
         max: 19,
         settable: true,
-        about: "niceness of a thread: the weight of an ordinary thread falls by a tenth with each step",
+        about: "niceness of a thread: its CPU time beside others falls by a tenth with each step",
+    },
+    AttributeClass {
+        id: attribute::CPU_WEIGHT,
+        name: "cpu:weight",
+        unit: "weight",
+        min: 1,
+        max: 10_000,
+        settable: true,
+        about: "weight of a process's control group, 100 is usual; its niceness where that group may not be written",
+    },
+    AttributeClass {
+        id: attribute::CPU_MAX,
+        name: "cpu:max",
+        unit: "% of a CPU",
+        min: 0,
+        max: 1_000_000,
+        settable: true,
+        about: "the most CPU time of a process's control group; 0 is no limit",
     },
 ];
