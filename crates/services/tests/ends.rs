@@ -172,7 +172,8 @@ fn what_was_set_is_put_back_when_the_host_is_killed_and_members_are_unharmed() {
         host.0.wait().expect("own child");
         until("the agent ends", || !is_there(agent));
         assert_eq!(nice(target.pid()), before, "round {round}");
-        assert!(member.0.try_wait().expect("own child").is_none(), "round {round}");
+        let ended = member.0.try_wait().expect("own child");
+        assert!(ended.is_none(), "round {round}: {ended:?}");
     }
 }
 
