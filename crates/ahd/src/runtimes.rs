@@ -7,7 +7,7 @@
 use orbit_inspect::goroutines::{Parked, parked};
 use orbit_inspect::stacks::{Frame, Unwinder};
 use orbit_linux::status::Status;
-use orbit_linux::{pidfd, procfs, thread};
+use orbit_linux::{pidfd, procfs};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
