@@ -15,6 +15,7 @@ pub(crate) struct Bell {
     fd: Arc<OwnedFd>,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
 }
 
 impl Bell {
@@ -43,7 +44,7 @@ impl Bell {
             }
         })?;
         match set.recv() {
-            Ok(None) => Ok(Bell { fd, ends, thread: Some(thread) }),
+            Ok(None) => Ok(Bell { fd, ends, thread: Some(thread), shared: Arc::clone(shared) }),
             Ok(Some(errno)) => Err(io::Error::from_raw_os_error(errno)),
             Err(_) => Err(io::Error::other("the thread that waits for the program has ended")),
         }
@@ -65,6 +66,11 @@ impl Drop for Bell {
     fn drop(&mut self) {
         self.ends.store(true, SeqCst);
         if let Some(thread) = self.thread.take() {
+            // It may be just about to sleep.
+            while !thread.is_finished() {
+                self.shared.wake_bell();
+                std::thread::sleep(Duration::from_micros(100));
+            }
             // A panic there has been reported by the thread itself.
             let _ = thread.join();
         }

@@ -83,6 +83,13 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
         out.push("System V semaphores and message queues of its user are not rolled back".into());
     }
     if facts.has_log {
+        let threads = facts.status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse::<u32>().ok());
+        if let Some(others) = threads.map(|all| all.saturating_sub(1)).filter(|others| *others > 0) {
+            out.push(format!(
+                "only the calls of its first thread are logged: what its {others} other threads read and write is not replayed; one that serves \
+                 clients is better kept without --log"
+            ));
+        }
         return out;
     }
     let sockets = count("socket:");
@@ -147,5 +154,7 @@ mod tests {
         facts.has_log = true;
         assert!(sentences(&facts).join("\n").contains("2 POSIX timers"), "a log does not bring them back");
         assert!(!sentences(&facts).join("\n").contains("sockets"), "with a log input is fed again");
+        facts.status = "Name:\tx\nThreads:\t5\n".into();
+        assert!(sentences(&facts).join("\n").contains("its 4 other threads"), "they are not logged");
     }
 }

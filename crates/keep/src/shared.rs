@@ -210,6 +210,11 @@ impl Shared {
         let _ = futex::wait(&self.news().bell, seen, Some(timeout));
     }
 
+    /// Wakes whoever sleeps in [`Shared::wait_bell`].
+    pub fn wake_bell(&self) {
+        futex::wake(&self.news().bell, i32::MAX);
+    }
+
     /// The thread whose calls are logged.
     pub fn serving(&self) -> i32 {
         self.news().serving.load(SeqCst) as i32

@@ -119,7 +119,19 @@ fn table_8(
     results: &mut Results,
 ) -> Result<(), Failure> {
     let events = kept::events(&["--every", "1s"], program)?;
-    let Some(figures) = kept::of(&events) else { return Ok(()) };
+    match kept::of(&events) {
+        Some(figures) => row_8(name, &figures, paper, results),
+        None => Ok(()),
+    }
+}
+
+/// The row of these figures.
+pub fn row_8(
+    name: &str,
+    figures: &kept::Figures,
+    paper: serde_json::Value,
+    results: &mut Results,
+) -> Result<(), Failure> {
     let written = figures.pages / figures.checkpoints;
     let first_write = first_write_us()?;
     let (mut ours, mut dump) = (Samples::default(), Samples::default());

@@ -43,7 +43,16 @@ pub fn figures(options: &[&str], program: &[OsString]) -> Result<Figures, Failur
 
 /// The figures in these events.
 pub fn of(events: &[Value]) -> Option<Figures> {
-    let exit = &events.iter().rfind(|event| event["event"] == "exited")?["figures"];
+    of_exit(events.iter().rfind(|event| event["event"] == "exited")?)
+}
+
+/// The figures of one of a family.
+pub fn of_process(events: &[Value], pid: i32) -> Option<Figures> {
+    of_exit(events.iter().find(|event| event["event"] == "exited" && event["pid"] == pid)?)
+}
+
+fn of_exit(event: &Value) -> Option<Figures> {
+    let exit = &event["figures"];
     let of = |name: &str| exit[name].as_f64();
     let figures = Figures {
         checkpoints: of("checkpoints")?,

@@ -5,6 +5,7 @@
 
 mod cost;
 mod kept;
+mod pins;
 mod server;
 mod subject;
 
@@ -90,6 +91,7 @@ pub fn run(args: &Args) -> out::Done {
     let mut results = Results { rows: Vec::new(), table, reaches: Vec::new() };
     let pauses = pauses(if quick { 2 } else { 9 }, &mut results)?;
     rollback(if quick { 2 } else { 9 }, &mut results)?;
+    pins::pages(&mut results, &mut bench)?;
     cost::gzip(if quick { 2 } else { 7 }, &mut results, &mut bench)?;
     cost::redis(if quick { 2 } else { 7 }, &mut results, &mut bench)?;
     server::apache(if quick { 2 } else { 7 }, &mut results, &mut bench)?;

@@ -2,8 +2,8 @@
 
 use super::super::stats::Samples;
 use super::super::{Bench, Progress};
-use super::cost::{Folder, Server, has, more};
-use super::kept::failed;
+use super::cost::{Folder, Server, has, more, row_8};
+use super::kept::{self, failed};
 use super::{Own, Results};
 use orbit_console::out::Failure;
 use serde_json::json;
@@ -16,42 +16,72 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const MODULES: &str = "/usr/lib/apache2/modules";
+/// How long Apache is loaded for its row of Table 8: several checkpoints.
+const TABLE_8: Duration = Duration::from_secs(5);
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Table 9: a child that crashes, restarted by Apache or put back; and the throughput.
+/// How it is kept: not at all (Apache restarts the child), by a log with a checkpoint a second, in request mode.
+const WAYS: [Option<&[&str]>; 3] = [
+    None,
+    Some(&["--log", "--log-size", "64M", "--family"]),
+    Some(&["--log", "--log-size", "64M", "--family", "--requests"]),
+];
+
+/// Table 9: a child that crashes, restarted by Apache or put back, and what that costs; and Apache's row of Table 8.
 pub fn apache(rounds: usize, results: &mut Results, bench: &mut Bench) -> Result<(), Failure> {
     if !has("apache2", bench) || !has("ab", bench) {
         return Ok(());
     }
-    let mut recoveries = [Samples::default(), Samples::default()];
-    let mut times = [Vec::new(), Vec::new()];
-    let mut keepers = Samples::default();
-    let progress = Progress::new(rounds * 2);
+    let mut gaps = WAYS.map(|_| Samples::default());
+    let mut recoveries = WAYS.map(|_| Samples::default());
+    let mut times = WAYS.map(|_| Vec::new());
+    let progress = Progress::new(rounds * WAYS.len());
     for round in 0..rounds {
-        for (nth, is_kept) in [false, true].into_iter().enumerate() {
-            progress.at(round * 2 + nth, "apache");
+        for (nth, way) in WAYS.into_iter().enumerate() {
+            progress.at(round * WAYS.len() + nth, "apache");
             let folder = Folder::new("apache")?;
-            let server = Apache::start(&folder.0, is_kept)?;
-            times[nth].push(server.load()?);
-            recoveries[nth].add_figure(server.crash()?);
+            let server = Apache::start(&folder.0, way)?;
+            // Both begin with pages that were written before.
+            server.load("1000")?;
+            times[nth].push(server.load("8000")?);
+            gaps[nth].add_figure(server.crash()?);
             drop(server);
-            let text = fs::read_to_string(folder.0.join("events")).unwrap_or_default();
-            let events = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-            let put_back = events.filter(|event| event["event"] == "recovered");
-            keepers.extend(&put_back.filter_map(|event| event["ms"].as_f64()).collect::<Vec<_>>());
+            let put_back = events(&folder.0).into_iter().filter(|event| event["event"] == "recovered");
+            recoveries[nth].extend(&put_back.filter_map(|event| event["ms"].as_f64()).collect::<Vec<_>>());
         }
     }
     progress.finish();
-    let [restart, ours] = recoveries.each_ref().map(Samples::summary);
+    let [restart, log, ours] = gaps.each_ref().map(Samples::summary);
+    let rivals = [("log mode", log), ("restart", restart)];
+    results.add("Table 9: Apache, from a crash to the next answer", "ms", ours, &rivals, None, Own::default());
+    let [_, log, ours] = recoveries.each_ref().map(Samples::summary);
     let paper = json!({"paper_ms": {"simple restart": 42.02, "dump": 4.05, "custom": 4.07}});
     let own = Own { columns: Some(paper), ..Own::default() };
-    results.add("Table 9: Apache, from a crash to the next answer", "ms", ours, &[("restart", restart)], None, own);
-    let name = "Table 9: Apache, recovery";
-    results.add(name, "ms", keepers.summary(), &[("restart", restart)], Some(4.0), Own::default());
-    let cost = more(&times[1], &times[0]).summary();
-    results.add("Table 9: Apache, cost with --log, every 1 s", "%", cost, &[], None, Own::default());
-    Ok(())
+    let name = "Table 9: Apache, recovery in request mode";
+    results.add(name, "ms", ours, &[("log mode", log), ("restart", restart)], Some(4.0), own);
+    let log = more(&times[1], &times[0]).summary();
+    let ours = more(&times[2], &times[0]).summary();
+    results.add("Table 9: Apache, cost of request mode", "%", ours, &[("log mode", log)], None, Own::default());
+    let folder = Folder::new("apache")?;
+    let server = Apache::start(&folder.0, Some(&["--family", "--every", "1s"]))?;
+    let (child, since) = (server.child, Instant::now());
+    while since.elapsed() < TABLE_8 {
+        server.load("1000")?;
+    }
+    drop(server);
+    match kept::of_process(&events(&folder.0), child) {
+        Some(figures) => {
+            row_8("Apache", &figures, json!({"n": 321, "p": 32, "overall_ms": 1.12, "dump_ms": 3.10}), results)
+        }
+        None => Ok(()),
+    }
+}
+
+/// What the keeper has written.
+fn events(folder: &Path) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(folder.join("events")).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 struct Apache {
@@ -62,8 +92,8 @@ struct Apache {
 }
 
 impl Apache {
-    /// Starts one with a single child, and waits until it answers and, if so, is kept.
-    fn start(folder: &Path, is_kept: bool) -> Result<Apache, Failure> {
+    /// Starts one with a single child, kept with these options, if any; waits until it answers and is kept.
+    fn start(folder: &Path, options: Option<&[&str]>) -> Result<Apache, Failure> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let at = folder.display();
         fs::create_dir_all(folder.join("www"))?;
@@ -76,9 +106,10 @@ impl Apache {
              User www-data\nGroup www-data\nMutex file:{at} default\n"
         );
         fs::write(folder.join("httpd.conf"), settings)?;
-        let mut command = Command::new(if is_kept { std::env::current_exe()? } else { "/usr/sbin/apache2".into() });
-        if is_kept {
-            command.args(["keep", "--quiet", "--log", "--log-size", "64M", "--family", "--events"]);
+        let mut command = Command::new("/usr/sbin/apache2");
+        if let Some(options) = options {
+            command = Command::new(std::env::current_exe()?);
+            command.args(["keep", "--quiet"]).args(options).arg("--events");
             command.arg(folder.join("events")).args(["--", "/usr/sbin/apache2"]);
         }
         command.args(["-D", "FOREGROUND", "-f"]).arg(folder.join("httpd.conf"));
@@ -91,11 +122,9 @@ impl Apache {
         })?;
         let apache = Apache { _server: server, port, child };
         until("apache2 answers", || apache.ask())?;
-        if is_kept {
+        if options.is_some() {
             until("its child is kept", || {
-                let text = fs::read_to_string(folder.join("events")).ok()?;
-                let mut events = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-                events.find(|event| event["event"] == "kept" && event["pid"] == child)
+                events(folder).into_iter().find(|event| event["event"] == "kept" && event["pid"] == child)
             })?;
         }
         Ok(apache)
@@ -111,11 +140,11 @@ impl Apache {
         answer.starts_with("HTTP/1.1 200").then_some(())
     }
 
-    /// Seconds of a load.
-    fn load(&self) -> Result<f64, Failure> {
+    /// Seconds of so many requests.
+    fn load(&self, requests: &str) -> Result<f64, Failure> {
         let since = Instant::now();
         let url = format!("http://127.0.0.1:{}/index.html", self.port);
-        let done = Command::new("ab").args(["-q", "-n", "4000", "-c", "1", &url]).stdout(Stdio::null()).status()?;
+        let done = Command::new("ab").args(["-q", "-n", requests, "-c", "1", &url]).stdout(Stdio::null()).status()?;
         match done.success() {
             true => Ok(since.elapsed().as_secs_f64()),
             false => Err(failed("ab failed")),
