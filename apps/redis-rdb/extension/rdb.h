@@ -28,7 +28,7 @@ size_t arena_regions(const struct orbit_jemalloc_region **regions);
 /* Whether Redis' allocations come from there: false without jemalloc, or without LD_PRELOAD. */
 bool arena_is_used(void);
 /* This thread's allocations come from jemalloc's first arena from now on (true), or from ours.
- * Flushes its cache. */
+ * Flushes its cache, in which freed memory of other arenas may be. */
 void arena_leave(bool leave);
 
 /* ---- areas.c ---- */

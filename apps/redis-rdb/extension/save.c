@@ -41,6 +41,9 @@ static pid_t pending_pid;
 static int *report_pipe;
 static char file_name[NAME_MAX + 1];
 static int32_t next_fault;
+/* Saves in a row whose task was ended by a failure. After so many Redis forks, and then the orbit has another try. */
+static unsigned failures;
+#define MOST_FAILURES 2
 
 /* ---- the task ---- */
 
@@ -185,10 +188,13 @@ static void plan_next_sync(uint64_t now, uint64_t took, uint64_t pages)
 /* Whether the last such call has ended. */
 static bool sync_has_ended(uint64_t wait_us)
 {
-    if (sync_future && orbit_future_wait_timeout(sync_future, wait_us, NULL) == -ETIMEDOUT)
+    int error = sync_future ? orbit_future_wait_timeout(sync_future, wait_us, NULL) : 0;
+    if (error == -ETIMEDOUT)
         return false;
     orbit_future_free(sync_future);
     sync_future = NULL;
+    if (error != 0)
+        arena_leave(false);
     return true;
 }
 
@@ -232,6 +238,10 @@ pid_t save_begin(void)
         return fork_instead("the orbit is being started again");
     if (!getcwd(args.directory, sizeof args.directory))
         return fork_instead("the working directory has no name");
+    if (failures >= MOST_FAILURES) {
+        failures--;
+        return fork_instead("the orbit failed in two saves in a row");
+    }
     areas = areas_now(&count);
     if (!areas)
         return fork_instead(orbit_last_error());
@@ -247,6 +257,7 @@ pid_t save_begin(void)
     save_counters.areas = count;
     save_counters.pages = pages_sent() - pages;
     save_counters.call_us = now_us() - began;
+    arena_leave(false);
     return pid;
 }
 
@@ -272,6 +283,7 @@ bool save_ended(pid_t *pid, int *status)
     future = NULL;
     *pid = pending_pid;
     *status = status_of(error, &outcome);
+    failures = error < 0 ? failures + 1 : 0;
     if (error < 0) {
         save_counters.failed++;
         snprintf(save_last_failure, sizeof save_last_failure, "%s", outcome.text);
@@ -283,5 +295,8 @@ bool save_ended(pid_t *pid, int *status)
         ahead.synced = save_counters.areas;
         ahead.pid = pending_pid;
     }
+    /* What the supervisor's thread has allocated (the text of a crash) and this one has freed is in this thread's cache, and lies
+     * outside of the regions: Redis must not get it for its data. */
+    arena_leave(false);
     return true;
 }
