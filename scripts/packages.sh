@@ -15,7 +15,8 @@ group() {
         libclang-dev=/usr/lib/llvm-*/lib/libclang.so*|/usr/lib/llvm-*/lib/libclang-[0-9]*.so*" ;;
     test) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx nginx-dev=/usr/share/nginx/src/configure valgrind=valgrind
         python3=python3 stress-ng=stress-ng iproute2=ip|/sbin/ip|/usr/sbin/ip lld=wasm-ld|/usr/bin/wasm-ld-*
-        musl-tools=musl-gcc golang-go=go strace=strace sqlite3=sqlite3 default-jdk-headless=javac" ;;
+        musl-tools=musl-gcc golang-go=go strace=strace sqlite3=sqlite3 default-jdk-headless=javac
+        apache2=/usr/sbin/apache2 apache2-dev=/usr/bin/apxs2 haproxy=/usr/sbin/haproxy beanstalkd=/usr/bin/beanstalkd" ;;
     demo) echo "redis-server=redis-server redis-tools=redis-cli" ;;
     bench) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx" ;;
     lint) echo "shellcheck=shellcheck python3=python3" ;;
