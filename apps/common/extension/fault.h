@@ -1,6 +1,5 @@
-/* Harm that a task does on request, the same in all ports, for tests and for those who do not believe. Each port says who may
- * ask for it.
- */
+/* Harm that a task does on request, the same in all ports, for tests and for those who do not
+ * believe. Each port says who may ask for it. */
 #ifndef ORBIT_APPS_FAULT_H
 #define ORBIT_APPS_FAULT_H
 
@@ -17,7 +16,8 @@ enum {
     FAULT_OF_PORT       /* the one that only this port has */
 };
 
-/* "segv", "hang", "memory", "recursion", "kill", "lie", or `of_port` (NULL: none). FAULT_NONE: no such fault. */
+/* "segv", "hang", "memory", "recursion", "kill", "lie", or `of_port` (NULL: none). FAULT_NONE:
+ * no such fault. */
 int32_t fault_by_name(const char *name, const char *of_port);
 
 /* Does this harm. Returns without any for FAULT_NONE, FAULT_LIE and FAULT_OF_PORT. */

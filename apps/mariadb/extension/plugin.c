@@ -21,10 +21,11 @@ extern void sql_print_information(const char *format, ...) __asm__("_Z21sql_prin
 extern char my_thread_init(void);
 extern void my_thread_end(void);
 
-/* Time between two readings of the number of waits, milliseconds: a deadlock that comes alone is found
- * after so much. */
+/* Time between two readings of the number of waits, milliseconds: a deadlock that comes alone is
+ * found after so much. */
 #define CHECK_MS 20
-/* A scan is followed by a pause so many times as long at least: scans take 5 % of the time at most. */
+/* A scan is followed by a pause so many times as long at least: scans take 5 % of the time at
+ * most. */
 #define PAUSE_SHARE 19
 
 unsigned int setting_interval, setting_deadline, setting_memory;

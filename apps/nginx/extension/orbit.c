@@ -1,9 +1,10 @@
 /* The orbit of this worker, and calls of it from the event loop.
  *
- * The worker never blocks. The task signals a descriptor as it ends, which is one of nginx' connections; a timer finds calls whose
- * task could not. (A descriptor of each future would cost four system calls and a thread's wake-up.) The orbit has one call at a
- * time, so that a deadline is the running call's alone: a call that was in the orbit is never made again, since it may have
- * stored its file. The others wait here, also while the orbit is started again.
+ * The worker never blocks. The task signals a descriptor as it ends, which is one of nginx'
+ * connections; a timer finds calls whose task could not. (A descriptor of each future would cost
+ * four system calls and a thread's wake-up.) The orbit has one call at a time, so that a
+ * deadline is the running call's alone: a call that was in the orbit is never made again, since
+ * it may have stored its file. The others wait here, also while the orbit is started again.
  */
 #include "dav.h"
 
@@ -13,7 +14,8 @@
 #define RETRY_MS 5
 /* Between two checks whether the running call has ended, milliseconds. */
 #define CHECK_MS 10
-/* The task signals some instructions before its call ends: how long the worker waits for that, once a call. Microseconds. */
+/* The task signals some instructions before its call ends: how long the worker waits for that,
+ * once a call. Microseconds. */
 #define ENDING_US 50
 
 struct put_call {

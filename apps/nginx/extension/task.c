@@ -1,8 +1,10 @@
-/* The task, in the orbit: all that PUT does with files once the body is there. nginx' own functions do it: a rename, a copy
- * where the file systems differ, directories, access and time of the file.
+/* The task, in the orbit: all that PUT does with files once the body is there. nginx' own
+ * functions do it: a rename, a copy where the file systems differ, directories, access and time
+ * of the file.
  *
- * The orbit cannot write nginx' log or its shared memory. Lines to be logged are pushed to the worker. Names of copies come
- * from a counter in shared memory: the worker draws the number, and removes the copy if the task fails.
+ * The orbit cannot write nginx' log or its shared memory. Lines to be logged are pushed to the
+ * worker. Names of copies come from a counter in shared memory: the worker draws the number, and
+ * removes the copy if the task fails.
  */
 #include "dav.h"
 

@@ -1,4 +1,5 @@
-/* The heap of Redis, in a jemalloc arena whose memory comes from regions that can be made areas: orbit_jemalloc.h does it.
+/* The heap of Redis, in a jemalloc arena whose memory comes from regions that can be made areas:
+ * orbit_jemalloc.h does it.
  *
  * The constructor runs before Redis' first allocation, since the library is preloaded.
  */
@@ -10,7 +11,8 @@
 static struct orbit_jemalloc heap;
 static bool is_used;
 
-/* Whether Redis has begun: its main object is all zeros before. Then what it has allocated lies elsewhere. */
+/* Whether Redis has begun: its main object is all zeros before. Then what it has allocated lies
+ * elsewhere. */
 static bool has_begun(void)
 {
     const unsigned char *server = dlsym(RTLD_DEFAULT, "server");

@@ -41,7 +41,8 @@ static pid_t pending_pid;
 static int *report_pipe;
 static char file_name[NAME_MAX + 1];
 static int32_t next_fault;
-/* Saves in a row whose task was ended by a failure. After so many Redis forks, and then the orbit has another try. */
+/* Saves in a row whose task was ended by a failure. After so many Redis forks, and then the
+ * orbit has another try. */
 static unsigned failures;
 #define MOST_FAILURES 2
 
@@ -130,8 +131,8 @@ static pid_t fork_instead(const char *why)
  * microseconds. */
 #define MOST_SYNCED 8
 #define SYNC_US 500
-/* Share of the time that these calls may take: one part of so many. With half the share the areas' turn comes half as often, and
- * twice as many pages are left for a save. */
+/* Share of the time that these calls may take: one part of so many. With half the share the
+ * areas' turn comes half as often, and twice as many pages are left for a save. */
 #define SYNC_SHARE 25
 /* Of an area that is written all over, and so takes longer than this each time: a pause, which
  * doubles. */
@@ -295,8 +296,9 @@ bool save_ended(pid_t *pid, int *status)
         ahead.synced = save_counters.areas;
         ahead.pid = pending_pid;
     }
-    /* What the supervisor's thread has allocated (the text of a crash) and this one has freed is in this thread's cache, and lies
-     * outside of the regions: Redis must not get it for its data. */
+    /* What the supervisor's thread has allocated (the text of a crash) and this one has freed is
+     * in this thread's cache, and lies outside of the regions: Redis must not get it for its
+     * data. */
     arena_leave(false);
     return true;
 }

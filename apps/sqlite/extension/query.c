@@ -111,7 +111,8 @@ static void one_round(struct orbit *orbit, sqlite3 *db, int round, int32_t fault
     else
         printf("round %d failed: %s\n", round, outcome.text);
     orbit_future_free(future);
-    /* What the library's own thread has allocated and this one has freed, as a crash's text, lies outside of the heap: not for SQLite. */
+    /* What the library's own thread has allocated and this one has freed, as a crash's text,
+     * lies outside of the heap: not for SQLite. */
     orbit_jemalloc_enter(&heap);
 }
 
