@@ -346,14 +346,16 @@ fn a_service_in_the_kernel_is_loaded_by_its_class_and_one_service_starts_another
         .status();
     assert!(built.expect("clang").success());
     let object = object.to_str().expect("a path");
-    let grant = format!("cpu:nice:set(pid={pid},min={},max={0})", before + 2);
+    // It asks for 7; the tests themselves may have a niceness.
+    let clamped = 7.clamp(before + 1, before + 2);
+    let grant = format!("cpu:nice:set(pid={pid},min={},max={})", before + 1, before + 2);
     let load = ["load", object, "--class", "bpf", "--owner", &pid, "--on", "tick=5ms", "--grant", &grant];
     let loaded = orbit(&socket, &load);
     if said(&loaded).contains("CAP_BPF") {
         return println!("SKIP: needs BPF: {}", said(&loaded));
     }
     assert_eq!(said(&loaded).trim(), "k1");
-    until("the kernel's service sets the niceness through its guard", || nice() == before + 2);
+    until("the kernel's service sets the niceness through its guard", || nice() == clamped);
     let listed: Value = serde_json::from_slice(&orbit(&socket, &["ls", "--json"]).stdout).expect("JSON");
     let service = &listed["list"]["services"][0];
     assert!(service["class"] == "bpf" && service["runs"].as_u64() > Some(0), "{listed}");
