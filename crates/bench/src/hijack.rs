@@ -5,8 +5,12 @@
 //! and reports the median batch. The ways take turns round by round. Cycles are those of the time
 //! stamp counter.
 
+mod between;
 mod guest;
+mod nginx;
 mod redis;
+mod servers;
+mod shares;
 mod ways;
 
 use super::plot::{Chart, Series};
@@ -36,7 +40,7 @@ struct Own {
 }
 
 /// Ways of one call, ours first.
-const CALLS: [(Way, &str); 8] = [
+const CALLS: [(Way, &str); 9] = [
     (Way::Native, "native"),
     (Way::Rewritten, "rewritten site"),
     (Way::Saved, "saved registers, through C"),
@@ -45,16 +49,27 @@ const CALLS: [(Way, &str); 8] = [
     (Way::Dispatch, "Syscall User Dispatch alone"),
     (Way::Notify, "seccomp notification"),
     (Way::Ptrace, "ptrace"),
+    (Way::PageZero, "call into page 0, as zpoline"),
 ];
 
-/// Calls that only guests have: the word of `guest.rs`, whether it is a guest's, its name, what it
-/// may cost.
-const GUEST_CALLS: [(&str, bool, &str, f64); 5] = [
-    ("rpc", true, "call of the executive and back", 50.0),
-    ("awake", true, "call of another guest and back, awake", 1000.0),
-    ("asleep", true, "call of another guest and back, asleep", 11_000.0),
-    ("switch", true, "change of guest contexts", 500.0),
-    ("handover", false, "change of threads by a futex", 0.0),
+/// A call that only guests have, or a rival of the one before it.
+struct GuestCall {
+    /// The word of `guest.rs`.
+    word: &'static str,
+    name: &'static str,
+    /// Cycles at most; `None`: a rival, which runs natively.
+    limit: Option<f64>,
+}
+
+const GUEST_CALLS: [GuestCall; 8] = [
+    GuestCall { word: "rpc", name: "call of the executive and back", limit: Some(50.0) },
+    GuestCall { word: "awake", name: "call of another guest and back, awake", limit: Some(1000.0) },
+    GuestCall { word: "bare-lines", name: "two cache lines, spinning", limit: None },
+    GuestCall { word: "asleep", name: "call of another guest and back, asleep", limit: Some(11_000.0) },
+    GuestCall { word: "bare-futexes", name: "two futexes of two processes", limit: None },
+    GuestCall { word: "pipes", name: "two pipes", limit: None },
+    GuestCall { word: "switch", name: "change of guest contexts", limit: Some(500.0) },
+    GuestCall { word: "handover", name: "change of threads by a futex", limit: None },
 ];
 
 pub fn run(args: &Args) -> out::Done {
@@ -68,29 +83,31 @@ pub fn run(args: &Args) -> out::Done {
     let progress = Progress::new(rounds * (CALLS.len() + programs.len()));
     let mut starts: [Samples; 2] = Default::default();
     let mut guest_calls: Vec<Samples> = GUEST_CALLS.iter().map(|_| Samples::default()).collect();
-    let has_redis = redis::is_there();
-    let mut redis: [[Samples; 3]; 2] = Default::default();
+    let has_page_zero = ways::has_page_zero();
+    let mut servers = Servers::default();
     let mut cycles: Vec<Samples> = CALLS.iter().map(|_| Samples::default()).collect();
     let mut times: Vec<[Samples; 3]> = programs.iter().map(|_| Default::default()).collect();
     for round in 0..rounds {
         let done = round * (CALLS.len() + programs.len());
         for (nth, (way, name)) in CALLS.iter().enumerate() {
             progress.at(done + nth, name);
+            if *way == Way::PageZero && !has_page_zero {
+                continue;
+            }
             cycles[nth].add_figure(ways::call(*way)?);
         }
-        for ((word, is_guest, _, _), samples) in GUEST_CALLS.iter().zip(&mut guest_calls) {
-            samples.add_figure(ways::between(word, *is_guest)?);
+        for (call, samples) in GUEST_CALLS.iter().zip(&mut guest_calls) {
+            samples.add_figure(ways::between(call.word, call.limit.is_some())?);
         }
         for (samples, way) in starts.iter_mut().zip([Way::Native, Way::Rewritten]) {
             samples.add_figure(ways::start(way)?);
         }
-        if has_redis {
-            for (samples, is_guest) in redis.iter_mut().zip([false, true]) {
-                let run = redis::run(is_guest, if quick { 20_000 } else { 100_000 })?;
-                for (samples, figure) in samples.iter_mut().zip([run.get, run.set, run.by_signal]) {
-                    samples.add_figure(figure);
-                }
-            }
+        // Throughput varies more than the rest: three times as many samples.
+        for nth in 0..3 {
+            servers.measure((round + nth) % 2 == 1, quick)?;
+        }
+        if round < 3 {
+            servers.measure_shares()?;
         }
         for (nth, program) in programs.iter().enumerate() {
             progress.at(done + CALLS.len() + nth, program.name);
@@ -112,17 +129,18 @@ pub fn run(args: &Args) -> out::Done {
     let guest_calls: Vec<Option<Summary>> = guest_calls.iter().map(Samples::summary).collect();
     rows.extend(guest_rows(&guest_calls));
     rows.push(start_row(&starts));
-    let redis = redis.each_ref().map(|each| each.each_ref().map(Samples::summary));
-    if has_redis {
-        rows.extend(redis_rows(&redis));
-    } else {
-        bench.note("redis-server or redis-benchmark is not installed: no figures of Redis".to_owned());
+    if !has_page_zero {
+        bench.note("page 0 cannot be mapped here (vm.mmap_min_addr): no figure of a call into it".to_owned());
+    }
+    rows.extend(servers.rows());
+    for missing in servers.missing() {
+        bench.note(format!("{missing} is not installed: no figures of it"));
     }
     rows.extend(programs.iter().zip(&times).map(|(program, times)| program_row(program, times)));
     bench.reach(rows.iter().flat_map(|row| row.bound.iter().map(Row::copy)));
     let mut table = table(&cycles, &starts, &programs, &times);
-    for ((.., name, _), figure) in GUEST_CALLS.iter().zip(&guest_calls) {
-        let cells = [(*name).to_owned(), format!("{:.0} cycles", median(*figure)), String::new()];
+    for (call, figure) in GUEST_CALLS.iter().zip(&guest_calls) {
+        let cells = [call.name.to_owned(), format!("{:.0} cycles", median(*figure)), String::new()];
         table.row(cells.map(|cell| (cell, PLAIN)).into());
     }
     let chart = chart(&cycles);
@@ -142,6 +160,10 @@ impl Row {
         Row { measured, bound }
     }
 
+    fn rival(self, name: &'static str, figure: Option<Summary>) -> Row {
+        Row { measured: self.measured.rival(name, figure), bound: self.bound }
+    }
+
     fn copy(bound: &Reach) -> Reach {
         Reach { what: bound.what.clone(), ..*bound }
     }
@@ -150,7 +172,7 @@ impl Row {
 fn call_rows(cycles: &[Option<Summary>]) -> Vec<Row> {
     let native = median(cycles[0]);
     let rivals = |row: Measured<Own>| {
-        let row = row.rival("native", cycles[0]).rival("dispatch alone", cycles[5]);
+        let row = row.rival("native", cycles[0]).rival("dispatch alone", cycles[5]).rival("page 0", cycles[8]);
         row.rival("seccomp notification", cycles[6]).rival("ptrace", cycles[7])
     };
     let row = |nth: usize, bound: Option<Reach>| {
@@ -165,15 +187,20 @@ fn call_rows(cycles: &[Option<Summary>]) -> Vec<Row> {
     vec![row(1, over(1, 100.0)), row(2, over(2, 130.0)), row(3, Some(trapped)), row(4, None)]
 }
 
-/// The last figure is the rival of the one before it.
 fn guest_rows(cycles: &[Option<Summary>]) -> Vec<Row> {
-    let rows = GUEST_CALLS.iter().zip(cycles).filter(|((_, is_guest, ..), _)| *is_guest);
-    rows.map(|((word, _, name, limit), figure)| {
-        let measured = Measured::new(*name, "cycles", Own { group: "guest" }).ours(*figure);
-        let measured = if *word == "switch" { measured.rival("futex hand-over", cycles[4]) } else { measured };
-        Row::new(measured, Some(Reach::at_most(*name, median(*figure), *limit, "cycles")))
-    })
-    .collect()
+    let mut rows: Vec<Row> = Vec::new();
+    for (call, figure) in GUEST_CALLS.iter().zip(cycles) {
+        match (call.limit, rows.pop()) {
+            (None, Some(row)) => rows.push(row.rival(call.name, *figure)),
+            (limit, before) => {
+                rows.extend(before);
+                let bound = limit.map(|limit| Reach::at_most(call.name, median(*figure), limit, "cycles"));
+                let measured = Measured::new(call.name, "cycles", Own { group: "guest" }).ours(*figure);
+                rows.push(Row::new(measured, bound));
+            }
+        }
+    }
+    rows
 }
 
 fn start_row(starts: &[Option<Summary>; 2]) -> Row {
@@ -183,19 +210,76 @@ fn start_row(starts: &[Option<Summary>; 2]) -> Row {
     Row::new(measured, Some(Reach::at_most(name, times, 1.6, "times native")))
 }
 
-/// `redis`: natively, under the executive; of each GET, SET, calls by signal.
-fn redis_rows(redis: &[[Option<Summary>; 3]; 2]) -> Vec<Row> {
-    let [native, ours] = redis;
-    let throughput = |nth: usize, name: &'static str| {
-        let own = Own { group: "server" };
-        let measured = Measured::new(name, "requests/s", own).ours(ours[nth]).rival("native", native[nth]);
-        let times = ratio(median(ours[nth]), median(native[nth]));
-        Row::new(measured, Some(Reach::at_least(name, times, 0.97, "times native")))
-    };
-    let share = "Redis: calls that came by signal";
-    let measured = Measured::new(share, "%", Own { group: "server" }).ours(ours[2]);
-    let by_signal = Row::new(measured, Some(Reach::at_most(share, median(ours[2]), 1.0, "%")));
-    vec![throughput(0, "Redis GET"), throughput(1, "Redis SET"), by_signal]
+/// Throughput and calls by signal of servers and programs; natively, then under the executive.
+#[derive(Default)]
+struct Servers {
+    get: [Samples; 2],
+    set: [Samples; 2],
+    pages: [Samples; 2],
+    by_signal: [Samples; 4],
+}
+
+const SHARES: [&str; 4] = ["Redis", "nginx", "Python", "Go"];
+
+impl Servers {
+    /// A run of each server in both ways; `guest_first`: in which order.
+    fn measure(&mut self, guest_first: bool, quick: bool) -> Result<(), Failure> {
+        let requests = if quick { 40_000 } else { 100_000 };
+        for is_guest in [guest_first, !guest_first] {
+            let nth = usize::from(is_guest);
+            if redis::is_there() {
+                let run = redis::run(is_guest, requests)?;
+                self.get[nth].add_figure(run.rates[0]);
+                self.set[nth].add_figure(run.rates[1]);
+                self.add_share(0, is_guest, run.by_signal);
+            }
+            if nginx::is_there() {
+                let run = nginx::run(is_guest, requests as usize)?;
+                self.pages[nth].add_figure(run.rates[0]);
+                self.add_share(1, is_guest, run.by_signal);
+            }
+        }
+        Ok(())
+    }
+
+    /// The shares of programs that are no servers.
+    fn measure_shares(&mut self) -> Result<(), Failure> {
+        for (nth, share) in [(2, shares::python()?), (3, shares::go()?)] {
+            if let Some(share) = share {
+                self.add_share(nth, true, share);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_share(&mut self, nth: usize, is_guest: bool, share: f64) {
+        if is_guest {
+            self.by_signal[nth].add_figure(share);
+        }
+    }
+
+    fn missing(&self) -> Vec<&'static str> {
+        let all = SHARES.iter().zip(&self.by_signal);
+        all.filter(|(_, samples)| samples.summary().is_none()).map(|(name, _)| *name).collect()
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let throughput = [("Redis GET", &self.get), ("Redis SET", &self.set), ("nginx, 1 KB", &self.pages)];
+        let throughput = throughput.into_iter().filter_map(|(name, [native, ours])| {
+            let (native, ours) = (native.summary()?, ours.summary()?);
+            let own = Own { group: "server" };
+            let measured = Measured::new(name, "requests/s", own).ours(Some(ours)).rival("native", Some(native));
+            let times = ratio(ours.p50, native.p50);
+            Some(Row::new(measured, Some(Reach::at_least(name, times, 0.97, "times native"))))
+        });
+        let shares = SHARES.iter().zip(&self.by_signal).filter_map(|(name, samples)| {
+            let share = samples.summary()?;
+            let name = format!("{name}: calls by signal after a second");
+            let measured = Measured::new(name.clone(), "%", Own { group: "share" }).ours(Some(share));
+            Some(Row::new(measured, Some(Reach::at_most(name, share.p50, 1.0, "%"))))
+        });
+        throughput.chain(shares).collect()
+    }
 }
 
 fn program_row(program: &Program, times: &[Option<Summary>; 3]) -> Row {

@@ -1,10 +1,10 @@
 //! `orbit hijack`: runs a program under the executive.
 
 use orbit_console::out::{self, Failure};
-use orbit_hijack::campaign::{Campaign, Verdict};
+use orbit_hijack::campaign::{Campaign, Trial, Verdict};
 use orbit_hijack::rules::{self, Rules};
 use orbit_hijack::show::{self, Clock};
-use orbit_hijack::{Decider, Object, OnFailure, Options, Outcome, Session, Speed, calls, inputs};
+use orbit_hijack::{Decider, Jump, Object, OnFailure, Options, Outcome, Session, Speed, calls, inputs};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,7 +20,8 @@ A rule: calls (a|b, open*), conditions in parentheses, at site N, -> action, whe
   conditions  path path2 fd address port size flags signal pid arg0..arg5
               with = != < <= > >= & (bits), ranges 1..9, \"patterns*\", fd=path(\"/var/*\")
   actions     ENOSPC, a result (0), \"another path\", size=1, delay 200ms, kill [SIGTERM], pass, count,
-              ask [NAME]: the decider answers a line of JSON by `pass`, a number or an error
+              ask [NAME]: the decider answers a line of JSON by `pass`, a number or an error,
+              virtual x100, virtual frozen, virtual -30s after 10s: of clocks (clock_*), and all waits with them
   when        after 10, once, times 3, every 5, p=0.1"
     };
 }
@@ -37,7 +38,9 @@ Examples:
   orbit hijack --policy-object policy.so -- ./my-program   code in each process decides: include/orbit_hijack.h
   orbit hijack --inject 'unlink* -> ask' --decider ./decide -- ./my-program
   orbit hijack --speed 3600 -- sleep 1h         an hour in a second
+  orbit hijack --jump '-1h after 10s' -- ./my-server       its clock is set back while it runs
   orbit hijack --campaign eintr,enomem,short-read -- ./my-test
+  orbit hijack --campaign enospc --prepare 'rm -rf db' --check './verify db' -- ./my-import db
 
 ",
     words!(),
@@ -79,9 +82,13 @@ pub struct Args {
     /// Lets io_uring pass, whose operations are not seen.
     #[arg(long)]
     allow_io_uring: bool,
-    /// Runs the program's clocks, sleeps and time-outs so many times faster (or slower, below 1).
+    /// Runs the program's clocks, sleeps and time-outs so many times faster (or slower, below 1). 0: the clocks stand
+    /// still.
     #[arg(long, value_name = "TIMES")]
     speed: Option<f64>,
+    /// Sets the program's real-time clock, at its start or later: +1h, '-30s after 10s'. The monotonic clock stays.
+    #[arg(long, value_name = "JUMP", allow_hyphen_values = true)]
+    jump: Option<String>,
     /// A rule for calls; later rules are asked after earlier ones.
     #[arg(long, value_name = "RULE")]
     inject: Vec<String>,
@@ -106,13 +113,18 @@ pub struct Args {
     /// shell.
     #[arg(long, value_name = "COMMAND")]
     decider: Option<String>,
-    /// Runs the program once for each fault of each call site, and compares: eintr, enomem,
-    /// short-read, short-write, enospc, emfile, separated by commas. Exit status 1 if a run
-    /// crashed, hung or lost data.
+    /// Runs the program once for each fault of each call site, and compares: eintr, enomem, short-read, short-write,
+    /// enospc, emfile, separated by commas. Exit status 1 if a run crashed, hung, lost data or leaked.
     #[arg(long, value_name = "FAULTS", conflicts_with_all = ["trace", "count", "inject", "policy"])]
     campaign: Option<String>,
-    /// Lists the calls and the arguments that rules can name, and the words of rules; so does
-    /// `orbit hijack policies`.
+    /// Runs this command before each run of a campaign, so that each begins with the same files.
+    #[arg(long, value_name = "COMMAND", requires = "campaign")]
+    prepare: Option<String>,
+    /// Runs this command after each run of a campaign. Data is lost where it fails, and where the program reports success
+    /// and the command writes other text than after the run without a fault.
+    #[arg(long, value_name = "COMMAND", requires = "campaign")]
+    check: Option<String>,
+    /// Lists the calls and the arguments that rules can name, and the words of rules; so does `orbit hijack policies`.
     #[arg(long)]
     policies: bool,
     /// The program and its arguments.
@@ -133,6 +145,7 @@ pub fn run(args: &Args) -> out::Done {
         no_rewrite: args.no_rewrite,
         io_uring: args.allow_io_uring,
         speed: speed(args)?,
+        jump: jump(args)?,
         rules: rules(args)?,
         object: object(args)?,
         on_object_failure: if args.policy_failure == "kill" { OnFailure::Kill } else { OnFailure::Pass },
@@ -195,6 +208,10 @@ pub fn run(args: &Args) -> out::Done {
         let (faults, loops) = (outcome.object_faults, outcome.object_loops);
         writeln!(to, "orbit: the policy object faulted {faults} times and exceeded its CPU time {loops} times")?;
     }
+    if outcome.setuid > 0 && !args.json {
+        let count = outcome.setuid;
+        writeln!(to, "orbit: {count} setuid or setgid programs ran without the rights of their files")?;
+    }
     if outcome.asked > 0 && !args.json {
         writeln!(to, "orbit: {} questions, {} without an answer", outcome.asked, outcome.unanswered)?;
     }
@@ -217,13 +234,13 @@ fn output(args: &Args) -> Result<Box<dyn Write>, Failure> {
 fn campaign(args: &Args, faults: &str) -> out::Done {
     let mut to = output(args)?;
     let campaign = Campaign::new(faults, args.program.clone()).map_err(Failure::text)?;
+    let campaign = campaign.prepare(args.prepare.clone()).check(args.check.clone());
     let trials = campaign.run(|trial| {
         if args.json {
             serde_json::to_writer(&mut to, trial)?;
             writeln!(to)?;
         } else if trial.verdict <= Verdict::Failed {
-            let verdict = format!("{:?}", trial.verdict);
-            writeln!(to, "{verdict:<10} status {:<4} --inject '{}'  site {}", trial.status, trial.rule, trial.site)?;
+            show_trial(&mut to, trial)?;
         }
         to.flush()
     })?;
@@ -231,11 +248,12 @@ fn campaign(args: &Args, faults: &str) -> out::Done {
     if !args.json {
         writeln!(
             to,
-            "{} runs: {} crashed, {} hung, {} lost data, {} failed with a status, {} unaffected, {} did not meet the fault",
+            "{} runs: {} crashed, {} hung, {} lost data, {} leaked, {} failed with a status, {} unaffected, {} did not meet the fault",
             trials.len(),
             count(Verdict::Crashed),
             count(Verdict::Hung),
             count(Verdict::LostData),
+            count(Verdict::Leaked),
             count(Verdict::Failed),
             count(Verdict::Unaffected),
             count(Verdict::NotMet)
@@ -246,9 +264,37 @@ fn campaign(args: &Args, faults: &str) -> out::Done {
     Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// A run that failed is a line; one that crashed, hung, lost data or leaked has its stack and the command that replays it.
+fn show_trial(to: &mut impl Write, trial: &Trial) -> io::Result<()> {
+    let verdict = match trial.verdict {
+        Verdict::LostData => "LOST DATA".to_owned(),
+        verdict => format!("{verdict:?}").to_uppercase(),
+    };
+    writeln!(to, "{verdict:<10} status {:<4} {}  site {}", trial.status, trial.rule, trial.site)?;
+    if trial.verdict == Verdict::Failed {
+        return Ok(());
+    }
+    for finding in &trial.findings {
+        writeln!(to, "    {finding}")?;
+    }
+    for (nth, frame) in trial.stack.iter().enumerate() {
+        writeln!(to, "    #{nth:<2} {frame}")?;
+    }
+    writeln!(to, "    replay: {}", trial.replay)
+}
+
+fn jump(args: &Args) -> Result<Option<Jump>, Failure> {
+    let Some(text) = &args.jump else { return Ok(None) };
+    let wrong = || Failure::text(format!("--jump `{text}` is no jump; right would be: +1h, or '-30s after 10s'"));
+    Jump::parse(text).map(Some).ok_or_else(wrong)
+}
+
 fn speed(args: &Args) -> Result<Option<Speed>, Failure> {
     let Some(times) = args.speed else { return Ok(None) };
-    let wrong = || Failure::text(format!("--speed {times} is beyond what clocks can do: 0.001 to 1000000"));
+    if times == 0.0 {
+        return Ok(Some(Speed::FROZEN));
+    }
+    let wrong = || Failure::text(format!("--speed {times} is beyond what clocks can do: 0, or 0.001 to 1000000"));
     Speed::times(times).map(Some).ok_or_else(wrong)
 }
 

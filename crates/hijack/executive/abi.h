@@ -28,7 +28,7 @@
 #define OPTION_NO_REWRITE 4u    /* every call goes by SIGSYS */
 #define OPTION_IO_URING 8u      /* io_uring_setup passes */
 #define OPTION_SAVE_ALL 16u     /* every call goes through C with saved registers (for measurements) */
-#define OPTION_VIRTUAL_TIME 32u /* the vdso is hidden, and clocks run at `speed` / `speed_per` */
+#define OPTION_VIRTUAL_TIME 32u /* the vdso is hidden; clocks run at `speed` / `speed_per`, and jump */
 #define OPTION_OBJECT_KILL 64u  /* a policy object that faults or loops ends its process; else calls pass from then on */
 
 /* What is captured of an argument. `size`: bytes; `length`: index of the argument that holds a length. */
@@ -129,6 +129,7 @@ enum statistic {
     STAT_OBJECT_LOOPS,  /* functions of the policy object that were ended for their CPU time */
     STAT_ASKED,         /* questions for the host */
     STAT_UNANSWERED,    /* questions that found no place or no answer in time: the call passed */
+    STAT_SETUID,        /* programs that would have got another user's or group's rights, and did not */
     STAT_LIMIT = 32
 };
 
@@ -147,7 +148,9 @@ struct shared_memory {
     u32 slot_limit; /* slots at and above were never claimed */
     u32 first;      /* 1 until the first guest has begun */
     u32 rule_count;
-    u64 speed, speed_per;
+    u64 speed, speed_per;      /* of guests' clocks, a fraction of the real; speed 0: they stand still */
+    i64 jump;                  /* ns that guests' real-time clock jumps by; 0: it does not */
+    u64 jump_after;            /* ns of real time after `time_base` at which it does */
     u64 time_base[8]; /* ns of the clocks when the session began */
     struct object_description object;
     u64 ask_limit; /* ns that a guest waits for an answer */
@@ -162,29 +165,43 @@ struct shared_memory {
 #define OBJECT_OFFSET (EXTENSION_OFFSET + ((sizeof(struct extension_memory) + 4095) & ~4095ul))
 #define SHARED_BYTES (OBJECT_OFFSET + OBJECT_LIMIT)
 
-/* A request from one guest to another. Words are written by the thread that holds the state before it. */
+/*
+ * Calls from guest to guest. A cache line for each writer: the request, which the caller writes and the receiver takes;
+ * the reply, which the receiver writes; the lock of the callers; the lock of the receivers.
+ */
+#define CHANNEL_WORDS 6
 struct channel {
-    u32 state; /* CHANNEL_* */
-    u32 caller, receiver; /* tids */
-    u32 waiting;          /* the receiver's; 0: nobody receives */
-    u64 words[6];
+    u32 state; /* CHANNEL_*; a futex of the receiver */
+    u32 pad0;
+    u64 words[CHANNEL_WORDS];
+    u64 pad;
+    u32 replies; /* twice their number, and CALLER_SLEEPS; a futex of the caller */
+    u32 pad4;
     i64 result;
-    u64 caller_sleeps, receiver_sleeps; /* whether the other side must wake them */
-    u64 pad[5];
+    u32 receiver; /* tid of the thread that receives, or did last */
+    u32 pad1[11];
+    u32 owner; /* tid of the caller whose turn it is; 0: none */
+    u32 pad2[15];
+    u32 waiting; /* tid of the thread that is in `channel_receive`; 0: none */
+    u32 pad3[15];
 };
-#define CHANNEL_FREE 0
-#define CHANNEL_FILLING 1
-#define CHANNEL_REQUEST 2
-#define CHANNEL_TAKEN 3
-#define CHANNEL_DONE 4
+_Static_assert(sizeof(struct channel) == 256, "four cache lines");
+#define CHANNEL_IDLE 0
+#define CHANNEL_REQUEST 1 /* only the caller and the receiver change it from here */
+#define CHANNEL_TAKEN 2   /* only the receiver does; a caller does for a receiver that has died */
+#define CHANNEL_SLEEPS 3  /* idle, and who makes the request wakes the receiver */
+#define CALLER_SLEEPS 1u  /* who replies wakes the caller */
 #define CHANNELS 64
 
+#define QUESTION_REGISTERS 15
 /* A question for the host about one call. */
 struct question {
     u32 state; /* QUESTION_* in two bits, then a number; a guest claims and frees it, the host answers */
     u32 tid, pid;
     u32 rule; /* index; ~0: by the policy object */
     u64 number, arguments[6], site;
+    u64 registers[QUESTION_REGISTERS]; /* of the guest at the call: struct orbit_registers up to rip */
+    u64 pad1;
     i64 result;  /* written by the host */
     u32 verdict; /* written by the host: 0 pass, 1 result */
     u32 pad;
@@ -217,7 +234,7 @@ struct inspection {
 #define VALUE_TICK 0x6f72626974003ul
 
 struct extension_memory {
-    struct channel channels[CHANNELS];
+    struct channel channels[CHANNELS]; /* at a page */
     struct question questions[QUESTIONS];
     u8 share[65536]; /* between policy objects and the host */
     struct inspection inspections[MAX_SLOTS];

@@ -45,6 +45,7 @@ int ask_host(struct block *block, i64 *result) {
     question->number = block->call[0];
     for (u32 i = 0; i < 6; i++) question->arguments[i] = block->call[1 + i];
     question->site = block->stub->site;
+    for (u32 i = 0; i < QUESTION_REGISTERS; i++) question->registers[i] = (&block->rax)[i];
     put_path(block, question);
     u32 asked = (state & ~3u) + QUESTION_ASKED;
     __atomic_store_n(&question->state, asked, __ATOMIC_RELEASE);

@@ -22,6 +22,7 @@
 #define STACK_BYTES 32768
 #define FRAME_BYTES 16384
 #define MAX_THREADS 4096
+#define MAX_SPINS 400 /* of about 40 cycles, while a thread waits for another guest */
 
 struct action_table {
     u32 users;
@@ -95,6 +96,9 @@ extern char slow_entry[], slow_saved[], leave[], leave_end[];
 extern char gate_check[], gate_end[], object_escape[], context_end[];
 i64 call_object(u64 function, u64 a, u64 b, u64 c, u64 d);
 extern char kernel_check[], kernel_call[], kernel_abort[], sigreturn_begin[], sigreturn_call[];
+extern char wait_check[], wait_call[], wait_ended[];
+/* The futex call, or -EINTR without it if a signal is pending, whenever that comes. */
+i64 wait_unless_pending(volatile u32 *word, u64 operation, u64 value, const u64 *limit);
 void restorer(void);
 __attribute__((noreturn)) void return_through(struct frame *frame);
 __attribute__((noreturn)) void begin_guest(u64 stack, u64 address);
@@ -228,8 +232,8 @@ i64 set_tick(struct block *block, u64 nanoseconds);
 int ask_host(struct block *block, i64 *result);
 
 /* channels.c */
-i64 channel_call(struct block *block, u64 channel, u64 words, u64 result);
-i64 channel_receive(struct block *block, u64 channel, u64 words);
+i64 channel_call(struct block *block, u64 channel, const u64 *words, i64 *result);
+i64 channel_receive(struct block *block, u64 channel, u64 *words);
 i64 channel_reply(struct block *block, u64 channel, i64 result);
 
 /* contexts.c */

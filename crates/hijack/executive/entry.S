@@ -213,6 +213,21 @@ make_thread:
     call child_start
     jmp leave
 
+/* i64 wait_unless_pending(word, operation, value, limit): a signal before or in the call ends at wait_ended. */
+    .globl wait_unless_pending, wait_check, wait_call, wait_ended
+wait_unless_pending:
+    mov %rcx, %r10
+    mov $__NR_futex, %eax
+wait_check:
+    cmpl $0, %gs:B_PENDING
+    jne wait_ended
+wait_call:
+    syscall
+    ret
+wait_ended:
+    mov $-4, %rax
+    ret
+
 /* end_thread(status, busy): frees the block and ends; uses no stack in between. */
     .globl end_thread
 end_thread:

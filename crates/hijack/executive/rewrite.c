@@ -178,21 +178,39 @@ static int rewrite_mov(struct stub *stub, struct range *range, u64 number) {
 /* Whether the five bytes at `at` are the last ones of an eight-byte NOP. */
 static int is_nop_tail(u64 at) { return *(const u64 *)(at - 3) == 0x0000000000841f0ful; }
 
-/* Whether the five bytes at `at` end int3 padding of six bytes or more in front of an aligned address. */
+/*
+ * Whether the five bytes at `at` end int3 padding of six bytes or more in front of an aligned address. Padding follows
+ * code that does not run on: a return, a jump, a call that never returns, ud2. Other such bytes may be data.
+ */
 static int is_padding_tail(u64 at) {
+    const u8 *code = (const u8 *)at;
     if ((at + 5) & 15) return 0;
     for (i32 i = -1; i < 5; i++)
-        if (((const u8 *)at)[i] != 0xcc) return 0;
-    return 1;
+        if (code[i] != 0xcc) return 0;
+    i32 first = -1;
+    while (first > -11 && code[first - 1] == 0xcc) first--;
+    const u8 *end = code + first;
+    return end[-1] == 0xc3 || end[-2] == 0xeb || end[-5] == 0xe9 || end[-5] == 0xe8 || (end[-2] == 0x0f && end[-1] == 0x0b);
+}
+
+/*
+ * Whether the two bytes of the syscall instruction are probably also the constant of an instruction that begins before
+ * them (mov, push and arithmetic with 32 bits), and somebody jumped into its middle. That instruction must stay.
+ */
+static int is_part_of_another(u64 site) {
+    const u8 *code = (const u8 *)site;
+    for (i32 i = 1; i <= 3; i++)
+        if ((code[-i] & 0xf8) == 0xb8) return 1;
+    return code[-1] == 0x68 || code[-1] == 0x3d || code[-2] == 0x81 || code[-2] == 0xc7;
 }
 
 static int rewrite_near(struct stub *stub, struct range *range) {
     u64 site = stub->site;
-    if ((site & 63) == 63) return 0;
+    if ((site & 63) == 63 || is_part_of_another(site)) return 0;
     u8 *trampoline = NULL;
     for (i64 distance = -128; distance <= 127; distance++) {
         u64 at = site + 2 + distance;
-        if (at < range->begin + 8 || at + 8 > range->end || (at & 63) > 59) continue;
+        if (at < range->begin + 16 || at + 8 > range->end || (at & 63) > 59) continue;
         if (at < site + 2 && at + 5 > site) continue;
         if (!is_nop_tail(at) && !is_padding_tail(at)) continue;
         if (!trampoline && !(trampoline = new_trampoline(site))) return 0;

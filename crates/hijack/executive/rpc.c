@@ -10,8 +10,8 @@ __attribute__((used)) i64 rpc(u64 number, u64 a, u64 b, u64 c, struct block *blo
     if (number < ORBIT_RPC_OWN) return object_rpc(block, number, a, b, c);
     switch (number) {
     case ORBIT_RPC_NOTHING: return 0;
-    case ORBIT_RPC_CALL: return channel_call(block, a, b, c);
-    case ORBIT_RPC_RECEIVE: return channel_receive(block, a, b);
+    case ORBIT_RPC_CALL: return channel_call(block, a, (const u64 *)b, (i64 *)c);
+    case ORBIT_RPC_RECEIVE: return channel_receive(block, a, (u64 *)b);
     case ORBIT_RPC_REPLY: return channel_reply(block, a, b);
     case ORBIT_RPC_CONTEXT_CREATE: return context_create(block, a);
     case ORBIT_RPC_CONTEXT_RUN: return context_run(block, a);

@@ -176,12 +176,14 @@ void abort_call(struct block *block) {
     block->rip = block->stub->site;
 }
 
-/* Moves an address in a stub to the edge of the site that means the same; 0 if it is none of them. */
+#define IN_EXECUTIVE (~0ul) /* no address of an instruction; 0 is one, of a guest that calls a null pointer */
+
+/* Moves an address in a stub to the edge of the site that means the same; IN_EXECUTIVE if there is none. */
 static u64 edge(u64 rip, u64 r11) {
     struct stub *stub = stub_at(rip);
     if (stub) return (rip & 127) <= STUB_SYSCALL ? stub->site : stub->back;
     if (rip >= (u64)slow_entry && rip <= (u64)slow_saved) return ((struct stub *)r11)->site;
-    if (rip >= (u64)executive_start && rip < (u64)executive_end) return 0;
+    if (rip >= (u64)executive_start && rip < (u64)executive_end) return IN_EXECUTIVE;
     u64 site = edge_of_trampoline(rip);
     return site ? site : rip;
 }
@@ -247,7 +249,7 @@ void on_signal(int signal, struct signal_info *info, struct context *context) {
     u32 event = event_of(block, signal, info, context);
     if (event == EVENT_NONE) return;
     u64 at = edge(rip, context->r11);
-    if (at) {
+    if (at != IN_EXECUTIVE) {
         context->rip = at;
         if (event) handle_event(block, event, context);
         else deliver(block, signal, frame);
@@ -268,6 +270,7 @@ void on_signal(int signal, struct signal_info *info, struct context *context) {
     } else if (rip >= (u64)sigreturn_begin && rip <= (u64)sigreturn_call) {
         context->rip = (u64)kernel_abort;
     }
+    if (rip >= (u64)wait_check && rip <= (u64)wait_call) context->rip = (u64)wait_ended;
     if (rip > (u64)gate_check && rip < (u64)gate_end) context->rip = (u64)gate_check;
     defer(block, event ? event : (u32)signal, frame);
 }

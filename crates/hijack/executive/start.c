@@ -89,10 +89,13 @@ static void set_flags(void) {
         __NR_nanosleep,     __NR_clock_nanosleep, __NR_poll,
         __NR_epoll_wait,    __NR_rt_sigtimedwait, __NR_select,
         __NR_futex,         __NR_timerfd_settime, __NR_timer_settime,
-        __NR_setitimer,     __NR_alarm,
+        __NR_setitimer,     __NR_alarm,           __NR_semtimedop,
+        __NR_recvmmsg,      __NR_mq_timedsend,    __NR_mq_timedreceive,
+        __NR_futex_waitv,   __NR_setsockopt,      __NR_timer_gettime,
+        __NR_getitimer,     __NR_timerfd_gettime,
     };
     options = shared->options;
-    if (!shared->speed || !shared->speed_per) options &= ~OPTION_VIRTUAL_TIME;
+    if (!shared->speed_per) options &= ~OPTION_VIRTUAL_TIME;
     for (u32 i = 0; i < MAX_CALLS; i++)
         call_flags[i] = (options & OPTION_TRACE ? FLAG_TRACE : 0) | (options & OPTION_SAVE_ALL ? FLAG_SAVE : 0);
     for (u32 i = 0; i < array_length(numbers); i++) call_flags[numbers[i]] |= FLAG_SPECIAL;
@@ -136,6 +139,19 @@ static void set_executable(i64 file) {
     append_number(end, file);
     i64 n = SYS3(__NR_readlink, name, executable, sizeof executable - 1);
     executable[n > 0 ? n : 0] = 0;
+}
+
+#define S_ISUID 04000
+#define S_ISGID_RUN 02010
+
+/* The kernel gives a program's user and group to who execs it; the executive cannot, and says how often. */
+static void count_rights(i64 file) {
+    u32 about[36]; /* struct stat: mode at 24, user, group */
+    if (SYS2(__NR_fstat, file, about)) return;
+    u32 mode = about[6];
+    int user = (mode & S_ISUID) && about[7] != (u32)SYS0(__NR_geteuid);
+    int group = (mode & S_ISGID_RUN) == S_ISGID_RUN && about[8] != (u32)SYS0(__NR_getegid);
+    if (user || group) count_stat(STAT_SETUID);
 }
 
 static void set_thread_name(const char *path) {
@@ -195,6 +211,7 @@ void start(u64 *sp) {
     struct words words = {.rest = argv + 4, .rest_count = argc - 4};
     i64 file = number_of(argv[2]);
     file = resolve(file, name, &words);
+    count_rights(file);
     struct image image;
     load_program(file, &image);
     set_executable(file);

@@ -63,7 +63,8 @@ struct block *new_block(void) {
             block->object_sp = 0;
             block->stepping = 0;
             block->timer = -1;
-            block->spins = block->waits = 16;
+            block->spins = MAX_SPINS;
+            block->waits = 1;
             block->contexts = NULL;
             u32 limit = block_limit;
             while (limit <= i &&

@@ -1,15 +1,20 @@
 /*
- * Virtual time: the clocks of guests run at a multiple of the real speed since the session began; time-outs and sleeps
- * take as much less. The vdso is hidden, so that clock calls are system calls. CPU clocks stay real.
+ * Virtual time: the clocks of guests run at a multiple of the real speed since the session began, or stand still;
+ * time-outs and sleeps take as much less. The real-time clock may jump, once. The vdso is hidden, so that clock calls are
+ * system calls. CPU clocks stay real.
  */
 #include "block.h"
 
 #define NS 1000000000ul
+#define SOL_SOCKET 1
+#define SO_RCVTIMEO 20
+#define SO_SNDTIMEO 21
 #define TIMER_ABSTIME 1
 #define FUTEX_CLOCK_REALTIME 256
 #define AFTER_2001 (NS * 1000000000ul) /* only a real-time clock shows that much */
 #define CLOCK_REALTIME 0
 #define CLOCK_MONOTONIC 1
+#define CLOCK_REALTIME_COARSE 5
 
 /* value * numerator / denominator, over 128 bits; the quotient must fit in 64. */
 static u64 scale(u64 value, u64 numerator, u64 denominator) {
@@ -20,27 +25,47 @@ static u64 scale(u64 value, u64 numerator, u64 denominator) {
     return low;
 }
 
-static u64 shorter(u64 ns) { return scale(ns, shared->speed_per, shared->speed); }
-static u64 longer(u64 ns) { return scale(ns, shared->speed, shared->speed_per); }
+/* Of lengths of time. Clocks that stand still leave them as they are: a sleep ends, and the clock shows nothing of it. */
+static u64 shorter(u64 ns) { return shared->speed ? scale(ns, shared->speed_per, shared->speed) : ns; }
+static u64 longer(u64 ns) { return shared->speed ? scale(ns, shared->speed, shared->speed_per) : ns; }
+
+/* How far the guests' clocks have gone after `ns` of real time. */
+static u64 gone(u64 ns) { return shared->speed ? longer(ns) : 0; }
 
 static int is_virtual(u64 clock) { return clock <= CLOCK_MONOTONIC || (clock >= 4 && clock <= 7); }
+static int jumps(u64 clock) { return shared->jump && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE); }
 
 /* Real times before the base are not changed. */
 static u64 to_virtual(u64 clock, u64 real) {
     u64 base = shared->time_base[clock & 7];
-    return real > base ? base + longer(real - base) : real;
+    if (real <= base) return real;
+    return base + gone(real - base) + (jumps(clock) && real - base >= shared->jump_after ? shared->jump : 0);
 }
 
-static u64 to_real(u64 clock, u64 value) {
-    u64 base = shared->time_base[clock & 7];
-    return value > base ? base + shorter(value - base) : value;
-}
-
-static u64 now(u64 clock) {
+static u64 real_now(u64 clock) {
     u64 at[2] = {0};
     SYS2(__NR_clock_gettime, clock, at);
-    return to_virtual(clock, at[0] * NS + at[1]);
+    return at[0] * NS + at[1];
 }
+
+/*
+ * When the guest's clock first shows `value` or more, on the kernel's clock. A clock that stands still never does: then
+ * the wait lasts as long as the value is ahead.
+ */
+static u64 to_real(u64 clock, u64 value) {
+    u64 base = shared->time_base[clock & 7], jump = jumps(clock) ? shared->jump : 0, after = shared->jump_after;
+    if (value <= base) return jump ? base : value;
+    u64 before_jump = base + gone(after);
+    if (jump && value > before_jump) {
+        if ((i64)jump > 0 && value <= before_jump + jump) return base + after;
+        if (shared->speed) value -= jump;
+    }
+    if (shared->speed) return base + shorter(value - base);
+    u64 real = real_now(clock), shown = to_virtual(clock, real);
+    return value <= shown ? base : real + (value - shown);
+}
+
+static u64 now(u64 clock) { return to_virtual(clock, real_now(clock)); }
 
 /* Replaces the timespec (or, with `unit` 1000, the timeval) at argument `index` by an altered copy in scratch. */
 static void replace(struct block *block, u32 index, u64 unit, i64 clock, u32 place) {
@@ -121,19 +146,47 @@ int virtual_time(struct block *block) {
     case __NR_timer_settime: replace_timer(block, 3, 1, block->rsi & TIMER_ABSTIME); break;
     case __NR_setitimer: replace_timer(block, 2, 1000, 0); break;
     case __NR_alarm: block->call[1] = (shorter((u32)block->rdi * NS) + NS - 1) / NS; break;
+    case __NR_semtimedop: replace(block, 4, 1, -1, 4); break;
+    case __NR_recvmmsg: replace(block, 5, 1, -1, 4); break;
+    case __NR_mq_timedsend:
+    case __NR_mq_timedreceive: replace(block, 5, 1, CLOCK_REALTIME, 4); break;
+    case __NR_futex_waitv:
+        if (is_virtual(block->r8)) replace(block, 4, 1, block->r8, 4);
+        break;
+    case __NR_setsockopt:
+        if (block->rsi == SOL_SOCKET && (block->rdx == SO_RCVTIMEO || block->rdx == SO_SNDTIMEO))
+            replace(block, 4, 1000, -1, 4);
+        break;
     }
     return ENTER_KERNEL;
 }
 
-/* A sleep that a signal ended: what is left, in the guest's time. */
+/* The guest's time in place of the kernel's at an address: `pairs` of seconds and parts of a second. */
+static void lengthen(u64 to, u32 pairs, u64 unit) {
+    u64 at[4];
+    if (!to || copy_in(at, to, pairs * 16)) return;
+    for (u32 i = 0; i < 2 * pairs; i += 2) {
+        u64 ns = longer(at[i] * NS + at[i + 1] * unit);
+        at[i] = ns / NS;
+        at[i + 1] = ns % NS / unit;
+    }
+    copy_out(to, at, pairs * 16);
+}
+
+/* What is left of a sleep that a signal ended, or of a timer. */
 void virtual_time_after(struct block *block) {
-    u64 to = block->call[0] == __NR_nanosleep         ? block->rsi
-             : block->call[0] == __NR_clock_nanosleep ? block->r10
-                                                      : 0,
-        at[2];
-    if ((i64)block->rax != -EINTR || !to || copy_in(at, to, sizeof at)) return;
-    u64 ns = longer(at[0] * NS + at[1]);
-    at[0] = ns / NS;
-    at[1] = ns % NS;
-    copy_out(to, at, sizeof at);
+    u64 number = block->call[0];
+    i64 result = block->rax;
+    if (number == __NR_nanosleep && result == -EINTR) lengthen(block->rsi, 1, 1);
+    if (number == __NR_clock_nanosleep && result == -EINTR) lengthen(block->r10, 1, 1);
+    if (number == __NR_alarm && result > 0) block->rax = (longer(result * NS) + NS - 1) / NS;
+    if (result) return;
+    switch (number) {
+    case __NR_timer_gettime:
+    case __NR_timerfd_gettime: lengthen(block->rsi, 2, 1); break;
+    case __NR_getitimer: lengthen(block->rsi, 2, 1000); break;
+    case __NR_setitimer: lengthen(block->rdx, 2, 1000); break;
+    case __NR_timer_settime:
+    case __NR_timerfd_settime: lengthen(block->r10, 2, 1); break;
+    }
 }

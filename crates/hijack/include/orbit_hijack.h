@@ -134,7 +134,8 @@ static inline orbit_i64 orbit_rpc(orbit_u64 number, orbit_u64 a, orbit_u64 b, or
 }
 
 /*
- * Between guests of a session: a call of another process, which waits for its reply. `words` are the request.
+ * Between guests of a session: a call of another process, which waits for its reply. `words` are the request. A wrong
+ * address is a fault, as in any function.
  * Returns 0 with `*result` set; -EINTR if a signal came before the request was taken; -EPIPE if the receiver died.
  */
 static inline orbit_i64 orbit_channel_call(orbit_u32 channel, const orbit_u64 words[ORBIT_CHANNEL_WORDS],

@@ -5,6 +5,7 @@
 //! executive of this session.
 
 use crate::calls;
+use crate::control::Registers;
 use crate::session::Options;
 use crate::shared::{MAX_RULES, Memory, QUESTIONS, RawQuestion, SLOT_USED};
 use orbit_linux::{futex, signals};
@@ -49,6 +50,9 @@ pub struct Question {
     pub arguments: [u64; 6],
     /// Address of the syscall instruction.
     pub site: u64,
+    /// Registers of the guest at the call; `rip` is where it continues, rcx, r11 and the flags are not kept.
+    #[serde(skip)]
+    pub registers: Registers,
     /// The call's first path, at most 255 bytes of it; empty: it has none.
     pub path: String,
 }
@@ -265,8 +269,14 @@ fn copy(raw: &RawQuestion, names: &[String]) -> Question {
         call: calls::by_number(number).map_or("", |call| call.name),
         arguments: std::array::from_fn(|nth| raw.arguments[nth].load(Ordering::Relaxed)),
         site: raw.site.load(Ordering::Relaxed),
+        registers: registers(raw),
         path: String::from_utf8_lossy(&raw.path()).into_owned(),
     }
+}
+
+fn registers(raw: &RawQuestion) -> Registers {
+    let word = |nth: usize| raw.registers.get(nth).map_or(0, |word| word.load(Ordering::Relaxed));
+    Registers::from_words(std::array::from_fn(word))
 }
 
 /// CPU time of a thread. `None`: there is no such thread.

@@ -44,7 +44,7 @@ pub struct Registers {
 }
 
 impl Registers {
-    fn from_words(words: [u64; 18]) -> Registers {
+    pub(crate) fn from_words(words: [u64; 18]) -> Registers {
         let [rax, rbx, rdx, rsi, rdi, rbp, rsp, r8, r9, r10, r12, r13, r14, r15, rip, rcx, r11, rflags] = words;
         Registers { rax, rbx, rdx, rsi, rdi, rbp, rsp, r8, r9, r10, r12, r13, r14, r15, rip, rcx, r11, rflags }
     }

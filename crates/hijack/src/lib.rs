@@ -20,6 +20,7 @@
 //! | [`control`] | stop, inspect, step and resume threads of guests |
 //! | [`guest`] | the executive as a guest sees it that knows of it |
 //! | [`inputs`] | recording and replaying what a program reads |
+//! | [`time`] | the speed of guests' clocks, and their jumps |
 //! | [`rules`] | the small language of rules, compiled for the executive |
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -35,7 +36,9 @@ pub mod rules;
 pub mod session;
 mod shared;
 pub mod show;
+pub mod time;
 
 pub use attendant::{Answer, Decider, Question};
 pub use object::Object;
-pub use session::{OnFailure, Options, Outcome, Session, Speed};
+pub use session::{OnFailure, Options, Outcome, Session};
+pub use time::{Jump, Speed};

@@ -9,6 +9,7 @@ use crate::shared::{
     Memory, OPTION_IO_URING, OPTION_LOSSY, OPTION_NO_REWRITE, OPTION_OBJECT_KILL, OPTION_SAVE_ALL, OPTION_TRACE,
     OPTION_VIRTUAL_TIME, ObjectDescription, SHARE_BYTES, Shared, VERSION,
 };
+use crate::time::{Jump, Speed};
 use orbit_linux::{dispatch, futex, memfd, pidfd, poll, signals};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
@@ -49,6 +50,8 @@ pub struct Options {
     pub io_uring: bool,
     /// Clocks, sleeps and time-outs at another speed than the real one.
     pub speed: Option<Speed>,
+    /// The guests' real-time clock is set meanwhile.
+    pub jump: Option<Jump>,
     /// Rules for calls.
     pub rules: Rules,
     /// Code that runs on the executive's side of each guest.
@@ -73,20 +76,6 @@ pub enum OnFailure {
     Pass,
     /// The process ends with status 120 and a sentence on stderr.
     Kill,
-}
-
-/// How many times faster than real time guests' clocks run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Speed {
-    /// In thousandths.
-    thousandths: u64,
-}
-
-impl Speed {
-    /// From 0.001 to 1,000,000 times.
-    pub fn times(times: f64) -> Option<Speed> {
-        (0.001..=1e6).contains(&times).then(|| Speed { thousandths: (times * 1e3).round() as u64 })
-    }
 }
 
 /// A guest that runs.
@@ -135,6 +124,8 @@ pub struct Outcome {
     pub asked: u64,
     /// Of these, the ones without an answer in time, whose calls passed.
     pub unanswered: u64,
+    /// Programs that would have got the rights of another user or group (setuid, setgid), and ran without.
+    pub setuid: u64,
     /// For each rule: its text, how often it matched, how often it acted.
     pub rules: Vec<(String, u64, u64)>,
 }
@@ -290,6 +281,7 @@ impl Session {
             object_loops: stat(13),
             asked: stat(14),
             unanswered: stat(15),
+            setuid: stat(16),
             rules: rules.collect(),
         }
     }
@@ -297,21 +289,24 @@ impl Session {
 
 fn fill(shared: &mut Shared, options: &Options) {
     let flag = |set, bit| if set { bit } else { 0 };
+    let (speed, jump) = (options.speed.or(options.rules.speed()), options.jump.or(options.rules.jump()));
     let bits = flag(options.trace, OPTION_TRACE)
         | flag(options.lossy, OPTION_LOSSY)
         | flag(options.no_rewrite, OPTION_NO_REWRITE)
         | flag(options.io_uring, OPTION_IO_URING)
         | flag(options.save_all, OPTION_SAVE_ALL)
         | flag(options.on_object_failure == OnFailure::Kill, OPTION_OBJECT_KILL)
-        | flag(options.speed.is_some(), OPTION_VIRTUAL_TIME);
+        | flag(speed.is_some() || jump.is_some(), OPTION_VIRTUAL_TIME);
     if let Some(object) = &options.object {
         let bytes = object.image.len() as u64;
         shared.object = ObjectDescription { bytes, text_bytes: object.text_bytes, policy: object.policy };
     }
     let limit = options.ask_limit.unwrap_or(ASK_LIMIT);
     shared.ask_limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX / 2).min(u64::MAX / 2);
-    if let Some(speed) = options.speed {
-        (shared.speed, shared.speed_per) = (speed.thousandths, 1000);
+    if speed.is_some() || jump.is_some() {
+        (shared.speed, shared.speed_per) = (speed.map_or(1000, |speed| speed.thousandths), 1000);
+        shared.jump = jump.map_or(0, |jump| jump.by_ns);
+        shared.jump_after = jump.map_or(0, |jump| u64::try_from(jump.after.as_nanos()).unwrap_or(u64::MAX / 4));
         for (id, base) in (0..).zip(&mut shared.time_base) {
             *base = clock_ns(id);
         }

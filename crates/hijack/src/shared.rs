@@ -23,7 +23,7 @@ pub(crate) const OPTION_SAVE_ALL: u32 = 16;
 pub(crate) const OPTION_VIRTUAL_TIME: u32 = 32;
 pub(crate) const OPTION_OBJECT_KILL: u32 = 64;
 
-const CHANNELS_BYTES: usize = 64 * 128;
+const CHANNELS_BYTES: usize = 64 * 256;
 pub(crate) const QUESTIONS: usize = 64;
 pub(crate) const SHARE_BYTES: usize = 65536;
 pub(crate) const OBJECT_LIMIT: usize = 0x10_0000;
@@ -121,6 +121,8 @@ pub(crate) struct RawQuestion {
     pub number: AtomicU64,
     pub arguments: [AtomicU64; 6],
     pub site: AtomicU64,
+    pub registers: [AtomicU64; 15],
+    pad1: u64,
     pub result: AtomicU64,
     pub verdict: AtomicU32,
     pad: u32,
@@ -169,6 +171,8 @@ pub(crate) struct Shared {
     pub rule_count: u32,
     pub speed: u64,
     pub speed_per: u64,
+    pub jump: i64,
+    pub jump_after: u64,
     pub time_base: [u64; 8],
     pub object: ObjectDescription,
     pub ask_limit: u64,
@@ -185,7 +189,7 @@ const RINGS_OFFSET: usize = COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8;
 
 const EXTENSION_OFFSET: usize = RINGS_OFFSET + MAX_SLOTS * RING_BYTES;
 const OBJECT_OFFSET: usize = EXTENSION_OFFSET + ((size_of::<Extension>() + 4095) & !4095);
-const _: () = assert!(size_of::<RawQuestion>() == 352 && size_of::<Inspection>() == 256);
+const _: () = assert!(size_of::<RawQuestion>() == 480 && size_of::<Inspection>() == 256);
 
 /// The segment of one session.
 pub(crate) struct Memory {

@@ -1,8 +1,9 @@
-//! Sleeps and time-outs take as much less as clocks run faster; the program sees its own durations.
+//! Clocks that run faster or slower, stand still, or jump: sleeps, time-outs and timers agree with them.
 
 mod common;
 use common::{has, run};
-use orbit_hijack::{Options, Speed};
+use orbit_hijack::rules::Rules;
+use orbit_hijack::{Jump, Options, Speed};
 use std::time::{Duration, Instant};
 
 fn at(times: f64) -> Options {
@@ -47,4 +48,109 @@ fn slower_than_real() {
 #[test]
 fn only_speeds_that_clocks_can_run_at() {
     assert!(Speed::times(0.0).is_none() && Speed::times(f64::NAN).is_none() && Speed::times(1e7).is_none());
+}
+
+fn python(options: &Options, code: &str) -> String {
+    let run = run(options, &["/usr/bin/python3", "-c", code]);
+    assert_eq!(run.outcome.status, 0, "{}", run.stdout);
+    run.stdout
+}
+
+#[test]
+fn frozen_clocks_show_one_time_and_waits_end() {
+    if !has("python3") {
+        return;
+    }
+    let code = "import time, threading, select, socket
+began = (time.time(), time.monotonic())
+seen = set()
+def watch():
+    for _ in range(20):
+        seen.add((time.time(), time.monotonic())); time.sleep(0.005)
+ts = [threading.Thread(target=watch) for _ in range(4)]
+[t.start() for t in ts]; [t.join(30) for t in ts]
+threading.Event().wait(0.05); select.select([], [], [], 0.05)
+a, b = socket.socketpair(); a.settimeout(0.05)
+try: a.recv(1)
+except TimeoutError: print('timed out')
+print(len(seen), began == (time.time(), time.monotonic()))";
+    let began = Instant::now();
+    assert_eq!(python(&Options { speed: Some(Speed::FROZEN), ..Options::default() }, code), "timed out\n1 True\n");
+    assert!(began.elapsed() >= Duration::from_millis(150), "waits take their time: {:?}", began.elapsed());
+}
+
+#[test]
+fn a_frozen_clock_is_the_same_in_all_processes() {
+    let options = Options { rules: Rules::parse("clock_* -> virtual frozen").expect("a rule"), ..Options::default() };
+    let text = run(&options, &["sh", "-c", "for i in 1 2 3; do date +%s%N; sleep 0.02; done | sort -u | wc -l"]).stdout;
+    assert_eq!(text, "1\n");
+}
+
+#[test]
+fn a_jump_at_the_start_sets_the_real_time_clock_only() {
+    if !has("python3") {
+        return;
+    }
+    let code = "import time; print(int(time.time()), int(time.monotonic()))";
+    let read = |options: &Options| -> Vec<i64> {
+        python(options, code).split_whitespace().map(|word| word.parse().expect("a number")).collect()
+    };
+    let jump = Jump::parse("+365d");
+    let (before, jumped) = (read(&Options::default()), read(&Options { jump, ..Options::default() }));
+    assert!((31_536_000..31_536_120).contains(&(jumped[0] - before[0])), "{before:?} {jumped:?}");
+    assert!((0..120).contains(&(jumped[1] - before[1])), "{before:?} {jumped:?}");
+}
+
+#[test]
+fn a_wait_until_a_time_of_day_ends_when_the_clock_jumps_past_it() {
+    // An hour ahead; after 0.3 s the clock is set two hours ahead. Sleeps that are relative, and the monotonic clock, are
+    // not concerned.
+    let program = common::guest("jumps", &[]);
+    let options = Options { jump: Jump::parse("+2h after 300ms"), ..Options::default() };
+    let began = Instant::now();
+    let run = run(&options, &[program.to_str().expect("a path")]);
+    assert_eq!((run.outcome.status, run.stdout.as_str()), (0, "until late 1 timerfd 1 futex 1 monotonic 1 jumped 1\n"));
+    assert!(began.elapsed() >= Duration::from_millis(300) && began.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn a_clock_that_is_set_back_is_seen_to_go_back_once() {
+    if !has("python3") {
+        return;
+    }
+    let code = "import time
+back, last, mono = 0, time.time(), time.monotonic()
+end = mono + 1
+while mono < end:
+    now, m = time.time(), time.monotonic()
+    assert m >= mono
+    if now < last: back += 1; by = last - now
+    last, mono = now, m
+    time.sleep(0.001)
+print(back, 29 <= by <= 30)";
+    let options =
+        Options { rules: Rules::parse("clock_* -> virtual -30s after 500ms").expect("a rule"), ..Options::default() };
+    assert_eq!(python(&options, code), "1 True\n");
+}
+
+#[test]
+fn what_is_left_of_a_timer_is_in_the_programs_time() {
+    if !has("python3") {
+        return;
+    }
+    let code = "import signal
+signal.signal(signal.SIGALRM, lambda *a: None)
+signal.setitimer(signal.ITIMER_REAL, 100000)
+left = signal.getitimer(signal.ITIMER_REAL)[0]
+old = signal.setitimer(signal.ITIMER_REAL, 0)[0]
+print(50000 < left <= 100001, 50000 < old <= 100001)";
+    assert_eq!(python(&at(100.0), code), "True True\n");
+}
+
+#[test]
+fn a_rule_for_virtual_time_needs_a_clock_and_a_time() {
+    let error = |text: &str| Rules::parse(text).expect_err("no rule").to_string();
+    assert!(error("read -> virtual x100").contains("these calls are no clocks"));
+    assert!(error("clock_* -> virtual x0").contains("`x0` is no virtual time"));
+    assert!(error("clock_* -> virtual 1h").contains("virtual +1h, virtual -30s after 10s"));
 }

@@ -1,7 +1,7 @@
 //! The process that measures: batches of getppid, alone or seen by one of the rivals, which it sets
 //! up itself.
 
-use super::failure;
+use super::{between, failure};
 use orbit_console::out;
 use orbit_hijack::guest::Gate;
 use orbit_linux::{futex, ptrace, sched};
@@ -19,8 +19,9 @@ const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
 /// `guest` is the way and the descriptor for the figure.
 pub fn run(guest: &[String]) -> out::Done {
     let fd = guest[1].parse().map_err(|error| failure("the descriptor of the figure", &error))?;
-    // Two guests that are awake at once need two CPUs.
-    let cpu = sched::affinity(0).ok().and_then(|cpus| cpus.last().copied()).filter(|_| guest[0] != "awake");
+    // Pairs choose their CPUs themselves, and two that are awake at once need two.
+    let is_pair = ["awake", "bare-lines"].contains(&guest[0].as_str());
+    let cpu = sched::affinity(0).ok().and_then(|cpus| cpus.last().copied()).filter(|_| !is_pair);
     if let Some(cpu) = cpu {
         // On one CPU where that is possible; the figure is right without.
         let _ = sched::set_affinity(0, &[cpu]);
@@ -28,10 +29,16 @@ pub fn run(guest: &[String]) -> out::Done {
     let cycles = match guest[0].as_str() {
         "dispatch" => dispatched(),
         "notify" => notified().map_err(|error| failure("seccomp notification", &error))?,
+        "page-zero" => over_page_zero().map_err(|error| failure("page 0", &error))?,
         "ptrace" => traced().map_err(|error| failure("ptrace", &error))?,
         "rpc" => called().map_err(|error| failure("the gate", &error))?,
         "switch" => switched().map_err(|error| failure("contexts", &error))?,
-        "awake" | "asleep" => between().map_err(|error| failure("calls between guests", &error))?,
+        "awake" | "asleep" => {
+            between::guests(guest[0] == "awake").map_err(|error| failure("calls between guests", &error))?
+        }
+        "bare-lines" => between::bare_lines().map_err(|error| failure("two cache lines", &error))?,
+        "bare-futexes" => between::bare_futexes().map_err(|error| failure("two futexes", &error))?,
+        "pipes" => between::pipes().map_err(|error| failure("two pipes", &error))?,
         "handover" => handed_over().map_err(|error| failure("futex hand-over", &error))?,
         "start" => started().map_err(|error| failure("/bin/true", &error))?,
         _ => measure(),
@@ -81,7 +88,7 @@ fn started() -> std::io::Result<f64> {
 }
 
 /// The median batch of something, as cycles of one.
-fn batches(mut once: impl FnMut()) -> f64 {
+pub fn batches(mut once: impl FnMut()) -> f64 {
     let mut batches: Vec<u64> = (0..BATCHES)
         .map(|_| {
             let began = stamp();
@@ -95,7 +102,8 @@ fn batches(mut once: impl FnMut()) -> f64 {
     batches[BATCHES / 2] as f64 / BATCH as f64
 }
 
-fn gate() -> std::io::Result<Gate> {
+/// The gate, which guests have.
+pub fn gate() -> std::io::Result<Gate> {
     Gate::find().ok_or_else(|| std::io::Error::other("this process runs natively"))
 }
 
@@ -131,28 +139,6 @@ fn switched() -> std::io::Result<f64> {
     }
     gate.run_contexts(0)?;
     Ok(f64::from_bits(SWITCH.load(std::sync::atomic::Ordering::SeqCst)))
-}
-
-/// A call of another guest and its reply. On one CPU each sleeps while the other runs.
-fn between() -> std::io::Result<f64> {
-    let gate = gate()?;
-    // SAFETY: this process has one thread; the child answers calls until its parent kills it.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        while let Ok(words) = gate.receive(1) {
-            let _ = gate.reply(1, words[0] as i64 + 1);
-        }
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(0) };
-    }
-    let mut wrong = 0;
-    let cycles = batches(|| wrong += u32::from(!matches!(gate.call_guest(1, &[6, 0, 0, 0, 0, 0]), Ok(7))));
-    // SAFETY: ends and reaps the own child.
-    unsafe {
-        libc::kill(child, libc::SIGKILL);
-        libc::waitpid(child, std::ptr::null_mut(), 0);
-    }
-    if wrong == 0 { Ok(cycles) } else { Err(std::io::Error::other(format!("{wrong} calls went wrong"))) }
 }
 
 /// The rival of contexts: two threads on one CPU wake each other by a futex; one change.
@@ -268,6 +254,47 @@ fn serve(fd: c_int) {
             libc::ioctl(fd, SEND, &raw const answer);
         }
     }
+}
+
+/// Maps page 0: a slide of NOPs for the numbers of calls, then a syscall and a return, which is the least that zpoline
+/// needs: no registers are saved, and no function is called.
+#[cfg(target_arch = "x86_64")]
+pub fn map_page_zero() -> std::io::Result<()> {
+    const SLIDE: usize = 512;
+    let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: nothing is mapped at page 0; the kernel refuses where it is forbidden.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, rights, kind | libc::MAP_FIXED, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    let code: Vec<u8> = [0x90].repeat(SLIDE).into_iter().chain([0x0f, 0x05, 0xc3]).collect();
+    for (nth, byte) in code.iter().enumerate() {
+        // SAFETY: stores into the page just mapped. Address 0 is none that Rust's own pointers may have.
+        unsafe { std::arch::asm!("mov byte ptr [{}], {}", in(reg) nth, in(reg_byte) *byte, options(nostack)) };
+    }
+    // SAFETY: changes the rights of that page.
+    match unsafe { libc::mprotect(std::ptr::null_mut(), 4096, libc::PROT_READ | libc::PROT_EXEC) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Not on this processor.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn map_page_zero() -> std::io::Result<()> {
+    Err(std::io::Error::from(std::io::ErrorKind::Unsupported))
+}
+
+/// getppid by `call *%rax` into page 0.
+fn over_page_zero() -> std::io::Result<f64> {
+    map_page_zero()?;
+    Ok(batches(|| {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the page holds NOPs, a system call and a return; the call destroys rax, rcx and r11.
+        unsafe {
+            std::arch::asm!("call rax", inout("rax") libc::SYS_getppid => _, out("rcx") _, out("r11") _);
+        }
+    }))
 }
 
 /// ptrace: a child measures, this process stops it at both sides of each call.

@@ -2,38 +2,25 @@
 //! socket.
 
 use super::failure;
+use super::servers::{Served, Server};
 use orbit_console::out::Failure;
-use orbit_hijack::{Options, Session};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What one run gave.
-pub struct Throughput {
-    /// GET, requests a second.
-    pub get: f64,
-    /// SET, requests a second.
-    pub set: f64,
-    /// Of all calls, the percentage that came by signal; 0 natively.
-    pub by_signal: f64,
-}
-
-/// A server that runs.
-enum Server {
-    Native(Child),
-    Guest(Box<Session>),
-}
+/// Requests of each kind before those that count.
+const WARM_UP: u32 = 2_000;
 
 /// Whether server and load generator are installed.
 pub fn is_there() -> bool {
     ["redis-server", "redis-benchmark"].iter().all(|name| Command::new(name).arg("--version").output().is_ok())
 }
 
-/// Starts a server, loads it with `requests` of each kind, and shuts it down.
-pub fn run(is_guest: bool, requests: u32) -> Result<Throughput, Failure> {
+/// Starts a server, loads it with `requests` of each kind, and shuts it down: GET and SET.
+pub fn run(is_guest: bool, requests: u32) -> Result<Served<2>, Failure> {
     let place = std::env::temp_dir().join(format!("orbit-bench-hijack-{}", std::process::id()));
     std::fs::create_dir_all(&place)?;
     let socket = place.join("redis");
@@ -43,51 +30,23 @@ pub fn run(is_guest: bool, requests: u32) -> Result<Throughput, Failure> {
     done
 }
 
-fn serve(is_guest: bool, requests: u32, place: &Path, socket: &Path) -> io::Result<Throughput> {
+fn serve(is_guest: bool, requests: u32, place: &Path, socket: &Path) -> io::Result<Served<2>> {
     let arguments = ["redis-server", "--port", "0", "--save", "", "--unixsocket"].map(OsString::from);
     let arguments: Vec<OsString> = arguments.into_iter().chain([socket.into()]).collect();
-    let quiet = |command: &mut Command| {
-        command.current_dir(place).stdin(Stdio::null()).stdout(Stdio::null());
-    };
-    let server = if is_guest {
-        Server::Guest(Box::new(Session::start_with(&Options::default(), &arguments, quiet)?))
-    } else {
-        let mut command = Command::new(&arguments[0]);
-        command.args(&arguments[1..]);
-        quiet(&mut command);
-        Server::Native(command.spawn()?)
-    };
-    let loaded = load(socket, requests);
+    let mut server = Server::start(is_guest, &arguments, |command| {
+        command.current_dir(place);
+    })?;
+    let loaded = load(socket, WARM_UP).and_then(|_| {
+        server.settle();
+        load(socket, requests)
+    });
     let shutdown = Command::new("redis-cli").arg("-s").arg(socket).args(["shutdown", "nosave"]).output();
-    let by_signal = end(server, shutdown.is_ok())?;
-    let (get, set) = loaded?;
-    Ok(Throughput { get, set, by_signal })
-}
-
-/// Waits for the server, which was asked to end; else kills it.
-fn end(server: Server, was_asked: bool) -> io::Result<f64> {
-    match server {
-        Server::Native(mut child) => {
-            if !was_asked {
-                child.kill()?;
-            }
-            child.wait().map(|_| 0.0)
-        }
-        Server::Guest(mut session) => {
-            if !was_asked {
-                // SAFETY: a signal to a child that has not been reaped.
-                unsafe { libc::kill(session.pid() as i32, libc::SIGKILL) };
-            }
-            session.follow(|_| Ok(()))?;
-            let outcome = session.outcome();
-            let calls: u64 = outcome.calls.values().sum();
-            Ok(100.0 * outcome.traps as f64 / calls.max(1) as f64)
-        }
-    }
+    let by_signal = server.end(shutdown.is_ok_and(|output| output.status.success()))?;
+    loaded.map(|rates| Served { rates, by_signal })
 }
 
 /// GET and SET, requests a second.
-fn load(socket: &Path, requests: u32) -> io::Result<(f64, f64)> {
+fn load(socket: &Path, requests: u32) -> io::Result<[f64; 2]> {
     let limit = Instant::now() + Duration::from_secs(30);
     while UnixStream::connect(socket).is_err() {
         if Instant::now() > limit {
@@ -104,5 +63,5 @@ fn load(socket: &Path, requests: u32) -> io::Result<(f64, f64)> {
         line.split(',').nth(1)?.trim_matches('"').parse().ok()
     };
     let missing = || io::Error::other(format!("redis-benchmark gave no figures: {text:?}"));
-    Ok((figure("GET").ok_or_else(missing)?, figure("SET").ok_or_else(missing)?))
+    Ok([figure("GET").ok_or_else(missing)?, figure("SET").ok_or_else(missing)?])
 }

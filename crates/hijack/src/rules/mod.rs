@@ -7,6 +7,7 @@
 //! read|recvfrom(size>4096) -> size=1
 //! * at site 12 -> EINTR once
 //! unlink* -> ask service
+//! clock_* -> virtual x100
 //! ```
 //!
 //! A rule names calls (`*` and `|` allowed), conditions on arguments, an action, and when it acts. For each call the
@@ -19,6 +20,7 @@ mod tests;
 
 use crate::calls::{Call, Kind};
 use crate::shared::{self, MAX_RULES, PATTERN_BYTES};
+use crate::time::{Jump, Speed};
 pub use parse::RuleError;
 
 /// Roles that an argument may have, by which conditions name it: the first argument of that kind.
@@ -68,6 +70,10 @@ pub enum Action {
     Pass,
     /// The host's decider is asked, by this name (which may be empty).
     Ask(String),
+    /// All clocks of guests run at this speed, from the start on.
+    Speed(Speed),
+    /// The guests' real-time clock jumps.
+    Jump(Jump),
 }
 
 /// What must hold of an argument: its index, or `0x80 |` role.
@@ -169,6 +175,11 @@ impl Rules {
         Ok(())
     }
 
+    /// Adds a rule behind these, as [`Rules::extend`].
+    pub(crate) fn add(&mut self, rule: Rule) -> Result<(), RuleError> {
+        self.push(Ok(rule))
+    }
+
     /// Adds rules behind these.
     ///
     /// # Errors
@@ -180,6 +191,16 @@ impl Rules {
     /// The rules.
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.0.iter()
+    }
+
+    /// The speed of guests' clocks that the first such rule sets.
+    pub fn speed(&self) -> Option<Speed> {
+        self.0.iter().find_map(|rule| if let Action::Speed(speed) = rule.action { Some(speed) } else { None })
+    }
+
+    /// The jump of guests' real-time clock that the first such rule sets.
+    pub fn jump(&self) -> Option<Jump> {
+        self.0.iter().find_map(|rule| if let Action::Jump(jump) = rule.action { Some(jump) } else { None })
     }
 
     /// The rules as they were written.
@@ -220,7 +241,7 @@ fn compile(rule: &Rule, to: &mut shared::Rule) {
     to.site = rule.site;
     (to.skip, to.times, to.every, to.chance) = (rule.skip, rule.times, rule.every, rule.chance);
     (to.action, to.value, to.target) = match &rule.action {
-        Action::Count => (0, 0, 0),
+        Action::Count | Action::Speed(_) | Action::Jump(_) => (0, 0, 0),
         Action::Answer(result) => (1, *result, 0),
         Action::Delay(nanoseconds) => (2, *nanoseconds, 0),
         Action::Kill(signal) => (3, *signal, 0),

@@ -3,12 +3,15 @@
 use super::{Action, Condition, NO_ARGUMENT, ROLES, Rule, Test, roles};
 use crate::calls::{self, Call, Kind};
 use crate::shared::{MAX_CONDITIONS, MAX_RULES, PATTERN_BYTES};
+use crate::time::{Jump, Speed};
 use std::fmt;
 
-const ACTIONS: &str =
-    "an error (ENOSPC), a result (0), \"text\", delay 200ms, kill, kill SIGTERM, size=1, pass, count or ask";
+const ACTIONS: &str = "an error (ENOSPC), a result (0), \"text\", delay 200ms, kill, kill SIGTERM, size=1, pass, count, ask or virtual x100";
+const VIRTUAL: &str = "virtual x100, virtual x0.5, virtual frozen, virtual +1h, virtual -30s after 10s";
 /// Words that say when a rule acts.
 const WHEN: [&str; 5] = ["after", "once", "times", "every", "p"];
+/// Calls that show a clock.
+const CLOCKS: [&str; 3] = ["clock_gettime", "gettimeofday", "time"];
 /// Calls that return nothing, so that they cannot be answered.
 const NO_ANSWER: [&str; 3] = ["rt_sigreturn", "exit", "exit_group"];
 
@@ -388,6 +391,9 @@ fn action(cursor: &mut Cursor<'_>, named: &mut Vec<&'static Call>) -> Result<Act
         let name = if WHEN.contains(&next) { "" } else { cursor.word(|c| c.is_ascii_alphanumeric() || c == '_').1 };
         return Ok(Action::Ask(name.to_owned()));
     }
+    if cursor.takes_word("virtual") {
+        return virtual_time(cursor, named);
+    }
     if cursor.takes_word("delay") {
         return cursor.duration().map(Action::Delay);
     }
@@ -415,6 +421,23 @@ fn action(cursor: &mut Cursor<'_>, named: &mut Vec<&'static Call>) -> Result<Act
         return value(cursor, named, target).map(|value| Action::Argument(target, value));
     }
     Err(wrong(format!("no action `{}`", if word.is_empty() { cursor.rest() } else { word })))
+}
+
+/// What follows `virtual`, to the end of the rule. All clocks, sleeps and time-outs change together, so the rule must
+/// name a clock, and need not name them all.
+fn virtual_time(cursor: &mut Cursor<'_>, named: &[&'static Call]) -> Result<Action, RuleError> {
+    let at = cursor.skip();
+    let text = cursor.rest();
+    cursor.at += text.len();
+    if !named.iter().any(|call| CLOCKS.contains(&call.name)) {
+        return Err(RuleError::new(at, "these calls are no clocks", "clock_* -> virtual x100"));
+    }
+    if text == "frozen" {
+        return Ok(Action::Speed(Speed::FROZEN));
+    }
+    let speed = text.strip_prefix('x').and_then(|times| times.parse().ok()).and_then(Speed::times).map(Action::Speed);
+    let action = speed.or_else(|| Jump::parse(text).map(Action::Jump));
+    action.ok_or_else(|| RuleError::new(at, format!("`{text}` is no virtual time"), VIRTUAL))
 }
 
 /// Where the parser is in the text of a rule.
