@@ -33,6 +33,9 @@ const RESULT: usize = 56;
 const ROOM_AT: usize = (CALLS + (MOST_CALLS + 2) * CALL_BYTES).next_multiple_of(PAGE);
 const LEN: usize = PAGE + ROOM_AT + ROOM;
 
+/// As the mappings name it.
+const NAME: &str = "/memfd:orbit-keep-calls";
+
 /// How long a batch may take before it is given up.
 const LIMIT: Duration = Duration::from_secs(10);
 /// The direction flag has no meaning here; the signal that ends a batch.
@@ -94,6 +97,12 @@ impl Batch {
             stopped.leave(region)?;
         }
         Ok(Batch { map, code: code.start, data: data.start, known: None })
+    }
+
+    /// Whether it is still among the program's mappings, which the program can change.
+    pub fn is_mapped(&self, mappings: &[crate::Entry]) -> bool {
+        let is_at = |start: u64| mappings.iter().any(|entry| entry.start == start && entry.name.starts_with(NAME));
+        is_at(self.code) && is_at(self.data)
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {

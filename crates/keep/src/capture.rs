@@ -66,10 +66,12 @@ impl Tracker {
         })
     }
 
-    /// Memory for many calls in the program, made with the first use: that is at a checkpoint, so every checkpoint has it mapped.
+    /// Memory for many calls in the program, made with the first use, at a checkpoint: every checkpoint has it mapped. Made again if the program has
+    /// unmapped it.
     pub fn batch(&self, stopped: &mut Stopped<'_>) -> Result<MutexGuard<'_, Option<Batch>>, Error> {
         let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
-        if batch.is_none() {
+        let mappings = stopped.mappings()?;
+        if !batch.as_ref().is_some_and(|batch| batch.is_mapped(&mappings)) {
             *batch = Some(Batch::new(stopped)?);
         }
         Ok(batch)
@@ -221,7 +223,7 @@ pub(crate) fn memory(
         anew.extend(gaps(&tracker.kept(&mappings)));
     }
     // The first copy is of all memory: the memory for copies is not made that large.
-    let staging = tracker.staging.as_ref().filter(|_| before.is_some());
+    let staging = tracker.staging.as_ref().filter(|staging| before.is_some() && staging.is_mapped(&mappings));
     let copied = staging::copy(stopped, tracker, staging, (readable, hidden), pool)?;
     Ok(Memory { copied, anew, mappings })
 }

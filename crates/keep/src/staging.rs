@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::pages::{Bytes, PAGE, Pool};
 use graft::{Leaf, Protection, Source, Stopped};
 use orbit_linux::map::Mapping;
+use orbit_linux::maps::Entry;
 use orbit_linux::memfd;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -17,6 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 const ROOM: usize = 16 << 10;
 /// With fewer pages the start of the code costs more than it saves.
 const FEWEST: usize = 96;
+/// As the mappings name it.
+const NAME: &str = "/memfd:orbit-keep-copies";
 /// Pages that the keeper takes at a time.
 const STEP: usize = 128;
 const LIST: usize = 2 * PAGE as usize;
@@ -72,6 +75,12 @@ impl Staging {
             stopped.leave(region)?;
         }
         Ok(Staging { map, code: code.start, data: data.start })
+    }
+
+    /// Whether it is still among the program's mappings, which the program can change.
+    pub fn is_mapped(&self, mappings: &[Entry]) -> bool {
+        let is_at = |start: u64| mappings.iter().any(|entry| entry.start == start && entry.name.starts_with(NAME));
+        is_at(self.code) && is_at(self.data)
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {

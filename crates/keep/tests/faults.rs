@@ -63,6 +63,42 @@ fn a_static_program_is_kept_from_its_start() {
 }
 
 #[test]
+fn a_program_that_unmaps_the_keepers_memory_is_put_back() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("faults-unmaps");
+    let log = scratch.join("events");
+    let (status, said) = keep(&compile(&scratch, &[]), "unmaps-ours", &["--every", "5s"], &log);
+    assert_eq!((status, count(&log, "recovered")), (WELL, 2), "{said}");
+}
+
+#[test]
+fn a_core_is_left_by_a_program_that_is_given_up() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if pattern.trim() != "core" {
+        println!("SKIP: needs cores in the working directory, core_pattern is {pattern:?}");
+        return;
+    }
+    let scratch = Scratch::new("faults-core");
+    let program = compile(&scratch, &[]);
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "ulimit -c unlimited && exec \"$0\" --quiet -- \"$1\" endless", KEEP])
+        .arg(&program)
+        .current_dir(&scratch.0);
+    let mut keeper = shell.stderr(Stdio::null()).spawn().expect("sh");
+    let status = until("it is given up", || keeper.try_wait().expect("a child"));
+    assert_eq!(status.code(), Some(128 + libc::SIGSEGV));
+    let is_core = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("core");
+    let left = fs::read_dir(&scratch.0).expect("a folder").filter_map(Result::ok).filter(is_core).count();
+    assert_eq!(left, 1, "one core");
+}
+
+#[test]
 fn what_a_program_executes_is_kept_from_its_start() {
     if lacks("cc") || lacks_tracking() {
         return;

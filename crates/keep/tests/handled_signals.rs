@@ -6,7 +6,7 @@ mod common;
 use common::{KEEP, Scratch, count, events, lacks, lacks_tracking, until};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{Child, Command};
 
 struct Server {
     scratch: Scratch,
@@ -44,26 +44,30 @@ impl Server {
     }
 }
 
-#[test]
-fn handlers_run_again_where_they_ran() {
-    if lacks("cc") || lacks_tracking() {
-        return;
-    }
-    let scratch = Scratch::new("handler");
+/// A server with one checkpoint, early: all that follows is replayed each time.
+fn start(name: &str) -> (Server, Child) {
+    let scratch = Scratch::new(name);
     let program = scratch.join("handler");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/handler.c");
     assert!(
         Command::new("cc").args(["-D_GNU_SOURCE", "-O1", source, "-o"]).arg(&program).status().expect("cc").success()
     );
     let log = scratch.join("events");
-    // One checkpoint, early: all that follows is replayed each time.
     let mut command = Command::new(KEEP);
     command.args(["--log", "--every", "60s", "--events"]).arg(&log).arg("--").arg(&program).arg(&scratch.0);
-    let mut keeper = command.spawn().expect("orbit-keep");
+    let keeper = command.spawn().expect("orbit-keep");
     let kept = until("it is kept", || events(&log).into_iter().find(|e| e["event"] == "kept"));
     let pid = kept["pid"].as_i64().expect("a number") as i32;
     let stream = until("it accepts", || UnixStream::connect(scratch.join("socket")).ok());
-    let mut server = Server { scratch, pid, stream };
+    (Server { scratch, pid, stream }, keeper)
+}
+
+#[test]
+fn handlers_run_again_where_they_ran() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let (mut server, mut keeper) = start("handler");
     let mut expected = String::new();
     for round in 0..40 {
         assert_eq!(server.ask(b'x'), b'.');
@@ -88,7 +92,7 @@ fn handlers_run_again_where_they_ran() {
         assert!(after.starts_with(&before), "the same history, then what came since:\n{before}\n{after}");
         assert!(!after[before.len()..].contains(['1', '2', 'a']), "no handler has run twice: {after}");
     }
-    let replayed = events(&log).into_iter().filter(|e| e["event"] == "replayed");
+    let replayed = events(&server.scratch.join("events")).into_iter().filter(|e| e["event"] == "replayed");
     assert!(replayed.clone().all(|e| e["diverged"] == 0 || e["diverged"].is_null()), "no replay left the log's order");
     server.send(libc::SIGTERM);
     let status = until("it ends", || keeper.try_wait().expect("a child"));
@@ -112,4 +116,21 @@ fn redis_ends_by_a_signal_that_it_had_handled_before_a_crash() {
         let status = until("it shuts down", || redis.keeper.try_wait().expect("a child"));
         assert_eq!(status.code(), Some(0), "round {round}: in order, not by its crash");
     }
+}
+
+#[test]
+fn a_crash_during_the_replay_takes_the_next_rung() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let (mut server, mut keeper) = start("handler-twice");
+    for _ in 0..10 {
+        assert_eq!(server.ask(b'x'), b'.');
+    }
+    assert_eq!(server.ask(b'd'), b'.', "answered by the second replay");
+    assert_eq!(server.history(), "r".repeat(12));
+    assert_eq!(count(&server.scratch.join("events"), "recovered"), 2);
+    server.send(libc::SIGTERM);
+    let status = until("it ends", || keeper.try_wait().expect("a child"));
+    assert_eq!(status.code(), Some(7));
 }

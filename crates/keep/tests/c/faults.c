@@ -114,6 +114,29 @@ int main(int argc, char **argv)
         checkpoint();
         void (*crash)(void) = (void (*)(void))(void *)(code + 8 * ((*count)++ % (1 << 17)));
         crash();
+    } else if (!strcmp(what, "unmaps-ours")) {
+        /* A wild munmap: the memory through which the keeper copies pages and makes calls. */
+        char line[512];
+        unsigned long start, end;
+        static volatile char pages[400 * 4096];
+        checkpoint();
+        for (int pass = 0; pass < 2; pass++) {
+            FILE *maps = fopen("/proc/self/maps", "r");
+            while (fgets(line, sizeof line, maps))
+                if (strstr(line, pass ? "orbit-keep-calls" : "orbit-keep-copies") && sscanf(line, "%lx-%lx", &start, &end) == 2)
+                    munmap((void *)start, end - start);
+            fclose(maps);
+            for (size_t at = 0; at < sizeof pages; at += 4096)
+                pages[at] = (char)(pass + 1);
+            checkpoint();
+            for (size_t at = 0; at < sizeof pages; at += 4096)
+                pages[at] += 10;
+            if (first(pass ? "crashed" : "before"))
+                *nowhere = 1;
+            for (size_t at = 0; at < sizeof pages; at += 4096)
+                if (pages[at] != pass + 11)
+                    return WRONG;
+        }
     } else if (!strcmp(what, "exit-after-panic")) {
         checkpoint();
         fputs("panic caught\n", stderr);

@@ -1,10 +1,12 @@
 /* handler FOLDER: a server with one thread on the unix socket FOLDER/socket. It keeps a history: `r` for each request, `1` and `2` for each SIGUSR1 and
  * SIGUSR2 that it has handled (SIGUSR2 with SA_RESTART), `a` for a signal that it has sent to itself. Requests are one byte: `h` answers the history,
- * `a` sends itself SIGALRM by kill, `c` crashes, others answer a dot. SIGTERM ends it with status 7 once it is between requests. */
+ * `a` sends itself SIGALRM by kill, `c` crashes, `d` crashes twice and
+ * not again: in the replay too, others answer a dot. SIGTERM ends it with status 7 once it is between requests. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -34,6 +36,8 @@ int main(int argc, char **argv)
     struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "socket"};
     struct pollfd fds[32] = {{.fd = socket(AF_UNIX, SOCK_STREAM, 0), .events = POLLIN}};
     int used = 1;
+    /* Shared memory is not rolled back. */
+    volatile int *crashes = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (argc != 2 || chdir(argv[1]) || bind(fds[0].fd, (void *)&name, sizeof name) || listen(fds[0].fd, 8))
         return 2;
     with(SIGUSR1, on_signal, 0);
@@ -67,6 +71,8 @@ int main(int argc, char **argv)
                 if (length == before)
                     return 4; /* handled before the call returns */
             }
+            if (what == 'd' && ++*crashes <= 2)
+                *nowhere = 1;
             if (what == 'c')
                 *nowhere = 1;
             if (what == 'h') {
