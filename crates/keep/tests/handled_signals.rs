@@ -129,7 +129,10 @@ fn a_crash_during_the_replay_takes_the_next_rung() {
     }
     assert_eq!(server.ask(b'd'), b'.', "answered by the second replay");
     assert_eq!(server.history(), "r".repeat(12));
-    assert_eq!(count(&server.scratch.join("events"), "recovered"), 2);
+    let log = server.scratch.join("events");
+    // Reported after the program continues.
+    until("that is reported", || (count(&log, "recovered") >= 2).then_some(()));
+    assert_eq!(count(&log, "recovered"), 2);
     server.send(libc::SIGTERM);
     let status = until("it ends", || keeper.try_wait().expect("a child"));
     assert_eq!(status.code(), Some(7));
