@@ -352,8 +352,15 @@ fn named(variable: &Node) -> Node {
 /// A source and its flags.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The C file.
+    /// The file, C++ by its extension (`cc`, `cpp`, `cxx`, `c++`, `C`), otherwise C.
     pub file: PathBuf,
     /// What the compiler is given for it: `-I`, `-D`, `-std`.
     pub flags: Vec<String>,
+}
+
+impl Source {
+    pub(crate) fn is_c_plus_plus(&self) -> bool {
+        let extension = self.file.extension().and_then(|extension| extension.to_str());
+        extension.is_some_and(|extension| ["cc", "cpp", "cxx", "c++", "C"].contains(&extension))
+    }
 }

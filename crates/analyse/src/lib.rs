@@ -21,6 +21,8 @@ mod ast;
 mod bytes;
 mod copy;
 mod error;
+mod instances;
+mod ir;
 mod likely;
 mod objects;
 mod patch;

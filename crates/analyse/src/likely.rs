@@ -1,12 +1,13 @@
 //! The static form: allocation points that no watched call needed, and that a task may need by its
-//! sources.
+//! sources. C++ is in `instances.rs`.
 //!
-//! From the entry the functions are followed that are called, through pointers by their type too.
+//! In C, from the entry the functions are followed that are called, through pointers by their type too.
 //! What they touch, by type, field or global variable, is compared with where allocated memory
 //! goes. A function that returns what it allocates stands for its callers.
 
 use crate::Error;
 use crate::ast::{Allocation, Callee, Facts, Goes, Source, Target};
+use crate::instances;
 use crate::report::Place;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -21,7 +22,7 @@ pub struct Likely {
 }
 
 /// Functions of C that allocate; others that return `void *` and have `alloc` in their name do too.
-const ALLOCATORS: [&str; 11] = [
+pub(crate) const ALLOCATORS: [&str; 11] = [
     "malloc",
     "calloc",
     "realloc",
@@ -74,18 +75,29 @@ fn holds(allocation: &Allocation, facts: &Facts, depth: u32) -> BTreeSet<Target>
     }
 }
 
-/// Allocation points that the entry's task may need. The entry is a C function of the sources.
+/// Allocation points that the entry's task may need. The entry is a function of the sources; from
+/// one in C no function in C++ is followed, nor the other way round. Runs clang for each source.
 ///
 /// # Errors
 /// Where clang cannot read a source, or no source has the entry.
 pub fn likely(entry: &str, sources: &[Source]) -> Result<Vec<Likely>, Error> {
+    let (plus_plus, c): (Vec<&Source>, Vec<&Source>) = sources.iter().partition(|source| source.is_c_plus_plus());
+    let found = [in_c(entry, &c)?, instances::likely(entry, &plus_plus)?];
+    if found.iter().all(Option::is_none) {
+        return Err(Error::NotInSources { entry: entry.to_owned() });
+    }
+    Ok(found.into_iter().flatten().flatten().collect())
+}
+
+/// Those of C sources; nothing if none has the entry.
+fn in_c(entry: &str, sources: &[&Source]) -> Result<Option<BTreeSet<Likely>>, Error> {
     const WRAPPERS: u32 = 4;
     let mut facts = Facts::default();
     for source in sources {
         facts.add(&source.file, &source.flags)?;
     }
     if !facts.functions.contains_key(entry) {
-        return Err(Error::NotInSources { entry: entry.to_owned() });
+        return Ok(None);
     }
     let reached = reached(entry, &facts);
     let touched: BTreeSet<&Target> =
@@ -107,5 +119,5 @@ pub fn likely(entry: &str, sources: &[Source]) -> Result<Vec<Likely>, Error> {
             found.insert(Likely { at, holds: needed.join(", ") });
         }
     }
-    Ok(found.into_iter().collect())
+    Ok(Some(found))
 }

@@ -186,3 +186,43 @@ fn likely_sites_of_a_c_program() {
 fn likely_of(entry: &str) -> Result<Vec<orbit_analyse::Likely>, Error> {
     likely(entry, &[Source { file: source("locks.c"), flags: vec![] }])
 }
+
+/// C++ by the sources alone: the three points, and the text that another container has, which is of
+/// the same type.
+#[test]
+fn likely_sites_of_a_c_plus_plus_program() {
+    if Command::new("clang").arg("--version").output().is_err() {
+        println!("SKIP: needs clang");
+        return;
+    }
+    let source = |name| Source { file: source(name), flags: vec!["-std=c++17".into()] };
+    for entry in ["tasks::total", "total"] {
+        let found = likely(entry, &[source("items.cc")]).expect("clang compiles it");
+        let lines: BTreeSet<u32> = found.iter().filter_map(|site| site.at.line).collect();
+        let expected: BTreeSet<u32> = marked("items.cc", "SITE").union(&marked("items.cc", "NOISE")).copied().collect();
+        assert_eq!(lines, expected, "{found:#?}");
+    }
+    let missing = likely("tasks::tota", &[source("items.cc")]);
+    assert!(matches!(missing, Err(Error::NotInSources { .. })));
+}
+
+/// Containers of several kinds, nodes and virtual functions: what a run finds, but for an array of
+/// numbers, and none besides.
+#[test]
+fn likely_sites_by_instances_of_templates() {
+    if Command::new("clang").arg("--version").output().is_err() {
+        println!("SKIP: needs clang");
+        return;
+    }
+    let program = compile("c++", "registry.cc", "registry", &["-std=c++17", "-O0"]);
+    let mut report = watch(&program, &[], "db::task").expect("the program is analysed");
+    assert_eq!(found(&report, "registry.cc"), marked("registry.cc", "SITE"), "{report}");
+    let sources = [Source { file: source("registry.cc"), flags: vec!["-std=c++17".into()] }];
+    let found = likely("db::task", &sources).expect("clang compiles it");
+    let lines: BTreeSet<u32> = found.iter().filter_map(|site| site.at.line).collect();
+    let mut expected = marked("registry.cc", "SITE");
+    expected.remove(&line("registry.cc", "SITE bytes and numbers"));
+    assert_eq!(lines, expected, "{found:#?}");
+    report.add_likely(found);
+    assert_eq!(report.likely, [], "{report}");
+}

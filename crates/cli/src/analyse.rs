@@ -16,6 +16,7 @@ Examples:
   orbit analyse --entry libtask.so:run --json -o needs.json -- ./server
   orbit analyse --entry check --source locks.c --cflags='-Iinclude' -- ./server --self-test
   orbit analyse --entry check --source locks.c --patch -o areas.patch
+  orbit analyse --entry db::check --source locks.cc --cflags=-std=c++17
 
 The report goes to stderr when the program has ended: each allocation point (file and line,
 call path) whose objects the task accessed, which bytes of them, the global variables, and
@@ -42,8 +43,8 @@ pub struct Args {
     /// Watches one call no longer than this.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     limit: u32,
-    /// A C source, read by clang: adds allocation points that it makes likely and that no watched
-    /// call needed. May be repeated.
+    /// A C or C++ source, read by clang: adds allocation points that it makes likely and that no
+    /// watched call needed. May be repeated.
     #[arg(long, value_name = "FILE")]
     source: Vec<PathBuf>,
     /// What clang is given for the sources, in words.

@@ -84,7 +84,7 @@ fn watch(program: Vec<OsString>, entry: &str, calls: u64) -> Result<(Report, f64
 }
 
 /// A program whose source marks the points that its task needs.
-fn marked(name_of_it: &'static str, compiler: &str, entry: &str, but: &str, by_sources: bool) -> Result<Case, Failure> {
+fn marked(name_of_it: &'static str, compiler: &str, entry: &str, but: &str) -> Result<Case, Failure> {
     let source = subjects().join(name_of_it);
     let text = std::fs::read_to_string(&source)?;
     let lines = text.lines().enumerate().filter(|(_, line)| line.contains("SITE") && !line.contains(but));
@@ -99,8 +99,7 @@ fn marked(name_of_it: &'static str, compiler: &str, entry: &str, but: &str, by_s
     let _ = std::fs::remove_file(&program);
     let (report, step_us) = watched?;
     let sources = [Source { file: source, flags: Vec::new() }];
-    let found = if by_sources { likely(entry, &sources) } else { Ok(Vec::new()) };
-    let found = found.map_err(|error| Failure::text(error.to_string()))?;
+    let found = likely(entry, &sources).map_err(|error| Failure::text(error.to_string()))?;
     let by_run = report.sites.iter().map(|site| name(&site.at)).collect();
     Ok(Case { name: name_of_it, needed, by_run, by_sources: found.iter().map(|l| name(&l.at)).collect(), step_us, paper: None })
 }
@@ -145,9 +144,9 @@ pub fn run(args: &Args) -> Done {
     let progress = Progress::new(5);
     let mut cases = Vec::new();
     progress.at(0, "a C program");
-    cases.push(marked("locks.c", "cc", "chain_length", "dangling", true)?);
+    cases.push(marked("locks.c", "cc", "chain_length", "dangling")?);
     progress.at(1, "a C++ program");
-    cases.push(marked("items.cc", "c++", "tasks::total", "nothing", false)?);
+    cases.push(marked("items.cc", "c++", "tasks::total", "nothing")?);
     progress.at(2, "LevelDB");
     cases.push(leveldb()?);
     progress.at(3, "Redis' slow log");
