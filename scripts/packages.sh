@@ -4,7 +4,8 @@
 #   scripts/packages.sh GROUP...        groups: build test demo lint fuzz fresh lab bench ports
 #
 # Does nothing, quickly and without network, if all are there. Else names what is missing and installs it with apt-get, as
-# root or through sudo. No daemon that comes with a package is started or left enabled. Debian 12 and Ubuntu 24.04.
+# root or through sudo. No daemon that comes with a package is started or left enabled. Debian 12 and 13, Ubuntu 24.04.
+# Of the group ports, what the release does not have in that version is left out, and said: the tests that need it skip themselves.
 set -eu
 
 # package=proof: a command, or a path (may have wildcards) that shows that it is there, wherever it came from.
@@ -83,6 +84,17 @@ install_as_root() {
         trap 'rm -f "$made_policy"' EXIT
         trap 'exit 130' INT TERM HUP
     fi
+    # A new machine has no lists of packages yet.
+    apt-cache show make >/dev/null 2>&1 || apt-get -qq -o DPkg::Lock::Timeout=300 update
+    for package in "$@"; do
+        if [ "$ports" = yes ] && ! apt-cache show "$package" >/dev/null 2>&1; then
+            echo "packages.sh: not in this release: $package" >&2
+        else
+            set -- "$@" "$package"
+        fi
+        shift
+    done
+    [ $# -gt 0 ] || return 0
     if ! apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" >/dev/null 2>&1; then
         apt-get -qq -o DPkg::Lock::Timeout=300 update
         apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" >/dev/null
@@ -97,8 +109,11 @@ install_as_root() {
     done
 }
 
+# Whether packages that the release lacks are left out.
+ports=no
 if [ "${1:-}" = --install ]; then
-    shift
+    ports=$2
+    shift 2
     install_as_root "$@"
     exit 0
 fi
@@ -107,6 +122,7 @@ for g in "$@"; do
     group "$g" >/dev/null || exit 2
 done
 
+[ "$*" != ports ] || ports=yes
 need=$(missing "$@" | tr ' ' '\n' | sort -u | tr '\n' ' ')
 need=$(echo "$need" | sed 's/^ *//; s/ *$//')
 [ -n "$need" ] || exit 0
@@ -120,13 +136,13 @@ echo "packages.sh: installing: $need" >&2
 if [ "$(id -u)" = 0 ]; then
     install_as_root $need
 elif command -v sudo >/dev/null 2>&1; then
-    sudo "$0" --install $need
+    sudo "$0" --install $ports $need
 else
     echo "packages.sh: neither root nor sudo: as root run: apt-get install $need" >&2
     exit 1
 fi
 still=$(missing "$@")
-if [ -n "$still" ]; then
+if [ -n "$still" ] && [ "$ports" = no ]; then
     echo "packages.sh: installed, but still not found: $still" >&2
     exit 1
 fi

@@ -12,7 +12,8 @@ case $version in
 esac
 mkdir -p "$directory/lists/partial" "$directory/cache/archives/partial"
 cd "$directory"
-echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main" \
+release=$(. /etc/os-release && echo "$VERSION_CODENAME")
+echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $release main" \
     >sources.list
 get() {
     apt-get -q -o Dir::Etc::sourcelist="$PWD/sources.list" -o Dir::Etc::sourceparts=- -o Dir::State::lists="$PWD/lists" \
