@@ -198,9 +198,10 @@ struct Staged {
 }
 
 impl Staged {
-    /// Whether this is the sensor's own look at the log, which Redis times like any command: by a client that is none.
+    /// Whether this is the sensor's own look at the log, which Redis times like any command: by a client without a connection,
+    /// which has the address `?:0` up to Redis 7, and none from Redis 8 on.
     fn is_own_look(&self) -> bool {
-        text(&self.address) == b"?:0" && self.args.first().is_some_and(|name| text(name) == b"SLOWLOG")
+        matches!(text(&self.address), b"?:0" | b"") && self.args.first().is_some_and(|name| text(name) == b"SLOWLOG")
     }
 }
 

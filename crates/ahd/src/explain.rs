@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// Threads of a hang whose stacks are taken.
 const STACKS: usize = 32;
+/// Threads that wait for a lock without a known holder, among which the one that waits for itself is looked for.
+const WAITERS: usize = 256;
 /// Threads of a process without answers whose stacks are taken.
 const SUSPECTS: usize = 8;
 
@@ -45,15 +47,20 @@ impl Explainer {
         stopping: &mut dyn FnMut(Id),
     ) -> Event {
         let threads = involved(verdict, facts, history);
-        let first = threads.first().copied();
-        let (pid, tid) = first.map_or((0, 0), |id| (id.pid, id.tid));
-        let list = threads.iter().take(STACKS).map(|id| {
+        let is_unknown = matches!(verdict.why, Why::LockHeld { holder: None, reader: None, .. });
+        let list = threads.iter().take(if is_unknown { WAITERS } else { STACKS }).map(|id| {
             stopping(*id);
             let does = Watched::of_few(id.pid).map_or_else(|e| e.to_string(), |mut w| words(&w.wait_of(id.tid)));
             (id.pid, id.tid, does)
         });
         let list: Vec<_> = list.collect();
-        let taken = self.stacks.involve(list, false);
+        let mut taken = self.stacks.involve(list, false);
+        if is_unknown && let Some(at) = taken.iter().position(|t| taken_twice(&t.stack).is_some()) {
+            taken[..=at].rotate_right(1);
+        }
+        taken.truncate(STACKS);
+        let first = taken.first().map(|t| Id { pid: t.pid, tid: t.tid });
+        let (pid, tid) = first.map_or((0, 0), |id| (id.pid, id.tid));
         let tids: Vec<i32> = threads.iter().filter(|id| id.pid == pid).map(|id| id.tid).collect();
         let runtime = self.stacks.runtime(pid, &tids, verdict.sure == Sure::Guess);
         let mut why = sentence(verdict, facts, taken.first());
@@ -171,7 +178,7 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
                 (None, None, Some(function)) => format!(
                     "{waits}; {} waits for itself: a signal's handler interrupted it in {function} and takes the same lock \
                      there again",
-                    verdict.threads.first().map(&name).unwrap_or_default()
+                    first.map(|t| name(&Id { pid: t.pid, tid: t.tid })).unwrap_or_default()
                 ),
                 (None, None, None) => format!("{waits}; its holder is not known"),
             }

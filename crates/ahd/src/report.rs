@@ -118,6 +118,16 @@ impl Reports {
         self.claimed.contains(&id) || self.hangs.iter().any(|hang| hang.threads.contains(&id))
     }
 
+    /// The hang of this key was reported with this thread as the first.
+    pub fn begins_with(&mut self, key: Key, id: Id) {
+        for hang in self.hangs.iter_mut().filter(|hang| hang.verdict.key == key) {
+            let threads = &mut hang.verdict.threads;
+            if let Some(at) = threads.iter().position(|other| *other == id) {
+                threads[..=at].rotate_right(1);
+            }
+        }
+    }
+
     /// No verdict on this thread is news until it is over.
     pub fn claim(&mut self, id: Id) {
         self.claimed.insert(id);

@@ -163,6 +163,9 @@ impl Watcher {
                     let known = (&self.scene.facts, &self.scene.history);
                     let event = self.explainer.explain(&verdict, before, known, &mut |id: Id| stopped.push(id));
                     stopped.into_iter().for_each(|id| self.note_stop(id));
+                    if let Event::Hang(hang) = &event {
+                        self.reports.begins_with(verdict.key, Id { pid: hang.pid, tid: hang.tid });
+                    }
                     hand(event);
                 }
                 News::Over { verdict, after } => {

@@ -61,6 +61,7 @@ benches! {
     hijack Hijack,
     keep Keep,
     crash Crash,
+    graft Graft,
     page Page,
     service Service,
 }

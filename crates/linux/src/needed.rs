@@ -64,7 +64,7 @@ const NEEDED: &[Needed] = needed! {
 };
 
 /// Calls that make it faster where they are allowed: it does without each of them.
-pub const OPTIONAL: &[&str] = &["close_range", "mincore", "sysinfo", "userfaultfd"];
+pub const OPTIONAL: &[&str] = &["close_range", "getppid", "lseek", "mincore", "sysinfo", "userfaultfd"];
 
 /// The names of the calls, in order. With an allocator that takes memory in other ways than libc's
 /// it needs that one's too.

@@ -174,7 +174,8 @@ fn close_between(first: libc::c_uint, last: libc::c_uint) {
         return;
     }
     // Kernels before 5.9: one by one up to the highest number a descriptor can have had.
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // Where the limit cannot be asked for it is the highest.
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: getrlimit fills the struct.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     let top = libc::c_uint::try_from(limit.rlim_max.min(1 << 20)).unwrap_or(1 << 20);

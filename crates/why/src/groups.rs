@@ -51,8 +51,18 @@ mod tests {
             sure: Sure::Certain,
             cfa: None,
         };
-        let (holder, peers, python) = (None, Vec::new(), Vec::new());
-        Thread { tid, name: String::new(), wait: Wait::Sleep, cpu, holder, peers, frames: vec![frame], python, in_ring }
+        Thread {
+            tid,
+            name: String::new(),
+            wait: Wait::Sleep,
+            cpu,
+            runnable: cpu,
+            holder: None,
+            peers: Vec::new(),
+            frames: vec![frame],
+            python: Vec::new(),
+            in_ring,
+        }
     }
 
     #[test]

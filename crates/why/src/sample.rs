@@ -29,7 +29,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// From this share of a CPU on a thread computes without a pause.
+    /// From this share of the time on in which it ran, or waited for a CPU, a thread computes without a pause.
     const NO_PAUSE: f64 = 0.9;
 
     /// Whether threads wait for each other, or for a lock that will not come free, or one computes without a pause.
@@ -40,7 +40,7 @@ impl Sample {
             Holder::Readers { .. } => self.threads.iter().all(|thread| !thread.is_busy()) && lock.waiters.len() > 1,
             Holder::Named(_) | Holder::Unknown => false,
         };
-        let computes = |thread: &Thread| thread.cpu >= Sample::NO_PAUSE;
+        let computes = |thread: &Thread| thread.is_busy() && thread.runnable >= Sample::NO_PAUSE;
         !self.rings.is_empty()
             || self.locks.iter().any(|(lock, _)| never_free(lock))
             || self.threads.iter().any(computes)
@@ -55,6 +55,8 @@ pub(crate) struct Thread {
     pub(crate) wait: Wait,
     /// CPU time per time, over the interval: 1 is one whole CPU.
     pub(crate) cpu: f64,
+    /// The same with the time in which it waited for a CPU: on a loaded machine one that computes gets a part of a CPU only.
+    pub(crate) runnable: f64,
     /// The thread that holds what it waits for, with its process.
     pub(crate) holder: Option<(i32, i32)>,
     /// Processes at the other end of what it waits for.
@@ -79,7 +81,7 @@ impl Thread {
 pub(crate) fn take(pid: i32, interval: Duration) -> Result<Sample, Error> {
     let mut lacks = Vec::new();
     let mut watched = Watched::new(pid)?;
-    let (began, before) = (Instant::now(), cpu_times(&mut watched));
+    let (began, before) = (Instant::now(), times(&mut watched));
     std::thread::sleep(interval);
     let found = watched.scan();
     let elapsed = began.elapsed();
@@ -92,12 +94,15 @@ pub(crate) fn take(pid: i32, interval: Duration) -> Result<Sample, Error> {
         if state.state == State::Ended {
             continue;
         }
-        let used = state.cpu_ns.saturating_sub(before.get(&tid).copied().unwrap_or(state.cpu_ns));
+        let (cpu, delayed) = before.get(&tid).copied().unwrap_or((state.cpu_ns, state.delayed_ns));
+        let (used, waited) = (state.cpu_ns.saturating_sub(cpu), state.delayed_ns.saturating_sub(delayed));
+        let share = |time: u64| time as f64 / elapsed.as_nanos() as f64;
         let (holder, peers) = (holder(&wait), peers(&wait));
         threads.push(Thread {
             tid,
             name: state.comm,
-            cpu: used as f64 / elapsed.as_nanos() as f64,
+            cpu: share(used),
+            runnable: share(used + waited),
             holder,
             peers,
             frames: stacks.remove(&tid).unwrap_or_default(),
@@ -137,8 +142,9 @@ fn locks(pid: i32, threads: &[Thread]) -> Vec<(Contention, Option<String>)> {
         .collect()
 }
 
-fn cpu_times(watched: &mut Watched) -> BTreeMap<i32, u64> {
-    watched.scan().into_iter().map(|thread| (thread.tid, thread.cpu_ns)).collect()
+/// Of each thread the time that it ran and that it waited for a CPU, ns.
+fn times(watched: &mut Watched) -> BTreeMap<i32, (u64, u64)> {
+    watched.scan().into_iter().map(|thread| (thread.tid, (thread.cpu_ns, thread.delayed_ns))).collect()
 }
 
 fn stacks(pid: i32, lacks: &mut Vec<String>) -> Result<BTreeMap<i32, Vec<Frame>>, Error> {

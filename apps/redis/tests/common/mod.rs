@@ -140,15 +140,19 @@ pub fn entries(answer: Value) -> Vec<Vec<Value>> {
     entries
 }
 
+/// Whether an entry of Redis' own log is about a command that a module ran: its client has no connection.
+pub fn by_module(entry: &[Value]) -> bool {
+    matches!(text(&entry[4]).as_str(), "?:0" | "")
+}
+
 /// All entries of Redis' own log since the module was loaded with the server, the newest first, as if its looks at that log were
 /// no commands: without those, and numbered without them.
 pub fn redis_own(connection: &mut Connection) -> Vec<Vec<Value>> {
     let mut entries = entries(run(connection, "SLOWLOG GET -1"));
     assert!(entries.last().is_none_or(|oldest| number(&oldest[0]) == 0), "it goes back to the start");
-    let by_module = |entry: &Vec<Value>| text(&entry[4]) == "?:0";
     entries.retain(|entry| !(by_module(entry) && text(&list(entry[3].clone())[0]) == "SLOWLOG"));
     // What it did to load comes before its log.
-    while entries.last().is_some_and(by_module) {
+    while entries.last().is_some_and(|entry| by_module(entry)) {
         entries.pop();
     }
     let count = entries.len() as i64;

@@ -244,7 +244,10 @@ impl Facts {
             thread.sight = old.clone();
             return (Seen::Same, Some(old));
         }
-        (thread.wait, thread.since, thread.same_owner_since, thread.owed_by) = (None, sight.t, sight.t, None);
+        // One of which only its times were read, and that has not run since, slept then already.
+        let slept = old.st == '?' && sight.st == 'S' && (old.run, old.sl) == (sight.run, sight.sl);
+        let since = if slept { thread.since } else { sight.t };
+        (thread.wait, thread.since, thread.same_owner_since, thread.owed_by) = (None, since, sight.t, None);
         thread.stopped = false;
         (if sight.exec != 0 { Seen::Exec } else { Seen::Ran }, Some(old))
     }

@@ -27,6 +27,13 @@ pub fn lock_held(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdi
         }
     }
     for verdict in verdicts.values_mut() {
+        if let Key::HeldAt(pid, at) = verdict.key {
+            // Whoever waits for it, however short: one of them may be the one that waits for itself.
+            let of = facts.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
+            let waits = |t: &&Thread| t.sleeps() && waits_for_lock(&t.sight) && (t.sight.a0, t.sight.a3) == (at, 0);
+            let new: Vec<Id> = of.map(|(_, t)| t).filter(waits).map(|t| t.id).collect();
+            verdict.threads.extend(new.into_iter().filter(|id| !verdict.threads.contains(id)).collect::<Vec<_>>());
+        }
         // Whoever came first: where the holder is not known, a thread that waits for itself began to wait before all others.
         let from = usize::from(matches!(verdict.why, Why::LockHeld { holder: Some(_), .. }));
         let since = |id: &Id| facts.threads.get(id).map_or(f64::MAX, |t| t.since);

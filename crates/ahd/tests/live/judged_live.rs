@@ -28,6 +28,39 @@ const COMPUTES: &str = r#"
 int main(void) { for (int i = 0; i < 5; i++) usleep(100000); for (volatile unsigned long x = 0;; x++) {} }
 "#;
 
+/// A lock that keeps no owner; the thread that holds it is the last to wait for it.
+const TAKES_AGAIN: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <unistd.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+static atomic_int word;
+__attribute__((noinline)) void futex_wait(void) {
+    register long limit asm("r10") = 0;
+    long result = SYS_futex;
+    asm volatile("syscall" : "+a"(result) : "D"(&word), "S"(FUTEX_WAIT | FUTEX_PRIVATE_FLAG), "d"(2), "r"(limit) : "rcx", "r11", "memory");
+}
+__attribute__((noinline)) void in_section(int holds) {
+    while (atomic_exchange(&word, 2) != 0) futex_wait();
+    if (holds) { usleep(1000000); raise(SIGUSR1); }
+    atomic_store(&word, 0);
+}
+static void handler(int signal) { in_section(signal != SIGUSR1); }
+static void *waits(void *x) { while (atomic_load(&word) == 0) usleep(1000); in_section(0); return x; }
+static void *holds(void *x) { in_section(1); return x; }
+int main(void) {
+    pthread_t t;
+    signal(SIGUSR1, handler);
+    for (int i = 0; i < 40; i++) pthread_create(&t, 0, waits, 0);
+    pthread_create(&t, 0, holds, 0);
+    pthread_setname_np(t, "holds");
+    for (;;) sleep(1);
+}
+"#;
+
 fn config(limit: u64, record: Option<PathBuf>) -> Config {
     Config { limit: Duration::from_secs(limit), record, ..Config::default() }
 }
@@ -88,6 +121,26 @@ fn a_lock_held_beyond_the_limit_is_reported_and_then_over() {
     assert_eq!(likely.len(), 1, "{events:?}");
     assert_eq!(likely[0].tid, program.pid(), "the holder first");
     assert!(likely[0].why.contains("held by"), "{}", likely[0].why);
+}
+
+#[test]
+fn of_many_that_wait_the_one_that_takes_the_lock_again_in_a_handler_is_first() {
+    let dir = Dir::new("judged-again");
+    let Some(path) = dir.build("again", TAKES_AGAIN) else { return };
+    let program = Program::start(&mut Command::new(path));
+    let mut watcher = Watcher::new(config(2, None));
+    watcher.add(program.pid()).expect("the program");
+    let mut events = until(&mut watcher, "the lock", |all| !hangs(all).is_empty());
+    for _ in 0..20 {
+        std::thread::sleep(watcher.pause());
+        events.extend(watcher.tick());
+    }
+    let all = hangs(&events);
+    assert_eq!(all.len(), 1, "{all:?}");
+    let hang = all[0];
+    assert_eq!((hang.comm.as_str(), hang.threads[0].tid), ("holds", hang.tid), "{}", hang.why);
+    assert!(hang.why.contains("waits for itself") && hang.why.contains("in_section"), "{}", hang.why);
+    assert!(hang.why.contains("more threads are part of it"), "{}", hang.why);
 }
 
 #[test]

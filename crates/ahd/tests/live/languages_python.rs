@@ -61,8 +61,9 @@ fn spins_beside_others() {
     if !have("python3", "--version") || !watches() {
         return;
     }
-    // Little work before: it sleeps in its loop on a busy machine too, and so is known to have one.
-    let p = start(&dir, "60", "0.002");
+    // Little work before: it sleeps in its loop on a busy machine too, and so is known to have one. More requests than it takes to learn
+    // that: some of the first are not seen.
+    let p = start(&dir, "150", "0.002");
     let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     let h = w.hang();
     // By luck, when nobody asks for the lock for long enough, it is told in the end anyhow.

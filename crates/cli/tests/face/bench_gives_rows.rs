@@ -88,6 +88,20 @@ fn delegate() {
 }
 
 #[test]
+fn graft() {
+    if let Some(why) = orbit_linux::ptrace::probe().reason() {
+        return println!("SKIP: needs {why}");
+    }
+    let report = bench(&["graft"], true);
+    check(&report, &["threads"], &[]);
+    for row in report["rows"].as_array().expect("rows") {
+        // Both stop the program, so neither can cost nothing.
+        let stopped = |figure: &Value| figure["p50"].as_f64().expect("a figure");
+        assert!(stopped(&row["ours"]) > 1.0 && stopped(&row["rivals"]["ptrace"]) > 1.0, "{row}");
+    }
+}
+
+#[test]
 fn results_make_a_page() {
     let file = std::env::temp_dir().join(format!("orbit-page-{}.json", std::process::id()));
     let orbit = || {

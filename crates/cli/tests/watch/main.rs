@@ -10,6 +10,7 @@ mod guard_events_on_full_disk;
 mod guard_events_renamed;
 mod guard_finds_hangs;
 mod guard_foreign_names;
+mod guard_joins_a_hang;
 mod guard_json;
 mod guard_kernel_thread;
 mod guard_names_the_program;
