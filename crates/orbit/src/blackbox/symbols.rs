@@ -153,6 +153,15 @@ fn write_place(f: &mut fmt::Formatter<'_>, file: &str, line: Option<u32>) -> fmt
     }
 }
 
+/// The name as the source has it: of C++ and Rust demangled. A function of C named `w` is none of C++'s abbreviations of types.
+fn readable(name: &backtrace::SymbolName<'_>) -> String {
+    let bytes = name.as_bytes();
+    match bytes.starts_with(b"_Z") || bytes.starts_with(b"_R") {
+        true => format!("{name:#}"),
+        false => String::from_utf8_lossy(bytes).into_owned(),
+    }
+}
+
 /// Finds the functions for a call stack: the exact program counter first, then return addresses.
 pub(super) fn symbolise(addresses: &[u64]) -> Vec<Frame> {
     let mut frames = Vec::with_capacity(addresses.len());
@@ -164,7 +173,7 @@ pub(super) fn symbolise(addresses: &[u64]) -> Vec<Frame> {
         backtrace::resolve(lookup as *mut c_void, |symbol| {
             frames.push(Frame {
                 address: address as usize,
-                function: symbol.name().map(|name| format!("{name:#}")),
+                function: symbol.name().map(|name| readable(&name)),
                 file: symbol.filename().map(|file| file.display().to_string()),
                 line: symbol.lineno(),
             });
@@ -224,4 +233,19 @@ pub fn signal_name(signal: i32) -> String {
         other => return format!("signal {other}"),
     };
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backtrace::SymbolName;
+
+    #[test]
+    fn only_names_of_cpp_and_rust_are_demangled() {
+        let read = |name: &'static [u8]| readable(&SymbolName::new(name));
+        assert_eq!(read(b"w"), "w");
+        assert_eq!(read(b"main"), "main");
+        assert_eq!(read(b"_ZN3foo3barEi"), "foo::bar(int)");
+        assert_eq!(read(b"_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
+    }
 }
