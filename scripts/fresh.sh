@@ -42,10 +42,10 @@ git clone --quiet --no-hardlinks "$clone" "$root/src.new"
 rm -rf "$root/src"
 mv "$root/src.new" "$root/src"
 
-# Processes and mounts of its own, which end with this command.
+# Mounts of its own, which end with this command; processes are those of the machine, as they would be there.
 export root command
 # shellcheck disable=SC2016  # for the inner shell to expand
-exec unshare --mount --pid --fork --kill-child sh -euc '
+exec unshare --mount sh -euc '
     mount --make-rprivate /
     mount -t proc proc "$root/proc"
     mount --rbind /sys "$root/sys"

@@ -46,6 +46,18 @@ struct {
 } outcomes SEC(".maps");
 
 const volatile u32 upcall_signal = 60;
+// The host's pid namespace; 0: the first one, whose numbers need no translation.
+const volatile u64 ns_dev, ns_ino;
+
+// The current process as the host knows it; 0 if it is in another namespace.
+static __always_inline u32 current_process(void)
+{
+	if (!ns_ino)
+		return bpf_get_current_pid_tgid() >> 32;
+	struct bpf_pidns_info ids = {};
+	bpf_get_ns_current_pid_tgid(ns_dev, ns_ino, &ids, sizeof(ids));
+	return ids.tgid;
+}
 
 static __always_inline int count(u32 outcome)
 {
@@ -58,7 +70,7 @@ static __always_inline int count(u32 outcome)
 SEC("perf_event")
 int tick(struct bpf_perf_event_data *context)
 {
-	u32 process = bpf_get_current_pid_tgid() >> 32;
+	u32 process = current_process();
 	if (!process || !bpf_map_lookup_elem(&members, &process))
 		return count(NO_MEMBER);
 	if ((context->regs.cs & 3) != 3)
@@ -74,7 +86,7 @@ int tick(struct bpf_perf_event_data *context)
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(on_exec, struct task_struct *task)
 {
-	u32 process = bpf_get_current_pid_tgid() >> 32;
+	u32 process = current_process();
 	bpf_map_delete_elem(&members, &process);
 	return 0;
 }
@@ -82,7 +94,8 @@ int BPF_PROG(on_exec, struct task_struct *task)
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(on_exit, struct task_struct *task)
 {
-	u32 process = task->tgid;
+	// The exiting thread is the current one.
+	u32 process = current_process();
 	if (task->pid == task->tgid)
 		bpf_map_delete_elem(&members, &process);
 	return 0;

@@ -47,9 +47,12 @@ impl Ticks {
     /// `Unsupported`, with what the kernel said.
     pub fn start(upcall_signal: i32, period_ns: u64, cpus: &[usize]) -> Result<Ticks> {
         let btf = Btf::from_sys_fs().map_err(|error| failed("reading the kernel's types", &error))?;
+        let namespace = orbit_linux::procfs::nested_pid_namespace();
         let mut programs = EbpfLoader::new()
             .btf(Some(&btf))
             .override_global("upcall_signal", &(upcall_signal as u32), true)
+            .override_global("ns_dev", &namespace.0, true)
+            .override_global("ns_ino", &namespace.1, true)
             .load(&OBJECT.0)
             .map_err(|error| failed("loading the kernel half", &error))?;
         let mut map = |name: &str| {

@@ -69,7 +69,7 @@ impl Prober {
         }
         // First, while this process is small.
         let keeper = Keeper::begin().map_err(|e| Error::of("making a process that sets probes", &e))?;
-        let (dev, ino) = namespace();
+        let (dev, ino) = procfs::nested_pid_namespace();
         let mut programs = Programs::load(&[("ns_dev", dev), ("ns_ino", ino)])?;
         let records = HashMap::try_from(programs.map("records")?).map_err(|e| Error::of(LOADING, &e))?;
         let hits = PerCpuArray::try_from(programs.map("hits")?).map_err(|e| Error::of(LOADING, &e))?;
@@ -267,13 +267,4 @@ fn cookie(place: &Place) -> u64 {
         | u64::from(place.exit.is_some()) << 21
         | u64::from(!place.emulated) << 22;
     flags | u64::from(place.above.bytes as u32) << 24 | u64::from(place.only_if.unwrap_or(0)) << 56
-}
-
-/// This process' pid namespace as the kernel half wants it; zeros for the first one.
-fn namespace() -> (u64, u64) {
-    use std::os::unix::fs::MetadataExt;
-    if procfs::in_first_pid_namespace() {
-        return (0, 0);
-    }
-    procfs::own("ns/pid", |path| std::fs::metadata(path)).map_or((0, 0), |m| (m.dev(), m.ino()))
 }

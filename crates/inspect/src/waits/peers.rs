@@ -187,8 +187,12 @@ fn descriptors(pid: i32) -> impl Iterator<Item = fs::DirEntry> {
 fn lock_owner(pid: i32, tid: i32, fd: i32, waiter: i32, path: &str) -> Option<i32> {
     let text = procfs::text("/proc/locks", 16 << 20).ok()?;
     let ino = cached(&format!("/proc/{pid}/task/{tid}/fd/{fd}"))?.stx_ino;
-    let lock = lock_in(&text, waiter, ino)?;
-    let inherited = matches!(lock.line[0], "FLOCK" | "OFDLCK");
+    let lock = match lock_in(&text, waiter, ino) {
+        Some(lock) => lock,
+        None if waiter == OPEN_FILE || procfs::in_first_pid_namespace() => return None,
+        None => unlisted_lock(&holders(path, None), ino)?,
+    };
+    let inherited = matches!(lock.line[0].as_str(), "FLOCK" | "OFDLCK");
     if !inherited && lock.taker <= 0 {
         return None;
     }
@@ -205,35 +209,51 @@ fn lock_owner(pid: i32, tid: i32, fd: i32, waiter: i32, path: &str) -> Option<i3
 const OPEN_FILE: i32 = -1;
 
 /// A lock on a file.
-struct Lock<'a> {
-    /// The process that took it, or [`OPEN_FILE`].
+struct Lock {
+    /// The process that took it, or [`OPEN_FILE`]; 0 if it cannot be named here.
     taker: i32,
     /// Its line from the kind on, in words.
-    line: Vec<&'a str>,
+    line: Vec<String>,
 }
 
-impl Lock<'_> {
+impl Lock {
     /// Whether a process has the file open so that it holds the lock; nothing if that may not be
     /// seen.
     fn held_by(&self, pid: i32) -> Option<bool> {
-        let dir = match fs::read_dir(format!("/proc/{}/fdinfo", procfs::living(pid))) {
-            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => return None,
-            dir => dir,
-        };
-        let is_this = |l: &str| {
-            // The kernel writes it as it does in `/proc/locks`, behind a number of its own.
-            l.strip_prefix("lock:").is_some_and(|l| l.split_whitespace().skip(1).eq(self.line.iter().copied()))
-        };
-        let files = dir.into_iter().flatten().flatten();
-        let mut texts = files.filter_map(|f| fs::read_to_string(f.path()).ok());
-        Some(texts.any(|t| t.lines().any(is_this)))
+        Some(locks_of(pid)?.contains(&self.line))
     }
+}
+
+/// The locks that a process holds by its descriptors, as the kernel writes them in `/proc/locks`,
+/// from the kind on; nothing if that may not be seen.
+fn locks_of(pid: i32) -> Option<Vec<Vec<String>>> {
+    let dir = match fs::read_dir(format!("/proc/{}/fdinfo", procfs::living(pid))) {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => return None,
+        dir => dir,
+    };
+    let texts = dir.into_iter().flatten().flatten().filter_map(|f| fs::read_to_string(f.path()).ok());
+    // Behind a number of its own.
+    let words = |l: &str| Some(l.strip_prefix("lock:")?.split_whitespace().skip(1).map(str::to_owned).collect());
+    Some(texts.flat_map(|text| text.lines().filter_map(words).collect::<Vec<_>>()).collect())
+}
+
+/// A lock of a file whose taker has exited. In a PID namespace other than the first `/proc/locks`
+/// has neither it nor those that wait for it; those that have the file open show it still.
+fn unlisted_lock(holders: &[i32], ino: u64) -> Option<Lock> {
+    let is_this = |line: &Vec<String>| {
+        let file = line.get(4).and_then(|file| file.rsplit(':').next()?.parse().ok());
+        line.first().is_some_and(|kind| kind == "FLOCK")
+            && line.get(3).is_some_and(|pid| pid == "0")
+            && file == Some(ino)
+    };
+    let line = holders.iter().filter_map(|pid| locks_of(*pid)).flatten().find(is_this)?;
+    Some(Lock { taker: 0, line })
 }
 
 /// The lock that one waits for: in the text of `/proc/locks` waiters follow it, with its number and
 /// an arrow. Of those that wait for a lock of an open file it is not said who they are: where they
 /// wait for several of one file, it may be any.
-fn lock_in(locks: &str, waiter: i32, ino: u64) -> Option<Lock<'_>> {
+fn lock_in(locks: &str, waiter: i32, ino: u64) -> Option<Lock> {
     let mut held: Option<(&str, Lock)> = None;
     let mut found: Option<(&str, Lock)> = None;
     for l in locks.lines() {
@@ -246,7 +266,7 @@ fn lock_in(locks: &str, waiter: i32, ino: u64) -> Option<Lock<'_>> {
             continue;
         };
         if !blocked {
-            held = Some((id, Lock { taker: pid, line: f.split_off(1) }));
+            held = Some((id, Lock { taker: pid, line: f.split_off(1).into_iter().map(str::to_owned).collect() }));
         } else if pid == waiter && file.rsplit(':').next().and_then(|i| i.parse().ok()) == Some(ino) {
             if found.as_ref().is_some_and(|f| f.0 != id) {
                 return None;
@@ -342,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_stranger_with_the_number_of_one_that_has_ended() {
-        let line = "FLOCK ADVISORY WRITE 10 08:01:77 0 EOF".split(' ').collect();
+        let line = "FLOCK ADVISORY WRITE 10 08:01:77 0 EOF".split(' ').map(str::to_owned).collect();
         let lock = Lock { taker: std::process::id() as i32, line };
         assert_eq!(lock.held_by(lock.taker), Some(false));
     }
