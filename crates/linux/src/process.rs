@@ -255,9 +255,10 @@ pub fn is_dumpable() -> bool {
     unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 1 }
 }
 
-/// The parent of the calling process now. Async-signal-safe.
+/// The parent of the calling process now; -1, with errno, where a seccomp filter denies the call.
+/// Async-signal-safe.
 pub fn parent() -> i32 {
-    // SAFETY: no pointers are passed; always succeeds.
+    // SAFETY: no pointers are passed.
     unsafe { libc::getppid() }
 }
 

@@ -78,8 +78,8 @@ impl Copier {
 /// as the copier lives (its own address space keeps them so).
 pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>) -> Result<Copier> {
     let main = std::process::id() as i32;
-    // SAFETY: a plain call. A filter may deny it: then a copier that waits could not see main's end.
-    if turn.is_some() && unsafe { libc::getppid() } < 0 {
+    // A filter may deny it: then a copier that waits could not see main's end.
+    if turn.is_some() && process::parent() < 0 {
         let denied = std::io::Error::last_os_error();
         return Err(Error::system("a copier that waits for its turn needs getppid", denied));
     }

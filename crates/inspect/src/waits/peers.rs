@@ -189,7 +189,7 @@ fn lock_owner(pid: i32, tid: i32, fd: i32, waiter: i32, path: &str) -> Option<i3
     let ino = cached(&format!("/proc/{pid}/task/{tid}/fd/{fd}"))?.stx_ino;
     let lock = match lock_in(&text, waiter, ino) {
         Some(lock) => lock,
-        None if waiter == OPEN_FILE || procfs::in_first_pid_namespace() => return None,
+        None if waiter == OPEN_FILE || orbit_linux::procfs::in_first_pid_namespace() => return None,
         None => unlisted_lock(&holders(path, None), ino)?,
     };
     let inherited = matches!(lock.line[0].as_str(), "FLOCK" | "OFDLCK");
