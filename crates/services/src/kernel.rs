@@ -81,11 +81,6 @@ impl Kernel {
     pub fn load(spec: KernelSpec, object: &[u8]) -> Result<Kernel> {
         let name = spec.name.clone();
         let wrong = |why: String| Error::new(Kind::BadObject, format!("service {name:?}: {why}"));
-        if !orbit_linux::procfs::in_first_pid_namespace() {
-            let why = "a PID namespace (a container) has other numbers than the kernel, by which it knows threads";
-            let text = format!("service {name:?}: {why}: load services of the kernel outside");
-            return Err(Error::new(Kind::Unsupported, text));
-        }
         if spec.grants.len() > GRANTS || spec.arguments.len() > ARGUMENTS || spec.period < Duration::from_micros(100) {
             let text = format!(
                 "service {name:?}: {} handles, {} bytes of arguments, a period of {:?}: at most {GRANTS} and {ARGUMENTS}, at least 100us",
@@ -94,6 +89,11 @@ impl Kernel {
                 spec.period
             );
             return Err(Error::new(Kind::Invalid, text));
+        }
+        if !orbit_linux::procfs::in_first_pid_namespace() {
+            let why = "a PID namespace (a container) has other numbers than the kernel, by which it knows threads";
+            let text = format!("service {name:?}: {why}: load services of the kernel outside");
+            return Err(Error::new(Kind::Unsupported, text));
         }
         let btf = Btf::from_sys_fs().map_err(|error| failed("reading the kernel's types", &error))?;
         // The loader indexes by what some broken objects say.
