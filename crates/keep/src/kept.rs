@@ -116,9 +116,10 @@ impl Kept {
         if let (Some(tracker), Some(before)) = (tracker.as_ref(), before.as_deref()) {
             ahead.copy(tracker, before, &mut pool);
         }
-        let mut is_new_log = false;
+        let (mut is_new_log, mut is_scanned) = (false, false);
+        let image = *image;
         let taken = process.while_stopped(|stopped| -> Result<_, Error> {
-            if shared.images() != *image || !shared.is_ready() {
+            if shared.images() != image || !shared.is_ready() {
                 return Ok(Err(Taken::NotReady));
             }
             if !shared.is_mapped(&stopped.mappings()?) {
@@ -144,6 +145,7 @@ impl Kept {
             let Some(tracker) = tracker.as_ref() else { return Ok(Err(Taken::NotReady)) };
             let logged = Some((shared.serving(), shared.after_syscall(), shared.again()));
             let mut batch = if shared.has_log() { None } else { Some(tracker.batch(stopped)?) };
+            is_scanned = true;
             let memory = capture::memory(stopped, tracker, &mut pool, before.as_deref())?;
             let kernel = batch.as_mut().and_then(|batch| batch.as_mut()).map(|batch| capture::Kernel {
                 batch,
@@ -167,9 +169,16 @@ impl Kept {
             (Err(error), _) => Err(error),
         };
         *history.pool() = pool;
-        let (pages, anew, state, pause) = match taken? {
-            Ok(taken) => taken,
-            Err(not) => return Ok(not),
+        let (pages, anew, state, pause) = match taken {
+            Ok(Ok(taken)) => taken,
+            Ok(Err(not)) => return Ok(not),
+            Err(error) => {
+                // Pages that were found written do not count as written any more, and are in no checkpoint: the next is full.
+                if is_scanned {
+                    self.begin_anew(image);
+                }
+                return Err(error);
+            }
         };
         let figures = Figures { pause, pages: pages.len() };
         // The first one copies everything, later ones what was written.
