@@ -1,8 +1,9 @@
 //! The static form for C++: allocation points that a task may need by its sources.
 //!
-//! From the entry the functions are followed that are called, through pointers by their type. The classes whose members these are, and those whose fields they address, are
-//! compared with the classes through which the program's other functions allocate: a container's,
-//! as the instance that it is, and the type that `new` makes.
+//! From the entry the functions are followed that are called, through pointers by their type. The
+//! classes whose members these are, and those whose fields they address, are compared with the
+//! classes through which the program's other functions allocate: a container's, as the instance
+//! that it is, and the type that `new` makes.
 
 use crate::Error;
 use crate::ast::Source;
