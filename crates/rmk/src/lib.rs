@@ -6,7 +6,7 @@
 //! pins that it was given: the crate `orbit-pins` has twelve, and shows the whole in an example.
 //!
 //! Everything that can be counted is counted in the kernel; only what passes a subscription's [`Filter`] is sent, and what finds
-//! no room is counted ([`Counts::lost`]), never silently dropped. README.md shows a module.
+//! no room is counted ([`Counts::lost`]), never silently dropped. docs/modules.md shows a module.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,5 +1,5 @@
 //! System hang detection: finds a CPU on which the kernel no longer schedules (the RMK paper, section 4), on an unchanged
-//! kernel. See `README.md` for the principle, its limits and figures.
+//! kernel. See `docs/watch-system.md` for the principle, its limits and figures.
 //!
 //! [`Shd::start`] loads the kernel half, starts a watcher thread on every CPU and calls a handler with each [`Event`].
 //! Needs root (or CAP_BPF, CAP_PERFMON and CAP_SYS_NICE) and a kernel with BTF.
