@@ -129,7 +129,8 @@ if [ -n "$selected" ]; then
     echo "built in $(($(date +%s) - begun)) s"
 fi
 # As cargo has it for what it runs; the tests of macros use the compiler's own libraries.
-export LD_LIBRARY_PATH="$TARGET/release/deps:$TARGET/release:$(rustc --print sysroot)/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+LD_LIBRARY_PATH="$TARGET/release/deps:$TARGET/release:$(rustc --print sysroot)/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+export LD_LIBRARY_PATH
 tab=$(printf '\t')
 
 # The test programs of package $1, one after another, printed as cargo does. Returns 0, 1 if one failed, 124 if one took too long.

@@ -111,7 +111,7 @@ impl Batch {
         unsafe { &*self.map.as_ptr().add(PAGE + at).cast() }
     }
 
-    /// The address, in the program, of byte `offset` of the [`ROOM`] for arguments.
+    /// The address, in the program, of byte `offset` of the 64 KiB for arguments.
     pub fn room(&self, offset: usize) -> u64 {
         self.data + (ROOM_AT + offset) as u64
     }
@@ -119,7 +119,7 @@ impl Batch {
     /// Writes words of the room, from byte `offset` (a multiple of 8) on.
     ///
     /// # Panics
-    /// If they do not lie within the [`ROOM`].
+    /// If they do not lie within the 64 KiB for arguments.
     pub fn put(&self, offset: usize, words: &[u64]) {
         assert!(offset + words.len() * 8 <= ROOM, "within the room");
         for (nth, word) in words.iter().enumerate() {
@@ -130,7 +130,7 @@ impl Batch {
     /// Reads a word of the room, at byte `offset` (a multiple of 8).
     ///
     /// # Panics
-    /// If it does not lie within the [`ROOM`].
+    /// If it does not lie within the 64 KiB for arguments.
     pub fn get(&self, offset: usize) -> u64 {
         assert!(offset + 8 <= ROOM, "within the room");
         self.word(ROOM_AT + offset).load(SeqCst)
@@ -140,7 +140,7 @@ impl Batch {
     /// end the batch. Meant for calls that return at once.
     ///
     /// # Errors
-    /// Those of [`Stopped::call`]; [`Error::Unsuitable`] for more than [`MOST_CALLS`], or if the batch came to no end: then it is not known how
+    /// Those of [`Stopped::call`]; [`Error::Unsuitable`] for more than 1,000 calls, or if the batch came to no end: then it is not known how
     /// many calls were made.
     pub fn run(&mut self, stopped: &mut Stopped<'_>, calls: &[Call]) -> Result<Vec<i64>, Error> {
         let id = stopped.pid();

@@ -106,7 +106,7 @@ static int null_pages(void) {
     action.sa_sigaction = on_fault;
     sigaction(SIGSEGV, &action, NULL);
     for (int i = 0; i < 20; i++) getpid();
-    for (long at = 0; at < 4096; at += 512) {
+    for (volatile long at = 0; at < 4096; at += 512) {
         fault = (void *)-1;
         if (!sigsetjmp(jump, 1)) {
             volatile char *volatile pointer = (char *)at;
