@@ -331,6 +331,17 @@ pub fn reap_any(pid: i32) -> bool {
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) != 0 }
 }
 
+/// Tries whether the ends of children can be asked for with [`reap_any`].
+///
+/// # Errors
+/// What a seccomp filter answers that denies wait4.
+pub fn can_reap() -> io::Result<()> {
+    // SAFETY: a number that no process has, and a null status, which is allowed.
+    unsafe { libc::waitpid(i32::MAX, std::ptr::null_mut(), libc::WNOHANG) };
+    let said = io::Error::last_os_error();
+    if said.raw_os_error() == Some(libc::ECHILD) { Ok(()) } else { Err(said) }
+}
+
 /// The child of which waitid reports something, if there is one.
 fn changed(which: libc::idtype_t, pid: i32, options: libc::c_int) -> Option<i32> {
     // SAFETY: a siginfo is plain data; zeros say that nothing happened.

@@ -78,6 +78,8 @@ impl Copier {
 /// as the copier lives (its own address space keeps them so).
 pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>) -> Result<Copier> {
     let main = std::process::id() as i32;
+    // A filter may deny it: then a copier that copies would pass for one that has ended.
+    process::can_reap().map_err(|denied| Error::system("a copier's end is asked for with wait4", denied))?;
     // A filter may deny it: then a copier that waits could not see main's end.
     if turn.is_some() && process::parent() < 0 {
         let denied = std::io::Error::last_os_error();
