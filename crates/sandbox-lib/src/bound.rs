@@ -5,7 +5,7 @@
 //!   ([`Control::checked_at`]), and keeps doing so while there are several runs in each budget ([`Watch`]).
 //! - In an agent or a thread, one timer stays armed over many runs: when it fires between runs nothing happens.
 //!
-//! Both only start the check of the time that remains, which judges by the CPU time of the run.
+//! Both only start a check of the time that remains, which judges by the CPU time of the run.
 
 use crate::abi::{self, Control, PURE, Service};
 use crate::run::Place;
