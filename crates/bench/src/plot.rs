@@ -284,7 +284,7 @@ mod tests {
             groups: vec![("t1 x".to_owned(), vec![Some(0.5), None]), ("t2 y".to_owned(), vec![Some(1.0), Some(0.9)])],
         };
         let svg = bars.svg();
-        assert_eq!(svg.matches("<title>t").count(), 3);
+        assert_eq!(svg.matches("<title>t1 x: ").count() + svg.matches("<title>t2 y: ").count(), 3);
         assert!(svg.contains(">t2</text>") && svg.contains(">there</text>") && svg.ends_with("</svg>\n"), "{svg}");
         assert_eq!(svg.matches("</svg>").count(), 1);
     }
