@@ -20,7 +20,7 @@ fn all_are_found_and_nothing_else() {
         println!("SKIP: needs kernel.yama.ptrace_scope below 2");
         return;
     }
-    let runs = if std::env::var_os("ORBIT_TEST_FULL").is_some() { 240 } else { 4 };
+    let runs = if std::env::var_os("ORBIT_TEST_FULL").is_some() { 240 } else { 8 };
     let output = Command::new(env!("CARGO_BIN_EXE_orbit"))
         .args(["bench", "ahd", "--quick", "--part", "hangs", "--runs", &runs.to_string(), "--json", "-"])
         .output()

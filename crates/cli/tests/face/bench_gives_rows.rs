@@ -113,11 +113,15 @@ fn results_make_a_page() {
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let page = orbit().arg("page").arg(&file).output().expect("orbit runs");
     let text = String::from_utf8(page.stdout).expect("UTF-8");
-    assert!(text.contains("## delegate") && text.contains("commit 0123abc"), "{text}");
+    assert!(
+        text.contains(&format!("## {}", file.file_stem().expect("a name").display()))
+            && text.contains("commit 0123abc"),
+        "{text}"
+    );
     assert!(text.contains("| query, 1000 transactions, delegate in the area |"), "{text}");
     std::fs::write(&file, "{}").expect("a file");
     let page = orbit().arg("page").arg(&file).output().expect("orbit runs");
     let _ = std::fs::remove_file(&file);
     assert_eq!(page.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&page.stderr).contains("it has no \"bench\""));
+    assert!(String::from_utf8_lossy(&page.stderr).contains("it has no \"rows\""));
 }
