@@ -203,7 +203,7 @@ struct question {
     u64 registers[QUESTION_REGISTERS]; /* of the guest at the call: struct orbit_registers up to rip */
     u64 pad1;
     i64 result;  /* written by the host */
-    u32 verdict; /* written by the host: 0 pass, 1 result */
+    u32 verdict; /* written by the host: 0 pass, 1 result, 2 it has no answer */
     u32 pad;
     char path[256]; /* the first string argument, cut; empty: none */
 };

@@ -62,6 +62,7 @@ int ask_host(struct block *block, i64 *result) {
     if (seen == (state & ~3u) + QUESTION_ANSWERED) {
         verdict = question->verdict;
         *result = question->result;
+        if (verdict == 2) count_stat(STAT_UNANSWERED);
     } else if (!block->pending) {
         count_stat(STAT_UNANSWERED);
     }

@@ -6,19 +6,20 @@
 
 use crate::calls;
 use crate::control::Registers;
-use crate::session::Options;
+use crate::session::{ASK_LIMIT, Options};
 use crate::shared::{MAX_RULES, Memory, QUESTIONS, RawQuestion, SLOT_USED};
-use orbit_linux::{futex, signals};
+use orbit_linux::{futex, poll, signals};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Values of the signals to threads; see `executive/abi.h`.
 pub(crate) const VALUE_STOP: usize = 0x6_f726_2697_4001;
@@ -88,7 +89,57 @@ impl Drop for Reaped {
     }
 }
 
-type Function = dyn FnMut(&Question) -> Answer + Send;
+/// A program that decides: a line of JSON each question, a line each answer.
+struct Program {
+    to: ChildStdin,
+    from: ChildStdout,
+    /// What was read and is no whole line yet.
+    read: Vec<u8>,
+    /// Whether the answer to an earlier question is still to come; it is nobody's then.
+    owes: bool,
+    // Both pipes close with this value, which ends the program; then it is reaped.
+    _child: Reaped,
+}
+
+impl Program {
+    /// `None`: it has ended, wrote nonsense, or nothing within `limit`.
+    fn ask(&mut self, question: &Question, limit: Duration) -> Option<Answer> {
+        let end = Instant::now() + limit;
+        if self.owes {
+            self.line(end)?;
+        }
+        let mut line = serde_json::to_vec(question).ok()?;
+        line.push(b'\n');
+        // There is room in the pipe: a question is sent when the one before was read.
+        self.to.write_all(&line).ok()?;
+        self.owes = true;
+        let answer = self.line(end)?;
+        self.owes = false;
+        Answer::parse(answer.trim())
+    }
+
+    fn line(&mut self, end: Instant) -> Option<String> {
+        loop {
+            if let Some(at) = self.read.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.read.drain(..=at).collect();
+                return Some(String::from_utf8_lossy(&line).into_owned());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let mut ends = [libc::pollfd { fd: self.from.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            if left.is_zero() || poll::poll(&mut ends, Some(left)).is_err() || ends[0].revents == 0 {
+                return None;
+            }
+            let mut bytes = [0; 4096];
+            match self.from.read(&mut bytes) {
+                Ok(count @ 1..) => self.read.extend_from_slice(&bytes[..count]),
+                Ok(0) | Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// `None`: no answer. It takes not much longer than the time given.
+type Function = dyn FnMut(&Question, Duration) -> Option<Answer> + Send;
 
 /// A function that decides about calls. It runs on a thread of the host, one question at a time; the guest waits.
 #[derive(Clone)]
@@ -96,42 +147,30 @@ pub struct Decider(Arc<Mutex<Function>>);
 
 impl Decider {
     /// From a function. It may ask an orbit, a service, or whatever else; a guest waits for `Options::ask_limit`.
-    pub fn new(decide: impl FnMut(&Question) -> Answer + Send + 'static) -> Decider {
-        Decider(Arc::new(Mutex::new(decide)))
+    pub fn new(mut decide: impl FnMut(&Question) -> Answer + Send + 'static) -> Decider {
+        Decider(Arc::new(Mutex::new(move |question: &Question, _| Some(decide(question)))))
     }
 
     /// A program, started by the shell, that gets each question as a line of JSON and answers by a line: `pass`, a
-    /// number, or the name of an error. Its end, and an answer that makes no sense, let calls pass.
+    /// number, or the name of an error. Its end, an answer that makes no sense, and one that is not there within
+    /// `Options::ask_limit`, let the call pass and count as no answer.
     ///
     /// # Errors
     /// Those of starting it.
     pub fn command(line: &str) -> io::Result<Decider> {
         let mut command = Command::new("sh");
         let mut child = command.args(["-c", line]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (Some(mut to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("no pipes to the decider"));
         };
-        let mut from = BufReader::new(from);
-        // Both pipes close with the decider, which ends the program; then it is reaped.
-        let child = Reaped(child);
-        Ok(Decider::new(move |question| {
-            let _alive = &child;
-            let asked = serde_json::to_vec(question).map_err(io::Error::other).and_then(|mut line| {
-                line.push(b'\n');
-                to.write_all(&line)
-            });
-            let mut line = String::new();
-            match asked.and_then(|()| from.read_line(&mut line)) {
-                Ok(_) => Answer::parse(line.trim()).unwrap_or(Answer::Pass),
-                Err(_) => Answer::Pass,
-            }
-        }))
+        let mut program = Program { to, from, read: Vec::new(), owes: false, _child: Reaped(child) };
+        Ok(Decider(Arc::new(Mutex::new(move |question: &Question, limit| program.ask(question, limit)))))
     }
 
-    fn decide(&self, question: &Question) -> Answer {
+    fn decide(&self, question: &Question, limit: Duration) -> Option<Answer> {
         let mut decide = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A decider that panics has no opinion.
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| decide(question))).unwrap_or(Answer::Pass)
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| decide(question, limit))).unwrap_or(None)
     }
 }
 
@@ -161,6 +200,7 @@ impl Attendant {
             decider: options.decider.clone(),
             names: options.rules.iter().map(|rule| rule.asks().to_owned()).collect(),
             limit: options.object_limit.unwrap_or(OBJECT_LIMIT),
+            ask_limit: options.ask_limit.unwrap_or(ASK_LIMIT),
             running: HashMap::new(),
         };
         let (memory, ended) = (Arc::clone(memory), Arc::clone(&ends));
@@ -195,6 +235,8 @@ struct Work {
     /// For each rule the name by which it asks.
     names: Vec<String>,
     limit: Duration,
+    /// How long a guest waits for an answer.
+    ask_limit: Duration,
     running: HashMap<usize, Running>,
 }
 
@@ -218,10 +260,11 @@ impl Work {
             return;
         }
         let question = copy(raw, &self.names);
-        let answer = self.decider.as_ref().map_or(Answer::Pass, |decider| decider.decide(&question));
+        let answer = self.decider.as_ref().and_then(|decider| decider.decide(&question, self.ask_limit));
         let (verdict, result) = match answer {
-            Answer::Pass => (0, 0),
-            Answer::Result(result) => (1, result),
+            Some(Answer::Pass) => (0, 0),
+            Some(Answer::Result(result)) => (1, result),
+            None => (2, 0),
         };
         raw.verdict.store(verdict, Ordering::Relaxed);
         raw.result.store(result as u64, Ordering::Relaxed);

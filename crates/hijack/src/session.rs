@@ -33,7 +33,7 @@ const REWRITE_AT: u32 = 4;
 const NAP: Duration = Duration::from_millis(5);
 
 /// How long a guest waits for an answer, if nothing else is set.
-const ASK_LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(1);
 
 /// How a guest is run.
 #[derive(Clone, Debug, Default)]
@@ -122,7 +122,7 @@ pub struct Outcome {
     pub object_loops: u64,
     /// Questions to the decider.
     pub asked: u64,
-    /// Of these, the ones without an answer in time, whose calls passed.
+    /// Of these, the ones without an answer in time, or with one that makes no sense. Their calls passed.
     pub unanswered: u64,
     /// Programs that would have got the rights of another user or group (setuid, setgid), and ran without.
     pub setuid: u64,
@@ -151,13 +151,22 @@ impl Session {
         configure: impl FnOnce(&mut Command),
     ) -> io::Result<Session> {
         if let orbit_linux::Support::No(why) = dispatch::probe() {
-            return Err(io::Error::other(format!("Syscall User Dispatch is not available: {why}")));
+            let needs = "it needs Linux 5.11, and does not work under an executive";
+            return Err(io::Error::other(format!("Syscall User Dispatch is not available: {why}; {needs}")));
         }
         let Some(program) = arguments.first() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no program given"));
         };
+        if let (Some(rule), None) = (options.rules.asking(), &options.decider) {
+            let problem = format!("rule `{rule}` asks, and there is no decider (--decider) to answer");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
         let path = find(program)?;
         let file = File::open(&path).map_err(|error| named(&path, &error))?;
+        if !is_executable(&file) {
+            let problem = format!("{} is neither an ELF program nor a script with #!", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
         let object = options.object.as_ref().map_or(&[][..], |object| &object.image);
         let memory = Memory::create(object, |shared| fill(shared, options))
             .map_err(|error| io::Error::new(error.kind(), format!("cannot make shared memory: {error}")))?;
@@ -346,6 +355,14 @@ fn is_program(path: &Path) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} is not a program", path.display())));
     }
     Ok(())
+}
+
+/// Whether it begins as a program does. What is wrong further on, the executive says.
+fn is_executable(file: &File) -> bool {
+    use std::os::unix::fs::FileExt;
+    let mut begin = [0; 4];
+    let count = file.read_at(&mut begin, 0).unwrap_or(0);
+    begin[..count].starts_with(b"#!") || begin == *b"\x7fELF"
 }
 
 fn named(path: &Path, error: &io::Error) -> io::Error {

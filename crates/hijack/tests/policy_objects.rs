@@ -96,3 +96,32 @@ fn a_rule_asks_a_program_by_its_name() {
     let question = std::fs::read_to_string(&place).expect("asked");
     assert!(question.contains(r#""name":"service","#) && question.contains(r#""path":"/etc""#), "{question}");
 }
+
+#[test]
+fn a_decider_that_does_not_answer_is_counted_and_holds_nobody_up() {
+    for line in ["exit 1", "echo nonsense", "exec sleep 600"] {
+        let options = Options {
+            rules: orbit_hijack::rules::Rules::parse("chdir -> ask").expect("a rule"),
+            decider: Some(Decider::command(line).expect("started")),
+            ask_limit: Some(Duration::from_millis(100)),
+            ..Options::default()
+        };
+        let began = std::time::Instant::now();
+        let run = run(&options, &["sh", "-c", "cd /etc && pwd"]);
+        drop(options);
+        assert_eq!((run.stdout.as_str(), run.outcome.asked, run.outcome.unanswered), ("/etc\n", 1, 1), "{line}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{line}: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_late_answer_is_not_taken_for_the_next_question() {
+    let options = Options {
+        rules: orbit_hijack::rules::Rules::parse("chdir -> ask").expect("a rule"),
+        decider: Some(Decider::command("read q; sleep 2; echo EIO; read q; echo pass").expect("started")),
+        ask_limit: Some(Duration::from_secs(1)),
+        ..Options::default()
+    };
+    let run = run(&options, &["sh", "-c", "cd /etc && sleep 2 && cd /usr && pwd"]);
+    assert_eq!((run.stdout.as_str(), run.outcome.asked, run.outcome.unanswered), ("/usr\n", 2, 1));
+}

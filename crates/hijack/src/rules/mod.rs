@@ -208,6 +208,11 @@ impl Rules {
         self.0.iter().map(|rule| rule.text.as_str())
     }
 
+    /// The text of the first rule that asks the decider.
+    pub(crate) fn asking(&self) -> Option<&str> {
+        self.0.iter().find(|rule| matches!(rule.action, Action::Ask(_))).map(|rule| rule.text.as_str())
+    }
+
     /// Writes the rules as the executive reads them; returns how many there are.
     pub(crate) fn compile_into(&self, to: &mut [shared::Rule]) -> u32 {
         for (rule, to) in self.0.iter().zip(to) {
