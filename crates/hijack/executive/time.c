@@ -12,6 +12,7 @@
 #define TIMER_ABSTIME 1
 #define FUTEX_CLOCK_REALTIME 256
 #define AFTER_2001 (NS * 1000000000ul) /* only a real-time clock shows that much */
+#define ITIMER_REAL 0 /* the others count CPU time */
 #define CLOCK_REALTIME 0
 #define CLOCK_MONOTONIC 1
 #define CLOCK_REALTIME_COARSE 5
@@ -114,6 +115,17 @@ static int answer_pair(struct block *block, u64 to, u64 first, u64 second) {
     return ENTER_DONE;
 }
 
+/* alarm counts whole seconds, of which a fast clock makes hours: so the kernel's timer of the same kind is set. */
+static u64 set_alarm(u64 seconds) {
+    u64 ns = shorter(seconds * NS), left;
+    if (seconds && ns < 1000) ns = 1000;
+    u64 timer[4] = {0, 0, ns / NS, ns % NS / 1000}, old[4] = {0};
+    SYS3(__NR_setitimer, ITIMER_REAL, timer, old);
+    left = longer(old[2] * NS + old[3] * 1000);
+    /* As the kernel rounds, but never to 0 while it is set. */
+    return left && left < NS ? 1 : (left + NS / 2) / NS;
+}
+
 int virtual_time(struct block *block) {
     u64 ns;
     switch (block->call[0]) {
@@ -144,8 +156,10 @@ int virtual_time(struct block *block) {
     case __NR_futex: replace_futex(block); break;
     case __NR_timerfd_settime:
     case __NR_timer_settime: replace_timer(block, 3, 1, block->rsi & TIMER_ABSTIME); break;
-    case __NR_setitimer: replace_timer(block, 2, 1000, 0); break;
-    case __NR_alarm: block->call[1] = (shorter((u32)block->rdi * NS) + NS - 1) / NS; break;
+    case __NR_setitimer:
+        if (block->rdi == ITIMER_REAL) replace_timer(block, 2, 1000, 0);
+        break;
+    case __NR_alarm: block->rax = set_alarm((u32)block->rdi); return ENTER_DONE;
     case __NR_semtimedop: replace(block, 4, 1, -1, 4); break;
     case __NR_recvmmsg: replace(block, 5, 1, -1, 4); break;
     case __NR_mq_timedsend:
@@ -179,8 +193,8 @@ void virtual_time_after(struct block *block) {
     i64 result = block->rax;
     if (number == __NR_nanosleep && result == -EINTR) lengthen(block->rsi, 1, 1);
     if (number == __NR_clock_nanosleep && result == -EINTR) lengthen(block->r10, 1, 1);
-    if (number == __NR_alarm && result > 0) block->rax = (longer(result * NS) + NS - 1) / NS;
     if (result) return;
+    if ((number == __NR_getitimer || number == __NR_setitimer) && block->rdi != ITIMER_REAL) return;
     switch (number) {
     case __NR_timer_gettime:
     case __NR_timerfd_gettime: lengthen(block->rsi, 2, 1); break;

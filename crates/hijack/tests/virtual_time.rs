@@ -39,6 +39,31 @@ print('agree')";
 }
 
 #[test]
+fn an_alarm_rings_before_a_longer_sleep_ends() {
+    if !has("python3") {
+        return;
+    }
+    let code = "import time, signal
+rang = []
+signal.signal(signal.SIGALRM, lambda *a: rang.append(time.monotonic()))
+began = time.monotonic(); signal.alarm(20); left = signal.alarm(20); time.sleep(90)
+print(1 <= left <= 20, began + 20 <= rang[0] < began + 90)";
+    assert_eq!(python(&at(100.0), code), "True True\n");
+}
+
+#[test]
+fn timers_of_cpu_time_are_real() {
+    if !has("python3") {
+        return;
+    }
+    let code = "import time, signal
+signal.setitimer(signal.ITIMER_VIRTUAL, 30)
+while time.process_time() < 0.5: pass
+print(29 < signal.getitimer(signal.ITIMER_VIRTUAL)[0] <= 30.1)";
+    assert_eq!(python(&at(100.0), code), "True\n");
+}
+
+#[test]
 fn slower_than_real() {
     let began = Instant::now();
     assert_eq!(run(&at(0.1), &["sleep", "0.05"]).outcome.status, 0);
