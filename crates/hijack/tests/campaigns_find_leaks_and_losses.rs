@@ -62,6 +62,23 @@ fn the_look_alike_without_bugs_passes() {
 }
 
 #[test]
+fn memory_by_mmap_in_place_of_brk_is_no_leak() {
+    let campaign = Campaign::new("enomem", ["cat", "/etc/passwd"].map(Into::into).to_vec()).expect("known");
+    let trials = campaign.run(|_| Ok(())).expect("trials");
+    assert!(trials.iter().any(|trial| trial.call == "brk"), "{trials:#?}");
+    let leaked: Vec<_> = trials.iter().filter(|trial| trial.verdict == Verdict::Leaked).collect();
+    assert!(leaked.is_empty(), "{leaked:#?}");
+}
+
+#[test]
+fn output_that_differs_from_run_to_run_is_not_lost() {
+    let campaign = Campaign::new("eintr", ["sh", "-c", "echo $$"].map(Into::into).to_vec()).expect("known");
+    let trials = campaign.run(|_| Ok(())).expect("trials");
+    assert!(!trials.is_empty() && trials.iter().all(|trial| trial.not_compared == ["output"]), "{trials:#?}");
+    assert!(trials.iter().all(|trial| trial.verdict != Verdict::LostData), "{trials:#?}");
+}
+
+#[test]
 fn what_was_found_names_the_command_that_replays_it() {
     let place = place("replayed");
     let campaign = Campaign::new("enospc", vec![guest("careless", &["-g"]).into(), place.into()]).expect("known");

@@ -48,6 +48,8 @@ pub struct Trial {
     pub status: i32,
     /// What was leaked or lost, a sentence each.
     pub findings: Vec<String>,
+    /// What differs also between runs without a fault, and was not compared: the output, that of the check.
+    pub not_compared: Vec<&'static str>,
     /// The stack at the call that met the fault, innermost frame first.
     pub stack: Vec<String>,
     /// A command line that runs the program with the same fault.
@@ -103,13 +105,13 @@ impl Campaign {
         self
     }
 
-    /// Runs the program without a fault, then once for each fault; gives each trial to `sink` as it ends.
+    /// Runs the program twice without a fault, then once for each fault; gives each trial to `sink` as it ends.
     ///
     /// # Errors
     /// Those of starting the program, and of `sink`; a first run, or a check of it, that does not succeed.
     pub fn run(&self, mut sink: impl FnMut(&Trial) -> io::Result<()>) -> io::Result<Vec<Trial>> {
         let began = Instant::now();
-        let (first, plan) = self.discover()?;
+        let (mut first, plan) = self.discover()?;
         if first.status != Some(0) {
             let status = first.status.unwrap_or(-1);
             return Err(io::Error::other(format!("the program must succeed without a fault: its status was {status}")));
@@ -119,15 +121,21 @@ impl Campaign {
             let problem = format!("the check must succeed without a fault: its status was {status}, it wrote {text:?}");
             return Err(io::Error::other(problem));
         }
+        let again = Options { rules: witness::rules(None)?, ..Options::default() };
+        first.varying = judge::varying(&first, &self.watched(again, None, |_, _| ())?.0);
         let limit = (began.elapsed() * 10).max(Duration::from_secs(5));
         let mut trials = Vec::new();
         for planned in plan {
-            let (ended, stack) = self.trial(&planned, limit)?;
+            let (mut ended, stack) = self.trial(&planned, limit)?;
+            if planned.call == "brk" {
+                ended.allowance = judge::WITHOUT_BRK;
+            }
             let (verdict, findings) = judge::judge(&first, &ended);
             let Planned { fault, call, site, rule, .. } = planned;
             let status = ended.status.unwrap_or(128 + libc::SIGKILL);
             let (site, replay) = (format!("{site:#x}"), self.replay(&rule));
-            let trial = Trial { fault, rule, site, call, verdict, status, findings, stack, replay };
+            let not_compared = first.varying.clone();
+            let trial = Trial { fault, rule, site, call, verdict, status, findings, not_compared, stack, replay };
             sink(&trial)?;
             trials.push(trial);
         }
@@ -231,6 +239,9 @@ fn run(
     let mut session = Session::start_with(options, arguments, |command| {
         use std::os::unix::process::CommandExt;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        // Ctrl-C does not reach that group: the program ends with the campaign.
+        // SAFETY: the closure makes one system call.
+        unsafe { command.pre_exec(|| orbit_linux::process::set_parent_death_signal(libc::SIGKILL)) };
     })?;
     let group = session.pid() as i32;
     let mut pipe = session.stdout().ok_or_else(|| io::Error::other("the program has no output"))?;
