@@ -9,6 +9,7 @@
 #define ARCH_SET_GS 0x1001
 #define ARCH_GET_GS 0x1004
 #define SHM_REMAP 040000
+#define PROC_SUPER_MAGIC 0x9fa0
 
 static int names_executive(u64 address, u64 bytes) {
     u64 end = address + bytes < address ? ~0ul : address + bytes;
@@ -32,11 +33,18 @@ static int writes_executive(struct block *block) {
     return 0;
 }
 
-/* Whether the path is `/proc/.../mem`. */
-static int is_memory_file(const char *path) {
-    u64 length = string_length(path);
-    return length >= 9 && path[0] == '/' && path[1] == 'p' && path[2] == 'r' && path[3] == 'o' && path[4] == 'c' &&
-           same_string(path + length - 4, "/mem");
+/* Whether the path, by whatever way, leads to a process' `mem` in a proc file system. A symbolic link of another name
+ * that leads there is not seen. */
+static int is_memory_file(struct block *block, u64 directory, u64 path) {
+    i64 length = copy_string(block->path, path, sizeof block->path);
+    if (length < 3 || !same_string(block->path + length - 3, "mem")) return 0;
+    if (length > 3 && block->path[length - 4] != '/') return 0;
+    i64 file = SYS4(__NR_openat, directory, block->path, O_PATH | O_CLOEXEC, 0);
+    if (file < 0) return 0;
+    u64 about[16] = {0}; /* struct statfs, whose first word is the kind */
+    SYS2(__NR_fstatfs, file, about);
+    SYS1(__NR_close, file);
+    return about[0] == PROC_SUPER_MAGIC;
 }
 
 int may_pass(struct block *block) {
@@ -69,10 +77,14 @@ int may_pass(struct block *block) {
     case __NR_process_madvise: return refuse(block, -EPERM);
     case __NR_ptrace: return refuse(block, -EPERM);
     case __NR_open:
-    case __NR_openat: {
-        u64 path = block->rax == __NR_open ? a : b, mode = block->rax == __NR_open ? b : block->rdx;
-        if (!(mode & O_ACCMODE) || copy_string(block->path, path, 64) < 0 || !is_memory_file(block->path)) return 1;
-        return refuse(block, -EACCES);
+        return (b & O_ACCMODE) && is_memory_file(block, AT_FDCWD, a) ? refuse(block, -EACCES) : 1;
+    case __NR_creat: return is_memory_file(block, AT_FDCWD, a) ? refuse(block, -EACCES) : 1;
+    case __NR_openat:
+        return (block->rdx & O_ACCMODE) && is_memory_file(block, a, b) ? refuse(block, -EACCES) : 1;
+    case __NR_openat2: {
+        u64 flags = 0;
+        if (copy_in(&flags, block->rdx, sizeof flags) || !(flags & O_ACCMODE)) return 1;
+        return is_memory_file(block, a, b) ? refuse(block, -EACCES) : 1;
     }
     case __NR_prctl:
         if (a == ORBIT_PRCTL_GATE) {

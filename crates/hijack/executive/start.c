@@ -64,6 +64,8 @@ static void set_flags(void) {
         __NR_readlinkat,
         __NR_open,
         __NR_openat,
+        __NR_openat2,
+        __NR_creat,
         __NR_munmap,
         __NR_mprotect,
         __NR_pkey_mprotect,

@@ -32,6 +32,14 @@ int main(void) {
     TRY("madvise", madvise(EXECUTIVE, 4096, MADV_DONTNEED));
     TRY("process_vm_writev", process_vm_writev(getpid(), &local, 1, &remote, 1, 0));
     TRY("proc-mem", open("/proc/self/mem", O_RDWR));
+    int folder = open("/proc/self", O_RDONLY | O_DIRECTORY);
+    unsigned long how[3] = {O_RDWR, 0, 0};
+    TRY("proc-mem-slashes", open("//proc//self/mem", O_RDWR));
+    TRY("proc-mem-relative", openat(folder, "mem", O_WRONLY));
+    TRY("proc-mem-by-fd", open("/dev/fd/../mem", O_RDWR));
+    TRY("proc-mem-openat2", syscall(SYS_openat2, folder, "mem", how, sizeof how));
+    TRY("proc-mem-creat", creat("/proc/self/mem", 0600));
+    TRY("proc-mem-read", open("/proc/self/mem", O_RDONLY));
     TRY("ptrace", ptrace(PTRACE_TRACEME, 0, 0, 0));
     TRY("dispatch-off", prctl(59, 0, 0, 0, 0));
     TRY("set-gs", syscall(SYS_arch_prctl, 0x1001, 0));
