@@ -542,8 +542,13 @@ impl<'a> Cursor<'a> {
             _ => (digits, 0),
         };
         let number = i64::from_str_radix(digits, base).ok().and_then(|number| number.checked_mul(1 << shift));
-        let number = number
-            .ok_or_else(|| RuleError::new(at, format!("`{}` is not a number", self.text[at..].trim_end()), what))?;
+        let number = number.ok_or_else(|| {
+            // The word that stands there, or what stands in its place.
+            let rest = &self.text[at..];
+            let end = rest.find(|c: char| c.is_whitespace() || ",)".contains(c)).unwrap_or(rest.len());
+            let found = if end == 0 { rest.trim_end() } else { &rest[..end] };
+            RuleError::new(at, format!("`{found}` is not a number"), what)
+        })?;
         Ok(if is_negative { -number } else { number })
     }
 

@@ -43,6 +43,7 @@ fn errors_name_the_position_and_what_would_be_right() {
         ("write(colour=3) -> 0", 7, "no argument `colour`", "path"),
         ("write(fd 3) -> 0", 10, "no comparison", "!="),
         ("write(fd=) -> 0", 10, "is not a number", "a number"),
+        ("write(fd=x) -> 0", 10, "`x` is not a number", "a number"),
         ("open(path=3) -> 0", 11, "`path` is a string", "path=\"/etc/*\""),
         ("open(path<\"a\") -> 0", 11, "compares numbers", "!="),
         ("open(flags&O_CREATE) -> 0", 12, "no name `O_CREATE`", "O_WRONLY"),
