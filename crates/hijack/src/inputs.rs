@@ -17,7 +17,7 @@
 
 use crate::object::Object;
 use crate::session::Options;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -25,6 +25,8 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/inputs.so"));
 const RECORD: u64 = 1;
 const REPLAY: u64 = 2;
 const PATH_LIMIT: usize = 4096;
+/// Of `struct input` in `objects/inputs.c`.
+const HEADER_BYTES: usize = 32;
 
 /// Has guests append what they read to `log`, which is made anew. Takes the place of another policy object.
 ///
@@ -38,9 +40,22 @@ pub fn record(options: &mut Options, log: &Path) -> io::Result<()> {
 /// Has guests read what `log` recorded. A descriptor whose record is used up reads from the kernel again.
 ///
 /// # Errors
-/// `NotFound`; `InvalidInput` for a path beyond 4,095 bytes.
+/// `NotFound`; `InvalidData` for a file that does not begin as a record; `InvalidInput` for a path beyond 4,095 bytes.
 pub fn replay(options: &mut Options, log: &Path) -> io::Result<()> {
+    let mut begin = Vec::new();
+    std::fs::File::open(log)?.take(HEADER_BYTES as u64).read_to_end(&mut begin)?;
+    if !is_log(&begin) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no record of inputs (--record-inputs)"));
+    }
     set(options, REPLAY, log)
+}
+
+/// Whether a log begins so. A program that read nothing left an empty one.
+fn is_log(begin: &[u8]) -> bool {
+    let Some((name, rest)) = begin.split_at_checked(16) else { return begin.is_empty() };
+    let is_name = name[0] != 0 && name[15] == 0 && !name.iter().any(|byte| (1..b' ').contains(byte) || *byte == 127);
+    let fd = rest.first_chunk().map_or(-1, |fd| i32::from_ne_bytes(*fd));
+    begin.len() == HEADER_BYTES && is_name && (0..=1024).contains(&fd)
 }
 
 fn set(options: &mut Options, mode: u64, log: &Path) -> io::Result<()> {

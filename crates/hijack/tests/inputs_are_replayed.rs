@@ -53,3 +53,9 @@ fn of_a_program_with_threads() {
 fn of_a_static_program() {
     runs_the_same("static", &["-static"]);
 }
+
+#[test]
+fn what_is_no_record_is_refused() {
+    let error = inputs::replay(&mut Options::default(), "/bin/sh".as_ref()).expect_err("a program");
+    assert_eq!(error.to_string(), "it is no record of inputs (--record-inputs)");
+}
