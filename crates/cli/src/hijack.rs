@@ -2,15 +2,20 @@
 
 use orbit_console::out::{self, Failure};
 use orbit_hijack::campaign::{Campaign, Trial, Verdict};
+use orbit_hijack::reader::Event;
 use orbit_hijack::rules::{self, Rules};
 use orbit_hijack::show::{self, Clock};
 use orbit_hijack::{Decider, Jump, Object, OnFailure, Options, Outcome, Session, Speed, calls, inputs};
+use orbit_linux::pidfd;
+use orbit_linux::signals::{self, Action, Set};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 /// The words of a rule.
 macro_rules! words {
@@ -163,40 +168,62 @@ pub fn run(args: &Args) -> out::Done {
         inputs::replay(&mut options, path).map_err(named(path))?;
     }
     let mut to = output(args)?;
-    let clock = Clock::measure();
+    // It takes a while.
+    let clock = (options.trace && (args.times || args.json)).then(Clock::measure);
     let mut session = Session::start(&options, &args.program).map_err(|error| Failure::text(error.to_string()))?;
     // Ctrl-C goes to the whole group: it is the program's to end.
     ignore_keyboard();
+    pass_on(session.pid())?;
     let mut threads = HashSet::new();
-    session.follow(|event| {
-        if !options.trace {
-            return Ok(());
-        }
-        if args.json {
-            serde_json::to_writer(&mut to, &show::as_json(event, &clock))?;
+    let mut show_event = |event: &Event| {
+        if let (true, Some(clock)) = (args.json, &clock) {
+            serde_json::to_writer(&mut to, &show::as_json(event, clock))?;
             writeln!(to)?;
         } else if let Some(line) = show::line(event) {
             threads.insert(event.tid);
             if threads.len() > 1 || args.output.is_some() {
                 write!(to, "[pid {:>6}] ", event.tid)?;
             }
-            if args.times {
+            if let Some(clock) = &clock {
                 write!(to, "{:.6} ", clock.seconds(event.time))?;
             }
-            match show::duration(event, &clock) {
-                Some(seconds) if args.times => writeln!(to, "{line} <{seconds:.6}>")?,
-                _ => writeln!(to, "{line}")?,
+            match clock.as_ref().and_then(|clock| show::duration(event, clock)) {
+                Some(seconds) => writeln!(to, "{line} <{seconds:.6}>")?,
+                None => writeln!(to, "{line}")?,
             }
         }
         // What is shown on a terminal is shown at once.
         if args.output.is_none() { to.flush() } else { Ok(()) }
+    };
+    // Where a trace cannot be written the program runs on, to its own end.
+    let mut shown = Ok(());
+    session.follow(|event| {
+        if options.trace && shown.is_ok() {
+            shown = show_event(event);
+        }
+        Ok(())
     })?;
     let outcome = session.outcome();
+    match (shown.and_then(|()| summary(args, &mut to, &outcome)), &args.output) {
+        (Ok(()), _) => {}
+        // Nobody reads any more.
+        (Err(error), None) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        (Err(error), path) => {
+            let path = path.as_ref().map_or("stderr".into(), |path| path.display().to_string());
+            let status = outcome.status;
+            return Err(Failure::text(format!("cannot write {path}: {error}; the program ended with status {status}")));
+        }
+    }
+    Ok(ExitCode::from(u8::try_from(outcome.status).unwrap_or(1)))
+}
+
+/// What is written at the end: counters, what rules did, what went wrong.
+fn summary(args: &Args, to: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
     if args.json {
-        serde_json::to_writer(&mut to, &outcome)?;
+        serde_json::to_writer(&mut *to, outcome)?;
         writeln!(to)?;
     } else if args.count {
-        table(&mut to, &outcome)?;
+        table(to, outcome)?;
     }
     if !args.json {
         for (text, matched, applied) in &outcome.rules {
@@ -218,8 +245,7 @@ pub fn run(args: &Args) -> out::Done {
     if outcome.lost + outcome.damaged > 0 && !args.json {
         writeln!(to, "orbit: {} records lost, {} rings damaged", outcome.lost, outcome.damaged)?;
     }
-    to.flush()?;
-    Ok(ExitCode::from(u8::try_from(outcome.status).unwrap_or(1)))
+    to.flush()
 }
 
 fn output(args: &Args) -> Result<Box<dyn Write>, Failure> {
@@ -258,6 +284,9 @@ fn campaign(args: &Args, faults: &str) -> out::Done {
             count(Verdict::Unaffected),
             count(Verdict::NotMet)
         )?;
+        for what in trials.first().map_or(&[][..], |trial| &trial.not_compared) {
+            writeln!(to, "the {what} differs from run to run without a fault, and was not compared")?;
+        }
     }
     to.flush()?;
     let is_bad = trials.iter().any(|trial| trial.verdict < Verdict::Failed);
@@ -355,5 +384,36 @@ fn table(to: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
 }
 
 fn ignore_keyboard() {
-    [libc::SIGINT, libc::SIGQUIT].into_iter().for_each(orbit_linux::signals::ignore);
+    [libc::SIGINT, libc::SIGQUIT].into_iter().for_each(signals::ignore);
+}
+
+/// The guest's first process.
+static GUEST: OnceLock<OwnedFd> = OnceLock::new();
+
+extern "C" fn to_guest(signal: libc::c_int, info: *const libc::siginfo_t, _: *const libc::c_void) {
+    // SAFETY: the kernel's information is live while the handler runs; errno is the thread's own, and the interrupted
+    // code finds it as it was.
+    unsafe {
+        // A terminal that hangs up sends to the program too.
+        if (*info).si_code == libc::SI_KERNEL {
+            return;
+        }
+        let errno = *libc::__errno_location();
+        if let Some(guest) = GUEST.get() {
+            // It fails where the program has ended, and the end of this one is near.
+            let _ = pidfd::send_signal(guest.as_fd(), signal);
+        }
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// Requests to end are the program's to follow: else it would run on with nobody who watches it.
+fn pass_on(pid: u32) -> io::Result<()> {
+    let _ = GUEST.set(pidfd::open(pid as i32)?);
+    let action = Action::handler(to_guest as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART, &Set::of([]));
+    for signal in [libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)) {
+        // SAFETY: the handler has this signature, makes one system call, and is never unmapped.
+        unsafe { action.install(signal)? };
+    }
+    Ok(())
 }

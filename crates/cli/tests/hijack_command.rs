@@ -72,3 +72,45 @@ fn guests_outlive_a_host_that_is_killed() {
     }
     assert_eq!(std::fs::read_to_string(&place).expect("written"), "done\n");
 }
+
+#[test]
+fn where_the_trace_cannot_be_written_the_program_runs_to_its_end() {
+    let line = "for i in $(seq 100); do /bin/true; done; echo ended; exit 5";
+    let full = hijack(&["--trace", "-o", "/dev/full", "--", "sh", "-c", line]);
+    assert_eq!((full.status.code(), text(&full.stdout)), (Some(1), "ended\n".to_owned()));
+    let error = text(&full.stderr);
+    assert!(error.contains("cannot write /dev/full: ") && error.contains("ended with status 5"), "{error}");
+    let mut host = Command::new(env!("CARGO_BIN_EXE_orbit"))
+        .args(["hijack", "--trace", "--", "sh", "-c", line])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    drop(host.stderr.take());
+    assert_eq!(host.wait().expect("ended").code(), Some(5), "a reader that goes away");
+}
+
+#[test]
+fn a_request_to_end_reaches_the_program() {
+    for mode in [&["hijack", "--", "sh", "-c"][..], &["hijack", "--trace", "-o", "/dev/null", "--", "sh", "-c"]] {
+        let mut host = Command::new(env!("CARGO_BIN_EXE_orbit"))
+            .args(mode)
+            .arg("trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut ready = [0; 6];
+        std::io::Read::read_exact(&mut host.stdout.take().expect("a pipe"), &mut ready).expect("ready");
+        orbit_linux::signals::send(host.id() as i32, libc::SIGTERM).expect("sent");
+        assert_eq!(host.wait().expect("ended").code(), Some(7));
+    }
+}
+
+#[test]
+fn what_cannot_begin_is_said() {
+    let none = hijack(&["--inject", "write -> ask", "--", "true"]);
+    assert!(text(&none.stderr).contains("rule `write -> ask` asks, and there is no decider"), "{}", text(&none.stderr));
+    let nested = hijack(&["--", env!("CARGO_BIN_EXE_orbit"), "hijack", "--", "true"]);
+    assert_eq!(nested.status.code(), Some(1));
+    assert!(text(&nested.stderr).contains("does not work under an executive"), "{}", text(&nested.stderr));
+}
