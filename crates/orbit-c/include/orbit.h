@@ -60,9 +60,10 @@
  *
  * Descriptors. Of main's descriptors an orbit has the standard streams and what it is passed
  * (pass_fds). Every other number that main has at the set-up, and each below 256 (a quarter of
- * ulimit -n, if that is less), is occupied in orbits by something on which reading, writing and all
- * else fail with EBADF: a task that uses a descriptor of main's meets no other file in its place.
- * Files that a task opens have higher numbers.
+ * ulimit -n, if that is less), is occupied in orbits by something on which reading, writing, mapping,
+ * seeking and ioctl fail with EBADF: a task that uses a descriptor of main's meets no other file in
+ * its place. Only fstat, dup, fcntl and close succeed on it. Files that a task opens have higher
+ * numbers.
  *     int log = open("audit.log", O_WRONLY | O_APPEND);
  *     struct orbit_options options = ORBIT_OPTIONS_INIT;
  *     options.entry = check, options.pass_fds = &log, options.pass_fd_count = 1;
@@ -268,7 +269,8 @@ struct orbit_options {
      * started again, before it gives EHOSTDOWN; 0: one second. Others wait until their deadline */
     uint64_t down_wait_us;
     /* how long a task may sleep on a lock in an area that was held in the snapshot before the orbit
-     * is ended (ORBIT_STUCK); 0: one second; UINT64_MAX: for ever, or until its deadline */
+     * is ended (ORBIT_STUCK); 0: one second; UINT64_MAX: for ever, or until its deadline. Counted
+     * from when it is first seen asleep there: orbits are looked at once a second */
     uint64_t stuck_us;
 };
 #define ORBIT_OPTIONS_INIT \
@@ -438,10 +440,10 @@ enum orbit_outcome_kind {
     /* not done at its deadline; if it was running, its process was killed */
     ORBIT_TIMED_OUT = 6,
     /* address, frames: the task slept on the lock at address, in an area, which was held in the
-     * snapshot: its holder * is not in the orbit, and nobody can release it; its process was *
-     * ended. text names the area */
+     * snapshot: its holder is not in the orbit, and nobody can release it; its process was ended.
+     * text names the area */
     ORBIT_STUCK = 8,
-    /* it never ran: cancelled, replaced, its orbit went down before its turn, or the one-shot *
+    /* it never ran: cancelled, replaced, its orbit went down before its turn, or the one-shot
      * process that held its large snapshot died */
     ORBIT_CANCELLED = 7
 };
@@ -452,12 +454,13 @@ struct orbit_outcome {
     int code;             /* CRASHED: the signal's si_code */
     int status;           /* EXITED */
     long value;           /* RETURNED */
-    void *address;        /* CRASHED: what the signal is about: read, written or jumped to */
-    uint32_t frame_count; /* CRASHED: addresses in frames */
+    /* CRASHED: what the signal is about: read, written or jumped to; STUCK: the lock */
+    void *address;
+    uint32_t frame_count; /* CRASHED, STUCK: addresses in frames */
     uint32_t reserved;    /* 0 */
-    void *frames[32];     /* CRASHED: the call stack, innermost first, in addresses of main */
-    /* all but RETURNED: a sentence, for a crash followed by the call stack with functions and lines
-     * */
+    void *frames[32];     /* CRASHED, STUCK: the call stack, innermost first, addresses of main */
+    /* all but RETURNED: a sentence, for CRASHED and STUCK followed by the call stack with functions
+     * and lines */
     char text[1024];
 };
 
