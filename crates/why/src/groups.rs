@@ -2,7 +2,8 @@
 
 use crate::sample::Thread;
 
-/// Threads with equal stacks, as places in the list of threads. Those in rings come first, then those that use CPU, then large groups.
+/// Threads with equal stacks, as places in the list of threads. Those in rings come first, then
+/// those that seem to wait for themselves, then those that use CPU, then large groups.
 pub(crate) fn groups(threads: &[Thread]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (place, thread) in threads.iter().enumerate() {
@@ -13,7 +14,12 @@ pub(crate) fn groups(threads: &[Thread]) -> Vec<Vec<usize>> {
     }
     let rank = |group: &Vec<usize>| {
         let any = |is: fn(&Thread) -> bool| group.iter().any(|place| is(&threads[*place]));
-        (!any(|thread| thread.in_ring), !any(Thread::is_busy), usize::MAX - group.len())
+        (
+            !any(|thread| thread.in_ring),
+            !any(|thread| thread.waits_for_itself),
+            !any(Thread::is_busy),
+            usize::MAX - group.len(),
+        )
     };
     groups.sort_by_key(rank);
     groups
@@ -62,6 +68,7 @@ mod tests {
             frames: vec![frame],
             python: Vec::new(),
             in_ring,
+            waits_for_itself: false,
         }
     }
 
@@ -75,5 +82,12 @@ mod tests {
             thread(5, 10, 0.0, true),
         ];
         assert_eq!(groups(&threads), [vec![4], vec![3], vec![0, 2], vec![1]]);
+    }
+
+    #[test]
+    fn one_that_waits_for_itself_comes_before_all_that_wait_for_it() {
+        let mut threads = [thread(1, 0x10, 0.0, false), thread(2, 0x10, 0.0, false), thread(3, 0x20, 0.0, false)];
+        threads[2].waits_for_itself = true;
+        assert_eq!(groups(&threads), [vec![2], vec![0, 1]]);
     }
 }

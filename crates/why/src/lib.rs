@@ -15,6 +15,8 @@ mod sample;
 mod show;
 
 use orbit_console::out::{self, Done, Failure};
+use orbit_inspect::Error;
+use orbit_linux::stat::Stat;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -29,7 +31,8 @@ It takes the same user, or CAP_SYS_PTRACE.";
 
 /// Shows what the threads of a process do or wait for now, which threads hold that, and their stacks.
 ///
-/// Threads with equal stacks are shown once. Threads in a ring of locks come first, then those that use CPU.
+/// Threads with equal stacks are shown once. Threads in a ring of locks come first, then those that seem to wait for themselves, then
+/// those that use CPU.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -69,8 +72,14 @@ pub fn if_it_seems_to_hang(pid: i32, interval: Duration, to: &mut impl std::io::
 /// # Errors
 /// A sentence if the process cannot be read, or writing failed.
 pub fn run(args: &Args) -> Done {
-    let sample =
-        sample::take(args.pid, Duration::from_millis(args.interval)).map_err(|e| Failure::Text(e.to_string()))?;
+    let pid = args.pid;
+    if Stat::of(pid).is_ok_and(|stat| stat.is_kernel_thread()) {
+        return Err(Failure::Text(format!("process {pid} is a thread of the kernel: it runs no program to be shown")));
+    }
+    let sample = sample::take(pid, Duration::from_millis(args.interval)).map_err(|e| match e {
+        Error::Gone { id } if id == pid => Failure::Text(format!("there is no process {pid}, or it has just exited")),
+        other => Failure::Text(other.to_string()),
+    })?;
     let mut to = anstream::stdout().lock();
     match args.json {
         true => out::json(&mut to, &show::json(&sample))?,

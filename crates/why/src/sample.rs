@@ -65,6 +65,8 @@ pub(crate) struct Thread {
     pub(crate) python: Vec<String>,
     /// In a ring of locks.
     pub(crate) in_ring: bool,
+    /// Waits in a signal's handler for a lock that the code below the handler seems to hold.
+    pub(crate) waits_for_itself: bool,
 }
 
 impl Thread {
@@ -108,10 +110,15 @@ pub(crate) fn take(pid: i32, interval: Duration) -> Result<Sample, Error> {
             frames: stacks.remove(&tid).unwrap_or_default(),
             python: pythons.remove(&tid).unwrap_or_default(),
             in_ring: rings.iter().any(|ring| ring.members.iter().any(|member| member.tid == tid)),
+            waits_for_itself: false,
             wait,
         });
     }
     let locks = locks(pid, &threads);
+    for thread in &mut threads {
+        thread.waits_for_itself =
+            locks.iter().any(|(lock, _)| matches!(lock.holder, Holder::OwnHandler { tid } if tid == thread.tid));
+    }
     let others =
         threads.iter().flat_map(|thread| thread.peers.iter().copied().chain(thread.holder.map(|(pid, _)| pid)));
     let commands = others.filter(|other| *other != pid).map(|other| (other, command(other))).collect();

@@ -19,7 +19,8 @@ const NAMED: usize = 8;
 pub(crate) fn text(to: &mut impl Write, sample: &Sample) -> io::Result<()> {
     let Sample { pid, command, threads, .. } = sample;
     let time = rfc3339(sample.at);
-    writeln!(to, "{HEAD}process {pid}{HEAD:#}: {} ({} threads, {time})", Harmless(command), threads.len())?;
+    let count = if threads.len() == 1 { "thread" } else { "threads" };
+    writeln!(to, "{HEAD}process {pid}{HEAD:#}: {} ({} {count}, {time})", Harmless(command), threads.len())?;
     for ring in &sample.rings {
         writeln!(to, "{BAD}deadlock:{BAD:#} {}", Harmless(ring))?;
     }
@@ -66,8 +67,8 @@ fn sentence(lock: &Contention, name: Option<&str>) -> String {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let count = if lock.waiters.len() == 1 { "thread" } else { "threads" };
-    format!("{kind} {:#x}{name}: {holder}; {count} {}{more} wait for it", lock.lock, shown.join(", "))
+    let (count, wait) = if lock.waiters.len() == 1 { ("thread", "waits") } else { ("threads", "wait") };
+    format!("{kind} {:#x}{name}: {holder}; {count} {}{more} {wait} for it", lock.lock, shown.join(", "))
 }
 
 /// A line for each thread, up to [`NAMED`].
