@@ -107,6 +107,8 @@ pub struct CStats {
 
 /// More than any machine has CPUs, or a program areas in one list.
 const MANY: usize = 1 << 20;
+/// Most descriptors that an orbit is passed. Checked before the list is read: a count that is wrong reads no further than that.
+const MOST_PASSED: usize = 1024;
 
 /// # Safety
 /// As the header says of `struct orbit_limits`; null is no limits.
@@ -181,7 +183,8 @@ pub unsafe extern "C" fn orbit_create_with(options: *const COptions) -> *mut COr
         let (given, name, limits, alters, passed) = unsafe {
             let given = given::structure(options)?;
             let alters = areas(given.alters, given.alter_count as usize)?;
-            let passed = given::array(given.pass_fds, given.pass_fd_count as usize, MANY, "descriptors")?;
+            let passed =
+                given::array(given.pass_fds, given.pass_fd_count as usize, MOST_PASSED, "descriptors to pass on")?;
             (given, given::text(given.name, "the orbit's name")?, limits(given.limits)?, alters, passed)
         };
         if given.flags & !DATA_ONLY != 0 {

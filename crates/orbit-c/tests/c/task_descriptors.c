@@ -116,6 +116,10 @@ int main(int argc, char **argv)
     CHECK(strstr(orbit_last_error(), "descriptor 9999"));
     passed[1] = -1;
     FAILS(orbit_create_with(&options), EINVAL);
+    /* A count that is wrong: said before a list is read that is not so long. */
+    options.pass_fd_count = 5000;
+    FAILS(orbit_create_with(&options), E2BIG);
+    CHECK(strstr(orbit_last_error(), "1024"));
     unlink(path);
     return 0;
 }
