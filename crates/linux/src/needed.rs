@@ -30,6 +30,7 @@ macro_rules! needed {
 /// By name.
 const NEEDED: &[Needed] = needed! {
     brk SYS_brk None;
+    clock_nanosleep SYS_clock_nanosleep Some([0, 0, NOWHERE]);
     clone SYS_clone Some([THREAD_ALONE, 0, 0]);
     close SYS_close Some([BAD, 0, 0]);
     eventfd2 SYS_eventfd2 Some([0, BAD, 0]);
@@ -64,7 +65,8 @@ const NEEDED: &[Needed] = needed! {
 };
 
 /// Calls that make it faster where they are allowed: it does without each of them.
-pub const OPTIONAL: &[&str] = &["close_range", "getppid", "lseek", "mincore", "sysinfo", "userfaultfd"];
+pub const OPTIONAL: &[&str] =
+    &["close_range", "getppid", "lseek", "mincore", "mremap", "sched_yield", "sysinfo", "userfaultfd"];
 
 /// The names of the calls, in order. With an allocator that takes memory in other ways than libc's
 /// it needs that one's too.
