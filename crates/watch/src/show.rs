@@ -7,7 +7,7 @@
 //! among it, is shown as `\n` or `\u{1b}` ([`Harmless`]); JSON has escapes of its own.
 
 use super::detector::About;
-use orbit_ahd::{Event, Hang, Unit};
+use orbit_ahd::{Event, Hang, Kind, Unit};
 use orbit_console::harmless::Harmless;
 use orbit_console::out::{BAD, FAINT, GOOD, HEAD, WARN};
 use orbit_console::time::rfc3339;
@@ -151,6 +151,8 @@ fn figures(h: &Hang) -> String {
     let (unit, what) = match h.unit {
         Unit::CpuNs => ("ms", "of CPU"),
         Unit::Instructions => ("million", "instructions"),
+        // Whoever left its loop and runs does not wait.
+        Unit::WaitNs if h.kind == Kind::Busy => ("ms", "away from its loop"),
         Unit::WaitNs => ("ms", "of waiting"),
     };
     let value = |n: u64| format!("{:.1} {unit}", n as f64 / 1e6);
