@@ -31,8 +31,10 @@ use program::Signals;
 use settings::Settings;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
@@ -202,6 +204,13 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     let config = &mut settings.detection.config;
     config.limit = args.limit.map_or(config.limit, Duration::from_secs_f64);
     config.record = args.record.as_ref().map(std::path::absolute).transpose()?;
+    if let Some(path) = &config.record {
+        // The detector writes it: what it could not open is refused before the program starts. A FIFO's reader would take the end
+        // of this for the recording's.
+        let is_fifo = path.metadata().is_ok_and(|m| m.file_type().is_fifo());
+        let opened = (!is_fifo).then(|| OpenOptions::new().append(true).create(true).open(path)).transpose();
+        opened.map_err(|e| Failure::Text(format!("cannot record to {}: {e}", path.display())))?;
+    }
     let on_hang = args.on_hang.clone().or_else(|| settings.on_hang.clone()).unwrap_or_default();
     if args.pid.is_some() && on_hang.action == Action::Restart {
         return Err(Failure::text("--on-hang restart needs a program that the guard started, not --pid"));
