@@ -2,26 +2,36 @@
 
 use crate::procfs;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 
 /// Processes that hold a lock on the file behind a descriptor of a process that waits for one;
 /// nothing if that is not known: of locks of open files (`F_OFD_SETLK`) the kernel names no
-/// process, and one of `flock` may be held by who inherited it.
+/// process. A `flock` is held by whoever has the open file, also after the process that took it
+/// has exited (`flock 9` in a shell's script).
 pub fn holders(pid: i32, fd: i32) -> Option<Vec<i32>> {
     let inode = fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok()?.ino();
     let text = procfs::text("/proc/locks").ok()?;
     let holder = blocker(&text, pid, inode)?;
-    let has_it =
-        |p: i32| procfs::text(format!("/proc/{p}/fdinfo/{fd}")).is_ok() || fs::metadata(format!("/proc/{p}")).is_ok();
-    if holder.taker <= 0 || !has_it(holder.taker) {
-        return None;
-    }
+    let lives = holder.taker > 0 && fs::metadata(format!("/proc/{}", holder.taker)).is_ok();
     if !holder.is_flock {
-        return Some(vec![holder.taker]);
+        return lives.then(|| vec![holder.taker]);
     }
     // Whoever has a descriptor of the same open file holds it too.
-    let mut all: Vec<i32> = procfs::ids("/proc").into_iter().filter(|p| shows_lock(*p, inode)).collect();
+    let mut all = Vec::new();
+    for pid in procfs::ids("/proc") {
+        match shows_lock(pid, inode) {
+            Some(true) => all.push(pid),
+            Some(false) => {}
+            // Without its taker any that may not be seen may be the one that has it.
+            None if !lives => return None,
+            None => {}
+        }
+    }
     if all.is_empty() {
+        if !lives {
+            return None;
+        }
         all.push(holder.taker);
     }
     // It may have changed hands meanwhile, even to the one that waited.
@@ -55,19 +65,27 @@ fn blocker(text: &str, waiter: i32, inode: u64) -> Option<Holder> {
     None
 }
 
-/// Whether a descriptor of the process shows that it holds a `flock` on the file.
-fn shows_lock(pid: i32, inode: u64) -> bool {
+/// Whether a descriptor of the process shows that it holds a `flock` on the file; nothing if that
+/// may not be seen.
+fn shows_lock(pid: i32, inode: u64) -> Option<bool> {
     let end = format!(":{inode} ");
-    procfs::ids(format!("/proc/{pid}/fdinfo")).into_iter().any(|fd| {
-        let text = procfs::text(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+    let descriptors = match fs::read_dir(format!("/proc/{pid}/fdinfo")) {
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => return None,
+        all => all,
+    };
+    Some(descriptors.into_iter().flatten().flatten().any(|fd| {
+        let text = procfs::text(fd.path()).unwrap_or_default();
         text.lines().any(|l| l.starts_with("lock:") && l.contains(" FLOCK ") && l.contains(&end))
-    })
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+    use std::time::Duration;
 
     #[test]
     fn the_holder_stands_above_the_waiter() {
@@ -88,6 +106,33 @@ mod tests {
         let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
         let after = shows_lock(pid, inode);
         fs::remove_file(&name).expect("removed");
-        assert_eq!((before, locked, after), (false, 0, true));
+        assert_eq!((before, locked, after), (Some(false), 0, Some(true)));
+    }
+
+    /// `flock 9` in a script: the command that took the lock has exited, the script has it.
+    #[test]
+    fn a_flock_whose_taker_has_exited_is_held_by_who_has_the_file() {
+        let name = std::env::temp_dir().join(format!("orbit-locks-left-{}", std::process::id()));
+        // The last line is not the last command, so that the shell stays.
+        let script = format!("exec 9>{0}; flock 9; flock {0} true; true", name.display());
+        let mut shell = Command::new("sh").args(["-c", &script]).process_group(0).spawn().expect("a shell");
+        let pid = shell.id() as i32;
+        let found = (0..500).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            let children = procfs::text(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+            let waiter = children.split_whitespace().next()?.parse().ok()?;
+            let own = |fd: &i32| fs::read_link(format!("/proc/{waiter}/fd/{fd}")).is_ok_and(|l| l == name);
+            let fd = [3, 4, 5].into_iter().find(own)?;
+            Some((holders(waiter, fd)?, waiter))
+        });
+        // SAFETY: a plain call, for the group of the shell.
+        unsafe { libc::kill(-pid, libc::SIGKILL) };
+        shell.wait().expect("its end");
+        fs::remove_file(&name).expect("removed");
+        let (mut found, waiter) = found.expect("holders");
+        found.sort_unstable();
+        let mut expected = vec![pid, waiter];
+        expected.sort_unstable();
+        assert_eq!(found, expected, "the shell, and the waiter that inherited the open file");
     }
 }
