@@ -165,7 +165,8 @@ fn of_futex(facts: &Facts, thread: &Thread, wait: &WaitFacts) -> Wakers {
             Some(id) => only(vec![id], How::Lock { at, owner, lives: true }),
             // A lock of this process' memory alone: it came with the memory of the process that forked it.
             // The copy of the thread that forked is the process' first one: it may give back what that held.
-            None if is_private && other().is_some() => {
+            // The one that forked may have ended, or not be watched: threads of a process have later ids than it has.
+            None if is_private && (other().is_some() || wait.alive || owner < facts.own_id(pid)) => {
                 let copy = Id { pid, tid: pid };
                 only(if thread.id == copy { Vec::new() } else { vec![copy] }, How::ForkedLock { at, owner })
             }

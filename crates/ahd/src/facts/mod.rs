@@ -273,4 +273,10 @@ impl Facts {
         let tid = if process.inner.is_empty() { tid } else { *process.inner.get(&tid)? };
         process.threads.contains(&tid).then_some(Id { pid, tid })
     }
+
+    /// A process' id as its own threads know it.
+    pub fn own_id(&self, pid: i32) -> i32 {
+        let inner = self.processes.get(&pid).and_then(|p| p.inner.iter().find(|(_, tid)| **tid == pid));
+        inner.map_or(pid, |(id, _)| *id)
+    }
 }

@@ -1,7 +1,7 @@
 //! Closed set: sleeping threads, each of which only others of them could wake. Nobody outside can end it, so it lasts for ever.
 //!
-//! Certain where all waits are for locks and the ends of threads, whose memory names the holder; a ring of these needs no time to
-//! be sure, only two scans between which nobody ran. Else likely, after [`Limits::still`] seconds: a signal's handler that the
+//! Certain where all waits are for locks and the ends of threads, whose memory names the holder; a ring of locks needs no time to
+//! be sure, only two scans between which nobody ran, whoever else waits for its threads. Else likely, after [`Limits::still`] seconds: a signal's handler that the
 //! process has could still end all other waits, so those count only where it catches none but those of runtimes.
 
 use super::{Key, Verdict, Why};
@@ -61,7 +61,6 @@ pub fn closed_set(facts: &Facts, _: &History, limits: &Limits) -> Vec<Verdict> {
             let by_ends = component.iter().any(|id| sleepers[id].how.is_by_ends());
             if !is_new
                 || !is_seen_asleep_at_once(facts, &sleepers, &component)
-                || at_once && !is_of_living_locks(&sleepers, &component)
                 || by_ends && facts.ends_read < last_rest(&sleepers, &component)
             {
                 continue;
@@ -70,7 +69,7 @@ pub fn closed_set(facts: &Facts, _: &History, limits: &Limits) -> Vec<Verdict> {
             done.extend(component);
         }
     };
-    judge(sleepers.iter().filter(|(_, s)| exact(s)).map(|(id, _)| *id).collect(), Sure::Certain, true);
+    judge(sleepers.iter().filter(|(_, s)| is_living_lock(s)).map(|(id, _)| *id).collect(), Sure::Certain, true);
     judge(sleepers.iter().filter(|(_, s)| exact(s) && rested(s)).map(|(id, _)| *id).collect(), Sure::Certain, false);
     judge(sleepers.iter().filter(|(_, s)| rested(s)).map(|(id, _)| *id).collect(), Sure::Likely, false);
     verdicts
@@ -111,12 +110,12 @@ fn closure(facts: &Facts, sleepers: &Sleepers, mut ids: BTreeSet<Id>) -> BTreeSe
     }
 }
 
-/// Threads of processes that catch signals, where all their threads in the set wait for what a handler could do.
+/// Threads of processes that catch signals, which wait for what a handler could do: it runs in any of the process' threads, also in
+/// one that waits for a lock or the end of a thread.
 fn woken_by_handlers(facts: &Facts, sleepers: &Sleepers, ids: &BTreeSet<Id>) -> Vec<Id> {
     // A handler may write, or have the call return; the holder of a lock and the end of a thread it does not change.
     let by_handler = |id: &Id| !sleepers[id].how.is_exact() && !matches!(sleepers[id].how, How::FileLock(_));
     let pids: BTreeSet<i32> = ids.iter().map(|id| id.pid).collect();
-    let of = |pid: &i32| ids.range(Id { pid: *pid, tid: i32::MIN }..=Id { pid: *pid, tid: i32::MAX });
     let interrupt = |p: &Process| if p.is_python { bit(libc::SIGINT) } else { 0 };
     let catches = |pid: &i32| {
         facts
@@ -124,8 +123,8 @@ fn woken_by_handlers(facts: &Facts, sleepers: &Sleepers, ids: &BTreeSet<Id>) -> 
             .get(pid)
             .is_some_and(|p| p.caught & !(RUNTIME_SIGNALS | interrupt(p)) != 0 || p.unsure.contains(&Unsure::Timer))
     };
-    let woken = pids.iter().filter(|pid| catches(pid) && of(pid).all(by_handler));
-    woken.flat_map(|pid| of(pid).copied().collect::<Vec<_>>()).collect()
+    let catching: BTreeSet<i32> = pids.into_iter().filter(catches).collect();
+    ids.iter().filter(|id| catching.contains(&id.pid) && by_handler(id)).copied().collect()
 }
 
 /// The parts of a closed set that have nothing to do with each other.
@@ -167,9 +166,9 @@ fn is_seen_asleep_at_once(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>
     set.iter().all(|id| sleepers[id].thread.wait.as_ref().is_some_and(|wait| wait.t > last))
 }
 
-/// Whether the set is held together by locks alone, with owners that live.
-fn is_of_living_locks(sleepers: &Sleepers, set: &BTreeSet<Id>) -> bool {
-    set.iter().all(|id| matches!(sleepers[id].how, How::Lock { lives: true, .. }))
+/// Whether it waits for a lock whose owner lives.
+fn is_living_lock(sleeper: &Sleeper) -> bool {
+    matches!(sleeper.how, How::Lock { lives: true, .. })
 }
 
 /// When the last of them came to rest.

@@ -1,6 +1,6 @@
 //! A lock that stood held in the parent when a process was made: said so, and in a child of `vfork` it is the child's own.
 
-use crate::common::{Dir, Program, Watcher};
+use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Hang, Kind};
 use std::process::Command;
 use std::time::Duration;
@@ -54,8 +54,29 @@ static void copied(unsigned seconds) {
     }
 }
 
+// The same, by a thread that ends once it has made the child.
+static void *forks(void *seconds) {
+    pthread_t t;
+    pthread_mutex_lock(&mutex);
+    if (fork() == 0) {
+        pthread_create(&t, NULL, waits, NULL);
+        sleep((unsigned)(long)seconds);
+        pthread_mutex_unlock(&mutex);
+        pthread_join(t, NULL);
+        _exit(0);
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv) {
     pthread_t t;
+    if (argc > 2 && !strcmp(argv[1], "ended")) {
+        pthread_create(&t, NULL, forks, (void *)(long)atoi(argv[2]));
+        pthread_join(t, NULL);
+        for (;;) {
+            pause();
+        }
+    }
     if (argc > 1 && !strcmp(argv[1], "copied")) {
         copied(argc > 2 ? atoi(argv[2]) : 0);
     }
@@ -101,9 +122,11 @@ fn of_a_thread_of_the_parent() {
 fn by_the_thread_that_made_the_child() {
     let dir = Dir::new("held-copied");
     let Some(path) = dir.build("forked", SOURCE) else { return };
-    let program = Program::start(Command::new(&path).args(["copied", "3"]));
-    let limit = Duration::from_secs(5);
-    let mut watcher = Watcher::of(program.pid(), Config { limit, ..Config::default() });
-    watcher.run(Duration::from_secs(4));
-    assert!(watcher.hangs().is_empty(), "its copy gave the lock back");
+    at_once(["copied", "ended"], |way| {
+        let program = Program::start(Command::new(&path).args([way, "3"]));
+        let limit = Duration::from_secs(5);
+        let mut watcher = Watcher::of(program.pid(), Config { limit, ..Config::default() });
+        watcher.run(Duration::from_secs(4));
+        assert!(watcher.hangs().is_empty(), "{way}: its copy gave the lock back");
+    });
 }

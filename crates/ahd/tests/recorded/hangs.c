@@ -38,6 +38,20 @@ static void abba(void) {
     pthread_mutex_lock(&b);
 }
 
+// The same between two workers, for whose end the first thread waits.
+static void *abba_worker(void *x) {
+    work();
+    pthread_mutex_lock(&a);
+    stop = 1;
+    ms(50);
+    pthread_mutex_lock(&b);
+    return x;
+}
+static void abba_joined(void) {
+    run(abba_worker);
+    pthread_join(run(abba_other), 0);
+}
+
 // Two threads that wait for each other's end.
 static void *joins_first(void *x) { work(); mark(); pthread_join(first, 0); return x; }
 static void joins(void) { first = pthread_self(); pthread_join(run(joins_first), 0); }
@@ -175,7 +189,7 @@ static void *holds_often(void *x) { for (;;) { pthread_mutex_lock(&a); ms(10); p
 static void fork_lock(void) { run(holds_often); work(); ms(3); if (fork() == 0) { mark(); pthread_mutex_lock(&a); pthread_mutex_lock(&a); _exit(0); } wait(0); }
 
 static const struct { const char *name; void (*f)(void); } all[] = {
-    {"abba", abba}, {"joins", joins}, {"wake_up_lost", wake_up_lost}, {"twice", twice}, {"keeps_lock", keeps_lock}, {"holder_ended", holder_ended},
+    {"abba", abba}, {"abba_joined", abba_joined}, {"joins", joins}, {"wake_up_lost", wake_up_lost}, {"twice", twice}, {"keeps_lock", keeps_lock}, {"holder_ended", holder_ended},
     {"semaphore", semaphore}, {"barrier_short", barrier_short}, {"epoll_spin", epoll_spin}, {"yield_spin", yield_spin}, {"both_write", both_write},
     {"both_read", both_read}, {"own_pipe", own_pipe}, {"file_locks", file_locks}, {"reads_again", reads_again}, {"fork_lock", fork_lock},
 };

@@ -4,6 +4,7 @@
 static pthread_mutex_t a = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t c = PTHREAD_COND_INITIALIZER;
 static volatile int jobs;
+static sem_t sem;
 
 static pthread_t run(void *(*f)(void *)) { pthread_t t; pthread_create(&t, 0, f, 0); return t; }
 static void burn(double s) { double until = now() + s; volatile unsigned long x = 0; while (now() < until) for (int i = 0; i < 10000; i++) x += i; }
@@ -45,8 +46,14 @@ static void leader(void) { listener = socket(AF_INET, SOCK_STREAM, 0); listen(li
 static void *goes_on(void *x) { for (int i = 0; i < 700; i++) ms(20); exit(0); return x; }
 static void first_ended(void) { run(goes_on); pthread_exit(0); }
 
+// A worker that a signal's handler wakes, and a first thread that waits for its end.
+static void wakes(int s) { (void)s; sem_post(&sem); }
+static void *until_woken(void *x) { while (sem_wait(&sem)) {} return x; }
+static void until_signal(void) { sem_init(&sem, 0, 0); signal(SIGTERM, wakes); pthread_join(run(until_woken), 0); }
+
 static const struct { const char *name; void (*f)(void); } all[] = {
     {"poll_compute", poll_compute}, {"long_jobs", long_jobs}, {"convoys", convoys}, {"timers", timers}, {"idle_pool", idle_pool}, {"slow_pair", slow_pair}, {"leader", leader}, {"first_ended", first_ended},
+    {"until_signal", until_signal},
 };
 
 int main(int n, char **args) {

@@ -37,7 +37,7 @@ served() {
     one "$name" "$((seconds + 25))" sh -c "$command & python3 $here/client.py $next 3 $seconds $path $hangs; kill \$!"
 }
 
-for name in abba joins wake_up_lost twice keeps_lock holder_ended semaphore barrier_short epoll_spin yield_spin both_write both_read own_pipe \
+for name in abba abba_joined joins wake_up_lost twice keeps_lock holder_ended semaphore barrier_short epoll_spin yield_spin both_write both_read own_pipe \
     file_locks reads_again fork_lock; do
     one "hang-c_$name" 40 "$bin/hangs" $name
 done
@@ -54,7 +54,7 @@ served hang-go_channel / /hang 4 "$bin/server {} channel"
 served hang-java_monitor / /hang 5 "java -cp $bin Server {} monitor"
 served hang-java_spin / /hang 5 "java -cp $bin Server {} spin"
 
-for name in poll_compute long_jobs convoys timers idle_pool slow_pair leader first_ended; do
+for name in poll_compute long_jobs convoys timers idle_pool slow_pair leader first_ended until_signal; do
     one "healthy-c_$name" 20 "$bin/healthy" $name
 done
 for name in batch workers pool collector idle_threads sqlite_bulk; do
