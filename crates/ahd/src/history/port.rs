@@ -26,6 +26,8 @@ pub struct Port {
     pub ended: u64,
     /// Those that ended by an answer.
     pub answered: u64,
+    /// When an answer was last seen, s.
+    pub last_answer: f64,
 }
 
 /// All ports of a process.
@@ -85,6 +87,7 @@ impl Ports {
             } else if bytes_out > 0 {
                 if before.is_none_or(|b| (b.bytes_in, b.bytes_out) != (bytes_in, bytes_out)) {
                     (port.ended, port.answered) = (port.ended + 1, port.answered + 1);
+                    port.last_answer = now;
                 }
                 if let Some(request) = port.waiting.remove(&key) {
                     port.longest = port.longest.max(now - request.since);
@@ -120,7 +123,7 @@ mod tests {
         assert!((since - 0.9).abs() < 1e-9, "{since}");
         ports.saw(2.0, 0, &[listener(), (4, 80, 9, 0, 1100, 0, 10, 7, 0, 1)]);
         let port = &ports.ports[&80];
-        assert_eq!((port.waiting.len(), port.answered), (0, 1));
+        assert_eq!((port.waiting.len(), port.answered, port.last_answer), (0, 1, 2.0));
         assert!((port.longest - 1.1).abs() < 1e-9);
     }
 

@@ -1,8 +1,9 @@
 //! Unanswered: a request was read from an accepted connection, and nothing went out for longer than any answer took.
 //!
 //! Finds hangs inside runtimes without knowing them: a goroutine, a Java monitor, a coroutine or a regular expression that never
-//! ends. A guess; likely where several wait and the oldest for twice as long, on a port that was seen to answer. Connections that
-//! only ever take in (a collector of logs) are owed nothing.
+//! ends. A guess; likely where several came after the last answer and the oldest of them waits for twice as long, on a port that
+//! was seen to answer: while others are answered, those that wait may be meant to (a queue's workers, a long poll). Connections
+//! that only ever take in (a collector of logs) are owed nothing.
 
 use super::{Key, Verdict, Why};
 use crate::facts::Facts;
@@ -37,11 +38,11 @@ fn of(pid: i32, number: u16, port: &Port, now: f64, queue: u64, limits: &Limits)
     if late.is_empty() {
         return None;
     }
-    let sure = if port.answered > 0 && late.len() > 1 && oldest > limits.likely_times * allowed {
-        Sure::Likely
-    } else {
-        Sure::Guess
-    };
+    let later = port.waiting.values().filter(|request| request.since > port.last_answer);
+    let unseen: Vec<f64> =
+        later.map(|request| age(request.since, request.queue)).filter(|age| *age > allowed).collect();
+    let lasts = unseen.iter().any(|age| *age > limits.likely_times * allowed);
+    let sure = if port.answered > 0 && unseen.len() > 1 && lasts { Sure::Likely } else { Sure::Guess };
     let why = Why::Unanswered { port: number, requests: late.len(), oldest, longest: port.longest };
     let key = Key::Unanswered(pid, number);
     Some(Verdict { key, sure, threads: Vec::new(), since: now - oldest, allowed, why })
