@@ -1,6 +1,7 @@
 //! Locks on files: who holds one that a process waits for, from `/proc/locks`.
 
 use crate::procfs;
+use crate::stat::Stat;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -18,20 +19,20 @@ pub fn holders(pid: i32, fd: i32) -> Option<Vec<i32>> {
         return lives.then(|| vec![holder.taker]);
     }
     // Whoever has a descriptor of the same open file holds it too.
-    let mut all = Vec::new();
+    let (mut all, mut unseen) = (Vec::new(), Vec::new());
     for pid in procfs::ids("/proc") {
         match shows_lock(pid, inode) {
             Some(true) => all.push(pid),
             Some(false) => {}
-            // Without its taker any that may not be seen may be the one that has it.
-            None if !lives => return None,
-            None => {}
+            None => unseen.push(pid),
         }
     }
+    // Without its taker a child that may not be seen, or a parent, may have it as well.
+    let may_share = |p: &i32| all.iter().any(|holder| descends(*p, *holder) || *p != 1 && descends(*holder, *p));
+    if !lives && (all.is_empty() || unseen.iter().any(may_share)) {
+        return None;
+    }
     if all.is_empty() {
-        if !lives {
-            return None;
-        }
         all.push(holder.taker);
     }
     // It may have changed hands meanwhile, even to the one that waited.
@@ -63,6 +64,18 @@ fn blocker(text: &str, waiter: i32, inode: u64) -> Option<Holder> {
         }
     }
     None
+}
+
+/// Whether a process is a child of another, or a child's child, as far as their parents live.
+fn descends(mut pid: i32, ancestor: i32) -> bool {
+    for _ in 0..1000 {
+        match Stat::of(pid) {
+            Ok(stat) if stat.parent == ancestor => return true,
+            Ok(stat) if stat.parent > 1 => pid = stat.parent,
+            _ => break,
+        }
+    }
+    false
 }
 
 /// Whether a descriptor of the process shows that it holds a `flock` on the file; nothing if that
@@ -112,6 +125,10 @@ mod tests {
     /// `flock 9` in a script: the command that took the lock has exited, the script has it.
     #[test]
     fn a_flock_whose_taker_has_exited_is_held_by_who_has_the_file() {
+        if !procfs::in_first_pid_namespace() {
+            println!("SKIP: /proc/locks of another PID namespace leaves out locks without a taker");
+            return;
+        }
         let name = std::env::temp_dir().join(format!("orbit-locks-left-{}", std::process::id()));
         // The last line is not the last command, so that the shell stays.
         let script = format!("exec 9>{0}; flock 9; flock {0} true; true", name.display());
