@@ -1,6 +1,6 @@
 // Finds out who is current when a tick comes, and starts an upcall there: a signal to the thread that the tick
-// interrupted, if it is a member's, was in user mode (a signal would end its system call with EINTR) and has the signal
-// open and not yet waiting. All other ticks are counted, and left to the agent.
+// interrupted, if it is a member's, was in user mode (a signal would end its system call with EINTR), has the signal open
+// and not yet waiting, and still has the region's handlers. All other ticks are counted, and left to the agent.
 #include <linux/bpf.h>
 #include <linux/bpf_perf_event.h>
 #include <bpf/bpf_helpers.h>
@@ -21,11 +21,24 @@ struct sigpending {
 	sigset_t signal;
 } __attribute__((preserve_access_index));
 
+struct sigaction {
+	void *sa_handler;
+} __attribute__((preserve_access_index));
+
+struct k_sigaction {
+	struct sigaction sa;
+} __attribute__((preserve_access_index));
+
+struct sighand_struct {
+	struct k_sigaction action[64];
+} __attribute__((preserve_access_index));
+
 struct task_struct {
 	int pid;
 	int tgid;
 	sigset_t blocked;
 	struct sigpending pending;
+	struct sighand_struct *sighand;
 } __attribute__((preserve_access_index));
 
 // Processes that are members, by their number.
@@ -46,6 +59,9 @@ struct {
 } outcomes SEC(".maps");
 
 const volatile u32 upcall_signal = 60;
+const volatile u32 budget_signal = 61;
+// Where the region's code is.
+const volatile u64 code, code_len;
 // The host's pid namespace; 0: the first one, whose numbers need no translation.
 const volatile u64 ns_dev, ns_ino;
 
@@ -67,6 +83,17 @@ static __always_inline int count(u32 outcome)
 	return 0;
 }
 
+// Whether the handler of a signal is the region's. A program that was started as a member may install its own after that,
+// as Go's runtime does for every signal: an upcall would kill it, and a budget's timer would abort nothing.
+static __always_inline int is_ours(struct task_struct *task, u32 signal)
+{
+	struct sighand_struct *sighand = BPF_CORE_READ(task, sighand);
+	void *at = (char *)&sighand->action[0].sa.sa_handler + (u64)(signal - 1) * bpf_core_type_size(struct k_sigaction);
+	u64 handler = 0;
+
+	return !bpf_probe_read_kernel(&handler, sizeof(handler), at) && handler - code < code_len;
+}
+
 SEC("perf_event")
 int tick(struct bpf_perf_event_data *context)
 {
@@ -78,6 +105,8 @@ int tick(struct bpf_perf_event_data *context)
 	struct task_struct *task = (void *)bpf_get_current_task();
 	u64 closed = BPF_CORE_READ(task, blocked.sig[0]) | BPF_CORE_READ(task, pending.signal.sig[0]);
 	if (closed & (1ull << (upcall_signal - 1)))
+		return count(BLOCKED);
+	if (!is_ours(task, upcall_signal) || !is_ours(task, budget_signal))
 		return count(BLOCKED);
 	return count(bpf_send_signal_thread(upcall_signal) ? FAILED : SENT);
 }

@@ -208,7 +208,7 @@ impl Host {
     /// Starts ticks that make upcalls, of this period: by a program in the kernel, else by clocks of the members' threads
     /// ([`Host::start_clocks`]). Where neither is possible, agents take every event, and [`Host::no_ticks`] says why.
     pub fn start_ticks(&mut self, period: Duration) {
-        match Ticks::start(self.options.signals.0, period.as_nanos() as u64, &self.options.cpus) {
+        match Ticks::start(self.options.signals, period.as_nanos() as u64, &self.options.cpus) {
             Ok(mut ticks) => {
                 for process in &self.members {
                     // One that cannot be added has its events taken by agents.

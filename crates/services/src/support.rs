@@ -9,7 +9,7 @@ use orbit_sandbox_lib::sys;
 /// Upcalls started by a program in the kernel.
 pub fn upcalls() -> Support {
     // A clock so slow that it does not tick before it is closed.
-    match Ticks::start(Options::STACK_FAULT, 3_600_000_000_000, &[]) {
+    match Ticks::start(Options::default().signals, 3_600_000_000_000, &[]) {
         Ok(_) => Support::Yes,
         Err(error) => Support::No(error.to_string()),
     }

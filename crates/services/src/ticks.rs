@@ -6,6 +6,7 @@ use aya::maps::{HashMap as Members, MapData, PerCpuArray};
 use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
 use aya::programs::{BtfTracePoint, PerfEvent};
 use aya::{Btf, Ebpf, EbpfLoader};
+use orbit_sandbox_lib::abi;
 
 #[repr(C, align(8))]
 struct Aligned<T: ?Sized>(T);
@@ -20,7 +21,7 @@ pub struct Outcomes {
     pub no_member: u64,
     /// A member was current, in a system call.
     pub in_kernel: u64,
-    /// A member was current and has the signal blocked, or one is waiting.
+    /// A member was current and has the signal blocked, or a handler of its own for it, or one is waiting.
     pub blocked: u64,
     /// The kernel would not send the signal.
     pub failed: u64,
@@ -45,12 +46,15 @@ impl Ticks {
     ///
     /// # Errors
     /// `Unsupported`, with what the kernel said.
-    pub fn start(upcall_signal: i32, period_ns: u64, cpus: &[usize]) -> Result<Ticks> {
+    pub fn start((upcall_signal, budget_signal): (i32, i32), period_ns: u64, cpus: &[usize]) -> Result<Ticks> {
         let btf = Btf::from_sys_fs().map_err(|error| failed("reading the kernel's types", &error))?;
         let namespace = orbit_linux::procfs::nested_pid_namespace();
         let mut programs = EbpfLoader::new()
             .btf(Some(&btf))
             .override_global("upcall_signal", &(upcall_signal as u32), true)
+            .override_global("budget_signal", &(budget_signal as u32), true)
+            .override_global("code", &(abi::PUBLIC as u64), true)
+            .override_global("code_len", &(abi::PUBLIC_LEN as u64), true)
             .override_global("ns_dev", &namespace.0, true)
             .override_global("ns_ino", &namespace.1, true)
             .load(&OBJECT.0)

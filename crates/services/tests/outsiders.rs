@@ -191,12 +191,8 @@ fn python3() {
     campaign(&mut program, &folder.0, follows(&folder.0));
 }
 
-#[test]
-fn a_go_program_that_recovers_from_its_own_faults() {
-    if !is_root() {
-        return;
-    }
-    let folder = Folder::new("go");
+/// Builds a program that recovers from faults of its own. `None` without Go.
+fn go_program(folder: &Folder) -> Option<PathBuf> {
     let source = "package main\nimport (\"fmt\"; \"os\"; \"time\")\nfunc fault() (ok bool) {\n\tdefer func() { ok = recover() != nil }()\n\tvar p *int\n\treturn *p == 1\n}\n\
                   func sum() uint64 { n := uint64(1); for i := uint64(0); i < 300000; i++ { n = n*6364136223846793005 + i }; return n }\n\
                   func main() {\n\te := sum()\n\tfor w := 0; w < 3; w++ { go func() { for { if sum() != e { fmt.Println(\"wrong\"); os.Exit(1) } } }() }\n\
@@ -208,11 +204,50 @@ fn a_go_program_that_recovers_from_its_own_faults() {
         .env("GOFLAGS", "-mod=mod")
         .status();
     if !built.is_ok_and(|status| status.success()) {
-        return println!("SKIP: needs go (package golang-go)");
+        println!("SKIP: needs go (package golang-go)");
+        return None;
     }
-    let program = folder.0.join("subject");
+    Some(folder.0.join("subject"))
+}
+
+#[test]
+fn a_go_program_that_recovers_from_its_own_faults() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new("go");
+    let Some(program) = go_program(&folder) else { return };
     let Some(mut program) = start(program.to_str().expect("a path"), &[], &folder.0) else { return };
     campaign(&mut program, &folder.0, follows(&folder.0));
+}
+
+/// Go's runtime installs a handler of its own for every signal after the program has been started as a member.
+#[test]
+fn a_go_program_that_is_started_as_a_member() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new("go-started");
+    let Some(program) = go_program(&folder) else { return };
+    let mut host: Host = host();
+    host.start_ticks(Duration::from_millis(2));
+    if let Some(why) = host.no_ticks() {
+        return println!("SKIP: needs ticks: {why}");
+    }
+    let id = host.load(&spec("count", Dispatch::Upcall, vec![]), &native("count")).expect("loaded");
+    // The program inherits it.
+    orbit_linux::sched::set_affinity(0, &[common::cpu()]).expect("own affinity");
+    let output = std::fs::File::create(folder.0.join("output")).expect("a file");
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null()).stderr(output.try_clone().expect("a file")).stdout(output);
+    let mut program = Sleeper(host.launch(command).expect("started"));
+    let (mut works, before) = (follows(&folder.0), host.status(id).expect("loaded").account.runs);
+    until("the service runs while the program works", || {
+        let text = || std::fs::read_to_string(folder.0.join("output")).unwrap_or_default();
+        assert!(works(), "{}", text());
+        assert!(program.0.try_wait().expect("own child").is_none(), "{}", text());
+        host.status(id).expect("loaded").account.runs > before + 100
+    });
 }
 
 #[test]
