@@ -414,7 +414,9 @@ impl Host {
         manager.may(user, request.target)?;
         let guard = request.guard.map_or(class.guard(), |guard| guard.within(&class.guard()));
         let (rights, target) = (request.rights, request.target);
-        let original = manager.read(&class, target)?;
+        // What another service has set meanwhile is not what to put back.
+        let now = manager.read(&class, target)?;
+        let original = self.region.noted(class.id, target).unwrap_or(now);
         let mut entry = None;
         if rights & SET != 0 {
             entry = self.region.note(class.id, target, original);

@@ -153,6 +153,13 @@ impl Region {
         service.state.store(abi::LIVE, Release);
     }
 
+    /// What an attribute was before services could set it, if one can.
+    pub(crate) fn noted(&self, class: u32, target: i32) -> Option<i64> {
+        let mut ledger = self.directory().ledger.iter();
+        let is_it = |entry: &&abi::Entry| entry.class.load(SeqCst) == class && entry.target.load(SeqCst) == target;
+        ledger.find(is_it).map(|entry| entry.original.load(SeqCst))
+    }
+
     /// Notes what an attribute is, to be put back when the host is gone. `None` when the ledger is full.
     pub(crate) fn note(&self, class: u32, target: i32, original: i64) -> Option<usize> {
         let ledger = &self.directory().ledger;

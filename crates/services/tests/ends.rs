@@ -81,6 +81,31 @@ fn a_service_ends_with_its_owner_and_what_it_set_is_put_back() {
 }
 
 #[test]
+fn what_two_services_set_is_as_before_both_once_they_are_gone() {
+    if !is_root() {
+        return;
+    }
+    let mut host = host();
+    let target = Sleeper::start();
+    let before = nice(target.pid());
+    let mut load = |host: &mut orbit_services::Host| {
+        let spec = spec("count", Dispatch::Agent, vec![raises(target.pid())]);
+        let id = host.load(&spec, &native("count")).expect("loaded");
+        until("it sets the niceness", || host.status(id).expect("loaded").account.runs > 2);
+        assert!(nice(target.pid()) > before);
+        id
+    };
+    let (first, second) = (load(&mut host), load(&mut host));
+    host.unload(first).expect("unloaded");
+    host.unload(second).expect("unloaded");
+    assert_eq!(nice(target.pid()), before, "the second found what the first had set");
+    load(&mut host);
+    load(&mut host);
+    drop(host);
+    assert_eq!(nice(target.pid()), before, "after the host");
+}
+
+#[test]
 fn a_member_killed_in_a_handler_does_not_stop_the_service() {
     if !is_root() {
         return;
