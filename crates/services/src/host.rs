@@ -414,6 +414,13 @@ impl Host {
         manager.may(user, request.target)?;
         let guard = request.guard.map_or(class.guard(), |guard| guard.within(&class.guard()));
         let (rights, target) = (request.rights, request.target);
+        if rights & SET != 0 && guard.min > guard.max {
+            let text = format!(
+                "{} of {target}: no value would pass from {} to {}: the class has {} to {}",
+                class.name, guard.min, guard.max, class.min, class.max
+            );
+            return Err(Error::new(Kind::Invalid, text));
+        }
         // What another service has set meanwhile is not what to put back.
         let now = manager.read(&class, target)?;
         let original = self.region.noted(class.id, target).unwrap_or(now);
