@@ -13,6 +13,9 @@ const PAGE: usize = 65_536;
 /// Where context, event and arguments are in the page that the host adds to a module's memory.
 const EVENT_AT: u32 = 512;
 const ARGUMENTS_AT: u32 = 1024;
+/// The least time between two ticks: below it the agent, which is real-time where it may be, would do nothing but count
+/// ticks that the budget does not cover.
+const MIN_PERIOD: Duration = Duration::from_micros(100);
 /// Handles of a service at most, as in `orbit_service.h`.
 const HANDLES: usize = 32;
 /// Bytes of arguments at most.
@@ -163,6 +166,15 @@ impl Service {
                 spec.arguments.len()
             );
             return Err(Error::new(Kind::Invalid, text));
+        }
+        if let Some(period) = spec.period.filter(|period| *period < MIN_PERIOD) {
+            let text = format!("service {name:?}: a period of {period:?}: the least is {MIN_PERIOD:?}");
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        if !module.starts_with(b"\0asm") {
+            return Err(wrong(
+                "no wasm module: its first bytes are not \\0asm; an ELF object needs --class native".into(),
+            ));
         }
         let module = Module::new(&engine.engine, module).map_err(|error| wrong(format!("no wasm module: {error}")))?;
         let limits = StoreLimitsBuilder::new()

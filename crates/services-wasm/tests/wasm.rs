@@ -124,6 +124,10 @@ fn what_is_no_service_is_refused_with_the_reason() {
         let error = Service::load(&engine, &spec("x"), module, vec![]).expect_err("no service");
         assert!(error.to_string().contains(hint), "{error}");
     }
+    let mut often = spec("often");
+    often.period = Some(Duration::from_nanos(1));
+    let error = Service::load(&engine, &often, no_handler, vec![]).expect_err("ticks without end");
+    assert!(error.to_string().contains("the least is 100"), "{error}");
     let Some(module) = wasm("count") else { return };
     // Cut after its last code it may still be a module: the names at its end are optional.
     let loads = |length: usize| Service::load(&engine, &spec("cut"), &module[..length], vec![]).is_ok();
