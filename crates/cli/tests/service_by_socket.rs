@@ -141,6 +141,9 @@ fn services_are_loaded_run_listed_and_revoked() {
         (["load", "/etc/passwd", "--owner", "1", "--budget", "50us/10ms"], "no wasm module"),
         (["load", module, "--owner", "1", "--grant", "cpu:luck:set(pid=1)"], "there is no class"),
         (["load", module, "--owner", "1", "--grant", "cpu:used:set(pid=1)"], "can be read only"),
+        (["load", module, "--owner", "1", "--grant", "cpu:nice:set(pid=1,min=10,max=0)"], "no value would pass"),
+        (["load", module, "--owner", "1", "--on", "tick=1us"], "the least is 100"),
+        (["load", "/dev/zero", "--owner", "1", "--budget", "50us/10ms"], "no regular file"),
         (["load", module, "--owner", "999999999", "--budget", "50us/10ms"], "is gone"),
     ] {
         let refused = orbit(&socket, &args);
@@ -373,4 +376,63 @@ fn a_service_in_the_kernel_is_loaded_by_its_class_and_one_service_starts_another
     // SAFETY: an own child.
     unsafe { libc::kill(host.0.id() as i32, libc::SIGTERM) };
     assert!(host.0.wait().expect("own child").success());
+}
+
+/// Compiles the test service as a native object.
+fn object(folder: &Path) -> PathBuf {
+    let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services");
+    let object = folder.join("count.so");
+    let mut script = std::ffi::OsString::from("-Wl,-T,");
+    script.push(services.join("include/orbit_service.ld"));
+    let done = Command::new("cc")
+        .args(["-O2", "-fPIC", "-shared", "-nostdlib", "-ffreestanding", "-fno-stack-protector"])
+        .args(["-Wl,--hash-style=sysv", "-Wl,--build-id=none"])
+        .arg(script)
+        .arg("-I")
+        .arg(services.join("include"))
+        .arg("-o")
+        .arg(&object)
+        .arg(services.join("tests/native/count.c"))
+        .output()
+        .expect("cc");
+    assert!(done.status.success() && done.stderr.is_empty(), "{}", said(&done));
+    object
+}
+
+#[test]
+fn native_and_wasm_services_share_one_limit() {
+    let stage = Stage::new("limit");
+    let Some(module) = module(&stage.folder) else { return };
+    let object = object(&stage.folder);
+    let (_host, _) = stage.host(&[]);
+    let load = |file: &Path, class: &str| {
+        let file = file.to_str().expect("a path");
+        let owner = std::process::id().to_string();
+        orbit(&stage.socket, &["load", file, "--class", class, "--owner", &owner, "--budget", "3ms/10ms"])
+    };
+    let first = load(&module, "wasm");
+    assert!(first.status.success(), "{}", said(&first));
+    let second = load(&object, "native");
+    assert!(!second.status.success() && said(&second).contains("30.00 % of 50.00 %"), "{}", said(&second));
+    assert!(orbit(&stage.socket, &["revoke", said(&first).trim()]).status.success());
+    assert!(load(&object, "native").status.success());
+}
+
+#[test]
+fn a_client_that_sends_a_byte_now_and_then_does_not_keep_the_host() {
+    use std::io::Write;
+    let stage = Stage::new("trickle");
+    let (_host, _) = stage.host(&[]);
+    let mut slow = std::os::unix::net::UnixStream::connect(&stage.socket).expect("connected");
+    let sender = std::thread::spawn(move || {
+        let begin = Instant::now();
+        // Fails once the host has dropped the connection.
+        while slow.write_all(b"x").is_ok() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the host still listens to it");
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(orbit(&stage.socket, &["ls"]).status.success());
+    sender.join().expect("dropped");
 }

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::in_kernel::{self, Kernels};
 use crate::protocol::{self, Class, Load, Reply, Request};
 use orbit_linux::{pidfd, poll, sched};
-use orbit_services::budget::Budget;
+use orbit_services::budget::{self, Budget};
 use orbit_services::{
     Dispatch, Error, GrantRequest, Happened, Host, Kind, Opened, Options, Result, ServiceId, Source, Spec, Upcalls,
 };
@@ -16,12 +16,14 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Lines of the log that are kept.
 const LOG: usize = 1000;
 /// Time between two checks of owners and accounts.
 const TEND: Duration = Duration::from_millis(100);
+/// The largest object that is loaded, bytes.
+const OBJECT: u64 = 64 << 20;
 /// A command that takes longer to arrive is dropped.
 const ARRIVE: Duration = Duration::from_secs(1);
 
@@ -37,6 +39,8 @@ struct Daemon {
     kernels: Kernels,
     /// The processor of agents and ticks.
     cpu: usize,
+    /// Share of that processor that native and wasm services may reserve together.
+    limit: f64,
     /// Owners of wasm services.
     owners: BTreeMap<Id, OwnedFd>,
     /// Sources of wasm services.
@@ -44,7 +48,42 @@ struct Daemon {
     /// Wasm services whose revocation is in the log.
     revoked: BTreeSet<Id>,
     log: VecDeque<String>,
-    began: std::time::Instant,
+    began: Instant,
+}
+
+/// Reads from a connection until a time: a peer that sends one byte now and then does not keep the host for longer.
+struct Until<'a> {
+    stream: &'a UnixStream,
+    by: Instant,
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        let left = self.by.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(to)
+    }
+}
+
+/// Reads an object. Of regular files only: a pipe nobody writes to would keep the host, a device would fill its memory.
+fn read_object(path: &Path) -> Result<Vec<u8>> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let failed = |error: std::io::Error| Error::system(path.display(), &error);
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+    let about = file.metadata().map_err(failed)?;
+    let wrong = |why: String| Err(Error::new(Kind::Invalid, format!("{}: {why}", path.display())));
+    if !about.is_file() {
+        return wrong("no regular file: a service is loaded from one".to_owned());
+    }
+    if about.len() > OBJECT {
+        return wrong(format!("{} bytes, of at most {OBJECT}", about.len()));
+    }
+    let mut bytes = Vec::new();
+    file.take(OBJECT).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
 }
 
 /// The socket's file, removed at the end.
@@ -125,8 +164,9 @@ pub fn run(socket: &Path, config: &Config, ready: impl FnOnce(&Ready)) -> Result
     let engine = Engine::new()?;
     let runner = Runner::start(cpu, 99, config.limit, config.aborts)?;
     let (owners, sources, revoked, log) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new(), VecDeque::new());
-    let (kernels, began) = (Kernels::default(), std::time::Instant::now());
-    let mut daemon = Daemon { host, engine, runner, kernels, cpu, owners, sources, revoked, log, began };
+    let (kernels, began) = (Kernels::default(), Instant::now());
+    let limit = config.limit;
+    let mut daemon = Daemon { host, engine, runner, kernels, cpu, limit, owners, sources, revoked, log, began };
     daemon.begin(config)?;
     let (no_ticks, priority) = (daemon.host.no_ticks().map(str::to_owned), daemon.runner.priority());
     let upcalls = match daemon.host.upcalls() {
@@ -136,14 +176,19 @@ pub fn run(socket: &Path, config: &Config, ready: impl FnOnce(&Ready)) -> Result
     };
     let services = daemon.list().len();
     ready(&Ready { socket: socket.to_owned(), pid: std::process::id(), cpu, upcalls, no_ticks, priority, services });
+    let mut tended = Instant::now();
     while !STOP.load(Ordering::Relaxed) {
         let mut polled = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-        let _ = poll::poll(&mut polled, Some(TEND));
-        while let Ok((stream, _)) = listener.accept() {
+        let _ = poll::poll(&mut polled, Some(TEND.saturating_sub(tended.elapsed())));
+        // One command at a time: a flood of them delays neither the end nor what is due to owners and accounts.
+        if let Ok((stream, _)) = listener.accept() {
             // A client that went away is its own affair.
             let _ = daemon.serve(&stream);
         }
-        daemon.tend();
+        if tended.elapsed() >= TEND {
+            daemon.tend();
+            tended = Instant::now();
+        }
     }
     let ids: Vec<Id> = daemon.owners.keys().copied().collect();
     ids.into_iter().for_each(|id| drop(daemon.unload(id)));
@@ -192,10 +237,10 @@ impl Daemon {
 
     fn serve(&mut self, stream: &UnixStream) -> std::io::Result<()> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(ARRIVE))?;
         stream.set_write_timeout(Some(ARRIVE))?;
         let mut line = String::new();
-        BufReader::new(stream.take(protocol::LINE)).read_line(&mut line)?;
+        let by = Instant::now() + ARRIVE;
+        BufReader::new(Until { stream, by }.take(protocol::LINE)).read_line(&mut line)?;
         let reply = match serde_json::from_str::<Request>(&line) {
             Ok(request) => self.answer(request).unwrap_or_else(|error| Reply::Failed(error.to_string())),
             Err(error) => Reply::Failed(format!("no command: {error}")),
@@ -278,7 +323,7 @@ impl Daemon {
     }
 
     fn load(&mut self, load: &Load) -> Result<String> {
-        let bytes = std::fs::read(&load.file).map_err(|error| Error::system(load.file.display(), &error))?;
+        let bytes = read_object(&load.file)?;
         let name = load.file.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let budget: Budget = load.budget.parse()?;
         let grants = load.grants.iter().map(|text| text.parse()).collect::<Result<Vec<GrantRequest>>>()?;
@@ -296,6 +341,11 @@ impl Daemon {
             let wanted = in_kernel::Wanted { name, owner, budget, period, arguments, cpu: self.cpu };
             return self.kernels.load(&mut self.host, wanted, &grants, &bytes);
         }
+        // Each of the two classes knows its own reservations; they share one processor.
+        let wasm = self.runner.list().into_iter().map(|status| (status.is_revoked, status.budget));
+        let native = self.host.list().into_iter().map(|(_, status)| (status.is_revoked, status.budget));
+        let admitted = wasm.chain(native).filter(|(is_revoked, _)| !is_revoked).map(|(_, budget)| budget);
+        budget::admit(admitted, budget, self.limit)?;
         if load.class != Class::Wasm {
             let period = period.unwrap_or(Duration::ZERO);
             let dispatch = if load.class == Class::Thread { Dispatch::Thread } else { Dispatch::Upcall };
