@@ -4,7 +4,7 @@
 //! cpu = 1                     # processor of agents and ticks
 //! tick = "10ms"               # between two ticks that start upcalls
 //! limit = 0.5                 # share of the processor that services may reserve together
-//! aborts = 3                  # after which a service is revoked
+//! aborts = 3                  # with more, in more than one of ten runs, a service is revoked
 //! members = [4711]            # running programs that join
 //!
 //! [[service]]

@@ -158,7 +158,8 @@ fn time(text: &str) -> Result<Duration, String> {
 /// The period of `tick=10ms`, nanoseconds, where that is among the sources.
 fn period(sources: &[String]) -> Result<Option<u64>, Failure> {
     let mut ticks = sources.iter().filter_map(|source| source.strip_prefix("tick="));
-    let period = ticks.next().map(time).transpose().map_err(Failure::text)?;
+    let named = |tick: &str| time(tick).map_err(|why| Failure::text(format!("source \"tick={tick}\": {why}")));
+    let period = ticks.next().map(named).transpose()?;
     if ticks.next().is_some() {
         return Err(Failure::text("a service has one tick: write --on tick=TIME once"));
     }

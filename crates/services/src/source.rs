@@ -56,7 +56,9 @@ impl Source {
     /// `Invalid`, with the forms that there are.
     pub fn parse(text: &str, owner: i32) -> Result<Source> {
         let wrong = || {
-            let text = format!("source {text:?}: write psi=memory:150ms/2s (or cpu, io), fd=NUMBER or tracepoint=NAME");
+            let text = format!(
+                "source {text:?}: write tick=10ms, psi=memory:150ms/2s (or cpu, io), fd=NUMBER, tracepoint=NAME or service=ID"
+            );
             Error::new(Kind::Invalid, text)
         };
         let (form, rest) = text.split_once('=').ok_or_else(wrong)?;
