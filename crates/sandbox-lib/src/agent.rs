@@ -8,7 +8,7 @@ use crate::abi::{self, LIVE, PURE};
 use crate::bound::Watch;
 use crate::run::{self, Place};
 use crate::{attribute, entry, gate, sys};
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 const READABLE: i16 = 1;
 /// Time between two looks at slots whose runner may be dead, and at nothing else to do, nanoseconds.
@@ -16,6 +16,9 @@ const LOOK_NS: u64 = 100_000_000;
 
 /// Time until a slot that another thread runs is tried again, nanoseconds.
 const BUSY_NS: u64 = 1_000_000;
+
+/// How long an agent whose host is gone waits for the end of runs in progress, nanoseconds.
+const LAST_RUNS_NS: u64 = 1_000_000_000;
 
 /// What an agent is started with.
 #[repr(C)]
@@ -77,6 +80,7 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
         sys::timer_descriptor_set(timer, next.max(1));
         sys::poll(&mut descriptors);
         if descriptors[0].ready != 0 {
+            close(&start, &mut watches, is_prompt);
             restore();
             sys::exit(0);
         }
@@ -151,6 +155,25 @@ fn release_dead(slot: usize) {
     }
     if control.runner.compare_exchange(runner, 0, Acquire, Relaxed).is_ok() {
         control.orphaned.fetch_add(1, Relaxed);
+    }
+}
+
+/// Claims the slots of this agent's part for good: the host is gone, and a run that ended after [`restore`] would set again
+/// what was put back. Waits for the runs in progress, which nobody but this agent may bound, for [`LAST_RUNS_NS`] at most.
+fn close(start: &Start, watches: &mut [Watch; abi::SLOTS], is_prompt: bool) {
+    // SAFETY: an agent has its own private part; the word is atomic.
+    let me = unsafe { (*abi::private()).claim.load(Relaxed) };
+    let until = sys::now() + LAST_RUNS_NS;
+    for slot in (abi::FIRST_SERVICE..abi::SLOTS).filter(|slot| *slot as u32 % start.parts.max(1) == start.part) {
+        let (service, control) = (&abi::directory().services[slot], abi::control(slot));
+        if service.state.load(Acquire) == abi::EMPTY {
+            continue;
+        }
+        while control.runner.compare_exchange(0, me, SeqCst, Relaxed).is_err() && sys::now() < until {
+            release_dead(slot);
+            watches[slot].check(service, control, is_prompt, sys::now());
+            sys::sleep_on(&control.wake, control.wake.load(Acquire), BUSY_NS);
+        }
     }
 }
 
