@@ -88,7 +88,7 @@ fn what_two_services_set_is_as_before_both_once_they_are_gone() {
     let mut host = host();
     let target = Sleeper::start();
     let before = nice(target.pid());
-    let mut load = |host: &mut orbit_services::Host| {
+    let load = |host: &mut orbit_services::Host| {
         let spec = spec("count", Dispatch::Agent, vec![raises(target.pid())]);
         let id = host.load(&spec, &native("count")).expect("loaded");
         until("it sets the niceness", || host.status(id).expect("loaded").account.runs > 2);
