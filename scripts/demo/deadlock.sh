@@ -23,7 +23,7 @@ sed 's/^/    /' "$scratch/report"
 bad=
 [ "$status" = 137 ] || bad="$bad
     the program ended with $status: 137 was expected, SIGKILL"
-for text in alice_pays bob_pays transfer.c:17 "in a ring"; do
+for text in alice_pays bob_pays transfer.c:17 "only these could wake each other"; do
     grep -q -F "$text" "$scratch/report" || bad="$bad
     the report does not name $text"
 done
