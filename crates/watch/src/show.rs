@@ -160,8 +160,8 @@ fn figures(h: &Hang) -> String {
     // A ring is a hang from its first moment.
     let allowed = if h.check_value == 0 { String::new() } else { format!(", allowed {}", value(h.check_value)) };
     let since = if h.unit == Unit::WaitNs { String::new() } else { format!("since {:.0} ms, ", ms(h.since)) };
-    let told = format!("told {:.0} ms after it could be known", ms(h.latency));
-    format!("{} {what}{usual}{allowed}; {since}{told}", value(h.progress))
+    let reported = format!("reported {:.0} ms after it could be known", ms(h.latency));
+    format!("{} {what}{usual}{allowed}; {since}{reported}", value(h.progress))
 }
 
 #[cfg(test)]
