@@ -129,7 +129,7 @@ if [ -n "$selected" ]; then
     echo "built in $(($(date +%s) - begun)) s"
 fi
 # As cargo has it for what it runs; the tests of macros use the compiler's own libraries.
-LD_LIBRARY_PATH="$TARGET/release/deps:$TARGET/release:$(rustc --print sysroot)/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+LD_LIBRARY_PATH="$TARGET/release/deps:$TARGET/release:$(rustc --print target-libdir)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export LD_LIBRARY_PATH
 tab=$(printf '\t')
 
