@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The words of a rule.
 macro_rules! words {
@@ -170,6 +171,7 @@ pub fn run(args: &Args) -> out::Done {
     let mut to = output(args)?;
     // It takes a while.
     let clock = (options.trace && (args.times || args.json)).then(Clock::measure);
+    catch_requests_to_end()?;
     let mut session = Session::start(&options, &args.program).map_err(|error| Failure::text(error.to_string()))?;
     // Ctrl-C goes to the whole group: it is the program's to end.
     ignore_keyboard();
@@ -389,6 +391,8 @@ fn ignore_keyboard() {
 
 /// The guest's first process.
 static GUEST: OnceLock<OwnedFd> = OnceLock::new();
+/// A request to end from before there was one; 0: none.
+static EARLY: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn to_guest(signal: libc::c_int, info: *const libc::siginfo_t, _: *const libc::c_void) {
     // SAFETY: the kernel's information is live while the handler runs; errno is the thread's own, and the interrupted
@@ -399,21 +403,33 @@ extern "C" fn to_guest(signal: libc::c_int, info: *const libc::siginfo_t, _: *co
             return;
         }
         let errno = *libc::__errno_location();
-        if let Some(guest) = GUEST.get() {
+        match GUEST.get() {
             // It fails where the program has ended, and the end of this one is near.
-            let _ = pidfd::send_signal(guest.as_fd(), signal);
+            Some(guest) => drop(pidfd::send_signal(guest.as_fd(), signal)),
+            None => EARLY.store(signal, Ordering::SeqCst),
         }
         *libc::__errno_location() = errno;
     }
 }
 
-/// Requests to end are the program's to follow: else it would run on with nobody who watches it.
-fn pass_on(pid: u32) -> io::Result<()> {
-    let _ = GUEST.set(pidfd::open(pid as i32)?);
+/// Requests to end are the program's to follow: else it would run on with nobody who watches it. Called before it starts.
+fn catch_requests_to_end() -> io::Result<()> {
     let action = Action::handler(to_guest as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART, &Set::of([]));
     for signal in [libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)) {
         // SAFETY: the handler has this signature, makes one system call, and is never unmapped.
         unsafe { action.install(signal)? };
+    }
+    Ok(())
+}
+
+/// From here on requests to end go to this process, with the one that came before.
+fn pass_on(pid: u32) -> io::Result<()> {
+    let opened = pidfd::open(pid as i32)?;
+    let guest = GUEST.get_or_init(|| opened);
+    let early = EARLY.swap(0, Ordering::SeqCst);
+    if early != 0 {
+        // It fails where the program has ended already.
+        let _ = pidfd::send_signal(guest.as_fd(), early);
     }
     Ok(())
 }
