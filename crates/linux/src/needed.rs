@@ -50,6 +50,7 @@ const NEEDED: &[Needed] = needed! {
     newfstatat SYS_newfstatat Some([BAD, 0, 0]);
     openat SYS_openat Some([BAD, 0, 0]);
     pidfd_send_signal SYS_pidfd_send_signal Some([BAD, 0, 0]);
+    poll SYS_poll Some([NOWHERE, BAD, 0]);
     ppoll SYS_ppoll Some([NOWHERE, BAD, 0]);
     prctl SYS_prctl Some([BAD, 0, 0]);
     prlimit64 SYS_prlimit64 Some([0, BAD, 0]);

@@ -23,6 +23,23 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<u
         return Ok(n as usize);
     }
     let e = io::Error::last_os_error();
+    match e.raw_os_error() {
+        Some(libc::EINTR) => Ok(0),
+        // A filter that knows the older call only.
+        Some(libc::EPERM | libc::ENOSYS) => poll_in_ms(fds, timeout),
+        _ => Err(e),
+    }
+}
+
+/// The older call: whole milliseconds, not less than asked for.
+fn poll_in_ms(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
+    let ms = timeout.map_or(-1, |time| i32::try_from(time.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
+    // SAFETY: the slice lives until the call returns.
+    let n = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
+    if n >= 0 {
+        return Ok(n as usize);
+    }
+    let e = io::Error::last_os_error();
     if e.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(e) }
 }
 

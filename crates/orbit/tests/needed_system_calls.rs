@@ -64,7 +64,8 @@ fn under_a_filter(missing: &str) {
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(100));
         println!("WAITS FOR EVER");
-        std::process::abort();
+        // The filter lacks what a signal to itself takes.
+        std::process::exit(3);
     });
     orbit::init().expect("set up");
     let mut allowed = needed::numbers_without(Some(missing));
