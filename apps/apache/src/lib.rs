@@ -3,6 +3,8 @@
 //!
 //! The module itself is C, in `extension/`, with a Makefile of its own.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod backend;
 mod client;
 mod server;

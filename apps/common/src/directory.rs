@@ -41,11 +41,15 @@ impl Drop for Directory {
     }
 }
 
+/// Whether this process is root.
+pub fn is_root() -> bool {
+    orbit_linux::host::user() == 0
+}
+
 /// Uid and gid under which servers run where this process is root: those of `name`, or of nobody.
 /// `None` for other users.
 pub fn user_of_servers(name: &str) -> Option<(u32, u32)> {
-    // SAFETY: takes nothing, changes nothing.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return None;
     }
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();

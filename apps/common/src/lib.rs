@@ -1,12 +1,14 @@
 //! What the ports' tests and benches share: building with `make`, waiting, what `/proc` says of a
 //! server's processes.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod build;
 mod directory;
 mod processes;
 
 pub use build::make;
-pub use directory::{Directory, user_of_servers};
+pub use directory::{Directory, is_root, user_of_servers};
 pub use processes::{
     below, descriptors, family_cpu, is_zombie, lives, own_cpu, parent, shared_writable, signal, started,
 };

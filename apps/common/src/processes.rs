@@ -1,5 +1,6 @@
 //! What `/proc` says of processes.
 
+use orbit_linux::stat::ticks_per_second;
 use std::fs;
 use std::path::PathBuf;
 
@@ -58,16 +59,14 @@ pub fn shared_writable(pid: i32) -> Vec<String> {
 
 /// CPU time of a process and of its children that have ended, seconds.
 pub fn own_cpu(pid: i32) -> f64 {
-    // SAFETY: takes and returns numbers.
-    let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
+    let a_second = ticks_per_second() as f64;
     let ticks = fields(pid).iter().skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>();
     ticks as f64 / a_second
 }
 
 /// CPU time of a process, all below it, and all of theirs that have ended, seconds.
 pub fn family_cpu(pid: i32) -> f64 {
-    // SAFETY: takes and returns numbers.
-    let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
+    let a_second = ticks_per_second() as f64;
     let ticks = |pid: i32| -> u64 {
         // User and system, own and of reaped children.
         fields(pid).iter().skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
@@ -77,6 +76,6 @@ pub fn family_cpu(pid: i32) -> f64 {
 
 /// Sends a signal to a process that this one started, directly or not.
 pub fn signal(pid: i32, signal: i32) {
-    // SAFETY: a system call on numbers.
-    unsafe { libc::kill(pid, signal) };
+    // One that has ended needs none.
+    let _ = orbit_linux::signals::send(pid, signal);
 }

@@ -3,6 +3,8 @@
 //!
 //! The port itself is C++, in `extension/`, with a Makefile of its own.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;

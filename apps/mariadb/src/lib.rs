@@ -4,6 +4,8 @@
 //!
 //! The plugin itself is C, in `extension/`, with a Makefile of its own.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod ring;
 mod server;
 mod session;

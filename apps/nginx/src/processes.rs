@@ -38,8 +38,7 @@ pub fn title(pid: i32) -> String {
 
 /// CPU time that these processes, and children that they have reaped, have used, seconds.
 pub fn cpu_seconds(pids: &[i32]) -> f64 {
-    // SAFETY: takes and returns numbers.
-    let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
+    let a_second = orbit_linux::stat::ticks_per_second() as f64;
     let ticks =
         |pid: &i32| -> u64 { fields(*pid).iter().skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum() };
     pids.iter().map(ticks).sum::<u64>() as f64 / a_second

@@ -160,8 +160,8 @@ impl Server {
 
     /// Sends a signal to a process of this server.
     pub fn signal(&self, pid: i32, signal: i32) {
-        // SAFETY: a system call on numbers; the process is one of this server.
-        unsafe { libc::kill(pid, signal) };
+        // One that has ended needs none.
+        let _ = orbit_linux::signals::send(pid, signal);
     }
 
     /// CPU time of all its processes, seconds.
@@ -249,8 +249,7 @@ fn write_conf(directory: &Path, how: &How, with_module: bool) {
     let here = directory.display();
     let bodies = how.bodies.clone().unwrap_or_else(|| directory.join("bodies"));
     let load = if with_module { format!("load_module {here}/orbit_dav.so;\n") } else { String::new() };
-    // SAFETY: takes nothing, returns a number.
-    let user = if unsafe { libc::geteuid() } == 0 { "user www-data;\n" } else { "" };
+    let user = if orbit_linux::host::user() == 0 { "user www-data;\n" } else { "" };
     let put = match (how.put, with_module) {
         (Put::Orbit, true) => "orbit_dav_put on; orbit_dav_faults on;",
         (Put::Orbit, false) => "",

@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use orbit_apps::signal as kill;
+
 use crate::build::build;
 use crate::session::Session;
 use crate::{PATIENCE, wait_until};
@@ -25,16 +27,9 @@ pub fn programs() -> Option<PathBuf> {
         .then_some(bin)
 }
 
-/// Who runs the server: PostgreSQL refuses root, so then it is `postgres`, or nobody.
+/// The user that runs the server: PostgreSQL rejects root, so then it is `postgres`, or nobody.
 fn user() -> Option<(u32, u32)> {
-    // SAFETY: takes nothing, changes nothing.
-    if unsafe { libc::geteuid() } != 0 {
-        return None;
-    }
-    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let line = passwd.lines().find(|line| line.starts_with("postgres:"));
-    let number = |at: usize| line.and_then(|line| line.split(':').nth(at)?.parse().ok()).unwrap_or(65534);
-    Some((number(2), number(3)))
+    orbit_apps::user_of_servers("postgres")
 }
 
 /// How a server is stopped.
@@ -240,12 +235,6 @@ impl Drop for Cluster {
         let _ = all;
         let _ = fs::remove_dir_all(&self.directory);
     }
-}
-
-/// Sends a signal to a process that this one started, directly or not.
-fn kill(pid: i32, signal: i32) {
-    // SAFETY: a system call on numbers.
-    unsafe { libc::kill(pid, signal) };
 }
 
 fn make_directory() -> PathBuf {

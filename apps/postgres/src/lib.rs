@@ -3,6 +3,8 @@
 //!
 //! The extension itself is C, in `extension/`, with a Makefile of its own.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod build;
 mod cluster;
 pub mod deadlock;

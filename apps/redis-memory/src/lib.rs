@@ -3,6 +3,7 @@
 //!
 //! One thread waits for values. It takes Redis' lock for one `CONFIG SET` each; the server's own threads wait for nothing.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 #![expect(missing_docs, reason = "the two public functions are those that redis_module! makes for Redis")]
 

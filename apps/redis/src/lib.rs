@@ -13,6 +13,7 @@
 //!
 //! What runs on Redis' main thread never waits for the orbit; a client's answer is waited for, and written, in a thread.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 #![expect(missing_docs, reason = "the two public functions are those that redis_module! makes for Redis")]
 

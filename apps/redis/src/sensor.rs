@@ -13,6 +13,7 @@
 use std::os::raw::{c_int, c_void};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use orbit_linux::clock::monotonic_ns;
 use redis_module::raw;
 use redis_module::{Context, RedisString, RedisValue};
 
@@ -41,13 +42,6 @@ const FIRST_LOOK: i64 = 16;
 /// Commands whose arguments may hold secrets.
 const SECRET: [&[u8]; 6] = [b"AUTH", b"HELLO", b"ACL", b"CONFIG", b"MIGRATE", b"REPLCONF"];
 
-fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the time into a local.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 fn unix_time() -> i64 {
     // SAFETY: asks for the time only.
     unsafe { libc::time(std::ptr::null_mut()) }
@@ -62,7 +56,7 @@ pub fn start(ctx: &Context, threshold: Option<i64>, every: u32) -> Result<(), St
     KEPT.store(-1, Relaxed);
     read_settings(ctx)?;
     NEXT_ID.store(look(ctx, 1, 0)?.first().map_or(0, |newest| newest.id + 1), Relaxed);
-    WOKE.store(now_ns(), Relaxed);
+    WOKE.store(monotonic_ns(), Relaxed);
     subscribe(ctx, raw::REDISMODULE_EVENT_EVENTLOOP, on_event_loop)?;
     subscribe(ctx, raw::REDISMODULE_EVENT_CONFIG, on_config)?;
     EVERY.store(every, Relaxed);
@@ -144,7 +138,7 @@ unsafe extern "C" fn on_event_loop(
     subevent: u64,
     _: *mut c_void,
 ) {
-    let now = now_ns();
+    let now = monotonic_ns();
     if subevent == raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP {
         WOKE.store(now, Relaxed);
         return;
@@ -245,7 +239,7 @@ unsafe extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
     if left != 0 {
         return;
     }
-    let now = now_ns();
+    let now = monotonic_ns();
     with_keeper(|keeper| {
         let every = EVERY.load(Relaxed);
         if OPEN_SINCE.load(Relaxed) != 0 {

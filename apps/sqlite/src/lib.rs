@@ -3,6 +3,8 @@
 //!
 //! The program itself is C, in `extension/`, with a Makefile of its own.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -3,6 +3,8 @@
 //!
 //! The library itself is C, in `extension/`, with a Makefile of its own.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;

@@ -26,8 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mark_file = format!("{out}.mark");
     // It may be left from before.
     let _ = std::fs::remove_file(&mark_file);
-    // SAFETY: a plain call: orphans of the program become children of this process, so that they are found and killed.
-    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+    // Orphans of the program become children of this process, so that they are found and killed.
+    orbit_linux::process::adopt_orphans()?;
     let mut child = Command::new(program).args(rest).env("HANGMARK", &mark_file).stdin(Stdio::null()).spawn()?;
     let own = std::process::id() as i32;
     let mut sensor = Sensor::default();

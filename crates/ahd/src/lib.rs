@@ -6,6 +6,8 @@
 //! for its stack, once a hang is found. Refuses: to print; to act on a hang: that is the caller's.
 //!
 //! How it decides stands in this crate's README. The words (section, check value, exit) are those of RMK, section 5.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod config;

@@ -13,6 +13,8 @@
 //! Promises: the program's own results are those of a run without it, but for what a task does to
 //! the outside (see `docs/limits.md`). Refuses: statically linked and 32-bit programs.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("orbit-analyse decodes the instructions of x86_64 Linux only");
 

@@ -12,7 +12,7 @@ use crate::{Error, Wanted};
 use libc::user_regs_struct as Registers;
 use orbit_inspect::stacks::of_c_library;
 use orbit_inspect::{Maps, functions, globals};
-use orbit_linux::{memfd, ptrace, remote};
+use orbit_linux::{memfd, ptrace, remote, signals};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io;
@@ -313,8 +313,8 @@ impl Session<'_> {
 fn pass(pid: i32, tid: i32, mut pending: Vec<i32>) -> io::Result<()> {
     let last = pending.pop().unwrap_or(0);
     for signal in pending {
-        // SAFETY: no memory is passed; the thread is stopped by this one, so its number is its own.
-        unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) };
+        // The thread is stopped by this one, so its number is its own.
+        signals::send_to_thread(pid, tid, signal)?;
     }
     ptrace::go_on(tid, last)
 }

@@ -12,6 +12,7 @@ use super::row::Measured;
 use super::stats::{Samples, median};
 use super::{Bench, Common, Progress};
 use orbit_console::out::{self, Align, Failure, PLAIN, Table};
+use orbit_linux::signals;
 use serde::Serialize;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -223,8 +224,8 @@ impl Server {
                 let _ = poison.read(&mut [0; 64]);
             }
             Program::Nginx => {
-                // SAFETY: the worker of a server of our own, found a moment ago.
-                unsafe { libc::kill(pid, libc::SIGSEGV) };
+                // The worker of a server of our own, found just before.
+                signals::send(pid, libc::SIGSEGV)?;
             }
         }
         thread::sleep(SETTLE.saturating_sub(since.elapsed()));
@@ -242,9 +243,8 @@ impl Drop for Server {
         let Ok(child) = self.child.get_mut() else { return };
         let main = fs::read_to_string(self.folder.join("pid")).ok().and_then(|text| text.trim().parse::<i32>().ok());
         if let Some(main) = main {
-            // SAFETY: a server of our own that has not been waited for: its keeper or this process
-            // does.
-            unsafe { libc::kill(main, libc::SIGTERM) };
+            // A server of our own that has not been waited for: its keeper or this process does.
+            let _ = signals::send(main, libc::SIGTERM);
         }
         let end = Instant::now() + PATIENCE;
         while child.try_wait().ok().flatten().is_none() && Instant::now() < end {

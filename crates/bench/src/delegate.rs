@@ -10,6 +10,7 @@ use super::stats::{Samples, Shuffle, Summary, median};
 use super::{Bench, Common, Progress};
 use orbit::{Area, Orbit};
 use orbit_console::out::{self, Align, Failure, PLAIN, Table};
+use orbit_linux::process::minor_faults as faults;
 use serde::Serialize;
 use std::ffi::{c_long, c_void};
 use std::time::{Duration, Instant};
@@ -192,16 +193,6 @@ fn measured(row: Row, whole: Option<Summary>) -> Measured<Row> {
     let what = format!("query, {} transactions, {} in the area", row.transactions, row.layout);
     let ours = row.query_us;
     Measured::new(what, "us", row).ours(ours).rival("whole structs", whole)
-}
-
-/// Page faults of this process so far that needed no disk.
-fn faults() -> u64 {
-    // SAFETY: a rusage is numbers; the kernel fills it.
-    unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
-        usage.ru_minflt as u64
-    }
 }
 
 fn table(rows: &[Row]) -> Table {

@@ -5,6 +5,8 @@
 //! parent's call counts; the machine and how quiet it was are recorded. A figure beside a bound
 //! says whether this run reached it.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod machine;
 mod memory;
 mod plot;

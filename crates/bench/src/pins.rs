@@ -12,7 +12,7 @@ use super::row::Measured;
 use super::stats::Summary;
 use super::{Bench, Common, Progress};
 use orbit_console::out::{self, Align, BAD, Failure, GOOD, PLAIN, Table};
-use orbit_linux::clock;
+use orbit_linux::{clock, process};
 use orbit_rmk::{Client, Filter, Kind};
 use serde::Serialize;
 use std::io::{self, Read, Write};
@@ -190,19 +190,15 @@ impl Child {
     /// Makes it; only while this process has one thread.
     fn start() -> Result<Child, Failure> {
         let [orders, answers] = [pipe()?, pipe()?];
-        // SAFETY: this process has one thread, so the child finds every lock free; it leaves by
-        // _exit.
-        match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error().into()),
-            0 => {
-                let _ = orbit_linux::process::set_parent_death_signal(libc::SIGKILL);
+        // SAFETY: this process has one thread, so the child finds every lock free; it ends here.
+        match unsafe { process::fork() }? {
+            None => {
+                let _ = process::set_parent_death_signal(libc::SIGKILL);
                 drop((orders.1, answers.0));
                 let ended = obey(orders.0, answers.1);
-                // SAFETY: ends the child without the exit handlers of the program that it is a copy
-                // of.
-                unsafe { libc::_exit(i32::from(ended.is_err())) }
+                process::end(i32::from(ended.is_err()))
             }
-            pid => Ok(Child { pid, orders: Some(orders.1), answers: answers.0 }),
+            Some(pid) => Ok(Child { pid, orders: Some(orders.1), answers: answers.0 }),
         }
     }
 
@@ -229,12 +225,8 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         self.orders = None;
-        // SAFETY: an own child, not reaped yet; it may be killed half-way through an order whose
-        // result nobody wants.
-        unsafe {
-            libc::kill(self.pid, libc::SIGKILL);
-            libc::waitpid(self.pid, std::ptr::null_mut(), 0);
-        }
+        // It may be killed half-way through an order whose result nobody wants.
+        process::kill_child(self.pid);
     }
 }
 
@@ -273,8 +265,7 @@ fn obey(mut orders: File, mut answers: File) -> io::Result<()> {
                     now = orbit_rmk::now();
                 }
             }
-            // SAFETY: no pointers are passed.
-            unsafe { libc::syscall(libc::SYS_getppid) };
+            process::parent();
         }
         let ended = orbit_rmk::now();
         answers.write_all(&pair((ended - began).max(1), ended))?;

@@ -2,10 +2,10 @@
 //! reads a pipe, and the bare futex. Each is what a careful programmer would write, no slower.
 
 use orbit_console::out::Failure;
-use orbit_linux::{futex, sched};
+use orbit_linux::{futex, open_file, process, sched, signals, stream};
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::{self, IoSlice, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -80,13 +80,9 @@ impl Sleeper {
 /// A fork whose child ends at once: how long it held the caller up.
 pub fn fork() -> Result<Duration, Failure> {
     let began = Instant::now();
-    let pid = raw_fork()?;
-    if pid == 0 {
-        // SAFETY: ends the child without touching anything.
-        unsafe { libc::_exit(0) };
-    }
+    let Some(pid) = bare_fork()? else { process::end(0) };
     let took = began.elapsed();
-    reap(pid);
+    process::wait_child(pid);
     Ok(took)
 }
 
@@ -100,43 +96,27 @@ pub struct Child {
 impl Child {
     pub fn start() -> Result<Child, Failure> {
         let began = Instant::now();
-        let pid = raw_fork()?;
-        if pid == 0 {
-            let _ = orbit_linux::process::set_parent_death_signal(libc::SIGKILL);
+        let Some(pid) = bare_fork()? else {
+            let _ = process::set_parent_death_signal(libc::SIGKILL);
             loop {
-                // SAFETY: waits for a signal.
-                unsafe { libc::pause() };
+                signals::pause();
             }
-        }
+        };
         Ok(Child { pid, took: began.elapsed() })
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: an own child that was not reaped yet.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
-        reap(self.pid);
+        process::kill_child(self.pid);
     }
 }
 
 /// The bare system call, as `fork` of libc makes it, without atfork handlers: less work than
 /// libc's, never more.
-fn raw_fork() -> Result<i32, Failure> {
-    // SAFETY: a copy of the process with one thread, on a copy of this stack. In the child the
-    // callers above make system calls only.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD as libc::c_long, 0usize, 0usize, 0usize, 0usize) };
-    if pid < 0 { Err(io::Error::last_os_error().into()) } else { Ok(pid as i32) }
-}
-
-fn reap(pid: i32) {
-    let mut status = 0;
-    // SAFETY: an own child that was not reaped yet.
-    while unsafe { libc::waitpid(pid, &raw mut status, 0) } < 0 {
-        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return;
-        }
-    }
+fn bare_fork() -> Result<Option<i32>, Failure> {
+    // SAFETY: in the child the callers make system calls only, and end it.
+    Ok(unsafe { process::bare_fork() }?)
 }
 
 /// A thread that waits on a condition for work.
@@ -163,7 +143,7 @@ impl Hand {
         let (there, places) = (shared.clone(), places.clone());
         let thread = std::thread::Builder::new().name("hand".to_owned()).spawn(move || {
             places.go_to_others();
-            there.tid.store(own_tid(), Ordering::Release);
+            there.tid.store(process::own_thread_id(), Ordering::Release);
             let mut seen = 0;
             while !there.end.load(Ordering::Acquire) {
                 let mut given = there.given.lock().unwrap_or_else(PoisonError::into_inner);
@@ -206,11 +186,6 @@ impl Drop for Hand {
     }
 }
 
-fn own_tid() -> i32 {
-    // SAFETY: reads a number.
-    unsafe { libc::gettid() }
-}
-
 fn wait_for_tid(word: &AtomicI32) -> i32 {
     loop {
         match word.load(Ordering::Acquire) {
@@ -245,7 +220,7 @@ impl Echo {
         let (mine, places) = (words.clone(), places.clone());
         let thread = std::thread::Builder::new().name("echo".to_owned()).spawn(move || {
             places.go_to_others();
-            mine.tid.store(own_tid(), Ordering::Release);
+            mine.tid.store(process::own_thread_id(), Ordering::Release);
             let mut seen = 0;
             while seen != END {
                 await_change(&mine.there, seen);
@@ -293,7 +268,7 @@ impl Drop for Echo {
 /// A resident process that reads a pipe: the dirty pages are written to it. Made before main is
 /// large.
 pub struct Piped {
-    pipe: OwnedFd,
+    pipe: File,
     pub sleeper: Sleeper,
     pid: i32,
 }
@@ -301,70 +276,44 @@ pub struct Piped {
 impl Piped {
     /// Starts the process. To be called while this one has one thread and little memory.
     pub fn start(places: &Places) -> Result<Piped, Failure> {
-        let mut ends = [0; 2];
-        // SAFETY: two descriptors are written to the array.
-        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-            return Err(io::Error::last_os_error().into());
-        }
-        // SAFETY: the kernel just made them for us.
-        let (reader, pipe) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
         // As much as an ordinary user may have: fewer turns for large writes.
-        // SAFETY: numbers only.
-        unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 20) };
+        let (reader, pipe) = open_file::pipe(1 << 20)?;
+        stream::set_flags(reader.as_fd(), 0)?;
+        stream::set_flags(pipe.as_fd(), 0)?;
         let mut buffer = vec![0_u8; 1 << 20];
         buffer.fill(1);
-        let pid = raw_fork()?;
-        if pid == 0 {
+        let Some(pid) = bare_fork()? else {
             places.go_to_others();
-            // SAFETY: reads into the own buffer, until main closes its end; closes main's end
-            // first, or that would never be.
-            unsafe {
-                libc::close(pipe.as_raw_fd());
-                while libc::read(reader.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) > 0 {}
-                libc::_exit(0)
-            }
-        }
+            // Main's end first, or the loop would never end.
+            drop(pipe);
+            while stream::read(reader.as_fd(), &mut buffer).is_ok_and(|bytes| bytes > 0) {}
+            process::end(0)
+        };
         drop(reader);
-        Ok(Piped { pipe, sleeper: Sleeper::process(pid)?, pid })
+        Ok(Piped { pipe: File::from(pipe), sleeper: Sleeper::process(pid)?, pid })
     }
 
     /// Writes these pages from `base` on to it: how long that held the caller up.
     pub fn give(&self, base: *const u8, pages: &[usize]) -> Result<Duration, Failure> {
         let began = Instant::now();
         for part in pages.chunks(1024) {
-            let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 1024];
-            for (vector, page) in vectors.iter_mut().zip(part) {
-                *vector = libc::iovec { iov_base: base.wrapping_add(page * PAGE).cast_mut().cast(), iov_len: PAGE };
+            let mut slices = [IoSlice::new(&[]); 1024];
+            for (slice, page) in slices.iter_mut().zip(part) {
+                // SAFETY: the caller has these pages, and nothing writes to them meanwhile.
+                *slice = IoSlice::new(unsafe { std::slice::from_raw_parts(base.add(page * PAGE), PAGE) });
             }
-            self.write(&mut vectors[..part.len()])?;
+            let mut left = &mut slices[..part.len()];
+            while !left.is_empty() {
+                let written = (&self.pipe).write_vectored(left)?;
+                IoSlice::advance_slices(&mut left, written);
+            }
         }
         Ok(began.elapsed())
-    }
-
-    fn write(&self, mut vectors: &mut [libc::iovec]) -> Result<(), Failure> {
-        while !vectors.is_empty() {
-            // SAFETY: every vector names pages that the caller has; the kernel reads them.
-            let written =
-                unsafe { libc::writev(self.pipe.as_raw_fd(), vectors.as_ptr(), vectors.len() as libc::c_int) };
-            let mut written = usize::try_from(written).map_err(|_| io::Error::last_os_error())?;
-            while let Some(first) = vectors.first_mut() {
-                if written < first.iov_len {
-                    first.iov_base = first.iov_base.wrapping_byte_add(written);
-                    first.iov_len -= written;
-                    break;
-                }
-                written -= first.iov_len;
-                vectors = &mut vectors[1..];
-            }
-        }
-        Ok(())
     }
 }
 
 impl Drop for Piped {
     fn drop(&mut self) {
-        // SAFETY: an own child that was not reaped yet.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
-        reap(self.pid);
+        process::kill_child(self.pid);
     }
 }

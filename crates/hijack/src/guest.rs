@@ -2,11 +2,13 @@
 //!
 //! Natively there is no gate, and [`Gate::find`] says so. x86-64 only; elsewhere there never is one.
 
+use orbit_linux::process;
+
 /// The executive's entry for function calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate(#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "there is no gate"))] usize);
 
-const PRCTL_GATE: libc::c_int = 0x4f72_6274;
+const PRCTL_GATE: u64 = 0x4f72_6274;
 const CALL: u64 = 0x10001;
 const RECEIVE: u64 = 0x10002;
 const REPLY: u64 = 0x10003;
@@ -30,8 +32,8 @@ struct Request {
 impl Gate {
     /// The gate, if this process runs under an executive.
     pub fn find() -> Option<Gate> {
-        // SAFETY: natively an unknown option, which fails; the executive answers it. No memory is named.
-        let address = unsafe { libc::syscall(libc::SYS_prctl, PRCTL_GATE, 0, 0, 0, 0) };
+        // Natively an unknown option, which fails; the executive answers it.
+        let address = process::control(PRCTL_GATE).ok()?;
         usize::try_from(address).ok().filter(|address| *address > 0 && cfg!(target_arch = "x86_64")).map(Gate)
     }
 

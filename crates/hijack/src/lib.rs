@@ -22,6 +22,8 @@
 //! | [`inputs`] | recording and replaying what a program reads |
 //! | [`time`] | the speed of guests' clocks, and their jumps |
 //! | [`rules`] | the small language of rules, compiled for the executive |
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod attendant;

@@ -10,12 +10,12 @@ use crate::shared::{
     OPTION_VIRTUAL_TIME, ObjectDescription, SHARE_BYTES, Shared, VERSION,
 };
 use crate::time::{Jump, Speed};
-use orbit_linux::{dispatch, futex, memfd, pidfd, poll, signals};
+use orbit_linux::{clock, descriptors, dispatch, futex, memfd, pidfd, poll, signals};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -179,7 +179,7 @@ impl Session {
         unsafe {
             command.pre_exec(move || {
                 signals::Set::of([libc::SIGSYS]).block();
-                keep_over_exec(program_fd)
+                descriptors::inherit(program_fd)
             });
         }
         configure(&mut command);
@@ -317,7 +317,7 @@ fn fill(shared: &mut Shared, options: &Options) {
         shared.jump = jump.map_or(0, |jump| jump.by_ns);
         shared.jump_after = jump.map_or(0, |jump| u64::try_from(jump.after.as_nanos()).unwrap_or(u64::MAX / 4));
         for (id, base) in (0..).zip(&mut shared.time_base) {
-            *base = clock_ns(id);
+            *base = clock::ns_of(id).unwrap_or(0);
         }
     }
     shared.version = VERSION;
@@ -327,14 +327,6 @@ fn fill(shared: &mut Shared, options: &Options) {
     shared.first = 1.into();
     shared.calls = calls::descriptions();
     shared.rule_count = options.rules.compile_into(&mut shared.rules);
-}
-
-/// Nanoseconds of a clock; 0 if there is none.
-fn clock_ns(id: libc::clockid_t) -> u64 {
-    let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the timespec given.
-    unsafe { libc::clock_gettime(id, &raw mut at) };
-    at.tv_sec as u64 * 1_000_000_000 + at.tv_nsec as u64
 }
 
 /// The program's file. A sentence if there is none that can be run.
@@ -367,12 +359,4 @@ fn is_executable(file: &File) -> bool {
 
 fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-}
-
-fn keep_over_exec(fd: RawFd) -> io::Result<()> {
-    // SAFETY: sets a flag of a descriptor of this process.
-    match unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
 }

@@ -3,10 +3,11 @@
 //! The socket is abstract, named for the keeper's process; only the same user and root are answered. Each connection gets the whole as JSON.
 
 use crate::report::Figures;
+use orbit_linux::{host, socket};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -87,18 +88,8 @@ impl Board {
 
 /// Whether the process at the other end belongs to root or to the user of this one.
 pub(crate) fn is_allowed(peer: &UnixStream) -> io::Result<bool> {
-    let mut of = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut len = size_of_val(&of) as libc::socklen_t;
-    // SAFETY: a live socket, and two locals of the size that is given.
-    let failed = unsafe {
-        libc::getsockopt(peer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut of).cast(), &raw mut len)
-    };
-    if failed != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a call without arguments that cannot fail.
-    let me = unsafe { libc::geteuid() };
-    Ok(of.uid == 0 || of.uid == me)
+    let (_, user) = socket::peer(peer.as_fd())?;
+    Ok(user == 0 || user == host::user())
 }
 
 /// The keepers that run in this network namespace and answer this user, with their rows.

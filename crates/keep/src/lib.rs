@@ -21,6 +21,8 @@
 //! | `stack` | the stack of a crash, named after the recovery |
 //! | `layout`, `shared` | the memory that program and keeper share; nothing in it is trusted |
 //! | `side/` | the program's side: its log of calls, its handlers for fatal signals |
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -1,5 +1,7 @@
 //! `orbit-keep`: the subcommand `orbit keep` as a program of its own, for images that want nothing else of Orbit.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 use clap::Parser;
 use std::process::ExitCode;
 

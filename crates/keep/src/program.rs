@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::shared::Shared;
-use orbit_linux::memfd;
+use orbit_linux::{host, memfd, signals};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
@@ -44,9 +44,7 @@ impl Program {
         unsafe {
             run.pre_exec(move || {
                 its.orders().pid.store(std::process::id(), SeqCst);
-                let mut none: libc::sigset_t = std::mem::zeroed();
-                libc::sigemptyset(&raw mut none);
-                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+                signals::Set::of([]).set_mask();
                 Ok(())
             });
         }
@@ -65,8 +63,8 @@ impl Program {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: an own child that was not waited for yet, so the number is its own.
-        unsafe { libc::kill(self.pid(), signal) };
+        // An own child that was not waited for yet, so the number is its own.
+        let _ = signals::send(self.pid(), signal);
     }
 }
 
@@ -84,8 +82,7 @@ pub(crate) enum Kind {
 pub(crate) fn kind(pid: i32) -> Kind {
     const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
     let path = format!("/proc/{pid}/exe");
-    // SAFETY: calls without arguments that cannot fail.
-    let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+    let (user, group) = host::real_user_and_group();
     let Ok(meta) = std::fs::metadata(&path) else { return Kind::OtherUser };
     let (by_user, by_group) = (meta.mode() & libc::S_ISUID != 0, meta.mode() & libc::S_ISGID != 0);
     if meta.mode() & SET_ID != 0 && ((by_user && meta.uid() != user) || (by_group && meta.gid() != group)) {

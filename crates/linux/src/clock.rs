@@ -32,6 +32,13 @@ pub fn cpu_ns_of(pid: i32) -> Option<u64> {
     (found && unsafe { libc::clock_gettime(clock, &raw mut time) } == 0).then(|| nanoseconds(&time))
 }
 
+/// Returns the time of the clock with this number (`CLOCK_*`); `None` where the kernel has none.
+pub fn ns_of(clock: libc::clockid_t) -> Option<u64> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: one timespec is written to a live local.
+    (unsafe { libc::clock_gettime(clock, &raw mut time) } == 0).then(|| nanoseconds(&time))
+}
+
 /// Sleeps until the monotonic clock shows `until_ns`; returns earlier if a signal handler ran.
 pub fn sleep_until(until_ns: u64) {
     let until = crate::futex::timespec(Duration::from_nanos(until_ns));

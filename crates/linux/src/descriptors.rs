@@ -97,6 +97,15 @@ pub fn is_inherited(fd: BorrowedFd<'_>) -> bool {
     flags >= 0 && flags & libc::FD_CLOEXEC == 0
 }
 
+/// Has exec hand a descriptor on, by its number. Async-signal-safe.
+///
+/// # Errors
+/// `EBADF` when it is not open.
+pub fn inherit(fd: RawFd) -> io::Result<()> {
+    // SAFETY: F_SETFD takes an integer.
+    check_int(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }).map(|_| ())
+}
+
 /// A descriptor that occupies its number and is good for nothing: reading, writing, mapping,
 /// polling, locking and controls fail with `EBADF`, and opening relative to it with `ENOTDIR` where
 /// the system has one of the usual files.

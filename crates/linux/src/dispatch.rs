@@ -6,6 +6,17 @@ use std::io;
 
 const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
 
+/// Arms dispatch in the calling thread: while `selector` is 1, each of its system calls, wherever
+/// it is made, raises SIGSYS; while it is 0, calls pass.
+///
+/// # Errors
+/// `EINVAL` before Linux 5.11 and on other processors than x86-64.
+pub fn arm(selector: &'static std::sync::atomic::AtomicU8) -> io::Result<()> {
+    // SAFETY: the kernel reads the selector, which is static.
+    let armed = unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 1usize, 0usize, 0usize, selector.as_ptr()) };
+    crate::check_int(armed).map(|_| ())
+}
+
 /// Whether this process may arm dispatch. Tried in a child, which arms it with a range that lets
 /// everything through.
 pub fn probe() -> Support {

@@ -10,6 +10,12 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// The real user and group.
+pub fn real_user_and_group() -> (u32, u32) {
+    // SAFETY: reads numbers.
+    unsafe { (libc::getuid(), libc::getgid()) }
+}
+
 /// Whether pages may be swapped out; also where that is not known.
 pub fn has_swap() -> bool {
     // SAFETY: an all-zero sysinfo is valid, and the call only writes it.

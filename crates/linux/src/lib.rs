@@ -16,6 +16,7 @@
 //! |---|---|---|
 //! | [`map`] | mappings, advice, protection | never |
 //! | [`memfd`] | shared memory with seals | before Linux 3.17 |
+//! | [`modules`] | modules of the kernel | without CAP_SYS_MODULE |
 //! | [`descriptors`] | numbers of descriptors: listed, moved, occupied, recognised | never |
 //! | [`futex`] | sleeping on a shared word | never |
 //! | [`robust`] | a word that shows whether its thread lives | never |
@@ -59,6 +60,7 @@ pub mod locks;
 pub mod map;
 pub mod maps;
 pub mod memfd;
+pub mod modules;
 pub mod needed;
 pub mod open_file;
 pub mod pagemap;

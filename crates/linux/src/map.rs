@@ -170,6 +170,18 @@ pub unsafe fn fixed_none(addr: usize, len: usize) -> io::Result<()> {
     unsafe { fixed(addr, len, libc::PROT_NONE, flags, -1, 0) }
 }
 
+/// Unmaps `[addr, addr + len)`: the addresses are free again.
+///
+/// # Safety
+/// As [`fixed_anonymous`].
+///
+/// # Errors
+/// Those of `munmap(2)`.
+pub unsafe fn unmap(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: the caller owns the range.
+    check_int(unsafe { libc::munmap(ptr::without_provenance_mut(addr), len) }).map(|_| ())
+}
+
 /// Reserves exactly `[addr, addr + len)`, whole pages, if nothing is mapped there: no access, no
 /// memory.
 ///

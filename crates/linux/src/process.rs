@@ -109,6 +109,22 @@ pub unsafe fn fork() -> io::Result<Option<i32>> {
     Ok((pid != 0).then_some(pid))
 }
 
+/// Forks the calling process by the bare system call, with exit signal SIGCHLD: no atfork handlers,
+/// no pidfd. The child's number in the parent, `None` in the child.
+///
+/// # Safety
+/// The child makes system calls only, and ends by [`end`].
+///
+/// # Errors
+/// `EAGAIN` (limit of processes), `ENOMEM`.
+pub unsafe fn bare_fork() -> io::Result<Option<i32>> {
+    let flags = libc::c_long::from(libc::SIGCHLD);
+    // SAFETY: a copy of the process with one thread, on a copy of this stack; what the child may do
+    // is in the caller's contract.
+    let pid = check(unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, 0usize, 0usize, 0usize) })?;
+    Ok((pid != 0).then_some(pid as i32))
+}
+
 /// Ends the process at once, without exit handlers, and without libc: in place of its `_exit` a
 /// sanitizer or a preloaded library may have put one that takes a lock, which a thread that a fork
 /// has not copied may hold. Async-signal-safe.
@@ -257,6 +273,7 @@ pub fn is_dumpable() -> bool {
 
 /// The parent of the calling process now; -1, with errno, where a seccomp filter denies the call.
 /// Async-signal-safe.
+#[inline]
 pub fn parent() -> i32 {
     // SAFETY: no pointers are passed.
     unsafe { libc::getppid() }
@@ -324,6 +341,21 @@ pub fn wait_child(pid: i32) {
     {}
 }
 
+/// Waits for the end of a child, whatever its exit signal; returns its status as `waitpid` has it.
+///
+/// # Errors
+/// `ECHILD` if there is no such child (any more).
+pub fn exit_status(pid: i32) -> io::Result<i32> {
+    let mut status = 0;
+    loop {
+        // SAFETY: one number is written to a live local.
+        match check_int(unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) }) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            found => return found.map(|_| status),
+        }
+    }
+}
+
 /// Reaps a child if it has ended, whatever its exit signal. Does not wait. False while it runs;
 /// true also if there is no such child (any more).
 pub fn reap_any(pid: i32) -> bool {
@@ -351,6 +383,26 @@ fn changed(which: libc::idtype_t, pid: i32, options: libc::c_int) -> Option<i32>
     // SAFETY: waitid filled the fields of a child's change, or left zeros.
     let child = unsafe { info.si_pid() };
     (done == 0 && child != 0).then_some(child)
+}
+
+/// Page faults of the calling process so far that needed no disk.
+pub fn minor_faults() -> u64 {
+    // SAFETY: a rusage is numbers, for which zeros are a value; the kernel fills it.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage.ru_minflt as u64
+    }
+}
+
+/// Makes a process control call (`prctl`) with this option and zeros; returns the kernel's answer.
+/// An executive answers options that the kernel does not know.
+///
+/// # Errors
+/// `EINVAL` for an unknown option; the option's own.
+pub fn control(option: u64) -> io::Result<u64> {
+    // SAFETY: no memory is named.
+    check(unsafe { libc::syscall(libc::SYS_prctl, option, 0usize, 0usize, 0usize, 0usize) }).map(|answer| answer as u64)
 }
 
 /// Names the calling thread (at most 15 bytes are kept), as `ps` and `top` show it.

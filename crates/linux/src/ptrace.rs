@@ -37,6 +37,16 @@ pub fn seize(tid: i32, options: i32) -> io::Result<()> {
     ask(libc::PTRACE_SEIZE, tid, options as usize)
 }
 
+/// Lets any process of the same user trace the calling one, where Yama restricts that.
+/// Async-signal-safe.
+///
+/// # Errors
+/// `EINVAL` where the kernel has no Yama.
+pub fn allow_all_tracers() -> io::Result<()> {
+    // SAFETY: integers only.
+    crate::check_int(unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) }).map(|_| ())
+}
+
 /// Has it stop: its next stop is this one, or another that comes first.
 ///
 /// # Errors

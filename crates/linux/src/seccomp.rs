@@ -13,6 +13,7 @@
 
 use crate::{Support, check, check_int};
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 // Classic BPF, as the kernel's seccomp takes it.
 const LOAD_WORD: u16 = 0x20;
@@ -145,6 +146,43 @@ pub fn install_only(allowed: &[libc::c_long]) -> io::Result<()> {
     p.push(answer(libc::EPERM));
     install(&p)
 }
+
+/// Has one call of the calling thread, by its number, answered by whoever reads the descriptor that
+/// this returns: see [`answer_next`]. Sets `no_new_privs`.
+///
+/// # Errors
+/// As [`install_docker_like`]; `EBUSY` where a filter of the thread has such a descriptor already.
+pub fn notify_of(call: libc::c_long) -> io::Result<OwnedFd> {
+    let notify = libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_USER_NOTIF };
+    let mut p = number();
+    p.extend([jump(JUMP_EQUAL, call as u32, 0, 1), notify, allow()]);
+    let header = libc::sock_fprog { len: p.len() as u16, filter: p.as_mut_ptr() };
+    // SAFETY: integers only.
+    check_int(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    // SAFETY: the kernel copies the program, which outlives the call.
+    let fd = check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &raw const header) })?;
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Waits for the next call at a descriptor of [`notify_of`] and answers it with this value.
+///
+/// # Errors
+/// `ENOENT` when the calling thread ended meanwhile, `EINTR`.
+pub fn answer_next(listener: BorrowedFd<'_>, value: i64) -> io::Result<()> {
+    // SAFETY: a structure of integers, for which zeros are a value.
+    let mut request: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel fills the live structure, whose size the request's number names.
+    check_int(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIFY_RECEIVE, &raw mut request) })?;
+    let answer = libc::seccomp_notif_resp { id: request.id, val: value, error: 0, flags: 0 };
+    // SAFETY: the kernel reads the live structure, whose size the request's number names.
+    check_int(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIFY_SEND, &raw const answer) }).map(|_| ())
+}
+
+/// `SECCOMP_IOCTL_NOTIF_RECV` and `SECCOMP_IOCTL_NOTIF_SEND`.
+const NOTIFY_RECEIVE: libc::c_ulong = 0xc050_2100;
+const NOTIFY_SEND: libc::c_ulong = 0xc018_2101;
 
 fn install(program: &[libc::sock_filter]) -> io::Result<()> {
     let header = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };

@@ -39,6 +39,19 @@ pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     check_int(unsafe { libc::kill(pid, signal) }).map(|_| ())
 }
 
+/// Sends a signal to all processes of a group by its number. Async-signal-safe.
+///
+/// # Errors
+/// `ESRCH` where the group has no process, `EPERM`; `InvalidInput` for a number that names no group
+/// (1 or below).
+pub fn send_to_group(group: i32, signal: i32) -> io::Result<()> {
+    if group <= 1 {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    // SAFETY: no pointers are passed.
+    check_int(unsafe { libc::kill(-group, signal) }).map(|_| ())
+}
+
 /// Sends a signal to one thread of a process. Async-signal-safe.
 ///
 /// # Errors
@@ -137,6 +150,19 @@ impl Action {
     pub fn flags(&self) -> libc::c_int {
         self.0.sa_flags
     }
+}
+
+/// Makes this function handle a signal; interrupted system calls are made again (`SA_RESTART`).
+///
+/// # Safety
+/// The function does only what a signal handler may do, and its code stays mapped.
+///
+/// # Errors
+/// `EINVAL` for a number that is no signal, or one that cannot be handled.
+pub unsafe fn handle(signal: i32, handler: extern "C" fn(libc::c_int)) -> io::Result<()> {
+    let action = Action::handler(handler as *const () as usize, libc::SA_RESTART, &Set::of([]));
+    // SAFETY: the function has the signature for no `SA_SIGINFO`; the rest is the caller's contract.
+    unsafe { action.install(signal) }
 }
 
 /// Gives a signal its default action by `sigaction`, which also clears flags and mask.

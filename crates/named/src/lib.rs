@@ -13,6 +13,7 @@
 //! Promises: a thread is reported only if a stack taken at the end has the function on it, and no entry was seen since the
 //! time that is counted from. Leaves out: threads that a debugger traces; waits at a thread's usual place.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod blocked;

@@ -5,6 +5,7 @@
 
 use crate::Sections;
 use orbit_ahd::Involved;
+use orbit_linux::clock;
 use orbit_uprobe::Record;
 use std::time::{Duration, Instant};
 
@@ -54,15 +55,7 @@ impl Sections {
 
 /// When the execution of a record began.
 pub(super) fn when(record: &Record, now: Instant) -> Instant {
-    let ago = Duration::from_nanos(monotonic().saturating_sub(record.time));
+    // The clock that the kernel half reads.
+    let ago = Duration::from_nanos(clock::monotonic_ns().saturating_sub(record.time));
     now.checked_sub(ago).unwrap_or(now)
-}
-
-/// The clock that the kernel half reads, ns.
-fn monotonic() -> u64 {
-    // SAFETY: all-zero bytes are a valid timespec.
-    let mut t: libc::timespec = unsafe { std::mem::zeroed() };
-    // SAFETY: `t` is a valid place for the answer.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::in_kernel::{self, Kernels};
 use crate::protocol::{self, Class, Load, Reply, Request};
-use orbit_linux::{pidfd, poll, sched};
+use orbit_linux::{pidfd, poll, sched, signals};
 use orbit_services::budget::{self, Budget};
 use orbit_services::{
     Dispatch, Error, GrantRequest, Happened, Host, Kind, Opened, Options, Result, ServiceId, Source, Spec, Upcalls,
@@ -155,7 +155,7 @@ pub fn run(socket: &Path, config: &Config, ready: impl FnOnce(&Ready)) -> Result
     listener.set_nonblocking(true).map_err(failed)?;
     for signal in [libc::SIGTERM, libc::SIGINT] {
         // SAFETY: the handler stores one atomic word.
-        unsafe { libc::signal(signal, stop as extern "C" fn(i32) as libc::sighandler_t) };
+        unsafe { signals::handle(signal, stop) }.map_err(|e| Error::system("handling a request to end", &e))?;
     }
     // Before there is a thread: agents are forks.
     let mut host =

@@ -1,4 +1,6 @@
 //! `orbit service`: a host of services in a process of its own, and the commands that reach it by a socket.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod config;

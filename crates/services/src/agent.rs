@@ -4,8 +4,8 @@
 use crate::error::{Error, Result};
 use crate::member::{self, Local, Role};
 use crate::region::Region;
-use orbit_linux::pidfd;
 use orbit_linux::process::{self, RawChild};
+use orbit_linux::{descriptors, pidfd};
 use orbit_sandbox_lib::{agent::Start, sys};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -94,8 +94,8 @@ fn inside(region: &Region, start: &Start) -> ! {
         unsafe { sys::call(libc::SYS_munmap as usize, [address, length, 0, 0, 0, 0]) };
     }
     for file in [public, protected, control] {
-        // SAFETY: descriptors of this process, which nothing uses any more.
-        unsafe { libc::close(file) };
+        // Nothing uses them any more.
+        descriptors::close_number(file);
     }
     let _ = process::set_name(c"orbit-agent");
     // SAFETY: the region's library was loaded by this host, and `agent` is its loop, of this signature; the process has

@@ -11,6 +11,8 @@
 //! the handler, closes the slot, charges the account. If no member took it in time, an agent does the same. Other events
 //! (pressure stalls, descriptors, tracepoints: [`Source`]; what a program or a command posts) wait in a bounded queue of the
 //! slot. A handler that wants to wait begins again in a thread of its service's own.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 pub mod account;

@@ -2,6 +2,7 @@
 //! from several threads, compares what it says with what is right, unloads it.
 
 use super::{Failed, machine::pin};
+use orbit_linux::modules;
 use std::{
     fs::File,
     io::{Read, Write},
@@ -53,9 +54,7 @@ pub fn run(name: &str, at: usize, value: u8, one_cpu: bool) -> Result<bool, Fail
     }
     let mut file = renamed(file, name);
     file[at] = value;
-    // SAFETY: the call reads the file's bytes and an empty string.
-    let loaded = unsafe { libc::syscall(libc::SYS_init_module, file.as_ptr(), file.len(), c"".as_ptr()) };
-    if loaded != 0 {
+    if modules::load(&file).is_err() {
         process::exit(NOT_LOADED);
     }
     let (wrong, refused) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -84,10 +83,8 @@ pub fn run(name: &str, at: usize, value: u8, one_cpu: bool) -> Result<bool, Fail
             });
         }
     });
-    let mut c_name = name.as_bytes().to_vec();
-    c_name.push(0);
-    // SAFETY: the call reads a string that ends with a zero.
-    unsafe { libc::syscall(libc::SYS_delete_module, c_name.as_ptr(), libc::O_NONBLOCK) };
+    // One that stays loaded ends with the machine.
+    let _ = modules::unload(name);
     process::exit(match (wrong.into_inner(), refused.into_inner()) {
         (true, _) => WRONG,
         (_, true) => REFUSED,

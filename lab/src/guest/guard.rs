@@ -5,6 +5,7 @@ use super::{
     lives::Lives,
     machine::{hang, pin, sleep_ms},
 };
+use orbit_linux::signals;
 use serde_json::json;
 use std::{fs, process::Command};
 
@@ -38,8 +39,8 @@ pub fn run(action: &str, kind: &str) -> Result<bool, Failed> {
     hang(kind, 1, 5000)?;
     sleep_ms(6000);
     // With `crash` and `reboot` nobody comes here.
-    // SAFETY: an own child, not waited for yet.
-    unsafe { libc::kill(guard.id() as i32, libc::SIGTERM) };
+    // An own child, not waited for yet.
+    signals::send(guard.id() as i32, libc::SIGTERM).map_err(|e| e.to_string())?;
     let ended = guard.wait().map_err(|e| e.to_string())?;
     let events = fs::read_to_string(EVENTS).unwrap_or_default();
     line::say(&json!({"guard_ended": ended.code(), "events": events.lines().collect::<Vec<_>>()}));

@@ -1,6 +1,7 @@
 //! What every part needs of the machine: pinned threads, the clock, the module that hangs CPUs, settings, a last way out.
 
 use super::Failed;
+use orbit_linux::{clock, sched};
 use std::{fs, io::Write, time::Duration};
 
 const MODULE: &str = "/sys/module/orbit_hang/parameters";
@@ -9,10 +10,7 @@ pub const KINDS: [&str; 7] = ["preempt", "irq", "lock", "lock-irq", "order", "ha
 
 /// Monotonic nanoseconds, the clock of the module and of the detection.
 pub fn now_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    clock::monotonic_ns()
 }
 
 /// Pins the calling thread.
@@ -22,19 +20,14 @@ pub fn pin(cpu: usize) {
 
 /// Lets the calling thread run on these CPUs only.
 pub fn run_on(cpus: &[usize]) {
-    // SAFETY: all zeros is an empty set; the call reads it and affects the calling thread only.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        cpus.iter().for_each(|&cpu| libc::CPU_SET(cpu, &mut set));
-        libc::sched_setaffinity(0, size_of_val(&set), &set);
-    }
+    // Without it the lab is only a little less steady.
+    let _ = sched::set_affinity(0, cpus);
 }
 
 /// Gives the calling thread a real-time priority.
 pub fn urgent(priority: i32) {
-    let given = libc::sched_param { sched_priority: priority };
-    // SAFETY: the call reads one parameter and affects the calling thread only.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &given) };
+    // Without it the lab is only a little less steady.
+    let _ = sched::set_fifo(0, priority);
 }
 
 pub fn sleep_ms(ms: u64) {

@@ -27,8 +27,8 @@ pub fn run(words: &[&str]) -> Result<bool, Failed> {
         return exercise::run(name, number(at)?, number(value)? as u8, *callers == "one-cpu");
     }
     line::open()?;
-    // SAFETY: no memory is given to the call. Where it fails, the lab is only a little less steady.
-    unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) };
+    // Where it fails, the lab is only a little less steady.
+    let _ = orbit_linux::map::lock_all();
     let done = match words {
         ["hangs", runs, seconds] => hangs::run(number(runs)?, number(seconds)? as u64),
         ["rivals", ms, threshold] => rivals::run(number(ms)? as u64, number(threshold)?),

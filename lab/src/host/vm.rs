@@ -91,14 +91,10 @@ impl Vm {
         let words = part.replace(' ', ",");
         command.arg("-append").arg(format!("console=ttyS0 panic=-1 {kernel} orbit_lab={words}"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+        // Whatever ends this program ends the machine: it would continue for ever. The thread that
+        // boots is the main thread.
         // SAFETY: between fork and exec one system call is made, which touches no memory.
-        unsafe {
-            // Whatever ends this program ends the machine: it would continue for ever. The thread that boots is the main thread.
-            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            })
-        };
+        unsafe { command.pre_exec(|| orbit_linux::process::set_parent_death_signal(libc::SIGKILL)) };
         let child = command.spawn().map_err(|e| cannot("qemu-system-x86_64", e))?;
         let (tell, heard) = channel();
         let console = parts.work.join(format!("{name}.log"));

@@ -11,6 +11,7 @@ mod sockets;
 mod wait;
 
 use crate::facts::{Record, VERSION};
+use orbit_linux::clock;
 use process::Process;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -261,19 +262,12 @@ fn timed(work: impl FnOnce()) -> f64 {
     cpu_time().saturating_sub(began).as_secs_f64()
 }
 
+/// Seconds of the monotonic clock.
 fn monotonic() -> f64 {
-    clock(libc::CLOCK_MONOTONIC).as_secs_f64()
+    Duration::from_nanos(clock::monotonic_ns()).as_secs_f64()
 }
 
 /// CPU time of the calling thread.
 fn cpu_time() -> Duration {
-    clock(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
-fn clock(which: libc::clockid_t) -> Duration {
-    // SAFETY: all-zero bytes are a valid timespec.
-    let mut t: libc::timespec = unsafe { std::mem::zeroed() };
-    // SAFETY: `t` is a valid place for the answer.
-    unsafe { libc::clock_gettime(which, &raw mut t) };
-    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+    Duration::from_nanos(clock::thread_cpu_ns())
 }

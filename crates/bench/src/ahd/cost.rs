@@ -201,10 +201,9 @@ impl Server {
         command.args(&program[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let prepare = || {
             orbit_linux::process::set_parent_death_signal(libc::SIGTERM)?;
-            // An ordinary user's guard may then join it also where Yama guards processes; elsewhere
+            // An ordinary user's watch may then join it also where Yama guards processes; elsewhere
             // an error, and no matter.
-            // SAFETY: takes numbers only.
-            unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+            let _ = orbit_linux::ptrace::allow_all_tracers();
             Ok(())
         };
         // SAFETY: the closure makes two system calls.
@@ -231,8 +230,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SAFETY: an own child that was not reaped yet. nginx ends its workers when asked to end.
-        unsafe { libc::kill(self.pid(), libc::SIGTERM) };
+        // An own child that was not reaped yet. nginx ends its workers when asked to end.
+        let _ = orbit_linux::signals::send(self.pid(), libc::SIGTERM);
         let end = Instant::now() + Duration::from_secs(5);
         while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));

@@ -235,9 +235,9 @@ pub struct Paused(Vec<i32>);
 impl Paused {
     fn all(&self, signal: i32) {
         for &pid in &self.0 {
-            // SAFETY: takes numbers only. These were alive when listed, and are stopped or about to
-            // be: their numbers are not free.
-            unsafe { libc::kill(pid, signal) };
+            // These were alive when listed, and are stopped or about to be: their numbers are not
+            // free.
+            let _ = orbit_linux::signals::send(pid, signal);
         }
     }
 }

@@ -17,10 +17,11 @@ extern "C" fn asked(_: libc::c_int) {
 
 /// From now on the usual signals only take note.
 pub fn catch_signals() {
-    let handler: extern "C" fn(libc::c_int) = asked;
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler stores to an atomic and does nothing else.
-        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+        let handled = unsafe { orbit_linux::signals::handle(signal, asked) };
+        // These three can be handled.
+        debug_assert!(handled.is_ok());
     }
 }
 

@@ -2,8 +2,10 @@
 //! pair of cache lines in shared memory on two CPUs, and a pair of futexes on one.
 
 use super::guest::{batches, gate};
-use orbit_linux::{futex, sched};
+use orbit_linux::map::Mapping;
+use orbit_linux::{futex, memfd, process, sched};
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A request or a reply, in a cache line of its own.
@@ -26,26 +28,16 @@ fn settle(is_child: bool, awake: bool) {
 /// Forks a process that runs `serves` until this one has measured `once`, in cycles.
 fn with_server(awake: bool, serves: impl FnOnce(), once: impl FnMut()) -> io::Result<f64> {
     // SAFETY: this process has one thread; the child serves until its parent kills it.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
+    let Some(child) = (unsafe { process::fork() })? else {
         // A parent that is killed must not leave a process that spins.
-        // SAFETY: a request about the own process.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let _ = process::set_parent_death_signal(libc::SIGKILL);
         settle(true, awake);
         serves();
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(0) };
-    }
-    if child == -1 {
-        return Err(io::Error::last_os_error());
-    }
+        process::end(0);
+    };
     settle(false, awake);
     let cycles = batches(once);
-    // SAFETY: ends and reaps the own child.
-    unsafe {
-        libc::kill(child, libc::SIGKILL);
-        libc::waitpid(child, std::ptr::null_mut(), 0);
-    }
+    process::kill_child(child);
     Ok(cycles)
 }
 
@@ -65,16 +57,10 @@ pub fn guests(awake: bool) -> io::Result<f64> {
 
 /// Two lines of memory that processes share.
 fn lines() -> io::Result<&'static [Line; 2]> {
-    // SAFETY: a new mapping, which is never unmapped.
-    let at = unsafe {
-        let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        libc::mmap(std::ptr::null_mut(), 4096, rights, kind, -1, 0)
-    };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: aligned to a page, large enough, zeroed, valid for as long as the process; only atomics are in it.
-    Ok(unsafe { &*at.cast() })
+    let memory = memfd::create("orbit-bench-lines", 4096, false)?;
+    let (address, _) = Mapping::shared(memory.as_fd(), 4096, true, true)?.leak();
+    // SAFETY: aligned to a page, large enough, zeroed, never unmapped; only atomics are in it.
+    Ok(unsafe { &*std::ptr::with_exposed_provenance(address) })
 }
 
 /// Writes a line: six words, then its count.

@@ -4,17 +4,17 @@
 use super::{between, failure};
 use orbit_console::out;
 use orbit_hijack::guest::Gate;
-use orbit_linux::{futex, ptrace, sched};
-use std::ffi::{c_int, c_long, c_void};
+use orbit_linux::signals::{Action, Set};
+use orbit_linux::{dispatch, futex, map, process, ptrace, sched, seccomp, signals};
+use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::io::Write;
-use std::mem::zeroed;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
+use std::time::Duration;
 
 const BATCH: usize = 50;
 const BATCHES: usize = 400;
-const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
 
 /// `guest` is the way and the descriptor for the figure.
 pub fn run(guest: &[String]) -> out::Done {
@@ -27,7 +27,7 @@ pub fn run(guest: &[String]) -> out::Done {
         let _ = sched::set_affinity(0, &[cpu]);
     }
     let cycles = match guest[0].as_str() {
-        "dispatch" => dispatched(),
+        "dispatch" => dispatched().map_err(|error| failure("syscall user dispatch", &error))?,
         "notify" => notified().map_err(|error| failure("seccomp notification", &error))?,
         "page-zero" => over_page_zero().map_err(|error| failure("page 0", &error))?,
         "ptrace" => traced().map_err(|error| failure("ptrace", &error))?,
@@ -65,8 +65,7 @@ fn measure() -> f64 {
         .map(|_| {
             let began = stamp();
             for _ in 0..BATCH {
-                // SAFETY: a call without arguments.
-                unsafe { libc::getppid() };
+                process::parent();
             }
             stamp() - began
         })
@@ -177,83 +176,36 @@ extern "C" fn on_sigsys(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void)
 
 /// Dispatch alone: each call is a SIGSYS with a handler that answers it. The selector is armed anew
 /// for each call, which is a store.
-fn dispatched() -> f64 {
-    // SAFETY: installs a handler that touches the context only; the selector is static.
-    unsafe {
-        let mut action: libc::sigaction = zeroed();
-        action.sa_sigaction = on_sigsys as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO;
-        libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut());
-        libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 1usize, 0usize, 0usize, SELECTOR.as_ptr());
-    }
+fn dispatched() -> std::io::Result<f64> {
+    let action = Action::handler(on_sigsys as *const () as usize, libc::SA_SIGINFO, &Set::of([]));
+    // SAFETY: the handler touches the context only.
+    unsafe { action.install(libc::SIGSYS) }?;
+    dispatch::arm(&SELECTOR)?;
     let mut batches: Vec<u64> = (0..BATCHES)
         .map(|_| {
             let began = stamp();
             for _ in 0..BATCH {
                 SELECTOR.store(1, std::sync::atomic::Ordering::Relaxed);
-                // SAFETY: a call without arguments, which the handler answers.
-                unsafe { libc::getppid() };
+                process::parent();
             }
             stamp() - began
         })
         .collect();
     batches.sort_unstable();
-    batches[BATCHES / 2] as f64 / BATCH as f64
+    Ok(batches[BATCHES / 2] as f64 / BATCH as f64)
 }
 
 /// Seccomp notification: getppid of this thread is answered by another one.
 fn notified() -> std::io::Result<f64> {
-    const BPF_LD_ABS: u16 = 0x20;
-    const BPF_JEQ: u16 = 0x15;
-    const BPF_RET: u16 = 0x06;
-    let filter = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut program = [
-        filter(BPF_LD_ABS, 0, 0, 0),
-        filter(BPF_JEQ, 0, 1, libc::SYS_getppid as u32),
-        filter(BPF_RET, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
-        filter(BPF_RET, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    let (to_server, listener) = std::sync::mpsc::channel::<c_int>();
-    // The server must not have the filter: it exists before.
+    let (to_server, listener) = std::sync::mpsc::channel::<OwnedFd>();
+    // The server must not have the filter: it exists before. It answers until the process ends.
     std::thread::spawn(move || {
         if let Ok(fd) = listener.recv() {
-            serve(fd);
+            while seccomp::answer_next(fd.as_fd(), 1).is_ok() {}
         }
     });
-    // SAFETY: the program lives until the call returns.
-    let fd = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
-            &raw const program,
-        )
-    };
-    if fd == -1 {
-        return Err(std::io::Error::last_os_error());
-    }
-    let _ = to_server.send(fd as c_int);
+    let _ = to_server.send(seccomp::notify_of(libc::SYS_getppid)?);
     Ok(measure())
-}
-
-/// Answers notifications until the process ends.
-fn serve(fd: c_int) {
-    const RECEIVE: libc::c_ulong = 0xc050_2100;
-    const SEND: libc::c_ulong = 0xc018_2101;
-    loop {
-        // SAFETY: plain structures of the kernel's interface, of the sizes that the numbers name.
-        unsafe {
-            let mut request: libc::seccomp_notif = zeroed();
-            if libc::ioctl(fd, RECEIVE, &raw mut request) == -1 {
-                return;
-            }
-            let mut answer: libc::seccomp_notif_resp = zeroed();
-            (answer.id, answer.val) = (request.id, 1);
-            libc::ioctl(fd, SEND, &raw const answer);
-        }
-    }
 }
 
 /// Maps page 0: a slide of NOPs for the numbers of calls, then a syscall and a return, which is the least that zpoline
@@ -261,22 +213,15 @@ fn serve(fd: c_int) {
 #[cfg(target_arch = "x86_64")]
 pub fn map_page_zero() -> std::io::Result<()> {
     const SLIDE: usize = 512;
-    let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: nothing is mapped at page 0; the kernel refuses where it is forbidden.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, rights, kind | libc::MAP_FIXED, -1, 0) };
-    if at == libc::MAP_FAILED {
-        return Err(std::io::Error::last_os_error());
-    }
+    // SAFETY: nothing is mapped at page 0; the kernel rejects the call where it is forbidden.
+    unsafe { map::fixed_anonymous(0, 4096) }?;
     let code: Vec<u8> = [0x90].repeat(SLIDE).into_iter().chain([0x0f, 0x05, 0xc3]).collect();
     for (nth, byte) in code.iter().enumerate() {
         // SAFETY: stores into the page just mapped. Address 0 is none that Rust's own pointers may have.
         unsafe { std::arch::asm!("mov byte ptr [{}], {}", in(reg) nth, in(reg_byte) *byte, options(nostack)) };
     }
     // SAFETY: changes the rights of that page.
-    match unsafe { libc::mprotect(std::ptr::null_mut(), 4096, libc::PROT_READ | libc::PROT_EXEC) } {
-        -1 => Err(std::io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    unsafe { map::protect(0, 4096, libc::PROT_READ | libc::PROT_EXEC) }
 }
 
 /// Not on this processor.
@@ -301,31 +246,22 @@ fn over_page_zero() -> std::io::Result<f64> {
 fn traced() -> std::io::Result<f64> {
     let (mut reader, mut writer) = std::io::pipe()?;
     // SAFETY: this process has one thread; the child measures, writes and ends.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: stops this process until its parent has seized it.
-        unsafe { libc::raise(libc::SIGSTOP) };
+    let Some(child) = (unsafe { process::fork() })? else {
+        // Until its parent has seized it.
+        signals::raise(libc::SIGSTOP);
         let _ = write!(writer, "{}", measure());
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(0) };
-    }
+        process::end(0);
+    };
     drop(writer);
-    let mut status = 0;
-    // SAFETY: waits for the child.
-    unsafe { libc::waitpid(child, &raw mut status, libc::WUNTRACED) };
+    while !process::child_has_stopped(child, false) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     ptrace::seize(child, libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL)?;
-    // SAFETY: a signal to the own child.
-    unsafe { libc::kill(child, libc::SIGCONT) };
-    loop {
-        // SAFETY: waits for the child.
-        if unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) } == -1 || !libc::WIFSTOPPED(status) {
-            break;
-        }
+    signals::send(child, libc::SIGCONT)?;
+    while ptrace::state::wait_status(child).is_ok_and(|status| libc::WIFSTOPPED(status)) {
         ptrace::go_to_call(child, 0)?;
     }
     let mut text = String::new();
     std::io::Read::read_to_string(&mut reader, &mut text)?;
     text.parse().map_err(|_| std::io::Error::other(format!("the child reported {text:?}")))
 }
-
-const _: () = assert!(size_of::<c_long>() == 8, "numbers of ioctls are those of 64 bits");

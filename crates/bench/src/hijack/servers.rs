@@ -65,8 +65,8 @@ impl Server {
             Server::Guest { session, .. } => session.pid(),
         };
         if !was_asked {
-            // SAFETY: a signal to a child that has not been reaped.
-            unsafe { libc::kill(pid as i32, libc::SIGTERM) };
+            // A child that has not been reaped.
+            orbit_linux::signals::send(pid as i32, libc::SIGTERM)?;
         }
         match self {
             Server::Native(mut child) => child.wait().map(|_| 0.0),

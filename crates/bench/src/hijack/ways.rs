@@ -3,6 +3,7 @@
 use super::failure;
 use orbit_console::out::Failure;
 use orbit_hijack::{Options, Session};
+use orbit_linux::{descriptors, map};
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -59,7 +60,7 @@ pub fn has_page_zero() -> bool {
     let is_mapped = super::guest::map_page_zero().is_ok();
     if is_mapped {
         // SAFETY: nothing uses the page that was just mapped; accesses by null pointers must fault again.
-        unsafe { libc::munmap(std::ptr::null_mut(), 4096) };
+        let _ = unsafe { map::unmap(0, 4096) };
     }
     is_mapped
 }
@@ -128,11 +129,7 @@ fn measured(way: Way, word: &str) -> Result<f64, Failure> {
     let fd = writer.as_raw_fd();
     let exe = std::env::current_exe().map_err(failed)?;
     let arguments = ["bench", "hijack", "--guest", word, &fd.to_string()].map(OsString::from);
-    // SAFETY: sets a flag of a descriptor that is open in the child.
-    let keep = move || match unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } {
-        -1 => Err(std::io::Error::last_os_error()),
-        _ => Ok(()),
-    };
+    let keep = move || descriptors::inherit(fd);
     let options = Options {
         trace: way == Way::Traced,
         no_rewrite: way == Way::Trapped,

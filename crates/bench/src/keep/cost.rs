@@ -173,8 +173,8 @@ pub struct Server(pub Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SAFETY: an own child that was not waited for yet.
-        unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
+        // An own child that was not waited for yet.
+        let _ = orbit_linux::signals::send(self.0.id() as i32, libc::SIGTERM);
         let end = Instant::now() + Duration::from_secs(20);
         while self.0.try_wait().ok().flatten().is_none() {
             if Instant::now() > end {

@@ -154,8 +154,8 @@ impl Apache {
     /// Sends the child the signal of a crash; returns the time to the next answer in ms.
     fn crash(&self) -> Result<f64, Failure> {
         let since = Instant::now();
-        // SAFETY: the only child of our own server, which waits for it.
-        unsafe { libc::kill(self.child, libc::SIGSEGV) };
+        // The only child of our own server, which waits for it.
+        orbit_linux::signals::send(self.child, libc::SIGSEGV)?;
         until("an answer after a crash", || self.ask())?;
         Ok(since.elapsed().as_secs_f64() * 1e3)
     }

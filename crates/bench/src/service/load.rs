@@ -3,7 +3,7 @@
 
 use orbit_console::out::Failure;
 use orbit_linux::process::RawChild;
-use orbit_linux::{pidfd, process, sched};
+use orbit_linux::{clock, pidfd, process, sched};
 use orbit_services::{Control, Invitation};
 use std::hint::black_box;
 use std::os::fd::{AsFd, AsRawFd};
@@ -139,9 +139,7 @@ pub fn now() -> u64 {
 
 /// Sleeps until this monotonic time.
 pub fn sleep_until(at_ns: u64) {
-    let at = libc::timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as i64 };
-    // SAFETY: the time outlives the call; nothing is written, since the time is absolute.
-    while unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const at, std::ptr::null_mut()) }
-        == libc::EINTR
-    {}
+    while now() < at_ns {
+        clock::sleep_until(at_ns);
+    }
 }

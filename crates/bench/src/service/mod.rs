@@ -80,8 +80,7 @@ struct Row {
 }
 
 pub fn run(args: &Args) -> Done {
-    // SAFETY: no arguments.
-    if unsafe { libc::geteuid() } != 0 {
+    if orbit_linux::host::user() != 0 {
         return Err(Failure::text("orbit bench service sets real-time priorities and traces the kernel's ticks: run it as root"));
     }
     let cpus = sched::affinity(0)?;

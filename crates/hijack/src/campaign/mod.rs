@@ -264,8 +264,7 @@ fn run(
     };
     let left = if is_in_time { witness::group(group, GRACE) } else { Vec::new() };
     // What is left of the group holds the pipe, and must not outlive the run.
-    // SAFETY: a signal to the group that this function made.
-    unsafe { libc::kill(-group, libc::SIGKILL) };
+    let _ = orbit_linux::signals::send_to_group(group, libc::SIGKILL);
     if !is_in_time {
         session.follow(|_| Ok(()))?;
     }

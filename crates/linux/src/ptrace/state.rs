@@ -98,6 +98,20 @@ pub fn collect_status(tid: i32) -> io::Result<Option<i32>> {
     Ok((got == tid).then_some(status))
 }
 
+/// The next change of one of the calling thread's own children and traced threads (`tid` -1), or of
+/// one of them: its number and its status as `waitpid` has it. With `waits` false: `None` if there
+/// is none now.
+///
+/// # Errors
+/// `ECHILD` when there is no such child, `EINTR`.
+pub fn next_status(tid: i32, waits: bool) -> io::Result<Option<(i32, i32)>> {
+    let flags = libc::__WALL | libc::__WNOTHREAD | if waits { 0 } else { libc::WNOHANG };
+    let mut status = 0;
+    // SAFETY: `status` is live for the call.
+    let found = check_int(unsafe { libc::waitpid(tid, &raw mut status, flags) })?;
+    Ok((found != 0).then_some((found, status)))
+}
+
 /// Whether a stop or an end of the thread waits to be collected: `Some(true)` for an end. Collects
 /// nothing, waits for nothing.
 ///

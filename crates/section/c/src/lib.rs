@@ -1,4 +1,6 @@
 //! The functions of `rmk.h`. The header and `orbit-section` document them.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 use std::ffi::{CStr, c_char, c_int};
