@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Judges what the project depends on: licences, versions of a crate beside each other, and the Rust that they need.
+"""Judges what the project depends on: licences, versions of a crate beside each other, and the Rust that they need. And whether
+each crate below crates/ has what a registry shows.
 
     scripts/dependencies.py
 
 Reads `cargo metadata`. Fails where a dependency has a licence that is not in ALLOWED, where a program or library of the project
-would link two versions of a crate that is not in TWICE, or where a dependency needs a newer Rust than Cargo.toml promises.
+would link two versions of a crate that is not in TWICE, where a dependency needs a newer Rust than Cargo.toml promises, or where a
+crate has no description, documentation, keywords, categories or oldest Rust.
 """
 
 import json
@@ -42,6 +44,9 @@ TWICE = {
     "syn": "build time only",
     "winnow": "toml and its parser",
 }
+
+# What a registry shows of a crate. `repository` joins them when the project has a public address.
+SHOWN = ["description", "license", "documentation", "keywords", "categories", "rust_version"]
 
 
 def allowed(expression):
@@ -87,6 +92,10 @@ def main():
     wrong = []
     versions = {}
     for package in packages:
+        if package["id"] in own and package["manifest_path"].startswith(f"{metadata['workspace_root']}/crates/"):
+            lacks = [field for field in SHOWN if not package.get(field)]
+            if lacks:
+                wrong.append(f"{package['name']} has no {', '.join(lacks)}: a registry shows them")
         name = f"{package['name']} {package['version']}"
         if package["id"] not in own:
             versions.setdefault(package["name"], set()).add(package["version"])

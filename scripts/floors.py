@@ -6,9 +6,15 @@
 
 Reads `cargo metadata`. A crate that is not listed in FLOORS is an error: a new crate gets its place when it is made. What
 only tests use (dev-dependencies) may stand above.
+
+The ground floor owns the raw system calls. Each other crate that uses libc denies them, in the first file of its library and
+its programs (clippy knows their names: clippy.toml), and none has a `syscall` instruction of its own, but for what runs without
+libc inside other programs (FREESTANDING).
 """
 
 import json
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -16,7 +22,7 @@ import sys
 FLOORS = [
     ["orbit-linux"],
     ["orbit-bpf", "orbit-derive", "orbit-section", "orbit-sandbox-lib"],
-    ["orbit", "orbit-inspect", "orbit-graft", "orbit-uprobe", "rmk-section"],
+    ["orbit-tasks", "orbit-inspect", "orbit-graft", "orbit-uprobe", "rmk-section"],
     ["orbit-c", "orbit-rmk", "orbit-console", "orbit-hijack"],
     ["orbit-pins", "orbit-analyse", "orbit-services"],
     ["orbit-ahd", "orbit-shd", "orbit-keep", "orbit-why", "orbit-services-wasm"],
@@ -35,10 +41,30 @@ FOLDERS = {"/apps/": "orbit-bench", "/apps/common/": "orbit-bpf", "/lab/": None,
 OUTSIDE = {
     "orbit-linux": {"libc"},
     "orbit-section": {"libc"},
-    "orbit": {"libc", "backtrace", "allocator-api2"},
+    "orbit-tasks": {"libc", "backtrace", "allocator-api2"},
     "orbit-c": {"libc"},
     "orbit-graft": {"libc"},
 }
+
+DENIES = "#![cfg_attr(not(test), deny(clippy::disallowed_methods))]"
+FREESTANDING = {"orbit-sandbox-lib"}
+
+
+def raw_calls(package):
+    """What is wrong with how it makes system calls."""
+    if package["name"] == "orbit-linux":
+        return
+    root = pathlib.Path(package["manifest_path"]).parent
+    has_libc = any(d["name"] == "libc" and d["kind"] is None for d in package["dependencies"])
+    for target in package["targets"]:
+        source = pathlib.Path(target["src_path"])
+        is_product = {"lib", "rlib", "cdylib", "staticlib", "bin"} & set(target["kind"])
+        if has_libc and is_product and DENIES not in source.read_text():
+            yield f"{source.relative_to(root.parent)} does not deny raw system calls: begin it with {DENIES}"
+    if package["name"] not in FREESTANDING:
+        for source in sorted((root / "src").rglob("*.rs")):
+            if re.search(r'"\s*(syscall|int 0x80)\s*["\\;]', source.read_text()) and "asm!" in source.read_text():
+                yield f"{source.relative_to(root.parent)} has a system call of its own: crates/linux owns these"
 
 
 def used(package, kinds):
@@ -70,6 +96,7 @@ def main():
                     wrong.append(f"{name} uses {other}: it may use {', '.join(sorted(OUTSIDE[name]))} only")
             elif floor.get(other, own) >= own:
                 wrong.append(f"{name} uses {other}, which does not stand below it: move what both need further down")
+        wrong.extend(raw_calls(package))
     if "--print" in sys.argv[1:]:
         for names in reversed(FLOORS):
             for name in (n for n in names if n in packages):

@@ -20,7 +20,7 @@ LIMIT=2400
 LIMIT=${ORBIT_TEST_LIMIT:-$LIMIT}
 TARGET=${CARGO_TARGET_DIR:-target}
 LOGS=$TARGET/test-logs
-CONTAINED="orbit orbit-c"
+CONTAINED="orbit-tasks orbit-c"
 export RUST_BACKTRACE="${RUST_BACKTRACE:-1}"
 
 scripts/packages.sh build test || exit 1

@@ -2,8 +2,8 @@
 //! a deadlock detector in an orbit.
 //!
 //! ```text
-//! cargo run --release -p orbit --example deadlock
-//! cargo run --release -p orbit --example deadlock -- --fault push:panic --every 1
+//! cargo run --release -p orbit-tasks --example deadlock
+//! cargo run --release -p orbit-tasks --example deadlock -- --fault push:panic --every 1
 //! ```
 //!
 //! A transaction that has to wait calls the detector, which follows pointers through a snapshot of
