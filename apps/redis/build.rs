@@ -1,4 +1,5 @@
-//! Marks the module as one that stays mapped after `MODULE UNLOAD`: what Orbit has registered to run at a fork is its code.
+//! Marks the module as one that stays mapped after `MODULE UNLOAD`: what Orbit has registered to
+//! run at a fork is its code.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,4 +1,5 @@
-//! Compiles the recorder (`side/record.c`) to a library that is part of the analyser: it needs no installed file.
+//! Compiles the recorder (`side/record.c`) to a library that is part of the analyser: it needs no
+//! installed file.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +12,8 @@ fn main() {
     let library = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("record.so");
     let mut command = Command::new(&compiler);
     command.args(["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"]);
-    // No call is made the last one of its function: the stacks have fixed frames above the program's.
+    // No call is made the last one of its function: the stacks have fixed frames above the
+    // program's.
     command.args(["-fno-optimize-sibling-calls", "-fno-inline", "-fno-builtin", "-D_GNU_SOURCE"]);
     command.args(["-U_FORTIFY_SOURCE", "-fno-stack-protector", "-Wl,-z,now", "-o"]).arg(&library);
     let why = match command.args(["side/record.c", "-lpthread"]).output() {
@@ -21,7 +23,8 @@ fn main() {
     };
     let _ = fs::remove_file(library);
     println!(
-        "cargo::error={compiler} could not compile crates/analyse/side: install a C compiler (Debian: apt-get install gcc), or set CC"
+        "cargo::error={compiler} could not compile crates/analyse/side: install a C compiler (Debian: apt-get \
+         install gcc), or set CC"
     );
     for line in why.lines().take(20) {
         println!("cargo::error={line}");

@@ -1,6 +1,6 @@
-//! Compiles what runs elsewhere than in the host: the kernel half (`bpf/ticks.bpf.c`), the library inside the sandbox
-//! region (the crate `orbit-sandbox-lib` once more, as a shared object without libc), and the native services that come
-//! with the crate. The library embeds all of them.
+//! Compiles what runs elsewhere than in the host: the kernel half (`bpf/ticks.bpf.c`), the library
+//! inside the sandbox region (the crate `orbit-sandbox-lib` once more, as a shared object without
+//! libc), and the native services that come with the crate. The library embeds all of them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,14 +1,15 @@
-/* The running example of the orbit paper (figures 2, 4 and 7): transactions that lock records, and a deadlock detector in an
- * orbit.
+/* The running example of the orbit paper (figures 2, 4 and 7): transactions that lock records, and
+ * a deadlock detector in an orbit.
  *
  *     cc deadlock.c $(pkg-config --cflags --libs orbit) -lpthread -o deadlock && ./deadlock
  *     ./deadlock --fault push:segv --every 1        the detector dies in every call; transactions finish all the same
  *
- * Each thread runs transactions that lock a few records in random order, so they run into deadlocks. A transaction that has
- * to wait calls the detector, which follows pointers through a snapshot of the lock table to find a ring, picks a victim
- * and pushes its rollback: the version it saw, the modification of one field, and an operation that wakes the victim. Main
- * looks whether the victim is still that transaction, and applies it. When the detector fails, main learns how, calls it
- * again, and after a few failures falls back to a timeout.
+ * Each thread runs transactions that lock a few records in random order, so they run into
+ * deadlocks. A transaction that has to wait calls the detector, which follows pointers through a
+ * snapshot of the lock table to find a ring, picks a victim and pushes its rollback: the version it
+ * saw, the modification of one field, and an operation that wakes the victim. Main looks whether
+ * the victim is still that transaction, and applies it. When the detector fails, main learns how,
+ * calls it again, and after a few failures falls back to a timeout.
  *
  * Exit status: 0 if all transactions finished, 1 if not, 2 for wrong arguments.
  */
@@ -151,7 +152,8 @@ static long wake_trx(void *args, size_t len)
     return pthread_cond_signal(&woken[id]);
 }
 
-/* Under the mutex: what an update says, if the victim is still the transaction that the detector saw. */
+/* Under the mutex: what an update says, if the victim is still the transaction that the detector
+ * saw. */
 static void handle_update(struct orbit_update *update)
 {
     struct trx_version seen;
@@ -170,11 +172,13 @@ static void handle_update(struct orbit_update *update)
             printf("refused: %s\n", orbit_last_error());
         refused++;
     } else if (verbose) {
-        printf("deadlock of %d transactions: victim %d, version %ld, rolled back\n", seen.ring_length, seen.id, seen.version);
+        printf("deadlock of %d transactions: victim %d, version %ld, rolled "
+            "back\n", seen.ring_length, seen.id, seen.version);
     }
 }
 
-/* Calls the detector for a transaction that waits. Holds the mutex on entry and on return, not meanwhile. True: it ran. */
+/* Calls the detector for a transaction that waits. Holds the mutex on entry and on return, not
+ * meanwhile. True: it ran. */
 static bool detect(struct trx *self)
 {
     unsigned call = calls++;
@@ -223,8 +227,8 @@ static bool lock_rec(struct trx *self, struct lock *lock)
             until.tv_nsec += 100 * 1000 * 1000;
             until.tv_sec += until.tv_nsec / 1000000000;
             until.tv_nsec %= 1000000000;
-            /* The check may have been too early for a ring closed since; then its last member has checked. Once more all the
-             * same, should that one have failed. */
+            /* The check may have been too early for a ring closed since; then its last member
+             * has checked. Once more all the same, should that one have failed. */
             if (pthread_cond_timedwait(&woken[self->id], &table_mutex, &until) == ETIMEDOUT)
                 checked = false;
         }
@@ -233,7 +237,7 @@ static bool lock_rec(struct trx *self, struct lock *lock)
             return false;
         }
         if (failures >= 3 && lock->owner != NULL) {
-            timeouts++; /* no detector to be had: the way of a lock wait timeout */
+            timeouts++; /* no detector available: the way of a lock wait timeout */
             return false;
         }
     }
@@ -302,7 +306,8 @@ static void usage(FILE *to)
     fprintf(to,
             "usage: deadlock [--threads N] [--transactions N] [--locks N] [--seed N] [--fault STEP:KIND] [--every N]\n"
             "                [--deadline MS] [-v]\n"
-            "Transactions lock records in random order; a deadlock detector in an orbit finds rings and has a victim rolled\n"
+            "Transactions lock records in random order; a deadlock detector in an orbit finds rings and has a victim "
+            "rolled\n"
             "back. Whatever happens to the detector, all transactions finish.\n"
             "  --threads N        clients, 2 to %d (%d)\n"
             "  --transactions N   of each client (%d)\n"
@@ -430,7 +435,8 @@ int main(int argc, char **argv)
     orbit_area_destroy(area);
     long wanted = (long)thread_count * per_thread;
     printf("transactions finished: %ld of %ld\n", (long)finished, wanted);
-    printf("detector: %u calls, %u returned, %u crashed, %u exited, %u killed, %u out of memory, %u timed out, %u cancelled; "
+    printf("detector: %u calls, %u returned, %u crashed, %u exited, %u killed, %u out of memory, %u timed out, %u "
+        "cancelled; "
            "%lu restarts\n",
            (unsigned)calls, outcomes[ORBIT_RETURNED], outcomes[ORBIT_CRASHED], outcomes[ORBIT_EXITED],
            outcomes[ORBIT_KILLED], outcomes[ORBIT_OUT_OF_MEMORY], outcomes[ORBIT_TIMED_OUT], outcomes[ORBIT_CANCELLED],

@@ -1,5 +1,6 @@
-/* Two threads move money between two accounts and take the accounts' locks in opposite order: they deadlock sooner or later.
- * Build: cc -O1 -g transfer.c -o transfer -lpthread. Then: orbit watch -- ./transfer */
+/* Two threads move money between two accounts and take the accounts' locks in opposite order:
+ * they deadlock sooner or later. Build: cc -O1 -g transfer.c -o transfer -lpthread. Then: orbit
+ * watch -- ./transfer */
 #include <pthread.h>
 #include <stdio.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-// A driver to be broken: computes check sums (CRC-32) of blocks, as a device would. The victim of faults injected at random
-// into its code (lab/src/guest/faults.rs). For a virtual machine only.
+// A driver to be broken: computes check sums (CRC-32) of blocks, as a device would. The victim of
+// faults injected at random into its code (lab/src/guest/faults.rs). For a virtual machine only.
 //
-// Owns /dev/NAME, NAME being the module's own, so that copies under other names can be loaded side by side. A write of 1 to
-// 4096 bytes is a block; the next read of the same descriptor gives its check sum, 4 bytes, and waits for it up to a second.
-// What a driver has is here: a ring under a spinlock, a work item that empties it, a timer that looks after both, waiting
-// callers.
+// Owns /dev/NAME, NAME being the module's own, so that copies under other names can be loaded side
+// by side. A write of 1 to 4096 bytes is a block; the next read of the same descriptor gives its
+// check sum, 4 bytes, and waits for it up to a second. What a driver has is here: a ring under a
+// spinlock, a work item that empties it, a timer that looks after both, waiting callers.
 #include <linux/module.h>
 #include <linux/miscdevice.h>
 #include <linux/fs.h>
@@ -21,8 +21,8 @@
 
 enum state { EMPTY, QUEUED, DONE };
 
-// One a descriptor. `state` is changed under `lock`, the rest by whoever has the block: the caller, or while it is QUEUED the
-// work item.
+// One a descriptor. `state` is changed under `lock`, the rest by whoever has the block: the caller,
+// or while it is QUEUED the work item.
 struct job {
 	enum state state;
 	size_t length;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-// A kernel module that hangs a CPU on request, in one of several ways, and releases it by itself after a stated time.
-// For a virtual machine only.
+// A kernel module that hangs a CPU on request, in one of several ways, and releases it by itself
+// after a stated time. For a virtual machine only.
 //
 // Owns three files of /sys/module/orbit_hang/parameters:
 //   begin   write "KIND CPU MILLISECONDS": hangs that CPU (or all, for kinds that end in "-all"). Write it from a CPU that
@@ -8,11 +8,12 @@
 //   end     write anything, from a CPU that stays alive: the hang ends now.
 //   state   read: "RUNNING BEGAN ENDED", the number of threads that have not ended yet, and the monotonic times in
 //           nanoseconds at which the named CPU's hang began and ended (0: not yet).
-// Kinds: preempt (a loop with preemption off), irq (a loop with interrupts off), lock (a spinlock taken twice), lock-irq (the
-// same with interrupts off), order (two locks in opposite order against a thread that sleeps meanwhile), halt (HLT with
-// interrupts off), kernel (a loop of ordinary kernel code, which a kernel without full preemption never interrupts); each of
-// them also with "-all" behind it: both CPUs at once. order-all is two CPUs, each spinning for the other's lock; halt-all and
-// lock-irq-all do not let go: no timer runs any more.
+// Kinds: preempt (a loop with preemption off), irq (a loop with interrupts off), lock (a spinlock
+// taken twice), lock-irq (the same with interrupts off), order (two locks in opposite order against
+// a thread that sleeps meanwhile), halt (HLT with interrupts off), kernel (a loop of ordinary
+// kernel code, which a kernel without full preemption never interrupts); each of them also with
+// "-all" behind it: both CPUs at once. order-all is two CPUs, each spinning for the other's lock;
+// halt-all and lock-irq-all do not let go: no timer runs any more.
 #include <linux/module.h>
 #include <linux/kthread.h>
 #include <linux/delay.h>
@@ -37,7 +38,8 @@ static bool let_go, all;
 
 static bool over(u64 since) { return READ_ONCE(let_go) || ktime_get_mono_fast_ns() - since >= length_ns; }
 
-// Opens a lock whose owner will never do it. The spinning thread then gets it as if it had been handed over.
+// Opens a lock whose owner will never do it. The spinning thread then gets it as if it had been
+// handed over.
 static void force_open(spinlock_t *lock)
 {
 	if (spin_is_locked(lock))
@@ -65,7 +67,8 @@ static void end_it(void)
 static enum hrtimer_restart release(struct hrtimer *timer)
 {
 	end_it();
-	// Repeated until all have left: a thread that came late, or an NMI before its HLT, must not hang for ever.
+	// Repeated until all have left: a thread that came late, or an NMI before its HLT, must not hang
+	// for ever.
 	if (!atomic_read(&running))
 		return HRTIMER_NORESTART;
 	hrtimer_forward_now(timer, ms_to_ktime(20));
@@ -104,7 +107,8 @@ static noinline void lock_both(spinlock_t *a, spinlock_t *b)
 	preempt_enable(); // of `a`, which the releaser opened
 }
 
-// The sleeping side of ORDER: holds `second`, as a thread of another CPU would, and never gets `first`.
+// The sleeping side of ORDER: holds `second`, as a thread of another CPU would, and never gets
+// `first`.
 static void hold_second(void)
 {
 	arch_spin_lock(&second.rlock.raw_lock);

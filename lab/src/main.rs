@@ -1,7 +1,9 @@
-//! `orbit-lab`: hangs the kernel of a virtual machine in every way, and sees whether system hang detection finds it.
+//! `orbit-lab`: hangs the kernel of a virtual machine in every way, and sees whether system hang
+//! detection finds it.
 //!
-//! One program on both sides. `orbit-lab host ...` boots machines and prints JSON lines; `scripts/lab.sh` makes ready what
-//! it needs. `orbit-lab guest PART ...` runs inside such a machine, never anywhere else: it hangs CPUs.
+//! One program on both sides. `orbit-lab host ...` boots machines and prints JSON lines;
+//! `scripts/lab.sh` makes ready what it needs. `orbit-lab guest PART ...` runs inside such a
+//! machine, never anywhere else: it hangs CPUs.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -1,4 +1,5 @@
-//! Services with protection keys, on an emulated CPU that has them: with ORBIT_TEST_FULL=1, since the machine takes a minute or two to boot.
+//! Services with protection keys, on an emulated CPU that has them: with ORBIT_TEST_FULL=1, since
+//! the machine takes a minute or two to boot.
 
 use serde_json::Value;
 use std::{path::Path, process::Command};

@@ -8,7 +8,8 @@
 
 #include <stdint.h>
 
-/* A port's fault: Apache's bug 59864, a search that follows a pair of unusable workers that name each other. */
+/* A port's fault: Apache's bug 59864, a search that follows a pair of unusable workers that name
+ * each other. */
 #define FAULT_REDIRECT FAULT_OF_PORT
 
 /* ---- the balancer: decisions ahead; schedule.c ---- */

@@ -79,8 +79,10 @@ fn sets_and_standbys() {
     let backends = backends();
     let members = members(&backends);
     let lines = format!(
-        "<Proxy balancer://app>\nBalancerMember http://127.0.0.1:{} lbset=0 retry=1\nBalancerMember http://127.0.0.1:{} lbset=1\n\
-         BalancerMember http://127.0.0.1:{} status=+H lbset=0\nProxySet lbmethod=orbit\n</Proxy>\nProxyPass /app/ balancer://app/",
+        "<Proxy balancer://app>\nBalancerMember http://127.0.0.1:{} lbset=0 retry=1\nBalancerMember \
+         http://127.0.0.1:{} lbset=1\n\
+         BalancerMember http://127.0.0.1:{} status=+H lbset=0\nProxySet lbmethod=orbit\n</Proxy>\nProxyPass /app/ \
+         balancer://app/",
         members[0].0, members[1].0, members[2].0
     );
     let Some(server) = Server::start(&Setup::default().line(&lines)) else { return };

@@ -1,4 +1,5 @@
-// What crosses between LevelDB and the orbit, as bytes: a job there, results back. The parts of the port:
+// What crosses between LevelDB and the orbit, as bytes: a job there, results back. The parts of the
+// port:
 //
 // job.cc       encodes and decodes both
 // task.cc      in the orbit: merges the inputs into outputs
@@ -39,7 +40,8 @@ struct Job {
   std::vector<std::vector<Input>> sources;
   // Level + 2, whose overlap with an output is bounded; then the deeper ones. Each is sorted.
   std::vector<std::vector<Range>> deeper;
-  // Numbers that outputs take, in order. When only one is left, that output takes the rest whatever its size.
+  // Numbers that outputs take, in order. When only one is left, that output takes the rest whatever
+  // its size.
   std::vector<uint64_t> numbers;
   uint64_t smallest_snapshot = 0;
   uint64_t max_output_size = 0;
@@ -85,7 +87,8 @@ uint64_t MemoryLimit();
 uint64_t DeadlineUs();
 uint64_t Tries();
 uint64_t NextMinorFault();
-// Directory and options for tables, with the mutex held. Gives why the orbit cannot write tables of this database, or NULL.
+// Directory and options for tables, with the mutex held. Gives why the orbit cannot write tables of
+// this database, or NULL.
 const char* DescribeTables(leveldb::DBImpl* db, Job* job);
 // What the task of this call pushed first.
 void TakeData(orbit_future* future, std::string* bytes);

@@ -1,7 +1,7 @@
 /* orbit_leveldb.h: LevelDB's compactions in an orbit.
  *
- * A program that links liborbit_leveldb.a in place of libleveldb.a needs no call of these. They change the limits, and say
- * what happened. Any thread, any time.
+ * A program that links liborbit_leveldb.a in place of libleveldb.a needs no call of these. They
+ * change the limits, and say what happened. Any thread, any time.
  */
 #ifndef ORBIT_LEVELDB_H
 #define ORBIT_LEVELDB_H

@@ -1,5 +1,5 @@
-//! LevelDB 1.23 as Debian ships it, with its compaction in an orbit: builds the library and the program of the tests, and runs that in
-//! a directory of its own.
+//! LevelDB 1.23 as Debian ships it, with its compaction in an orbit: builds the library and the
+//! program of the tests, and runs that in a directory of its own.
 //!
 //! The port itself is C++, in `extension/`, with a Makefile of its own.
 
@@ -29,8 +29,9 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Builds the library and the programs into the target directory, if anything of them changed. Returns the directory; `None`,
-/// having said so, where LevelDB or its source package is not available.
+/// Builds the library and the programs into the target directory, if anything of them changed.
+/// Returns the directory; `None`, having said so, where LevelDB or its source package is not
+/// available.
 ///
 /// # Panics
 /// With what `make` said, where it fails.

@@ -48,7 +48,8 @@ struct cycle {
     int32_t members[];
 };
 
-/* A port's fault: an assertion that fails once a deadlock is found, as MySQL's bug 28523042 does. */
+/* A port's fault: an assertion that fails once a deadlock is found, as MySQL's bug 28523042
+ * does. */
 #define FAULT_ASSERT FAULT_OF_PORT
 
 struct search_args {

@@ -59,7 +59,7 @@ impl Ring {
         });
     }
 
-    /// Waits for the answers of all, in order. Who has one commits, so that the others go on.
+    /// Waits for the answers of all, in order. Who has one commits, so that the others continue.
     pub fn finish(&mut self) -> Vec<Reply> {
         let mut committed = vec![false; self.sessions.len()];
         wait_until("all are freed", || {

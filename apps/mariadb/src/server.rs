@@ -57,7 +57,8 @@ fn as_user(program: &str) -> Command {
     command
 }
 
-/// Copies a database directory as it is installed. That is made once, beside the plugin that is built.
+/// Copies a database directory as it is installed. That is made once, beside the plugin that is
+/// built.
 fn install(into: &Path) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let making = ONE_AT_A_TIME.lock();

@@ -1,4 +1,5 @@
-/* A PUT, in the worker: reads the body into a temporary file as nginx' own PUT does, has the orbit do the rest, and responds. */
+/* A PUT, in the worker: reads the body into a temporary file as nginx' own PUT does, has the
+ * orbit do the rest, and responds. */
 #include "dav.h"
 
 struct put {
@@ -67,7 +68,8 @@ static void remove_file(const char *name, ngx_log_t *log)
         ngx_log_error(NGX_LOG_CRIT, log, ngx_errno, ngx_delete_file_n " \"%s\" failed", name);
 }
 
-/* What a task that did not come to its end may leave: the body, and a copy of it beside the target. */
+/* What a task that did not come to its end may leave: the body, and a copy of it beside the
+ * target. */
 static void remove_leavings(const struct put_args *args, ngx_log_t *log)
 {
     u_char copy[MAX_PATH_SIZE + NGX_ATOMIC_T_LEN + 2];

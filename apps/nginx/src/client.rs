@@ -40,8 +40,8 @@ impl Client {
         Ok(Client { stream: BufReader::new(stream) })
     }
 
-    /// One request. `headers` are whole lines without their ends; a length is added where there is a body. Blocks until the
-    /// response is complete.
+    /// One request. `headers` are whole lines without their ends; a length is added where there is
+    /// a body. Blocks until the response is complete.
     ///
     /// # Errors
     /// Where the connection is lost, or what came is no response.

@@ -1,5 +1,5 @@
-//! Stock nginx servers with the module `orbit_dav`, for its tests and bench: each has a directory of its own with a unix socket
-//! in it, and is gone with everything when it is dropped.
+//! Stock nginx servers with the module `orbit_dav`, for its tests and bench: each has a directory
+//! of its own with a unix socket in it, and is gone with everything when it is dropped.
 //!
 //! The module itself is C, in `extension/`, with a Makefile of its own.
 

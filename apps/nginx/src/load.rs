@@ -17,7 +17,8 @@ pub struct Loaded {
     pub good: u64,
     /// PUTs that were answered with a failure.
     pub failed: u64,
-    /// Files that were not what was put last, lost connections, other responses: each as a sentence.
+    /// Files that were not what was put last, lost connections, other responses: each as a
+    /// sentence.
     pub wrong: Vec<String>,
     /// How long PUTs took.
     pub put_times: Vec<Duration>,
@@ -32,7 +33,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts clients that put bodies of this size under `/NAME-CLIENT-…`, and get each back that often and compare.
+    /// Starts clients that put bodies of this size under `/NAME-CLIENT-…`, and get each back that
+    /// often and compare.
     pub fn start(socket: &Path, name: &str, clients: usize, body: usize, gets: usize) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let run = |number: usize| {

@@ -9,7 +9,8 @@ fn fields(pid: i32) -> Vec<String> {
     stat.rsplit(") ").next().unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 
-/// Processes of a group, zombies too, and those that have something of this directory mapped: orbits have a group of their own.
+/// Processes of a group, zombies too, and those that have something of this directory mapped:
+/// orbits have a group of their own.
 pub(crate) fn of_server(group: i32, directory: &Path) -> Vec<i32> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let directory = format!("{}/", directory.display());

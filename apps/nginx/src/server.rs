@@ -13,8 +13,8 @@ use crate::{Client, PATIENCE, wait_until};
 
 const NGINX: &str = "/usr/sbin/nginx";
 
-/// Builds the module into the target directory, if anything of it changed, and returns its path. `None`, having said so, where
-/// nginx 1.22 or its headers are missing.
+/// Builds the module into the target directory, if anything of it changed, and returns its path.
+/// `None`, having said so, where nginx 1.22 or its headers are missing.
 ///
 /// # Panics
 /// With what `make` said, where it fails.
@@ -67,7 +67,8 @@ pub struct How {
     pub workers: u32,
     /// Lines for the location.
     pub location: String,
-    /// Where bodies are written first; `None`: in the server's directory, on the file system of the targets.
+    /// Where bodies are written first; `None`: in the server's directory, on the file system of the
+    /// targets.
     pub bodies: Option<PathBuf>,
 }
 
@@ -116,8 +117,8 @@ impl Server {
         Some(server)
     }
 
-    /// Reads its configuration again, with these lines for the location and with the module or without it. Returns when the
-    /// workers before have ended.
+    /// Reads its configuration again, with these lines for the location and with the module or
+    /// without it. Returns when the workers before have ended.
     pub fn reload(&mut self, location: &str, with_module: bool) {
         location.clone_into(&mut self.how.location);
         let before: Vec<_> = self.processes().into_iter().filter(|(pid, _)| *pid != self.pid()).collect();

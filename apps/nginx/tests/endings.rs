@@ -44,7 +44,8 @@ fn worker_killed() {
     }
 }
 
-/// A request whose task runs is answered, though its worker is to quit; new ones go to the new worker at once.
+/// A request whose task runs is answered, though its worker is to quit; new ones go to the new
+/// worker at once.
 #[test]
 fn reloaded_while_a_task_runs() {
     let Some(mut server) = Server::start(How::new(Put::Orbit, "orbit_dav_deadline 3s;")) else { return };
@@ -80,7 +81,8 @@ fn stopped_while_a_task_hangs() {
     assert!(hanging.join().expect("the client ends"), "the connection is closed");
 }
 
-/// The module is removed from the configuration, its file replaced, and put back: by reloads, the server runs on.
+/// The module is removed from the configuration, its file replaced, and put back: by reloads, the
+/// server runs on.
 #[test]
 fn module_removed_upgraded_and_put_back() {
     let Some(mut server) = Server::start(How::new(Put::Orbit, "")) else { return };

@@ -1,4 +1,5 @@
-//! Whatever the task does, the worker lives: its clients keep their connections, the event is in nginx' log, the task is back.
+//! Whatever the task does, the worker lives: its clients keep their connections, the event is in
+//! nginx' log, the task is back.
 
 use orbit_nginx::{How, Load, Put, Server, started, wait_until};
 
@@ -24,7 +25,8 @@ impl Scene {
         assert_eq!(std::fs::read(self.server.www().join("next")).expect("the file"), b"good");
     }
 
-    /// No client of all the time was disturbed, but for PUTs that were in the orbit when it was killed.
+    /// No client of all the time was disturbed, but for PUTs that were in the orbit when it was
+    /// killed.
     fn end(self, most_failed: u64) {
         let loaded = self.load.stop();
         assert!(loaded.wrong.is_empty(), "{:?}\n{}", loaded.wrong, self.server.log());
@@ -65,8 +67,8 @@ fn every_fault_of_the_task() {
     scene.end(0);
 }
 
-/// nginx bug 238, by its mechanism: the handler of a PUT without a body follows a pointer that is NULL. There the worker dies
-/// with all its clients.
+/// nginx bug 238, by its mechanism: the handler of a PUT without a body follows a pointer that is
+/// NULL. There the worker dies with all its clients.
 #[test]
 fn bug_238() {
     let Some(scene) = Scene::begin() else { return };

@@ -1,5 +1,6 @@
-/* Calls of the task: in an orbit, in a fork for each call (the paper's figure 13 compares with that), or in the worker itself
- * (where the server's own detector would crash). One call at a time; each hands back cycles. */
+/* Calls of the task: in an orbit, in a fork for each call (the paper's figure 13 compares with
+ * that), or in the worker itself (where the server's own detector would crash). One call at a
+ * time; each hands back cycles. */
 #include "detector.h"
 
 #include <errno.h>
@@ -33,7 +34,8 @@ static struct orbit_limits limits(void)
     return limits;
 }
 
-/* Runs in the orbit, before its first call: no exit callbacks, which would release what the worker holds. */
+/* Runs in the orbit, before its first call: no exit callbacks, which would release what the
+ * worker holds. */
 static void *leave_the_cluster(void)
 {
     on_exit_reset();
@@ -47,7 +49,8 @@ static void start_orbit(void)
     struct orbit_options options = ORBIT_OPTIONS_INIT;
     struct orbit_area_options region = ORBIT_AREA_OPTIONS_INIT;
     struct orbit_config config = ORBIT_CONFIG_INIT;
-    /* The cluster's memory, main segment and dynamic ones of whatever type: the orbit has none of it. */
+    /* The cluster's memory, main segment and dynamic ones of whatever type: the orbit has none
+     * of it. */
     config.shared_memory = ORBIT_SHARED_ABSENT;
     options.name = "pg-deadlock";
     options.entry = search_task;
@@ -57,8 +60,8 @@ static void start_orbit(void)
     options.deadline_us = (uint64)setting_deadline * 1000;
     region.name = "lock waits";
     region.limit = (size_t)1 << 30;
-    /* What becomes an orphan of the worker must become its child: where the postmaster is process 1 of a container, it would
-     * take a killed orphan for a crashed backend. */
+    /* What becomes an orphan of the worker must become its child: where the postmaster is
+     * process 1 of a container, it would take a killed orphan for a crashed backend. */
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
         ereport(ERROR, (errmsg("orbit_deadlock: could not become a subreaper: %m")));
     if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&options)) || !(area = orbit_area_create_with(&region)))
@@ -75,8 +78,8 @@ void detector_start(void)
 /* Longest wait for processes that were killed to end, milliseconds. */
 #define REAP_MS 2000
 
-/* Reaps what this process has adopted. Where the postmaster is process 1 it would get what is left here, and take a child it
- * does not know, and that was killed, for a crashed backend. */
+/* Reaps what this process has adopted. Where the postmaster is process 1 it would get what is
+ * left here, and take a child it does not know, and that was killed, for a crashed backend. */
 static void reap_all(void)
 {
     for (int waited = 0; waited < REAP_MS; waited++) {
@@ -97,7 +100,8 @@ void detector_stop(void)
     orbit = NULL;
 }
 
-/* The library reaps its template, at once. What is still a zombie when this is called again is an orphan. */
+/* The library reaps its template, at once. What is still a zombie when this is called again is
+ * an orphan. */
 void detector_reap_orphans(void)
 {
     static pid_t seen;
@@ -113,7 +117,8 @@ void detector_reload(void)
 {
     struct orbit_limits bounds = limits();
     if (orbit && orbit_set_limits(orbit, &bounds) < 0)
-        ereport(WARNING, (errmsg("orbit_deadlock: could not change the limits of the detector: %s", orbit_last_error())));
+        ereport(WARNING, (errmsg("orbit_deadlock: could not change the limits of the detector: "
+            "%s", orbit_last_error())));
 }
 
 int detector_orbit_pid(void)
@@ -140,14 +145,16 @@ static void count_call(size_t size, bool failed, bool crashed)
     SpinLockRelease(&detector_state->mutex);
 }
 
-/* A failed call: the sentence to the server's log, the call stack with functions and lines below it. */
+/* A failed call: the sentence to the server's log, the call stack with functions and lines below
+ * it. */
 static void report_failure(const char *text)
 {
     const char *line_end = strchr(text, '\n');
     char *first = line_end ? pnstrdup(text, line_end - text) : pstrdup(text);
     status_event(first);
     if (line_end)
-        ereport(WARNING, (errmsg("orbit_deadlock: a run of the detector failed: %s", first), errdetail_internal("%s", line_end + 1)));
+        ereport(WARNING, (errmsg("orbit_deadlock: a run of the detector failed: "
+            "%s", first), errdetail_internal("%s", line_end + 1)));
     else
         ereport(WARNING, (errmsg("orbit_deadlock: a run of the detector failed: %s", first)));
     pfree(first);
@@ -203,7 +210,8 @@ static enum call_end call_orbit(int32_t fault)
     struct search_args args = {0};
     struct orbit_outcome outcome;
     int error;
-    /* A call would wait for an orbit that is being started again; the worker has other things to do. */
+    /* A call would wait for an orbit that is being started again; the worker has other things to
+     * do. */
     if (detector_orbit_pid() == 0)
         return CALL_NOT_MADE;
     options.deadline_us = (uint64)setting_deadline * 1000;
@@ -296,7 +304,8 @@ static enum call_end call_fork(int32_t fault)
     count_call(called_scan->size, status != 0, WIFSIGNALED(status));
     if (status == 0)
         return CALL_RETURNED;
-    report_failure(WIFSIGNALED(status) ? psprintf("killed by signal %d", WTERMSIG(status)) : "not enough memory for this many waits");
+    report_failure(WIFSIGNALED(status) ? psprintf("killed by signal %d", WTERMSIG(status)) : "not enough memory for "
+        "this many waits");
     return CALL_FAILED;
 }
 

@@ -1,4 +1,5 @@
-/* orbit_deadlock: the parts of the extension and what they share. PostgreSQL's headers come first, as always.
+/* orbit_deadlock: the parts of the extension and what they share. PostgreSQL's headers come first,
+ * as always.
  *
  * module.c      settings, registration of the worker
  * status.c      the shared state, its view, orders for faults
@@ -50,8 +51,8 @@ struct victim_report {
     char text[REPORT_SIZE];
 };
 
-/* In shared memory. Written by the worker; read by the view; orders are written by orbit_deadlock_fault. All under mutex,
- * which is held for copies only. */
+/* In shared memory. Written by the worker; read by the view; orders are written by
+ * orbit_deadlock_fault. All under mutex, which is held for copies only. */
 struct detector_state {
     slock_t mutex;
     int worker_pid;
@@ -86,7 +87,8 @@ void status_event(const char *text);
 
 /* ---- the lock table: lock_table.c ---- */
 
-/* The waits of one point in time, in the worker's own memory, with what it needs beside what the task sees. */
+/* The waits of one point in time, in the worker's own memory, with what it needs beside what the
+ * task sees. */
 struct lock_scan {
     struct waits *waits; /* packed */
     size_t size;
@@ -102,10 +104,11 @@ struct lock_scan {
 
 /* Whether any process waits for a lock just now; takes no lock. */
 bool lock_table_has_waits(void);
-/* Scans the lock table, with all its partitions share-locked meanwhile. In the current memory context. */
+/* Scans the lock table, with all its partitions share-locked meanwhile. In the current memory
+ * context. */
 struct lock_scan *lock_table_scan(void);
-/* Proves the cycle against the lock table as it is now, and fails the victim's wait: it raises "deadlock detected".
- * False: the table has no such cycle, and nothing was done. */
+/* Proves the cycle against the lock table as it is now, and fails the victim's wait: it raises
+ * "deadlock detected". False: the table has no such cycle, and nothing was done. */
 bool lock_table_break(const struct lock_scan *scan, const struct found_cycle *cycle, size_t size);
 /* The hook that completes a victim's message; in every backend. */
 void lock_table_install_report_hook(void);
@@ -119,7 +122,8 @@ void detector_start(void);
 void detector_stop(void);
 /* Applies changed settings. */
 void detector_reload(void);
-/* Begins a call on this scan; one at a time. found is called with each cycle before the call has ended. */
+/* Begins a call on this scan; one at a time. found is called with each cycle before the call has
+ * ended. */
 enum call_end detector_call(struct lock_scan *scan, int32_t fault,
                             void (*found)(struct lock_scan *scan, const struct found_cycle *cycle, size_t size));
 /* Goes on with a pending call. */

@@ -1,11 +1,13 @@
-/* The lock table of the server: packed waits out of it, proofs of deadlocks and failed waits into it.
+/* The lock table of the server: packed waits out of it, proofs of deadlocks and failed waits into
+ * it.
  *
- * What the task hands back is trusted in nothing. A cycle of waits is proven against the live table, edge by edge, while all
- * its partitions are locked; only then its victim's wait is failed. So a task that has gone mad can break no wait that is
- * not in a deadlock: it can only miss one.
+ * What the task hands back is trusted in nothing. A cycle of waits is proven against the live
+ * table, edge by edge, while all its partitions are locked; only then its victim's wait is failed.
+ * So a task that has gone mad can break no wait that is not in a deadlock: it can only miss one.
  *
- * The victim's wait is failed as the server's own detector does it: removed from the queue with the state "error", and woken.
- * The victim then raises the server's own error, 40P01 "deadlock detected", which applications know how to retry.
+ * The victim's wait is failed as the server's own detector does it: removed from the queue with the
+ * state "error", and woken. The victim then raises the server's own error, 40P01 "deadlock
+ * detected", which applications know how to retry.
  */
 #include "detector.h"
 
@@ -82,8 +84,8 @@ static void add_queue(struct draft *d, const LOCK *lock)
     }
 }
 
-/* Holders of which no process of the group waits are in no cycle. Whether another member of a group waits is not looked up:
- * all holders that are in a group count. */
+/* Holders of which no process of the group waits are in no cycle. Whether another member of a
+ * group waits is not looked up: all holders that are in a group count. */
 static void add_holds(struct draft *d, const LOCK *lock)
 {
     const SHM_QUEUE *list = &lock->procLocks;
@@ -118,7 +120,8 @@ static uint64 sign(const struct draft *d)
 {
     uint64 hash = UINT64CONST(0xcbf29ce484222325);
     for (int32 i = 0; i < d->counts.wait_count; i++) {
-        /* A wait whose start is not written yet may be confused with the next one of its process. */
+        /* A wait whose start is not written yet may be confused with the next one of its
+         * process. */
         uint64 words[] = {(uint64)d->waiters[i].procno << 32 | (uint32)d->waiters[i].pid, d->waiters[i].since};
         if (d->waiters[i].since == 0)
             return 0;
@@ -171,7 +174,8 @@ struct lock_scan *lock_table_scan(void)
 
 /* ---- proofs ---- */
 
-/* The process of a wait of the scan, if it is in that wait still; NULL otherwise. The partitions are locked. */
+/* The process of a wait of the scan, if it is in that wait still; NULL otherwise. The partitions
+ * are locked. */
 static PGPROC *still_waiting(const struct waiter *w)
 {
     PGPROC *proc = &ProcGlobal->allProcs[w->procno];
@@ -182,8 +186,8 @@ static PGPROC *still_waiting(const struct waiter *w)
     return memcmp(&proc->waitLock->tag, &w->tag, sizeof(LOCKTAG)) == 0 ? proc : NULL;
 }
 
-/* Whether the process waits for a lock that the blocker's group holds, or is before it in the queue for, in a conflicting
- * mode. */
+/* Whether the process waits for a lock that the blocker's group holds, or is before it in the
+ * queue for, in a conflicting mode. */
 static bool is_blocked_by(PGPROC *proc, PGPROC *blocker)
 {
     const LOCK *lock = proc->waitLock;
@@ -300,14 +304,16 @@ bool lock_table_break(const struct lock_scan *scan, const struct found_cycle *cy
         return false;
     describe_statements(&statements, scan, cycle);
     SetLatch(&victim->procLatch);
-    ereport(LOG, (errmsg("orbit_deadlock: broke a deadlock of %d processes: the wait of process %d fails", cycle->length, pid),
+    ereport(LOG, (errmsg("orbit_deadlock: broke a deadlock of %d processes: the wait of process %d "
+        "fails", cycle->length, pid),
                   errdetail_internal("%s%s", lines.data, statements.data)));
     return true;
 }
 
 static emit_log_hook_type previous_log_hook;
 
-/* In the victim: its message lacks the lines that the server's own detector would have put there. */
+/* In the victim: its message lacks the lines that the server's own detector would have put
+ * there. */
 static void complete_report(ErrorData *error)
 {
     char text[REPORT_SIZE];

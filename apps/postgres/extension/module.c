@@ -1,4 +1,5 @@
-/* orbit_deadlock: PostgreSQL's deadlock detector, in an orbit. This file: settings and registration. */
+/* orbit_deadlock: PostgreSQL's deadlock detector, in an orbit. This file: settings and
+ * registration. */
 #include "detector.h"
 
 #include <dlfcn.h>
@@ -49,12 +50,14 @@ static void attach_memory(void)
 
 static void define_settings(void)
 {
-    DefineCustomIntVariable("orbit_deadlock.interval", "Time between two scans of the lock table.", NULL, &setting_interval,
+    DefineCustomIntVariable("orbit_deadlock.interval", "Time between two scans of the lock "
+        "table.", NULL, &setting_interval,
                             50, 1, 60000, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
     DefineCustomIntVariable("orbit_deadlock.deadline", "Longest time that a run of the detector may take.",
                             "After that its process is killed and started again.", &setting_deadline, 1000, 1, 600000,
                             PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
-    DefineCustomIntVariable("orbit_deadlock.memory", "Memory that the detector's process may use.", NULL, &setting_memory, 64,
+    DefineCustomIntVariable("orbit_deadlock.memory", "Memory that the detector's process may "
+        "use.", NULL, &setting_memory, 64,
                             4, INT_MAX / 1024, PGC_SIGHUP, GUC_UNIT_MB, NULL, NULL, NULL);
     DefineCustomIntVariable("orbit_deadlock.victim_window",
                             "Chooses the victim that the server itself would with this deadlock_timeout.", NULL,
@@ -64,7 +67,8 @@ static void define_settings(void)
                             "-1 leaves deadlock_timeout alone.", &setting_server_timeout, 600, -1, INT_MAX / 1000,
                             PGC_POSTMASTER, GUC_UNIT_S, NULL, NULL, NULL);
     DefineCustomEnumVariable("orbit_deadlock.run_in", "Where the detector runs; all but orbit are for comparison.",
-                             "fork: a child for each run. worker: in the background worker, where a crash ends all sessions.",
+                             "fork: a child for each run. worker: in the background worker, where a crash ends all "
+                             "sessions.",
                              &setting_run_in, RUN_IN_ORBIT, run_in_options, PGC_POSTMASTER, 0, NULL, NULL, NULL);
     DefineCustomBoolVariable("orbit_deadlock.wait_for_call", "Has the worker block while the detector runs.",
                              "For comparison: off, it waits for other events meanwhile.", &setting_wait_for_call, false,
@@ -74,8 +78,8 @@ static void define_settings(void)
     MarkGUCPrefixReserved("orbit_deadlock");
 }
 
-/* The server's own detector runs in a process that has waited for deadlock_timeout. This beats the configuration file, and
- * still lets a superuser's session SET its own. */
+/* The server's own detector runs in a process that has waited for deadlock_timeout. This beats
+ * the configuration file, and still lets a superuser's session SET its own. */
 static void put_server_detector_off(void)
 {
     char seconds[32];

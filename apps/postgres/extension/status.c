@@ -1,4 +1,5 @@
-/* The shared state: counters and the last event, for the view orbit_deadlock; orders for faults, from its function. */
+/* The shared state: counters and the last event, for the view orbit_deadlock; orders for faults,
+ * from its function. */
 #include "detector.h"
 
 #include "access/htup_details.h"
@@ -66,7 +67,8 @@ Datum orbit_deadlock_status(PG_FUNCTION_ARGS)
     int n = 0;
     require_state();
     if (get_call_result_type(fcinfo, NULL, &row) != TYPEFUNC_COMPOSITE || row->natts != COLUMNS)
-        elog(ERROR, "orbit_deadlock_status: the SQL declaration is not this library's: ALTER EXTENSION orbit_deadlock UPDATE");
+        elog(ERROR, "orbit_deadlock_status: the SQL declaration is not this library's: ALTER EXTENSION orbit_deadlock "
+            "UPDATE");
     SpinLockAcquire(&detector_state->mutex);
     memcpy(&now, detector_state, offsetof(struct detector_state, reports));
     SpinLockRelease(&detector_state->mutex);
@@ -109,8 +111,8 @@ static int32 known_fault(const char *name)
 PGDLLEXPORT Datum orbit_deadlock_fault(PG_FUNCTION_ARGS);
 PG_FUNCTION_INFO_V1(orbit_deadlock_fault);
 
-/* Has the next calls of the task do harm. Waits until they have ended, except for assert, which waits for a deadlock.
- * Returns the last event. */
+/* Has the next calls of the task do harm. Waits until they have ended, except for assert, which
+ * waits for a deadlock. Returns the last event. */
 Datum orbit_deadlock_fault(PG_FUNCTION_ARGS)
 {
     int32 fault, calls = PG_GETARG_INT32(1), done;
@@ -118,13 +120,15 @@ Datum orbit_deadlock_fault(PG_FUNCTION_ARGS)
     Latch *worker;
     require_state();
     if (!superuser())
-        ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE), errmsg("only a superuser may call orbit_deadlock_fault()")));
+        ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE), errmsg("only a superuser may call "
+            "orbit_deadlock_fault()")));
     if (!setting_faults)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), errmsg("faults are not permitted"),
                         errhint("SET orbit_deadlock.faults = on.")));
     fault = known_fault(text_to_cstring(PG_GETARG_TEXT_PP(0)));
     if (calls < 1)
-        ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("the number of calls must be at least 1, not %d", calls)));
+        ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("the number of calls must be at least 1, not "
+            "%d", calls)));
     SpinLockAcquire(&detector_state->mutex);
     detector_state->fault = fault;
     detector_state->fault_calls = calls;

@@ -1,10 +1,12 @@
 /* The task: finds cycles in the graph of lock waits, and names a victim for each.
  *
- * Runs in the orbit. Uses nothing of PostgreSQL: no shared memory, no elog, no palloc. It reads the packed waits only, which
- * the server's own detector would read from the lock table itself under all its locks.
+ * Runs in the orbit. Uses nothing of PostgreSQL: no shared memory, no elog, no palloc. It reads the
+ * packed waits only, which the server's own detector would read from the lock table itself under
+ * all its locks.
  *
- * The graph is that of PostgreSQL's detector: a process that waits for a lock is blocked by each group that holds the lock
- * in a conflicting mode, and by each process before it in the lock's queue that waits for a conflicting mode.
+ * The graph is that of PostgreSQL's detector: a process that waits for a lock is blocked by each
+ * group that holds the lock in a conflicting mode, and by each process before it in the lock's
+ * queue that waits for a conflicting mode.
  */
 #include "waits.h"
 
@@ -29,8 +31,8 @@ struct search {
     struct found_cycle *cycle;
 };
 
-/* The group of the nth blocker candidate of a wait: the lock's holders first, then its queue up to the wait. -2: this
- * candidate does not block it; -1: there are no more. */
+/* The group of the nth blocker candidate of a wait: the lock's holders first, then its queue up
+ * to the wait. -2: this candidate does not block it; -1: there are no more. */
 static int32_t blocker(const struct search *s, int32_t wait, int32_t nth)
 {
     const struct lock_wait *w = &s->queue[wait];
@@ -100,9 +102,10 @@ static int search_from(struct search *s, int32_t start)
     return 0;
 }
 
-/* The victim that PostgreSQL's own detector would take with deadlock_timeout set to the window. There each process checks
- * once, when it has waited that long: the first check after the cycle was closed finds it, and fails its own process.
- * The cycle was closed by the wait that began last. */
+/* The victim that PostgreSQL's own detector would take with deadlock_timeout set to the window.
+ * There each process checks once, when it has waited that long: the first check after the cycle
+ * was closed finds it, and fails its own process. The cycle was closed by the wait that began
+ * last. */
 static int32_t choose_victim(const struct search *s, int64_t window)
 {
     int64_t closed = 0;
@@ -152,7 +155,8 @@ long find_deadlocks(const struct waits *waits, int64_t victim_window,
             s.first_of_group[s.queue[i].group] = i;
         }
         for (int32_t start = 0; start < s.wait_count; start++) {
-            /* A wait that leads to no cycle stays DONE; where one was found the search begins anew, without the victim. */
+            /* A wait that leads to no cycle stays DONE; where one was found the search begins
+             * anew, without the victim. */
             while (s.progress[start] == NEW && search_from(&s, start)) {
                 s.cycle->victim = choose_victim(&s, victim_window);
                 for (int32_t i = 0; i < s.wait_count; i++)
@@ -192,7 +196,8 @@ static void push_cycle(void *what_for, const struct found_cycle *cycle)
     push(cycle, sizeof *cycle + (size_t)cycle->length * sizeof(int32_t));
 }
 
-/* FAULT_LIE: the first waits as a cycle, in both directions; cycles out of range, too long, of one, and of a wrong size. */
+/* FAULT_LIE: the first waits as a cycle, in both directions; cycles out of range, too long, of
+ * one, and of a wrong size. */
 static void push_lies(const struct waits *waits)
 {
     int32_t n = waits->wait_count;

@@ -1,11 +1,12 @@
-/* The background worker: scans the lock table at intervals, has the task search what it found, and breaks the deadlocks that
- * are proven.
+/* The background worker: scans the lock table at intervals, has the task search what it found, and
+ * breaks the deadlocks that are proven.
  *
- * A cycle can close only when a wait begins: while the waits are those of the last completed call there is nothing to search.
- * So a server without lock waits makes no calls, and neither does one whose waits stay as they are.
+ * A cycle can close only when a wait begins: while the waits are those of the last completed call
+ * there is nothing to search. So a server without lock waits makes no calls, and neither does one
+ * whose waits stay as they are.
  *
- * Threads: the library has one in this process, its supervisor. It blocks all signals, so PostgreSQL's handlers run in the
- * main thread only, and it calls nothing of PostgreSQL.
+ * Threads: the library has one in this process, its supervisor. It blocks all signals, so
+ * PostgreSQL's handlers run in the main thread only, and it calls nothing of PostgreSQL.
  */
 #include "detector.h"
 
@@ -58,7 +59,8 @@ static int32 next_fault(void)
     return fault;
 }
 
-/* An order for a fault counts as done with the call that had it; one to fail on a cycle, with a call that failed. */
+/* An order for a fault counts as done with the call that had it; one to fail on a cycle, with a
+ * call that failed. */
 static void fault_done(int32 fault, enum call_end end)
 {
     if (fault == FAULT_NONE || end == CALL_NOT_MADE || (fault == FAULT_ASSERT_ON_CYCLE && end == CALL_RETURNED))

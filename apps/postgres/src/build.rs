@@ -17,7 +17,8 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("extension")
 }
 
-/// Builds the extension for the `pg_config` of PostgreSQL 15 into the target directory, if anything of it changed.
+/// Builds the extension for the `pg_config` of PostgreSQL 15 into the target directory, if anything
+/// of it changed.
 ///
 /// # Errors
 /// What `make` said.

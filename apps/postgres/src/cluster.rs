@@ -14,7 +14,8 @@ use crate::build::build;
 use crate::session::Session;
 use crate::{PATIENCE, wait_until};
 
-/// The directory of PostgreSQL 15's programs; `None` where it, or what building for it needs, is not installed.
+/// The directory of PostgreSQL 15's programs; `None` where it, or what building for it needs, is
+/// not installed.
 pub fn programs() -> Option<PathBuf> {
     let debians = Path::new("/usr/lib/postgresql/15/bin/pg_config");
     let program = if debians.exists() { debians } else { Path::new("pg_config") };
@@ -51,7 +52,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A server with the extension and these lines of configuration; `None`, having said so, where PostgreSQL 15 is missing.
+    /// A server with the extension and these lines of configuration; `None`, having said so, where
+    /// PostgreSQL 15 is missing.
     ///
     /// # Panics
     /// Where it does not start.
@@ -206,7 +208,8 @@ impl Cluster {
         assert_eq!(self.query("SELECT pg_reload_conf()"), "t");
     }
 
-    /// Stops the server and waits for the end of the postmaster; its directory stays until the drop.
+    /// Stops the server and waits for the end of the postmaster; its directory stays until the
+    /// drop.
     pub fn stop(&mut self, how: Stop) {
         let signal = if how == Stop::Fast { libc::SIGINT } else { libc::SIGKILL };
         if let Ok(None) = self.postmaster.try_wait() {
@@ -248,7 +251,8 @@ fn make_directory() -> PathBuf {
     directory
 }
 
-/// A program, run as the user of servers, started by what is `around` it (which runs as this process's user).
+/// A program, run as the user of servers, started by what is `around` it (which runs as this
+/// process's user).
 fn as_user(program: &Path, around: &[&str]) -> Command {
     static USER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     let user = *USER.get_or_init(user);

@@ -1,10 +1,14 @@
-//! Deadlocks made on purpose: a ring of sessions each of which holds a row and waits for the next one's.
+//! Deadlocks made on purpose: a ring of sessions each of which holds a row and waits for the next
+//! one's.
 
 use crate::{Cluster, Reply, Session, wait_until};
 
 /// Makes the table that the rings lock rows of.
 pub fn prepare(cluster: &Cluster) {
-    cluster.query("CREATE TABLE ring (id int PRIMARY KEY, v int NOT NULL); INSERT INTO ring SELECT g, 0 FROM generate_series(0, 99) g");
+    cluster.query(
+        "CREATE TABLE ring (id int PRIMARY KEY, v int NOT NULL); INSERT INTO ring SELECT g, 0 FROM \
+        generate_series(0, 99) g",
+    );
 }
 
 /// A ring of sessions, deadlocked once it is closed.
@@ -60,7 +64,8 @@ impl Ring {
         }
     }
 
-    /// Waits until each has an answer to its wait, and commits those that got their row. Returns the answers, in order.
+    /// Waits until each has an answer to its wait, and commits those that got their row. Returns
+    /// the answers, in order.
     pub fn finish(mut self) -> Vec<Reply> {
         let mut ended = vec![false; self.sessions.len()];
         wait_until("every session of the ring has its answer", || {

@@ -1,5 +1,6 @@
-//! Stock PostgreSQL servers with the extension `orbit_deadlock`, for its tests and benches: each server has a directory of its
-//! own and a unix socket in it, runs as an ordinary user, and is gone with everything when it is dropped.
+//! Stock PostgreSQL servers with the extension `orbit_deadlock`, for its tests and benches: each
+//! server has a directory of its own and a unix socket in it, runs as an ordinary user, and is gone
+//! with everything when it is dropped.
 //!
 //! The extension itself is C, in `extension/`, with a Makefile of its own.
 

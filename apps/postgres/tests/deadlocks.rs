@@ -1,4 +1,5 @@
-//! Deadlocks of real sessions are broken: one of them fails with PostgreSQL's own error, the others commit.
+//! Deadlocks of real sessions are broken: one of them fails with PostgreSQL's own error, the others
+//! commit.
 
 use orbit_postgres::deadlock::{Ring, is_waiting, prepare, victims};
 use orbit_postgres::{Cluster, PATIENCE, wait_until};
@@ -42,7 +43,8 @@ fn several_at_a_time() {
     assert_eq!(cluster.state("deadlocks_broken"), 4);
 }
 
-/// The victim is the one that the server's own detector would have taken, with a deadlock_timeout of a second.
+/// The victim is the one that the server's own detector would have taken, with a deadlock_timeout
+/// of a second.
 #[test]
 fn the_victim_is_the_servers() {
     let Some(cluster) = Cluster::start("") else { return };
@@ -77,7 +79,8 @@ fn the_victim_is_the_servers() {
     }
 }
 
-/// Locks of tables and advisory locks; and a wait for one that itself only waits, before it in the queue.
+/// Locks of tables and advisory locks; and a wait for one that itself only waits, before it in the
+/// queue.
 #[test]
 fn of_every_kind_of_lock_and_by_the_queue() {
     let Some(cluster) = Cluster::start("") else { return };
@@ -104,7 +107,8 @@ fn of_every_kind_of_lock_and_by_the_queue() {
         ];
         assert_eq!(victims(&replies).len(), 1, "{replies:?}");
     }
-    // c waits for a in t1's queue, b before it: b holds nothing, so the cycle a, c, b has an edge of the queue alone.
+    // c waits for a in t1's queue, b before it: b holds nothing, so the cycle a, c, b has an edge
+    // of the queue alone.
     let (mut a, mut b, mut c) = (cluster.session(), cluster.session(), cluster.session());
     for session in [&mut a, &mut b, &mut c] {
         session.run("BEGIN");
@@ -136,7 +140,10 @@ fn is_caught_by_its_name() {
     a.run("UPDATE ring SET v = 1 WHERE id = 1");
     b.run("BEGIN");
     b.run("UPDATE ring SET v = 1 WHERE id = 2");
-    a.send("DO $$ BEGIN UPDATE ring SET v = 1 WHERE id = 2; EXCEPTION WHEN deadlock_detected THEN RAISE WARNING 'caught'; END $$");
+    a.send(
+        "DO $$ BEGIN UPDATE ring SET v = 1 WHERE id = 2; EXCEPTION WHEN deadlock_detected THEN RAISE WARNING \
+        'caught'; END $$",
+    );
     wait_until("a waits", || is_waiting(&cluster, a.pid()));
     b.send("UPDATE ring SET v = 1 WHERE id = 1");
     let caught = a.reply();
@@ -145,7 +152,8 @@ fn is_caught_by_its_name() {
     assert_eq!(b.reply().error(), None);
 }
 
-/// Sessions that wait and are in no deadlock are left alone, whatever the task says, also under contention.
+/// Sessions that wait and are in no deadlock are left alone, whatever the task says, also under
+/// contention.
 #[test]
 fn nobody_else_is_a_victim() {
     let Some(cluster) = Cluster::start("orbit_deadlock.interval = 1ms") else { return };

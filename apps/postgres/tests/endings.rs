@@ -1,4 +1,5 @@
-//! However server, worker or backend end, nothing of the orbit is left, and what is started again works.
+//! However server, worker or backend end, nothing of the orbit is left, and what is started again
+//! works.
 
 use orbit_postgres::deadlock::{Ring, prepare, victims};
 use orbit_postgres::{Cluster, Stop, below, is_zombie, lives, parent, started, wait_until};
@@ -44,8 +45,8 @@ fn server_stopped_and_killed() {
     }
 }
 
-/// A background worker with access to shared memory that is killed makes the postmaster end all sessions: so PostgreSQL
-/// treats its own. The server is back by itself, and so is the detector.
+/// A background worker with access to shared memory that is killed makes the postmaster end all
+/// sessions: so PostgreSQL treats its own. The server is back by itself, and so is the detector.
 #[test]
 fn worker_killed() {
     let Some(cluster) = Cluster::start("") else { return };
@@ -89,7 +90,7 @@ fn worker_terminated() {
     assert_eq!(bystander.run("COMMIT").error(), None);
 }
 
-/// A task that hangs holds up neither a stop nor a reload.
+/// A task that hangs blocks neither a stop nor a reload.
 #[test]
 fn stopped_while_the_task_hangs() {
     let Some(mut cluster) = Cluster::start("orbit_deadlock.deadline = 600s") else { return };
@@ -153,8 +154,8 @@ impl Victim {
     }
 }
 
-/// The postmaster as process 1, as in a container: what the worker leaves is handed to it, and a killed child that it does not
-/// know makes it end all sessions.
+/// The postmaster as process 1, as in a container: what the worker leaves is handed to it, and a
+/// killed child that it does not know makes it end all sessions.
 #[test]
 fn postmaster_is_process_1() {
     // SAFETY: takes nothing, changes nothing.
@@ -179,7 +180,8 @@ fn postmaster_is_process_1() {
     assert_eq!(bystander.run("COMMIT").error(), None, "no session was ended:\n{}", cluster.log());
     assert!(!cluster.log().contains("terminating any other active server processes"), "{}", cluster.log());
     wait_until("no zombie is left", || !below(cluster.postmaster_pid()).into_iter().any(is_zombie));
-    // A worker that is killed costs every session, once: what it leaves must not cost the next ones.
+    // A worker that is killed costs every session, once: what it leaves must not cost the next
+    // ones.
     signal(Victim::Worker.find(&cluster).into(), libc::SIGKILL);
     wait_until("the detector is back", || cluster.log().matches("orbit_deadlock: ready").count() == 3);
     let mut next = cluster.session();

@@ -1,5 +1,5 @@
-//! Whatever the task does, the server lives: the postmaster keeps its pid, no session is ended, the event is in the server's
-//! log, the task is back, and the next deadlock is broken.
+//! Whatever the task does, the server lives: the postmaster keeps its pid, no session is ended, the
+//! event is in the server's log, the task is back, and the next deadlock is broken.
 
 use orbit_postgres::deadlock::{Ring, prepare, victims};
 use orbit_postgres::{Cluster, lives, started, wait_until};
@@ -94,8 +94,9 @@ fn every_fault_of_the_task() {
     scene.end();
 }
 
-/// MySQL bug 28523042, by its mechanism: an assertion in the detector that fails when it has found a deadlock. There all
-/// connections are lost; here the deadlock is broken as soon as the detector no longer fails.
+/// MySQL bug 28523042, by its mechanism: an assertion in the detector that fails when it has found
+/// a deadlock. There all connections are lost; here the deadlock is broken as soon as the detector
+/// no longer fails.
 #[test]
 fn an_assertion_that_fails_on_a_deadlock() {
     let Some(mut scene) = Scene::begin(3) else { return };

@@ -23,7 +23,8 @@ fn the_orbit_has_no_shared_memory_of_the_cluster() {
     }
 }
 
-/// The server's socket is nowhere but in the postmaster: with it in an orbit, a server could not be started again.
+/// The server's socket is nowhere but in the postmaster: with it in an orbit, a server could not be
+/// started again.
 #[test]
 fn no_descriptor_of_the_server() {
     let Some(cluster) = Cluster::start("") else { return };
@@ -42,7 +43,8 @@ fn no_descriptor_of_the_server() {
     }
 }
 
-/// PostgreSQL's signal handlers must run in the worker's main thread: the library's threads block every signal.
+/// PostgreSQL's signal handlers must run in the worker's main thread: the library's threads block
+/// every signal.
 #[test]
 fn threads_of_the_library_take_no_signals() {
     let Some(cluster) = Cluster::start("") else { return };

@@ -1,7 +1,8 @@
-//! A Redis module that lets a service set `maxmemory`: the memory manager of Orbit's services lowers it when tasks stall for
-//! lack of memory, and Redis evicts what no longer fits.
+//! A Redis module that lets a service set `maxmemory`: the memory manager of Orbit's services
+//! lowers it when tasks stall for lack of memory, and Redis evicts what no longer fits.
 //!
-//! One thread waits for values. It takes Redis' lock for one `CONFIG SET` each; the server's own threads wait for nothing.
+//! One thread waits for values. It takes Redis' lock for one `CONFIG SET` each; the server's own
+//! threads wait for nothing.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]

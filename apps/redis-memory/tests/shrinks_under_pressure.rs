@@ -1,5 +1,6 @@
-//! A real Redis server with the module, in a control group that it shares with a program whose file does not fit beside the
-//! cache: the service lowers `maxmemory`, Redis evicts, and it gets back what it had when the service is gone.
+//! A real Redis server with the module, in a control group that it shares with a program whose file
+//! does not fit beside the cache: the service lowers `maxmemory`, Redis evicts, and it gets back
+//! what it had when the service is gone.
 
 use orbit_services::{Budget, Dispatch, Host, Options, Source, Spec, objects};
 use redis::Connection;
@@ -41,7 +42,8 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A control group with a limit of memory and a pressure file: in version 2, or in both, where memory is version 1's.
+/// A control group with a limit of memory and a pressure file: in version 2, or in both, where
+/// memory is version 1's.
 fn groups(limit: u64) -> Result<Vec<PathBuf>, String> {
     let name = format!("orbit-redis-memory-{}", std::process::id());
     let make = |parent: &str, file: &str| -> std::io::Result<PathBuf> {

@@ -20,8 +20,8 @@ impl Connection {
         Ok(Connection { stream: BufReader::new(stream) })
     }
 
-    /// Sends a command and reads its answer: strings and numbers as they are, elements of a list one a line, an error with its
-    /// leading `-`.
+    /// Sends a command and reads its answer: strings and numbers as they are, elements of a list
+    /// one a line, an error with its leading `-`.
     ///
     /// # Errors
     /// The connection was lost, or there was no answer in time.

@@ -1,4 +1,5 @@
-//! Whatever the save does, Redis serves: its pid and its clients stay, the event is in its log, the next save is good.
+//! Whatever the save does, Redis serves: its pid and its clients stay, the event is in its log, the
+//! next save is good.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,8 +1,9 @@
 //! Who may use the module's commands.
 //!
-//! Redis 7.0 puts a module's command into no category, so `-@admin` and `-@dangerous` pass it by. Each of the commands
-//! therefore asks, beside the right to itself, for the right to the command of Redis that it is like; who lacks that is
-//! told so in Redis' words, and it is noted in `ACL LOG`. From 7.2 on the categories are set too.
+//! Redis 7.0 puts a module's command into no category, so `-@admin` and `-@dangerous` pass it by.
+//! Each of the commands therefore asks, beside the right to itself, for the right to the command of
+//! Redis that it is like; who lacks that is told so in Redis' words, and it is noted in `ACL LOG`.
+//! From 7.2 on the categories are set too.
 
 use std::os::raw::c_int;
 
@@ -11,8 +12,8 @@ use redis_module::{Context, RedisError, RedisString, raw};
 /// The answer of a server that lacks what is needed to know.
 const CANNOT_TELL: RedisError = RedisError::Str("ORBIT this Redis does not tell a module what its users may do");
 
-/// An error unless the user of this context may run this command (with its subcommand). Of several the first counts that the
-/// server has; where it has none of them there is nothing to be allowed.
+/// An error unless the user of this context may run this command (with its subcommand). Of several
+/// the first counts that the server has; where it has none of them there is nothing to be allowed.
 pub fn may(ctx: &Context, commands: &[&[&[u8]]]) -> Result<(), RedisError> {
     let Some(name) = user_name(ctx)? else { return Ok(()) };
     // SAFETY: pointers that are set when the module is loaded and only read later.
@@ -59,7 +60,8 @@ fn string(bytes: &[u8]) -> RedisString {
     RedisString::create_from_slice(std::ptr::null_mut(), bytes)
 }
 
-/// The user this command runs for; `None` for Redis itself (a replication link, another module), whom nothing is denied.
+/// The user this command runs for; `None` for Redis itself (a replication link, another module),
+/// whom nothing is denied.
 fn user_name(ctx: &Context) -> Result<Option<RedisString>, RedisError> {
     // SAFETY: pointers that are set when the module is loaded and only read later.
     let functions = unsafe {
@@ -71,8 +73,8 @@ fn user_name(ctx: &Context) -> Result<Option<RedisString>, RedisError> {
         )
     };
     let (Some(id), Some(by_id), Some(current), Some(flags)) = functions else { return Err(CANNOT_TELL) };
-    // SAFETY: the context is live. Of a client without a user only the question by id may be asked; a script's client has
-    // one, the caller's, but is found by no id.
+    // SAFETY: the context is live. Of a client without a user only the question by id may be asked;
+    // a script's client has one, the caller's, but is found by no id.
     let name = unsafe {
         let in_script = flags(ctx.ctx) as u32 & raw::REDISMODULE_CTX_FLAGS_LUA != 0;
         if in_script { current(ctx.ctx) } else { by_id(ctx.ctx, id(ctx.ctx)) }

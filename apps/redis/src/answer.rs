@@ -1,9 +1,10 @@
-//! What the orbit brings for `ORBIT.SLOWLOG GET`: the log's newest entries, in as many updates, and calls, as they
-//! need.
+//! What the orbit brings for `ORBIT.SLOWLOG GET`: the log's newest entries, in as many updates, and
+//! calls, as they need.
 //!
-//! The orbit may bring anything. Each update must be whole entries with falling ids, and all of them together no more than
-//! were asked for or the log may hold; each call must return the count that it brought. Until that is known they stay as they
-//! came, for a reply that has been begun cannot be taken back.
+//! The orbit may bring anything. Each update must be whole entries with falling ids, and all of
+//! them together no more than were asked for or the log may hold; each call must return the count
+//! that it brought. Until that is known they stay as they came, for a reply that has been begun
+//! cannot be taken back.
 
 use orbit::{Future, Outcome, Update};
 use redis_module::{Context, RedisError, RedisValue, raw};
@@ -57,7 +58,8 @@ impl Get {
                 ))
             }
             other => Err(format!(
-                "ORBIT the slow log's orbit answered what makes no sense: it says {returned} entries, and {came} came{}",
+                "ORBIT the slow log's orbit answered what makes no sense: it says {returned} entries, and {came} \
+                 came{}",
                 if other.is_some() { ", and something else" } else { "" }
             )),
         }

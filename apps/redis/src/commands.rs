@@ -12,13 +12,14 @@ use crate::query::{self, Next, Question};
 use crate::task::{self, Fault};
 use crate::{acl, answer, sensor, with_keeper};
 
-/// Entries that `GET` gives when not told otherwise, as in Redis.
+/// Entries that `GET` gives unless asked otherwise, as in Redis.
 const DEFAULT_COUNT: u64 = 10;
 
 /// Within what time a fault that ends by itself must have done so.
 const FAULT_DEADLINE: Duration = Duration::from_secs(30);
 
-/// What the commands that Redis has no like of ask the right to where it has not the command that comes nearest either.
+/// What the commands that Redis has no like of ask the right to where it has not the command that
+/// comes nearest either.
 const ELSE: &[&[u8]] = &[b"SLOWLOG", b"GET"];
 
 /// `ORBIT.SLOWLOG GET [count] | LEN | RESET | HELP`: as Redis' own `SLOWLOG`.
@@ -63,11 +64,12 @@ pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
     }
 }
 
-/// Passes on what Redis' own `SLOWLOG` says of these words, letter for letter: help, and the errors of what is wrong.
+/// Passes on what Redis' own `SLOWLOG` says of these words, letter for letter: help, and the errors
+/// of what is wrong.
 fn ask_redis(ctx: &Context, words: &[RedisString]) -> RedisResult {
     let mut words: Vec<_> = words.iter().map(|word| word.inner).collect();
-    // SAFETY: pointers that are set when the module is loaded and only read later. The format takes an array of strings and
-    // its length; the strings live for the call. The reply is freed once.
+    // SAFETY: pointers that are set when the module is loaded and only read later. The format takes
+    // an array of strings and its length; the strings live for the call. The reply is freed once.
     unsafe {
         let functions = (raw::RedisModule_Call, raw::RedisModule_ReplyWithCallReply, raw::RedisModule_FreeCallReply);
         let (Some(call), Some(pass_on), Some(free)) = functions else {
@@ -122,7 +124,8 @@ pub fn fault(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
 
 impl Question for Fault {
     fn ask(&mut self, keeper: &mut Keeper) -> orbit::Result<Future> {
-        // Only the hang is there to be ended by the deadline; the others end by themselves, however slow the machine.
+        // Only the hang is there to be ended by the deadline; the others end by themselves, however
+        // slow the machine.
         let deadline = if *self == Fault::Hang { None } else { Some(FAULT_DEADLINE) };
         keeper.ask(task::harm, [*self as u64, 0], deadline)
     }

@@ -1,9 +1,11 @@
-//! Redis' side of the slow log: writes entries into the ring, hands them over, and counts what was lost.
+//! Redis' side of the slow log: writes entries into the ring, hands them over, and counts what was
+//! lost.
 //!
-//! A hand-over takes the state of the ring as a snapshot, so one call brings all entries that came since the last; while
-//! a call is under way nothing is handed over. The ring keeps entries until newer ones need the room, so that a restarted
-//! orbit, whose log is empty, gets those again. Lost are the entries that the log should hold and that had left the ring
-//! by then; how many it holds, the orbit says at the end of each hand-over.
+//! A hand-over takes the state of the ring as a snapshot, so one call brings all entries that came
+//! since the last; while a call is under way nothing is handed over. The ring keeps entries until
+//! newer ones need the room, so that a restarted orbit, whose log is empty, gets those again. Lost
+//! are the entries that the log should hold and that had left the ring by then; how many it holds,
+//! the orbit says at the end of each hand-over.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -111,7 +113,8 @@ impl Keeper {
                 (memory.as_mut_ptr().cast(), Place::Inside(Log::default(), memory))
             }
         };
-        // SAFETY: the memory is aligned, as large, used by nothing else, and lives in the same struct.
+        // SAFETY: the memory is aligned, as large, used by nothing else, and lives in the same
+        // struct.
         let ring = unsafe { Ring::new(base, capacity) };
         let (draft, counts) = (Draft::default(), Counts::default());
         Ok(Keeper { options, ring, draft, place, reset_before: 0, handed: Some(0), counts })
@@ -214,7 +217,8 @@ impl Keeper {
         }
     }
 
-    /// Calls this function of the orbit with the state of the ring and these words; `deadline`: the orbit's own if none.
+    /// Calls this function of the orbit with the state of the ring and these words; `deadline`: the
+    /// orbit's own if none.
     pub fn ask(&mut self, function: Function, words: [u64; 2], deadline: Option<Duration>) -> orbit::Result<Future> {
         let handover = self.handover();
         let Place::Orbit(remote) = &mut self.place else {
@@ -234,7 +238,8 @@ impl Keeper {
         }
     }
 
-    /// What the orbit has done, how it last failed, and how its area is tracked; `None` where there is no orbit.
+    /// What the orbit has done, how it last failed, and how its area is tracked; `None` where there
+    /// is no orbit.
     pub fn orbit(&self) -> Option<(Stats, Option<&str>, String)> {
         match &self.place {
             Place::Inside(..) => None,
@@ -259,7 +264,8 @@ impl Remote {
         let Some(Underway { future, whole }) = &self.call else { return Call::None };
         let Some(outcome) = future.poll() else { return Call::Underway };
         let state = match outcome.returned() {
-            // Ids are counted from the old end, for a crash loses the oldest: an entry that is missing is missed once.
+            // Ids are counted from the old end, for a crash loses the oldest: an entry that is
+            // missing is missed once.
             Some(held) => {
                 let from = whole.end.saturating_sub(held.max(0) as u64).clamp(whole.start, whole.end);
                 counts.lost += from.saturating_sub(whole.start.max(self.counted));

@@ -11,7 +11,8 @@
 //! | `commands`, `query` | `ORBIT.SLOWLOG`, `ORBIT.INFO`, `ORBIT.FAULT`, and clients that wait for an answer |
 //! | `answer` | what the orbit brings for `GET` |
 //!
-//! What runs on Redis' main thread never waits for the orbit; a client's answer is waited for, and written, in a thread.
+//! What runs on Redis' main thread never waits for the orbit; a client's answer is waited for, and
+//! written, in a thread.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -78,7 +79,8 @@ fn close() {
         keeper.close();
     }
     query::close();
-    // Its processes and its thread: nothing of the module runs on. It fails in an orbit only, which this is not.
+    // Its processes and its thread: nothing of the module runs on. It fails in an orbit only, which
+    // this is not.
     let _ = orbit::shutdown();
 }
 

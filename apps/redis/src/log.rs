@@ -1,5 +1,5 @@
-//! The slow log itself: the newest entries, taken from the ring. It is the state of the auxiliary task, and lives in the
-//! orbit, or in Redis where the task runs inside.
+//! The slow log itself: the newest entries, taken from the ring. It is the state of the auxiliary
+//! task, and lives in the orbit, or in Redis where the task runs inside.
 
 use std::collections::VecDeque;
 

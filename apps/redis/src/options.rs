@@ -20,7 +20,8 @@ pub enum Mode {
 pub struct Options {
     /// Where the task runs.
     pub mode: Mode,
-    /// Commands that take at least so many microseconds are slow; `None`: as Redis has it configured.
+    /// Commands that take at least so many microseconds are slow; `None`: as Redis has it
+    /// configured.
     pub threshold: Option<i64>,
     /// Each n-th command is noted too, however fast; 0: none.
     pub every: u32,

@@ -1,10 +1,12 @@
-//! Clients that wait for the orbit's answer, while Redis goes on.
+//! Clients that wait for the orbit's answer, while Redis continues.
 //!
-//! The client is blocked in Redis' sense, and a thread of its own waits for the call: it takes updates while they come and
-//! writes the reply, which needs Redis' lock neither. So Redis' main thread makes the call and lets go of the client,
-//! however long the answer is. The call has a deadline, so the thread ends whatever the orbit does; a query whose orbit came
-//! to an end is asked again of the next process, a few times; one that a crash of another call cancelled, for ten seconds. There are no more threads than calls in the orbit's queue, and
-//! none is left once [`close`] has returned.
+//! The client is blocked in Redis' sense, and a thread of its own waits for the call: it takes
+//! updates while they come and writes the reply, which needs Redis' lock neither. So Redis' main
+//! thread makes the call and lets go of the client, however long the answer is. The call has a
+//! deadline, so the thread ends whatever the orbit does; a query whose orbit came to an end is
+//! asked again of the next process, a few times; one that a crash of another call cancelled, for
+//! ten seconds. There are no more threads than calls in the orbit's queue, and none is left once
+//! [`close`] has returned.
 
 use std::sync::Mutex;
 use std::thread::{Builder, JoinHandle};
@@ -19,7 +21,8 @@ use crate::with_keeper;
 
 /// Times that a query runs in an orbit that does not finish it.
 const TRIES: u32 = 4;
-/// How long a query is asked again that was cancelled before it ran. Another call's crash cancels it, so it does not count as a try.
+/// How long a query is asked again that was cancelled before it ran. Another call's crash cancels
+/// it, so it does not count as a try.
 const CANCELLED_FOR: Duration = Duration::from_secs(10);
 /// Bytes of a thread's stack.
 const STACK: usize = 512 << 10;
@@ -139,8 +142,9 @@ fn end(question: &mut dyn Question, future: &Future) -> orbit::Result<Outcome> {
 impl Waiting {
     /// Has this write the reply, and lets go of the client, once.
     fn finish(self, reply: impl FnOnce(&Context)) {
-        // SAFETY: the client was blocked by `wait_for` and is let go of here alone. A context that was made for it may be
-        // replied through by one thread without Redis' lock; it is freed before the client is.
+        // SAFETY: the client was blocked by `wait_for` and is let go of here alone. A context that
+        // was made for it may be replied through by one thread without Redis' lock; it is freed
+        // before the client is.
         unsafe {
             if let (Some(make), Some(free)) =
                 (raw::RedisModule_GetThreadSafeContext, raw::RedisModule_FreeThreadSafeContext)

@@ -1,7 +1,8 @@
 //! One entry of the slow log, and its bytes.
 //!
-//! The same bytes travel both ways: main writes them into the ring that the orbit reads, the orbit pushes them back to
-//! answer a query. What comes back is read with every length checked, for an orbit may send anything.
+//! The same bytes travel both ways: main writes them into the ring that the orbit reads, the orbit
+//! pushes them back to answer a query. What comes back is read with every length checked, for an
+//! orbit may send anything.
 //!
 //! ```text
 //! id u64 | unix time i64 | microseconds i64 | fields u32 | fields times: length u32, bytes
@@ -125,8 +126,8 @@ impl Entry {
     }
 }
 
-/// How many entries `bytes` are, and the id of the last; `None` if they are anything else, or if their ids do not fall from
-/// below `before` on.
+/// How many entries `bytes` are, and the id of the last; `None` if they are anything else, or if
+/// their ids do not fall from below `before` on.
 pub fn check(mut bytes: &[u8], mut before: u64) -> Option<(u64, u64)> {
     let mut count = 0;
     while !bytes.is_empty() {
@@ -139,7 +140,8 @@ pub fn check(mut bytes: &[u8], mut before: u64) -> Option<(u64, u64)> {
     Some((count, before))
 }
 
-/// Takes one entry off the front of `bytes`: number, time and duration, and each field with its place.
+/// Takes one entry off the front of `bytes`: number, time and duration, and each field with its
+/// place.
 fn read(bytes: &mut &[u8], mut each: impl FnMut(usize, &[u8])) -> Option<(u64, i64, i64)> {
     let id = u64::from_ne_bytes(take(bytes)?);
     let time = i64::from_ne_bytes(take(bytes)?);

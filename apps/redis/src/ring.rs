@@ -1,14 +1,16 @@
 //! The ring of entries that main writes and the task reads, in an area or in main's own memory.
 //!
-//! Positions count bytes without end; a record lies at `position % capacity` and never across the end of the ring.
+//! Positions count bytes without end; a record lies at `position % capacity` and never across the
+//! end of the ring.
 //!
 //! ```text
 //! tail <= head <= tail + capacity        whole records lie in tail..head
 //! record: length u32, kind u32, bytes, filled up to a multiple of 8; kind SKIP fills the end of the ring
 //! ```
 //!
-//! Nothing but records is in the ring: where they begin and end travels with each call, so that a call that brings one
-//! entry changes one page. Main overwrites the oldest records and never waits for a reader.
+//! Nothing but records is in the ring: where they begin and end travels with each call, so that a
+//! call that brings one entry changes one page. Main overwrites the oldest records and never waits
+//! for a reader.
 
 const HEADER: usize = 8;
 const RECORD: u32 = 1;
@@ -43,7 +45,8 @@ impl Ring {
     /// A ring in this memory.
     ///
     /// # Safety
-    /// `base` is aligned to 8 and `capacity` bytes from it, a multiple of 8, are the ring's own as long as it lives.
+    /// `base` is aligned to 8 and `capacity` bytes from it, a multiple of 8, are the ring's own as
+    /// long as it lives.
     pub unsafe fn new(base: *mut u8, capacity: usize) -> Ring {
         Ring { span: Span { base: base.expose_provenance(), capacity, tail: 0, head: 0 }, first: 0, next: 0 }
     }
@@ -95,7 +98,8 @@ impl Ring {
 
     fn header(&mut self, position: u64, len: usize, kind: u32) {
         let word = len as u64 | u64::from(kind) << 32;
-        // SAFETY: positions are multiples of 8, so the header lies inside the ring, which is this writer's.
+        // SAFETY: positions are multiples of 8, so the header lies inside the ring, which is this
+        // writer's.
         unsafe { self.pointer(self.offset(position)).cast::<u64>().write(word) };
     }
 
@@ -115,8 +119,8 @@ impl Span {
     /// Gives every record from position `from` on to `each`.
     ///
     /// # Safety
-    /// The span came from [`Ring::span`], and the memory is as it was then: in the same process before the next push, or
-    /// in the replica of a call that carried the span.
+    /// The span came from [`Ring::span`], and the memory is as it was then: in the same process
+    /// before the next push, or in the replica of a call that carried the span.
     pub unsafe fn read(&self, from: u64, mut each: impl FnMut(&[u8])) {
         let mut at = from.max(self.tail);
         while at < self.head {

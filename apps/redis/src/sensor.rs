@@ -1,14 +1,15 @@
 //! How slow commands are seen.
 //!
-//! The module API of Redis 7 shows a command before it runs, never when it has run. But Redis times every command for its
-//! own slow log, nested ones (scripts, transactions) and unblocked ones included. So that log is the sensor: a short
-//! staging place, from which new entries are taken. It is looked at only when Redis was busy for at least the threshold
-//! between two sleeps, for no command can have been slow otherwise. Fast commands cost nothing; the event loop pays two
-//! looks at the clock a round.
+//! The module API of Redis 7 shows a command before it runs, never when it has run. But Redis times
+//! every command for its own slow log, nested ones (scripts, transactions) and unblocked ones
+//! included. So that log is the sensor: a short staging place, from which new entries are taken. It
+//! is looked at only when Redis was busy for at least the threshold between two sleeps, for no
+//! command can have been slow otherwise. Fast commands cost nothing; the event loop pays two looks
+//! at the clock a round.
 //!
-//! Each n-th command, if asked for (`every`), is seen by a command filter instead: its arguments are copied before it
-//! runs, and its time ends when the next command or the sleep begins. No client is known there. Commands whose arguments
-//! may hold secrets are noted by name only.
+//! Each n-th command, if asked for (`every`), is seen by a command filter instead: its arguments
+//! are copied before it runs, and its time ends when the next command or the sleep begins. No
+//! client is known there. Commands whose arguments may hold secrets are noted by name only.
 
 use std::os::raw::{c_int, c_void};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -47,7 +48,8 @@ fn unix_time() -> i64 {
     unsafe { libc::time(std::ptr::null_mut()) }
 }
 
-/// Begins to watch. An error names what this server lacks. `threshold`, if given, becomes Redis' own `slowlog-log-slower-than`.
+/// Begins to watch. An error names what this server lacks. `threshold`, if given, becomes Redis'
+/// own `slowlog-log-slower-than`.
 pub fn start(ctx: &Context, threshold: Option<i64>, every: u32) -> Result<(), String> {
     if let Some(threshold) = threshold {
         ctx.call("CONFIG", &["SET", "slowlog-log-slower-than", &threshold.to_string()])
@@ -64,7 +66,8 @@ pub fn start(ctx: &Context, threshold: Option<i64>, every: u32) -> Result<(), St
     COUNTDOWN.store(every, Relaxed);
     if every > 0 {
         let flags = raw::REDISMODULE_CMDFILTER_NOSELF as c_int;
-        // SAFETY: called on the main thread with a live context; the callback has the filter's type.
+        // SAFETY: called on the main thread with a live context; the callback has the filter's
+        // type.
         let filter = unsafe {
             raw::RedisModule_RegisterCommandFilter.map(|register| register(ctx.ctx, Some(on_command), flags))
         };
@@ -93,8 +96,8 @@ fn subscribe(ctx: &Context, id: u64, callback: Callback) -> Result<(), String> {
     }
 }
 
-/// Reads what Redis is configured to note. A server that keeps no entry shows none, so there is none to be counted as
-/// missed either: that is said.
+/// Reads what Redis is configured to note. A server that keeps no entry shows none, so there is
+/// none to be counted as missed either: that is said.
 fn read_settings(ctx: &Context) -> Result<(), String> {
     THRESHOLD.store(setting(ctx, "slowlog-log-slower-than")?, Relaxed);
     let kept = setting(ctx, "slowlog-max-len")?;
@@ -160,7 +163,8 @@ pub fn harvest(ctx: &Context) {
         return;
     }
     let next = NEXT_ID.load(Relaxed);
-    // A command that was there when the module was loaded stays there: a look that fails has nothing new to tell.
+    // A command that was there when the module was loaded stays there: a look that fails has
+    // nothing new to tell.
     let mut fresh = look(ctx, FIRST_LOOK, next).unwrap_or_default();
     if fresh.len() as i64 == FIRST_LOOK {
         // As many as are new, with this look: Redis' log may be much longer.
@@ -192,8 +196,9 @@ struct Staged {
 }
 
 impl Staged {
-    /// Whether this is the sensor's own look at the log, which Redis times like any command: by a client without a connection,
-    /// which has the address `?:0` up to Redis 7, and none from Redis 8 on.
+    /// Whether this is the sensor's own look at the log, which Redis times like any command: by a
+    /// client without a connection, which has the address `?:0` up to Redis 7, and none from Redis
+    /// 8 on.
     fn is_own_look(&self) -> bool {
         matches!(text(&self.address), b"?:0" | b"") && self.args.first().is_some_and(|name| text(name) == b"SLOWLOG")
     }
@@ -267,7 +272,8 @@ unsafe fn open(keeper: &mut Keeper, filter: *mut raw::RedisModuleCommandFilterCt
     let (Some(count), Some(get)) = functions else { return };
     // SAFETY: by contract.
     let count = unsafe { count(filter) } as usize;
-    // SAFETY: by contract; positions below the count have an argument, which lives through this callback.
+    // SAFETY: by contract; positions below the count have an argument, which lives through this
+    // callback.
     let arg = |at: usize| RedisString::string_as_slice(unsafe { get(filter, at as c_int) });
     let secret = count > 0 && SECRET.iter().any(|name| name.eq_ignore_ascii_case(arg(0)));
     for at in 0..count.min(MAX_ARGUMENTS) {

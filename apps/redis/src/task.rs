@@ -1,7 +1,8 @@
-//! What runs in the orbit: taking entries in, answering queries, and, for tests and demonstrations, doing harm.
+//! What runs in the orbit: taking entries in, answering queries, and, for tests and demonstrations,
+//! doing harm.
 //!
-//! The store is a [`Store`], made when the orbit's process starts; a crash loses it, and what the ring still holds is
-//! taken in again by the next process.
+//! The store is a [`Store`], made when the orbit's process starts; a crash loses it, and what the
+//! ring still holds is taken in again by the next process.
 
 use std::ffi::{c_long, c_void};
 use std::hint::black_box;
@@ -12,13 +13,14 @@ use crate::record::MAX_RECORD;
 /// Words of arguments of every call: a hand-over, then what the function wants.
 pub const WORDS: usize = 8;
 
-/// Bytes that each call loses once the leak was begun. So few that no call takes long by it: what ends the task is its memory
-/// limit, not a deadline.
+/// Bytes that each call loses once the leak was begun. So few that no call takes long by it: what
+/// ends the task is its memory limit, not a deadline.
 pub const LEAK: usize = 1 << 20;
-/// Bytes after which entries are pushed: an update may hold 64 MiB, and main and the orbit have each a few of them in hand.
+/// Bytes after which entries are pushed: an update may hold 64 MiB, and main and the orbit have
+/// each a few of them in hand.
 const PIECE: usize = 1 << 20;
-/// Bytes after which a call brings no more entries: so many take no call long enough to meet its deadline, however many
-/// entries are asked for.
+/// Bytes after which a call brings no more entries: so many take no call long enough to meet its
+/// deadline, however many entries are asked for.
 const MOST_A_CALL: usize = 8 << 20;
 /// A call that brings fewer entries has brought all there are.
 pub const FEWEST_IF_MORE: u64 = (MOST_A_CALL / MAX_RECORD) as u64;
@@ -75,7 +77,7 @@ pub unsafe extern "C" fn begin() -> *mut c_void {
 /// # Safety
 /// `store` came from [`begin`], `args` are [`arguments`] of a call that named the ring's area.
 unsafe fn take_in<'a>(store: *mut c_void, args: *mut c_void) -> (&'a mut Store, [u64; 2]) {
-    // SAFETY: by contract; calls run one after another, so nobody else uses the store.
+    // SAFETY: by contract; calls run one after another, so nothing else uses the store.
     let (store, words) = unsafe { (&mut *store.cast::<Store>(), &*args.cast::<[u64; WORDS]>()) };
     let [base, capacity, tail, head, reset_before, max_len, first, second] = *words;
     let handover = Handover::from_words([base, capacity, tail, head, reset_before, max_len]);
@@ -95,8 +97,9 @@ pub unsafe extern "C" fn note(store: *mut c_void, args: *mut c_void) -> c_long {
     store.log.len() as c_long
 }
 
-/// Takes in new entries, then pushes the newest of those older than an id, so many [`PIECE`]s of data as they need, but not
-/// much more than [`MOST_A_CALL`] of them. Returns how many it pushed; -1 if it could not, and why is pushed last.
+/// Takes in new entries, then pushes the newest of those older than an id, so many [`PIECE`]s of
+/// data as they need, but not much more than [`MOST_A_CALL`] of them. Returns how many it pushed;
+/// -1 if it could not, and why is pushed last.
 pub unsafe extern "C" fn get(store: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: main calls it as `take_in` wants.
     let (store, [count, before]) = unsafe { take_in(store, args) };

@@ -1,4 +1,5 @@
-//! Every kind of fault, twenty times, under load and with background saves: no client sees an error.
+//! Every kind of fault, twenty times, under load and with background saves: no client sees an
+//! error.
 
 #[allow(dead_code, reason = "each test uses its part")]
 mod common;
@@ -44,7 +45,8 @@ fn clients_see_no_error() {
                     ("leak", "leaking"),
                 ] {
                     let (mut crashes, mut answer) = (0, String::new());
-                    // A hand-over has 300 ms. If a busy machine gives it less, its end takes the fault behind it along, which never ran.
+                    // A hand-over has 300 ms. If a loaded machine gives it less, its end takes the
+                    // fault behind it along, which never ran.
                     for _ in 0..5 {
                         crashes = count(&mut c, "orbit_crashes");
                         answer = text(&run(&mut c, &format!("ORBIT.FAULT {fault}")));
@@ -55,8 +57,8 @@ fn clients_see_no_error() {
                     assert!(answer.contains(said), "round {round}, {fault}: {answer}");
                     let until = Instant::now() + PATIENCE;
                     while count(&mut c, "orbit_crashes") == crashes {
-                        // A leak ends the orbit some calls later; the answer comes from the next process. A hang that waited for
-                        // a new process for all its time never ran.
+                        // A leak ends the orbit some calls later; the answer comes from the next
+                        // process. A hang that waited for a new process for all its time never ran.
                         number(&run(&mut c, "ORBIT.SLOWLOG LEN"));
                         if fault == "hang" && count(&mut c, "orbit_crashes") == crashes {
                             run(&mut c, "ORBIT.FAULT hang");

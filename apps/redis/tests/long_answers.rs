@@ -1,5 +1,5 @@
-//! `ORBIT.SLOWLOG GET -1` of a log that is longer than one update of the library may be (64 MiB) gives every entry, and what
-//! Redis serves meanwhile it serves.
+//! `ORBIT.SLOWLOG GET -1` of a log that is longer than one update of the library may be (64 MiB)
+//! gives every entry, and what Redis serves meanwhile it serves.
 
 #[allow(dead_code, reason = "each test uses its part")]
 mod common;
@@ -34,7 +34,8 @@ fn every_entry_comes_and_redis_serves_on() {
             batch.add_command(shape(number)).ignore();
         });
         batch.query::<()>(&mut c).expect("DEL");
-        // However slow the orbit is, the ring never fills up: this is answered when the orbit has taken in all there is.
+        // However slow the orbit is, the ring never fills up: this is answered when the orbit has
+        // taken in all there is.
         run(&mut c, "ORBIT.SLOWLOG LEN");
     }
     run(&mut c, "CONFIG SET slowlog-log-slower-than -1");

@@ -1,4 +1,5 @@
-//! The module reads of Redis' own log what is new, however long that log is; none of it is left out.
+//! The module reads of Redis' own log what is new, however long that log is; none of it is left
+//! out.
 
 #[allow(dead_code, reason = "each test uses its part")]
 mod common;

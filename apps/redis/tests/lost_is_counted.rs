@@ -1,4 +1,5 @@
-//! While the orbit is down commands are served; afterwards the log and the count of what it lost make up what was seen.
+//! While the orbit is down commands are served; afterwards the log and the count of what it lost
+//! make up what was seen.
 
 #[allow(dead_code, reason = "each test uses its part")]
 mod common;

@@ -1,5 +1,5 @@
-//! Whoever may not run Redis' own command may not run the module's that is like it: the answer is Redis' own, from a script and
-//! a transaction too, and nothing is shown, reset or harmed.
+//! Whoever may not run Redis' own command may not run the module's that is like it: the answer is
+//! Redis' own, from a script and a transaction too, and nothing is shown, reset or harmed.
 
 #[allow(dead_code, reason = "each test uses its part")]
 mod common;
@@ -18,7 +18,7 @@ fn set_user(connection: &mut Connection, name: &str, more: &str) {
 }
 
 fn denied(answer: &Result<Value, String>) -> bool {
-    // In a transaction the refusal is one of the answers.
+    // In a transaction the rejection is one of the answers.
     format!("{answer:?}").to_ascii_uppercase().contains("NOPERM")
 }
 

@@ -1,4 +1,5 @@
-//! What was slow under the old settings is in the log after they were changed; that Redis keeps nothing is said.
+//! What was slow under the old settings is in the log after they were changed; that Redis keeps
+//! nothing is said.
 
 #[allow(dead_code, reason = "each test uses its part")]
 mod common;

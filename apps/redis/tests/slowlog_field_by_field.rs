@@ -1,6 +1,6 @@
-//! Hundreds of commands of all shapes, by clients with and without a name, over a unix socket and TCP: each entry of
-//! `ORBIT.SLOWLOG` has the number, time, duration, arguments, address and name of Redis' own, byte for byte; wrong counts give the
-//! same errors.
+//! Hundreds of commands of all shapes, by clients with and without a name, over a unix socket and
+//! TCP: each entry of `ORBIT.SLOWLOG` has the number, time, duration, arguments, address and name
+//! of Redis' own, byte for byte; wrong counts give the same errors.
 
 #[allow(dead_code, reason = "each test uses its part")]
 mod common;

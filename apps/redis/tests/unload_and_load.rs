@@ -1,5 +1,5 @@
-//! The module can be unloaded and loaded again while clients are served; unloading leaves no process, thread or descriptor
-//! of it.
+//! The module can be unloaded and loaded again while clients are served; unloading leaves no
+//! process, thread or descriptor of it.
 
 #[allow(dead_code, reason = "each test uses its part")]
 mod common;

@@ -1,9 +1,10 @@
-/* An in-memory SQLite database in a heap that an orbit is shown: a query runs on a snapshot while the program writes on.
+/* An in-memory SQLite database in a heap that an orbit is shown: a query runs on a snapshot while
+ * the program writes on.
  *
  *   query ROWS ROUNDS [FAULT]      FAULT: the second query does this harm first (segv, hang, memory, recursion, kill)
  *
- * To be run with jemalloc preloaded. Prints for each round what the query should say and what it said. SQLite is the
- * distribution's; its objects are found by no list: the whole heap is in areas.
+ * To be run with jemalloc preloaded. Prints for each round what the query should say and what it
+ * said. SQLite is the distribution's; its objects are found by no list: the whole heap is in areas.
  */
 #include <errno.h>
 #include <orbit.h>
@@ -106,7 +107,8 @@ static void one_round(struct orbit *orbit, sqlite3 *db, int round, int32_t fault
         updates++;
     }
     if (outcome.kind == ORBIT_RETURNED)
-        printf("round %d expected %ld got %ld blocked_ms %.2f took_ms %.1f updates %ld\n", round, expected, outcome.value,
+        printf("round %d expected %ld got %ld blocked_ms %.2f took_ms %.1f updates "
+            "%ld\n", round, expected, outcome.value,
                called - began, now_ms() - began, updates);
     else
         printf("round %d failed: %s\n", round, outcome.text);

@@ -1,8 +1,8 @@
 /* orbit_herder: Varnish' pool herder in an orbit. What the files of the library share.
  *
- * The herder of a thread pool makes worker threads when requests wait, and ends those that have been idle too long. The task is
- * Varnish' own pool_herder(), as Debian built it, run on a replica of the pool. In the worker process a thread in the herder's
- * place does what it decides.
+ * The herder of a thread pool makes worker threads when requests wait, and ends those that have
+ * been idle too long. The task is Varnish' own pool_herder(), as Debian built it, run on a replica
+ * of the pool. In the worker process a thread in the herder's place does what it decides.
  */
 #ifndef ORBIT_HERDER_H
 #define ORBIT_HERDER_H
@@ -17,7 +17,8 @@
 #include "cache/cache.h"
 #include "common/common_param.h"
 
-/* ---- What is private to Varnish 7.1.1, by offset. check_layout() proves it before the first use. ---- */
+/* ---- What is private to Varnish 7.1.1, by offset. check_layout() proves it before the first
+ * use. ---- */
 
 #define POOL_MAGIC 0x606658fau
 #define POOL_SIZE 0x100
@@ -59,7 +60,8 @@ struct pool_info {
 
 VTAILQ_HEAD(task_queue, pool_task);
 
-/* Exported by varnishd, and not by the VCL compiler and others that are run with the library too. */
+/* Exported by varnishd, and not by the VCL compiler and others that are run with the library
+ * too. */
 #define OF_VARNISHD __attribute__((weak))
 extern void *pool_herder(void *) OF_VARNISHD;
 extern struct lock pool_mtx OF_VARNISHD;

@@ -1,7 +1,7 @@
 /* What stands in for the C library's functions: preloaded, so that Varnish' calls come here.
  *
- * In main the thread that would run pool_herder() runs ours. In the orbit, where Varnish' herder runs, making a thread, waiting
- * and sleeping end a step. Everything else goes through.
+ * In main the thread that would run pool_herder() runs ours. In the orbit, where Varnish' herder
+ * runs, making a thread, waiting and sleeping end a step. Everything else goes through.
  */
 #define _GNU_SOURCE
 #include "herder.h"

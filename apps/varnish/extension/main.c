@@ -1,7 +1,8 @@
-/* A pool's herder in main: shows the pool to the orbit, and does what its herder decides, as far as it proves right.
+/* A pool's herder in main: shows the pool to the orbit, and does what its herder decides, as far as
+ * it proves right.
  *
- * Under the pool's mutex it copies the pool and when the worker that has been idle longest was used last. The orbit is called
- * without it. Each decision is checked against the pool as it is by then.
+ * Under the pool's mutex it copies the pool and when the worker that has been idle longest was used
+ * last. The orbit is called without it. Each decision is checked against the pool as it is by then.
  */
 #define _GNU_SOURCE
 #include "herder.h"

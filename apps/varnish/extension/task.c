@@ -1,7 +1,9 @@
-/* The task, in the orbit: Varnish' own herder, run on a replica of the pool until it makes a thread, waits or sleeps.
+/* The task, in the orbit: Varnish' own herder, run on a replica of the pool until it makes a
+ * thread, waits or sleeps.
  *
- * The herder is a loop that never returns. It has a stack of its own here, for each pool, and continues there with the next call:
- * what it remembers from round to round it remembers here too. Locks, counters and parameters are the orbit's own.
+ * The herder is a loop that never returns. It has a stack of its own here, for each pool, and
+ * continues there with the next call: what it remembers from round to round it remembers here too.
+ * Locks, counters and parameters are the orbit's own.
  */
 #include "herder.h"
 
@@ -40,7 +42,8 @@ static struct replica *current;
 static char counters[COUNTERS_SIZE] __attribute__((aligned(16)));
 static char lock_counters[COUNTERS_SIZE] __attribute__((aligned(16)));
 
-/* A check of Varnish' own that fails: main would write a report to memory that it shares with its manager, and abort. */
+/* A check of Varnish' own that fails: main would write a report to memory that it shares with
+ * its manager, and abort. */
 static __attribute__((noreturn)) void fail(const char *function, const char *file, int line, const char *condition, enum vas_e kind)
 {
     (void)function, (void)file, (void)line, (void)condition, (void)kind;

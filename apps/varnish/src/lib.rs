@@ -1,5 +1,6 @@
-//! Stock Varnish servers with the library `orbit_herder` preloaded, for its tests and bench: each has a directory of its own with a
-//! unix socket in it, and is gone with everything when it is dropped.
+//! Stock Varnish servers with the library `orbit_herder` preloaded, for its tests and bench: each
+//! has a directory of its own with a unix socket in it, and is gone with everything when it is
+//! dropped.
 //!
 //! The library itself is C, in `extension/`, with a Makefile of its own.
 
@@ -47,8 +48,8 @@ fn is_version_7_1() -> bool {
 }
 
 impl Server {
-    /// One pool of 10 to 40 threads; those idle for more than 10 s end. `parameters`: others, as `thread_pools=2`. `None`,
-    /// having said so, where Varnish 7.1 or its headers are missing.
+    /// One pool of 10 to 40 threads; those idle for more than 10 s end. `parameters`: others, as
+    /// `thread_pools=2`. `None`, having said so, where Varnish 7.1 or its headers are missing.
     ///
     /// # Panics
     /// With what it said, where it does not start.
@@ -218,7 +219,8 @@ pub fn get(socket: &Path, path: &str) -> std::io::Result<u16> {
     status.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::UnexpectedEof, format!("not a response: {first:?}")))
 }
 
-/// So many requests at once, each on a connection of its own. Returns how many were answered with 200.
+/// So many requests at once, each on a connection of its own. Returns how many were answered with
+/// 200.
 pub fn burst(socket: &Path, path: &str, requests: usize) -> usize {
     let clients: Vec<_> = (0..requests)
         .map(|_| {

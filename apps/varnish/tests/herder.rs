@@ -2,7 +2,8 @@
 
 use orbit_varnish::{Herder, Server, burst, signal, started, wait_until, wait_until_gone};
 
-/// Threads with nothing to do, with more requests than threads may be, and when they have been idle long.
+/// Threads with nothing to do, with more requests than threads may be, and when they have been idle
+/// long.
 fn threads_of(herder: Herder) -> Option<[u64; 4]> {
     let server = Server::start(herder, &[])?;
     let idle = server.count("threads");
@@ -28,7 +29,8 @@ fn as_many_threads_as_stock() {
     assert_eq!(ours, [10, 40, 1, 0]);
 }
 
-/// Has the herder do this harm in its next call, while requests wait for threads that it is to make.
+/// Has the herder do this harm in its next call, while requests wait for threads that it is to
+/// make.
 fn fault_is_survived(fault: &str, calls: u32, event: &str) {
     let Some(server) = Server::start(Herder::Orbit, &[]) else { return };
     let worker = server.worker();

@@ -1,7 +1,8 @@
 //! Records a program for a fixture: `record OUT.jsonl SECONDS AFTER -- PROGRAM ARGUMENT...`
 //!
-//! Watches the program and all it makes for SECONDS, or until AFTER seconds past the moment that it writes (CLOCK_MONOTONIC, s)
-//! into the file that `HANGMARK` names; that moment is the recording's mark. At the end all that is left of the program is killed.
+//! Watches the program and all it makes for SECONDS, or until AFTER seconds past the moment that it
+//! writes (CLOCK_MONOTONIC, s) into the file that `HANGMARK` names; that moment is the recording's
+//! mark. At the end all that is left of the program is killed.
 
 use orbit_ahd::facts::Record;
 use orbit_ahd::replay::Writer;

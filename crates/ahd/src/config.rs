@@ -7,10 +7,11 @@ use std::time::Duration;
 /// Settings of a watcher. [`Config::default`] is right for servers, interactive and batch programs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// How long a thread may be away from its loop, a request wait for its answer, a lock be waited for, or a thread wait inside a
-    /// section; 100 ms to 1 h.
+    /// How long a thread may be away from its loop, a request wait for its answer, a lock be waited
+    /// for, or a thread wait inside a section; 100 ms to 1 h.
     pub limit: Duration,
-    /// Check values of sections are this times the largest mean of an exit's last 50 executions, 1 to 1000,
+    /// Check values of sections are this times the largest mean of an exit's last 50 executions, 1
+    /// to 1000,
     pub factor: f64,
     /// and so much CPU time at least, 50 ms to 1 h.
     pub floor: Duration,

@@ -3,8 +3,9 @@
 /// Limits of the rules; [`Limits::default`] is right for servers and batch programs alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// How long a thread may be away from its loop, a request may wait for its answer, and a lock may be waited for, s. What
-    /// took longer before may take longer again. Below 5 s healthy programs are reported too: see the README.
+    /// How long a thread may be away from its loop, a request may wait for its answer, and a lock
+    /// may be waited for, s. What took longer before may take longer again. Below 5 s healthy
+    /// programs are reported too: see the README.
     pub limit: f64,
     /// A home is left for this times its longest absence before that is reported.
     pub longest_times: f64,

@@ -1,7 +1,7 @@
 //! Which processes are watched.
 //!
-//! Owns: [`Members`]: processes that were named, and those that these make. Promises: one that ended is reported once; nothing is
-//! written to a process. Refuses: to judge.
+//! Owns: [`Members`]: processes that were named, and those that these make. Promises: one that
+//! ended is reported once; nothing is written to a process. Refuses: to judge.
 
 use crate::event::Event;
 use orbit_linux::procfs;
@@ -10,7 +10,8 @@ use std::io;
 
 /// Scans between two searches for children.
 const CHILDREN_EVERY: u64 = 3;
-/// Threads of a process, beside its first one, that are asked for children in one search; each in its turn.
+/// Threads of a process, beside its first one, that are asked for children in one search; each in
+/// its turn.
 const PARENTS: usize = 8;
 
 /// See the module's head.

@@ -1,8 +1,10 @@
-//! What a program's own runtime says of its threads: the JVM of Java's, Go's of goroutines. For reports only, after a verdict.
+//! What a program's own runtime says of its threads: the JVM of Java's, Go's of goroutines. For
+//! reports only, after a verdict.
 //!
-//! The JVM is asked as `jstack` asks it, for which it gets SIGQUIT: only where it catches that, and only of a guess, for which the stacks
-//! of its threads say too little. Go's goroutines are read from memory; nothing is stopped. Promises: [`MOST`] lines at most, and
-//! [`PATIENCE`] at most for each step.
+//! The JVM is asked as `jstack` asks it, for which it gets SIGQUIT: only where it catches that, and
+//! only of a guess, for which the stacks of its threads say too little. Go's goroutines are read
+//! from memory; nothing is stopped. Promises: [`MOST`] lines at most, and [`PATIENCE`] at most for
+//! each step.
 
 use orbit_inspect::goroutines::{Parked, parked};
 use orbit_inspect::stacks::{Frame, Unwinder};
@@ -48,7 +50,8 @@ pub(crate) fn goroutines(pid: i32, unwinder: &mut Unwinder) -> Vec<String> {
     all.into_iter().filter_map(group).take(GROUPS).collect()
 }
 
-/// Deadlocks that the JVM finds, and its blocked threads and those named by `tids`; nothing if it is no JVM.
+/// Deadlocks that the JVM finds, and its blocked threads and those named by `tids`; nothing if it
+/// is no JVM.
 ///
 /// # Errors
 /// In a sentence, where it is a JVM and does not answer.
@@ -113,9 +116,12 @@ mod tests {
 
     #[test]
     fn of_a_dump_deadlocks_blocked_threads_and_those_named_are_chosen() {
-        let dump = "0\nFull thread dump\n\n\"a\" #1 prio=5 nid=0x1f runnable\n   java.lang.Thread.State: RUNNABLE\n\tat A.f(A.java:1)\n\n\
-                    \"b\" #2 nid=32 waiting\n   java.lang.Thread.State: BLOCKED (on object monitor)\n\tat B.g(B.java:2)\n\n\"c\" #3 nid=0x21 \
-                    runnable\n   java.lang.Thread.State: RUNNABLE\n\tat C.h(C.java:3)\n\nFound one Java-level deadlock:\n====\n\"b\":\n  waits\n\n\
+        let dump = "0\nFull thread dump\n\n\"a\" #1 prio=5 nid=0x1f runnable\n   java.lang.Thread.State: \
+            RUNNABLE\n\tat A.f(A.java:1)\n\n\
+                    \"b\" #2 nid=32 waiting\n   java.lang.Thread.State: BLOCKED (on object monitor)\n\tat \
+                    B.g(B.java:2)\n\n\"c\" #3 nid=0x21 \
+                    runnable\n   java.lang.Thread.State: RUNNABLE\n\tat C.h(C.java:3)\n\nFound one Java-level \
+                    deadlock:\n====\n\"b\":\n  waits\n\n\
                     Java stack information for the threads listed above:\n\tat B.g(B.java:2)\n";
         let lines = chosen(dump, &[31]);
         assert_eq!(lines[..3], ["Found one Java-level deadlock:", "\"b\":", "waits"]);

@@ -24,7 +24,8 @@ impl Stacks {
         }
     }
 
-    /// What the process' own runtime says, in lines: a Go program's goroutines, and where `asks` a JVM's threads, of these especially.
+    /// What the process' own runtime says, in lines: a Go program's goroutines, and where `asks` a
+    /// JVM's threads, of these especially.
     pub(crate) fn runtime(&mut self, pid: i32, tids: &[i32], asks: bool) -> Vec<String> {
         let lines = self.unwinders.get_mut(&pid).map_or_else(Vec::new, |u| runtimes::goroutines(pid, u));
         if asks && lines.is_empty() { runtimes::java(pid, tids).unwrap_or_else(|e| vec![e]) } else { lines }
@@ -103,7 +104,8 @@ fn of_interpreter(pid: i32) -> Result<Vec<python::PyThread>, String> {
     }
 }
 
-/// The function to blame in a stack: the innermost that is not the C library's or Rust's own, with its place.
+/// The function to blame in a stack: the innermost that is not the C library's or Rust's own, with
+/// its place.
 pub fn place(stack: &[Frame]) -> String {
     let system = |f: &Frame| {
         let library = f.file.as_deref().is_some_and(|s| s.starts_with("/rustc/") || s.contains("/lib/rustlib/src/"));

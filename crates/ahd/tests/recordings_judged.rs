@@ -1,14 +1,17 @@
-//! Every recording gives exactly the verdicts that its `.expect` file lists, and no healthy one a verdict above a guess.
+//! Every recording gives exactly the verdicts that its `.expect` file lists, and no healthy one a
+//! verdict above a guess.
 //!
-//! A line of `.expect` is `RULE SURE SECONDS`: when that rule first was that sure, after the mark (`hang-*`) or the start
-//! (`healthy-*`); `silent` if there was none. `ORBIT_BLESS=1` writes the files anew, to be read over before they are committed.
+//! A line of `.expect` is `RULE SURE SECONDS`: when that rule first was that sure, after the mark
+//! (`hang-*`) or the start (`healthy-*`); `silent` if there was none. `ORBIT_BLESS=1` writes the
+//! files anew, to be read over before they are committed.
 
 use orbit_ahd::facts::Record;
 use orbit_ahd::{Limits, replay};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Seconds before a program's own mark at which a report still counts: it marks the moment a little late.
+/// Seconds before a program's own mark at which a report still counts: it marks the moment a little
+/// late.
 const EARLY: f64 = 0.2;
 
 fn recordings() -> Vec<PathBuf> {

@@ -1,10 +1,11 @@
 /*
- * The recorder: allocations with their call stacks, in a table that the tracer maps too (src/table.rs has the layout).
+ * The recorder: allocations with their call stacks, in a table that the tracer maps too
+ * (src/table.rs has the layout).
  *
  * Owns: the allocation functions of the program. Promises: a slot of the table belongs to one
- * address; the thread that has that address from the allocator writes it, its state last, so that the
- * tracer takes no half-written one. What does not fit is counted. In the copy (MODE_COPY) it records
- * only the order of the copy's own allocations, for the tracer.
+ * address; the thread that has that address from the allocator writes it, its state last, so that
+ * the tracer takes no half-written one. What does not fit is counted. In the copy (MODE_COPY) it
+ * records only the order of the copy's own allocations, for the tracer.
  */
 #include <dlfcn.h>
 #include <errno.h>

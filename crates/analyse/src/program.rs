@@ -1,7 +1,7 @@
 //! The program under analysis: its start, the breakpoint at the entry, a copy for each call.
 //!
 //! Promises: the program is this thread's child and dies with it. Threads and processes that it
-//! makes go on as ever; the breakpoint is taken out of processes that it forks.
+//! makes continue as ever; the breakpoint is taken out of processes that it forks.
 
 use crate::copy::{Copy, End, Ground};
 use crate::report::{self, Namer, Report};
@@ -172,7 +172,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Has a stopped thread go on. One that was killed meanwhile is no failure.
+    /// Has a stopped thread continue. One that was killed meanwhile is no failure.
     fn stopped(&mut self, pid: i32, tid: i32, signal: i32, event: i32) -> Result<(), Error> {
         let done = match event {
             libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => {
@@ -309,7 +309,7 @@ impl Session<'_> {
     }
 }
 
-/// Lets a thread go on with the signals that it was to get.
+/// Lets a thread continue with the signals that it was to get.
 fn pass(pid: i32, tid: i32, mut pending: Vec<i32>) -> io::Result<()> {
     let last = pending.pop().unwrap_or(0);
     for signal in pending {

@@ -1,4 +1,4 @@
-//! `orbit bench call`: how long a call holds the caller up, for areas of several sizes (Figure 10
+//! `orbit bench call`: how long a call delays the caller, for areas of several sizes (Figure 10
 //! of the paper), against handing work to a thread, writing the dirty pages to a process, and fork.
 
 use super::machine;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// How large the program is in which all this happens, areas not counted.
 const FOOTPRINT: u64 = 32 << 20;
 
-/// Measures how long a call holds main up, against a thread, a pipe and fork.
+/// Measures how long a call delays main, against a thread, a pipe and fork.
 ///
 /// The program has 32 MiB besides its area. Per sample main writes to the dirty pages, then hands
 /// over; the rivals take turns, and everybody sleeps before it is their turn (rows "awake": the
@@ -431,7 +431,8 @@ fn reaches(row: &Row) -> Vec<Reach> {
     if few && row.area_bytes <= 64 * KIB {
         let limit = if row.area_bytes <= 16 * KIB { 2.0 } else { 3.0 };
         reaches.push(Reach::at_most(format!("async call to thread, {what}"), ratio(call, thread), limit, "times"));
-        reaches.push(Reach::at_least(format!("fork (main {main}) to async call, {what}"), ratio(fork, call), 50.0, "times"));
+        reaches.push(Reach::at_least(format!("fork (main {main}) to async call, \
+            {what}"), ratio(fork, call), 50.0, "times"));
     }
     let gaps = [
         ("1.5 ms", row.async_every_1500_us, row.thread_every_1500_us, AFTER_GAPS[0]),
@@ -448,10 +449,12 @@ fn reaches(row: &Row) -> Vec<Reach> {
         reaches.push(Reach::at_most(format!("sync call to futex round trip, {what}"), sync, 1.5, "times"));
     }
     if row.area_bytes == MIB && row.dirty_pages == 13 {
-        reaches.push(Reach::at_least(format!("fork (main {main}) to async call, {what}"), ratio(fork, call), 30.0, "times"));
+        reaches.push(Reach::at_least(format!("fork (main {main}) to async call, \
+            {what}"), ratio(fork, call), 30.0, "times"));
     }
     if row.dirty_pages * PAGE == row.area_bytes && row.area_bytes > 4 * KIB {
-        reaches.push(Reach::at_most(format!("async call to fork (main {main}), {what}"), ratio(call, fork), 1.2, "times"));
+        reaches.push(Reach::at_most(format!("async call to fork (main {main}), \
+            {what}"), ratio(call, fork), 1.2, "times"));
     }
     reaches
 }

@@ -261,7 +261,8 @@ fn spawn(program: Program, folder: &Path, is_kept: bool) -> Result<Child, Failur
     let command = match program {
         Program::Redis => {
             let settings = format!(
-                "port 0\nunixsocket {at}/socket\nsave \"\"\nappendonly no\ndir {at}\npidfile {at}/pid\nenable-debug-command yes\n\
+                "port 0\nunixsocket {at}/socket\nsave \"\"\nappendonly no\ndir {at}\npidfile \
+                 {at}/pid\nenable-debug-command yes\n\
                  logfile {at}/log\ndaemonize no\n"
             );
             fs::write(folder.join("conf"), settings)?;
@@ -271,8 +272,10 @@ fn spawn(program: Program, folder: &Path, is_kept: bool) -> Result<Child, Failur
             let folders = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
             let folders: String = folders.iter().map(|of| format!("{of}_temp_path {at}/{of};\n")).collect();
             let settings = format!(
-                "daemon off;\nworker_processes 1;\nerror_log {at}/log;\npid {at}/pid;\nevents {{ worker_connections 256; }}\nhttp {{\n\
-                 access_log off;\nkeepalive_requests 100000000;\n{folders}server {{ listen unix:{at}/socket; location / {{ return 200 \"$arg_x\\n\"; }} }}\n}}\n"
+                "daemon off;\nworker_processes 1;\nerror_log {at}/log;\npid {at}/pid;\nevents \
+                 {{ worker_connections 256; }}\nhttp {{\n\
+                 access_log off;\nkeepalive_requests 100000000;\n{folders}server \
+                 {{ listen unix:{at}/socket; location / {{ return 200 \"$arg_x\\n\"; }} }}\n}}\n"
             );
             fs::write(folder.join("conf"), settings)?;
             let nginx = if Path::new("/usr/sbin/nginx").exists() { "/usr/sbin/nginx" } else { "nginx" };

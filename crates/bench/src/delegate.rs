@@ -168,7 +168,8 @@ pub fn run(args: &Args) -> out::Done {
     for pair in rows.chunks(2) {
         let [whole, delegate] = pair else { continue };
         bench.note(format!(
-            "{} transactions with delegates: area {:.1} times smaller, {:.1} times fewer pages a call, call {:.1} times \
+            "{} transactions with delegates: area {:.1} times smaller, {:.1} times fewer pages a call, call {:.1} \
+             times \
              shorter, query {:.1} times shorter",
             whole.transactions,
             ratio(whole.area_bytes as f64, delegate.area_bytes as f64),
@@ -178,7 +179,8 @@ pub fn run(args: &Args) -> out::Done {
         ));
     }
     bench.note(
-        "the paper's Table 5: area 25.7 times smaller, call 8.7 times shorter (340.5 to 39.3 us), faults a query 1.7 times fewer".to_owned(),
+        "the paper's Table 5: area 25.7 times smaller, call 8.7 times shorter (340.5 to 39.3 us), faults a query 1.7 \
+         times fewer".to_owned(),
     );
     let (table, chart) = (table(&rows), chart(&rows));
     let whole: Vec<_> = rows.iter().map(|row| (row.layout == "whole").then_some(row.query_us).flatten()).collect();

@@ -137,7 +137,8 @@ fn step(module: &Client, child: &mut Child, calls: u64, pace: u64) -> Result<Row
         if began.elapsed() > LIMIT + Duration::from_secs(calls.checked_div(pace).unwrap_or(0)) {
             let (got, lost) = (counts.delivered, counts.lost);
             return Err(Failure::text(format!(
-                "{calls} events were expected; {got} came and {lost} were lost within {LIMIT:?}: is the machine overloaded?"
+                "{calls} events were expected; {got} came and {lost} were lost within {LIMIT:?}: is the machine \
+                 overloaded?"
             )));
         }
     };

@@ -77,7 +77,7 @@ impl Sleeper {
     }
 }
 
-/// A fork whose child ends at once: how long it held the caller up.
+/// A fork whose child ends at once: how long it delayed the caller.
 pub fn fork() -> Result<Duration, Failure> {
     let began = Instant::now();
     let Some(pid) = bare_fork()? else { process::end(0) };
@@ -89,7 +89,7 @@ pub fn fork() -> Result<Duration, Failure> {
 /// A fork whose child lives until it is dropped.
 pub struct Child {
     pid: i32,
-    /// How long the fork held the caller up.
+    /// How long the fork delayed the caller.
     pub took: Duration,
 }
 
@@ -159,7 +159,7 @@ impl Hand {
         Ok(Hand { shared, sleeper, thread: Some(thread) })
     }
 
-    /// Hands a piece of work over: how long that held the caller up. Returns after the thread has
+    /// Hands a piece of work over: how long that delayed the caller. Returns after the thread has
     /// taken it.
     pub fn give(&self) -> Duration {
         let began = Instant::now();
@@ -293,7 +293,7 @@ impl Piped {
         Ok(Piped { pipe: File::from(pipe), sleeper: Sleeper::process(pid)?, pid })
     }
 
-    /// Writes these pages from `base` on to it: how long that held the caller up.
+    /// Writes these pages from `base` on to it: how long that delayed the caller.
     pub fn give(&self, base: *const u8, pages: &[usize]) -> Result<Duration, Failure> {
         let began = Instant::now();
         for part in pages.chunks(1024) {

@@ -137,7 +137,8 @@ fn script(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let mut scripts = folders.map(|folder| folder.join("scripts/lab.sh"));
     scripts.find(|path| path.exists()).ok_or_else(|| {
         Failure::text(
-            "orbit bench shd needs Orbit's sources: its laboratory, scripts/lab.sh, is not in this folder nor above it. \
+            "orbit bench shd needs Orbit's sources: its laboratory, scripts/lab.sh, is not in this folder nor above \
+             it. \
              Run it in a checkout, or name the script: --lab PATH",
         )
     })

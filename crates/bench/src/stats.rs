@@ -1,4 +1,4 @@
-//! Samples and what is told of them: the median, the 99th percentile, the number.
+//! Samples and what is reported of them: the median, the 99th percentile, the number.
 
 use serde::Serialize;
 use std::time::Duration;

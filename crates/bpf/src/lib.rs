@@ -1,13 +1,14 @@
 //! For build scripts: compiles a kernel half written in C to a BPF object.
 //!
-//! Owns: the compiler's options, and what is said where it is not available. The crates `pins`, `shd` and `uprobe` embed what it makes.
+//! Owns: the compiler's options, and what is said where it is not available. The crates `pins`,
+//! `shd` and `uprobe` embed what it makes.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-/// Compiles `bpf/NAME.bpf.c` of the package that is built to `NAME.bpf.o` in `OUT_DIR`, with clang or what `CLANG` names. If that fails,
-/// the build does, saying what `who` needs.
+/// Compiles `bpf/NAME.bpf.c` of the package that is built to `NAME.bpf.o` in `OUT_DIR`, with clang
+/// or what `CLANG` names. If that fails, the build does, saying what `who` needs.
 ///
 /// # Panics
 /// Outside a build script: cargo sets `OUT_DIR` there.
@@ -21,7 +22,8 @@ pub fn compile(name: &str, who: &str) {
     let arch = if machine == "aarch64" { "arm64" } else { "x86" };
     let mut command = Command::new(&clang);
     command.args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3"]);
-    // Debian keeps <asm/types.h> in a folder named for the machine, which a bpf target does not search.
+    // Debian keeps <asm/types.h> in a folder named for the machine, which a bpf target does not
+    // search.
     command.arg(format!("-D__TARGET_ARCH_{arch}")).arg(format!("-I/usr/include/{machine}-linux-gnu"));
     command.args(["-c", &source, "-o"]).arg(&object);
     let why = match command.output() {
@@ -32,8 +34,10 @@ pub fn compile(name: &str, who: &str) {
     // A part of it must not be taken for the whole.
     let _ = fs::remove_file(object);
     println!(
-        "cargo::error={clang} could not compile {source}; {who} need clang 12 or newer and libbpf's headers to build: install them \
-         (Debian, Ubuntu: apt-get install clang libbpf-dev; Fedora: dnf install clang libbpf-devel), or set CLANG to another clang"
+        "cargo::error={clang} could not compile {source}; {who} need clang 12 or newer and libbpf's headers to \
+         build: install them \
+         (Debian, Ubuntu: apt-get install clang libbpf-dev; Fedora: dnf install clang libbpf-devel), or set CLANG to \
+         another clang"
     );
     for line in why.lines().take(20) {
         println!("cargo::error={line}");

@@ -43,7 +43,8 @@ program runs in a process of its own. It sees the program's latest state; when
 it crashes, hangs or leaks, the program continues. Programs make orbits with the
 library: the Rust crate `orbit`, or the C header <orbit.h>.";
 
-/// Helpers that cannot hurt a program, and programs that are kept, watched and controlled from outside.
+/// Helpers that cannot hurt a program, and programs that are kept, watched and controlled from
+/// outside.
 #[derive(Parser)]
 #[command(name = "orbit", version, after_help = EXAMPLES, arg_required_else_help = true)]
 struct Args {

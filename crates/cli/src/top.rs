@@ -185,7 +185,8 @@ impl Screen {
         let down = self.programs.iter().flat_map(|p| &p.orbits).filter(|o| o.state == "down").count();
         let state = if self.still { ", standing still" } else { "" };
         let title = format!(
-            "{HEAD}orbit top{HEAD:#}  {} programs, {count} orbits, {running} running, {down} down; every {:?}, by {}{state}",
+            "{HEAD}orbit top{HEAD:#}  {} programs, {count} orbits, {running} running, {down} down; every {:?}, by \
+             {}{state}",
             self.programs.len(),
             self.interval,
             self.order.name(),

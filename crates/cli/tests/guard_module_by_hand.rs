@@ -96,8 +96,8 @@ fn a_program_of_a_core_that_runs() {
     modules(&["unload", "ahd"], core);
     modules(&["load", "ahd", "--pid", &pid.to_string()], core);
     dir.file("now", "");
-    // The limit is the test's: a hang that is not told ends the core after a while, and with it the
-    // lines.
+    // The limit is the test's: a hang that is not reported ends the core after a while, and with it
+    // the lines.
     let started = Instant::now();
     let stop = std::thread::spawn(move || {
         while started.elapsed() < PATIENCE && Path::new(&format!("/proc/{core}")).exists() {

@@ -1,4 +1,5 @@
-//! A program that is slow because of the machine, or stopped, or merely busy, is not told to hang.
+//! A program that is slow because of the machine, or stopped, or merely busy, is not reported to
+//! hang.
 
 mod guard_common;
 use guard_common::{Dir, Guard, build, signal, skipped};

@@ -37,7 +37,8 @@ fn restarted(options: &[&str], name: &str) {
     assert!(std::process::Command::new("cp").arg("/bin/sleep").arg(&stray).status().expect("cp").success());
     let (stray, marker) = (stray.display().to_string(), dir.0.join("second"));
     let script = format!(
-        "if [ -e {0} ]; then exec sleep 300; fi; echo >{0}; {1} 297 & setsid {1} 298 & ({1} 299 &); ({1} 0 &); exec {2} self",
+        "if [ -e {0} ]; then exec sleep 300; fi; echo >{0}; {1} 297 & setsid {1} 298 & ({1} 299 &); ({1} 0 &); exec \
+         {2} self",
         marker.display(),
         stray,
         program.display()

@@ -33,7 +33,8 @@ fn kill(pid: i32) {
 fn program(dir: &Dir, stray: &str) -> String {
     let (hangs, second) = (build(dir, "hangs.c"), dir.0.join("second"));
     format!(
-        "if [ -e {0} ]; then exec sleep 300; fi; echo >{0}; ({1} 299 &); while ! [ -e {0}-go ]; do sleep 0.02; done; exec {2} self",
+        "if [ -e {0} ]; then exec sleep 300; fi; echo >{0}; ({1} 299 &); while ! [ -e {0}-go ]; do sleep 0.02; done; \
+         exec {2} self",
         second.display(),
         stray,
         hangs.display()

@@ -1,11 +1,13 @@
 //! Event lines: appended to a file or a FIFO, or written to stdout.
 //!
 //! Promises:
-//! - A write blocks until the reader has made room, even if another process has made the pipe non-blocking.
-//! - Lines that cannot be written, as on a full disk, are counted and reported on stderr, once for all in a row.
+//! - A write blocks until the reader has made room, even if another process has made the pipe
+//!   non-blocking.
+//! - Lines that cannot be written, as on a full disk, are counted and reported on stderr, once for
+//!   all in a row.
 //! - A line that was written in part is ended before the next one begins.
-//! - A file that was renamed or removed, as logrotate does, is created again under its name. Where that fails, lines go to
-//!   the file that had the name.
+//! - A file that was renamed or removed, as logrotate does, is created again under its name. Where
+//!   that fails, lines go to the file that had the name.
 
 use crate::out::{self, WARN};
 use std::fs::File;

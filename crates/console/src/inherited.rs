@@ -2,10 +2,11 @@
 //! process number.
 //!
 //! Promises:
-//! - A program started with [`restore_ignored_signals`] ignores what this command was started with ignored. Rust's runtime
-//!   ignores SIGPIPE before `main` and resets it in children, so the state is recorded before the runtime starts.
-//! - A program started with [`rename_pid_variables`] accepts what systemd passed to this command's process: sockets, the
-//!   watchdog.
+//! - A program started with [`restore_ignored_signals`] ignores what this command was started with
+//!   ignored. Rust's runtime ignores SIGPIPE before `main` and resets it in children, so the state
+//!   is recorded before the runtime starts.
+//! - A program started with [`rename_pid_variables`] accepts what systemd passed to this command's
+//!   process: sockets, the watchdog.
 
 use orbit_linux::signals;
 use std::ffi::{CStr, c_char};

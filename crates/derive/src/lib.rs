@@ -1,17 +1,17 @@
-//! Derives: `Delegate`, the delegate of a large struct (section 4.6.3 of the orbit paper); `Value` and `Answer`, what typed tasks take
-//! and return.
+//! Derives: `Delegate`, the delegate of a large struct (section 4.6.3 of the orbit paper); `Value`
+//! and `Answer`, what typed tasks take and return.
 //!
-//! Fields marked `#[delegate]` are those that a task reads. The derive makes a struct of just those, named after the large
-//! one with `Delegate` appended, and implements how `orbit::Delegated` fills it. Writes to the other fields then dirty no page
-//! that a snapshot must ship.
+//! Fields marked `#[delegate]` are those that a task reads. The derive makes a struct of just
+//! those, named after the large one with `Delegate` appended, and implements how `orbit::Delegated`
+//! fills it. Writes to the other fields then dirty no page that a snapshot must ship.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Error, Fields, Result};
 
-/// Makes `NameDelegate` from the fields of `Name` that are marked `#[delegate]`, which must be `Copy`, and implements
-/// `orbit::Delegate`. For structs with named fields.
+/// Makes `NameDelegate` from the fields of `Name` that are marked `#[delegate]`, which must be
+/// `Copy`, and implements `orbit::Delegate`. For structs with named fields.
 #[proc_macro_derive(Delegate, attributes(delegate))]
 pub fn delegate(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = syn::parse_macro_input!(input as DeriveInput);
@@ -97,7 +97,8 @@ pub fn value(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     expanded.unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// Implements `orbit::Answer` for a struct with `Value` whose fields all are `Answer`s: a typed task may return it.
+/// Implements `orbit::Answer` for a struct with `Value` whose fields all are `Answer`s: a typed
+/// task may return it.
 #[proc_macro_derive(Answer)]
 pub fn answer(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = syn::parse_macro_input!(input as DeriveInput);

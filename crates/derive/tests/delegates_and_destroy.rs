@@ -1,5 +1,5 @@
-//! An area in which delegates live is not destroyed under them, whatever safe code tries; and a change that panics leaves no
-//! stale delegate.
+//! An area in which delegates live is not destroyed under them, whatever safe code tries; and a
+//! change that panics leaves no stale delegate.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;

@@ -1,4 +1,5 @@
-//! Tasks as Rust functions: values in and out, a store, what a call that does not return gives, and collections in areas.
+//! Tasks as Rust functions: values in and out, a store, what a call that does not return gives, and
+//! collections in areas.
 
 use std::hash::RandomState;
 use std::time::Duration;
@@ -30,7 +31,8 @@ type Table = HashMap<u64, u64, RandomState, AreaAllocator>;
 
 #[test]
 fn the_library_was_set_up_before_main() {
-    // The harness has threads by now; a process made before it had them comes before them in the numbers of processes.
+    // The harness has threads by now; a process made before it had them comes before them in the
+    // numbers of processes.
     let first_thread = std::process::id();
     let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
     let numbers = tasks.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());

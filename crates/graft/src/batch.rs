@@ -1,10 +1,13 @@
-//! Many system calls of a stopped program in one go: a leaf of machine code makes them one after the other, without a stop in between.
+//! Many system calls of a stopped program in one go: a leaf of machine code makes them one after
+//! the other, without a stop in between.
 //!
-//! An injected call costs two stops of its thread, 20 to 40 us; a call of a batch costs what the call itself does. The calls lie in memory that the
-//! program shares with this process, and so do their results: the program can write there as soon as it runs again, but not before.
+//! An injected call costs two stops of its thread, 20 to 40 us; a call of a batch costs what the
+//! call itself does. The calls lie in memory that the program shares with this process, and so do
+//! their results: the program can write there as soon as it runs again, but not before.
 //!
-//! The leaf keeps the rule of [`crate::call`]: wherever it stands, the thread could finish the calls and go home alone. Its last call sends
-//! the thread `SIGURG`, where the tracer stops it; without a tracer that signal is one that programs ignore unless they ask for it.
+//! The leaf keeps the rule of [`crate::call`]: wherever it stands, the thread could finish the
+//! calls and go home alone. Its last call sends the thread `SIGURG`, where the tracer stops it;
+//! without a tracer that signal is one that programs ignore unless they ask for it.
 
 use crate::seize::pause;
 use crate::thread::CODE_64;
@@ -61,7 +64,8 @@ fn code(data: u64) -> Vec<u8> {
     code.extend([0x48, 0x8b, 0x0a, 0x48, 0x8b, 0x01, 0x48, 0x8b, 0x79, 0x08, 0x48, 0x8b, 0x71, 0x10]);
     code.extend([0x48, 0x8b, 0x51, 0x18, 0x4c, 0x8b, 0x51, 0x20, 0x4c, 0x8b, 0x41, 0x28, 0x4c, 0x8b, 0x49, 0x30]);
     code.extend([0x0f, 0x05]);
-    // mov $cursor,%rdx; mov (%rdx),%rcx; mov %rax,56(%rcx); lea 64(%rcx),%rcx; mov %rcx,(%rdx); mov (%rcx),%rcx
+    // mov $cursor,%rdx; mov (%rdx),%rcx; mov %rax,56(%rcx); lea 64(%rcx),%rcx; mov %rcx,(%rdx); mov
+    // (%rcx),%rcx
     code.extend([0x48, 0xba]);
     code.extend(cursor);
     code.extend([0x48, 0x8b, 0x0a, 0x48, 0x89, 0x41, RESULT as u8, 0x48, 0x8d, 0x49, CALL_BYTES as u8]);
@@ -89,7 +93,8 @@ impl Batch {
         let part = |offset: usize| Source::File { file: file.as_fd(), offset: offset as u64, shared: true };
         let data = stopped.map(None, (LEN - PAGE) as u64, Protection::READ_WRITE, part(PAGE))?;
         let bytes = code(data.start);
-        // SAFETY: the first page of a live mapping that nothing else refers to yet; the code is shorter.
+        // SAFETY: the first page of a live mapping that nothing else refers to yet; the code is
+        // shorter.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), map.as_ptr(), bytes.len()) };
         let code = stopped.map(None, PAGE as u64, Protection::READ_EXECUTE, part(0))?;
         for region in [code, data] {
@@ -107,7 +112,8 @@ impl Batch {
 
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= LEN - PAGE, "within the data");
-        // SAFETY: aligned and within the live mapping; the program may write it at any time, so it is an atomic.
+        // SAFETY: aligned and within the live mapping; the program may write it at any time, so it
+        // is an atomic.
         unsafe { &*self.map.as_ptr().add(PAGE + at).cast() }
     }
 
@@ -136,12 +142,13 @@ impl Batch {
         self.word(ROOM_AT + offset).load(SeqCst)
     }
 
-    /// Makes the calls, in order, in one thread of the program; returns what each has returned, errors as negative numbers. Calls that fail do not
-    /// end the batch. Meant for calls that return at once.
+    /// Makes the calls, in order, in one thread of the program; returns what each has returned,
+    /// errors as negative numbers. Calls that fail do not end the batch. Meant for calls that
+    /// return at once.
     ///
     /// # Errors
-    /// Those of [`Stopped::call`]; [`Error::Unsuitable`] for more than 1,000 calls, or if the batch came to no end: then it is not known how
-    /// many calls were made.
+    /// Those of [`Stopped::call`]; [`Error::Unsuitable`] for more than 1,000 calls, or if the batch
+    /// came to no end: then it is not known how many calls were made.
     pub fn run(&mut self, stopped: &mut Stopped<'_>, calls: &[Call]) -> Result<Vec<i64>, Error> {
         let id = stopped.pid();
         if calls.len() > MOST_CALLS || calls.iter().any(|(number, _)| *number == 0) {

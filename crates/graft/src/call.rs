@@ -1,12 +1,15 @@
 //! System calls in a stopped program.
 //!
-//! A thread goes *away* into a stub ([`crate::stub`]), makes calls there one after the other, and comes *home* at the end. At each
-//! moment it stands where it could continue alone: the stub is written before its registers point there, the signal mask
-//! changes only while they do, and they are set back before the stub goes. The first thread that goes away is the *anchor*: its
-//! stub undoes everything, so it stays away until all is undone. If another one is to make a call it has a second stub.
+//! A thread goes *away* into a stub ([`crate::stub`]), makes calls there one after the other, and
+//! comes *home* at the end. At each moment it stands where it could continue alone: the stub is
+//! written before its registers point there, the signal mask changes only while they do, and they
+//! are set back before the stub goes. The first thread that goes away is the *anchor*: its stub
+//! undoes everything, so it stays away until all is undone. If another one is to make a call it has
+//! a second stub.
 //!
-//! While it is away its signals wait, blocked: all but `SIGKILL`, `SIGSTOP`, and `SIGTRAP` and `SIGSYS`, which the kernel may force: forcing
-//! a blocked signal would reset the program's handler.
+//! While it is away its signals wait, blocked: all but `SIGKILL`, `SIGSTOP`, and `SIGTRAP` and
+//! `SIGSYS`, which the kernel may force: forcing a blocked signal would reset the program's
+//! handler.
 
 use crate::denial::{explain, field};
 use crate::restart::Restart;
@@ -27,7 +30,8 @@ const INTERRUPT_LIMIT: Duration = Duration::from_secs(1);
 /// The signals that stay open while a thread is away.
 const OPEN: [i32; 2] = [libc::SIGTRAP, libc::SIGSYS];
 
-/// Calls that make or end a thread or process, or change what the stub stands on: they need more than an injected call.
+/// Calls that make or end a thread or process, or change what the stub stands on: they need more
+/// than an injected call.
 const UNSUITABLE: [i64; 9] = [
     libc::SYS_clone,
     libc::SYS_clone3,
@@ -41,14 +45,16 @@ const UNSUITABLE: [i64; 9] = [
 ];
 
 impl Stopped<'_> {
-    /// Runs a system call in the program and returns its result. Which thread makes it is not defined: the first one that can.
+    /// Runs a system call in the program and returns its result. Which thread makes it is not
+    /// defined: the first one that can.
     ///
     /// It is meant for calls that return at once; one that takes ten seconds is interrupted.
     ///
     /// # Errors
-    /// [`Error::Call`] with the error of the call itself. [`Error::Unsuitable`] for calls that make or end a thread or process, and for a
-    /// program from which no call can be made (it has no vdso, or dispatches its calls to itself); [`Error::Filtered`];
-    /// [`Error::NotReturned`]; [`Error::Gone`], [`Error::Io`].
+    /// [`Error::Call`] with the error of the call itself. [`Error::Unsuitable`] for calls that make
+    /// or end a thread or process, and for a program from which no call can be made (it has no
+    /// vdso, or dispatches its calls to itself); [`Error::Filtered`]; [`Error::NotReturned`];
+    /// [`Error::Gone`], [`Error::Io`].
     pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<u64, Error> {
         let tid = self.caller()?;
         self.call_in(tid, number, arguments)
@@ -74,7 +80,8 @@ impl Stopped<'_> {
         let tid = self.caller()?;
         self.go_away(tid)?;
         self.has_room_for(1)?;
-        // The stub is to undo what the call makes: it must not take the result of an earlier one for that. So a call that fails comes first.
+        // The stub is to undo what the call makes: it must not take the result of an earlier one
+        // for that. So a call that fails comes first.
         self.stand_before(tid, libc::SYS_close, [u64::MAX, 0, 0, 0, 0, 0])?;
         self.write_stub(tid, makes)?;
         self.stand_before(tid, number, arguments)?;
@@ -107,7 +114,8 @@ impl Stopped<'_> {
         let tid = self.caller()?;
         self.go_away(tid)?;
         self.stand_before(tid, number, arguments)?;
-        // From here on the call is made, whatever happens to this process; so the stub has nothing more to do about it.
+        // From here on the call is made, whatever happens to this process; so the stub has nothing
+        // more to do about it.
         self.strike(undo)?;
         self.run(tid, number).map(drop)
     }
@@ -161,12 +169,14 @@ impl Stopped<'_> {
         let undo = if is_anchor { &self.undo[..] } else { &[] };
         self.write(stub, &self.stub_code(held, mask, Makes::Nothing, undo))?;
         self.away.push(Away { tid, stub, mask });
-        // A call that does nothing, should this process be killed before the one that is meant is prepared.
+        // A call that does nothing, should this process be killed before the one that is meant is
+        // prepared.
         self.stand_before(tid, libc::SYS_close, [u64::MAX, 0, 0, 0, 0, 0])?;
         self.open_while_away(tid, mask, &[])
     }
 
-    /// Blocks all signals of a thread that is away, whose own mask is `mask`, but [`OPEN`] and `more`.
+    /// Blocks all signals of a thread that is away, whose own mask is `mask`, but [`OPEN`] and
+    /// `more`.
     pub(crate) fn open_while_away(&mut self, tid: i32, mask: u64, more: &[i32]) -> Result<(), Error> {
         let bits = |signals: &[i32]| signals.iter().fold(0u64, |open, signal| open | 1 << (signal - 1));
         let blocked = (mask | !bits(&OPEN)) & !bits(more);
@@ -189,22 +199,24 @@ impl Stopped<'_> {
             state::set_options(tid, options).map_err(|e| Error::Filtered {
                 tid,
                 why: format!(
-                    "a seccomp filter judges its calls, and suspending it failed ({e}): needs CAP_SYS_ADMIN and a caller without a filter"
+                    "a seccomp filter judges its calls, and suspending it failed ({e}): needs CAP_SYS_ADMIN and a \
+                     caller without a filter"
                 ),
             })?;
         }
         Ok(())
     }
 
-    /// If the thread is in a restartable sequence: the kernel aborts that for every thread that lost its CPU, as this one did,
-    /// but could not see it from registers that point to the stub.
+    /// If the thread is in a restartable sequence: the kernel aborts that for every thread that
+    /// lost its CPU, as this one did, but could not see it from registers that point to the stub.
     fn leave_sequence(&mut self, tid: i32) -> Result<(), Error> {
         let Ok(Some(rseq)) = state::rseq(tid) else { return Ok(()) };
         let word = |address: u64| {
             let mut bytes = [0u8; 8];
             self.read(address, &mut bytes).map(|()| u64::from_ne_bytes(bytes))
         };
-        // `struct rseq` has the address of the sequence after two words of 32 bits; the sequence begins with two such words too.
+        // `struct rseq` has the address of the sequence after two words of 32 bits; the sequence
+        // begins with two such words too.
         let Ok(sequence) = word(rseq.address + 8) else { return Ok(()) };
         if sequence == 0 {
             return Ok(());
@@ -277,7 +289,8 @@ impl Stopped<'_> {
         }
     }
 
-    /// A thread that is away is about to get a signal; returns the one to pass on. Stops take effect, others wait until it is home.
+    /// A thread that is away is about to get a signal; returns the one to pass on. Stops take
+    /// effect, others wait until it is home.
     pub(crate) fn signal_while_away(&mut self, tid: i32, signal: i32) -> i32 {
         if matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
             return signal;
@@ -292,7 +305,8 @@ impl Stopped<'_> {
     pub(crate) fn come_home(&mut self, tid: i32) -> Result<(), Error> {
         let Some(at) = self.away.iter().position(|away| away.tid == tid) else { return Ok(()) };
         let away = self.away.remove(at);
-        // From the end of a call to where the kernel would decide about it, without running an instruction.
+        // From the end of a call to where the kernel would decide about it, without running an
+        // instruction.
         onward(tid, 0);
         loop {
             match seize::next(self.pid, tid)? {
@@ -318,7 +332,8 @@ impl Stopped<'_> {
         self.away.retain(|away| away.tid != tid);
     }
 
-    /// The error of a request about a thread that was stopped: if the kernel knows of no such thread, it was killed.
+    /// The error of a request about a thread that was stopped: if the kernel knows of no such
+    /// thread, it was killed.
     pub(crate) fn lost(&mut self, tid: i32, what: &'static str, source: std::io::Error) -> Error {
         let error = explain(self.pid, tid, what, source);
         if let Error::Gone { .. } = error {
@@ -354,7 +369,8 @@ impl Stopped<'_> {
         self.away.first().map_or(Ok(()), |anchor| self.write_stub(anchor.tid, Makes::Nothing))
     }
 
-    /// Writes a thread's stub anew, if it is in one. It stands before or after the call, which stays where it is.
+    /// Writes a thread's stub anew, if it is in one. It stands before or after the call, which
+    /// stays where it is.
     pub(crate) fn write_stub(&self, tid: i32, makes: Makes) -> Result<(), Error> {
         let Some(at) = self.away.iter().position(|away| away.tid == tid) else { return Ok(()) };
         let away = &self.away[at];

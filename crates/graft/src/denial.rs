@@ -1,4 +1,5 @@
-//! Why the kernel does not permit tracing a process: the first reason that is found, in the order in which the kernel checks.
+//! Why the kernel does not permit tracing a process: the first reason that is found, in the order
+//! in which the kernel checks.
 
 use crate::Error;
 use orbit_linux::procfs;
@@ -15,7 +16,8 @@ pub enum Denial {
         /// The caller's user id.
         ours: u32,
     },
-    /// It is not dumpable: it ran a file with set-user-ID or capabilities, changed its user, or asked for it by `prctl`.
+    /// It is not dumpable: it ran a file with set-user-ID or capabilities, changed its user, or
+    /// asked for it by `prctl`.
     NotDumpable,
     /// It has capabilities that the caller lacks.
     MoreCapable {
@@ -36,11 +38,13 @@ impl std::fmt::Display for Denial {
         match self {
             Denial::OtherUser { theirs: [real, effective, saved], ours } => write!(
                 f,
-                "it runs as user {real} (effective {effective}, saved {saved}), the caller as {ours}: needs CAP_SYS_PTRACE or that user"
+                "it runs as user {real} (effective {effective}, saved {saved}), the caller as {ours}: needs \
+                 CAP_SYS_PTRACE or that user"
             ),
             Denial::NotDumpable => write!(
                 f,
-                "it is not dumpable (set-user-ID, file capabilities, or PR_SET_DUMPABLE 0): needs CAP_SYS_PTRACE, or PR_SET_DUMPABLE 1 in it"
+                "it is not dumpable (set-user-ID, file capabilities, or PR_SET_DUMPABLE 0): needs CAP_SYS_PTRACE, or \
+                 PR_SET_DUMPABLE 1 in it"
             ),
             Denial::MoreCapable { missing } => {
                 write!(f, "it has capabilities that the caller lacks ({missing:#x}): needs these, or CAP_SYS_PTRACE")
@@ -51,17 +55,19 @@ impl std::fmt::Display for Denial {
             Denial::Yama { scope: 2 } => write!(f, "kernel.yama.ptrace_scope is 2: needs CAP_SYS_PTRACE"),
             Denial::Yama { scope } => write!(
                 f,
-                "kernel.yama.ptrace_scope is {scope} and it is no descendant of the caller: needs CAP_SYS_PTRACE, the value 0, or PR_SET_PTRACER in it"
+                "kernel.yama.ptrace_scope is {scope} and it is no descendant of the caller: needs CAP_SYS_PTRACE, \
+                 the value 0, or PR_SET_PTRACER in it"
             ),
             Denial::Other => write!(
                 f,
-                "a seccomp filter of the caller or a security module forbids it: needs CAP_SYS_PTRACE in the user namespace of the process, or an exception there"
+                "a seccomp filter of the caller or a security module forbids it: needs CAP_SYS_PTRACE in the user \
+                 namespace of the process, or an exception there"
             ),
         }
     }
 }
 
-/// The error for a call about a thread of `pid` that the kernel refused with `source`.
+/// The error for a call about a thread of `pid` that the kernel rejected with `source`.
 pub(crate) fn explain(pid: i32, tid: i32, what: &'static str, source: io::Error) -> Error {
     if !matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
         return Error::of(tid, what, source);
@@ -77,13 +83,15 @@ pub(crate) fn explain(pid: i32, tid: i32, what: &'static str, source: io::Error)
         return Error::Traced { tid, by };
     }
     let ours = procfs::own_text("status").unwrap_or_default();
-    // `/proc/PID` belongs to root, not to the process' user, if it is not dumpable; its `mem` does so even where the directory does not.
+    // `/proc/PID` belongs to root, not to the process' user, if it is not dumpable; its `mem` does
+    // so even where the directory does not.
     let owner = std::fs::metadata(format!("/proc/{pid}/mem")).map(|m| m.uid()).ok();
     let scope = procfs::text("/proc/sys/kernel/yama/ptrace_scope").ok().and_then(|s| s.trim().parse().ok());
     Error::NotPermitted { pid, what, reason: judge(&theirs, &ours, owner, scope.unwrap_or(0)) }
 }
 
-/// Judges by the `status` files of both, the owner of the process' files in `/proc`, and Yama's setting (0 where there is no Yama).
+/// Judges by the `status` files of both, the owner of the process' files in `/proc`, and Yama's
+/// setting (0 where there is no Yama).
 fn judge(theirs: &str, ours: &str, owner: Option<u32>, scope: u32) -> Denial {
     let ids = |status: &str, name| {
         let mut ids = field(status, name).unwrap_or("").split_whitespace().filter_map(|id| id.parse::<u32>().ok());

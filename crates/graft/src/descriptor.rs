@@ -1,7 +1,7 @@
 //! Descriptors: out of the program, and into it.
 //!
-//! Into it they go by a message over a socket pair that is made in the program: that needs no path, no common `/proc` and no right of the
-//! program over this process.
+//! Into it they go by a message over a socket pair that is made in the program: that needs no path,
+//! no common `/proc` and no right of the program over this process.
 
 use crate::denial::explain;
 use crate::process::Process;
@@ -11,18 +11,20 @@ use orbit_linux::{pidfd, socket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 impl Process {
-    /// Returns a descriptor of ours, close-on-exec, for the open file behind a descriptor of the program. It needs not be stopped.
-    /// Position and status flags of the file are common.
+    /// Returns a descriptor of ours, close-on-exec, for the open file behind a descriptor of the
+    /// program. It needs not be stopped. Position and status flags of the file are common.
     ///
     /// # Errors
-    /// [`Error::Io`] with `EBADF` if the program has no such descriptor; [`Error::NotPermitted`], [`Error::Gone`].
+    /// [`Error::Io`] with `EBADF` if the program has no such descriptor; [`Error::NotPermitted`],
+    /// [`Error::Gone`].
     pub fn duplicate(&self, number: i32) -> Result<OwnedFd, Error> {
         pidfd::duplicate(self.handle(), number)
             .map_err(|e| explain(self.pid(), self.pid(), "duplicating a descriptor of", e))
     }
 }
 
-/// Offsets in the scratch page: the ends of the pair, the message header, its one part, that part, the control message.
+/// Offsets in the scratch page: the ends of the pair, the message header, its one part, that part,
+/// the control message.
 const ENDS: u64 = 0;
 const HEADER: u64 = 64;
 const PART: u64 = 128;
@@ -36,7 +38,8 @@ const NUMBER: u64 = CONTROL + 16;
 const FLAGS: u64 = HEADER + 48;
 
 impl Stopped<'_> {
-    /// Runs a call that returns a descriptor in the program, and takes that over: it is ours then, close-on-exec, and closed there.
+    /// Runs a call that returns a descriptor in the program, and takes that over: it is ours then,
+    /// close-on-exec, and closed there.
     ///
     /// # Errors
     /// Those of [`Stopped::call`] and [`Process::duplicate`].
@@ -47,12 +50,14 @@ impl Stopped<'_> {
         ours
     }
 
-    /// Gives the program a duplicate of a descriptor of ours, close-on-exec, and returns its number there.
+    /// Gives the program a duplicate of a descriptor of ours, close-on-exec, and returns its number
+    /// there.
     ///
     /// It is closed when the program is released, unless it is [left](Stopped::leave_descriptor).
     ///
     /// # Errors
-    /// Those of [`Stopped::call`]: [`Error::Call`] with `EMFILE` when the program's limit of descriptors is reached.
+    /// Those of [`Stopped::call`]: [`Error::Call`] with `EMFILE` when the program's limit of
+    /// descriptors is reached.
     pub fn send(&mut self, file: BorrowedFd<'_>) -> Result<i32, Error> {
         let scratch = self.scratch()?;
         self.has_room_for(3)?;
@@ -80,7 +85,8 @@ impl Stopped<'_> {
         Ok(received)
     }
 
-    /// Makes the pair in the program, sends `file` into one end from here, and receives it from the other there.
+    /// Makes the pair in the program, sends `file` into one end from here, and receives it from the
+    /// other there.
     fn receive(&mut self, scratch: u64, file: BorrowedFd<'_>) -> Result<i32, Error> {
         let kind = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as u64;
         self.call(libc::SYS_socketpair, [libc::AF_UNIX as u64, kind, 0, scratch + ENDS, 0, 0])?;
@@ -88,7 +94,8 @@ impl Stopped<'_> {
         let ours = self.process().duplicate(a)?;
         socket::send_now(ours.as_fd(), b"f", &[file])
             .map_err(|e| Error::of(self.pid(), "sending a descriptor to", e))?;
-        // struct iovec, then struct msghdr: name and its length, parts and their number, control message and its length, flags.
+        // struct iovec, then struct msghdr: name and its length, parts and their number, control
+        // message and its length, flags.
         self.write(scratch + PART, &words([scratch + BYTE, 1]))?;
         self.write(scratch + HEADER, &words([0, 0, scratch + PART, 1, scratch + CONTROL, CONTROL_LEN, 0]))?;
         let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;

@@ -35,7 +35,8 @@ pub enum Error {
         /// The first reason found, and what would lift it.
         reason: Denial,
     },
-    /// A thread did not stop in time. All others continue at once, this one as soon as it comes out of the kernel.
+    /// A thread did not stop in time. All others continue at once, this one as soon as it comes out
+    /// of the kernel.
     NotStopped {
         /// The thread.
         tid: i32,
@@ -44,7 +45,8 @@ pub enum Error {
         /// What it does.
         why: String,
     },
-    /// A seccomp filter judges the program's calls and cannot be suspended: an injected call might kill the program.
+    /// A seccomp filter judges the program's calls and cannot be suspended: an injected call might
+    /// kill the program.
     Filtered {
         /// The thread.
         tid: i32,
@@ -58,7 +60,8 @@ pub enum Error {
         /// Its error.
         errno: i32,
     },
-    /// An injected call did not return in time. The thread continues where it was once the call returns.
+    /// An injected call did not return in time. The thread continues where it was once the call
+    /// returns.
     NotReturned {
         /// The thread.
         tid: i32,

@@ -1,6 +1,7 @@
 //! Starting a program that is stopped before its first instruction.
 //!
-//! The child waits before its `exec` until a new thread of this process has seized it, and is stopped after it.
+//! The child waits before its `exec` until a new thread of this process has seized it, and is
+//! stopped after it.
 
 use crate::denial::explain;
 use crate::seize::{next, onward};
@@ -14,11 +15,13 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-/// Starts a program, runs `work` with it while it stands before its first instruction (that of the dynamic loader, if it has one), and lets it
-/// run. As with [`Process::while_stopped`], `work` runs in a thread of its own.
+/// Starts a program, runs `work` with it while it stands before its first instruction (that of the
+/// dynamic loader, if it has one), and lets it run. As with [`Process::while_stopped`], `work` runs
+/// in a thread of its own.
 ///
 /// # Errors
-/// [`Error::Start`] if the program cannot be started; those of `work` and of [`Process::while_stopped`]: then the program is killed.
+/// [`Error::Start`] if the program cannot be started; those of `work` and of
+/// [`Process::while_stopped`]: then the program is killed.
 pub fn launch<R, E>(
     mut command: Command,
     work: impl FnOnce(&mut Stopped<'_>) -> Result<R, E> + Send,
@@ -32,7 +35,8 @@ where
     let (ready, says_ready) = io::pipe().map_err(start)?;
     let (go, says_go) = io::pipe().map_err(start)?;
     let (in_child, out_child, other) = (go.as_raw_fd(), says_ready.as_raw_fd(), says_go.as_raw_fd());
-    // SAFETY: the closure makes system calls only, on descriptors that stay open until the child has been made.
+    // SAFETY: the closure makes system calls only, on descriptors that stay open until the child
+    // has been made.
     unsafe { command.pre_exec(move || wait_for_tracer(in_child, out_child, other)) };
     std::thread::scope(|scope| {
         let tracer = std::thread::Builder::new().name("graft-tracer".into());
@@ -120,7 +124,7 @@ fn trace<R, E: From<Error>>(
     result.map(Some)
 }
 
-/// Lets the child go on, before its `exec`.
+/// Lets the child continue, before its `exec`.
 fn proceed(pid: i32, signal: i32) {
     // Fails only if it was killed: then comes its end.
     let _ = ptrace::go_on(pid, signal);

@@ -1,7 +1,9 @@
-//! Machine code of ours in a stopped program: a *leaf*, which works in the thread that makes the calls while the tracer does something else.
+//! Machine code of ours in a stopped program: a *leaf*, which works in the thread that makes the
+//! calls while the tracer does something else.
 //!
-//! A leaf keeps the rule of [`crate::call`]: whatever instruction it stands at, the thread could continue alone. It ends in the stub, which makes a
-//! call that does nothing; there the tracer stops it.
+//! A leaf keeps the rule of [`crate::call`]: whatever instruction it stands at, the thread could
+//! continue alone. It ends in the stub, which makes a call that does nothing; there the tracer
+//! stops it.
 
 use crate::seize::pause;
 use crate::thread::CODE_64;
@@ -18,8 +20,9 @@ const FAULTS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// Where a leaf begins and what it is given.
 ///
-/// The code uses no stack, changes no flags, and no registers but `rax`, `rcx`, `rdx`, `rsi`, `rdi` and `r8` to `r11`. It ends with
-/// `rax` = `SYS_close`, `rdi` = -1 and a jump to the address that it finds in `r8`.
+/// The code uses no stack, changes no flags, and no registers but `rax`, `rcx`, `rdx`, `rsi`, `rdi`
+/// and `r8` to `r11`. It ends with `rax` = `SYS_close`, `rdi` = -1 and a jump to the address that
+/// it finds in `r8`.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf {
     /// Address of its first instruction.
@@ -33,8 +36,9 @@ pub struct Leaf {
 }
 
 impl Stopped<'_> {
-    /// Runs a leaf in the program, and `meanwhile` in this thread. Returns whether the leaf came to its end: if not, it has run into a fault, or could not
-    /// be started, and the program is as before.
+    /// Runs a leaf in the program, and `meanwhile` in this thread. Returns whether the leaf came to
+    /// its end: if not, it has run into a fault, or could not be started, and the program is as
+    /// before.
     ///
     /// # Errors
     /// Those of [`Stopped::call`].

@@ -1,4 +1,5 @@
-//! The way into another process: stop it, run system calls in it, map memory, move descriptors, and leave it as it was.
+//! The way into another process: stop it, run system calls in it, map memory, move descriptors, and
+//! leave it as it was.
 //!
 //! ```no_run
 //! use graft::{Process, Protection, Source};
@@ -15,13 +16,15 @@
 //! # }
 //! ```
 //!
-//! [`Process::while_stopped`] stops all threads, runs a closure with the [`Stopped`] process, gives back what the closure did not
-//! [`leave`](Stopped::leave), and lets the threads continue: calls that were in progress continue too.
+//! [`Process::while_stopped`] stops all threads, runs a closure with the [`Stopped`] process, gives
+//! back what the closure did not [`leave`](Stopped::leave), and lets the threads continue: calls
+//! that were in progress continue too.
 //!
 //! # A tracer that dies
-//! A thread of the program never has registers from which it could not continue alone. An injected call stands in a *stub*: code
-//! in unused bytes after the vdso's image, which makes the call, then undoes what was not left, restores the signal mask and the
-//! registers, and jumps to where the thread was. The tracer stops the thread after the call and resets it; if the tracer was killed,
+//! A thread of the program never has registers from which it could not continue alone. An injected
+//! call stands in a *stub*: code in unused bytes after the vdso's image, which makes the call, then
+//! undoes what was not left, restores the signal mask and the registers, and jumps to where the
+//! thread was. The tracer stops the thread after the call and resets it; if the tracer was killed,
 //! the thread runs the rest of the stub.
 //!
 //! Linux on x86-64 only; 32-bit programs are rejected.

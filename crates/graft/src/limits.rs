@@ -1,10 +1,13 @@
 //! Time limits of calls that the kernel does not continue after a stop.
 //!
-//! `epoll_wait` and its like end early for any stop and are made again, with their whole time limit. A program that is stopped more often than
-//! that would wait for ever. So it is remembered, over the stops of one [`Process`](crate::Process), since when a thread has waited
-//! in the same call without a break; once that is as long as the limit, the call returns as it does at its limit.
+//! `epoll_wait` and its like end early for any stop and are made again, with their whole time
+//! limit. A program that is stopped more often than that would wait for ever. So it is remembered,
+//! over the stops of one [`Process`](crate::Process), since when a thread has waited in the same
+//! call without a break; once that is as long as the limit, the call returns as it does at its
+//! limit.
 //!
-//! That a thread never left its call between two stops is known from how often it ran: once to fall asleep again, once to be stopped.
+//! That a thread never left its call between two stops is known from how often it ran: once to fall
+//! asleep again, once to be stopped.
 
 use crate::Process;
 use libc::user_regs_struct;
@@ -24,7 +27,8 @@ pub(crate) struct Wait {
 /// How often a waiting thread runs between two stops.
 const RUNS: u64 = 2;
 
-/// A call that ended early for a stop, if it has a time limit: the limit, and what the call returns then.
+/// A call that ended early for a stop, if it has a time limit: the limit, and what the call returns
+/// then.
 pub(crate) fn limit(process: &Process, registers: &user_regs_struct) -> Option<(Duration, i64)> {
     const AGAIN: i64 = -(libc::EAGAIN as i64);
     let (place, result) = match registers.orig_rax as i64 {

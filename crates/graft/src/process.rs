@@ -1,4 +1,5 @@
-//! A process that was found: what can be read and written without stopping it, and the way to stop it.
+//! A process that was found: what can be read and written without stopping it, and the way to stop
+//! it.
 
 use crate::denial::{explain, field};
 use crate::limits::Wait;
@@ -11,7 +12,8 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A process that may be entered. It stays named even if its number is given to another; dropping it changes nothing.
+/// A process that may be entered. It stays named even if its number is given to another; dropping
+/// it changes nothing.
 #[derive(Debug)]
 pub struct Process {
     pid: i32,
@@ -21,11 +23,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// Finds the process with this id. It is not touched yet; whether it may be traced shows when it is stopped.
+    /// Finds the process with this id. It is not touched yet; whether it may be traced shows when
+    /// it is stopped.
     ///
     /// # Errors
-    /// [`Error::Gone`]; [`Error::Unsuitable`] for a 32-bit program, a kernel thread, a thread that leads no process, the caller's own
-    /// process, and one that has no memory any more.
+    /// [`Error::Gone`]; [`Error::Unsuitable`] for a 32-bit program, a kernel thread, a thread that
+    /// leads no process, the caller's own process, and one that has no memory any more.
     pub fn find(pid: i32) -> Result<Process, Error> {
         let unsuitable = |why: String| Err(Error::Unsuitable { id: pid, why });
         if pid == std::process::id() as i32 {
@@ -61,18 +64,23 @@ impl Process {
         pidfd::has_ended(self.handle())
     }
 
-    /// Stops all threads, runs `work`, gives back what it did not leave, and lets the threads continue.
+    /// Stops all threads, runs `work`, gives back what it did not leave, and lets the threads
+    /// continue.
     ///
-    /// `work` runs in a new thread, for the kernel ties a tracer to a thread: when that ends, even a thread that could not be stopped
-    /// in time is released. Blocks until then. A panic of `work` is passed on after the program was released.
+    /// `work` runs in a new thread, for the kernel ties a tracer to a thread: when that ends, even
+    /// a thread that could not be stopped in time is released. Blocks until then. A panic of `work`
+    /// is passed on after the program was released.
     ///
-    /// While it is stopped, signals to the program wait; a debugger cannot attach. Calls in progress continue afterwards. The
-    /// time limit of `epoll_wait`, `rt_sigtimedwait`, `semtimedop` and `io_getevents` begins anew once: later stops by this `Process` do not
-    /// prolong it. That of a socket (`SO_RCVTIMEO`, `SO_SNDTIMEO`) and of `io_uring_enter` begins anew each time.
+    /// While it is stopped, signals to the program wait; a debugger cannot attach. Calls in
+    /// progress continue afterwards. The time limit of `epoll_wait`, `rt_sigtimedwait`,
+    /// `semtimedop` and `io_getevents` begins anew once: later stops by this `Process` do not
+    /// prolong it. That of a socket (`SO_RCVTIMEO`, `SO_SNDTIMEO`) and of `io_uring_enter` begins
+    /// anew each time.
     ///
     /// # Errors
-    /// Those of `work`. [`Error::Traced`], [`Error::NotPermitted`], [`Error::NotStopped`], [`Error::Gone`], before `work` runs;
-    /// [`Error::Gone`], [`Error::NotReturned`] and [`Error::Io`] where something could not be given back.
+    /// Those of `work`. [`Error::Traced`], [`Error::NotPermitted`], [`Error::NotStopped`],
+    /// [`Error::Gone`], before `work` runs; [`Error::Gone`], [`Error::NotReturned`] and
+    /// [`Error::Io`] where something could not be given back.
     pub fn while_stopped<R, E>(&self, work: impl FnOnce(&mut Stopped<'_>) -> Result<R, E> + Send) -> Result<R, E>
     where
         R: Send,
@@ -108,7 +116,8 @@ impl Process {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something to the memory through the leader, or through another thread if that has ended before the others.
+    /// Does something to the memory through the leader, or through another thread if that has ended
+    /// before the others.
     pub(crate) fn through_a_thread<R>(&self, mut work: impl FnMut(i32) -> io::Result<R>) -> io::Result<R> {
         let first = work(self.pid);
         match first {

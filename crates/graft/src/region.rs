@@ -33,7 +33,8 @@ pub enum Source<'a> {
     Bytes(&'a [u8]),
     /// A file of ours (a memfd), from `offset` on in bytes (whole pages).
     File {
-        /// The file, open here as the mapping needs it; the program is given it for as long as it takes.
+        /// The file, open here as the mapping needs it; the program is given it for as long as it
+        /// takes.
         file: BorrowedFd<'a>,
         /// Where the mapping begins in the file.
         offset: u64,
@@ -63,8 +64,8 @@ const UNTIL: u64 = 0x5000_0000_0000;
 /// Where memory for arguments is looked for: before that.
 const SCRATCH_FROM: u64 = 0x0800_0000_0000;
 
-/// Returns an address at which `len` bytes are free in all of the processes now. It may be taken a moment later: then mapping there fails with
-/// [`Error::Occupied`].
+/// Returns an address at which `len` bytes are free in all of the processes now. It may be taken a
+/// moment later: then mapping there fails with [`Error::Occupied`].
 ///
 /// # Errors
 /// Those of [`Process::mappings`]; [`Error::Unsuitable`] if there is none.
@@ -78,13 +79,15 @@ pub fn free_address(processes: &[&Process], len: u64) -> Result<u64, Error> {
 }
 
 impl Stopped<'_> {
-    /// Maps `len` bytes (rounded up to whole pages) into the program, at `address` or, without one, where the kernel finds room. Nothing is replaced.
+    /// Maps `len` bytes (rounded up to whole pages) into the program, at `address` or, without one,
+    /// where the kernel finds room. Nothing is replaced.
     ///
     /// The region is unmapped when the program is released, unless it is [left](Stopped::leave).
     ///
     /// # Errors
-    /// [`Error::Occupied`]; [`Error::Call`] with `EINVAL` for an address or offset that is no whole page, `ENOMEM`, `EACCES`
-    /// or `EPERM` for a file that is sealed or not open as needed; [`Error::Unsuitable`] for more bytes than `len`; those of [`Stopped::call`].
+    /// [`Error::Occupied`]; [`Error::Call`] with `EINVAL` for an address or offset that is no whole
+    /// page, `ENOMEM`, `EACCES` or `EPERM` for a file that is sealed or not open as needed;
+    /// [`Error::Unsuitable`] for more bytes than `len`; those of [`Stopped::call`].
     pub fn map(
         &mut self,
         address: Option<u64>,
@@ -158,7 +161,8 @@ impl Stopped<'_> {
         if let Some(scratch) = self.scratch {
             return Ok(scratch);
         }
-        // Not where the program has unmapped something, nor where a caller has found room: both may be needed meanwhile.
+        // Not where the program has unmapped something, nor where a caller has found room: both may
+        // be needed meanwhile.
         let address = maps::free_in_all(&[&self.mappings()?], page_size() as u64, SCRATCH_FROM, FROM);
         let region = self.map(address, page_size() as u64, Protection::READ_WRITE, Source::Zeroes)?;
         Ok(*self.scratch.insert(region.start))

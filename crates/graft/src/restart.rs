@@ -1,16 +1,18 @@
 //! A call that a stop has interrupted, and how it continues.
 //!
-//! Pure functions on registers. The kernel leaves one of four numbers in `rax` of a thread that was stopped in a call, and makes
-//! the call again when the thread continues from there, as far as no handler of a signal runs first. Elsewhere it would
-//! take these numbers for the call's result. So registers exist in two forms: as the kernel left them, and *settled*: those
-//! of a thread that is about to make the call (again), from which it can continue anywhere.
+//! Pure functions on registers. The kernel leaves one of four numbers in `rax` of a thread that was
+//! stopped in a call, and makes the call again when the thread continues from there, as far as no
+//! handler of a signal runs first. Elsewhere it would take these numbers for the call's result. So
+//! registers exist in two forms: as the kernel left them, and *settled*: those of a thread that is
+//! about to make the call (again), from which it can continue anywhere.
 
 use libc::user_regs_struct;
 
 /// How the kernel continues a call that was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
-    /// `ERESTARTSYS`: made again, also after a handler with `SA_RESTART`; after another the call fails with `EINTR`.
+    /// `ERESTARTSYS`: made again, also after a handler with `SA_RESTART`; after another the call
+    /// fails with `EINTR`.
     UnlessHandled,
     /// `ERESTARTNOINTR`: made again in all cases.
     Always,
@@ -59,7 +61,8 @@ const CALL_LEN: u64 = 2;
 /// Marks the numbers of x32 calls.
 const X32: u64 = 0x4000_0000;
 
-/// Settles registers as the kernel left them. `by_int80`: the call was made by `int $0x80`, which has numbers of its own.
+/// Settles registers as the kernel left them. `by_int80`: the call was made by `int $0x80`, which
+/// has numbers of its own.
 pub(crate) fn settled(registers: &user_regs_struct, by_int80: bool) -> user_regs_struct {
     let mut settled = *registers;
     let Some(call) = interrupted(registers) else { return settled };

@@ -1,7 +1,8 @@
 //! Stopping all threads of a process, those included that appear meanwhile.
 //!
-//! A thread counts as stopped only in the kernel's signal handling ([`Stop::Trap`]): from there the kernel decides about an interrupted
-//! call, and a signal in hand has been passed on. New threads of a seized thread are seized by the kernel.
+//! A thread counts as stopped only in the kernel's signal handling ([`Stop::Trap`]): from there the
+//! kernel decides about an interrupted call, and a signal in hand has been passed on. New threads
+//! of a seized thread are seized by the kernel.
 
 use crate::Error;
 use crate::denial::{explain, field};
@@ -20,7 +21,8 @@ const PATIENCE_IN_KERNEL: Duration = Duration::from_millis(250);
 /// What is asked for of each thread.
 const OPTIONS: i32 = ptrace::CALLS_MARKED | ptrace::CLONES;
 
-/// The ids of a process' threads, also of those that have ended and were not waited for; none if it is gone.
+/// The ids of a process' threads, also of those that have ended and were not waited for; none if it
+/// is gone.
 pub(crate) fn tasks(pid: i32) -> Vec<i32> {
     let Ok(directory) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     directory.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
@@ -32,7 +34,8 @@ fn thread_count(pid: i32) -> usize {
     field(&status, "Threads").and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// Stops all threads. To be called in a thread that ends soon after a failure: that releases what could not be stopped.
+/// Stops all threads. To be called in a thread that ends soon after a failure: that releases what
+/// could not be stopped.
 pub(crate) fn all(process: &Process) -> Result<BTreeMap<i32, Held>, Error> {
     let pid = process.pid();
     let mut seized = Seized { pid, waits: Vec::new(), stopped: BTreeMap::new() };
@@ -42,8 +45,9 @@ pub(crate) fn all(process: &Process) -> Result<BTreeMap<i32, Held>, Error> {
         for tid in &listed {
             seized.seize(*tid)?;
         }
-        // Whole: none is missing and none has ended since it was listed, but for the leader, which stays. A thread that ends may have made
-        // another one before, and while threads end a list may lack others that live.
+        // Whole: none is missing and none has ended since it was listed, but for the leader, which
+        // stays. A thread that ends may have made another one before, and while threads end a list
+        // may lack others that live.
         let held = |tid: &i32| *tid == pid || seized.stopped.contains_key(tid);
         let is_whole = listed.iter().all(held) && listed.len() == thread_count(pid);
         if seized.waits.is_empty() && (is_whole || listed.is_empty()) {
@@ -117,7 +121,8 @@ impl Seized {
                     }
                     onward(tid, 0);
                 }
-                // Its own signal: it takes it now, and stops at the handler's first instruction if there is one.
+                // Its own signal: it takes it now, and stops at the handler's first instruction if
+                // there is one.
                 Stop::Signal(signal) => onward(tid, signal),
                 Stop::Call | Stop::Event(_) => onward(tid, 0),
                 Stop::None => {}
@@ -125,7 +130,8 @@ impl Seized {
         }
     }
 
-    /// A traced thread made another, or a process by a `clone` that is no `fork`: that one goes free.
+    /// A traced thread made another, or a process by a `clone` that is no `fork`: that one goes
+    /// free.
     fn adopt(&mut self, new: i32) {
         if std::path::Path::new(&format!("/proc/{}/task/{new}", self.pid)).exists() {
             if !self.stopped.contains_key(&new) && !self.waits.contains(&new) {
@@ -144,9 +150,11 @@ fn is_ours(pid: i32, tid: i32) -> bool {
     field(&status, "TracerPid").and_then(|t| t.parse().ok()) == Some(me)
 }
 
-/// Lets a stopped thread go on, with a signal unless that is 0, to its next stop at the latest before its next instruction.
+/// Lets a stopped thread continue, with a signal unless that is 0, to its next stop at the latest
+/// before its next instruction.
 pub(crate) fn onward(tid: i32, signal: i32) {
-    // Any stop uses an interruption up, so each needs a new one. Both fail only for a thread that was killed: then comes its end.
+    // Any stop uses an interruption up, so each needs a new one. Both fail only for a thread that
+    // was killed: then comes its end.
     let _ = ptrace::interrupt(tid);
     let _ = ptrace::go_on(tid, signal);
 }
@@ -186,7 +194,8 @@ pub(crate) fn pause(waited: Duration) {
     }
 }
 
-/// The scheduler's letter for a thread (`X` if there is none), and in words what keeps it from stopping.
+/// The scheduler's letter for a thread (`X` if there is none), and in words what keeps it from
+/// stopping.
 fn activity(pid: i32, tid: i32) -> (char, String) {
     let of = |file: &str| procfs::text(format!("/proc/{pid}/task/{tid}/{file}")).unwrap_or_default();
     let status = of("status");

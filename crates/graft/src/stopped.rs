@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-/// A program whose threads are all stopped. Dropping it gives back what was not left and lets the threads continue.
+/// A program whose threads are all stopped. Dropping it gives back what was not left and lets the
+/// threads continue.
 ///
 /// It belongs to the thread that traces the program, and cannot leave it.
 #[derive(Debug)]
@@ -21,7 +22,8 @@ pub struct Stopped<'p> {
     pub(crate) process: &'p Process,
     pub(crate) pid: i32,
     pub(crate) threads: BTreeMap<i32, Held>,
-    /// The threads in stubs: first the *anchor*, whose stub undoes everything, then perhaps another.
+    /// The threads in stubs: first the *anchor*, whose stub undoes everything, then perhaps
+    /// another.
     pub(crate) away: Vec<Away>,
     /// Where the stubs stand, once one was needed.
     pub(crate) room: Option<Room>,
@@ -96,7 +98,8 @@ impl<'p> Stopped<'p> {
         self.since.elapsed()
     }
 
-    /// The ids of the stopped threads, in order. A leader that ended before its threads is not among them.
+    /// The ids of the stopped threads, in order. A leader that ended before its threads is not
+    /// among them.
     pub fn tids(&self) -> Vec<i32> {
         self.threads.keys().copied().collect()
     }
@@ -133,11 +136,12 @@ impl<'p> Stopped<'p> {
         self.process.read(address, buffer)
     }
 
-    /// Writes memory, also where the program itself may not write (code): pages of private mappings are copied first, so that no file
-    /// changes.
+    /// Writes memory, also where the program itself may not write (code): pages of private mappings
+    /// are copied first, so that no file changes.
     ///
     /// # Errors
-    /// [`Error::Memory`] where nothing is mapped and where shared memory may not be written; [`Error::Gone`].
+    /// [`Error::Memory`] where nothing is mapped and where shared memory may not be written;
+    /// [`Error::Gone`].
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
         let through = self.process.through_a_thread(|tid| remote::write_through_protection(tid, address, bytes));
         let Err(first) = through else { return Ok(()) };
@@ -162,7 +166,8 @@ impl<'p> Stopped<'p> {
         Ok(())
     }
 
-    /// Undoes what was not left and lets all threads continue. Tries everything; returns the first error.
+    /// Undoes what was not left and lets all threads continue. Tries everything; returns the first
+    /// error.
     pub(crate) fn release(&mut self) -> Result<(), Error> {
         self.give_back()
     }

@@ -11,8 +11,9 @@
 //! where:  .quad
 //! ```
 //! Where a tracer stops the thread after the call, it resets it and the rest never runs.
-//! The stub uses no stack, changes no flags and no vector registers. The four bytes after the call are fixed, so that a stub which a
-//! killed tracer left is recognised. [`room`] finds where it can stand.
+//! The stub uses no stack, changes no flags and no vector registers. The four bytes after the call
+//! are fixed, so that a stub which a killed tracer left is recognised. [`room`] finds where it can
+//! stand.
 
 use crate::Error;
 use crate::process::Process;
@@ -60,7 +61,8 @@ const fn len(undo: usize) -> usize {
     CALL_LEN + MARK.len() + MADE_LEN + undo * UNDO_LEN + TAIL_LEN
 }
 
-/// Where stubs can stand: one for the thread that undoes everything, one for another that makes calls meanwhile.
+/// Where stubs can stand: one for the thread that undoes everything, one for another that makes
+/// calls meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) address: u64,
@@ -170,21 +172,24 @@ fn call(code: &mut Vec<u8>, number: i64) {
     code.extend(SYSCALL);
 }
 
-/// A call with the result of the one before it and `second`, unless that one failed: then its highest byte is no zero.
+/// A call with the result of the one before it and `second`, unless that one failed: then its
+/// highest byte is no zero.
 fn undo_made(code: &mut Vec<u8>, number: i64, second: u64) {
     let mut undo = vec![0x48, 0x89, 0xc7]; // mov %rax, %rdi
     mov(&mut undo, RSI, second);
     call(&mut undo, number);
-    // mov %rax, %rcx; bswap %rcx; movzbl %cl, %ecx; jrcxz over the next; jmp over it all. None of these changes flags.
+    // mov %rax, %rcx; bswap %rcx; movzbl %cl, %ecx; jrcxz over the next; jmp over it all. None of
+    // these changes flags.
     code.extend([0x48, 0x89, 0xc1, 0x48, 0x0f, 0xc9, 0x0f, 0xb6, 0xc9, 0xe3, 2, 0xeb, undo.len() as u8]);
     code.extend(undo);
 }
 
-/// Where a stub can stand in a stopped program: bytes that are mapped executable, that nothing uses, and at which none of `at`
-/// (program counters) is.
+/// Where a stub can stand in a stopped program: bytes that are mapped executable, that nothing
+/// uses, and at which none of `at` (program counters) is.
 ///
-/// The kernel maps the vdso in whole pages, and what follows its image is zero. Where there is none, or no room: the end of a
-/// mapped file's code, which linkers fill with zeros up to the page; while all threads are stopped nobody reads there.
+/// The kernel maps the vdso in whole pages, and what follows its image is zero. Where there is
+/// none, or no room: the end of a mapped file's code, which linkers fill with zeros up to the page;
+/// while all threads are stopped nobody reads there.
 pub(crate) fn room(process: &Process, maps: &[Entry], at: &[u64]) -> Result<Room, Error> {
     let code = |e: &&Entry| e.protection & libc::PROT_EXEC != 0 && !e.shared;
     let vdso = maps.iter().filter(code).filter(|e| e.name == "[vdso]");

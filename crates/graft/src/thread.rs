@@ -1,7 +1,8 @@
 //! One stopped thread: its registers, and what it was interrupted in.
 //!
-//! A thread of a stopped program is *at home*: stopped where it was, in the kernel's signal handling, so that the kernel still decides
-//! about an interrupted call. Or it is *away*: in a stub, for an injected call.
+//! A thread of a stopped program is *at home*: stopped where it was, in the kernel's signal
+//! handling, so that the kernel still decides about an interrupted call. Or it is *away*: in a
+//! stub, for an injected call.
 
 use crate::denial::explain;
 use crate::restart::{self, Interrupted};
@@ -25,16 +26,19 @@ pub(crate) struct Held {
 /// All registers of a thread.
 #[derive(Clone, Debug)]
 pub struct Regs {
-    /// General registers. In a call that was interrupted `orig_rax` is its number and `rax` how it continues; see
-    /// [`Regs::settled`].
+    /// General registers. In a call that was interrupted `orig_rax` is its number and `rax` how it
+    /// continues; see [`Regs::settled`].
     pub general: user_regs_struct,
-    /// Vector and floating-point registers, as `XSAVE` lays them out on this processor. Empty: none (left as they are).
+    /// Vector and floating-point registers, as `XSAVE` lays them out on this processor. Empty: none
+    /// (left as they are).
     pub vectors: Vec<u8>,
 }
 
 impl Regs {
-    /// Returns registers of the same state from which the thread can continue at any time: an interrupted call is about to be
-    /// made again. (A call with [`Restart::RestOfTime`](crate::Restart) can be continued only while the thread makes no other.)
+    /// Returns registers of the same state from which the thread can continue at any time: an
+    /// interrupted call is about to be made again. (A call with
+    /// [`Restart::RestOfTime`](crate::Restart) can be continued only while the thread makes no
+    /// other.)
     #[must_use]
     pub fn settled(&self) -> Regs {
         Regs { general: restart::settled(&self.general, false), vectors: self.vectors.clone() }
@@ -159,7 +163,8 @@ impl Thread<'_, '_> {
 pub(crate) const CODE_64: u64 = 0x33;
 
 impl Held {
-    /// Reads the registers of a thread that has just stopped at home. A call that the stop has cut short is made again.
+    /// Reads the registers of a thread that has just stopped at home. A call that the stop has cut
+    /// short is made again.
     pub(crate) fn read(pid: i32, tid: i32) -> Result<Held, Error> {
         let failed = |e| explain(pid, tid, "reading registers of", e);
         let mut registers = ptrace::registers(tid).map_err(failed)?;

@@ -32,7 +32,8 @@ const NUMBER_LIMIT: Duration = Duration::from_secs(2);
 const CLONE_ARGS: usize = 11;
 
 impl Stopped<'_> {
-    /// Ends one thread, as if it had called `exit`: the word that the kernel clears at its end is cleared, and a waiter on it woken.
+    /// Ends one thread, as if it had called `exit`: the word that the kernel clears at its end is
+    /// cleared, and a waiter on it woken.
     ///
     /// # Errors
     /// Those of [`Stopped::call`].
@@ -44,11 +45,12 @@ impl Stopped<'_> {
         }
     }
 
-    /// Makes a thread. If this process is killed before the program is released, the thread may run from where another one is: for programs
-    /// that are lost then in any case.
+    /// Makes a thread. If this process is killed before the program is released, the thread may run
+    /// from where another one is: for programs that are lost then in any case.
     ///
     /// # Errors
-    /// [`Error::Call`] with `EPERM` if the program lacks `CAP_CHECKPOINT_RESTORE`, `EEXIST` if the number is not free; those of [`Stopped::call`].
+    /// [`Error::Call`] with `EPERM` if the program lacks `CAP_CHECKPOINT_RESTORE`, `EEXIST` if the
+    /// number is not free; those of [`Stopped::call`].
     pub fn make_thread(&mut self, new: &NewThread<'_>) -> Result<(), Error> {
         let flags = libc::CLONE_VM
             | libc::CLONE_FS

@@ -1,4 +1,5 @@
-//! A call in which a thread was stopped, and in whose thread other calls ran, continues and has the result that it would have had.
+//! A call in which a thread was stopped, and in whose thread other calls ran, continues and has the
+//! result that it would have had.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Programs that are hard to enter: each is entered as any other, or left alone with an error that names the reason.
+//! Programs that are hard to enter: each is entered as any other, or left alone with an error that
+//! names the reason.
 
 mod common;
 
@@ -20,7 +21,8 @@ fn is_root() -> bool {
     root
 }
 
-/// Runs `work` in a thread with the rights of an ordinary user. (The system call itself changes one thread only.)
+/// Runs `work` in a thread with the rights of an ordinary user. (The system call itself changes one
+/// thread only.)
 fn as_nobody<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let ran = scope.spawn(|| {

@@ -1,4 +1,5 @@
-//! A program in which calls ran, memory was mapped and descriptors moved is the same as before afterwards, and computes on.
+//! A program in which calls ran, memory was mapped and descriptors moved is the same as before
+//! afterwards, and computes on.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! All threads are stopped: many, those that appear meanwhile, those of a Go program, and none is harmed.
+//! All threads are stopped: many, those that appear meanwhile, those of a Go program, and none is
+//! harmed.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! A tracer that is killed at any of its system calls harms nothing: the program continues, calls in progress too, with the mappings,
-//! descriptors, signal masks and handlers that it had.
+//! A tracer that is killed at any of its system calls harms nothing: the program continues, calls
+//! in progress too, with the mappings, descriptors, signal masks and handlers that it had.
 
 mod common;
 
@@ -40,7 +40,8 @@ fn helper() {
     session(pid).expect("the whole session");
 }
 
-/// Runs a session in another process and kills that at its `at`th stop before or after a system call; false if it had fewer.
+/// Runs a session in another process and kills that at its `at`th stop before or after a system
+/// call; false if it had fewer.
 #[expect(clippy::zombie_processes, reason = "its end is collected by waitpid")]
 fn killed(subject: &Subject, at: usize) -> bool {
     let mut helper = Command::new(std::env::current_exe().expect("this test"))

@@ -1,4 +1,5 @@
-//! A host in a few lines: runs a program under the executive, with a policy object if one is given, and reports.
+//! A host in a few lines: runs a program under the executive, with a policy object if one is given,
+//! and reports.
 //!
 //! `cargo run --release -p orbit-hijack --example host -- [--object FILE] PROGRAM ARGS…`
 

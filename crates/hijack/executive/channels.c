@@ -1,12 +1,14 @@
 /*
- * Calls between guests of a session: a channel in the shared memory carries one request at a time from a caller to a
- * receiver.
+ * Calls between guests of a session: a channel in the shared memory carries one request at a time
+ * from a caller to a receiver.
  *
- * A call moves two cache lines, each once in each direction: the caller writes the request's line and waits on the
- * reply's, the receiver the other way round. Both sides spin before they sleep, so that two that are awake need no
- * system call. A side for which spinning does not help (the other one has the same CPU) soon does without.
+ * A call moves two cache lines, each once in each direction: the caller writes the request's line
+ * and waits on the reply's, the receiver the other way round. Both sides spin before they sleep, so
+ * that two that are awake need no system call. A side for which spinning does not help (the other
+ * one has the same CPU) soon does without.
  *
- * The words of a request and the result are read and written as by any function: a wrong address is a fault.
+ * The words of a request and the result are read and written as by any function: a wrong address is
+ * a fault.
  */
 #include "block.h"
 
@@ -30,8 +32,8 @@ static int has_ended(u32 tid) {
 }
 
 /*
- * Spins until `*word` is `value` (`equal`), or is another. Returns whether it is. What did not help is tried half as
- * long the next time.
+ * Spins until `*word` is `value` (`equal`), or is another. Returns whether it is. What did not help
+ * is tried half as long the next time.
  */
 static int spin(struct block *block, volatile u32 *word, u32 value, int equal) {
     u32 limit = block->waits++ % TRY_AGAIN ? block->spins : MAX_SPINS;
@@ -65,7 +67,8 @@ static int change(volatile u32 *word, u32 from, u32 to) {
 
 static volatile struct channel *channel_at(u64 index) { return index < CHANNELS ? &extension->channels[index] : NULL; }
 
-/* Makes this thread the only caller. What a caller that was killed left is cleared up, or waited for. */
+/* Makes this thread the only caller. What a caller that was killed left is cleared up, or waited
+ * for. */
 static i64 begin_call(struct block *block, volatile struct channel *channel) {
     for (;;) {
         u32 owner = channel->owner;
@@ -82,7 +85,8 @@ static i64 begin_call(struct block *block, volatile struct channel *channel) {
             __asm__ volatile("pause");
             continue;
         }
-        /* A dead caller's request: not taken, or answered some day, or taken by a receiver that is dead too. */
+        /* A dead caller's request: not taken, or answered some day, or taken by a receiver that
+         * is dead too. */
         if (change(&channel->state, CHANNEL_REQUEST, CHANNEL_IDLE)) break;
         if (has_ended(channel->receiver)) change(&channel->state, CHANNEL_TAKEN, CHANNEL_IDLE);
         if (block->pending) {
@@ -97,7 +101,8 @@ static i64 begin_call(struct block *block, volatile struct channel *channel) {
     return 0;
 }
 
-/* Waits for another value of `replies` than `seen`: 0; -EINTR if a signal comes first; -EPIPE if the receiver has died. */
+/* Waits for another value of `replies` than `seen`: 0; -EINTR if a signal comes first; -EPIPE if
+ * the receiver has died. */
 static i64 wait_for_reply(struct block *block, volatile struct channel *channel, u32 seen) {
     if (spin(block, &channel->replies, seen, 0) || !change(&channel->replies, seen, seen | CALLER_SLEEPS)) return 0;
     while (__atomic_load_n(&channel->replies, __ATOMIC_ACQUIRE) == (seen | CALLER_SLEEPS)) {
@@ -161,7 +166,8 @@ i64 channel_reply(struct block *block, u64 index, i64 result) {
     volatile struct channel *channel = channel_at(index);
     if (!channel || channel->state != CHANNEL_TAKEN || channel->receiver != block->tid) return -EINVAL;
     channel->result = result;
-    /* Once the channel is idle no reply is under way: another caller, if this one was killed, takes none for its own. */
+    /* Once the channel is idle no reply is under way: another caller, if this one was killed,
+     * takes none for its own. */
     u32 before = exchange(&channel->replies, (channel->replies & ~CALLER_SLEEPS) + 2);
     channel->state = CHANNEL_IDLE;
     if (before & CALLER_SLEEPS) wake(&channel->replies);

@@ -1,9 +1,10 @@
 /*
- * Guest contexts: several flows of control on one kernel thread, changed by the executive. The scheduler is the policy
- * object's `pick`, or the built-in one: of the ready contexts the one with the least cycles for its share.
+ * Guest contexts: several flows of control on one kernel thread, changed by the executive. The
+ * scheduler is the policy object's `pick`, or the built-in one: of the ready contexts the one with
+ * the least cycles for its share.
  *
- * A context that yielded has its registers as a function's caller expects them; one that a timer interrupted has a
- * whole signal frame, and is resumed through one.
+ * A context that yielded has its registers as a function's caller expects them; one that a timer
+ * interrupted has a whole signal frame, and is resumed through one.
  */
 #include "block.h"
 #include "../include/orbit_hijack.h"
@@ -112,7 +113,8 @@ static void load_yielded(struct block *block, const struct guest_context *contex
     block->r15 = context->r15;
 }
 
-/* From a function call of the guest to another context; returns only where that one had yielded too. */
+/* From a function call of the guest to another context; returns only where that one had yielded
+ * too. */
 static i64 enter_context(struct block *block, struct contexts *contexts, u32 next) {
     struct guest_context *to = &contexts->all[next];
     contexts->current = next;

@@ -1,4 +1,5 @@
-/* The way of one call through the executive: count, trace, policy, the executive's own part, the kernel. */
+/* The way of one call through the executive: count, trace, policy, the executive's own part, the
+ * kernel. */
 #include "block.h"
 
 u32 options;

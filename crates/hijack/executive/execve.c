@@ -1,10 +1,10 @@
 /*
- * Exec. The guest's exec becomes an exec of the executive again, which gets the program by an open descriptor, so that
- * a deleted file or a descriptor works too. What execve would refuse is refused first: afterwards there is nobody to
- * return to.
+ * Exec. The guest's exec becomes an exec of the executive again, which gets the program by an open
+ * descriptor, so that a deleted file or a descriptor works too. What execve would reject is
+ * rejected first: afterwards there is nobody to return to.
  *
- * Arguments of the executive: "hijack", id of the shared memory, descriptor and (behind a comma) the mask of ignored
- * signals, name, then the guest's.
+ * Arguments of the executive: "hijack", id of the shared memory, descriptor and (behind a comma)
+ * the mask of ignored signals, name, then the guest's.
  */
 #include "block.h"
 #include <linux/stat.h>
@@ -16,7 +16,7 @@ char executable[4096];
 extern char shared_id[]; /* id of the shared memory, as text */
 extern u64 shared_number;
 
-/* What execve refuses: 0 or an error. `file` is left open. */
+/* What execve rejects: 0 or an error. `file` is left open. */
 static i64 check(i64 file) {
     struct statx about;
     i64 error = SYS5(__NR_statx, file, "", AT_EMPTY_PATH, STATX_TYPE, &about);
@@ -121,7 +121,8 @@ i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 e
     list[OWN_ARGUMENTS + (given ? given : 1)] = 0;
     count_stat(STAT_EXECS);
     SYS3(__NR_fcntl, file, F_SETFD, 0);
-    /* The host's stop may come before the executive has its handler again, and would kill. `start` opens SIGSYS. */
+    /* The host's stop may come before the executive has its handler again, and would kill.
+     * `start` opens SIGSYS. */
     u64 dispatch = bit(SIGSYS);
     SYS4(__NR_rt_sigprocmask, SIG_BLOCK, &dispatch, NULL, 8);
     error = SYS3(__NR_execve, "/proc/self/exe", list, environment);

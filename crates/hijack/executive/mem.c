@@ -83,8 +83,8 @@ i64 copy_some(void *to, u64 from, u64 bytes) {
 }
 
 /*
- * Whether the bytes lie in the page that the guest's stack pointer is in, which is there: most small structures are
- * local variables, and a call of the kernel for each costs half a microsecond.
+ * Whether the bytes lie in the page that the guest's stack pointer is in, which is there: most
+ * small structures are local variables, and a call of the kernel for each costs half a microsecond.
  */
 static int is_on_stack_page(u64 address, u64 bytes) {
     u64 page = this_block()->rsp & ~4095ul;

@@ -1,7 +1,8 @@
 /*
- * The policy object: code of the user's that decides about calls on the executive's side. The host has linked it for
- * OBJECT_ADDRESS. Whatever it does with wrong pointers or endless loops, the thread returns through `object_escape`;
- * then the object is off in this process and calls pass, or the process ends, as the host set it.
+ * The policy object: code of the user's that decides about calls on the executive's side. The host
+ * has linked it for OBJECT_ADDRESS. Whatever it does with wrong pointers or endless loops, the
+ * thread returns through `object_escape`; then the object is off in this process and calls pass, or
+ * the process ends, as the host set it.
  */
 #define ORBIT_POLICY_OBJECT
 #include "block.h"
@@ -11,7 +12,8 @@ u32 has_object;
 volatile u32 object_is_off;
 static struct orbit_policy object; /* a copy: the object cannot alter what the executive goes by */
 
-_Static_assert(offset_of(struct orbit_registers, rip) + offset_of(struct block, rax) == B_RIP, "one order of registers");
+_Static_assert(offset_of(struct orbit_registers, rip) + offset_of(struct block, rax) == B_RIP, "one order of "
+    "registers");
 
 static volatile struct inspection *inspection_of(struct block *block) {
     return block->slot ? &extension->inspections[block->slot - shared->slots] : NULL;
@@ -95,7 +97,8 @@ u32 object_pick(struct block *block, const void *ready, u32 count) {
     return failed ? ~0u : choice;
 }
 
-/* In the handler of the timer's signal, all signals blocked: faults of the object must come through. */
+/* In the handler of the timer's signal, all signals blocked: faults of the object must come
+ * through. */
 void object_timer(struct block *block, struct context *context) {
     if (!has_object || object_is_off || !object.timer) return;
     struct orbit_registers registers;

@@ -1,6 +1,6 @@
 /*
- * Rules, compiled by the host into the shared memory. The first rule that applies and answers, kills or passes ends
- * the search; counts, delays and alterations go on to later rules.
+ * Rules, compiled by the host into the shared memory. The first rule that applies and answers,
+ * kills or passes ends the search; counts, delays and alterations continue to later rules.
  */
 #include "block.h"
 

@@ -1,6 +1,6 @@
 /*
- * Stop, resume and step by the host: a thread shows its registers in its inspection, sleeps until the host says
- * otherwise, and takes them back as the host left them.
+ * Stop, resume and step by the host: a thread shows its registers in its inspection, sleeps until
+ * the host says otherwise, and takes them back as the host left them.
  */
 #include "block.h"
 

@@ -1,7 +1,7 @@
 /*
- * Virtual time: the clocks of guests run at a multiple of the real speed since the session began, or stand still;
- * time-outs and sleeps take as much less. The real-time clock may jump, once. The vdso is hidden, so that clock calls are
- * system calls. CPU clocks stay real.
+ * Virtual time: the clocks of guests run at a multiple of the real speed since the session began,
+ * or stand still; time-outs and sleeps take as much less. The real-time clock may jump, once. The
+ * vdso is hidden, so that clock calls are system calls. CPU clocks stay real.
  */
 #include "block.h"
 
@@ -26,7 +26,8 @@ static u64 scale(u64 value, u64 numerator, u64 denominator) {
     return low;
 }
 
-/* Of lengths of time. Clocks that stand still leave them as they are: a sleep ends, and the clock shows nothing of it. */
+/* Of lengths of time. Clocks that stand still leave them as they are: a sleep ends, and the
+ * clock shows nothing of it. */
 static u64 shorter(u64 ns) { return shared->speed ? scale(ns, shared->speed_per, shared->speed) : ns; }
 static u64 longer(u64 ns) { return shared->speed ? scale(ns, shared->speed, shared->speed_per) : ns; }
 
@@ -50,8 +51,8 @@ static u64 real_now(u64 clock) {
 }
 
 /*
- * When the guest's clock first shows `value` or more, on the kernel's clock. A clock that stands still never does: then
- * the wait lasts as long as the value is ahead.
+ * When the guest's clock first shows `value` or more, on the kernel's clock. A clock that stands
+ * still never does: then the wait lasts as long as the value is ahead.
  */
 static u64 to_real(u64 clock, u64 value) {
     u64 base = shared->time_base[clock & 7], jump = jumps(clock) ? shared->jump : 0, after = shared->jump_after;
@@ -68,7 +69,8 @@ static u64 to_real(u64 clock, u64 value) {
 
 static u64 now(u64 clock) { return to_virtual(clock, real_now(clock)); }
 
-/* Replaces the timespec (or, with `unit` 1000, the timeval) at argument `index` by an altered copy in scratch. */
+/* Replaces the timespec (or, with `unit` 1000, the timeval) at argument `index` by an altered
+ * copy in scratch. */
 static void replace(struct block *block, u32 index, u64 unit, i64 clock, u32 place) {
     u64 *copy = &block->scratch[place], at[2];
     if (!block->call[index] || copy_in(at, block->call[index], sizeof at)) return;
@@ -115,7 +117,8 @@ static int answer_pair(struct block *block, u64 to, u64 first, u64 second) {
     return ENTER_DONE;
 }
 
-/* alarm counts whole seconds, of which a fast clock makes hours: so the kernel's timer of the same kind is set. */
+/* alarm counts whole seconds, of which a fast clock makes hours: so the kernel's timer of the
+ * same kind is set. */
 static u64 set_alarm(u64 seconds) {
     u64 ns = shorter(seconds * NS), left;
     if (seconds && ns < 1000) ns = 1000;
@@ -175,7 +178,8 @@ int virtual_time(struct block *block) {
     return ENTER_KERNEL;
 }
 
-/* The guest's time in place of the kernel's at an address: `pairs` of seconds and parts of a second. */
+/* The guest's time in place of the kernel's at an address: `pairs` of seconds and parts of a
+ * second. */
 static void lengthen(u64 to, u32 pairs, u64 unit) {
     u64 at[4];
     if (!to || copy_in(at, to, pairs * 16)) return;

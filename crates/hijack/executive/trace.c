@@ -1,6 +1,7 @@
 /*
- * Records of calls, in a ring for each thread. The thread is the ring's only writer and publishes whole records, so a
- * thread that is killed leaves no half record. A full ring makes the thread wait for the host, or drops and counts.
+ * Records of calls, in a ring for each thread. The thread is the ring's only writer and publishes
+ * whole records, so a thread that is killed leaves no half record. A full ring makes the thread
+ * wait for the host, or drops and counts.
  */
 #include "block.h"
 

@@ -1,18 +1,21 @@
 /*
  * The executive's interface for policy objects and for guests that know of it. x86-64 only.
  *
- * A *policy object* is a shared object without a library that runs in each guest process, on the executive's side:
+ * A *policy object* is a shared object without a library that runs in each guest process, on the
+ * executive's side:
  *
  *     cc -O2 -ffreestanding -fPIC -shared -nostdlib -mgeneral-regs-only -fcf-protection=none -o policy.so policy.c
  *     orbit hijack --policy-object policy.so -- program
  *
- * It exports one `const struct orbit_policy orbit_policy`. Its functions run on the calling thread, several at once in
- * a program with threads, on a stack of about 24 KiB. They may use `orbit_executive` and system calls through it, and
- * nothing else of the process: the guest's pointers may be wrong, so `read`, `write` and `string` copy for them.
- * memcpy, memmove, memset, memcmp and strlen are available. Vector registers hold the guest's values: compile with
+ * It exports one `const struct orbit_policy orbit_policy`. Its functions run on the calling thread,
+ * several at once in a program with threads, on a stack of about 24 KiB. They may use
+ * `orbit_executive` and system calls through it, and nothing else of the process: the guest's
+ * pointers may be wrong, so `read`, `write` and `string` copy for them. memcpy, memmove, memset,
+ * memcmp and strlen are available. Vector registers hold the guest's values: compile with
  * -mgeneral-regs-only, or set ORBIT_POLICY_VECTORS.
  *
- * A *guest* that knows of the executive includes this file too, and calls `orbit_rpc` and the functions behind it.
+ * A *guest* that knows of the executive includes this file too, and calls `orbit_rpc` and the
+ * functions behind it.
  */
 #ifndef ORBIT_HIJACK_H
 #define ORBIT_HIJACK_H
@@ -77,13 +80,15 @@ struct orbit_executive {
     orbit_i64 (*read)(void *to, orbit_u64 guest, orbit_u64 bytes);        /* 0 or -EFAULT */
     orbit_i64 (*write)(orbit_u64 guest, const void *from, orbit_u64 bytes); /* 0 or -EFAULT */
     orbit_i64 (*string)(char *to, orbit_u64 guest, orbit_u64 limit);      /* length, -EFAULT, -ENAMETOOLONG */
-    /* Asks the host's decider: ORBIT_PASS, or ORBIT_ANSWER with `result` set. Waits, 1 s at most by default. */
+    /* Asks the host's decider: ORBIT_PASS, or ORBIT_ANSWER with `result` set. Waits, 1 s at most
+     * by default. */
     int (*ask)(struct orbit_call *call);
     /* A number for the host, shown with the trace: Session::notes. */
     void (*note)(orbit_u64 value);
     /* `timer` is called each time this thread has used so much CPU time; 0 ends it. 0 or -errno. */
     orbit_i64 (*set_timer)(orbit_u64 nanoseconds);
-    /* ORBIT_SHARE_BYTES that all guests of the session and the host share; zero at first. Trust none of it. */
+    /* ORBIT_SHARE_BYTES that all guests of the session and the host share; zero at first. Trust
+     * none of it. */
     void *share;
 };
 #define ORBIT_SHARE_BYTES 65536
@@ -127,16 +132,17 @@ static inline orbit_i64 orbit_gate(void) {
     return gate > 0 ? gate : 0;
 }
 
-/* Calls the policy's `rpc` (numbers below ORBIT_RPC_OWN) or the executive. -ENOSYS natively and without a policy. */
+/* Calls the policy's `rpc` (numbers below ORBIT_RPC_OWN) or the executive. -ENOSYS natively and
+ * without a policy. */
 static inline orbit_i64 orbit_rpc(orbit_u64 number, orbit_u64 a, orbit_u64 b, orbit_u64 c) {
     orbit_i64 gate = orbit_gate();
     return gate ? ((orbit_i64(*)(orbit_u64, orbit_u64, orbit_u64, orbit_u64))gate)(number, a, b, c) : -38;
 }
 
 /*
- * Between guests of a session: a call of another process, which waits for its reply. `words` are the request. A wrong
- * address is a fault, as in any function.
- * Returns 0 with `*result` set; -EINTR if a signal came before the request was taken; -EPIPE if the receiver died.
+ * Between guests of a session: a call of another process, which waits for its reply. `words` are
+ * the request. A wrong address is a fault, as in any function. Returns 0 with `*result` set; -EINTR
+ * if a signal came before the request was taken; -EPIPE if the receiver died.
  */
 static inline orbit_i64 orbit_channel_call(orbit_u32 channel, const orbit_u64 words[ORBIT_CHANNEL_WORDS],
                                            orbit_i64 *result) {
@@ -148,15 +154,17 @@ static inline orbit_i64 orbit_channel_receive(orbit_u32 channel, orbit_u64 words
     return orbit_rpc(ORBIT_RPC_RECEIVE, channel, (orbit_u64)words, 0);
 }
 
-/* Answers the request that this thread received last on the channel. 0, or -EINVAL if there is none. */
+/* Answers the request that this thread received last on the channel. 0, or -EINVAL if there is
+ * none. */
 static inline orbit_i64 orbit_channel_reply(orbit_u32 channel, orbit_i64 result) {
     return orbit_rpc(ORBIT_RPC_REPLY, channel, (orbit_u64)result, 0);
 }
 
 /*
- * Contexts: several flows of control on one kernel thread. A context runs `function(argument)` on the stack that ends
- * at `stack_end`; its CPU time is in proportion to `share` (1 to 1000). Contexts of a thread share its signal mask and
- * thread-local storage. Returns the context's id from 1, or -EAGAIN beyond ORBIT_MAX_CONTEXTS, -EINVAL.
+ * Contexts: several flows of control on one kernel thread. A context runs `function(argument)` on
+ * the stack that ends at `stack_end`; its CPU time is in proportion to `share` (1 to 1000).
+ * Contexts of a thread share its signal mask and thread-local storage. Returns the context's id
+ * from 1, or -EAGAIN beyond ORBIT_MAX_CONTEXTS, -EINVAL.
  */
 struct orbit_context_request {
     void (*function)(void *);
@@ -168,8 +176,8 @@ static inline orbit_i64 orbit_context_create(const struct orbit_context_request 
     return orbit_rpc(ORBIT_RPC_CONTEXT_CREATE, (orbit_u64)request, 0, 0);
 }
 
-/* Runs this thread's contexts until all have returned; changes between them after `slice` ns of CPU time (0: only
- * where they yield). 0, or -EINVAL in a context. */
+/* Runs this thread's contexts until all have returned; changes between them after `slice` ns of
+ * CPU time (0: only where they yield). 0, or -EINVAL in a context. */
 static inline orbit_i64 orbit_context_run(orbit_u64 slice) { return orbit_rpc(ORBIT_RPC_CONTEXT_RUN, slice, 0, 0); }
 
 /* Lets another context run. */

@@ -1,8 +1,10 @@
 /*
- * A policy object that records what a program reads from outside (pipes, sockets, terminals, random numbers), or feeds
- * it the recorded bytes again. Any thread, any program, static too. The order is kept for each descriptor.
+ * A policy object that records what a program reads from outside (pipes, sockets, terminals, random
+ * numbers), or feeds it the recorded bytes again. Any thread, any program, static too. The order is
+ * kept for each descriptor.
  *
- * The host puts into the shared memory: u64 mode, then the path of the log. The log: records of struct input, bytes.
+ * The host puts into the shared memory: u64 mode, then the path of the log. The log: records of
+ * struct input, bytes.
  */
 #define ORBIT_POLICY_OBJECT
 #include "orbit_hijack.h"
@@ -104,7 +106,8 @@ static int call(struct orbit_call *call) {
         if (bytes > log_end - at - (long)sizeof *input) break;
         at += sizeof *input + ((bytes + 7) & ~7l);
         if (input->fd != sequence || !is_ours(input)) continue;
-        /* The program asks for less than it did: it has changed, and no longer gets what was recorded. */
+        /* The program asks for less than it did: it has changed, and no longer gets what was
+         * recorded. */
         if (bytes > (long)size_of(call)) break;
         next[sequence] = at;
         call->result = input->result;

@@ -1,4 +1,5 @@
-//! The system calls of x86-64: numbers, names, kinds of arguments (`data/calls.tsv`, `data/names.tsv`).
+//! The system calls of x86-64: numbers, names, kinds of arguments (`data/calls.tsv`,
+//! `data/names.tsv`).
 
 use crate::rules;
 use crate::shared::{Capture, Description, MAX_CALLS};
@@ -97,7 +98,8 @@ fn parse_calls(text: &'static str) -> BTreeMap<u16, Call> {
     calls.collect()
 }
 
-/// The kind that a word of the table names. Words that are unknown are found by the test of the table.
+/// The kind that a word of the table names. Words that are unknown are found by the test of the
+/// table.
 fn kind(word: &'static str) -> Kind {
     let (head, tail) = word.split_once([':', '=']).unwrap_or((word, ""));
     let index = || tail.parse().unwrap_or(0);

@@ -1,7 +1,8 @@
 //! Stop, inspect, step and resume single threads of guests.
 //!
-//! A thread that is in guest code stops at once, one in a system call when the call ends; a stop interrupts calls as a
-//! signal with `SA_RESTART` does, so that the few calls that are never restarted (epoll_wait, nanosleep) end with EINTR.
+//! A thread that is in guest code stops at once, one in a system call when the call ends; a stop
+//! interrupts calls as a signal with `SA_RESTART` does, so that the few calls that are never
+//! restarted (epoll_wait, nanosleep) end with EINTR.
 
 use crate::attendant::{VALUE_STOP, is_guest};
 use crate::session::Session;
@@ -89,7 +90,8 @@ impl Session {
     /// Stops a thread of a guest, and waits for it at most for `limit`.
     ///
     /// # Errors
-    /// `NotFound`: no guest has the thread. `TimedOut`: it did not come to a stop (it is in a call that no signal ends).
+    /// `NotFound`: no guest has the thread. `TimedOut`: it did not come to a stop (it is in a call
+    /// that no signal ends).
     pub fn stop(&self, tid: u32, limit: Duration) -> io::Result<Stopped<'_>> {
         let Some((slot, pid, tid)) = self.slots().find(|(_, _, each)| *each == tid) else {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("no guest has a thread {tid}")));
@@ -163,7 +165,8 @@ impl Stopped<'_> {
     /// Runs one instruction of the guest. A system call is one, whatever the executive makes of it.
     ///
     /// # Errors
-    /// `TimedOut`: the instruction is a system call that lasts longer. `NotFound`: the thread has ended.
+    /// `TimedOut`: the instruction is a system call that lasts longer. `NotFound`: the thread has
+    /// ended.
     pub fn step(&self, limit: Duration) -> io::Result<()> {
         let inspection = self.inspection();
         // Before the command, which may stop the thread again at once.

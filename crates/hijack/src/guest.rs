@@ -1,6 +1,7 @@
 //! The executive as a guest sees it that knows of it: the Rust face of `include/orbit_hijack.h`.
 //!
-//! Natively there is no gate, and [`Gate::find`] says so. x86-64 only; elsewhere there never is one.
+//! Natively there is no gate, and [`Gate::find`] says so. x86-64 only; elsewhere there never is
+//! one.
 
 use orbit_linux::process;
 
@@ -37,13 +38,16 @@ impl Gate {
         usize::try_from(address).ok().filter(|address| *address > 0 && cfg!(target_arch = "x86_64")).map(Gate)
     }
 
-    /// Calls the policy object's `rpc` (numbers below 0x10000) or the executive; `-ENOSYS` without a policy.
+    /// Calls the policy object's `rpc` (numbers below 0x10000) or the executive; `-ENOSYS` without
+    /// a policy.
     ///
     /// # Safety
-    /// What the number takes: addresses in `a`, `b` and `c` must be valid for what the policy does with them.
+    /// What the number takes: addresses in `a`, `b` and `c` must be valid for what the policy does
+    /// with them.
     pub unsafe fn call(self, number: u64, a: u64, b: u64, c: u64) -> i64 {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the executive gave this address for a function of this form, and stays as long as the process.
+        // SAFETY: the executive gave this address for a function of this form, and stays as long as
+        // the process.
         return unsafe {
             std::mem::transmute::<usize, extern "C" fn(u64, u64, u64, u64) -> i64>(self.0)(number, a, b, c)
         };
@@ -63,7 +67,8 @@ impl Gate {
     /// Calls the guest that receives on a channel (0 to 63), and waits for its reply.
     ///
     /// # Errors
-    /// `EINTR`: a signal came before the request was taken. `EPIPE`: the receiver died. `EINVAL`: no such channel.
+    /// `EINTR`: a signal came before the request was taken. `EPIPE`: the receiver died. `EINVAL`:
+    /// no such channel.
     pub fn call_guest(self, channel: u32, words: &Words) -> std::io::Result<i64> {
         let mut result = 0i64;
         let to = &raw mut result as u64;
@@ -92,13 +97,15 @@ impl Gate {
         check(unsafe { self.call(REPLY, channel.into(), result as u64, 0) }).map(|_| ())
     }
 
-    /// Makes a context of this thread, which runs `function(argument)` by its share (1 to 1000). Returns its id, from 1.
+    /// Makes a context of this thread, which runs `function(argument)` by its share (1 to 1000).
+    /// Returns its id, from 1.
     ///
     /// # Errors
     /// `EAGAIN`: 63 contexts are the limit. `EINVAL`: the share.
     ///
     /// # Safety
-    /// `stack` must live until the context has returned, which [`Gate::run_contexts`] waits for, and be large enough.
+    /// `stack` must live until the context has returned, which [`Gate::run_contexts`] waits for,
+    /// and be large enough.
     pub unsafe fn create_context(
         self,
         function: extern "C" fn(usize),
@@ -111,8 +118,8 @@ impl Gate {
         check(unsafe { self.call(CONTEXT_CREATE, &raw const request as u64, 0, 0) })
     }
 
-    /// Runs this thread's contexts until all have returned, changing between them after `slice_ns` of CPU time (0: only
-    /// where they yield).
+    /// Runs this thread's contexts until all have returned, changing between them after `slice_ns`
+    /// of CPU time (0: only where they yield).
     ///
     /// # Errors
     /// `EINVAL` in a context.

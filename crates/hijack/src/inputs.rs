@@ -1,8 +1,10 @@
-//! Recording what a program reads from outside, and feeding it the same bytes again: a policy object of this crate's.
+//! Recording what a program reads from outside, and feeding it the same bytes again: a policy
+//! object of this crate's.
 //!
-//! It sees `read`, `recvfrom` and `getrandom` of all threads, of static programs too, on pipes, sockets, terminals and
-//! devices. The order is kept for each descriptor of a program, which is known by its name (15 bytes): of a program that
-//! forks, or runs twice at once, the processes are not distinguished.
+//! It sees `read`, `recvfrom` and `getrandom` of all threads, of static programs too, on pipes,
+//! sockets, terminals and devices. The order is kept for each descriptor of a program, which is
+//! known by its name (15 bytes): of a program that forks, or runs twice at once, the processes are
+//! not distinguished.
 //!
 //! ```no_run
 //! # fn main() -> std::io::Result<()> {
@@ -28,7 +30,8 @@ const PATH_LIMIT: usize = 4096;
 /// Of `struct input` in `objects/inputs.c`.
 const HEADER_BYTES: usize = 32;
 
-/// Has guests append what they read to `log`, which is made anew. Takes the place of another policy object.
+/// Has guests append what they read to `log`, which is made anew. Takes the place of another policy
+/// object.
 ///
 /// # Errors
 /// Those of making the file; `InvalidInput` for a path beyond 4,095 bytes.
@@ -37,10 +40,12 @@ pub fn record(options: &mut Options, log: &Path) -> io::Result<()> {
     set(options, RECORD, log)
 }
 
-/// Has guests read what `log` recorded. A descriptor whose record is used up reads from the kernel again.
+/// Has guests read what `log` recorded. A descriptor whose record is used up reads from the kernel
+/// again.
 ///
 /// # Errors
-/// `NotFound`; `InvalidData` for a file that does not begin as a record; `InvalidInput` for a path beyond 4,095 bytes.
+/// `NotFound`; `InvalidData` for a file that does not begin as a record; `InvalidInput` for a path
+/// beyond 4,095 bytes.
 pub fn replay(options: &mut Options, log: &Path) -> io::Result<()> {
     let mut begin = Vec::new();
     std::fs::File::open(log)?.take(HEADER_BYTES as u64).read_to_end(&mut begin)?;

@@ -1,12 +1,13 @@
 //! Hijack: an executive in every guest process sees and controls all its system calls.
 //!
-//! The *executive* is a small freestanding program (`executive/`, in C) that loads the *guest* into its own process,
-//! has the kernel's Syscall User Dispatch hand it each call, and rewrites the guest's call sites as it goes. The *host*
-//! is the process that starts guests: this library. Host and guests share one memory segment with counters, rules and a
-//! ring of trace records for each thread.
+//! The *executive* is a small freestanding program (`executive/`, in C) that loads the *guest* into
+//! its own process, has the kernel's Syscall User Dispatch hand it each call, and rewrites the
+//! guest's call sites as it goes. The *host* is the process that starts guests: this library. Host
+//! and guests share one memory segment with counters, rules and a ring of trace records for each
+//! thread.
 //!
-//! The guest can write that segment and the executive: the host checks every value it reads from it, and what the
-//! executive enforces is containment, not a security boundary.
+//! The guest can write that segment and the executive: the host checks every value it reads from
+//! it, and what the executive enforces is containment, not a security boundary.
 //!
 //! | file | what it owns |
 //! |---|---|

@@ -1,7 +1,9 @@
-//! Policy objects: a shared object that runs on the executive's side of each guest (`include/orbit_hijack.h`).
+//! Policy objects: a shared object that runs on the executive's side of each guest
+//! (`include/orbit_hijack.h`).
 //!
-//! The host links it for the one address at which every guest has it, so that a guest only copies bytes. What it needs
-//! beside itself may only be what the executive has: `orbit_executive` and five functions of memory.
+//! The host links it for the one address at which every guest has it, so that a guest only copies
+//! bytes. What it needs beside itself may only be what the executive has: `orbit_executive` and
+//! five functions of memory.
 
 use std::fmt;
 use std::path::Path;
@@ -180,7 +182,8 @@ impl Tables {
                 DT_RELASZ => rela.1 = value,
                 DT_JMPREL => jump.0 = value,
                 DT_PLTRELSZ => jump.1 = value,
-                // Without the old table of names the symbols are counted by where the strings begin.
+                // Without the old table of names the symbols are counted by where the strings
+                // begin.
                 DT_HASH => tables.symbol_count = image.u32(value + 4)?.into(),
                 DT_NEEDED => return wrong("it needs another library; link it with -nostdlib"),
                 DT_REL => return wrong("its relocations are of an unknown form"),

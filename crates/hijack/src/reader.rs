@@ -1,7 +1,7 @@
 //! Records of the rings, checked and put in the order of their times.
 //!
-//! Whatever a guest writes into its ring, the reader neither panics nor reads beyond it: a ring with
-//! a record that makes no sense is emptied, and counted in `Reader::damaged`.
+//! Whatever a guest writes into its ring, the reader neither panics nor reads beyond it: a ring
+//! with a record that makes no sense is emptied, and counted in `Reader::damaged`.
 
 use crate::calls;
 use crate::shared::{Memory, RING_BYTES, SLOT_DONE, SLOT_FREE, SLOT_USED, Slot};
@@ -91,7 +91,8 @@ impl Reader {
         Reader { open: HashMap::new(), checked: Instant::now(), damaged: 0, lost: 0 }
     }
 
-    /// Takes what is there; returns the events in the order of their times, and whether threads of guests are alive.
+    /// Takes what is there; returns the events in the order of their times, and whether threads of
+    /// guests are alive.
     pub fn poll(&mut self, memory: &Memory) -> (Vec<Event>, bool) {
         let check = self.checked.elapsed() >= CHECK_EVERY;
         if check {

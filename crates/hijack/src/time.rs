@@ -10,8 +10,8 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// Clocks stand still at the start of the session. Sleeps and time-outs last as long as they would; the clocks show
-    /// nothing of it.
+    /// Clocks stand still at the start of the session. Sleeps and time-outs last as long as they
+    /// would; the clocks show nothing of it.
     pub const FROZEN: Speed = Speed { thousandths: 0 };
 
     /// From 0.001 to 1,000,000 times.
@@ -20,7 +20,8 @@ impl Speed {
     }
 }
 
-/// A jump of guests' real-time clock (not the monotonic one), as when an administrator or NTP sets it.
+/// A jump of guests' real-time clock (not the monotonic one), as when an administrator or NTP sets
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jump {
     /// How far, in nanoseconds; back if negative.
@@ -30,7 +31,8 @@ pub struct Jump {
 }
 
 impl Jump {
-    /// `+1h`, `-30s`: at the start; `-30s after 10s`: later. Units: ns, us, ms, s, m, h, d; 10 years at most.
+    /// `+1h`, `-30s`: at the start; `-30s after 10s`: later. Units: ns, us, ms, s, m, h, d; 10
+    /// years at most.
     pub fn parse(text: &str) -> Option<Jump> {
         let (by, after) = match text.split_once("after") {
             Some((by, after)) => (by, Some(after)),

@@ -1,4 +1,5 @@
-//! A rule asks an orbit: it sees the host's table as it is at each question, and its crash fails one call, not the host.
+//! A rule asks an orbit: it sees the host's table as it is at each question, and its crash fails
+//! one call, not the host.
 
 mod common;
 use common::run;
@@ -22,7 +23,8 @@ struct Asked {
     path: [u8; 64],
 }
 
-/// Runs in the orbit: 0 passes, an error is the call's result. A path that ends with "poison" crashes it.
+/// Runs in the orbit: 0 passes, an error is the call's result. A path that ends with "poison"
+/// crashes it.
 unsafe extern "C" fn judge(_: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: the caller passes an `Asked`, whose table is in an area that the call names.
     let (asked, table) = unsafe { (&*args.cast::<Asked>(), &*(*args.cast::<Asked>()).table) };

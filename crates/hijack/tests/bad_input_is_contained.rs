@@ -1,4 +1,5 @@
-//! Guests that do what no program should: each part comes to the same end as natively, and nothing is left behind.
+//! Guests that do what no program should: each part comes to the same end as natively, and nothing
+//! is left behind.
 
 mod common;
 use common::{Run, guest, run};
@@ -80,7 +81,7 @@ fn a_setuid_program_runs_without_its_rights() {
 
 #[test]
 fn nothing_is_left_behind() {
-    // Another process of this test's: its segments are told apart by their maker.
+    // Another process of this test's: its segments are distinguished by their maker.
     let mut session = orbit_hijack::Session::start(&Options::default(), &["true".into()]).expect("started");
     let pid = session.pid();
     session.follow(|_| Ok(())).expect("followed");

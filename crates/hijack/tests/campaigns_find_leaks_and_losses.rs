@@ -1,5 +1,6 @@
-//! A campaign finds a crash, a hang, each kind of leak and lost data in a program that has one of each, with the function
-//! they are in and a command that replays the run; in its look-alike without bugs it finds nothing.
+//! A campaign finds a crash, a hang, each kind of leak and lost data in a program that has one of
+//! each, with the function they are in and a command that replays the run; in its look-alike
+//! without bugs it finds nothing.
 
 mod common;
 use common::guest;

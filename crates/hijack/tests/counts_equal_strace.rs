@@ -27,7 +27,8 @@ fn assert_equal(name: &str, arguments: &[&str]) {
     if !has("strace") || !has(arguments[0]) && !arguments[0].contains('/') {
         return;
     }
-    // Programs ask for random numbers, sleep, wait for locks: an unequal pair may be equal the next time.
+    // Programs ask for random numbers, sleep, wait for locks: an unequal pair may be equal the next
+    // time.
     let mut last = String::new();
     for options in [Options::default(), Options { trace: true, ..Options::default() }, Options::default()] {
         let quiet = |command: &mut Command| {

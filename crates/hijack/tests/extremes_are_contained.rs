@@ -1,4 +1,5 @@
-//! Guests that fork without end, are killed anywhere, take all address space, use other ways in, or pass bad pointers.
+//! Guests that fork without end, are killed anywhere, take all address space, use other ways in, or
+//! pass bad pointers.
 
 mod common;
 use common::{Run, guest, run};

@@ -1,4 +1,5 @@
-//! Guests that know of the executive: the gate, calls between guests, contexts; and the host stops and steps threads.
+//! Guests that know of the executive: the gate, calls between guests, contexts; and the host stops
+//! and steps threads.
 
 mod common;
 use common::{guest, object, run};
@@ -83,7 +84,8 @@ fn a_thread_is_stopped_stepped_altered_and_continues() {
     let before = value();
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(value(), before, "a stopped thread does nothing");
-    // One turn of the loop has less than ten instructions: twenty steps make it count on, by a little.
+    // One turn of the loop has less than ten instructions: twenty steps make it count on, by a
+    // little.
     let mut positions = std::collections::HashSet::new();
     for _ in 0..20 {
         stopped.step(LONG).expect("stepped");

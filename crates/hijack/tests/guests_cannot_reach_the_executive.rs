@@ -1,4 +1,5 @@
-//! Calls that name the executive's memory or take its means away are refused; the guest's own memory is its own.
+//! Calls that name the executive's memory or take its means away are rejected; the guest's own
+//! memory is its own.
 
 mod common;
 use common::{guest, run};

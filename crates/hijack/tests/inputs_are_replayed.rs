@@ -1,4 +1,5 @@
-//! What a program with threads, or a static one, read from outside is read again from the log, without the outside.
+//! What a program with threads, or a static one, read from outside is read again from the log,
+//! without the outside.
 
 mod common;
 use common::{guest, run};

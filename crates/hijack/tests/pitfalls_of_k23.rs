@@ -1,4 +1,5 @@
-//! What a 2025 study (K23, ACM Middleware) found that every earlier interposer gets wrong, one test each.
+//! What a 2025 study (K23, ACM Middleware) found that every earlier interposer gets wrong, one test
+//! each.
 
 mod common;
 use common::{Run, guest, run, run_with};

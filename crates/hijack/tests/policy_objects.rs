@@ -1,4 +1,5 @@
-//! Policy objects decide about calls inside the guest; one that faults or loops takes nothing along.
+//! Policy objects decide about calls inside the guest; one that faults or loops takes nothing
+//! along.
 
 mod common;
 use common::{guest, object, run, run_with};

@@ -1,4 +1,5 @@
-//! Programs that nobody here wrote do under a policy what the policy says, and nothing else changes.
+//! Programs that nobody here wrote do under a policy what the policy says, and nothing else
+//! changes.
 
 mod common;
 use common::{has, run};

@@ -1,4 +1,5 @@
-//! Real programs behave under the executive as they do alone, with each call recorded and none lost.
+//! Real programs behave under the executive as they do alone, with each call recorded and none
+//! lost.
 
 mod common;
 use common::{guest, has, run, run_with};

@@ -1,5 +1,5 @@
-//! Four threads run sites while these are rewritten; data that looks like code, the red zone, registers
-//! and protections stay as they are.
+//! Four threads run sites while these are rewritten; data that looks like code, the red zone,
+//! registers and protections stay as they are.
 
 mod common;
 use common::{guest, run};

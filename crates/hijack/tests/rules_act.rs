@@ -1,4 +1,5 @@
-//! Rules do what they say: errors, answers, delays, other paths, altered arguments, kills, and only where they apply.
+//! Rules do what they say: errors, answers, delays, other paths, altered arguments, kills, and only
+//! where they apply.
 
 mod common;
 use common::{guest, run};

@@ -1,5 +1,5 @@
-//! 10,000 signals at random moments in a guest that checks every call: none is lost, none comes twice,
-//! no result is wrong.
+//! 10,000 signals at random moments in a guest that checks every call: none is lost, none comes
+//! twice, no result is wrong.
 
 mod common;
 use common::{guest, run};

@@ -1,4 +1,5 @@
-//! Clocks that run faster or slower, stand still, or jump: sleeps, time-outs and timers agree with them.
+//! Clocks that run faster or slower, stand still, or jump: sleeps, time-outs and timers agree with
+//! them.
 
 mod common;
 use common::{has, run};
@@ -128,8 +129,8 @@ fn a_jump_at_the_start_sets_the_real_time_clock_only() {
 
 #[test]
 fn a_wait_until_a_time_of_day_ends_when_the_clock_jumps_past_it() {
-    // An hour ahead; after 0.3 s the clock is set two hours ahead. Sleeps that are relative, and the monotonic clock, are
-    // not concerned.
+    // An hour ahead; after 0.3 s the clock is set two hours ahead. Sleeps that are relative, and
+    // the monotonic clock, are not concerned.
     let program = common::guest("jumps", &[]);
     let options = Options { jump: Jump::parse("+2h after 300ms"), ..Options::default() };
     let began = Instant::now();

@@ -94,11 +94,13 @@ impl std::fmt::Display for Error {
             Error::Traced { tid, by } => write!(f, "thread {tid} is traced by process {by} already; detach that first"),
             Error::NotStopped { tid, waited_ms } => write!(
                 f,
-                "thread {tid} did not stop within {waited_ms} ms: it waits inside the kernel where it cannot be interrupted, or gets no CPU"
+                "thread {tid} did not stop within {waited_ms} ms: it waits inside the kernel where it cannot be \
+                 interrupted, or gets no CPU"
             ),
             Error::InKernel { tid } => write!(
                 f,
-                "thread {tid} runs inside the kernel, and was not stopped, for that could end its call early; its stack can be seen with CAP_PERFMON"
+                "thread {tid} runs inside the kernel, and was not stopped, for that could end its call early; its \
+                 stack can be seen with CAP_PERFMON"
             ),
             Error::Restless { tid } => {
                 write!(

@@ -1,8 +1,9 @@
 //! What the goroutines of a Go program wait for, from the runtime's own list of them.
 //!
-//! Owns: reading `runtime.allgs`. Promises: the process is not stopped, so one that runs meanwhile may be read torn; at most
-//! [`MAX_GOROUTINES`] are read, and [`MAX_FRAMES`] frames of each, by frame pointers. Refuses: programs without symbols and DWARF (built
-//! with `-ldflags=-s` or `-w`), as their runtime's layout is not known; goroutines that run, whose stacks are those of threads.
+//! Owns: reading `runtime.allgs`. Promises: the process is not stopped, so one that runs meanwhile
+//! may be read torn; at most [`MAX_GOROUTINES`] are read, and [`MAX_FRAMES`] frames of each, by
+//! frame pointers. Refuses: programs without symbols and DWARF (built with `-ldflags=-s` or `-w`),
+//! as their runtime's layout is not known; goroutines that run, whose stacks are those of threads.
 
 use crate::stacks::elf::{Elf, Room};
 use crate::stacks::module::open_elf;
@@ -41,8 +42,8 @@ struct Layout {
     bp: u64,
 }
 
-/// The goroutines that wait, those that are most alike first; nothing if the process is no Go program, or one without symbols. Takes some
-/// tens of milliseconds.
+/// The goroutines that wait, those that are most alike first; nothing if the process is no Go
+/// program, or one without symbols. Takes some tens of milliseconds.
 pub fn parked(pid: i32, unwinder: &mut Unwinder) -> Option<Vec<Parked>> {
     let maps = Maps::of(pid).ok()?;
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
@@ -112,7 +113,8 @@ fn returns(memory: &Memory, pc: u64, mut bp: u64) -> Vec<u64> {
 
 type Bytes = EndianArcSlice<LittleEndian>;
 
-/// Reads the layout from the program's DWARF: `runtime.g`, and `runtime.gobuf`, which is a part of it.
+/// Reads the layout from the program's DWARF: `runtime.g`, and `runtime.gobuf`, which is a part of
+/// it.
 fn layout(elf: &Elf) -> Option<Layout> {
     let load = |id: gimli::SectionId| -> Result<Bytes, gimli::Error> {
         Ok(EndianArcSlice::new(Arc::from(elf.named(id.name(), MAX_SECTION).unwrap_or_default()), LittleEndian))

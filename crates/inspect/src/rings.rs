@@ -1,7 +1,7 @@
 //! Rings of threads that wait for each other: deadlocks.
 //!
 //! Owns: finding rings among mutexes, rwlocks and joins, of one process or several that share
-//! locks. Promises: a ring is told only if it stood still. Refuses: locks that keep no holder
+//! locks. Promises: a ring is reported only if it stood still. Refuses: locks that keep no holder
 //! (Rust's, Go's, Python's, readers of an rwlock), and waits with a time limit, which end by
 //! themselves.
 //!

@@ -64,7 +64,8 @@ fn calls_that_move_much() {
             (told.get(name).copied().unwrap_or_default(), name.ends_with("random"));
         if runs && inside == 0 && hidden > 0 {
             println!(
-                "SKIP: needs CAP_PERFMON, or kernel.perf_event_paranoid below 2, for the stacks of threads inside the kernel"
+                "SKIP: needs CAP_PERFMON, or kernel.perf_event_paranoid below 2, for the stacks of threads inside \
+                 the kernel"
             );
         } else {
             assert!(if runs { inside } else { asleep } > 0, "{name}: {told:?}");

@@ -1,7 +1,9 @@
-/* For programs that know when they may be put back to: under `orbit keep` these ask for checkpoints, elsewhere they do nothing.
+/* For programs that know when they may be put back to: under `orbit keep` these ask for
+ * checkpoints, elsewhere they do nothing.
  *
- * Nothing has to be linked: the functions are there when the program runs under `orbit keep -- PROGRAM`. Both may be called from any thread,
- * and neither sets errno. Call them where no lock is held that a signal handler takes.
+ * Nothing has to be linked: the functions are there when the program runs under
+ * `orbit keep -- PROGRAM`. Both may be called from any thread, and neither sets errno. Call them
+ * where no lock is held that a signal handler takes.
  */
 #ifndef ORBIT_KEEP_H
 #define ORBIT_KEEP_H
@@ -10,11 +12,13 @@
 extern "C" {
 #endif
 
-/* This is a good moment for a checkpoint: one is taken soon, whatever --every says. Returns at once: 1 if there is a keeper, else 0. */
+/* This is a good moment for a checkpoint: one is taken soon, whatever --every says. Returns at
+ * once: 1 if there is a keeper, else 0. */
 int orbit_keep_point(void) __attribute__((weak));
 
-/* Waits until all that the program did before this call is in a checkpoint: output made before it is never repeated by a recovery. Returns 1
- * then, at most after 10 s; 0 if there is no keeper, or no checkpoint came. */
+/* Waits until all that the program did before this call is in a checkpoint: output made before
+ * it is never repeated by a recovery. Returns 1 then, at most after 10 s; 0 if there is no
+ * keeper, or no checkpoint came. */
 int orbit_keep_output_barrier(void) __attribute__((weak));
 
 /* The same for programs that also run without a keeper, where the functions are not there. */

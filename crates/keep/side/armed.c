@@ -1,8 +1,11 @@
-/* The handler for a program that was running already (`orbit keep --pid`): position-independent, without libc and without data of its own.
+/* The handler for a program that was running already (`orbit keep --pid`): position-independent,
+ * without libc and without data of its own.
  *
- * The keeper maps this code at a whole page, and the shared memory right after it (ARMED_BYTES further). The entry is at 0, the signal
- * restorer at 16. What the program's own action was is in a table of the kernel's actions at ARMED_ACTIONS: it is put back before the
- * program dies. The thread waits on the handler's stack; nothing here is rolled back but that stack, where the thread has no other.
+ * The keeper maps this code at a whole page, and the shared memory right after it (ARMED_BYTES
+ * further). The entry is at 0, the signal restorer at 16. What the program's own action was is in a
+ * table of the kernel's actions at ARMED_ACTIONS: it is put back before the program dies. The
+ * thread waits on the handler's stack; nothing here is rolled back but that stack, where the thread
+ * has no other.
  */
 #include "side.h"
 #include <linux/futex.h>
@@ -47,7 +50,8 @@ __attribute__((used)) void armed_on_fatal(int sig, siginfo_t *info, ucontext_t *
 {
     unsigned char *code = base();
     const unsigned char *own_action = code + ARMED_ACTIONS + sig * ACTION_BYTES;
-    /* A child of the program, which is not kept: the place of signal 0 has the program's process id. */
+    /* A child of the program, which is not kept: the place of signal 0 has the program's process
+     * id. */
     if (call(SYS_getpid, 0, 0, 0, 0) != *(int *)(code + ARMED_ACTIONS)) {
         call(SYS_rt_sigaction, sig, (long)own_action, 0, 8);
         if (info->si_code <= 0)

@@ -1,7 +1,8 @@
 /* The calls of libc that are logged: those that bring the outside in, and those that change it.
  *
- * Calls that change only the program's own memory (mmap, brk, mprotect) are not here: a rollback undoes them and a replay makes them again.
- * What libc calls inside itself (stdio) does not pass here.
+ * Calls that change only the program's own memory (mmap, brk, mprotect) are not here: a rollback
+ * undoes them and a replay makes them again. What libc calls inside itself (stdio) does not pass
+ * here.
  */
 #include "own.h"
 #include <errno.h>

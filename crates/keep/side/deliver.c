@@ -1,7 +1,9 @@
-/* Signals that the program handles, where its calls are logged: a handler runs between logged calls, and the log says where, so that a replay runs it there.
+/* Signals that the program handles, where its calls are logged: a handler runs between logged
+ * calls, and the log says where, so that a replay runs it there.
  *
- * A signal of the serving thread waits in a queue that no rollback touches until the call that it has interrupted, or the next one, begins or ends. A call
- * that waits is cut short for that. What the thread sends to itself (raise) comes again in a replay, and is handled at once.
+ * A signal of the serving thread waits in a queue that no rollback touches until the call that it
+ * has interrupted, or the next one, begins or ends. A call that waits is cut short for that. What
+ * the thread sends to itself (raise) comes again in a replay, and is handled at once.
  */
 #include "own.h"
 #include <errno.h>
@@ -83,7 +85,8 @@ static void on_signal(int sig, siginfo_t *info, void *context)
         return;
     }
     keep_signals_wait = 1;
-    /* A call that is about to be made, or that the kernel would make again, waits for the handler. */
+    /* A call that is about to be made, or that the kernel would make again, waits for the
+     * handler. */
     greg_t *regs = ((ucontext_t *)context)->uc_mcontext.gregs;
     char *at = (char *)regs[REG_RIP];
     if (at > keep_raw_begin && at <= keep_syscall)

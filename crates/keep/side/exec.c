@@ -1,4 +1,5 @@
-/* Another program in this process: what the keeper has given to this one is given to that one too, so that it is kept from its start. */
+/* Another program in this process: what the keeper has given to this one is given to that one
+ * too, so that it is kept from its start. */
 #include "own.h"
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,7 +1,10 @@
-/* Changes of the environment, as in Rx (Qin et al., SOSP 2005): while the keeper asks for it, allocations are longer than asked and zeroed, and freed memory is not used
- * again for a while. A heap overflow, a read of memory that nobody has written, and a use of freed memory then do no harm.
+/* Changes of the environment, as in Rx (Qin et al., SOSP 2005): while the keeper asks for it,
+ * allocations are longer than asked and zeroed, and freed memory is not used again for a while. A
+ * heap overflow, a read of memory that nobody has written, and a use of freed memory then do no
+ * harm.
  *
- * The allocator is the program's: what is allocated in one environment may be freed in the other. All of this is rolled back with the program.
+ * The allocator is the program's: what is allocated in one environment may be freed in the other.
+ * All of this is rolled back with the program.
  */
 #include "own.h"
 #include <dlfcn.h>
@@ -68,7 +71,8 @@ static inline int is_changed(void)
     return __builtin_expect(keep_orders != NULL, 1) && __builtin_expect(keep_orders->environment != 0, 0);
 }
 
-/* The allocator's own calls are not the program's: jemalloc reads a clock now and then, at other moments in a replay. */
+/* The allocator's own calls are not the program's: jemalloc reads a clock now and then, at other
+ * moments in a replay. */
 __thread int keep_in_heap __attribute__((tls_model("initial-exec")));
 #define INSIDE(call)                      \
     (__extension__({                      \
@@ -78,7 +82,8 @@ __thread int keep_in_heap __attribute__((tls_model("initial-exec")));
         result_;                          \
     }))
 
-/* ---- freed blocks that are held back: a ring, under a lock that a thread holds for a few stores */
+/* ---- freed blocks that are held back: a ring, under a lock that a thread holds for a few
+ * stores */
 
 static struct {
     volatile unsigned char lock;
@@ -259,7 +264,8 @@ EXPORT void *memalign(size_t alignment, size_t bytes)
     return zeroed(INSIDE(next_memalign(alignment, bytes + PADDING)), bytes + PADDING);
 }
 
-/* jemalloc's statistics, which Redis asks for ten times a second: they read clocks too, at other moments in another environment. */
+/* jemalloc's statistics, which Redis asks for ten times a second: they read clocks too, at other
+ * moments in another environment. */
 EXPORT int mallctl(const char *name, void *old, size_t *old_bytes, void *new, size_t new_bytes)
 {
     static int (*next)(const char *, void *, size_t *, void *, size_t);

@@ -1,4 +1,5 @@
-/* Files that the serving thread maps and does not write through the mapping: their bytes are logged, since in a replay the descriptor may be closed or another one. */
+/* Files that the serving thread maps and does not write through the mapping: their bytes are
+ * logged, since in a replay the descriptor may be closed or another one. */
 #include "own.h"
 #include <errno.h>
 #include <sys/mman.h>

@@ -1,9 +1,12 @@
-/* Fatal signals: where the default action would kill the program, its thread waits for the keeper instead.
+/* Fatal signals: where the default action would kill the program, its thread waits for the keeper
+ * instead.
  *
- * The kernel always has `on_fatal` for these signals. What the program itself asked for is in `wanted`, which is rolled back with the rest of
- * its memory, and is called from there: programs that handle such signals themselves (JVM, wasm runtimes) are left to them. A handler that
- * only reports the crash and dies runs when the program is given up: one that was installed for one signal only (SA_RESETHAND), or after
- * which the same signal has come again, and never anything else.
+ * The kernel always has `on_fatal` for these signals. What the program itself asked for is in
+ * `wanted`, which is rolled back with the rest of its memory, and is called from there: programs
+ * that handle such signals themselves (JVM, wasm runtimes) are left to them. A handler that only
+ * reports the crash and dies runs when the program is given up: one that was installed for one
+ * signal only (SA_RESETHAND), or after which the same signal has come again, and never anything
+ * else.
  */
 #include "own.h"
 #include <errno.h>
@@ -34,7 +37,8 @@ static int has_handler(const struct sigaction *action)
     return action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN;
 }
 
-/* A fault comes again when the handler returns, with its address; a signal that was sent is sent again. */
+/* A fault comes again when the handler returns, with its address; a signal that was sent is sent
+ * again. */
 static void send_again(int sig, const siginfo_t *info)
 {
     if (info->si_code <= 0)
@@ -89,8 +93,9 @@ static int runs_last(const struct sigaction *action)
     }
 }
 
-/* Dies of the signal as if nothing of ours were here: of the handler that the program asked for, if that has not run yet. Only plain
- * system calls and the stack of the handler: memory may be half rolled back. */
+/* Dies of the signal as if nothing of ours were here: of the handler that the program asked for,
+ * if that has not run yet. Only plain system calls and the stack of the handler: memory may be
+ * half rolled back. */
 static void die(int sig, const siginfo_t *info, int is_handled)
 {
     struct sigaction *action = &wanted[sig];
@@ -127,7 +132,8 @@ static void note(int sig, const siginfo_t *info, const ucontext_t *context)
         crash->regs[i] = (uint64_t)context->uc_mcontext.gregs[ORDER[i]];
 }
 
-/* Whether this thread was in a handler of the program for a fatal signal; one that was left by longjmp does not count. */
+/* Whether this thread was in a handler of the program for a fatal signal; one that was left by
+ * longjmp does not count. */
 static int is_in_handler(const ucontext_t *context)
 {
     uint64_t began = keep_news->dying_sp, now = (uint64_t)context->uc_mcontext.gregs[REG_RSP];
@@ -145,9 +151,11 @@ static void wait_for_verdict(int sig, const siginfo_t *info, const ucontext_t *c
         is_handled = 1;
     }
     keep_news->called = 0;
-    /* If another thread has crashed, it is that crash which the keeper deals with; this thread is rolled back with it. */
+    /* If another thread has crashed, it is that crash which the keeper deals with; this thread
+     * is rolled back with it. */
     if (__atomic_load_n(&crash->state, __ATOMIC_SEQ_CST) == KEEP_NO_CRASH) {
-        /* A handler of the program that ends by sending the signal again: the first crash is the one that counts. */
+        /* A handler of the program that ends by sending the signal again: the first crash is the
+         * one that counts. */
         if (!keep_news->is_last && !is_in_handler(context))
             note(sig, info, context);
         __atomic_store_n(&crash->state, KEEP_CRASHED, __ATOMIC_SEQ_CST);
@@ -204,7 +212,8 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
         wait_for_verdict(sig, info, at);
         return;
     }
-    /* A rollback took `wanted` back, but not what the kernel has: this handler is not meant for our stack. The signal comes again. */
+    /* A rollback took `wanted` back, but not what the kernel has: this handler is not meant for
+     * our stack. The signal comes again. */
     if (!(action->sa_flags & SA_ONSTACK) && is_on_our_stack()) {
         install(sig);
         send_again(sig, info);
@@ -224,7 +233,8 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
             list(keep_news->resumed, keep_news->called);
         keep_news->called = (uint64_t)called.sa_handler;
         keep_news->called_ip = crash_ip;
-        /* Then what other threads run into meanwhile comes of the handler (Redis' tests all memory). */
+        /* Then what other threads run into meanwhile comes of the handler (Redis' tests all
+         * memory). */
         keep_news->is_last = (called.sa_flags & SA_RESETHAND) != 0;
     }
     errno = saved;
@@ -255,7 +265,8 @@ static int install(int sig)
     return keep_sigaction(sig, &real, NULL);
 }
 
-/* Not by the function below: in a child of fork the shared memory that it counts in is not there. */
+/* Not by the function below: in a child of fork the shared memory that it counts in is not
+ * there. */
 static void plain_stack(const stack_t *to, stack_t *before)
 {
     keep_plain(SYS_sigaltstack, (long)to, (long)before, 0, 0, 0, 0);

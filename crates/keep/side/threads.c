@@ -1,4 +1,5 @@
-/* Threads: each gets a stack for signals in the shared memory, so that the overflow of its own stack is caught too. */
+/* Threads: each gets a stack for signals in the shared memory, so that the overflow of its own
+ * stack is caught too. */
 #include "own.h"
 #include <dlfcn.h>
 #include <pthread.h>

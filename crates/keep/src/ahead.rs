@@ -1,7 +1,9 @@
-//! Copies of written pages that are made while the program still runs, so that the pause is left with what it writes meanwhile.
+//! Copies of written pages that are made while the program still runs, so that the pause is left
+//! with what it writes meanwhile.
 //!
-//! Invariant: a page here was written since the newest checkpoint, and the tracking does not know that any more. So it stays here until the next
-//! checkpoint takes it, or until a rollback puts the page back.
+//! Invariant: a page here was written since the newest checkpoint, and the tracking does not know
+//! that any more. So it stays here until the next checkpoint takes it, or until a rollback puts the
+//! page back.
 
 use crate::capture::Tracker;
 use crate::pages::{Bytes, Pool};
@@ -9,7 +11,8 @@ use crate::space::is_kept;
 use orbit_linux::maps::Entry;
 use std::collections::{HashMap, HashSet};
 
-/// Checkpoints for which nothing is copied ahead, at most, after some where the program has written most of it again.
+/// Checkpoints for which nothing is copied ahead, at most, after some where the program has written
+/// most of it again.
 const LONGEST_REST: u32 = 8;
 
 /// Pages copied ahead.
@@ -23,7 +26,8 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Copies what the running program has written, in those of the mappings `known` that are tracked.
+    /// Copies what the running program has written, in those of the mappings `known` that are
+    /// tracked.
     pub fn copy(&mut self, tracker: &Tracker, known: &[Entry], pool: &mut Pool) {
         if self.rest > 0 {
             self.rest -= 1;
@@ -35,7 +39,8 @@ impl Ahead {
         }
     }
 
-    /// Those that are still as the program has them: it has not written them again (`pages`), nor made their mapping anew (`anew`).
+    /// Those that are still as the program has them: it has not written them again (`pages`), nor
+    /// made their mapping anew (`anew`).
     pub fn take(
         &mut self,
         pages: &[(u64, Box<Bytes>)],

@@ -1,7 +1,9 @@
-//! Keeping a program that runs already: handlers for fatal signals are put into it, and taken out again.
+//! Keeping a program that runs already: handlers for fatal signals are put into it, and taken out
+//! again.
 //!
-//! In the program, from a free address on: the code of `side/armed.c`, the program's own actions, the shared memory. Only memory, threads, mappings
-//! and files go back then: its calls were not logged from the start.
+//! In the program, from a free address on: the code of `side/armed.c`, the program's own actions,
+//! the shared memory. Only memory, threads, mappings and files go back then: its calls were not
+//! logged from the start.
 
 use crate::error::Error;
 use crate::layout::{Orders, PAGE};
@@ -125,7 +127,8 @@ impl Attached {
     }
 }
 
-/// Takes out what a keeper has left that was killed. An error if one still keeps the program, or has started it.
+/// Takes out what a keeper has left that was killed. An error if one still keeps the program, or
+/// has started it.
 fn clear_away(process: &Process) -> Result<(), Error> {
     let mappings = process.mappings()?;
     let Some(orders) = mappings.iter().find(|entry| entry.name.starts_with("/memfd:orbit-keep (")) else {

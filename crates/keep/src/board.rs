@@ -1,6 +1,7 @@
 //! What the keeper publishes about each process it keeps, and the socket where that is read.
 //!
-//! The socket is abstract, named for the keeper's process; only the same user and root are answered. Each connection gets the whole as JSON.
+//! The socket is abstract, named for the keeper's process; only the same user and root are
+//! answered. Each connection gets the whole as JSON.
 
 use crate::report::Figures;
 use orbit_linux::{host, socket};

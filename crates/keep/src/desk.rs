@@ -1,7 +1,9 @@
-//! Orders from other processes: put a kept program back because it hangs. `orbit watch --on-hang recover` sends them.
+//! Orders from other processes: put a kept program back because it hangs.
+//! `orbit watch --on-hang recover` sends them.
 //!
-//! The socket is abstract, named for the keeper's process, beside the one of [`crate::board`]; only the same user and root are answered. A
-//! connection brings one order and gets one answer, a line of JSON each.
+//! The socket is abstract, named for the keeper's process, beside the one of [`crate::board`]; only
+//! the same user and root are answered. A connection brings one order and gets one answer, a line
+//! of JSON each.
 
 use crate::board::is_allowed;
 use orbit_linux::eventfd;
@@ -162,11 +164,12 @@ fn line(peer: &UnixStream) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Has the keeper of a process put it back because its thread `tid` hangs; returns what was done, or why nothing was. Blocks for some
-/// milliseconds, at most 10 s.
+/// Has the keeper of a process put it back because its thread `tid` hangs; returns what was done,
+/// or why nothing was. Blocks for some milliseconds, at most 10 s.
 ///
 /// # Errors
-/// A sentence: the process is not kept by this user, or it could not be put back and is left as it is.
+/// A sentence: the process is not kept by this user, or it could not be put back and is left as it
+/// is.
 pub fn recover(pid: i32, tid: i32, why: &str) -> Result<String, String> {
     let keepers = crate::board::all();
     let Some((keeper, _)) = keepers.iter().find(|(_, rows)| rows.iter().any(|row| row.pid == pid)) else {

@@ -1,6 +1,8 @@
-//! The checkpoints of a program, newest last: one full image of its memory, and for each older checkpoint the pages that were replaced since.
+//! The checkpoints of a program, newest last: one full image of its memory, and for each older
+//! checkpoint the pages that were replaced since.
 //!
-//! Invariant: what page P held at checkpoint k is the first entry for P in `replaced` of k, k + 1, ... before the newest, else the image's.
+//! Invariant: what page P held at checkpoint k is the first entry for P in `replaced` of k, k + 1,
+//! ... before the newest, else the image's.
 
 use crate::pages::{Bytes, Image, Pool};
 use std::collections::HashMap;
@@ -56,7 +58,8 @@ impl<S> History<S> {
         self.image.len() + self.checkpoints.iter().map(|c| c.replaced.values().flatten().count()).sum::<usize>()
     }
 
-    /// A new checkpoint: `pages` have changed since the newest; `None` is a page that holds what its mapping holds by itself.
+    /// A new checkpoint: `pages` have changed since the newest; `None` is a page that holds what
+    /// its mapping holds by itself.
     pub fn commit(&mut self, pages: Vec<(u64, Option<Box<Bytes>>)>, state: S, taken: Instant) {
         for (address, page) in pages {
             let before = self.image.replace(address, page);
@@ -70,8 +73,9 @@ impl<S> History<S> {
         self.checkpoints.push(Checkpoint { state, taken, replaced: HashMap::new() });
     }
 
-    /// Forgets the `index` newest checkpoints; the image becomes that of the one before. Returns the addresses of the pages that differ between the
-    /// newest checkpoint that was and the one that is.
+    /// Forgets the `index` newest checkpoints; the image becomes that of the one before. Returns
+    /// the addresses of the pages that differ between the newest checkpoint that was and the one
+    /// that is.
     pub fn go_back(&mut self, index: usize) -> Vec<u64> {
         let mut differ = Vec::new();
         for _ in 0..index.min(self.checkpoints.len().saturating_sub(1)) {
@@ -121,8 +125,9 @@ impl<S> History<S> {
     }
 }
 
-/// Which of the checkpoints with these ages (oldest first) should go: one older than all `most` powers of two, else, if there are too many, the
-/// one whose neighbours lie closest together for their age.
+/// Which of the checkpoints with these ages (oldest first) should go: one older than all `most`
+/// powers of two, else, if there are too many, the one whose neighbours lie closest together for
+/// their age.
 fn superfluous(ages: &[Duration], most: usize, interval: Duration) -> Option<usize> {
     let most = most.max(1);
     let limit = interval.saturating_mul(1 << (most - 1).min(20)).saturating_add(interval / 2);

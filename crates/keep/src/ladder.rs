@@ -1,13 +1,18 @@
 //! What to do about a crash: the ladder of recovery, as a pure judge.
 //!
-//! For each crash position the rungs are tried in order: the newest checkpoint, the one before it, the oldest (the newest may be infected: taken
-//! after the corruption, before the crash), then the oldest in a changed environment (allocations padded and zeroed, frees delayed: a heap bug that comes each
-//! time may do no harm then), then the input that kills is dropped, then the program is left to die. Going back forgets the newer
-//! checkpoints, so each attempt sees what is left. A position is the last input that the program had
-//! read, in log mode, else the address of the crash. Attempts are counted by position, so that an innocent request is not dropped for the crash of another.
+//! For each crash position the rungs are tried in order: the newest checkpoint, the one before it,
+//! the oldest (the newest may be infected: taken after the corruption, before the crash), then the
+//! oldest in a changed environment (allocations padded and zeroed, frees delayed: a heap bug that
+//! comes each time may do no harm then), then the input that kills is dropped, then the program is
+//! left to die. Going back forgets the newer checkpoints, so each attempt sees what is left. A
+//! position is the last input that the program had read, in log mode, else the address of the
+//! crash. Attempts are counted by position, so that an innocent request is not dropped for the
+//! crash of another.
 //!
-//! Where only a drop has helped at an instruction, the drop comes before the older checkpoints at the next crash there: each of them would be a
-//! replay in vain. So it is with a hang. Where only the changed environment has helped, that comes first. If there is another crash there soon after, the memory is ruined, and the older checkpoints come first again.
+//! Where only a drop has helped at an instruction, the drop comes before the older checkpoints at
+//! the next crash there: each of them would be a replay in vain. So it is with a hang. Where only
+//! the changed environment has helped, that comes first. If there is another crash there soon
+//! after, the memory is ruined, and the older checkpoints come first again.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -28,7 +33,8 @@ pub enum Rung {
     Older,
     /// Back to a checkpoint, and replay with allocations padded and zeroed, and frees delayed.
     Environment,
-    /// Back to a checkpoint before the last input, and replay without it: its client sees the end of the connection.
+    /// Back to a checkpoint before the last input, and replay without it: its client sees the end
+    /// of the connection.
     Drop,
     /// The program dies of its signal.
     GiveUp,
@@ -45,7 +51,8 @@ pub struct Facts {
     pub is_hang: bool,
     /// Position in the log of the last input before it, in log mode.
     pub last_input: Option<u64>,
-    /// For each checkpoint, newest first: the position of the log where its replay starts (0 without a log).
+    /// For each checkpoint, newest first: the position of the log where its replay starts (0
+    /// without a log).
     pub checkpoints: Vec<u64>,
     /// When the newest of them was taken; without one, or where no more are taken, now.
     pub newest: Instant,
@@ -82,13 +89,16 @@ impl Step {
 pub struct Bounds {
     /// Rungs that may be used.
     pub rungs: Vec<Rung>,
-    /// Crashes within `window`, or without a checkpoint in between, after which the program is given up.
+    /// Crashes within `window`, or without a checkpoint in between, after which the program is
+    /// given up.
     pub crashes: usize,
     /// See `crashes`.
     pub window: Duration,
-    /// A crash without a log at an address that has crashed before counts as another one after this time.
+    /// A crash without a log at an address that has crashed before counts as another one after this
+    /// time.
     pub forget: Duration,
-    /// A drop or a changed environment has helped if there is no other crash at that instruction for this time after the replay.
+    /// A drop or a changed environment has helped if there is no other crash at that instruction
+    /// for this time after the replay.
     pub proof: Duration,
 }
 
@@ -146,7 +156,8 @@ pub struct Ladder {
     bounds: Bounds,
     seen: VecDeque<Seen>,
     recent: VecDeque<Instant>,
-    /// Instructions at which the environment was changed or an input dropped: which was tried last, and when.
+    /// Instructions at which the environment was changed or an input dropped: which was tried last,
+    /// and when.
     remedies: VecDeque<(u64, Rung, Instant)>,
     /// Positions up to now at which going back was enough, and those at which it was not.
     causes: (u64, u64),
@@ -165,7 +176,8 @@ impl Ladder {
         }
     }
 
-    /// How long a program that crashes often waits before its next recovery: it shall not take a CPU until it is given up.
+    /// How long a program that crashes often waits before its next recovery: it shall not take a
+    /// CPU until it is given up.
     pub fn delay(&self, at: Instant) -> Option<Duration> {
         let recent = self.recent.iter().filter(|t| at.duration_since(**t) <= self.bounds.window).count();
         (recent > self.bounds.crashes / 2).then_some(BACK_OFF)
@@ -173,7 +185,8 @@ impl Ladder {
 
     /// Decides about a crash and counts it.
     pub fn judge(&mut self, facts: &Facts) -> Step {
-        // On a slow machine so many do not fit in the window: without a checkpoint in between they count all the same.
+        // On a slow machine so many do not fit in the window: without a checkpoint in between they
+        // count all the same.
         let is_past = |t: Instant| facts.at.duration_since(t) > self.bounds.window && t < facts.newest;
         while self.recent.front().is_some_and(|t| is_past(*t)) {
             self.recent.pop_front();
@@ -202,7 +215,8 @@ impl Ladder {
         step
     }
 
-    /// Crash positions at which going back to a checkpoint was enough, and those at which it was not.
+    /// Crash positions at which going back to a checkpoint was enough, and those at which it was
+    /// not.
     pub fn causes(&self) -> (u64, u64) {
         self.causes
     }

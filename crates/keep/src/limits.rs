@@ -34,7 +34,8 @@ impl Facts {
     }
 }
 
-/// Message queues name the last process that sent or received; of semaphores only the owner is known.
+/// Message queues name the last process that sent or received; of semaphores only the owner is
+/// known.
 fn uses_system_v(pid: i32, status: &str) -> bool {
     let rows = |kind: &str| {
         let text = procfs::text(format!("/proc/{pid}/root/proc/sysvipc/{kind}")).unwrap_or_default();
@@ -86,7 +87,8 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
         let threads = facts.status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse::<u32>().ok());
         if let Some(others) = threads.map(|all| all.saturating_sub(1)).filter(|others| *others > 0) {
             out.push(format!(
-                "only the calls of its first thread are logged: what its {others} other threads read and write is not replayed; one that serves \
+                "only the calls of its first thread are logged: what its {others} other threads read and write is \
+                 not replayed; one that serves \
                  clients is better kept without --log"
             ));
         }
@@ -94,13 +96,17 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
     }
     let sockets = count("socket:");
     if sockets > 0 {
-        out.push(format!("it has {sockets} sockets, which are not rolled back: what it has read from them is not read again without --log"));
+        out.push(format!(
+            "it has {sockets} sockets, which are not rolled back: what it has read from them is not \
+            read again without --log"
+        ));
     }
     let pipes = count("pipe:");
     // Its standard streams may be pipes: more than three are its own.
     if pipes > 3 {
         out.push(format!(
-            "it has {pipes} ends of pipes: what it has read from another process is not read again (pipes of its own are rolled back)"
+            "it has {pipes} ends of pipes: what it has read from another process is not read again (pipes of its own \
+             are rolled back)"
         ));
     }
     let queues = facts.descriptors.iter().filter(|d| d.starts_with("/dev/mqueue/")).count();

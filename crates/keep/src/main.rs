@@ -1,4 +1,5 @@
-//! `orbit-keep`: the subcommand `orbit keep` as a program of its own, for images that want nothing else of Orbit.
+//! `orbit-keep`: the subcommand `orbit keep` as a program of its own, for images that want nothing
+//! else of Orbit.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -20,7 +20,8 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// Answers readers from now on, in a thread that ends with this process. Returns the address, with the port that was free if 0 was asked for.
+/// Answers readers from now on, in a thread that ends with this process. Returns the address, with
+/// the port that was free if 0 was asked for.
 pub(crate) fn serve(address: SocketAddr, board: &Board) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind(address)?;
     let bound = listener.local_addr()?;
@@ -106,7 +107,10 @@ mod tests {
         let figures = Figures { checkpoints: 7, by_rung: [1; RUNGS.len()], ..Figures::default() };
         let row = Row { pid: 4711, name: "a\"b".into(), mode: "log".into(), is_kept: true, generations: 2, figures };
         let text = text(&[row]);
-        assert!(text.contains("# TYPE orbit_keep_checkpoints_total counter\norbit_keep_checkpoints_total{pid=\"4711\",program=\"a\\\"b\"} 7\n"));
+        assert!(text.contains(
+            "# TYPE orbit_keep_checkpoints_total \
+            counter\norbit_keep_checkpoints_total{pid=\"4711\",program=\"a\\\"b\"} 7\n"
+        ));
         assert!(text.contains("orbit_keep_crashes_total{pid=\"4711\",program=\"a\\\"b\",rung=\"drop\"} 1\n"));
     }
 }

@@ -1,4 +1,5 @@
-//! What is in one open file, by kind: read from `/proc/PID/fdinfo`, put back through a duplicate, or by calls in the program.
+//! What is in one open file, by kind: read from `/proc/PID/fdinfo`, put back through a duplicate,
+//! or by calls in the program.
 
 use graft::{Batch, Call};
 use orbit_linux::open_file::{self, Owner};
@@ -166,7 +167,8 @@ impl Detail {
     pub fn restore(&self, now: &Detail, mut file: &File) -> io::Result<()> {
         match self {
             Detail::Regular { offset, length } => {
-                // A file of `/proc` or `/sys` may not have a position; then it has not moved either.
+                // A file of `/proc` or `/sys` may not have a position; then it has not moved
+                // either.
                 if *self != *now {
                     file.seek(SeekFrom::Start(*offset))?;
                 }

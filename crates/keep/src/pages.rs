@@ -1,4 +1,5 @@
-//! Copies of pages, reused: a page that was touched before costs no fault in the pause of a checkpoint.
+//! Copies of pages, reused: a page that was touched before costs no fault in the pause of a
+//! checkpoint.
 
 use std::collections::HashMap;
 
@@ -41,8 +42,8 @@ impl Pool {
     }
 }
 
-/// What the memory of a program held at a checkpoint: pages by their address. A page that is not in it held what its mapping holds by itself:
-/// zeros, or the file.
+/// What the memory of a program held at a checkpoint: pages by their address. A page that is not in
+/// it held what its mapping holds by itself: zeros, or the file.
 #[derive(Default)]
 pub(crate) struct Image {
     tables: HashMap<u64, Vec<Option<Box<Bytes>>>>,

@@ -23,7 +23,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts `command`, whose first word is the program, with its side loaded. Signals that this thread blocks are open in it.
+    /// Starts `command`, whose first word is the program, with its side loaded. Signals that this
+    /// thread blocks are open in it.
     pub fn start(command: &[OsString], shared: &Arc<Shared>) -> Result<Program, Error> {
         let mut library = File::from(
             memfd::create("orbit-keep-side", LIBRARY.len(), false).map_err(Error::io("making the library"))?,
@@ -40,7 +41,8 @@ impl Program {
         }
         run.env("LD_PRELOAD", preload).env("ORBIT_KEEP", format!("/proc/{me}/fd/{}", shared.fd()));
         let its = Arc::clone(shared);
-        // SAFETY: what runs in the child makes system calls and writes a word of shared memory; it neither allocates nor locks.
+        // SAFETY: what runs in the child makes system calls and writes a word of shared memory; it
+        // neither allocates nor locks.
         unsafe {
             run.pre_exec(move || {
                 its.orders().pid.store(std::process::id(), SeqCst);

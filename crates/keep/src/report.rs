@@ -64,13 +64,13 @@ pub enum Event {
         /// Whether another checkpoint is tried.
         retried: bool,
     },
-    /// The program was put back and goes on.
+    /// The program was put back and continues.
     Recovered {
         /// Which rung of the ladder.
         rung: Rung,
         /// Age of the checkpoint in ms.
         checkpoint_age_ms: f64,
-        /// From the crash's report to the program going on, in ms.
+        /// From the crash's report to the program continuing, in ms.
         ms: f64,
         /// How long it stood still for it, in ms.
         stopped_ms: f64,

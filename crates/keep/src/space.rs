@@ -26,8 +26,9 @@ pub(crate) enum Change {
     },
 }
 
-/// Whether a mapping's content is kept: private memory. `[vdso]` and its like are the kernel's. Memory that the program cannot reach is mostly a
-/// reservation that holds nothing: see [`is_reservation`].
+/// Whether a mapping's content is kept: private memory. `[vdso]` and its like are the kernel's.
+/// Memory that the program cannot reach is mostly a reservation that holds nothing: see
+/// [`is_reservation`].
 pub(crate) fn is_kept(entry: &Entry) -> bool {
     !entry.shared && !is_kernels(entry)
 }
@@ -52,7 +53,8 @@ fn heap_end(entries: &[Entry]) -> Option<u64> {
     entries.iter().filter(|e| e.name == "[heap]").map(|e| e.end).max()
 }
 
-/// The changes from `now` to `then`; both sorted by address. Second: mappings of `then` that cannot be made again.
+/// The changes from `now` to `then`; both sorted by address. Second: mappings of `then` that cannot
+/// be made again.
 pub(crate) fn changes(now: &[Entry], then: &[Entry]) -> (Vec<Change>, Vec<Entry>) {
     let (mut unmap, mut other, mut lost) = (Vec::new(), Vec::new(), Vec::new());
     let mut first = Vec::new();

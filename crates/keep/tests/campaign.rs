@@ -1,8 +1,10 @@
-//! A thousand crashes (a short form: twenty) each of Redis, nginx and Apache's children (in request mode) under checking clients: half by a request that kills, half by zeroed data;
-//! and as many by a signal from outside.
+//! A thousand crashes (a short form: twenty) each of Redis, nginx and Apache's children (in request
+//! mode) under checking clients: half by a request that kills, half by zeroed data; and as many by
+//! a signal from outside.
 //!
-//! No other client sees an error of poison or of a signal, and the process exits with its own status; of zeroed data each error is one that the keeper has reported.
-//! No `INCR` is lost or doubled. The process stays the same.
+//! No other client sees an error of poison or of a signal, and the process exits with its own
+//! status; of zeroed data each error is one that the keeper has reported. No `INCR` is lost or
+//! doubled. The process stays the same.
 
 mod common;
 
@@ -88,7 +90,8 @@ fn apache_by_signals() {
     crash_apache(Kind::Killed, "--requests", "");
 }
 
-/// With two listeners its children hold a mutex from before they wait until they have accepted; a crash neither keeps nor releases it twice.
+/// With two listeners its children hold a mutex from before they wait until they have accepted; a
+/// crash neither keeps nor releases it twice.
 #[test]
 fn apache_with_an_accept_mutex() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();

@@ -1,5 +1,5 @@
-//! What a program may do to itself: overflow a stack, execute another program, have 500 threads, crash without end, exit of itself; and what the
-//! keeper may lack: room for its events.
+//! What a program may do to itself: overflow a stack, execute another program, have 500 threads,
+//! crash without end, exit of itself; and what the keeper may lack: room for its events.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! What a keeper publishes while it runs: `--status`, `--status --json`, Prometheus text; and the stack of a crash among its events.
+//! What a keeper publishes while it runs: `--status`, `--status --json`, Prometheus text; and the
+//! stack of a crash among its events.
 
 mod common;
 

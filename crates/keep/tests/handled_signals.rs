@@ -1,5 +1,5 @@
-//! In log mode, signals that a program handles are part of what is replayed: after a crash each handler has run as often as before, at the same place among the
-//! requests.
+//! In log mode, signals that a program handles are part of what is replayed: after a crash each
+//! handler has run as often as before, at the same place among the requests.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! A hang that another process reports: the program is put back, the request that hangs again is dropped, others are answered.
+//! A hang that another process reports: the program is put back, the request that hangs again is
+//! dropped, others are answered.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Heap bugs that come each time: a server survives them by a changed environment, also the client that has sent what sets them off.
+//! Heap bugs that come each time: a server survives them by a changed environment, also the client
+//! that has sent what sets them off.
 
 mod common;
 

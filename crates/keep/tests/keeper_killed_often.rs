@@ -1,5 +1,6 @@
-//! The keeper is killed with -9 at random moments of checkpoints and rollbacks, 300 times (a short form: 12): the program continues, or dies of its
-//! own crash where it had one. Nothing is left stopped.
+//! The keeper is killed with -9 at random moments of checkpoints and rollbacks, 300 times (a short
+//! form: 12): the program continues, or dies of its own crash where it had one. Nothing is left
+//! stopped.
 
 mod common;
 

@@ -1,7 +1,9 @@
-//! Each kind of kernel object that a program can have is, after a rollback, as it was at the checkpoint, or a sentence says that it is not: never wrong without one.
+//! Each kind of kernel object that a program can have is, after a rollback, as it was at the
+//! checkpoint, or a sentence says that it is not: never wrong without one.
 //!
-//! The program is `c/objects`: dynamically linked and started by the keeper, statically linked and kept by `--pid`. A short form takes one case of each
-//! group; `ORBIT_TEST_FULL=1` takes all. Figures: a line of JSON, `kept`, `refused`, `wrong`, `lacking` for each way.
+//! The program is `c/objects`: dynamically linked and started by the keeper, statically linked and
+//! kept by `--pid`. A short form takes one case of each group; `ORBIT_TEST_FULL=1` takes all.
+//! Figures: a line of JSON, `kept`, `refused`, `wrong`, `lacking` for each way.
 
 mod common;
 
@@ -12,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// Cases that are refused, and a word of the sentence that says so.
+/// Cases that are rejected, and a word of the sentence that says so.
 const REFUSED: &[(&str, &str)] = &[
     ("lease", "a lock on"),
     ("inotify", "inotify"),

@@ -1,4 +1,5 @@
-//! Servers that nobody here has written, killed by signals under load: no client sees an error, nothing is done twice.
+//! Servers that nobody here has written, killed by signals under load: no client sees an error,
+//! nothing is done twice.
 
 mod common;
 
@@ -84,7 +85,8 @@ impl Server for Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // SAFETY: an own child's child that lives until its keeper, waited for below, has reaped it.
+        // SAFETY: an own child's child that lives until its keeper, waited for below, has reaped
+        // it.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
         let end = std::time::Instant::now() + PATIENCE;
         while self.keeper.try_wait().ok().flatten().is_none() && std::time::Instant::now() < end {
@@ -114,7 +116,8 @@ fn jobs(kept: &Kept, stream: UnixStream, _: usize) -> Box<dyn Client + '_> {
 fn haproxy_answers_each_request() {
     let command = |folder: &Path| {
         let settings = format!(
-            "global\n nbthread 1\ndefaults\n mode http\n timeout client 60s\n timeout server 60s\n timeout connect 5s\nfrontend f\n \
+            "global\n nbthread 1\ndefaults\n mode http\n timeout client 60s\n timeout server 60s\n timeout connect \
+             5s\nfrontend f\n \
              bind unix@{}/socket\n http-request return status 200 content-type text/plain lf-string \"%[query]\"\n",
             folder.display()
         );

@@ -1,4 +1,5 @@
-//! A program that writes thousands of pages between two checkpoints, and while one is taken, finds each page after a crash as it was at the checkpoint.
+//! A program that writes thousands of pages between two checkpoints, and while one is taken, finds
+//! each page after a crash as it was at the checkpoint.
 
 mod common;
 

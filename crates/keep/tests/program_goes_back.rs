@@ -1,4 +1,5 @@
-//! Without a log: a program with threads, mappings that come and go, and a file that it writes is put back, and does again what it did since.
+//! Without a log: a program with threads, mappings that come and go, and a file that it writes is
+//! put back, and does again what it did since.
 
 mod common;
 

@@ -1,11 +1,13 @@
-//! Data of a kept redis-server is zeroed from outside: it crashes, and is put back without anyone noticing.
+//! Data of a kept redis-server is zeroed from outside: it crashes, and is put back without anyone
+//! noticing.
 
 mod common;
 
 use common::{Redis, events, lacks, lacks_tracking, until};
 use orbit_linux::{maps, remote};
 
-/// Zeroes what the last words of the main thread's data point to: the first writable mapping of the program itself.
+/// Zeroes what the last words of the main thread's data point to: the first writable mapping of the
+/// program itself.
 fn ruin(pid: i32) {
     let of = maps::of(pid).expect("alive");
     let data =

@@ -1,4 +1,5 @@
-//! Debian's redis-server is put back in place after requests that kill it: other clients see no error, nothing is lost or done twice.
+//! Debian's redis-server is put back in place after requests that kill it: other clients see no
+//! error, nothing is lost or done twice.
 
 mod common;
 

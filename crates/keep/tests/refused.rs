@@ -1,4 +1,5 @@
-//! What cannot be kept is refused in a sentence: a program of another user, one that a debugger traces, one that runs with other rights.
+//! What cannot be kept is rejected in a sentence: a program of another user, one that a debugger
+//! traces, one that runs with other rights.
 
 mod common;
 

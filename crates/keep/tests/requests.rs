@@ -1,4 +1,5 @@
-//! Request mode: a server has one checkpoint for life; a request that kills it is dropped after many others, and no other client sees anything.
+//! Request mode: a server has one checkpoint for life; a request that kills it is dropped after
+//! many others, and no other client sees anything.
 
 mod common;
 

@@ -5,12 +5,15 @@
 //! structure the rest of the project needs, and holds no policy: it does what is asked, once, or
 //! says why it cannot. Three rules hold throughout:
 //!
-//! - *Probe, never guess.* A `probe()` tries the real thing on a scrap of memory or a file of its own and cleans up after
-//!   itself. Kernel version numbers are never looked at: distributions carry features back, containers take them away.
-//! - *Errors are the kernel's.* Functions answer `std::io::Error` made of `errno`; where the number alone would mislead,
-//!   the error names the facility and the way out and keeps the matching `ErrorKind`.
-//! - *Nothing hidden.* No threads, no global state but what the kernel itself keeps a process, no printing. Functions that
-//!   may be called in the child of a raw fork say so ("async-signal-safe"): they neither allocate nor lock.
+//! - *Probe, never guess.* A `probe()` tries the real thing on a scrap of memory or a file of its
+//!   own and cleans up after itself. Kernel version numbers are never looked at: distributions
+//!   carry features back, containers take them away.
+//! - *Errors are the kernel's.* Functions answer `std::io::Error` made of `errno`; where the number
+//!   alone would mislead, the error names the facility and the way out and keeps the matching
+//!   `ErrorKind`.
+//! - *Nothing hidden.* No threads, no global state but what the kernel itself keeps a process, no
+//!   printing. Functions that may be called in the child of a raw fork say so
+//!   ("async-signal-safe"): they neither allocate nor lock.
 //!
 //! | file | facility | where it is missing |
 //! |---|---|---|

@@ -103,7 +103,8 @@ mod tests {
     #[test]
     fn the_holder_stands_above_the_waiter() {
         let text = "1: FLOCK  ADVISORY  WRITE 10 08:01:77 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 11 08:01:77 0 EOF\n\
-                    2: OFDLCK ADVISORY  WRITE -1 08:01:78 0 EOF\n2: -> POSIX  ADVISORY  WRITE 12 08:01:78 0 EOF\nrubbish\n";
+                    2: OFDLCK ADVISORY  WRITE -1 08:01:78 0 EOF\n2: -> POSIX  ADVISORY  WRITE 12 08:01:78 0 \
+                    EOF\nrubbish\n";
         let taker = |waiter, inode| blocker(text, waiter, inode).map(|h| h.taker);
         assert_eq!((taker(11, 77), taker(12, 78), taker(13, 77), taker(11, 78)), (Some(10), Some(-1), None, None));
     }

@@ -1,4 +1,5 @@
-//! State of open files that a duplicate of the descriptor gives access to: whoever restores another process' files works on these.
+//! State of open files that a duplicate of the descriptor gives access to: whoever restores another
+//! process' files works on these.
 
 use crate::{check, check_int};
 use std::io;
@@ -28,7 +29,8 @@ fn compare(a: (i32, i32), b: (i32, i32)) -> io::Result<bool> {
         .map(|order| order == 0)
 }
 
-/// Sets the flags that `F_SETFL` can change: `O_APPEND`, `O_ASYNC`, `O_DIRECT`, `O_NOATIME`, `O_NONBLOCK`.
+/// Sets the flags that `F_SETFL` can change: `O_APPEND`, `O_ASYNC`, `O_DIRECT`, `O_NOATIME`,
+/// `O_NONBLOCK`.
 ///
 /// # Errors
 /// `EPERM`, `EINVAL` for what the file does not support.
@@ -37,10 +39,12 @@ pub fn set_flags(file: BorrowedFd<'_>, flags: i32) -> io::Result<()> {
     check_int(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) }).map(|_| ())
 }
 
-/// Sets a timer that is a descriptor: remaining time (zero: it is disarmed), interval, and how often it counts as expired.
+/// Sets a timer that is a descriptor: remaining time (zero: it is disarmed), interval, and how
+/// often it counts as expired.
 ///
 /// # Errors
-/// `EINVAL` if it is none; `ENOTTY` for expirations from a kernel without `CONFIG_CHECKPOINT_RESTORE`.
+/// `EINVAL` if it is none; `ENOTTY` for expirations from a kernel without
+/// `CONFIG_CHECKPOINT_RESTORE`.
 pub fn set_timer(file: BorrowedFd<'_>, remaining: Duration, interval: Duration, expired: u64) -> io::Result<()> {
     const SET_TICKS: libc::c_ulong = 0x4008_5400;
     let spec =
@@ -75,7 +79,8 @@ pub fn waiting(file: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(bytes.max(0) as usize)
 }
 
-/// Makes `to` hold what the pipe `from` holds, `bytes` at most, which stays in `from`. Does not wait. Returns how many bytes.
+/// Makes `to` hold what the pipe `from` holds, `bytes` at most, which stays in `from`. Does not
+/// wait. Returns how many bytes.
 ///
 /// # Errors
 /// `EINVAL` if one is no pipe, `EAGAIN`.
@@ -110,7 +115,8 @@ pub enum Owner {
     OpenFile,
 }
 
-/// Sets or takes away a lock that belongs to the open file. `write`: exclusive; `None`: unlock. `start` and `len` (0: to the end) are of ranges. Does not wait.
+/// Sets or takes away a lock that belongs to the open file. `write`: exclusive; `None`: unlock.
+/// `start` and `len` (0: to the end) are of ranges. Does not wait.
 ///
 /// # Errors
 /// `EWOULDBLOCK` or `EAGAIN` if somebody else has it.
@@ -141,7 +147,8 @@ pub fn set_lock(file: BorrowedFd<'_>, owner: Owner, write: Option<bool>, start: 
     }
 }
 
-/// Settings of a terminal as the kernel's `struct termios` has them, in words; `None` for what is none.
+/// Settings of a terminal as the kernel's `struct termios` has them, in words; `None` for what is
+/// none.
 pub fn terminal(file: BorrowedFd<'_>) -> Option<[u64; 5]> {
     let mut words = [0u64; 5];
     // SAFETY: TCGETS writes the kernel's struct, 36 bytes, to a live local of 40.

@@ -393,7 +393,8 @@ fn explain(e: io::Error, kind: Kind) -> io::Error {
         ),
         (Some(libc::EPERM | libc::EACCES), _) => {
             let why = format!(
-                "perf_event_open: {name}: lower kernel.perf_event_paranoid, or grant CAP_PERFMON and a seccomp profile that allows it"
+                "perf_event_open: {name}: lower kernel.perf_event_paranoid, or grant CAP_PERFMON and a seccomp \
+                 profile that allows it"
             );
             io::Error::new(ErrorKind::PermissionDenied, why)
         }

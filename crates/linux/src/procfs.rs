@@ -81,8 +81,8 @@ pub fn in_first_pid_namespace() -> bool {
     own("ns/pid", |path| fs::metadata(path)).is_ok_and(|m| m.ino() == FIRST_PID_NAMESPACE)
 }
 
-/// Returns device and inode of this process' PID namespace, by which a program in the kernel asks for numbers of it; zeros for the
-/// first one, whose numbers need no translation.
+/// Returns device and inode of this process' PID namespace, by which a program in the kernel asks
+/// for numbers of it; zeros for the first one, whose numbers need no translation.
 pub fn nested_pid_namespace() -> (u64, u64) {
     if in_first_pid_namespace() {
         return (0, 0);

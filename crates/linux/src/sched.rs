@@ -96,7 +96,8 @@ pub fn set_fifo(tid: i32, priority: i32) -> io::Result<()> {
     check_int(unsafe { libc::sched_setscheduler(tid, libc::SCHED_FIFO, &raw const param) }).map(|_| ())
 }
 
-/// How a thread is scheduled: policy, niceness, real-time or deadline parameters, processors, and the priority of its I/O.
+/// How a thread is scheduled: policy, niceness, real-time or deadline parameters, processors, and
+/// the priority of its I/O.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// The kernel's `struct sched_attr`.

@@ -161,7 +161,8 @@ impl Action {
 /// `EINVAL` for a number that is no signal, or one that cannot be handled.
 pub unsafe fn handle(signal: i32, handler: extern "C" fn(libc::c_int)) -> io::Result<()> {
     let action = Action::handler(handler as *const () as usize, libc::SA_RESTART, &Set::of([]));
-    // SAFETY: the function has the signature for no `SA_SIGINFO`; the rest is the caller's contract.
+    // SAFETY: the function has the signature for no `SA_SIGINFO`; the rest is the caller's
+    // contract.
     unsafe { action.install(signal) }
 }
 

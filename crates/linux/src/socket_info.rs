@@ -235,7 +235,8 @@ mod tests {
 
     #[test]
     fn a_line_of_the_table() {
-        let text = "  sl  local_address rem_address   st\n   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 \
+        let text = "  sl  local_address rem_address   st\n   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 \
+            00:00000000 \
                     00000000     0        0 4711 1 0\n";
         assert_eq!(table(text), [("0100007F:1F90".into(), "00000000:0000".into(), 10, 4711)]);
         assert!(table("rubbish\nmore rubbish\n").is_empty());

@@ -285,9 +285,13 @@ pub fn probe() -> Support {
     Support::from_result("userfaultfd", tried, |e| {
         match e.raw_os_error() {
             Some(libc::EPERM) => {
-                "forbidden by seccomp (a container's profile: allow userfaultfd and ioctl) or by vm.unprivileged_userfaultfd"
+                "forbidden by seccomp (a container's profile: allow userfaultfd and ioctl) or by \
+                 vm.unprivileged_userfaultfd"
             }
-            Some(libc::EACCES) => "/proc/self/pagemap is closed to this process (after setuid: prctl PR_SET_DUMPABLE 1)",
+            Some(libc::EACCES) => {
+                "/proc/self/pagemap is closed to this process (after setuid: prctl PR_SET_DUMPABLE \
+                1)"
+            }
             Some(libc::ENOSYS) => "kernel built without CONFIG_USERFAULTFD, or forbidden by seccomp",
             Some(libc::EINVAL | libc::ENOTTY) => "asynchronous write-protection needs Linux 6.7",
             _ => "",

@@ -1,8 +1,9 @@
-//! The control socket of a running core: an abstract UNIX socket named `orbit-core-PID-UID`, found in /proc/net/unix.
+//! The control socket of a running core: an abstract UNIX socket named `orbit-core-PID-UID`, found
+//! in /proc/net/unix.
 //!
-//! Abstract names leave no file, but have no mode: each side asks the kernel for the credentials of the other. A core answers
-//! its own user and root; a command accepts only the process in the name, of its own user. A connection carries one line of
-//! JSON each way.
+//! Abstract names leave no file, but have no mode: each side asks the kernel for the credentials of
+//! the other. A core answers its own user and root; a command accepts only the process in the name,
+//! of its own user. A connection carries one line of JSON each way.
 
 use orbit_console::out::Failure;
 use orbit_linux::{host, socket};
@@ -47,15 +48,17 @@ const MAX_CONNECTIONS: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Time limit for the answer to [`Request::List`]; a core that exceeds it is named and left out.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit for the other requests: installing a module forks a process, which takes longer on a loaded machine.
+/// Time limit for the other requests: installing a module forks a process, which takes longer on a
+/// loaded machine.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn address(pid: i32) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("orbit-core-{pid}-{}", host::user()))
 }
 
-/// Listens as this process' core, in a living thread as long as the process. Each question goes to `answer`, in a thread of its
-/// own: one that installs a module waits for its start, and nothing else is to.
+/// Listens as this process' core, in a living thread as long as the process. Each question goes to
+/// `answer`, in a thread of its own: one that installs a module waits for its start, and nothing
+/// else is to.
 pub fn serve(answer: impl Fn(Request) -> Answer + Send + Sync + 'static) -> io::Result<()> {
     let answer = Arc::new(answer);
     let listener = UnixListener::bind_addr(&address(std::process::id() as i32)?)?;
@@ -66,7 +69,8 @@ pub fn serve(answer: impl Fn(Request) -> Answer + Send + Sync + 'static) -> io::
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             };
-            // Each connection holds a clone of `answer`. Beyond the limit, or without a thread, a connection is closed at once.
+            // Each connection holds a clone of `answer`. Beyond the limit, or without a thread, a
+            // connection is closed at once.
             if !is_allowed(&stream) || Arc::strong_count(&answer) > MAX_CONNECTIONS {
                 continue;
             }
@@ -88,7 +92,8 @@ fn serve_one(stream: &UnixStream, answer: &impl Fn(Request) -> Answer) -> io::Re
     stream.set_write_timeout(Some(LIST_TIMEOUT))?;
     let mut line = String::new();
     BufReader::new(stream.take(MAX_LINE_BYTES)).read_line(&mut line)?;
-    // The peer may have hung up, here or while the module was installed: then its request is undone.
+    // The peer may have hung up, here or while the module was installed: then its request is
+    // undone.
     if has_hung_up(stream) {
         return Ok(());
     }
@@ -126,7 +131,8 @@ pub fn cores() -> Vec<i32> {
     pids
 }
 
-/// Sends a request to the core in this process and waits for the answer: 2 s for a list, 60 s for the others.
+/// Sends a request to the core in this process and waits for the answer: 2 s for a list, 60 s for
+/// the others.
 ///
 /// # Errors
 /// There is no such core, it does not answer in time, or its answer is an error.

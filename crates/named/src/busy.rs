@@ -1,7 +1,7 @@
 //! Busy hangs inside sections by name.
 //!
-//! Owns: which threads are suspected, what is watched of a suspect, and the decision. Where sections lie inside each other, the innermost
-//! that the thread does not leave is told.
+//! Owns: which threads are suspected, what is watched of a suspect, and the decision. Where
+//! sections lie inside each other, the innermost that the thread does not leave is told.
 
 use super::probes::when;
 use crate::Sections;
@@ -13,15 +13,16 @@ use orbit_linux::status::Status;
 use orbit_uprobe::EXITS;
 use std::time::{Duration, Instant};
 
-/// CPU time without a voluntary wait after which a stack is taken; twice as much each time nothing was found, up to
-/// [`MOST_EASE`] times.
+/// CPU time without a voluntary wait after which a stack is taken; twice as much each time nothing
+/// was found, up to [`MOST_EASE`] times.
 const SUSPECT: Duration = Duration::from_millis(60);
 const MOST_EASE: u64 = 8;
 /// CPU time with waits in between after which it is taken.
 const OFTEN: Duration = Duration::from_secs(1);
 /// A second look must find so much more CPU time.
 const MORE: Duration = Duration::from_millis(20);
-/// Breakpoints of a thread that is healthy count so long at most: each hit costs it some microseconds.
+/// Breakpoints of a thread that is healthy count so long at most: each hit costs it some
+/// microseconds.
 const TASTE: Duration = Duration::from_millis(2);
 /// The exit of executions whose exit was not seen.
 const UNSEEN: u64 = EXITS as u64;
@@ -40,7 +41,7 @@ pub(super) struct Stage {
     until: u64,
     began: Instant,
     exceeded: Option<(Instant, u64)>,
-    /// CPU time at the last stack, once it is told.
+    /// CPU time at the last stack, once it is reported.
     pub(super) told: Option<u64>,
 }
 
@@ -129,7 +130,8 @@ impl Sections {
         watcher.note_stop(id);
         s.waits = status_of(id).and_then(|status| status.voluntary_switches());
         s.ease = (s.ease * 2).min(MOST_EASE);
-        // From the innermost outwards; one that is entered again and again may be called by one that never ends.
+        // From the innermost outwards; one that is entered again and again may be called by one
+        // that never ends.
         for section in stack.first().map(|t| self.all(pid, &t.stack)).unwrap_or_default() {
             if self.tastes == 0 || probed.iter().any(|(p, _)| *p == section) {
                 continue;
@@ -141,7 +143,8 @@ impl Sections {
         }
     }
 
-    /// Counts from now on whether a thread, which this stack shows inside a section, enters it anew; `false` if it does at once.
+    /// Counts from now on whether a thread, which this stack shows inside a section, enters it
+    /// anew; `false` if it does at once.
     fn begin_stage(
         &mut self,
         watcher: &mut Watcher,
@@ -164,7 +167,8 @@ impl Sections {
                     self.told_breakpoints = true;
                     let name = &self.sections[section].name;
                     let text = format!(
-                        "whether thread {tid} leaves section {name} cannot be seen ({e}): busy hangs in sections by name are found \
+                        "whether thread {tid} leaves section {name} cannot be seen ({e}): busy hangs in sections by \
+                         name are found \
                          only while they are probed"
                     );
                     self.events.push(Event::Trouble { pid, text });
@@ -194,8 +198,8 @@ impl Sections {
         true
     }
 
-    /// Whether a section that was entered inside another one, and used so much of what that used, is rather the one that hangs: it will
-    /// exceed its own check value soon.
+    /// Whether a section that was entered inside another one, and used so much of what that used,
+    /// is rather the one that hangs: it will exceed its own check value soon.
     fn is_rather(
         &self,
         watcher: &Watcher,
@@ -369,7 +373,8 @@ impl Sections {
         );
     }
 
-    /// Whether the thread may rather hang in a section inside of this one: then that is watched first.
+    /// Whether the thread may rather hang in a section inside of this one: then that is watched
+    /// first.
     fn hangs_further_in(
         &mut self,
         watcher: &mut Watcher,
@@ -381,7 +386,8 @@ impl Sections {
     ) -> bool {
         let Id { pid, tid } = id;
         let probed = self.probed(pid, tid);
-        // Only what it left during this very execution shows that it is not the one that never ends.
+        // Only what it left during this very execution shows that it is not the one that never
+        // ends.
         let left = s.left.filter(|(_, run)| *run >= stage.run).map(|(section, _)| section);
         let on_stack = threads.first().map(|t| self.all(pid, &t.stack)).unwrap_or_default();
         for inner in on_stack.into_iter().take_while(|&m| m != stage.section).filter(|m| left != Some(*m)) {

@@ -1,7 +1,9 @@
 //! The files that hold sections by name, and where those return to in them.
 //!
-//! Owns: the open files, one descriptor for each, and which places behind calls are known: of one file they are looked for once, however many processes run it. Promises: in a tick so many
-//! callers are looked at, of all sections together, for a large file takes milliseconds. Refuses: code that is not as in the file.
+//! Owns: the open files, one descriptor for each, and which places behind calls are known: of one
+//! file they are looked for once, however many processes run it. Promises: in a tick so many
+//! callers are looked at, of all sections together, for a large file takes milliseconds. Refuses:
+//! code that is not as in the file.
 
 use orbit_inspect::functions::{self, Function};
 use orbit_inspect::{Maps, Memory};
@@ -25,7 +27,8 @@ const INT3: u8 = 0xcc;
 /// What the kernel may put a call of its own in place of, where it is probed (6.18).
 const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
 
-/// Whether a function's code in memory is that of the file, as far as it can be read, but for what probes of others put there.
+/// Whether a function's code in memory is that of the file, as far as it can be read, but for what
+/// probes of others put there.
 pub(super) fn as_in_file(memory: &Memory, function: &Function) -> bool {
     same(&memory.vec(function.address, function.code.len()), &function.code)
 }
@@ -72,7 +75,8 @@ impl Callers {
         self.left = CALLERS_A_TICK;
     }
 
-    /// Where functions of a process are seen to have returned to these addresses, nothing where it cannot be seen; of as many as the tick allows.
+    /// Where functions of a process are seen to have returned to these addresses, nothing where it
+    /// cannot be seen; of as many as the tick allows.
     pub(super) fn of(&mut self, pid: i32, backs: &[u64]) -> Vec<(u64, Option<Behind>)> {
         if backs.is_empty() || self.left == 0 {
             return Vec::new();
@@ -123,7 +127,7 @@ mod tests {
     use super::*;
     use std::arch::global_asm;
 
-    // Callers of nobody: only where they would go on is looked at.
+    // Callers of nobody: only where they would continue is looked at.
     global_asm!(
         ".globl orbit_named_callers",
         ".type orbit_named_callers, @function",

@@ -1,17 +1,19 @@
 //! Sections by name: functions of a program that was not changed for it.
 //!
-//! Owns: [`Sections`], which works beside an [`orbit_ahd::Watcher`]: its threads and their counters, its reports. The decision
-//! comes from three sources.
+//! Owns: [`Sections`], which works beside an [`orbit_ahd::Watcher`]: its threads and their
+//! counters, its reports. The decision comes from three sources.
 //!
-//! - *Stacks* say which thread is inside: one is sampled after 60 ms of CPU without a wait (1 s with waits), or when it has
-//!   not run for the limit.
-//! - *Breakpoints* say that it is still the same execution: the processor's debug registers count, for the suspected thread
-//!   alone, whether it enters the function anew; without an entry all CPU time since was used inside.
-//! - *Uprobes*, as far as their cost allows, say how much an execution usually uses, by exit, and when the present one began;
-//!   a stack or a breakpoint has to prove the latter.
+//! - *Stacks* say which thread is inside: one is sampled after 60 ms of CPU without a wait (1 s
+//!   with waits), or when it has not run for the limit.
+//! - *Breakpoints* say that it is still the same execution: the processor's debug registers count,
+//!   for the suspected thread alone, whether it enters the function anew; without an entry all CPU
+//!   time since was used inside.
+//! - *Uprobes*, as far as their cost allows, say how much an execution usually uses, by exit, and
+//!   when the present one began; a stack or a breakpoint has to prove the latter.
 //!
-//! Promises: a thread is reported only if a stack taken at the end has the function on it, and no entry was seen since the
-//! time that is counted from. Leaves out: threads that a debugger traces; waits at a thread's usual place.
+//! Promises: a thread is reported only if a stack taken at the end has the function on it, and no
+//! entry was seen since the time that is counted from. Leaves out: threads that a debugger traces;
+//! waits at a thread's usual place.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -40,7 +42,8 @@ use std::time::{Duration, Instant};
 const TASTES: usize = 4;
 /// Time between two looks at what a process has mapped; one tick while a function is in none.
 const SEARCH_EVERY: Duration = Duration::from_millis(600);
-/// A function that is in no process after this time, and so many searches, is told to be missing: looks may be far apart at first.
+/// A function that is in no process after this time, and so many searches, is told to be missing:
+/// looks may be far apart at first.
 const MISSING: Duration = Duration::from_secs(2);
 const SEARCHES: u32 = 4;
 /// Stacks of waiting threads taken in one tick.
@@ -69,7 +72,8 @@ fn unprobed(e: &Error, what: &str) -> String {
 #[derive(Debug)]
 pub struct Sections {
     sections: Vec<Named>,
-    /// What probes of all of them together may cost a process, in percent of the CPU time it uses; 0: no bound.
+    /// What probes of all of them together may cost a process, in percent of the CPU time it uses;
+    /// 0: no bound.
     cost: f64,
     /// Threads whose hang was reported from here.
     claimed: BTreeMap<Id, (Kind, Instant)>,
@@ -93,7 +97,8 @@ pub struct Sections {
 }
 
 impl Sections {
-    /// These sections; what probing them costs a process stays below `cost` percent of the CPU time it uses, 0 for no bound.
+    /// These sections; what probing them costs a process stays below `cost` percent of the CPU time
+    /// it uses, 0 for no bound.
     pub fn new(sections: Vec<Named>, cost: f64) -> Sections {
         Sections {
             sections,
@@ -129,7 +134,8 @@ impl Sections {
         out
     }
 
-    /// A process has ended, is let go, or has become another program: what its sections cost is the answer.
+    /// A process has ended, is let go, or has become another program: what its sections cost is the
+    /// answer.
     pub fn forget(&mut self, pid: i32) -> Option<Event> {
         let used = self.used(pid);
         let keys: Vec<(i32, usize)> = self.spots.range((pid, 0)..=(pid, usize::MAX)).map(|(k, _)| *k).collect();
@@ -272,8 +278,8 @@ impl Sections {
         std::mem::take(&mut self.events)
     }
 
-    /// Waits, this long at most, until no probes are left, after [`Sections::finish`]; whether that is so. Before that this process had better not
-    /// be ended.
+    /// Waits, this long at most, until no probes are left, after [`Sections::finish`]; whether that
+    /// is so. Before that this process had better not be ended.
     pub fn settle(&self, most: Duration) -> bool {
         self.duty.as_ref().is_none_or(|duty| duty.settle(most))
     }
@@ -309,7 +315,8 @@ impl Sections {
         }
     }
 
-    /// Says what is not there: a function (if it was `waited` for long enough), or the means to probe.
+    /// Says what is not there: a function (if it was `waited` for long enough), or the means to
+    /// probe.
     fn report_lacking(&mut self, pid: Option<i32>, waited: bool) {
         let Some(pid) = pid else {
             return;
@@ -324,7 +331,8 @@ impl Sections {
                 let Named { name, function } = &self.sections[n];
                 let again = match missing.several.is_empty() {
                     true => {
-                        "; it is looked for again in each program that is run from here, and in libraries that are loaded"
+                        "; it is looked for again in each program that is run from here, and in libraries that are \
+                         loaded"
                     }
                     false => "",
                 };

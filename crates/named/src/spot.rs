@@ -1,7 +1,7 @@
 //! A function that is a section, in one process.
 //!
-//! Owns: where it begins and ends, whether a frame is its, what its executions use by what the probes count, and the breakpoints that
-//! show that one has ended.
+//! Owns: where it begins and ends, whether a frame is its, what its executions use by what the
+//! probes count, and the breakpoints that show that one has ended.
 
 use orbit_ahd::section::Windows;
 use orbit_inspect::functions::Function;
@@ -58,15 +58,17 @@ impl Spot {
         stack[outermost].cfa?.checked_sub(8)
     }
 
-    /// Whether an activation is on a stack: the one with its return address there, if that is known.
+    /// Whether an activation is on a stack: the one with its return address there, if that is
+    /// known.
     pub(super) fn on_stack(&self, stack: &[Frame], returns_by: Option<u64>) -> bool {
         let right = |f: &Frame| returns_by.is_none_or(|at| f.cfa == at.checked_add(8));
         (0..stack.len()).any(|i| self.is(stack, i) && right(&stack[i]))
     }
 
-    /// Whether a stack proves that the execution of the record, which began before, lasts. It does if the thread has not entered since; or if an
-    /// activation on it began where the record's did: a later one there would have begun the record anew. Where passing the entry need
-    /// not be an entry, nothing is proven.
+    /// Whether a stack proves that the execution of the record, which began before, lasts. It does
+    /// if the thread has not entered since; or if an activation on it began where the record's did:
+    /// a later one there would have begun the record anew. Where passing the entry need not be an
+    /// entry, nothing is proven.
     pub(super) fn proves(&self, record: &Record, stack: &[Frame]) -> bool {
         let entry = self.function.address + self.shape.entry.offset;
         let of_record = |f: &Frame| record.entries == record.opened || f.cfa == record.sp.checked_add(8);
@@ -75,8 +77,9 @@ impl Spot {
             && (0..stack.len()).any(|i| self.is(stack, i) && stack[i].address > entry && of_record(&stack[i]))
     }
 
-    /// A counter of a thread that begins another execution: it passes the entry; or, where passing that need not be an entry, it calls from where
-    /// `returns_by` was written, as whoever enters anew at the same depth does.
+    /// A counter of a thread that begins another execution: it passes the entry; or, where passing
+    /// that need not be an entry, it calls from where `returns_by` was written, as whoever enters
+    /// anew at the same depth does.
     pub(super) fn counter(&self, tid: i32, returns_by: Option<u64>) -> std::io::Result<Counter> {
         let (addr, access) = match returns_by {
             Some(at) => (at, Access::Write),

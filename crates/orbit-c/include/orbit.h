@@ -60,10 +60,10 @@
  *
  * Descriptors. Of main's descriptors an orbit has the standard streams and what it is passed
  * (pass_fds). Every other number that main has at the set-up, and each below 256 (a quarter of
- * ulimit -n, if that is less), is occupied in orbits by something on which reading, writing, mapping,
- * seeking and ioctl fail with EBADF: a task that uses a descriptor of main's meets no other file in
- * its place. Only fstat, dup, fcntl and close succeed on it. Files that a task opens have higher
- * numbers.
+ * ulimit -n, if that is less), is occupied in orbits by something on which reading, writing,
+ * mapping, seeking and ioctl fail with EBADF: a task that uses a descriptor of main's meets no
+ * other file in its place. Only fstat, dup, fcntl and close succeed on it. Files that a task opens
+ * have higher numbers.
  *     int log = open("audit.log", O_WRONLY | O_APPEND);
  *     struct orbit_options options = ORBIT_OPTIONS_INIT;
  *     options.entry = check, options.pass_fds = &log, options.pass_fd_count = 1;

@@ -208,9 +208,9 @@ template <class T, class... Args> unique_ptr<T> make_unique(orbit_area *area, Ar
     return unique_ptr<T>(make<T>(area, std::forward<Args>(args)...));
 }
 
-/* Delegate objects (section 4.6.3): of a large struct only the few fields that a task looks at lie
- * in an area, side by side with those of others; the rest stays where it was. The program continues
- * using the fields by their names:
+/* Delegate objects (section 4.6.3): of a large struct only the few fields that a task looks at
+ * lie in an area, side by side with those of others; the rest stays where it was. The program
+ * continues using the fields by their names:
  *
  *     struct transaction_delegate { lock *wait_lock; long version; };          // what the task sees
  *     struct transaction : orbits::delegated<transaction_delegate> {           // allocated as before

@@ -27,8 +27,9 @@
  *
  * Threads: init, adopt, and calls that name heap.areas: one at a time. enter and leave hold for the
  * thread that calls them. New threads are in arenas of jemalloc's choice until they enter.
- * A thread's cache gets what the thread frees, whichever arena it is of, and malloc gives it out again. So a thread that has freed memory
- * made outside of the heap enters again, which empties its cache: after a call that failed, since its text is the library's thread's.
+ * A thread's cache gets what the thread frees, whichever arena it is of, and malloc gives it out
+ * again. So a thread that has freed memory made outside of the heap enters again, which empties its
+ * cache: after a call that failed, since its text is the library's thread's.
  */
 #ifndef ORBIT_JEMALLOC_H
 #define ORBIT_JEMALLOC_H

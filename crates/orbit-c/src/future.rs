@@ -104,7 +104,8 @@ pub unsafe extern "C" fn orbit_future_cancel(future: *mut COrbitFuture) -> c_int
         }
         Err(Failure::new(
             libc::EBUSY,
-            "the call runs or has ended: it cannot be cancelled; to end a running call give it a deadline, or orbit_kill",
+            "the call runs or has ended: it cannot be cancelled; to end a running call give it a deadline, or \
+             orbit_kill",
         ))
     })
 }

@@ -107,7 +107,8 @@ pub struct CStats {
 
 /// More than any machine has CPUs, or a program areas in one list.
 const MANY: usize = 1 << 20;
-/// Most descriptors that an orbit is passed. Checked before the list is read: a count that is wrong reads no further than that.
+/// Most descriptors that an orbit is passed. Checked before the list is read: a count that is wrong
+/// reads no further than that.
 const MOST_PASSED: usize = 1024;
 
 /// # Safety

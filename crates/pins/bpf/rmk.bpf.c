@@ -1,5 +1,6 @@
-// The kernel half of the pins: counts, filters and sends what modules subscribed to. One object; the core attaches the
-// programs that the loaded pins need, and no others. Data in shared maps is described in rmk.h.
+// The kernel half of the pins: counts, filters and sends what modules subscribed to. One object;
+// the core attaches the programs that the loaded pins need, and no others. Data in shared maps is
+// described in rmk.h.
 #include "rmk.h"
 
 char _license[] SEC("license") = "GPL";
@@ -96,8 +97,9 @@ int BPF_PROG(process_exit, struct task_struct *p)
 
 // ---- P_APIC: a CPU's counter overflowed
 
-// One tick of CPU `me`: raises TICK, and STALLED for a watched CPU that made no switch during so many ticks of this one.
-// The observer's own ticks are the measure, so an observer that was delayed itself accuses nobody.
+// One tick of CPU `me`: raises TICK, and STALLED for a watched CPU that made no switch during so
+// many ticks of this one. The observer's own ticks are the measure, so an observer that was delayed
+// itself accuses nobody.
 SEC("perf_event")
 int cpu_tick(void *ctx)
 {
@@ -217,7 +219,8 @@ int BPF_PROG(signal_deliver, int sig, struct kernel_siginfo *info, void *action)
 	return 0;
 }
 
-// Interrupts have no process: they are offered to every subscription, and never wake the reader, since waking raises interrupts.
+// Interrupts have no process: they are offered to every subscription, and never wake the reader,
+// since waking raises interrupts.
 static __always_inline void interrupt(u32 kind, u32 number, u64 start, u64 a)
 {
 	struct table *t = table();

@@ -1,4 +1,5 @@
-// What the programs in this folder and src/core/layout.rs agree on. A change here is a change there; both sides check the sizes.
+// What the programs in this folder and src/core/layout.rs agree on. A change here is a change
+// there; both sides check the sizes.
 #ifndef RMK_H
 #define RMK_H
 #include <linux/bpf.h>
@@ -22,7 +23,8 @@ enum kind {
 };
 enum class { FILE_CALL = 1, NET_CALL = 2, IPC_CALL = 4, BY_DESCRIPTOR = 8 };
 
-// One subscription. User space writes all of it but `sent` and `lost`, before its bit appears in `table.active`.
+// One subscription. User space writes all of it but `sent` and `lost`, before its bit appears in
+// `table.active`.
 struct sub {
 	u64 keys[KEYS / 64];       // numbers (system call, signal, interrupt) that pass; all ones: every number
 	u64 cpus[MAX_CPUS / 64];   // CPUs that pass
@@ -39,7 +41,8 @@ struct sub {
 };
 _Static_assert(sizeof(struct sub) == 192, "layout.rs");
 
-// What passed a subscription's filter, on one CPU. Row cpu * 64 + subscription. Written by that CPU only.
+// What passed a subscription's filter, on one CPU. Row cpu * 64 + subscription. Written by that CPU
+// only.
 struct seen { u64 passed, due; };
 
 struct table {
@@ -57,8 +60,9 @@ _Static_assert(sizeof(struct cpu) == 64, "layout.rs");
 struct event { u64 time, subs; u32 kind, pid, tid, cpu; u64 values[4]; };
 _Static_assert(sizeof(struct event) == 64, "layout.rs");
 
-// Subscriptions that a process is listed for, and those of them that its children inherit. Gone with the process: while a
-// subscription is bound to processes, process_fork and process_exit are attached.
+// Subscriptions that a process is listed for, and those of them that its children inherit. Gone
+// with the process: while a subscription is bound to processes, process_fork and process_exit are
+// attached.
 struct listed { u64 mask, follow; };
 
 struct thread_call { u64 time, nr, arg0, classes; };
@@ -120,7 +124,8 @@ static __always_inline struct cpu *this_cpu(void)
 	return bpf_map_lookup_elem(&cpus, &n);
 }
 
-// Subscriptions that want events of process `tgid`. The core's own processes are seen only by who lists them.
+// Subscriptions that want events of process `tgid`. The core's own processes are seen only by who
+// lists them.
 static __always_inline u64 wanted_by(struct table *t, u32 tgid, u64 *own)
 {
 	struct listed *l = bpf_map_lookup_elem(&pids, &tgid);
@@ -207,7 +212,8 @@ static __noinline int charge(u64 mask, long sent, long lost)
 	return 0;
 }
 
-// Counts a process that the subscriptions in `mask` were to follow, and for which there was no room.
+// Counts a process that the subscriptions in `mask` were to follow, and for which there was no
+// room.
 static __noinline int not_listed(u64 mask)
 {
 	for (int i = 0; i < SUBS; i++) {

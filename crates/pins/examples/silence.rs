@@ -1,4 +1,5 @@
-//! A program that runs one module, `orbit_rmk::modules::Silence`, for a process, and prints what it reports.
+//! A program that runs one module, `orbit_rmk::modules::Silence`, for a process, and prints what it
+//! reports.
 //!
 //! `cargo run -p orbit-pins --example silence -- PID` (as root).
 use orbit_rmk::{ModuleOptions, modules::Silence};

@@ -1,8 +1,9 @@
-//! P_APIC: where a counter's overflow is delivered: to a kernel program on the CPU itself (ticks, and the watch over silent
-//! CPUs), as an event, or as a signal to a process. With a performance unit an overflow is a non-maskable interrupt; clocks
-//! overflow by the CPU's timer.
+//! P_APIC: where a counter's overflow is delivered: to a kernel program on the CPU itself (ticks,
+//! and the watch over silent CPUs), as an event, or as a signal to a process. With a performance
+//! unit an overflow is a non-maskable interrupt; clocks overflow by the CPU's timer.
 //!
-//! Fallback without kernel programs: armed overflows only, woken by a descriptor; no ticks, no watch over CPUs.
+//! Fallback without kernel programs: armed overflows only, woken by a descriptor; no ticks, no
+//! watch over CPUs.
 
 use super::{
     overflow,

@@ -1,9 +1,11 @@
-//! P_SYSC, P_FILE, P_NET, P_IPC: system calls of programs, begun and completed, with result and duration. The four differ in the
-//! calls they see and in their operations. Which class a call belongs to is decided in the kernel program: by its number, or,
-//! for calls like read(2), by what its descriptor is.
+//! P_SYSC, P_FILE, P_NET, P_IPC: system calls of programs, begun and completed, with result and
+//! duration. The four differ in the calls they see and in their operations. Which class a call
+//! belongs to is decided in the kernel program: by its number, or, for calls like read(2), by what
+//! its descriptor is.
 //!
-//! Interception: calls of one process are passed, rejected, or held back until a module decides, by ptrace. A filter (seccomp) would cost calls
-//! that are not intercepted less, but nothing takes one away from a process again.
+//! Interception: calls of one process are passed, rejected, or held back until a module decides, by
+//! ptrace. A filter (seccomp) would cost calls that are not intercepted less, but nothing takes one
+//! away from a process again.
 //!
 //! Fallback without kernel programs: the operations and interception only.
 
@@ -132,7 +134,8 @@ impl Pin for Calls {
     }
 }
 
-/// Whether calls can be rejected here, and with this error: the kernel has other numbers for its own use.
+/// Whether calls can be rejected here, and with this error: the kernel has other numbers for its
+/// own use.
 fn possible(verdict: &CallVerdict) -> Result<(), PinError> {
     match verdict {
         CallVerdict::Refuse { .. } if !cfg!(target_arch = "x86_64") => {

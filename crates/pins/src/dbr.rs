@@ -1,7 +1,8 @@
-//! P_DBR: hardware breakpoints and watchpoints in another process, by the processor's debug registers (four a thread).
+//! P_DBR: hardware breakpoints and watchpoints in another process, by the processor's debug
+//! registers (four a thread).
 //!
-//! A breakpoint is set in each thread that the process has at that moment. There is no fallback: a software breakpoint would
-//! write into the program.
+//! A breakpoint is set in each thread that the process has at that moment. There is no fallback: a
+//! software breakpoint would write into the program.
 
 use super::{overflow, proc};
 use orbit_linux::perf::{self, Counter};
@@ -81,7 +82,8 @@ impl Dbr {
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
                 Err(error) => {
                     let what = format!(
-                        "breakpoint at {address:#x}, {length} bytes, in thread {tid} of process {pid} (four a thread; aligned to their length)"
+                        "breakpoint at {address:#x}, {length} bytes, in thread {tid} of process {pid} (four a \
+                         thread; aligned to their length)"
                     );
                     return Err(PinError::of(what, error));
                 }

@@ -1,5 +1,6 @@
-//! Files, sockets and channels of another process, through duplicates of its own descriptors (pidfd_getfd) and /proc. Nothing
-//! here changes a flag of the process' descriptors; only `seek` moves an offset, and only writes write.
+//! Files, sockets and channels of another process, through duplicates of its own descriptors
+//! (pidfd_getfd) and /proc. Nothing here changes a flag of the process' descriptors; only `seek`
+//! moves an offset, and only writes write.
 
 use orbit_linux::{maps, pidfd, procfs, stream};
 use orbit_rmk::{Channel, OpenFile, PinError, Reply, Socket};

@@ -1,9 +1,12 @@
-//! The way of events out of the kernel: the tables shared with its programs, the slots of subscriptions, and the ring's reader.
+//! The way of events out of the kernel: the tables shared with its programs, the slots of
+//! subscriptions, and the ring's reader.
 //!
-//! A slot is a bit in every mask of `bpf/rmk.h`. It is reused as late as possible, and an event older than the subscription
-//! that owns the slot now is dropped, so none reaches a stranger. A subscription of a module's new life takes over from the same
-//! one of its last life in one step, and releases in one if it ends first: in between one of them counts, never both. The sum of the granted queues never exceeds the ring, so a
-//! subscriber that does not read takes no room from another.
+//! A slot is a bit in every mask of `bpf/rmk.h`. It is reused as late as possible, and an event
+//! older than the subscription that owns the slot now is dropped, so none reaches a stranger. A
+//! subscription of a module's new life takes over from the same one of its last life in one step,
+//! and releases in one if it ends first: in between one of them counts, never both. The sum of the
+//! granted queues never exceeds the ring, so a subscriber that does not read takes no room from
+//! another.
 
 use super::{
     kernel::failed,
@@ -45,8 +48,8 @@ impl<T> View<T> {
 
     fn get(&self, n: usize) -> &T {
         assert!((n + 1) * size_of::<T>() <= self.mapping.len(), "row {n} is outside the table");
-        // SAFETY: row `n` lies inside the mapping, which lives as long as `self`; `T` is made of atomics, for which every
-        // value the kernel may write is valid.
+        // SAFETY: row `n` lies inside the mapping, which lives as long as `self`; `T` is made of
+        // atomics, for which every value the kernel may write is valid.
         unsafe { &*self.mapping.as_ptr().cast::<T>().add(n) }
     }
 }
@@ -63,7 +66,8 @@ impl Slots {
     }
 }
 
-/// See the module's head. Locks, in the order in which they are taken: a subscription's processes, `slots`, `pids`.
+/// See the module's head. Locks, in the order in which they are taken: a subscription's processes,
+/// `slots`, `pids`.
 pub(crate) struct Flow {
     pids: Mutex<PidMap<MapData, u32, Listed>>,
     tables: Tables,
@@ -90,7 +94,8 @@ impl Flow {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         if slots.granted + u64::from(filter.queue) > RING_EVENTS {
             return Err(PinError::Refused(format!(
-                "the ring has room for {RING_EVENTS} waiting events, {} are promised to other subscriptions and {} are asked for: lower Filter::queue",
+                "the ring has room for {RING_EVENTS} waiting events, {} are promised to other subscriptions and {} \
+                 are asked for: lower Filter::queue",
                 slots.granted, filter.queue
             )));
         }
@@ -194,8 +199,9 @@ impl Flow {
         slots.free.push_back(slot);
     }
 
-    /// Lists for the slot `to` what `from`, which it takes over from, followed: of the processes that listed ones made, nothing else
-    /// knows. One that is made meanwhile by one not listed yet is found by the next round.
+    /// Lists for the slot `to` what `from`, which it takes over from, followed: of the processes
+    /// that listed ones made, nothing else knows. One that is made meanwhile by one not listed yet
+    /// is found by the next round.
     fn list_followed(&self, from: usize, to: usize) {
         let (old, new) = (1u64 << from, 1u64 << to);
         let mut pids = lock(&self.pids);
@@ -298,12 +304,14 @@ impl KernelSide for Flow {
 
 const ONLY_EXISTING: u64 = 2; // BPF_EXIST
 
-/// Writes a row with less in it than before. It may have gone with its process meanwhile, and is not made anew then.
+/// Writes a row with less in it than before. It may have gone with its process meanwhile, and is
+/// not made anew then.
 fn lessen(pids: &mut PidMap<MapData, u32, Listed>, pid: u32, listed: Listed) {
     let _ = if listed.mask == 0 { pids.remove(&pid) } else { pids.insert(pid, listed, ONLY_EXISTING) };
 }
 
-/// Whether no thread of the process will do anything more, so that `process_exit` was, or is about to be, called for its last.
+/// Whether no thread of the process will do anything more, so that `process_exit` was, or is about
+/// to be, called for its last.
 fn ended(pid: u32) -> bool {
     let gone = |error: io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
     match std::fs::read_dir(format!("/proc/{pid}/task")) {
@@ -339,7 +347,8 @@ pub(crate) struct Reader {
 
 /// Records read in one go, so that other sources have their turn.
 const BATCH: usize = 4096;
-/// Milliseconds that an event which must not wake the reader (one of its own doing, an interrupt) waits at most.
+/// Milliseconds that an event which must not wake the reader (one of its own doing, an interrupt)
+/// waits at most.
 const LATEST: i32 = 20;
 
 impl Reader {
@@ -384,7 +393,8 @@ impl Source for Reader {
         self.ring.as_fd().as_raw_fd()
     }
 
-    /// Says that it sleeps, and only then looks into the ring a last time: what comes after that look wakes it.
+    /// Says that it sleeps, and only then looks into the ring a last time: what comes after that
+    /// look wakes it.
     fn before_sleep(&mut self) -> i32 {
         self.flow.tables.table.get(0).asleep.store(1, SeqCst);
         if self.drain() > 0 { 0 } else { LATEST }

@@ -1,5 +1,6 @@
-//! Has another process make one mprotect(2) on itself, by ptrace: its main thread is stopped, its registers are set for the
-//! call, and put back afterwards, so that a system call that was interrupted is taken up again as if nothing had happened.
+//! Has another process make one mprotect(2) on itself, by ptrace: its main thread is stopped, its
+//! registers are set for the call, and put back afterwards, so that a system call that was
+//! interrupted is taken up again as if nothing had happened.
 //!
 //! x86-64 only. The process must not have a debugger. It is stopped for some hundred microseconds.
 
@@ -48,8 +49,8 @@ fn call(pid: u32, number: i64, arguments: [u64; 3]) -> io::Result<i64> {
     Ok(stepped?.rax as i64)
 }
 
-/// A thread stopped by this one; it continues, without its tracer, when this is dropped. Signals that come meanwhile are kept and
-/// released.
+/// A thread stopped by this one; it continues, without its tracer, when this is dropped. Signals
+/// that come meanwhile are kept and released.
 #[cfg(target_arch = "x86_64")]
 struct Stopped {
     tid: i32,
@@ -103,7 +104,8 @@ impl Stopped {
 #[cfg(target_arch = "x86_64")]
 impl Drop for Stopped {
     fn drop(&mut self) {
-        // A thread that is gone needs nothing more; the first kept signal goes with the detaching, the others are sent again.
+        // A thread that is gone needs nothing more; the first kept signal goes with the detaching,
+        // the others are sent again.
         let signals = self.signals.take();
         let _ = ptrace::detach(self.tid, signals.first().copied().unwrap_or(0));
         for signal in signals.iter().skip(1) {

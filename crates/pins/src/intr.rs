@@ -1,5 +1,6 @@
-//! P_INTR: interrupts, soft interrupts and exceptions (page faults of programs, and faults that become signals), at the
-//! kernel's tracepoints. Operation: counts since boot. Fallback without kernel programs: the counts only.
+//! P_INTR: interrupts, soft interrupts and exceptions (page faults of programs, and faults that
+//! become signals), at the kernel's tracepoints. Operation: counts since boot. Fallback without
+//! kernel programs: the counts only.
 
 use super::{
     proc,

@@ -1,7 +1,8 @@
-//! The kernel half of the pins, loaded once and shared: its maps, its ring of events, and the programs that loaded pins need.
+//! The kernel half of the pins, loaded once and shared: its maps, its ring of events, and the
+//! programs that loaded pins need.
 //!
-//! Lives from the first pin that needs it to the last (the pins hold it by `Arc`). A program is attached while at least one
-//! pin holds an [`Attachment`] for it.
+//! Lives from the first pin that needs it to the last (the pins hold it by `Arc`). A program is
+//! attached while at least one pin holds an [`Attachment`] for it.
 
 use super::{
     calls,
@@ -41,7 +42,8 @@ pub(crate) struct Kernel {
     _reader: Registration,
 }
 
-/// A program of the kernel half, attached; dropping it detaches the program unless another pin needs it.
+/// A program of the kernel half, attached; dropping it detaches the program unless another pin
+/// needs it.
 pub(crate) struct Attachment {
     kernel: Arc<Kernel>,
     program: &'static str,
@@ -133,8 +135,8 @@ impl Kernel {
         &self.flow
     }
 
-    /// Attaches the programs that raise a subscription's events. One that is bound to processes needs two more, that list the
-    /// processes made by listed ones and take those off that end.
+    /// Attaches the programs that raise a subscription's events. One that is bound to processes
+    /// needs two more, that list the processes made by listed ones and take those off that end.
     pub(crate) fn attach_for(
         self: &Arc<Self>,
         filter: &Filter,

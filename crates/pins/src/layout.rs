@@ -1,5 +1,5 @@
-//! The tables shared with the kernel programs, as `bpf/rmk.h` declares them. Every field is an atomic word here: the kernel
-//! writes while user space reads, and the other way round.
+//! The tables shared with the kernel programs, as `bpf/rmk.h` declares them. Every field is an
+//! atomic word here: the kernel writes while user space reads, and the other way round.
 
 use orbit_rmk::Filter;
 use std::sync::atomic::AtomicU64;
@@ -15,7 +15,8 @@ pub(crate) const LISTED: usize = Filter::MAX_PIDS;
 /// Keys of a subscription's set.
 pub(crate) const KEYS: usize = Filter::MAX_KEYS;
 
-/// `struct sub`: one subscription's filter (written here) and its counters (`sent`, `lost` and `unlisted` written by the kernel).
+/// `struct sub`: one subscription's filter (written here) and its counters (`sent`, `lost` and
+/// `unlisted` written by the kernel).
 #[repr(C)]
 pub(crate) struct Sub {
     pub keys: [AtomicU64; KEYS / 64],
@@ -61,7 +62,8 @@ pub(crate) struct Cpu {
     pub soft_start: AtomicU64,
 }
 
-/// `struct listed`: subscriptions that a process is listed for, and those that its children inherit.
+/// `struct listed`: subscriptions that a process is listed for, and those that its children
+/// inherit.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Listed {

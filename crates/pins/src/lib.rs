@@ -1,5 +1,6 @@
-//! The twelve pins of the paper's Table 3, and a core that has them. PINS.md beside this crate says what each does, raises,
-//! needs and costs. The reliability microkernel itself, with what a module sees of it, is the crate `orbit-rmk`.
+//! The twelve pins of the paper's Table 3, and a core that has them. PINS.md beside this crate says
+//! what each does, raises, needs and costs. The reliability microkernel itself, with what a module
+//! sees of it, is the crate `orbit-rmk`.
 //!
 //! ```
 //! use orbit_rmk::{Filter, Kind};

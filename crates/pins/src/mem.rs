@@ -1,9 +1,11 @@
-//! P_MEM: another process' memory: read, write, its map, which pages were written, and properties of pages.
+//! P_MEM: another process' memory: read, write, its map, which pages were written, and properties
+//! of pages.
 //!
-//! Written pages are found in the best way that the process allows, and the reply says which: *tracked*, if the process registered
-//! the range with userfaultfd itself (as Orbit's areas are); *soft-dirty*, where the kernel keeps that bit (one watch a
-//! process then, since clearing it concerns the whole process); else *compared*: a hash of each page, which reads all of
-//! them each time. A page written with the bytes it had counts as written by the first two, not by the third.
+//! Written pages are found in the best way that the process allows, and the reply says which:
+//! *tracked*, if the process registered the range with userfaultfd itself (as Orbit's areas are);
+//! *soft-dirty*, where the kernel keeps that bit (one watch a process then, since clearing it
+//! concerns the whole process); else *compared*: a hash of each page, which reads all of them each
+//! time. A page written with the bytes it had counts as written by the first two, not by the third.
 
 use super::{descriptors::MOST, inject, proc};
 use orbit_linux::{pagemap::Pagemap, procfs, remote};
@@ -24,20 +26,21 @@ pub(super) const KIND: PinKind = PinKind {
     facility: "process_vm_readv and writev, PAGEMAP_SCAN, soft-dirty pages",
     operations: &["MemoryRead", "MemoryWrite", "MemoryMap", "PagesWatch", "PagesCollect", "PagesForget", "PagesSet"],
     events: &[Kind::PagesWritten],
-    probe: |_| {
-        match (soft_dirty_kept(), orbit_linux::pagemap::probe().is_yes()) {
+    probe: |_| match (soft_dirty_kept(), orbit_linux::pagemap::probe().is_yes()) {
         (true, true) => Probe::Full,
         (false, true) => Probe::Fallback(
-            "pages written are found by comparing hashes, except where the program tracks them itself (the kernel lacks CONFIG_MEM_SOFT_DIRTY)".into(),
+            "pages written are found by comparing hashes, except where the program tracks them itself (the kernel \
+             lacks CONFIG_MEM_SOFT_DIRTY)"
+                .into(),
         ),
         _ => Probe::Fallback("pages written are found by comparing hashes (no PAGEMAP_SCAN: Linux 6.7)".into()),
-    }
     },
     load: |_| Ok(Box::new(Mem { watches: HashMap::new(), listeners: Arc::default(), next: 1 })),
 };
 
 const PAGE: u64 = 4096;
-/// Bytes that one module watches at most: each page of them may cost a hash here, and a look at it at each collecting.
+/// Bytes that one module watches at most: each page of them may cost a hash here, and a look at it
+/// at each collecting.
 const WATCHED: u64 = 4 << 30;
 /// Watches that one module has at most: each may keep a descriptor.
 const WATCHES: usize = 64;
@@ -126,7 +129,8 @@ impl Mem {
         }
         if end - start > WATCHED - watched {
             return Err(PinError::Refused(format!(
-                "watching {} bytes, where {watched} of the {WATCHED} that a module may watch are watched: forget a watch, or watch less",
+                "watching {} bytes, where {watched} of the {WATCHED} that a module may watch are watched: forget a \
+                 watch, or watch less",
                 end - start
             )));
         }
@@ -192,7 +196,8 @@ impl Mem {
     }
 }
 
-/// The page map of a process that tracks writes to the range itself, with every page of it protected anew.
+/// The page map of a process that tracks writes to the range itself, with every page of it
+/// protected anew.
 fn tracked(pid: u32, start: u64, end: u64) -> Option<Pagemap> {
     // Flag "uw" of a region: registered with userfaultfd for write protection.
     let smaps = procfs::text(format!("/proc/{pid}/smaps")).ok()?;

@@ -1,5 +1,5 @@
-//! Counters that overflow, for P_PMC, P_APIC and P_DBR: opening what a module asked for, or what comes nearest and is there,
-//! and a source that hands their samples on.
+//! Counters that overflow, for P_PMC, P_APIC and P_DBR: opening what a module asked for, or what
+//! comes nearest and is there, and a source that hands their samples on.
 
 use orbit_linux::perf::{Counter, Kind, Sample};
 use orbit_rmk::{Measure, PinError, Source, Target, Unit};
@@ -8,8 +8,9 @@ use std::{
     os::fd::{AsFd, AsRawFd, RawFd},
 };
 
-/// Opens a counter that counts; `period`: it also leaves a sample each time so many were counted (0: never). Instructions
-/// become CPU time where there is no performance unit, and the unit says so.
+/// Opens a counter that counts; `period`: it also leaves a sample each time so many were counted
+/// (0: never). Instructions become CPU time where there is no performance unit, and the unit says
+/// so.
 pub(super) fn open(target: &Target, measure: &Measure, period: u64) -> Result<(Counter, Unit), PinError> {
     let open = |kind: Kind| -> io::Result<Counter> {
         let mut counter = match *target {
@@ -61,7 +62,8 @@ impl<F: FnMut(&[Sample]) + Send> Source for Overflows<F> {
     }
 }
 
-/// A source that calls `hand_on` with the samples that came, oldest first. It runs on the dispatcher's thread.
+/// A source that calls `hand_on` with the samples that came, oldest first. It runs on the
+/// dispatcher's thread.
 pub(super) fn source(counter: Counter, hand_on: impl FnMut(&[Sample]) + Send + 'static) -> Box<dyn Source> {
     Box::new(Overflows { counter, samples: Vec::new(), hand_on })
 }

@@ -1,7 +1,9 @@
-//! P_PERI: periodic jobs. Each subscription has a timer of its own, at its own interval; the heartbeat is shared.
+//! P_PERI: periodic jobs. Each subscription has a timer of its own, at its own interval; the
+//! heartbeat is shared.
 //!
-//! The heartbeat is what makes silence mean something: a thread of real-time priority on every CPU that wakes each interval,
-//! so that a CPU which works at all makes context switches, and one that makes none for some time is stuck.
+//! The heartbeat is what makes silence mean something: a thread of real-time priority on every CPU
+//! that wakes each interval, so that a CPU which works at all makes context switches, and one that
+//! makes none for some time is stuck.
 
 use crate::flow::online_cpus;
 use orbit_linux::sched;
@@ -125,7 +127,8 @@ impl Drop for Heart {
 }
 
 fn beat(cpu: u32, interval: Duration, stop: &(Mutex<bool>, Condvar)) {
-    // Where the system rejects real-time priority the thread beats with its ordinary one: later on a busy CPU, never wrongly.
+    // Where the system rejects real-time priority the thread beats with its ordinary one: later on
+    // a busy CPU, never wrongly.
     let _ = sched::set_affinity(0, &[cpu as usize]);
     let _ = sched::set_fifo(0, 98);
     let mut stopped = lock(&stop.0);

@@ -1,7 +1,8 @@
-//! P_PMC: counters of a thread or a CPU, each module its own: open, start, stop, read, write, and an event when one reaches its mark.
+//! P_PMC: counters of a thread or a CPU, each module its own: open, start, stop, read, write, and
+//! an event when one reaches its mark.
 //!
-//! Fallback: where the processor offers no counter (most virtual machines), instructions become nanoseconds of CPU time;
-//! every reply says which of the two its value is.
+//! Fallback: where the processor offers no counter (most virtual machines), instructions become
+//! nanoseconds of CPU time; every reply says which of the two its value is.
 
 use super::overflow;
 use orbit_linux::perf::{self, Counter, Place, Plain};
@@ -30,7 +31,8 @@ pub(super) const KIND: PinKind = PinKind {
     load: |env| Ok(Box::new(Pmc { env: env.clone(), counters: HashMap::new(), listeners: Arc::default(), next: 1 })),
 };
 
-/// Counters that a module may have open at a time: each is a descriptor of the core's process, or memory of the kernel beside.
+/// Counters that a module may have open at a time: each is a descriptor of the core's process, or
+/// memory of the kernel beside.
 const COUNTERS: usize = 256;
 
 type Listeners = Arc<Mutex<Vec<Arc<Subscription>>>>;
@@ -176,7 +178,8 @@ impl Source for Reached {
 
 /// Opens a stopped counter that leaves no samples: any measure that the system has.
 fn open_plain(target: &Target, measure: &Measure) -> Result<(Plain, Unit), PinError> {
-    // Type and number, from <linux/perf_event.h>: 0 hardware, 1 software, 3 cache (data TLB, read, miss).
+    // Type and number, from <linux/perf_event.h>: 0 hardware, 1 software, 3 cache (data TLB, read,
+    // miss).
     const DTLB_READ_MISS: u64 = 3 | 1 << 16;
     let clock = (1, u64::from(matches!(target, Target::Thread { .. })));
     let (kind, config) = match measure {

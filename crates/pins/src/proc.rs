@@ -1,5 +1,5 @@
-//! What /proc tells of a process, for the pins that need it. A thread or process that ends meanwhile is left out, not an error;
-//! a process that is not there at all is one.
+//! What /proc tells of a process, for the pins that need it. A thread or process that ends
+//! meanwhile is left out, not an error; a process that is not there at all is one.
 
 use orbit_linux::{maps, procfs, sched, stat::Stat};
 use orbit_rmk::{CallNow, InterruptCount, PinError, Region, ThreadTime};

@@ -1,8 +1,8 @@
-//! P_SCHL: context switches and the life of processes, seen at the scheduler's tracepoints. What modules do not subscribe to
-//! is only counted, per CPU.
+//! P_SCHL: context switches and the life of processes, seen at the scheduler's tracepoints. What
+//! modules do not subscribe to is only counted, per CPU.
 //!
-//! Fallback without kernel programs: the time slices and run times of the listed threads are sampled from /proc; events carry
-//! [`Event::SAMPLED`], and only [`Kind::ContextSwitch`] is raised.
+//! Fallback without kernel programs: the time slices and run times of the listed threads are
+//! sampled from /proc; events carry [`Event::SAMPLED`], and only [`Kind::ContextSwitch`] is raised.
 
 use super::proc;
 use crate::kernel::{self, Attachment, Kernel};

@@ -1,8 +1,9 @@
-//! P_SIG: signals: events when one is raised or delivered, at the kernel's tracepoints; and interception by ptrace, where a
-//! signal is passed, dropped, replaced, or held back until a module decides.
+//! P_SIG: signals: events when one is raised or delivered, at the kernel's tracepoints; and
+//! interception by ptrace, where a signal is passed, dropped, replaced, or held back until a module
+//! decides.
 //!
-//! An intercepted process has this core for its debugger, so it can have no other. SIGKILL is never seen. Without kernel
-//! programs interception works all the same.
+//! An intercepted process has this core for its debugger, so it can have no other. SIGKILL is never
+//! seen. Without kernel programs interception works all the same.
 
 use super::{
     kernel, overflow,

@@ -1,10 +1,12 @@
-//! What pins that listen at the kernel's tracepoints share: the kernel half while somebody subscribes, and the programs for it.
+//! What pins that listen at the kernel's tracepoints share: the kernel half while somebody
+//! subscribes, and the programs for it.
 
 use crate::kernel::{self, Attachment, Kernel};
 use orbit_rmk::{Env, PinError, Probe, Subscription};
 use std::{collections::HashMap, sync::Arc};
 
-/// Holds the kernel half only while it has a subscription, so that a pin used for its operations alone costs nothing there.
+/// Holds the kernel half only while it has a subscription, so that a pin used for its operations
+/// alone costs nothing there.
 pub(super) struct Traced {
     env: Env,
     kernel: Option<Arc<Kernel>>,
@@ -16,7 +18,8 @@ impl Traced {
         Traced { env: env.clone(), kernel: None, attached: HashMap::new() }
     }
 
-    /// Lets the subscription's events flow: attaches the programs that raise them. `classes`: see `bpf/rmk.h`.
+    /// Lets the subscription's events flow: attaches the programs that raise them. `classes`: see
+    /// `bpf/rmk.h`.
     pub(super) fn subscribe(
         &mut self,
         subscription: &Arc<Subscription>,

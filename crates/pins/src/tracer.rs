@@ -1,14 +1,18 @@
-//! The thread behind interception: signals (P_SIG) and system calls (P_SYSC, P_FILE, P_NET, P_IPC). All ptrace requests come from it, as the kernel
-//! demands; others send it orders. There is one a core, for a program has one tracer.
+//! The thread behind interception: signals (P_SIG) and system calls (P_SYSC, P_FILE, P_NET, P_IPC).
+//! All ptrace requests come from it, as the kernel demands; others send it orders. There is one a
+//! core, for a program has one tracer.
 //!
-//! It looks for stops without a pause while calls are followed and some came in the last 50 us, every 100 us for ten milliseconds after a stop,
-//! every millisecond otherwise, and sleeps while nothing is traced.
-//! Several modules may intercept in one process: each gets the event, and the strictest verdict holds ([`rules`]). What is held goes
-//! on when what holds it is released, at the latest with the pin's last user, and at once if none of those it concerns could be notified.
-//! When the thread ends the kernel frees what it still traced: held calls are made, held signals are dropped.
+//! It looks for stops without a pause while calls are followed and some came in the last 50 us,
+//! every 100 us for ten milliseconds after a stop, every millisecond otherwise, and sleeps while
+//! nothing is traced. Several modules may intercept in one process: each gets the event, and the
+//! strictest verdict holds ([`rules`]). What is held goes on when what holds it is released, at the
+//! latest with the pin's last user, and at once if none of those it concerns could be notified.
+//! When the thread ends the kernel frees what it still traced: held calls are made, held signals
+//! are dropped.
 //!
-//! Only a stopped thread can be let go before, and one that waits in the kernel may not stop indefinitely: it is asked to,
-//! and let go when it does. An order waits for that for [`PATIENCE`] at most.
+//! Only a stopped thread can be let go before, and one that waits in the kernel may not stop
+//! indefinitely: it is asked to, and let go when it does. An order waits for that for [`PATIENCE`]
+//! at most.
 
 mod interception;
 mod rules;
@@ -301,7 +305,8 @@ impl Traces {
         }
     }
 
-    /// If calls of the process are intercepted: has its threads stop, to continue up to their next call each.
+    /// If calls of the process are intercepted: has its threads stop, to continue up to their next
+    /// call each.
     fn follow(&mut self, pid: u32) {
         if !self.follows(pid) {
             return;
@@ -309,7 +314,8 @@ impl Traces {
         let held: Vec<i32> = self.held.values().map(|held| held.tid).collect();
         for (tid, thread) in self.threads.iter_mut().filter(|(tid, _)| !held.contains(tid)) {
             if thread.pid == pid && !thread.followed && !thread.asked {
-                // One that is gone already answers with an error, and its end is seen with the next stops.
+                // One that is gone already answers with an error, and its end is seen with the next
+                // stops.
                 thread.asked = ptrace::interrupt(*tid).is_ok();
             }
         }
@@ -326,8 +332,8 @@ impl Traces {
         if followed { ptrace::go_to_call(tid, signal) } else { ptrace::go_on(tid, signal) }
     }
 
-    /// Has a thread that stands before a signal continue as decided; with the signal itself if the kernel rejects that. One that was
-    /// killed meanwhile needs no decision.
+    /// Has a thread that stands before a signal continue as decided; with the signal itself if the
+    /// kernel rejects that. One that was killed meanwhile needs no decision.
     fn after_signal(&mut self, tid: i32, verdict: &Verdict, signal: i32) {
         let delivered = match verdict {
             Verdict::Drop => 0,
@@ -367,7 +373,8 @@ impl Traces {
                 self.held.remove(&ticket);
                 self.detach(tid, if let Before::Signal(signal) = before { signal } else { 0 });
             } else if let Some(thread) = self.threads.get_mut(&tid) {
-                // One that is gone already answers with an error, and its end is seen with the next stops.
+                // One that is gone already answers with an error, and its end is seen with the next
+                // stops.
                 thread.asked = ptrace::interrupt(tid).is_ok();
             }
         }
@@ -386,7 +393,8 @@ impl Traces {
         }
     }
 
-    /// Lets a stopped thread go. One that was killed meanwhile is kept until its end comes: nothing else can collect that.
+    /// Lets a stopped thread go. One that was killed meanwhile is kept until its end comes: nothing
+    /// else can collect that.
     fn detach(&mut self, tid: i32, signal: i32) {
         match ptrace::detach(tid, signal) {
             Ok(()) => drop(self.threads.remove(&tid)),
@@ -443,7 +451,8 @@ impl Traces {
         }
     }
 
-    /// A traced thread made another: a thread of the same process stays traced, or leaves with it; a process goes free.
+    /// A traced thread made another: a thread of the same process stays traced, or leaves with it;
+    /// a process goes free.
     fn cloned(&mut self, parent: i32) {
         let Ok(tid) = ptrace::made(parent) else { return };
         let Some(Thread { pid, leaves, .. }) = self.threads.get(&parent) else { return };
@@ -477,7 +486,8 @@ impl Traces {
             return;
         };
         let (code, sender) = ptrace::signal(tid).map_or((0, 0), |info| {
-            // SAFETY: for codes up to 0 the sender's pid is what the field holds; it is not asked for others.
+            // SAFETY: for codes up to 0 the sender's pid is what the field holds; it is not asked
+            // for others.
             (info.si_code, if info.si_code <= 0 { unsafe { info.si_pid() } } else { 0 })
         });
         let ticket = self.ticket(verdict == Verdict::Hold);
@@ -518,7 +528,8 @@ impl Traces {
         if holds { ticket } else { 0 }
     }
 
-    /// Keeps a thread stopped until one of those who hold it decides, as far as they could be notified: else it continues.
+    /// Keeps a thread stopped until one of those who hold it decides, as far as they could be
+    /// notified: else it continues.
     fn hold(&mut self, kind: Kind, (pid, tid): (u32, i32), values: [u64; 4], before: Before, users: &[Concerned]) {
         let holders = self.tell(kind, (pid, tid), values, users);
         // One that was notified can answer only after this is noted: orders come to this thread.
@@ -551,8 +562,8 @@ enum Came {
     Ended,
 }
 
-/// What came of a traced thread. How a child of this very process ended is left to whoever here waits
-/// for that; of any other thread only its tracer can collect it.
+/// What came of a traced thread. How a child of this very process ended is left to whoever here
+/// waits for that; of any other thread only its tracer can collect it.
 fn what_came(tid: i32) -> Came {
     match ptrace::state::waits_to_be_collected(tid) {
         Ok(None) => return Came::Nothing,
@@ -566,7 +577,8 @@ fn what_came(tid: i32) -> Came {
     }
 }
 
-/// Whether this is a child of this process, and not one of such a child's other threads, which nobody waits for.
+/// Whether this is a child of this process, and not one of such a child's other threads, which
+/// nobody waits for.
 fn is_own_child(tid: i32) -> bool {
     let status = Status::of(tid).unwrap_or_default();
     status.process() == Some(tid) && status.parent() == Some(std::process::id() as i32)

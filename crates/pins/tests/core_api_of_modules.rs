@@ -1,11 +1,13 @@
-//! A module does from its own process all that section 3.1 names: it takes up a pin and gives it back, has it do something, subscribes and ends that.
+//! A module does from its own process all that section 3.1 names: it takes up a pin and gives it
+//! back, has it do something, subscribes and ends that.
 
 mod common;
 use common::LIMIT;
 use orbit_rmk::{Command, Context, Event, Filter, Kind, Measure, Module, ModuleOptions, Probe, Reply, Report, Target};
 use std::time::{Duration, Instant};
 
-/// Sees a fast subscription, uses a second pin, then changes over to a slow subscription and gives the pin back.
+/// Sees a fast subscription, uses a second pin, then changes over to a slow subscription and gives
+/// the pin back.
 struct Changes {
     pid: u32,
     fast: u64,

@@ -1,4 +1,5 @@
-//! Processes that a listed one makes are listed too, whatever was subscribed to, and taken off the list when they end.
+//! Processes that a listed one makes are listed too, whatever was subscribed to, and taken off the
+//! list when they end.
 
 mod common;
 use common::{Forked, Gate, LIMIT, event, kernel_programs_or_skip, until};
@@ -33,7 +34,8 @@ fn calls_for_ever() {
 fn brief_child<const STACK: usize>(body: extern "C" fn(*mut libc::c_void) -> i32) {
     let mut stack = [0u128; STACK];
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the child has a stack of its own, which lives until it has ended, and nobody uses the memory meanwhile.
+    // SAFETY: the child has a stack of its own, which lives until it has ended, and nobody uses the
+    // memory meanwhile.
     collect(unsafe { libc::clone(body, stack.as_mut_ptr_range().end.cast(), flags, std::ptr::null_mut()) });
 }
 

@@ -1,4 +1,5 @@
-//! A module is informed which programs are guarded: at its start, at every change, and again after it was loaded again.
+//! A module is informed which programs are guarded: at its start, at every change, and again after
+//! it was loaded again.
 
 mod common;
 use common::LIMIT;

@@ -73,7 +73,8 @@ impl Module for Talks {
     }
 }
 
-/// Issues so many commands in its start and so many in each reply, as its settings say, and reports its ticks.
+/// Issues so many commands in its start and so many in each reply, as its settings say, and reports
+/// its ticks.
 struct Asks {
     first: u32,
     each: u32,

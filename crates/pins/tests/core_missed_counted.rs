@@ -1,4 +1,5 @@
-//! Every event that passed a module's subscription is counted once, whatever befalls the module: as handled, missed or lost.
+//! Every event that passed a module's subscription is counted once, whatever befalls the module: as
+//! handled, missed or lost.
 
 mod common;
 use common::{Forked, Gate, LIMIT, until};
@@ -6,8 +7,9 @@ use orbit_rmk::{Context, Core, Event, Filter, Installed, Kind, Module, ModuleOpt
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Waits at its first event until its file "go" is there, and aborts at its third; while "down" is there it aborts in its start. With
-/// "slow" it subscribes at once and takes a while to start then, and does not abort at events.
+/// Waits at its first event until its file "go" is there, and aborts at its third; while "down" is
+/// there it aborts in its start. With "slow" it subscribes at once and takes a while to start then,
+/// and does not abort at events.
 struct Brittle {
     pid: u32,
     queue: u32,

@@ -1,4 +1,5 @@
-//! Modules that crash, loop or leak are unloaded, reported and loaded again; what they missed is counted; others continue.
+//! Modules that crash, loop or leak are unloaded, reported and loaded again; what they missed is
+//! counted; others continue.
 
 mod common;
 use common::LIMIT;
@@ -118,7 +119,8 @@ fn a_module_that_loops_is_loaded_again() {
 
 #[test]
 fn a_module_that_leaks_is_loaded_again() {
-    // Where the system has no limit on a process' memory but its address space, an allocation fails and the module aborts.
+    // Where the system has no limit on a process' memory but its address space, an allocation fails
+    // and the module aborts.
     goes_wrong("leak", &["out of memory", "crashed: ", "not done at its deadline"]);
 }
 

@@ -1,11 +1,13 @@
-//! A report that was handed over outlives its module's failure in the same call, and whoever reads too late is notified how many were dropped.
+//! A report that was handed over outlives its module's failure in the same call, and whoever reads
+//! too late is notified how many were dropped.
 
 mod common;
 use common::LIMIT;
 use orbit_rmk::{Context, Core, Event, Filter, Kind, Module, ModuleOptions, Report};
 use std::time::{Duration, Instant};
 
-/// At its first event reports as often as its settings say, hands that over, and fails if they say so.
+/// At its first event reports as often as its settings say, hands that over, and fails if they say
+/// so.
 struct Talks {
     reports: u64,
     fails: bool,

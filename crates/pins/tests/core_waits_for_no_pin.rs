@@ -1,4 +1,5 @@
-//! A pin that waits, for a program that does not stop or a command that does not end, blocks no module that does not use it.
+//! A pin that waits, for a program that does not stop or a command that does not end, blocks no
+//! module that does not use it.
 
 mod common;
 use common::{Forked, Gate, event, until};
@@ -136,7 +137,7 @@ fn a_command_that_does_not_end_holds_up_its_own_pin_only() {
         let fourth = fourth.clone();
         move || fourth.issue_cmd("P_BOG", &Command::CpuStates).map(|_| ())
     });
-    // Whether they are at the pin by now or come while the other is served: neither may hold it up.
+    // Whether they are at the pin by now or come while the other is served: neither may delay it.
     std::thread::sleep(std::time::Duration::from_millis(100));
     another_is_served(&core);
     assert!(!command.is_finished() && !subscribing.is_finished() && !leaving.is_finished() && !asking.is_finished());

@@ -1,4 +1,5 @@
-//! P_APIC delivers overflows: as ticks of a CPU, as events of an armed counter, as a signal to a process; and it finds a silent CPU.
+//! P_APIC delivers overflows: as ticks of a CPU, as events of an armed counter, as a signal to a
+//! process; and it finds a silent CPU.
 
 mod common;
 use common::{Forked, event, kernel_programs_or_skip};
@@ -38,8 +39,8 @@ fn a_cpu_that_does_not_switch_is_reported_once_with_what_runs_there() {
     let module = core.client("stall");
     module.use_pin("P_APIC").expect("P_APIC");
     module.subscr_event("P_APIC", Kind::CpuStalled, Filter::everyone().ticks(2)).expect("a subscription");
-    // SAFETY: the set and the parameter live for the calls, which concern the child only. Above every other program, it leaves
-    // its CPU no switch for 100 ms at a time.
+    // SAFETY: the set and the parameter live for the calls, which concern the child only. Above
+    // every other program, it leaves its CPU no switch for 100 ms at a time.
     let guest = Forked::new(|| unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);

@@ -1,4 +1,5 @@
-//! P_DBR raises an event when a watched word of another process is written, and none after it was cleared.
+//! P_DBR raises an event when a watched word of another process is written, and none after it was
+//! cleared.
 
 mod common;
 use common::{Forked, event, take_all};

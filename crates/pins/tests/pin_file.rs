@@ -1,4 +1,5 @@
-//! P_FILE reports calls on files, not those on pipes, and reads, writes and seeks through a program's own descriptor.
+//! P_FILE reports calls on files, not those on pipes, and reads, writes and seeks through a
+//! program's own descriptor.
 
 mod common;
 use common::{Forked, event, kernel_programs_or_skip, take_all};
@@ -21,7 +22,8 @@ fn a_read_of_a_file_is_seen_and_one_of_a_pipe_is_not() {
     module.use_pin("P_FILE").expect("P_FILE");
     let file = scratch();
     let (on_file, mut pipe) = (file.as_raw_fd(), [0; 2]);
-    // SAFETY: two descriptors are written to a live array; the child reads and writes its own buffer.
+    // SAFETY: two descriptors are written to a live array; the child reads and writes its own
+    // buffer.
     let guest = unsafe {
         assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
         Forked::new(|| {

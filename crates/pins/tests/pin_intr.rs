@@ -1,4 +1,5 @@
-//! P_INTR reports interrupts, soft interrupts, page faults and exceptions, and counts interrupts since boot.
+//! P_INTR reports interrupts, soft interrupts, page faults and exceptions, and counts interrupts
+//! since boot.
 
 mod common;
 use common::{Forked, Gate, event, kernel_programs_or_skip};
@@ -27,7 +28,8 @@ fn page_faults_and_a_wild_write_of_a_listed_process_are_seen() {
     let module = core.client("faults");
     module.use_pin("P_INTR").expect("P_INTR");
     let gate = Gate::new();
-    // SAFETY: the child touches fresh memory of its own and then, on purpose, memory that is not there.
+    // SAFETY: the child touches fresh memory of its own and then, on purpose, memory that is not
+    // there.
     let guest = Forked::new(|| unsafe {
         gate.pass();
         let fresh = libc::mmap(std::ptr::null_mut(), 4096, 3, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);

@@ -1,4 +1,5 @@
-//! P_IPC reports calls on pipes, not those on files, lists a program's channels with what waits, and writes to one.
+//! P_IPC reports calls on pipes, not those on files, lists a program's channels with what waits,
+//! and writes to one.
 
 mod common;
 use common::{Forked, event, kernel_programs_or_skip, take_all};

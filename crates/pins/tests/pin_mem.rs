@@ -1,4 +1,5 @@
-//! P_MEM reads and writes another process' memory, finds the pages it wrote (compared and tracked), and sets properties of pages.
+//! P_MEM reads and writes another process' memory, finds the pages it wrote (compared and tracked),
+//! and sets properties of pages.
 
 mod common;
 use common::{Forked, Gate, event, until};
@@ -46,7 +47,8 @@ fn core() -> Core {
     orbit_pins::builder().kernel_programs(false).build().expect("a core")
 }
 
-/// Watches the pages of a child that writes pages 2, 3 and 6 on request; returns what was found and how.
+/// Watches the pages of a child that writes pages 2, 3 and 6 on request; returns what was found and
+/// how.
 fn watch(child: &Forked, pages: &Pages, gate: &Gate) -> String {
     let core = core();
     let module = module(&core);

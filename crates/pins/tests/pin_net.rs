@@ -1,4 +1,5 @@
-//! P_NET reports what a program sends and receives, also by read and write, and lists its sockets with what waits in them.
+//! P_NET reports what a program sends and receives, also by read and write, and lists its sockets
+//! with what waits in them.
 
 mod common;
 use common::{Forked, event, kernel_programs_or_skip, until};

@@ -1,4 +1,5 @@
-//! P_PERI raises an event each interval, one timer a subscription, and keeps a heartbeat on every CPU.
+//! P_PERI raises an event each interval, one timer a subscription, and keeps a heartbeat on every
+//! CPU.
 
 mod common;
 use common::{kernel_programs_or_skip, until};

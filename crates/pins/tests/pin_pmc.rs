@@ -1,5 +1,5 @@
-//! P_PMC counts for one thread, tells the unit, starts, stops, is written, and raises an event at its mark; one module's counter
-//! is out of another's reach.
+//! P_PMC counts for one thread, tells the unit, starts, stops, is written, and raises an event at
+//! its mark; one module's counter is out of another's reach.
 
 mod common;
 use common::{Forked, event, until};

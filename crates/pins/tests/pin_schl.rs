@@ -1,4 +1,5 @@
-//! P_SCHL reports the context switches, children and end of a listed process, and counts what it does not send.
+//! P_SCHL reports the context switches, children and end of a listed process, and counts what it
+//! does not send.
 
 mod common;
 use common::{Guest, event, kernel_programs_or_skip, until};

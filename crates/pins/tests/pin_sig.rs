@@ -1,4 +1,5 @@
-//! P_SIG reports signals raised and delivered, and drops, replaces or holds back those of an intercepted program.
+//! P_SIG reports signals raised and delivered, and drops, replaces or holds back those of an
+//! intercepted program.
 
 mod common;
 use common::{Forked, Gate, event, kernel_programs_or_skip, until};
@@ -151,8 +152,8 @@ fn a_held_program_that_is_killed_and_released_ends_for_its_parent() {
         let (mut ends, go) = ([0; 2], Gate::new());
         // SAFETY: two descriptors are written to a live array.
         assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-        // A parent of its own: what a child of this process came to is never collected by the tracer.
-        // SAFETY: plain calls with live locals; the inner child only sleeps.
+        // A parent of its own: what a child of this process came to is never collected by the
+        // tracer. SAFETY: plain calls with live locals; the inner child only sleeps.
         let parent = Forked::new(|| unsafe {
             let child = libc::fork();
             if child == 0 {

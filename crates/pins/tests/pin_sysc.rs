@@ -1,4 +1,5 @@
-//! P_SYSC reports the calls of a listed process that were asked for, with result and duration, and no others.
+//! P_SYSC reports the calls of a listed process that were asked for, with result and duration, and
+//! no others.
 
 mod common;
 use common::{Forked, Guest, event, kernel_programs_or_skip, take_all, until};

@@ -1,5 +1,6 @@
-//! A flood of events: what a process did is what was received plus what was counted as lost, exactly; beyond what anybody can
-//! take, and at 70,000 events a second, where a module loses none though its queue holds less than a tenth of them.
+//! A flood of events: what a process did is what was received plus what was counted as lost,
+//! exactly; beyond what anybody can take, and at 70,000 events a second, where a module loses none
+//! though its queue holds less than a tenth of them.
 
 mod common;
 use common::{Forked, Gate, LIMIT, kernel_programs_or_skip, until};
@@ -14,7 +15,8 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// What a sender that was delayed catches up with, ns; more would be a burst.
 const CAUGHT_UP_NS: u64 = 10_000_000;
 
-/// Makes `calls` system calls, `per_ms` of them each millisecond (0: as fast as it can). Gives how long it took, ns.
+/// Makes `calls` system calls, `per_ms` of them each millisecond (0: as fast as it can). Gives how
+/// long it took, ns.
 fn send(calls: u64, per_ms: u64) -> u64 {
     let begun = orbit_rmk::now();
     let mut start = begun;
@@ -78,7 +80,8 @@ const PROMISED_PER_S: f64 = 70_000.0;
 /// A standstill of the reader in which half the queue fills.
 const LONG_NS: u64 = QUEUE as u64 / 2 * 1_000_000 / PER_MS;
 
-/// Counts events and checks their order; reports each standstill that is long, and at the call that ends it the count.
+/// Counts events and checks their order; reports each standstill that is long, and at the call that
+/// ends it the count.
 struct Reader {
     pid: u32,
     received: u64,
@@ -188,7 +191,8 @@ fn seventy_thousand_events_a_second_arrive() {
     for _ in 0..5 {
         match paced_flood() {
             Run::Whole => return,
-            // Short standstills, several in a row, fill the queue as well: what loses each time is no fault of the machine's.
+            // Short standstills, several in a row, fill the queue as well: what loses each time is
+            // no fault of the machine's.
             Run::Lost(events) => lost.push(events),
             Run::Void(reason) => why = reason,
         }

@@ -1,4 +1,5 @@
-//! Names that are no UTF-8, of a program, a file that it maps and a socket, hide nothing that the pins report of it.
+//! Names that are no UTF-8, of a program, a file that it maps and a socket, hide nothing that the
+//! pins report of it.
 
 mod common;
 use common::{Forked, until};

@@ -1,4 +1,5 @@
-//! P_SYSC, P_FILE, P_NET and P_IPC hold calls of a program back, reject them, or let them pass and report them; and leave the program as it was.
+//! P_SYSC, P_FILE, P_NET and P_IPC hold calls of a program back, reject them, or let them pass and
+//! report them; and leave the program as it was.
 
 mod common;
 use common::{Forked, Guest, event, take_all, until};
@@ -9,12 +10,14 @@ use std::{
     time::Duration,
 };
 
-/// Words that the test and its guest share: how often the guest went round, and what its call gave last.
+/// Words that the test and its guest share: how often the guest went round, and what its call gave
+/// last.
 struct Shared(*mut [AtomicI64; 4]);
 
 impl Shared {
     fn new() -> Shared {
-        // SAFETY: a new mapping, shared with the children made afterwards; zeros are a value of it. It stays until the test ends.
+        // SAFETY: a new mapping, shared with the children made afterwards; zeros are a value of it.
+        // It stays until the test ends.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -136,7 +139,8 @@ fn refused_and_told_without_a_pause_in_threads_made_later_too() {
             // SAFETY: no pointers are passed.
             unsafe { libc::usleep(500) };
         }
-        // SAFETY: a thread that uses what stays; the child of a process with threads may make one with this C library.
+        // SAFETY: a thread that uses what stays; the child of a process with threads may make one
+        // with this C library.
         unsafe {
             let mut thread = std::mem::zeroed();
             libc::pthread_create(&raw mut thread, std::ptr::null(), second, shared.0.cast());
@@ -192,7 +196,8 @@ fn a_pin_holds_back_what_belongs_to_it_and_the_strictest_verdict_counts() {
     until("it continues", || shared.goes_on());
     assert!(take_all(&network).is_empty(), "no call of its own");
 
-    // Two modules on one pin: each is notified, the strictest verdict holds, and its end is not the other's.
+    // Two modules on one pin: each is notified, the strictest verdict holds, and its end is not the
+    // other's.
     let strict = client(&core, "strict", "P_IPC");
     assert!(intercepts(&strict, "P_IPC", guest.pid(), &writes, CallVerdict::Hold));
     let held = event(&strict, "held", |event| event.values[0] != 0);
@@ -247,7 +252,8 @@ fn a_wait_is_not_cut_short_by_the_beginning_nor_by_the_end() {
 fn it_holds_over_exec_and_not_for_processes_made_meanwhile() {
     let core = orbit_pins::builder().kernel_programs(false).build().expect("a core");
     let module = client(&core, "execs", "P_SYSC");
-    // The shell waits for a line; then it makes a process that ends at once, and becomes another program.
+    // The shell waits for a line; then it makes a process that ends at once, and becomes another
+    // program.
     let mut guest = Guest::shell("read line; (cd /); exec sh -c 'cd /usr; exec cat'");
     if !intercepts(&module, "P_SYSC", guest.pid(), &[libc::SYS_chdir], CallVerdict::Pass) {
         return;
@@ -279,7 +285,8 @@ fn what_nobody_can_decide_about_is_not_held() {
     }
     assert!(is_traced(pid));
     until("no module listens", || shared.goes_on());
-    // Once somebody does, it is held; and when the module goes, with the event in its queue, it is free.
+    // Once somebody does, it is held; and when the module goes, with the event in its queue, it is
+    // free.
     module.subscr_event("P_SYSC", Kind::CallIntercepted, Filter::everyone()).expect("a subscription");
     let held = event(&module, "held", |event| event.values[0] != 0);
     let wrong = Command::SignalDecide { ticket: held.values[0], verdict: Verdict::Pass };

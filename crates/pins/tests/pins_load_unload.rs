@@ -1,4 +1,5 @@
-//! A pin is loaded for its first user and unloaded with the last; what is missing is named, with the module and the way out.
+//! A pin is loaded for its first user and unloaded with the last; what is missing is named, with
+//! the module and the way out.
 
 mod common;
 use common::kernel_programs_or_skip;

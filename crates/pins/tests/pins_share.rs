@@ -1,4 +1,5 @@
-//! Two modules on one pin do not disturb each other: the paper's example, both on the context switch (section 3).
+//! Two modules on one pin do not disturb each other: the paper's example, both on the context
+//! switch (section 3).
 
 mod common;
 use common::{Guest, event, kernel_programs_or_skip, until};

@@ -1,5 +1,6 @@
-//! Which events a subscription receives: [`Filter`]. It is evaluated where the event is made, in the kernel for most pins, and each
-//! subscription has its own, so that modules on one pin do not see each other's choices.
+//! Which events a subscription receives: [`Filter`]. It is evaluated where the event is made, in
+//! the kernel for most pins, and each subscription has its own, so that modules on one pin do not
+//! see each other's choices.
 
 use std::time::Duration;
 
@@ -140,7 +141,8 @@ impl Filter {
     }
 }
 
-/// What became of a subscription's events. `passed >= due`, and `due == delivered + waiting + lost` once nothing is on its way.
+/// What became of a subscription's events. `passed >= due`, and `due == delivered + waiting + lost`
+/// once nothing is on its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Events that met the filter's conditions.
@@ -153,6 +155,7 @@ pub struct Counts {
     pub waiting: u64,
     /// Those that found the queue full.
     pub lost: u64,
-    /// Processes that listed ones made and that could not be listed in their turn (room for 16,384): their events are not among these.
+    /// Processes that listed ones made and that could not be listed in their turn (room for
+    /// 16,384): their events are not among these.
     pub unlisted: u64,
 }

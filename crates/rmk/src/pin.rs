@@ -31,8 +31,8 @@ impl fmt::Display for Probe {
 
 /// One facility of the system, loaded. The core calls it from one thread at a time.
 ///
-/// `user` is the module on whose behalf the call is made; what a pin makes for one user (counters, breakpoints, watches) it
-/// must not let another use.
+/// `user` is the module on whose behalf the call is made; what a pin makes for one user (counters,
+/// breakpoints, watches) it must not let another use.
 pub trait Pin: Send {
     /// Does what the command says.
     fn command(&mut self, user: u64, command: &Command) -> Result<Reply, PinError>;

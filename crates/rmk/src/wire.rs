@@ -1,5 +1,6 @@
-//! How commands, replies and subscriptions travel between the core and a module's process: the postcard encoding of their
-//! serde derives. Decoding trusts no byte: what does not fit gives `None`.
+//! How commands, replies and subscriptions travel between the core and a module's process: the
+//! postcard encoding of their serde derives. Decoding trusts no byte: what does not fit gives
+//! `None`.
 
 use serde::{Serialize, de::DeserializeOwned};
 

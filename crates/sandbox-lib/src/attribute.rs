@@ -1,4 +1,5 @@
-//! Attributes that can be read and applied by system calls alone, so that an upcall in a member can do both.
+//! Attributes that can be read and applied by system calls alone, so that an upcall in a member can
+//! do both.
 
 use crate::abi::Grant;
 use crate::guard::Guard;
@@ -13,7 +14,8 @@ pub const CPU_USED: u32 = 2;
 pub const CPU_NICE: u32 = 3;
 /// Class `cpu:weight`: weight of a process among others; 100 is usual. See [`crate::group`].
 pub const CPU_WEIGHT: u32 = 4;
-/// Class `cpu:max`: the most CPU time of a process, percent of one CPU; 0 is no limit. See [`crate::group`].
+/// Class `cpu:max`: the most CPU time of a process, percent of one CPU; 0 is no limit. See
+/// [`crate::group`].
 pub const CPU_MAX: u32 = 5;
 
 /// Class `memory:used`: resident memory of a process, bytes. Cannot be set.
@@ -24,8 +26,8 @@ pub const MEMORY_CACHE: u32 = 11;
 pub const DESCRIPTORS_OPEN: u32 = 20;
 /// Class `descriptors:limit`: the largest number of them. Cannot be set.
 pub const DESCRIPTORS_LIMIT: u32 = 21;
-/// Class `descriptors:idle`: how long a connection may be idle before the program closes it, milliseconds. The program
-/// publishes it.
+/// Class `descriptors:idle`: how long a connection may be idle before the program closes it,
+/// milliseconds. The program publishes it.
 pub const DESCRIPTORS_IDLE: u32 = 22;
 
 /// `-ENOENT`: the program does not publish this attribute.
@@ -46,7 +48,8 @@ pub fn is_published(class: u32) -> bool {
 /// Reads an attribute of a target. `table`: what programs publish.
 ///
 /// # Errors
-/// `-errno`: `-ESRCH` when the target is gone, `-ENOENT` when it does not publish this, `-EINVAL` for a class that is none.
+/// `-errno`: `-ESRCH` when the target is gone, `-ENOENT` when it does not publish this, `-EINVAL`
+/// for a class that is none.
 pub fn read(class: u32, target: i32, table: &Table) -> Result<i64, i64> {
     let short = |number: u64| number.min(i64::MAX as u64) as i64;
     match class {
@@ -73,11 +76,12 @@ pub fn read(class: u32, target: i32, table: &Table) -> Result<i64, i64> {
     }
 }
 
-/// Applies an attribute to a target, with the rights of the calling thread. The value is one that a guard passed.
+/// Applies an attribute to a target, with the rights of the calling thread. The value is one that a
+/// guard passed.
 ///
 /// # Errors
-/// `-errno`: `-EPERM` where this thread may not, `-ESRCH`, `-ENOENT` when the target does not publish this, `-EINVAL` for
-/// a class that is none or cannot be set.
+/// `-errno`: `-EPERM` where this thread may not, `-ESRCH`, `-ENOENT` when the target does not
+/// publish this, `-EINVAL` for a class that is none or cannot be set.
 pub fn apply(class: u32, target: i32, value: i64, table: &Table) -> Result<(), i64> {
     let answer = match class {
         class if is_published(class) => {

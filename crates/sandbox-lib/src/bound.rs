@@ -1,9 +1,12 @@
-//! What bounds a run. A timer does; but to arm one and to disarm it costs several microseconds each in a virtual machine,
-//! where the kernel has to program the clock through the hypervisor. So a run is spared that where it can be:
+//! What bounds a run. A timer does; but to arm one and to disarm it costs several microseconds each
+//! in a virtual machine, where the kernel has to program the clock through the hypervisor. So a run
+//! is spared that where it can be:
 //!
-//! - In a member, an agent that is going to wake before the budget is used up checks the run instead. It publishes when
-//!   ([`Control::checked_at`]), and keeps doing so while there are several runs in each budget ([`Watch`]).
-//! - In an agent or a thread, one timer stays armed over many runs: when it fires between runs nothing happens.
+//! - In a member, an agent that is going to wake before the budget is used up checks the run
+//!   instead. It publishes when ([`Control::checked_at`]), and keeps doing so while there are
+//!   several runs in each budget ([`Watch`]).
+//! - In an agent or a thread, one timer stays armed over many runs: when it fires between runs
+//!   nothing happens.
 //!
 //! Both only start a check of the time that remains, which judges by the CPU time of the run.
 
@@ -14,14 +17,16 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// The timer of a run that has none: an agent checks it.
 pub const NONE: i32 = -1;
-/// Budgets shorter than this have a timer for each run: an agent would have to wake too often, nanoseconds.
+/// Budgets shorter than this have a timer for each run: an agent would have to wake too often,
+/// nanoseconds.
 pub const LEAST_CHECKED_NS: u64 = 200_000;
 /// Runs in a budget from which on an agent checks them.
 const FREQUENT: u64 = 4;
 /// Time between two checks of a run that is over its budget, nanoseconds.
 const RETRY_NS: u64 = 1_000_000;
 
-/// Bounds the run that begins at `now`. Answers its timer or [`NONE`]; `-errno` when it cannot be bounded.
+/// Bounds the run that begins at `now`. Answers its timer or [`NONE`]; `-errno` when it cannot be
+/// bounded.
 ///
 /// The claim is held and `began` is set, so that an agent which stops publishing sees the run.
 pub fn begin(
@@ -69,7 +74,8 @@ fn shared_timer(budget_ns: u64, thread: i32, now: u64) -> Result<i32, isize> {
         timer = made as i32;
         private.timer.store(timer + 1, Relaxed);
     }
-    // One that fires from here on, before the handler has begun, is armed again by its signal's handler.
+    // One that fires from here on, before the handler has begun, is armed again by its signal's
+    // handler.
     let armed = private.armed_until.load(Relaxed);
     if armed <= now || armed - now > budget_ns {
         arm(timer, budget_ns, now);
@@ -110,9 +116,11 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Checks the run in progress, and decides whether to check the next ones. Answers when to check again.
+    /// Checks the run in progress, and decides whether to check the next ones. Answers when to
+    /// check again.
     ///
-    /// `is_prompt`: this agent has a real-time priority above all members, so that it wakes when it says.
+    /// `is_prompt`: this agent has a real-time priority above all members, so that it wakes when it
+    /// says.
     pub fn check(&mut self, service: &Service, control: &Control, is_prompt: bool, now: u64) -> Option<u64> {
         let frequent = self.decide(service, control, is_prompt, now);
         // After the word that ends the checks was written: a run that read it before is seen here.

@@ -1,5 +1,6 @@
-//! The controller of a CPU share (PID), as the paper's CPU service manager has it: at the end of each period the error
-//! between target and use sets the budget of the next; within a period a process that has had its budget is satisfied.
+//! The controller of a CPU share (PID), as the paper's CPU service manager has it: at the end of
+//! each period the error between target and use sets the budget of the next; within a period a
+//! process that has had its budget is satisfied.
 //!
 //! Integers only, no calls: the same function serves native services, the host and plain programs.
 
@@ -29,9 +30,11 @@ impl Control {
         Control { target_ns, period_ns, ..Control::default() }
     }
 
-    /// Takes the time and the CPU time the process has used so far. True if it is owed time in this period.
+    /// Takes the time and the CPU time the process has used so far. True if it is owed time in this
+    /// period.
     ///
-    /// The guard of the paper is in here: a budget is never below the target, and at most a fifth above it.
+    /// The guard of the paper is in here: a budget is never below the target, and at most a fifth
+    /// above it.
     pub fn step(&mut self, now_ns: u64, used_ns: u64) -> bool {
         let period = self.period_ns.max(1);
         let target = self.target_ns.min(i64::MAX as u64 / 4) as i64;

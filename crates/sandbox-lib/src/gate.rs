@@ -1,14 +1,15 @@
 //! The gate of a slot: how its protected part is opened for a run and closed after it.
 //!
-//! - By protection key, where the CPU has them: the slot is mapped readable and writable under a key of its own, which is
-//!   denied to all threads; a run allows it to its thread by one instruction. When a signal handler returns, the kernel
-//!   puts the thread's rights back, so an abort closes the gate too. A process has 15 keys: services take at most
-//!   [`KEYS`] of them.
-//! - By `mprotect` elsewhere, for all threads of the process. The slot is first made a mapping of its own: opening a part
-//!   of a larger mapping would split it, and closing would merge it again, which costs more than the change itself.
+//! - By protection key, where the CPU has them: the slot is mapped readable and writable under a
+//!   key of its own, which is denied to all threads; a run allows it to its thread by one
+//!   instruction. When a signal handler returns, the kernel puts the thread's rights back, so an
+//!   abort closes the gate too. A process has 15 keys: services take at most [`KEYS`] of them.
+//! - By `mprotect` elsewhere, for all threads of the process. The slot is first made a mapping of
+//!   its own: opening a part of a larger mapping would split it, and closing would merge it again,
+//!   which costs more than the change itself.
 //!
-//! A process chooses at its first run of a slot, and notes it in its private part, which children inherit as they inherit
-//! mappings and keys.
+//! A process chooses at its first run of a slot, and notes it in its private part, which children
+//! inherit as they inherit mappings and keys.
 
 use crate::abi;
 use crate::sys;
@@ -91,14 +92,16 @@ fn bottom(slot: usize) -> usize {
     abi::PROTECTED + slot % abi::SLOTS * abi::SLOT
 }
 
-/// Chooses how this process opens the slot. The slot's claim is held, so no other thread chooses for it.
+/// Chooses how this process opens the slot. The slot's claim is held, so no other thread chooses
+/// for it.
 fn choose(slot: usize) -> u32 {
     // SAFETY: as in `open`.
     let private = unsafe { &*abi::private() };
     let gate = match keyed(slot) {
         Some(key) => KEY + key as u32,
         None => {
-            // Neighbours differ in advice, which means nothing for shared memory, so that the kernel keeps them apart.
+            // Neighbours differ in advice, which means nothing for shared memory, so that the
+            // kernel keeps them apart.
             sys::advise(bottom(slot), abi::SLOT, 1 + (slot % 2) as i32);
             PAGES
         }
@@ -141,12 +144,14 @@ fn deny(key: u32) {
 
 fn rights() -> u32 {
     let rights: u32;
-    // SAFETY: this process has a key, so the kernel has enabled the instruction; it reads a register.
+    // SAFETY: this process has a key, so the kernel has enabled the instruction; it reads a
+    // register.
     unsafe { asm!("rdpkru", out("eax") rights, in("ecx") 0, out("edx") _, options(nomem, nostack, preserves_flags)) };
     rights
 }
 
 fn set_rights(rights: u32) {
-    // SAFETY: as above; it changes what this thread may access. Memory accesses stay on their side of it.
+    // SAFETY: as above; it changes what this thread may access. Memory accesses stay on their side
+    // of it.
     unsafe { asm!("wrpkru", in("eax") rights, in("ecx") 0, in("edx") 0, options(nostack, preserves_flags)) };
 }

@@ -1,8 +1,10 @@
-//! The weight of a process and the most CPU time that it may use, by the files of its control group: version 2, or the
-//! cpu controller of version 1. A user may set them where the group was delegated, without any privilege.
+//! The weight of a process and the most CPU time that it may use, by the files of its control
+//! group: version 2, or the cpu controller of version 1. A user may set them where the group was
+//! delegated, without any privilege.
 //!
-//! They are about all processes of the group. The root group has neither. Where there is no group that may be written,
-//! a weight becomes the niceness of the process's main thread that has the nearest one; a maximum is refused.
+//! They are about all processes of the group. The root group has neither. Where there is no group
+//! that may be written, a weight becomes the niceness of the process's main thread that has the
+//! nearest one; a maximum is rejected.
 
 use crate::sys::{self, Text};
 
@@ -125,7 +127,8 @@ pub fn max(process: i32) -> Result<i64, i64> {
 /// Sets it: within periods of 100 ms.
 ///
 /// # Errors
-/// `-errno`: `-ESRCH` when it is gone, `-EOPNOTSUPP` where no control group limits it, `-EACCES` where this user may not.
+/// `-errno`: `-ESRCH` when it is gone, `-EOPNOTSUPP` where no control group limits it, `-EACCES`
+/// where this user may not.
 pub fn set_max(process: i32, percent: i64) -> Result<(), i64> {
     let group = Group::of(process)?;
     let quota = percent.clamp(0, 1_000_000) * 1000;

@@ -1,5 +1,6 @@
-//! The guard of an attribute: a pure, bounded judge of the values a service asks for. It is generated from the class
-//! (the range, and whether to clamp), as SafeX generates guards from attribute classes.
+//! The guard of an attribute: a pure, bounded judge of the values a service asks for. It is
+//! generated from the class (the range, and whether to clamp), as SafeX generates guards from
+//! attribute classes.
 
 /// What a guard says of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +32,12 @@ pub struct Guard {
     pub min: i64,
     /// The largest value.
     pub max: i64,
-    /// Whether a value out of range becomes the nearest one in range; else it is refused.
+    /// Whether a value out of range becomes the nearest one in range; else it is rejected.
     pub clamp: bool,
 }
 
 impl Guard {
-    /// Judges a value. A guard whose range is empty refuses everything.
+    /// Judges a value. A guard whose range is empty rejects everything.
     pub fn judge(&self, value: i64) -> Verdict {
         if self.min > self.max {
             Verdict::OutOfRange

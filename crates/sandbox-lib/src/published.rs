@@ -1,8 +1,9 @@
-//! Attributes that programs publish of themselves: how large a cache may be, how long a connection may be idle. A service
-//! asks for a value; the program applies it in a thread of its own and reports what it has then.
+//! Attributes that programs publish of themselves: how large a cache may be, how long a connection
+//! may be idle. A service asks for a value; the program applies it in a thread of its own and
+//! reports what it has then.
 //!
-//! The table lies in the control part, which every member can write: a wrong word there makes a program shrink or grow
-//! within the range that it checks itself, nothing else.
+//! The table lies in the control part, which every member can write: a wrong word there makes a
+//! program shrink or grow within the range that it checks itself, nothing else.
 
 use crate::sys;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -45,8 +46,8 @@ pub fn find(table: &Table, class: u32, process: i32) -> Option<&Published> {
     })
 }
 
-/// Takes a place for a program. One that published the class before gets the same; places of processes that are gone are
-/// free. `None` when all are taken.
+/// Takes a place for a program. One that published the class before gets the same; places of
+/// processes that are gone are free. `None` when all are taken.
 pub fn publish(table: &Table, class: u32, process: i32, range: (i64, i64), present: i64) -> Option<&Published> {
     let fill = |place: &Published| {
         place.min.store(range.0, Relaxed);

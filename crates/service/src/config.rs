@@ -153,7 +153,8 @@ mod tests {
 
     #[test]
     fn a_file_is_read_with_its_defaults() {
-        let text = "cpu = 1\ntick = \"5ms\"\n[[service]]\nfile = \"a.wasm\"\nowner = 42\non = [\"tick=1s\", \"psi=memory:150ms/2s\"]\n\
+        let text = "cpu = 1\ntick = \"5ms\"\n[[service]]\nfile = \"a.wasm\"\nowner = 42\non = \
+            [\"tick=1s\", \"psi=memory:150ms/2s\"]\n\
                     grant = [\"cpu:nice:set(pid=OWNER)\"]\n";
         let config = parse(text, Path::new("/etc/orbit")).expect("a configuration");
         assert_eq!((config.cpu, config.tick, config.aborts), (Some(1), Some(Duration::from_millis(5)), 3));

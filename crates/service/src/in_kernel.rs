@@ -1,4 +1,5 @@
-//! Services in the kernel that the host has loaded: the BPF object, its agent, its handles and its owner.
+//! Services in the kernel that the host has loaded: the BPF object, its agent, its handles and its
+//! owner.
 
 use orbit_linux::pidfd;
 use orbit_services::budget::Budget;
@@ -8,7 +9,8 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Real-time priority of the agents that apply what these services ask for, where the host may have one.
+/// Real-time priority of the agents that apply what these services ask for, where the host may have
+/// one.
 const PRIORITY: i32 = 98;
 
 /// A service to load.
@@ -53,7 +55,8 @@ impl Kernels {
     /// Loads one. Answers its number: `k1`.
     ///
     /// # Errors
-    /// `Invalid` without ticks; `NotFound` when the owner is gone; those of [`Kernel::load`] and [`Host::grant`].
+    /// `Invalid` without ticks; `NotFound` when the owner is gone; those of [`Kernel::load`] and
+    /// [`Host::grant`].
     pub fn load(&mut self, host: &mut Host, wanted: Wanted, grants: &[GrantRequest], object: &[u8]) -> Result<String> {
         let Wanted { name, owner, budget, period, arguments, cpu } = wanted;
         let period = period.ok_or_else(|| {

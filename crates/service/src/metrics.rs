@@ -36,7 +36,8 @@ pub fn text(services: &[Service], members: usize) -> String {
     }
     let _ = write!(
         text,
-        "# HELP orbit_service_members Programs that upcalls run in.\n# TYPE orbit_service_members gauge\norbit_service_members {members}\n"
+        "# HELP orbit_service_members Programs that upcalls run in.\n# TYPE orbit_service_members \
+         gauge\norbit_service_members {members}\n"
     );
     text
 }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 /// Clears a terminal and goes to its upper left corner.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// Prints a table after each interval: on a terminal in place of the one before. The host's end is a failure.
+/// Prints a table after each interval: on a terminal in place of the one before. The host's end is
+/// a failure.
 pub fn run(socket: &Path, interval: Duration, updates: u64) -> Done {
     let list = || match ask(socket, &Request::List)? {
         Reply::List { services, members, .. } => Ok((services, members.len())),

@@ -1,4 +1,5 @@
-//! A service written once builds as each class that a user may choose, and does the same in each: wasm, an upcall, a thread.
+//! A service written once builds as each class that a user may choose, and does the same in each:
+//! wasm, an upcall, a thread.
 
 #[path = "../../services/tests/common/mod.rs"]
 mod common;

@@ -1,7 +1,9 @@
-// The CPU service manager of the paper as a service in the kernel: monitor and controller here, priorities by the agent.
+// The CPU service manager of the paper as a service in the kernel: monitor and controller here,
+// priorities by the agent.
 //
-// Arguments: for each process its target and period, nanoseconds. Handles: the priority of each process, then those of
-// threads that may disturb them, as in native/cpu.c: among processes that are owed time the last one runs first.
+// Arguments: for each process its target and period, nanoseconds. Handles: the priority of each
+// process, then those of threads that may disturb them, as in native/cpu.c: among processes that
+// are owed time the last one runs first.
 #include "../include/orbit_kernel.h"
 #include <stdbool.h>
 
@@ -115,8 +117,8 @@ int tick(struct bpf_perf_event_data *context)
 			if (step(&control[i], share[0], share[1], now, used))
 				wanted = LOWEST + i;
 		}
-		// All that is wanted, each time: a priority that was seen at the last switch is not the present one, and a thread
-		// that was left at a wrong one would not run, so would not be seen again.
+		// All that is wanted, each time: a priority that was seen at the last switch is not the present
+		// one, and a thread that was left at a wrong one would not run, so would not be seen again.
 		orbit_ask(i, wanted);
 	}
 	return 0;

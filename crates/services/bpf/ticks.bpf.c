@@ -1,6 +1,7 @@
-// Finds out who is current when a tick comes, and starts an upcall there: a signal to the thread that the tick
-// interrupted, if it is a member's, was in user mode (a signal would end its system call with EINTR), has the signal open
-// and not yet waiting, and still has the region's handlers. All other ticks are counted, and left to the agent.
+// Finds out who is current when a tick comes, and starts an upcall there: a signal to the thread
+// that the tick interrupted, if it is a member's, was in user mode (a signal would end its system
+// call with EINTR), has the signal open and not yet waiting, and still has the region's handlers.
+// All other ticks are counted, and left to the agent.
 #include <linux/bpf.h>
 #include <linux/bpf_perf_event.h>
 #include <bpf/bpf_helpers.h>
@@ -83,8 +84,9 @@ static __always_inline int count(u32 outcome)
 	return 0;
 }
 
-// Whether the handler of a signal is the region's. A program that was started as a member may install its own after that,
-// as Go's runtime does for every signal: an upcall would kill it, and a budget's timer would abort nothing.
+// Whether the handler of a signal is the region's. A program that was started as a member may
+// install its own after that, as Go's runtime does for every signal: an upcall would kill it, and a
+// budget's timer would abort nothing.
 static __always_inline int is_ours(struct task_struct *task, u32 signal)
 {
 	struct sighand_struct *sighand = BPF_CORE_READ(task, sighand);

@@ -1,7 +1,7 @@
-/* What a service in the kernel (class 4, root) is written against: a BPF object whose program "tick" is its handler. The
- * verifier is the type system: no loop without a bound, no stray write. It observes by itself (programs named
- * on_TRACEPOINT are attached to that tracepoint) and asks for values with orbit_ask; an agent judges each by the guard of its
- * handle and applies it.
+/* What a service in the kernel (class 4, root) is written against: a BPF object whose program
+ * "tick" is its handler. The verifier is the type system: no loop without a bound, no stray write.
+ * It observes by itself (programs named on_TRACEPOINT are attached to that tracepoint) and asks for
+ * values with orbit_ask; an agent judges each by the guard of its handle and applies it.
  *
  *   clang -O2 -g -target bpf -mcpu=v3 -c -o s.bpf.o s.bpf.c
  */

@@ -1,8 +1,10 @@
-// The CPU service manager of the paper: keeps shares of a CPU for processes, against whatever else wants it.
+// The CPU service manager of the paper: keeps shares of a CPU for processes, against whatever else
+// wants it.
 //
-// Arguments: for each process its target and period, nanoseconds. Handles: for each process one to read its CPU time and
-// one to set its priority; then priorities of threads that may disturb them. Give the processes in ascending order of
-// their periods' urgency: among processes that are owed time, the last one runs first (rate-monotonic).
+// Arguments: for each process its target and period, nanoseconds. Handles: for each process one to
+// read its CPU time and one to set its priority; then priorities of threads that may disturb them.
+// Give the processes in ascending order of their periods' urgency: among processes that are owed
+// time, the last one runs first (rate-monotonic).
 #include "orbit_service.h"
 
 #define PROCESSES 8
@@ -32,9 +34,9 @@ void orbit_handler(const struct orbit_context *context, const struct orbit_event
 		if (orbit_control_step(&control[i], event->now_ns, (uint64_t)used))
 			wanted[i] = LOWEST + i;
 	}
-	// All that is wanted is set each time, whatever was set before: a remembered value would outlive a run that was aborted
-	// between deciding and setting. Who is satisfied gets what is left, as an ordinary thread: real-time threads together
-	// are held to 95 % of a CPU.
+	// All that is wanted is set each time, whatever was set before: a remembered value would outlive a
+	// run that was aborted between deciding and setting. Who is satisfied gets what is left, as an
+	// ordinary thread: real-time threads together are held to 95 % of a CPU.
 	for (uint32_t i = 2 * n; i < context->handles; i++)
 		orbit_set(context->handle[i], 0);
 	for (uint32_t i = 0; i < n; i++)

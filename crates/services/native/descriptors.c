@@ -1,8 +1,8 @@
-// The manager of descriptors: when a program has four fifths of its descriptors in use, connections may be idle for a short
-// time only; else for as long as the grant allows.
+// The manager of descriptors: when a program has four fifths of its descriptors in use, connections
+// may be idle for a short time only; else for as long as the grant allows.
 //
-// Handles, all of one program: descriptors:open, descriptors:limit, descriptors:idle to set. Its guard clamps: the range of
-// the grant is the short time and the long one. Event: a tick.
+// Handles, all of one program: descriptors:open, descriptors:limit, descriptors:idle to set. Its
+// guard clamps: the range of the grant is the short time and the long one. Event: a tick.
 #include "orbit_service.h"
 
 void orbit_handler(const struct orbit_context *context, const struct orbit_event *event)

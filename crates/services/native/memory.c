@@ -1,8 +1,8 @@
-// The memory service manager: a program's cache gives up a quarter when tasks stall for lack of memory, and gets a sixteenth
-// back after ten ticks without a stall.
+// The memory service manager: a program's cache gives up a quarter when tasks stall for lack of
+// memory, and gets a sixteenth back after ten ticks without a stall.
 //
-// Handle: memory:cache of the program, to set; the range of the grant is that of the cache. Events: --on psi=memory:150ms/2s,
-// and a tick if the cache is to grow again.
+// Handle: memory:cache of the program, to set; the range of the grant is that of the cache. Events:
+// --on psi=memory:150ms/2s, and a tick if the cache is to grow again.
 #include "orbit_service.h"
 
 #define CALM 10 // ticks

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 /// What a service used so far, charged to its owner.
 ///
-/// Native services count in memory that every member can write: what the host reads there is clamped to what is possible.
+/// Native services count in memory that every member can write: what the host reads there is
+/// clamped to what is possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Runs of the handler.
@@ -22,7 +23,7 @@ pub struct Account {
     pub faults: u64,
     /// Events dropped since the reservation was used up.
     pub unpaid: u64,
-    /// Values that a guard refused, and calls with forged handles.
+    /// Values that a guard rejected, and calls with forged handles.
     pub refused: u64,
     /// Values that a guard clamped.
     pub clamped: u64,
@@ -37,7 +38,8 @@ pub struct Account {
 }
 
 impl Account {
-    /// Reads a slot's counters. `since`: time since the service was loaded; `cpus`: processors it can have used.
+    /// Reads a slot's counters. `since`: time since the service was loaded; `cpus`: processors it
+    /// can have used.
     pub fn read(control: &Control, since: Duration, cpus: usize) -> Account {
         let word = |word: &AtomicU64| word.load(Relaxed);
         let most = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).saturating_mul(cpus as u64);
@@ -62,7 +64,8 @@ impl Account {
         self.overruns.saturating_add(self.faults)
     }
 
-    /// Whether a service has been aborted too often: more than `limit` times, and in more than one of ten runs.
+    /// Whether a service has been aborted too often: more than `limit` times, and in more than one
+    /// of ten runs.
     pub fn is_abusive(&self, limit: u64) -> bool {
         self.aborts() > limit && self.aborts().saturating_mul(10) > self.runs
     }

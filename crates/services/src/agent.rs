@@ -1,5 +1,6 @@
-//! Agents: processes that run what no member took. Forked from the host, they join the region, drop the host's memory of
-//! it and its descriptors, and stay in the library's loop; a wild handler there reaches neither host nor members.
+//! Agents: processes that run what no member took. Forked from the host, they join the region, drop
+//! the host's memory of it and its descriptors, and stay in the library's loop; a wild handler
+//! there reaches neither host nor members.
 
 use crate::error::{Error, Result};
 use crate::member::{self, Local, Role};
@@ -34,7 +35,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent on a processor; `priority` 0 makes an ordinary process. The doorbell lets it look at its slots.
+    /// Starts an agent on a processor; `priority` 0 makes an ordinary process. The doorbell lets it
+    /// look at its slots.
     ///
     /// # Errors
     /// `System` when the process cannot be made.
@@ -47,8 +49,9 @@ impl Agent {
         };
         let (cpu_number, life, doorbell) = (cpu as u32, there.as_raw_fd(), doorbell.as_raw_fd());
         let start = Start { cpu: cpu_number, priority, life, doorbell, parts, part, only };
-        // SAFETY: the child makes system calls only, in functions that neither allocate nor lock, and does not return. An
-        // error in it makes a sentence, which allocates: a child that hangs there is killed when its agent is dropped.
+        // SAFETY: the child makes system calls only, in functions that neither allocate nor lock,
+        // and does not return. An error in it makes a sentence, which allocates: a child that hangs
+        // there is killed when its agent is dropped.
         match unsafe { process::raw_fork(0) }.map_err(failed)? {
             Some(child) => Ok(Agent { child, life: Some(here), cpu }),
             None => inside(region, &start),
@@ -98,8 +101,8 @@ fn inside(region: &Region, start: &Start) -> ! {
         descriptors::close_number(file);
     }
     let _ = process::set_name(c"orbit-agent");
-    // SAFETY: the region's library was loaded by this host, and `agent` is its loop, of this signature; the process has
-    // joined, as that demands.
+    // SAFETY: the region's library was loaded by this host, and `agent` is its loop, of this
+    // signature; the process has joined, as that demands.
     unsafe {
         let enter: extern "C" fn(*const Start) -> ! =
             std::mem::transmute(orbit_sandbox_lib::abi::directory().library.agent as usize);

@@ -21,7 +21,8 @@ impl Budget {
     /// So much CPU time in each window.
     ///
     /// # Errors
-    /// `Invalid` for less than [`Budget::MIN_CPU`], more than the window, or a window of more than [`Budget::MAX_WINDOW`].
+    /// `Invalid` for less than [`Budget::MIN_CPU`], more than the window, or a window of more than
+    /// [`Budget::MAX_WINDOW`].
     pub fn new(cpu: Duration, window: Duration) -> Result<Budget> {
         let wrong = |why: String| Err(Error::new(Kind::Invalid, format!("budget {cpu:?}/{window:?}: {why}")));
         if cpu < Budget::MIN_CPU {
@@ -103,7 +104,8 @@ pub fn admit(admitted: impl IntoIterator<Item = Budget>, wanted: Budget, limit: 
     Err(Error::new(
         Kind::Full,
         format!(
-            "budget {wanted} is {:.2} % of a CPU, and {:.2} % of {:.2} % are reserved: ask for less, or revoke a service",
+            "budget {wanted} is {:.2} % of a CPU, and {:.2} % of {:.2} % are reserved: ask for less, or revoke a \
+             service",
             wanted.share() * 100.0,
             taken * 100.0,
             limit * 100.0

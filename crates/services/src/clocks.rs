@@ -1,8 +1,10 @@
-//! Upcalls without rights: a clock of each thread of a member sends it the signal of upcalls while it runs in user mode. That
-//! is a perf event on the thread's own CPU time, which a user may have on processes of its own.
+//! Upcalls without rights: a clock of each thread of a member sends it the signal of upcalls while
+//! it runs in user mode. That is a perf event on the thread's own CPU time, which a user may have
+//! on processes of its own.
 //!
-//! What it lacks against the kernel half ([`crate::ticks`]): threads that begin later are found by the next
-//! [`Clocks::refresh`]; a thread's ticks come by the time that it runs, not by the time that passes.
+//! What it lacks against the kernel half ([`crate::ticks`]): threads that begin later are found by
+//! the next [`Clocks::refresh`]; a thread's ticks come by the time that it runs, not by the time
+//! that passes.
 
 use crate::error::{Error, Kind, Result};
 use orbit_linux::perf::Alarm;
@@ -21,7 +23,8 @@ impl Clocks {
     /// Clocks of this period, as far as this user may have one of its own thread.
     ///
     /// # Errors
-    /// `Unsupported`, with what the kernel said, or for a signal that would be queued again and again.
+    /// `Unsupported`, with what the kernel said, or for a signal that would be queued again and
+    /// again.
     pub(crate) fn start(signal: i32, period_ns: u64) -> Result<Clocks> {
         if signal >= 32 {
             let text = format!("clocks of members need a classic signal for upcalls, such as 16, and not {signal}");

@@ -1,8 +1,10 @@
-//! The loader of native services: an ELF shared object becomes the bytes of a slot's public and protected part.
+//! The loader of native services: an ELF shared object becomes the bytes of a slot's public and
+//! protected part.
 //!
-//! Pure: it reads a file's bytes and answers bytes. The file is anybody's, so every offset is checked before it is used.
-//! It refuses what services may not have: thread-local storage, constructors, relocations of code, segments that are
-//! writable and executable, and imports that the library does not export.
+//! Pure: it reads a file's bytes and answers bytes. The file is anybody's, so every offset is
+//! checked before it is used. It rejects what services may not have: thread-local storage,
+//! constructors, relocations of code, segments that are writable and executable, and imports that
+//! the library does not export.
 
 use crate::error::{Error, Kind, Result};
 use orbit_sandbox_lib::abi;

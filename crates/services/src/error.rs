@@ -1,4 +1,5 @@
-//! Why something could not be done: a kind to decide on, and a sentence that names the thing, the value and the way out.
+//! Why something could not be done: a kind to decide on, and a sentence that names the thing, the
+//! value and the way out.
 
 use std::fmt;
 use std::io;
@@ -22,7 +23,7 @@ pub enum Kind {
     Denied,
     /// This machine or user cannot do it.
     Unsupported,
-    /// The kernel refused, with this `errno`.
+    /// The kernel rejected, with this `errno`.
     System(i32),
 }
 

@@ -1,5 +1,5 @@
-//! Joining from outside: a running program, or one that is about to start, becomes a member without knowing of it. Stands
-//! on `graft`, which stops it for about a millisecond.
+//! Joining from outside: a running program, or one that is about to start, becomes a member without
+//! knowing of it. Stands on `graft`, which stops it for about a millisecond.
 
 use crate::error::{Error, Kind, Result};
 use crate::host::Host;
@@ -57,21 +57,25 @@ fn is_inside(stopped: &mut Stopped<'_>) -> Result<bool> {
     Ok(false)
 }
 
-/// Maps the region into a stopped program. Descriptors that it needs meanwhile are closed when it is released.
+/// Maps the region into a stopped program. Descriptors that it needs meanwhile are closed when it
+/// is released.
 fn enter(stopped: &mut Stopped<'_>, host: &Host) -> Result<()> {
     let mut files = [0; 3];
     for (to, file) in files.iter_mut().zip(host.region().descriptors()) {
-        // SAFETY: a descriptor of the region, which lives as long as the host, that is, longer than this call.
+        // SAFETY: a descriptor of the region, which lives as long as the host, that is, longer than
+        // this call.
         *to = stopped.send(unsafe { BorrowedFd::borrow_raw(file) })?;
     }
     member::join(&mut Remote(stopped), files, host.region().directory(), Role::Member)
 }
 
-/// Starts a program as a member of another process' region: it has joined before its first instruction. `joined` runs
-/// while it stands there, with its process: it lets the host add the member.
+/// Starts a program as a member of another process' region: it has joined before its first
+/// instruction. `joined` runs while it stands there, with its process: it lets the host add the
+/// member.
 ///
 /// # Errors
-/// As for [`Invitation::accept`] and [`Host::launch`]; those of `joined`: then the program is killed.
+/// As for [`Invitation::accept`] and [`Host::launch`]; those of `joined`: then the program is
+/// killed.
 pub fn launch(
     invitation: &Invitation,
     command: Command,
@@ -93,9 +97,9 @@ impl Host {
     /// Makes a running program a member. Answers how long it was stopped.
     ///
     /// # Errors
-    /// `NotFound` when it is gone, `Denied` when it may not be entered (another user's, or it is being debugged),
-    /// `Unsupported` for programs that cannot be entered, `Invalid` when the region's addresses are taken there: it is a
-    /// member already.
+    /// `NotFound` when it is gone, `Denied` when it may not be entered (another user's, or it is
+    /// being debugged), `Unsupported` for programs that cannot be entered, `Invalid` when the
+    /// region's addresses are taken there: it is a member already.
     pub fn join(&mut self, process: i32) -> Result<Duration> {
         let target = Process::find(process)?;
         target.while_stopped(|stopped| {
@@ -125,7 +129,8 @@ impl Host {
         Ok(child)
     }
 
-    /// Takes the region out of a member: its handlers are what they were, nothing of the region is left there.
+    /// Takes the region out of a member: its handlers are what they were, nothing of the region is
+    /// left there.
     ///
     /// # Errors
     /// As for [`Host::join`]; `System` with `EBUSY` when it is in an upcall for a whole second.

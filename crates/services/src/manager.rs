@@ -26,7 +26,8 @@ pub struct AttributeClass {
 }
 
 impl AttributeClass {
-    /// The guard generated from the class. It clamps, since a class says what is in range, not what is an error.
+    /// The guard generated from the class. It clamps, since a class says what is in range, not what
+    /// is an error.
     pub fn guard(&self) -> Guard {
         Guard { min: self.min, max: self.max, clamp: true }
     }
@@ -63,7 +64,8 @@ pub trait Manager: fmt::Debug + Send + Sync {
         Err(Error::new(
             Kind::Denied,
             format!(
-                "process {target} is user {owner}'s: a service of user {user} may have handles on processes of that user only"
+                "process {target} is user {owner}'s: a service of user {user} may have handles on processes of that \
+                 user only"
             ),
         ))
     }
@@ -97,11 +99,13 @@ impl GrantRequest {
 impl FromStr for GrantRequest {
     type Err = Error;
 
-    /// `cpu:priority:set(pid=42)`, with `min=` and `max=` for a narrower range, and `refuse` for no clamping.
+    /// `cpu:priority:set(pid=42)`, with `min=` and `max=` for a narrower range, and `refuse` for no
+    /// clamping.
     fn from_str(text: &str) -> Result<GrantRequest> {
         let wrong = |why: &str| {
             let text = format!(
-                "grant {text:?}: {why}: write CLASS:get(pid=N) or CLASS:set(pid=N,min=A,max=B), as in cpu:priority:set(pid=42,max=80)"
+                "grant {text:?}: {why}: write CLASS:get(pid=N) or CLASS:set(pid=N,min=A,max=B), as in \
+                 cpu:priority:set(pid=42,max=80)"
             );
             Error::new(Kind::Invalid, text)
         };

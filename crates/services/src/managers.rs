@@ -1,5 +1,5 @@
-//! The managers that come with the crate. All their attributes are read and applied by system calls or through the control
-//! words, so that native services can do both inside a member.
+//! The managers that come with the crate. All their attributes are read and applied by system calls
+//! or through the control words, so that native services can do both inside a member.
 
 pub mod cpu;
 pub mod descriptors;
@@ -50,7 +50,8 @@ fn refused(class: &AttributeClass, target: i32, error: i64) -> Error {
         Some(libc::EPERM | libc::EACCES) => Error::new(
             Kind::Denied,
             format!(
-                "{text}: real-time priorities need root, CAP_SYS_NICE, or a limit of real-time priorities; so does lowering a niceness"
+                "{text}: real-time priorities need root, CAP_SYS_NICE, or a limit of real-time priorities; so does \
+                 lowering a niceness"
             ),
         ),
         _ => Error::system(format!("{} of {target}", class.name), &error),

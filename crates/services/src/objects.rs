@@ -1,5 +1,5 @@
-//! Shared objects that the build script makes: the library inside the region, and the native services that come with the
-//! crate.
+//! Shared objects that the build script makes: the library inside the region, and the native
+//! services that come with the crate.
 
 /// The library inside the region (`crates/sandbox-lib`).
 pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/library.so"));

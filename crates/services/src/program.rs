@@ -1,5 +1,6 @@
-//! The side of a program that lets services set something of its own: how large its cache may be, how long a connection
-//! may be idle. It publishes the attribute, waits for values in a thread of its own, and reports what it has then.
+//! The side of a program that lets services set something of its own: how large its cache may be,
+//! how long a connection may be idle. It publishes the attribute, waits for values in a thread of
+//! its own, and reports what it has then.
 //!
 //! The C face of the same is `orbit_program.h`.
 
@@ -20,10 +21,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
 impl Invitation {
-    /// Asks the host that listens at `socket` for its invitation: `orbit service run` is such a host.
+    /// Asks the host that listens at `socket` for its invitation: `orbit service run` is such a
+    /// host.
     ///
     /// # Errors
-    /// `NotFound` when nobody listens there, `Denied` for another user's host, `Invalid` for an answer that is none.
+    /// `NotFound` when nobody listens there, `Denied` for another user's host, `Invalid` for an
+    /// answer that is none.
     pub fn ask(socket: &Path) -> Result<Invitation> {
         let failed = |error: std::io::Error| {
             let text = format!("host of services at {}: {error}", socket.display());
@@ -64,7 +67,8 @@ impl Program {
         Ok(Arc::new(Program { control, host }))
     }
 
-    /// Whether the host is there. When it is gone, what services set comes back through [`Attribute::wait`] first.
+    /// Whether the host is there. When it is gone, what services set comes back through
+    /// [`Attribute::wait`] first.
     pub fn has_host(&self) -> bool {
         !pidfd::has_ended(self.host.as_fd())
     }
@@ -74,10 +78,12 @@ impl Program {
         unsafe { &*self.control.as_ptr().cast::<Table>() }
     }
 
-    /// Publishes an attribute of the calling process: its class, as `memory:cache`, the range it accepts, and its value now.
+    /// Publishes an attribute of the calling process: its class, as `memory:cache`, the range it
+    /// accepts, and its value now.
     ///
     /// # Errors
-    /// `NotFound` for a class that programs cannot publish, `Full` when all places of the region are taken.
+    /// `NotFound` for a class that programs cannot publish, `Full` when all places of the region
+    /// are taken.
     pub fn publish(self: &Arc<Program>, class: &str, range: (i64, i64), present: i64) -> Result<Attribute> {
         let found = managers::classes().find(|found| found.name == class && attribute::is_published(found.id));
         let class = found.ok_or_else(|| {

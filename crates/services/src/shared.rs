@@ -1,5 +1,5 @@
-//! What threads of the host share of a region: the control words and the agents' doorbells. Posting an event is all they do
-//! with them; any thread may, without a lock.
+//! What threads of the host share of a region: the control words and the agents' doorbells. Posting
+//! an event is all they do with them; any thread may, without a lock.
 
 use crate::error::{Error, Result};
 use crate::region::Region;

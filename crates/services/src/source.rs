@@ -1,8 +1,9 @@
-//! Sources of events beside ticks: pressure stalls, descriptors that become readable, tracepoints of the kernel, runs of
-//! other services.
+//! Sources of events beside ticks: pressure stalls, descriptors that become readable, tracepoints
+//! of the kernel, runs of other services.
 //!
-//! One thread of the host waits for all of them and posts an event for each to its service's queue, which is bounded and
-//! counts what does not fit. A source that fires all the time costs this thread at most one event in `PAUSE`.
+//! One thread of the host waits for all of them and posts an event for each to its service's queue,
+//! which is bounded and counts what does not fit. A source that fires all the time costs this
+//! thread at most one event in `PAUSE`.
 
 use crate::error::{Error, Kind, Result};
 use crate::{budget, tracepoint};
@@ -27,7 +28,8 @@ const STOP: u64 = 0;
 /// Where a service's events come from, beside ticks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Tasks stalled for `stall` within `window`: those of the process' control group where it has one, else all.
+    /// Tasks stalled for `stall` within `window`: those of the process' control group where it has
+    /// one, else all.
     Pressure {
         /// What they waited for.
         resource: Resource,
@@ -45,19 +47,22 @@ pub enum Source {
         /// Its descriptor.
         descriptor: i32,
     },
-    /// A tracepoint of this name was hit, anywhere on the machine. Needs root or `CAP_BPF` and `CAP_PERFMON`.
+    /// A tracepoint of this name was hit, anywhere on the machine. Needs root or `CAP_BPF` and
+    /// `CAP_PERFMON`.
     Tracepoint(String),
 }
 
 impl Source {
-    /// Reads `psi=memory:150ms/2s`, `fd=5` or `tracepoint=sched_process_exec`; the first two are about the owner.
+    /// Reads `psi=memory:150ms/2s`, `fd=5` or `tracepoint=sched_process_exec`; the first two are
+    /// about the owner.
     ///
     /// # Errors
     /// `Invalid`, with the forms that there are.
     pub fn parse(text: &str, owner: i32) -> Result<Source> {
         let wrong = || {
             let text = format!(
-                "source {text:?}: write tick=10ms, psi=memory:150ms/2s (or cpu, io), fd=NUMBER, tracepoint=NAME or service=ID"
+                "source {text:?}: write tick=10ms, psi=memory:150ms/2s (or cpu, io), fd=NUMBER, tracepoint=NAME or \
+                 service=ID"
             );
             Error::new(Kind::Invalid, text)
         };
@@ -93,9 +98,9 @@ impl Source {
     /// Opens it.
     ///
     /// # Errors
-    /// `NotFound` for processes, descriptors and tracepoints that are not there; `Denied`; `Unsupported` where the kernel or
-    /// user has no such source, or the descriptor is a file that is always readable; `Invalid` for windows that the kernel
-    /// does not take.
+    /// `NotFound` for processes, descriptors and tracepoints that are not there; `Denied`;
+    /// `Unsupported` where the kernel or user has no such source, or the descriptor is a file that
+    /// is always readable; `Invalid` for windows that the kernel does not take.
     pub fn open(&self) -> Result<Opened> {
         match self {
             Source::Pressure { resource, stall, window, process } => {
@@ -105,7 +110,10 @@ impl Source {
                     match error.kind() {
                         ErrorKind::InvalidInput => Error::new(
                             Kind::Invalid,
-                            format!("{text}: the window is 500ms to 10s, without CAP_SYS_RESOURCE 2s, 4s, ...; the stall less"),
+                            format!(
+                                "{text}: the window is 500ms to 10s, without CAP_SYS_RESOURCE 2s, 4s, ...; the \
+                                stall less"
+                            ),
                         ),
                         ErrorKind::PermissionDenied => Error::new(Kind::Denied, text),
                         ErrorKind::NotFound => Error::new(Kind::Unsupported, text),
@@ -143,7 +151,8 @@ enum Inner {
 }
 
 impl Opened {
-    /// The runs of a service: each adds to this eventfd, which [`crate::Host::follow`] or the wasm runner made.
+    /// The runs of a service: each adds to this eventfd, which [`crate::Host::follow`] or the wasm
+    /// runner made.
     pub fn service(runs: Arc<OwnedFd>) -> Opened {
         Opened(Inner::Service(runs))
     }

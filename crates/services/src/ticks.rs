@@ -1,5 +1,5 @@
-//! The kernel half: ticks of each CPU that start an upcall in whichever member is current. Needs root or CAP_BPF and
-//! CAP_PERFMON; without, agents take every event.
+//! The kernel half: ticks of each CPU that start an upcall in whichever member is current. Needs
+//! root or CAP_BPF and CAP_PERFMON; without, agents take every event.
 
 use crate::error::{Error, Kind, Result};
 use aya::maps::{HashMap as Members, MapData, PerCpuArray};
@@ -21,7 +21,8 @@ pub struct Outcomes {
     pub no_member: u64,
     /// A member was current, in a system call.
     pub in_kernel: u64,
-    /// A member was current and has the signal blocked, or a handler of its own for it, or one is waiting.
+    /// A member was current and has the signal blocked, or a handler of its own for it, or one is
+    /// waiting.
     pub blocked: u64,
     /// The kernel would not send the signal.
     pub failed: u64,

@@ -1,4 +1,5 @@
-//! Hits of a tracepoint, counted in the kernel by a program of its own; a descriptor says when there are new ones.
+//! Hits of a tracepoint, counted in the kernel by a program of its own; a descriptor says when
+//! there are new ones.
 
 use crate::error::{Error, Kind, Result};
 use crate::ticks::failed;

@@ -1,4 +1,5 @@
-//! Handlers that misbehave are aborted: the program they interrupted, the agent and other services are unharmed.
+//! Handlers that misbehave are aborted: the program they interrupted, the agent and other services
+//! are unharmed.
 
 mod common;
 

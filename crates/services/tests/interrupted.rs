@@ -1,5 +1,5 @@
-//! What an interrupted program notices: nothing. No call of it ends with EINTR, and a runaway in it is aborted soon after its
-//! budget. 10,000 calls and 10,000 runaways with ORBIT_TEST_FULL=1.
+//! What an interrupted program notices: nothing. No call of it ends with EINTR, and a runaway in it
+//! is aborted soon after its budget. 10,000 calls and 10,000 runaways with ORBIT_TEST_FULL=1.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! A service in the kernel: a BPF handler decides, an agent applies through the guards of its handles.
+//! A service in the kernel: a BPF handler decides, an agent applies through the guards of its
+//! handles.
 
 mod common;
 

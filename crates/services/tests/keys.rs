@@ -1,5 +1,6 @@
-//! Where the CPU has protection keys, a slot is opened and closed by them. `scripts/lab.sh --keys` runs this in a machine
-//! whose CPU is emulated and has them, and passes on the lines that begin with `{`.
+//! Where the CPU has protection keys, a slot is opened and closed by them. `scripts/lab.sh --keys`
+//! runs this in a machine whose CPU is emulated and has them, and passes on the lines that begin
+//! with `{`.
 
 mod common;
 

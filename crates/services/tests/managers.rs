@@ -1,4 +1,5 @@
-//! The managers of memory and descriptors, on a server of ours and a program that publishes its cache.
+//! The managers of memory and descriptors, on a server of ours and a program that publishes its
+//! cache.
 
 mod common;
 
@@ -157,7 +158,8 @@ fn a_published_cache_is_asked_to_shrink_within_its_range_and_gets_back_what_it_w
     let mut spec = service("memory", me, &grants);
     spec.period = Duration::ZERO;
     let id = host.load(&spec, objects::MEMORY).expect("loaded");
-    // As a pressure event does, by hand: the handler ignores what is posted, so each value comes from a source.
+    // As a pressure event does, by hand: the handler ignores what is posted, so each value comes
+    // from a source.
     let source = orbit_services::Source::parse("psi=cpu:1ms/2s", me).expect("a source");
     if let Err(error) = host.watch(id, &source) {
         return println!("SKIP: needs pressure stall information: {error}");
@@ -181,7 +183,8 @@ fn a_published_cache_is_asked_to_shrink_within_its_range_and_gets_back_what_it_w
     drop(host);
 }
 
-/// A control group of the cpu controller, of either version; `None` where none can be made. Removed when this is dropped.
+/// A control group of the cpu controller, of either version; `None` where none can be made. Removed
+/// when this is dropped.
 struct Group(std::path::PathBuf, bool);
 
 impl Group {

@@ -1,4 +1,4 @@
-//! What members do to themselves: the service, the agent and the other members go on.
+//! What members do to themselves: the service, the agent and the other members continue.
 
 mod common;
 
@@ -20,7 +20,8 @@ fn odd_program() {
     let Ok(value) = std::env::var(orbit_services::Invitation::VARIABLE) else { return };
     orbit_linux::sched::set_affinity(0, &[common::cpu()]).expect("own affinity");
     orbit_services::Invitation::parse(&value).expect("an invitation").accept().expect("joining");
-    // SAFETY: this process's own memory, signals and children; what it breaks is what the test is about.
+    // SAFETY: this process's own memory, signals and children; what it breaks is what the test is
+    // about.
     unsafe {
         match what.as_str() {
             "unmaps" => {

@@ -1,5 +1,5 @@
-//! Events beside ticks start a service's handler: posted ones in their order, pressure, descriptors, tracepoints. Floods are
-//! bounded and what is dropped is counted.
+//! Events beside ticks start a service's handler: posted ones in their order, pressure,
+//! descriptors, tracepoints. Floods are bounded and what is dropped is counted.
 
 mod common;
 
@@ -13,7 +13,8 @@ fn nice(pid: i32) -> i32 {
     orbit_linux::sched::nice(pid).expect("its niceness")
 }
 
-/// A service without ticks that sets the niceness of a sleeper to the kind of its event, or with `v` to its value.
+/// A service without ticks that sets the niceness of a sleeper to the kind of its event, or with
+/// `v` to its value.
 fn recorder(host: &mut Host, target: &Sleeper, way: u8) -> ServiceId {
     let mut spec = spec("record", Dispatch::Agent, vec![GrantRequest::set("cpu:nice", target.pid())]);
     (spec.period, spec.arguments) = (Duration::ZERO, vec![way]);

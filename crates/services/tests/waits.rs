@@ -1,4 +1,5 @@
-//! A handler that waits: it is promoted to a thread, or has one from the start; waiting costs no budget, spinning does.
+//! A handler that waits: it is promoted to a thread, or has one from the start; waiting costs no
+//! budget, spinning does.
 
 mod common;
 

@@ -1,9 +1,10 @@
-// The kernel half of system hang detection: counts each CPU's context switches and judges CPUs by them. Layout of `cpus`:
-// src/table.rs.
+// The kernel half of system hang detection: counts each CPU's context switches and judges CPUs by
+// them. Layout of `cpus`: src/table.rs.
 //
-// A CPU makes progress when it switches between tasks, or when an interrupt finds it in user mode. A pinned thread of user
-// space is woken on every CPU once a tick, so a CPU that can schedule does switch. A judge counts its own ticks since the
-// victim's last progress: a judge that was delayed itself has counted nothing, and accuses no CPU.
+// A CPU makes progress when it switches between tasks, or when an interrupt finds it in user mode.
+// A pinned thread of user space is woken on every CPU once a tick, so a CPU that can schedule does
+// switch. A judge counts its own ticks since the victim's last progress: a judge that was delayed
+// itself has counted nothing, and accuses no CPU.
 #include <linux/bpf.h>
 #include <linux/bpf_perf_event.h>
 #include <bpf/bpf_helpers.h>
@@ -19,8 +20,9 @@ typedef __u32 u32;
 #define WINDOW 64 // a power of two
 #define NOBODY (~0u)
 
-// What is known of one CPU. Written by that CPU only, but for: `accused` and what follows it, by the CPU that judges it;
-// `watched` and `neighbours`, by user space before the programs are attached (and `watched` at CPU hotplug).
+// What is known of one CPU. Written by that CPU only, but for: `accused` and what follows it, by
+// the CPU that judges it; `watched` and `neighbours`, by user space before the programs are
+// attached (and `watched` at CPU hotplug).
 struct cpu {
 	u64 progress;             // when it last made progress, ns
 	u64 switches;             // context switches
@@ -49,7 +51,8 @@ struct {
 	__type(value, struct cpu);
 } cpus SEC(".maps");
 
-// What a judge saw of the CPUs it judges: row judge * (NEIGHBOURS + 1) + place; the last place is the judge itself.
+// What a judge saw of the CPUs it judges: row judge * (NEIGHBOURS + 1) + place; the last place is
+// the judge itself.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_CPUS * (NEIGHBOURS + 1));
@@ -167,8 +170,9 @@ int tick(struct bpf_perf_event_data *at)
 	return 0;
 }
 
-// The CPU has run for so many cycles. Comes as an NMI, so also with interrupts off: then the CPU can accuse itself. Time alone
-// does not count: between the first and the fifth interrupt it has run, and no hypervisor delayed it.
+// The CPU has run for so many cycles. Comes as an NMI, so also with interrupts off: then the CPU
+// can accuse itself. Time alone does not count: between the first and the fifth interrupt it has
+// run, and no hypervisor delayed it.
 #define COUNTS 4
 SEC("perf_event")
 int counted(struct bpf_perf_event_data *at)

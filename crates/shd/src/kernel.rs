@@ -1,5 +1,5 @@
-//! Loads and attaches the kernel half: the count of context switches, a timer on every CPU, a performance counter where
-//! there is one. Dropping it detaches everything.
+//! Loads and attaches the kernel half: the count of context switches, a timer on every CPU, a
+//! performance counter where there is one. Dropping it detaches everything.
 
 use crate::{Error, Options, table::Table};
 use aya::{
@@ -16,8 +16,9 @@ use std::os::fd::AsFd;
 struct Aligned<T: ?Sized>(T);
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/shd.bpf.o")));
 
-/// Cycles between two interrupts of a performance counter: about a hundredth of a second of a CPU that is not halted. Cycles,
-/// not the paper's instructions: a CPU that waits for a lock executes few instructions, and would pass for a halted one.
+/// Cycles between two interrupts of a performance counter: about a hundredth of a second of a CPU
+/// that is not halted. Cycles, not the paper's instructions: a CPU that waits for a lock executes
+/// few instructions, and would pass for a halted one.
 const CYCLES: u64 = 30_000_000;
 
 /// The kernel half, at work.
@@ -59,7 +60,8 @@ impl Kernel {
         ) {
             Ok(()) => true,
             Err(_) => {
-                // Some CPUs may have one: all or none, so that what an alarm says does not depend on the CPU.
+                // Some CPUs may have one: all or none, so that what an alarm says does not depend
+                // on the CPU.
                 let some: &mut PerfEvent = of(&mut ebpf, "counted")?;
                 // It is not loaded if loading was what failed.
                 let _ = some.unload();

@@ -1,8 +1,10 @@
-//! System hang detection: finds a CPU on which the kernel no longer schedules (the RMK paper, section 4), on an unchanged
-//! kernel. See `docs/watch-system.md` for the principle, its limits and figures.
+//! System hang detection: finds a CPU on which the kernel no longer schedules (the RMK paper,
+//! section 4), on an unchanged kernel. See `docs/watch-system.md` for the principle, its limits and
+//! figures.
 //!
-//! [`Shd::start`] loads the kernel half, starts a watcher thread on every CPU and calls a handler with each [`Event`].
-//! Needs root (or CAP_BPF, CAP_PERFMON and CAP_SYS_NICE) and a kernel with BTF.
+//! [`Shd::start`] loads the kernel half, starts a watcher thread on every CPU and calls a handler
+//! with each [`Event`]. Needs root (or CAP_BPF, CAP_PERFMON and CAP_SYS_NICE) and a kernel with
+//! BTF.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -29,9 +31,11 @@ pub struct Options {
     pub period: Duration,
     /// A CPU is never called hung sooner; at least 3 periods.
     pub check_least: Duration,
-    /// A CPU is called hung at the latest after this, however long its recent times between switches were.
+    /// A CPU is called hung at the latest after this, however long its recent times between
+    /// switches were.
     pub check_most: Duration,
-    /// Real-time priority (SCHED_FIFO) of the watchers, 1 to 99; 0: none, for a machine that is never busy in the kernel.
+    /// Real-time priority (SCHED_FIFO) of the watchers, 1 to 99; 0: none, for a machine that is
+    /// never busy in the kernel.
     pub priority: i32,
 }
 
@@ -173,8 +177,9 @@ pub struct Shd {
 impl Shd {
     /// Starts to watch every CPU that is online.
     ///
-    /// `handler` is called on a watcher thread, pinned to a living CPU, with real-time priority. It must not wait for
-    /// locks, for memory, or for other threads: their holders may be on the hung CPU. It may be called by two threads at once.
+    /// `handler` is called on a watcher thread, pinned to a living CPU, with real-time priority. It
+    /// must not wait for locks, for memory, or for other threads: their holders may be on the hung
+    /// CPU. It may be called by two threads at once.
     pub fn start(options: &Options, handler: impl Fn(&Event) + Send + Sync + 'static) -> Result<Shd, Error> {
         options.check()?;
         let cpus = online()?;
@@ -184,7 +189,8 @@ impl Shd {
         Ok(Shd { kernel, watchers, period: options.period })
     }
 
-    /// Whether every CPU has a performance counter that interrupts it even while its interrupts are off.
+    /// Whether every CPU has a performance counter that interrupts it even while its interrupts are
+    /// off.
     pub fn has_counter(&self) -> bool {
         self.kernel.counter
     }
@@ -207,8 +213,8 @@ impl Shd {
 
 impl Drop for Shd {
     fn drop(&mut self) {
-        // The kernel half is taken down piece by piece, over tenths of a second: a timer whose counter of switches is gone
-        // already takes every CPU for hung.
+        // The kernel half is taken down piece by piece, over tenths of a second: a timer whose
+        // counter of switches is gone already takes every CPU for hung.
         self.watchers.hush();
     }
 }

@@ -1,11 +1,12 @@
 //! System hang detection as a module of the reliability microkernel: `shd`.
 //!
-//! Owns the module's settings ([`Orders`]) and how it reports. The watchers run as without it, pinned one to each CPU, in the
-//! module's process: an event is logged, acted on and left to a writer on the same CPU straight from there. That needs neither the
-//! module's own loop, nor the core, nor any other process: those may be scheduled on the CPU that hangs. Only then the line goes
-//! to the core as a report too, at the latest with the next period once the loop runs again; a report that finds 256
-//! others waiting is not made. Its memory is locked. It uses no pin: its kernel half is its own, so nothing it needs is loaded,
-//! shared or unloaded by others.
+//! Owns the module's settings ([`Orders`]) and how it reports. The watchers run as without it,
+//! pinned one to each CPU, in the module's process: an event is logged, acted on and left to a
+//! writer on the same CPU straight from there. That needs neither the module's own loop, nor the
+//! core, nor any other process: those may be scheduled on the CPU that hangs. Only then the line
+//! goes to the core as a report too, at the latest with the next period once the loop runs again; a
+//! report that finds 256 others waiting is not made. Its memory is locked. It uses no pin: its
+//! kernel half is its own, so nothing it needs is loaded, shared or unloaded by others.
 
 use crate::{Action, Options, Shd, watch};
 use orbit_rmk::{Context, Event, Module, ModuleOptions};
@@ -45,8 +46,8 @@ pub struct Watch {
     at_work: Option<(Shd, Receiver<String>)>,
 }
 
-/// How it is best installed. A call that does not end proves nothing while a CPU hangs, so only one of more than an hour counts as
-/// an endless loop.
+/// How it is best installed. A call that does not end proves nothing while a CPU hangs, so only one
+/// of more than an hour counts as an endless loop.
 pub fn options(orders: &Orders) -> ModuleOptions {
     ModuleOptions {
         settings: orders.write(),

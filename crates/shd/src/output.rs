@@ -1,8 +1,10 @@
-//! Lines of events on their way to the output, which may block for ever: a stopped terminal, a full pipe, a disk that hangs.
+//! Lines of events on their way to the output, which may block for ever: a stopped terminal, a full
+//! pipe, a disk that hangs.
 //!
-//! A watcher that waited for its output would lack its wake-ups, and its idle CPU would pass for hung. So it only leaves the line and
-//! wakes a writer. There is a writer on each CPU, beside the watcher and as urgent: a living CPU's lines need no CPU that hangs.
-//! Leaving a line neither waits nor takes a lock. What finds [`ROOM`] others waiting is dropped, and counted in the output.
+//! A watcher that waited for its output would lack its wake-ups, and its idle CPU would pass for
+//! hung. So it only leaves the line and wakes a writer. There is a writer on each CPU, beside the
+//! watcher and as urgent: a living CPU's lines need no CPU that hangs. Leaving a line neither waits
+//! nor takes a lock. What finds [`ROOM`] others waiting is dropped, and counted in the output.
 
 use crate::{Error, watcher::settle};
 use orbit_linux::sched;
@@ -29,7 +31,8 @@ struct Shared {
     closed: AtomicBool,
 }
 
-/// The writers. Dropping them has them write what waits and end, for which it waits a second at most.
+/// The writers. Dropping them has them write what waits and end, for which it waits a second at
+/// most.
 pub struct Output {
     shared: Arc<Shared>,
     /// By number of the CPU.
@@ -93,7 +96,8 @@ impl Drop for Output {
         for (_, writer) in self.writers.drain(..).flatten() {
             writer.unpark();
         }
-        // Nothing is ever sent: it returns when the last has exited. One that its output blocks for longer is not waited for.
+        // Nothing is ever sent: it returns when the last has exited. One that its output blocks for
+        // longer is not waited for.
         let _ = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).recv_timeout(PATIENCE);
     }
 }

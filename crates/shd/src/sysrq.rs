@@ -1,4 +1,5 @@
-//! What can still be done when a CPU hangs: the kernel's sysrq commands, ready before they are needed.
+//! What can still be done when a CPU hangs: the kernel's sysrq commands, ready before they are
+//! needed.
 
 use crate::Error;
 use std::{
@@ -15,7 +16,8 @@ pub enum Action {
     Report,
     /// Crash the kernel: with kdump set up it leaves a dump; what follows is up to `kernel.panic`.
     Crash,
-    /// Reboot at once: file systems are neither synced nor unmounted, since that could wait for the hung CPU for ever.
+    /// Reboot at once: file systems are neither synced nor unmounted, since that could wait for the
+    /// hung CPU for ever.
     Reboot,
 }
 
@@ -51,14 +53,16 @@ pub struct Sysrq {
 }
 
 impl Sysrq {
-    /// Opens `/proc/sysrq-trigger` (root) if the action needs it. The kernel's log is used where it may be written.
+    /// Opens `/proc/sysrq-trigger` (root) if the action needs it. The kernel's log is used where it
+    /// may be written.
     pub fn new(action: Action) -> Result<Sysrq, Error> {
         let open = |path: &str| File::options().write(true).open(path);
         let trigger = match action {
             Action::Report => None,
             _ => Some(open("/proc/sysrq-trigger").map_err(|e| match e.kind() {
                 io::ErrorKind::NotFound => Error::of(
-                    "opening /proc/sysrq-trigger (this kernel has no sysrq, CONFIG_MAGIC_SYSRQ: hangs can be reported only, --system=report)",
+                    "opening /proc/sysrq-trigger (this kernel has no sysrq, CONFIG_MAGIC_SYSRQ: hangs can be \
+                     reported only, --system=report)",
                     &e,
                 ),
                 _ => Error::of("opening /proc/sysrq-trigger (needs root)", &e),
@@ -75,7 +79,8 @@ impl Sysrq {
         }
     }
 
-    /// Carries it out. After crash or reboot it does not return, unless the kernel rejects it, which is the result.
+    /// Carries it out. After crash or reboot it does not return, unless the kernel rejects it,
+    /// which is the result.
     pub fn act(&self) -> std::io::Result<()> {
         let letter = match self.action {
             Action::Report => return Ok(()),

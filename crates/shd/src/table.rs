@@ -1,7 +1,8 @@
 //! The table of CPUs that the kernel half and user space share: its layout, and a mapping of it.
 //!
-//! A change here is a change in `bpf/shd.bpf.c`, which checks the size. Fields are atomics: the kernel half writes them while
-//! they are read. Those of the alarm are valid once `alarm` has the value of `accused`.
+//! A change here is a change in `bpf/shd.bpf.c`, which checks the size. Fields are atomics: the
+//! kernel half writes them while they are read. Those of the alarm are valid once `alarm` has the
+//! value of `accused`.
 
 use crate::Error;
 use orbit_linux::map::Mapping;
@@ -66,11 +67,13 @@ impl Table {
     /// CPU `n`, below [`MAX_CPUS`].
     pub fn cpu(&self, n: usize) -> &Cpu {
         assert!(n < MAX_CPUS, "CPU {n} is outside the table of {MAX_CPUS}");
-        // SAFETY: row `n` lies inside the mapping, which exists as long as `self`, and every value is a valid atomic.
+        // SAFETY: row `n` lies inside the mapping, which exists as long as `self`, and every value
+        // is a valid atomic.
         unsafe { &*self.mapping.as_ptr().cast::<Cpu>().add(n) }
     }
 
-    /// Has each of these CPUs judged by the [`NEIGHBOURS`] before it, in a ring. Before the programs are attached.
+    /// Has each of these CPUs judged by the [`NEIGHBOURS`] before it, in a ring. Before the
+    /// programs are attached.
     pub fn watch(&self, cpus: &[usize]) {
         use std::sync::atomic::Ordering::Relaxed;
         for (place, &n) in cpus.iter().enumerate() {

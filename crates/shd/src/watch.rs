@@ -1,4 +1,5 @@
-//! System hang detection as a command: watches until a signal stops it, writes events as JSON lines, acts on a hang.
+//! System hang detection as a command: watches until a signal stops it, writes events as JSON
+//! lines, acts on a hang.
 
 use crate::{Action, Error, Event, Options, Shd, Sysrq, online, output::Output};
 use serde::Serialize;
@@ -14,10 +15,11 @@ const ROOM: usize = 256;
 
 /// Watches the system until `until` returns, writing a JSON line an event to `to`.
 ///
-/// A hang is also written to the kernel's log and, if `action` says so, ends the kernel. Locks the memory of the whole process,
-/// which must not have to wait for pages once a CPU hangs. Output that blocks delays no watcher: what finds no room is counted by a line
-/// `events-dropped` once it continues. `until` is called once, with the detection running, and gets each line once again, but for those
-/// that find 256 others waiting; it blocks this thread only.
+/// A hang is also written to the kernel's log and, if `action` says so, ends the kernel. Locks the
+/// memory of the whole process, which must not have to wait for pages once a CPU hangs. Output that
+/// blocks delays no watcher: what finds no room is counted by a line `events-dropped` once it
+/// continues. `until` is called once, with the detection running, and gets each line once again,
+/// but for those that find 256 others waiting; it blocks this thread only.
 pub fn watch(
     options: &Options,
     action: Action,
@@ -31,14 +33,15 @@ pub fn watch(
     Ok(())
 }
 
-/// What gets each line once more, and where it is read. Made beforehand and bounded: to leave one neither allocates nor waits.
+/// What gets each line once more, and where it is read. Made beforehand and bounded: to leave one
+/// neither allocates nor waits.
 pub(crate) fn again() -> (impl Fn(String) + Send + Sync + 'static, Receiver<String>) {
     let (lines, repeated) = sync_channel(ROOM);
     (move |line| drop(lines.try_send(line)), repeated)
 }
 
-/// Begins to watch, as [`watch`] does. `to` is where each event's line goes; `then` gets it last of all, under the same rules
-/// as the handler of [`Shd::start`].
+/// Begins to watch, as [`watch`] does. `to` is where each event's line goes; `then` gets it last of
+/// all, under the same rules as the handler of [`Shd::start`].
 pub(crate) fn begin(
     options: &Options,
     action: Action,
@@ -103,7 +106,8 @@ impl From<&Event> for Line {
     }
 }
 
-/// An event as one line of JSON, without the newline. Times are seconds of the monotonic clock, durations milliseconds.
+/// An event as one line of JSON, without the newline. Times are seconds of the monotonic clock,
+/// durations milliseconds.
 pub fn json(event: &Event) -> String {
     serde_json::to_string(&Line::from(event)).expect("numbers and names have a form in JSON")
 }

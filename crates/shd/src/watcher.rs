@@ -1,7 +1,8 @@
 //! The threads in user space: one pinned to each CPU, woken once a tick.
 //!
-//! A watcher's wake-up is the context switch that a healthy CPU makes. Awake, it reports the alarms of any CPU,
-//! so the first living CPU reports an alarm and no wake-up crosses CPUs. Each alarm is reported once.
+//! A watcher's wake-up is the context switch that a healthy CPU makes. Awake, it reports the alarms
+//! of any CPU, so the first living CPU reports an alarm and no wake-up crosses CPUs. Each alarm is
+//! reported once.
 
 use crate::{Error, Event, How, table::Table};
 use orbit_linux::{clock, host, sched};
@@ -38,7 +39,8 @@ pub struct Watchers {
 }
 
 impl Watchers {
-    /// Returns once every watcher runs on its CPU. `priority` 0 leaves the scheduling class as it is.
+    /// Returns once every watcher runs on its CPU. `priority` 0 leaves the scheduling class as it
+    /// is.
     pub fn start(
         table: Table,
         cpus: &[usize],
@@ -116,7 +118,8 @@ pub fn settle(cpu: usize, priority: i32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Why real-time priority was denied: a process with the capability may still be in a control group without real-time CPU time.
+/// Why real-time priority was denied: a process with the capability may still be in a control group
+/// without real-time CPU time.
 fn lacking() -> String {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     why_refused(host::has_capability(CAP_SYS_NICE), &groups)
@@ -136,12 +139,14 @@ fn why_refused(may: bool, groups: &str) -> String {
     };
     if let Some(path) = path(&|c| c == "cpu").filter(|&p| p != "/") {
         return format!(
-            "CAP_SYS_NICE is there, but control group {path} has no real-time CPU time: give it some in its cpu.rt_runtime_us, or start in the root group"
+            "CAP_SYS_NICE is there, but control group {path} has no real-time CPU time: give it some in its \
+             cpu.rt_runtime_us, or start in the root group"
         );
     }
     match path(&str::is_empty).filter(|&p| p != "/") {
         Some(path) => format!(
-            "CAP_SYS_NICE is there, but not for control group {path}: with RT_GROUP_SCHED only the root group has real-time CPU time"
+            "CAP_SYS_NICE is there, but not for control group {path}: with RT_GROUP_SCHED only the root group has \
+             real-time CPU time"
         ),
         None => "CAP_SYS_NICE is there: something else forbids it, as a filter of system calls does".to_owned(),
     }
@@ -168,7 +173,8 @@ impl Shared {
         }
     }
 
-    /// Reports what is new of the CPU at `place`. The watcher that changes `reported` or `ended` reports it.
+    /// Reports what is new of the CPU at `place`. The watcher that changes `reported` or `ended`
+    /// reports it.
     fn check(&self, place: usize) {
         let (cpu, row) = (self.cpus[place], self.table.cpu(self.cpus[place]));
         let alarm = row.alarm.load(Ordering::Acquire);

@@ -1,5 +1,6 @@
-//! On this machine's own kernel: every CPU is seen to switch, one that works to tick, check values keep to their limits, and dropping the
-//! detection ends its threads. Hangs are for the laboratory (`scripts/lab.sh`).
+//! On this machine's own kernel: every CPU is seen to switch, one that works to tick, check values
+//! keep to their limits, and dropping the detection ends its threads. Hangs are for the laboratory
+//! (`scripts/lab.sh`).
 
 use orbit_shd::{Options, Shd};
 use std::{

@@ -1,5 +1,5 @@
-// The kernel half of sections by name: counts entries and exits of functions, and keeps for each thread what it needs to say
-// how long an execution took. Layouts: src/table.rs.
+// The kernel half of sections by name: counts entries and exits of functions, and keeps for each
+// thread what it needs to say how long an execution took. Layouts: src/table.rs.
 //
 // A probe's cookie (src/prober.rs):
 //   bits 0 to 15   the slot: one function in one process
@@ -14,9 +14,10 @@
 //        62        of an entry: not all exits are known, so that an activation is open says nothing, and each entry begins a new one
 //        63        of an entry: the function jumps back to its first instruction, so passing the entry at an open activation's depth is none
 // A return that is carried out here has the low bits of its address from bit 24 on.
-// Only the outermost activation is measured: one entered while another is open, deeper on the stack, is nested. Activations
-// that end by no exit (longjmp, an exception, a jump that may lead out) are noticed at the next entry from the same depth or above, and mostly at one from
-// deeper: the open one's return address is no longer where it was.
+// Only the outermost activation is measured: one entered while another is open, deeper on the
+// stack, is nested. Activations that end by no exit (longjmp, an exception, a jump that may lead
+// out) are noticed at the next entry from the same depth or above, and mostly at one from deeper:
+// the open one's return address is no longer where it was.
 #include <linux/bpf.h>
 #include <linux/ptrace.h>
 #include <stdbool.h>
@@ -51,7 +52,8 @@ struct task_struct {
 
 // A thread with a shadow stack (ARCH_SHSTK_SHSTK).
 #define SHADOW_STACK 1UL
-// Bits of an address in a program, with four levels of page tables; with five, higher ones are seldom used.
+// Bits of an address in a program, with four levels of page tables; with five, higher ones are
+// seldom used.
 #define ADDRESS_BITS 47
 #define BREAKPOINT 0xcc
 #define PAGE 4096
@@ -71,7 +73,8 @@ struct record {
 };
 _Static_assert(sizeof(struct record) == 184, "src/table.rs");
 
-// Hits are added up atomically: a thread may lose its CPU half-way to another one that is in a probe too.
+// Hits are added up atomically: a thread may lose its CPU half-way to another one that is in a
+// probe too.
 struct hits { u64 entries, exits, passes, stepped, lost; };
 
 struct {
@@ -173,7 +176,8 @@ static __always_inline void leave(struct record *r, u64 sp, u64 cookie)
 		return;
 	struct task_struct *me = bpf_get_current_task_btf();
 	u64 used = me->se.sum_exec_runtime - r->run;
-	// The kernel brings the CPU time up to date at ticks and switches; without a switch the clock says it exactly.
+	// The kernel brings the CPU time up to date at ticks and switches; without a switch the clock says
+	// it exactly.
 	if (me->nvcsw + me->nivcsw == r->switches)
 		used = bpf_ktime_get_ns() - r->time;
 	r->exits[EXIT(cookie)]++;
@@ -259,8 +263,9 @@ int left(struct pt_regs *at)
 	return 0;
 }
 
-// The same at a plain return instruction, which is then carried out here, as the processor would: so the kernel need not step it. Older kernels
-// (6.18, not 7.3) reject this program, since it writes registers. Where the return may fault, it is left to the processor.
+// The same at a plain return instruction, which is then carried out here, as the processor would:
+// so the kernel need not step it. Older kernels (6.18, not 7.3) reject this program, since it
+// writes registers. Where the return may fault, it is left to the processor.
 SEC("uprobe")
 int returned(struct pt_regs *at)
 {
@@ -268,8 +273,8 @@ int returned(struct pt_regs *at)
 	// Its address lies where the rest is kept of others.
 	cookie = (cookie & 0x7ffff) | STEPPED;
 	if ((ip ^ own) & ((1UL << 40) - 1)) {
-		// Another probe at the same instruction, of another guard, has carried it out a moment ago; or the file is mapped elsewhere too,
-		// then the breakpoint is here.
+		// Another probe at the same instruction, of another guard, has carried it out a moment ago; or
+		// the file is mapped elsewhere too, then the breakpoint is here.
 		unsigned char byte = 0;
 		bpf_probe_read_user(&byte, 1, (void *)ip);
 		bool here = byte == BREAKPOINT && !((ip ^ own) & (PAGE - 1));

@@ -1,8 +1,10 @@
 //! Who calls a function, and where it is seen there that it has returned.
 //!
-//! Owns: what is known of the callers of one function in one process. The kernel half notes return addresses; whoever watches says where to
-//! probe behind each ([`crate::code::behind`]); until then executions from there are not seen to end. If there is nowhere for one of them, or
-//! there are too many, the function's own returns are stepped instead. Places where others come by too are tried, until hits show that these are many.
+//! Owns: what is known of the callers of one function in one process. The kernel half notes return
+//! addresses; whoever watches says where to probe behind each ([`crate::code::behind`]); until then
+//! executions from there are not seen to end. If there is nowhere for one of them, or there are too
+//! many, the function's own returns are stepped instead. Places where others come by too are tried,
+//! until hits show that these are many.
 
 use crate::CodeFile;
 use crate::code::{Place, Return, Shape};
@@ -76,15 +78,17 @@ impl Callers {
         files.into_values().collect()
     }
 
-    /// Where to probe behind a call, if anywhere, for the exits that are not seen in the function itself. Which of them it was is not known there: they count as one.
+    /// Where to probe behind a call, if anywhere, for the exits that are not seen in the function
+    /// itself. Which of them it was is not known there: they count as one.
     pub(crate) fn place(&self, behind: &Behind, shape: &Shape) -> Option<Place> {
         let Return { own, shared } = behind.places;
         let place = shared.filter(|_| !self.alone).or(own)?;
         Some(Place { exit: shape.ends.iter().find(|e| !e.emulated).and_then(|e| e.exit), ..place })
     }
 
-    /// Whether these hits of one window show that too many others come by where the function returns, so that it is to be probed elsewhere from now on: where nothing else does, if that is
-    /// known of each caller that shares its place, else in the function itself.
+    /// Whether these hits of one window show that too many others come by where the function
+    /// returns, so that it is to be probed elsewhere from now on: where nothing else does, if that
+    /// is known of each caller that shares its place, else in the function itself.
     pub(crate) fn crowded(&mut self, hits: Hits) -> bool {
         let many = hits.exits > hits.entries.saturating_mul(TOO_MANY).saturating_add(SOME);
         if !many || self.unknown {

@@ -1,11 +1,14 @@
 //! Where a function begins and ends, from its instructions.
 //!
-//! Owns: finding the instructions at which a function is left. Promises: an address is named only if the control flow leads there from
-//! the function's first byte, by falling through, by direct jumps, and by the tables of a `switch`; constants among the code are not
-//! reached, so a probe breaks nothing. Exits are return instructions and jumps out of the function (tail calls). They are named all or not
-//! at all: what nothing is seen to lead to (constants, landing pads of exceptions, a `switch` whose table was not found) must hold
-//! none. Refuses: functions of unknown length, and more exits than [`EXITS`]. An indirect jump without a table may be a `switch` or a
-//! tail call, and a conditional jump out of the function is taken now and then: they are no exits, so an execution that ends by one is not measured.
+//! Owns: finding the instructions at which a function is left. Promises: an address is named only
+//! if the control flow leads there from the function's first byte, by falling through, by direct
+//! jumps, and by the tables of a `switch`; constants among the code are not reached, so a probe
+//! breaks nothing. Exits are return instructions and jumps out of the function (tail calls). They
+//! are named all or not at all: what nothing is seen to lead to (constants, landing pads of
+//! exceptions, a `switch` whose table was not found) must hold none. Refuses: functions of unknown
+//! length, and more exits than [`EXITS`]. An indirect jump without a table may be a `switch` or a
+//! tail call, and a conditional jump out of the function is taken now and then: they are no exits,
+//! so an execution that ends by one is not measured.
 
 mod behind;
 mod posts;
@@ -21,15 +24,16 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const MAX_CODE: usize = 1 << 20;
 /// Entries of a `switch`'s table that are read at most.
 const MAX_TABLE: usize = 4096;
-/// Indirect jumps of a function, entries of their tables in all, and instructions before one among which its table's address is looked for: with
-/// more it is not understood.
+/// Indirect jumps of a function, entries of their tables in all, and instructions before one among
+/// which its table's address is looked for: with more it is not understood.
 const MAX_JUMPS: usize = 1024;
 const MAX_CASES: usize = 1 << 16;
 const FAR: usize = 1 << 14;
 /// Instructions before an indirect jump among which the one that reads the table is looked for.
 const NEAR: usize = 12;
 
-/// Reads the program's memory: up to so many bytes from an address on, fewer where less can be read.
+/// Reads the program's memory: up to so many bytes from an address on, fewer where less can be
+/// read.
 pub type Read<'a> = &'a dyn Fn(u64, usize) -> Vec<u8>;
 
 /// A place to probe.
@@ -37,15 +41,18 @@ pub type Read<'a> = &'a dyn Fn(u64, usize) -> Vec<u8>;
 pub struct Place {
     /// Bytes from the start of the function.
     pub offset: u64,
-    /// The kernel runs this instruction itself; others it steps, which takes exceptions more and several times as long.
+    /// The kernel runs this instruction itself; others it steps, which takes exceptions more and
+    /// several times as long.
     pub emulated: bool,
     /// It is a plain return, which the probe carries out itself where the kernel lets it.
     pub returns: bool,
     /// Where the activation's return address lies then.
     pub above: Above,
-    /// The exit that the control flow continues to from here, by its number in the order of their addresses. It may be the entry's too, of a short function.
+    /// The exit that the control flow continues to from here, by its number in the order of their
+    /// addresses. It may be the entry's too, of a short function.
     pub exit: Option<u8>,
-    /// So it goes only where this condition holds, by its number in the instruction set; else it stays in the function.
+    /// So it goes only where this condition holds, by its number in the instruction set; else it
+    /// stays in the function.
     pub only_if: Option<u8>,
 }
 
@@ -54,15 +61,16 @@ pub struct Place {
 pub struct Shape {
     /// Where the function begins in the program's memory.
     pub address: u64,
-    /// A place that each execution passes once, at its beginning: the first instruction if need be, else the first one that the
-    /// kernel runs itself.
+    /// A place that each execution passes once, at its beginning: the first instruction if need be,
+    /// else the first one that the kernel runs itself.
     pub entry: Place,
     /// How many exits it has; none if they are not known for certain, or are too many.
     pub exits: usize,
-    /// Where to probe to see it left: of each exit the instruction itself, or places shortly before it that the kernel runs itself.
+    /// Where to probe to see it left: of each exit the instruction itself, or places shortly before
+    /// it that the kernel runs itself.
     pub ends: Vec<Place>,
-    /// It was understood from end to end, so it has no other returns; and where it [`loops`](Shape::loops), no other way out but an exception or
-    /// `longjmp`.
+    /// It was understood from end to end, so it has no other returns; and where it
+    /// [`loops`](Shape::loops), no other way out but an exception or `longjmp`.
     pub whole: bool,
     /// It jumps back to its first instruction, so passing the entry need not be an entry.
     pub loops: bool,
@@ -75,8 +83,9 @@ impl Shape {
     }
 }
 
-/// The shape of a function with this code, which begins at this address of the program. `code` may be just the first bytes if the length
-/// is not known (`whole` is false). `memory`: the program's, for the tables of a `switch`.
+/// The shape of a function with this code, which begins at this address of the program. `code` may
+/// be just the first bytes if the length is not known (`whole` is false). `memory`: the program's,
+/// for the tables of a `switch`.
 pub fn shape(code: &[u8], whole: bool, address: u64, memory: Read<'_>) -> Shape {
     let first = Place { emulated: emulated(code), ..Place::default() };
     let known = if whole && code.len() <= MAX_CODE { Walk::of(code, address, memory) } else { None };
@@ -142,8 +151,8 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// The walk if no exits are missing. And whether the function may be left by a jump that is no exit: one that is taken now and then, or
-    /// whose target is not known.
+    /// The walk if no exits are missing. And whether the function may be left by a jump that is no
+    /// exit: one that is taken now and then, or whose target is not known.
     fn of(code: &'a [u8], address: u64, memory: Read<'_>) -> Option<(Walk<'a>, bool)> {
         let (mut walk, unknown) = Walk::along(code, address, memory)?;
         walk.rest(unknown)?;
@@ -153,7 +162,8 @@ impl<'a> Walk<'a> {
         Some((walk, others))
     }
 
-    /// The walk, and whether it lacks the target of an indirect jump; nothing if what is reached is not understood.
+    /// The walk, and whether it lacks the target of an indirect jump; nothing if what is reached is
+    /// not understood.
     fn along(code: &'a [u8], address: u64, memory: Read<'_>) -> Option<(Walk<'a>, bool)> {
         let mut walk = Walk {
             code,
@@ -210,8 +220,8 @@ impl<'a> Walk<'a> {
         ends
     }
 
-    /// Where the control flow continues from an instruction that was reached; nothing in place of what is out of the function. Nowhere after indirect
-    /// jumps.
+    /// Where the control flow continues from an instruction that was reached; nothing in place of
+    /// what is out of the function. Nowhere after indirect jumps.
     fn next(&self, at: u64) -> Vec<Option<u64>> {
         let i = &self.reached[&at];
         let behind = Some(at + i.len() as u64).filter(|b| self.reached.contains_key(b));
@@ -268,7 +278,8 @@ impl<'a> Walk<'a> {
                         }
                     }
                     flow => {
-                        // A jump back to the very start is a loop of the function's, or a call of itself in tail position.
+                        // A jump back to the very start is a loop of the function's, or a call of
+                        // itself in tail position.
                         if let Some(t) = target {
                             self.targets.insert(t);
                             open.push(t);
@@ -289,8 +300,9 @@ impl<'a> Walk<'a> {
         decoder.into_iter().filter(|i| !i.is_invalid()).map(|i| i.ip()).collect()
     }
 
-    /// Where the indirect jump at this place leads by its table; none if no table is found. How long the table is nobody knows: it is read
-    /// up to the first entry that leads to no instruction. One entry too many leads to an instruction all the same.
+    /// Where the indirect jump at this place leads by its table; none if no table is found. How
+    /// long the table is nobody knows: it is read up to the first entry that leads to no
+    /// instruction. One entry too many leads to an instruction all the same.
     fn cases(&self, jump: u64, starts: &BTreeSet<u64>, memory: Read<'_>) -> Vec<u64> {
         let Some((table, wide)) = self.table(jump) else {
             return Vec::new();
@@ -313,8 +325,8 @@ impl<'a> Walk<'a> {
         bytes.chunks_exact(width).map(leads_to).take_while(|t| *t < size && starts.contains(t)).collect()
     }
 
-    /// The table that an indirect jump goes by, as compilers write it: its address, and whether its entries are addresses of 8 bytes; else they
-    /// are of 4 bytes and count from the table.
+    /// The table that an indirect jump goes by, as compilers write it: its address, and whether its
+    /// entries are addresses of 8 bytes; else they are of 4 bytes and count from the table.
     fn table(&self, jump: u64) -> Option<(u64, bool)> {
         let at = self.reached.get(&jump)?;
         if at.op0_kind() == OpKind::Memory {
@@ -359,8 +371,9 @@ impl<'a> Walk<'a> {
         Some(i.ip_rel_memory_address())
     }
 
-    /// Looks through what was not reached; nothing if an execution might end there, or if two instructions that were reached overlap.
-    /// `unknown`: an indirect jump may lead there; else only an exception can, whose way into a part that was split off is no exit.
+    /// Looks through what was not reached; nothing if an execution might end there, or if two
+    /// instructions that were reached overlap. `unknown`: an indirect jump may lead there; else
+    /// only an exception can, whose way into a part that was split off is no exit.
     fn rest(&mut self, unknown: bool) -> Option<()> {
         let size = self.code.len() as u64;
         let mut end = 0;
@@ -394,7 +407,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether the kernel runs the instruction itself: pushes of registers, one-byte no-ops, near jumps and calls.
+/// Whether the kernel runs the instruction itself: pushes of registers, one-byte no-ops, near jumps
+/// and calls.
 fn emulated(code: &[u8]) -> bool {
     match code {
         [0x41, 0x50..=0x57, ..] | [0x50..=0x57 | 0x90 | 0x70..=0x7f | 0xe8 | 0xe9 | 0xeb, ..] => true,
@@ -420,7 +434,8 @@ mod tests {
 
     #[test]
     fn returns_and_jumps_out_are_exits() {
-        // push rbp; test edi,edi; je +1 (over ret); ret; pop rbp; js +5 (over jmp); jmp far behind; ret
+        // push rbp; test edi,edi; je +1 (over ret); ret; pop rbp; js +5 (over jmp); jmp far behind;
+        // ret
         let code = [0x55, 0x85, 0xff, 0x74, 0x01, 0xc3, 0x5d, 0x78, 0x05, 0xe9, 0x00, 0x10, 0x00, 0x00, 0xc3];
         let s = plain(&code, true);
         assert_eq!(s.entry, emulated_at(0, 0));
@@ -466,7 +481,8 @@ mod tests {
         assert_eq!(plain(&code, true).entry, Place { exit: Some(0), ..emulated_at(6, 0x18) });
         // mov eax,edi; ret
         assert_eq!(plain(&[0x89, 0xf8, 0xc3], true).entry, Place::default());
-        // cmp rsp,[r14+0x10]; jbe to the jump back; push rbp; pop rbp; ret; call more stack; jmp back to the start: Go's
+        // cmp rsp,[r14+0x10]; jbe to the jump back; push rbp; pop rbp; ret; call more stack; jmp
+        // back to the start: Go's
         let code = [0x49, 0x3b, 0x66, 0x10, 0x76, 3, 0x55, 0x5d, 0xc3, 0xe8, 0, 1, 0, 0, 0xeb, 0xf0];
         let s = plain(&code, true);
         assert!(s.entry == emulated_at(4, 0) && s.loops && s.whole, "{s:?}");
@@ -501,11 +517,13 @@ mod tests {
         let mut code = vec![0x55, 0x48, 0x8d, 0x05, 0x06, 0, 0, 0, 0x0f, 0xb6, 0x04, 0x38, 0xeb, 0x04];
         code.extend([0x90, 0x41, 0x42, 0xf4, 0x5d, 0xc3]);
         assert_eq!(exits(&plain(&code, true)), Some(1));
-        // The same with bytes that would be returns: they might be the code of a landing pad, so no exits are known, and none is probed.
+        // The same with bytes that would be returns: they might be the code of a landing pad, so no
+        // exits are known, and none is probed.
         code[14..18].fill(0xc3);
         let s = plain(&code, true);
         assert_eq!((exits(&s), s.ends.len(), s.entry.offset), (None, 0, 0));
-        // As long as nothing is misread: jumps into two readings of the same bytes, a call over constants.
+        // As long as nothing is misread: jumps into two readings of the same bytes, a call over
+        // constants.
         assert_eq!(exits(&plain(&[0x74, 0x01, 0xb8, 0x90, 0x90, 0x90, 0xc3, 0xc3], true)), None);
         assert_eq!(exits(&plain(&[0xe8, 2, 0, 0, 0, 0xc3, 0xc3, 0x58, 0xc3], true)), None);
         // Nothing follows a call that does not return, nor a trap; padding is none's.
@@ -517,12 +535,14 @@ mod tests {
 
     #[test]
     fn the_cases_of_a_switch_are_reached_by_its_table() {
-        // cmp edi,2; ja +0x13; lea rdx,[rip+..]; mov edi,edi; movsxd rax,[rdx+rdi*4]; add rax,rdx; notrack jmp rax; ret (default)
+        // cmp edi,2; ja +0x13; lea rdx,[rip+..]; mov edi,edi; movsxd rax,[rdx+rdi*4]; add rax,rdx;
+        // notrack jmp rax; ret (default)
         let mut code = vec![0x83, 0xff, 0x02, 0x77, 0x13, 0x48, 0x8d, 0x15, 0xf4, 0x0f, 0, 0, 0x89, 0xff, 0x48, 0x63];
         code.extend([0x04, 0xba, 0x48, 0x01, 0xd0, 0x3e, 0xff, 0xe0, 0xc3]);
         // Three cases: mov al,0; ret.
         code.extend([0xb0, 0, 0xc3, 0xb0, 1, 0xc3, 0xb0, 2, 0xc3]);
-        // The table of three lies at 0x2000 of a function at 0x1000, and is followed by that of another function.
+        // The table of three lies at 0x2000 of a function at 0x1000, and is followed by that of
+        // another function.
         let entries = [25i32 - 0x1000, 28 - 0x1000, 31 - 0x1000, 0x4000];
         let table: Vec<u8> = entries.iter().flat_map(|e| e.to_le_bytes()).collect();
         let read = |at: u64, len: usize| {

@@ -1,8 +1,11 @@
 //! Copies of a probed process, made by `fork`.
 //!
-//! A copy has the breakpoints that were there when it was made. Where probes are attached many at a time the kernel takes them away from it only once a probe at the same place goes, and what
-//! they cost it is in nobody's account. Owns: when the kernel is to be asked to look, which is once for each child that may have some. Promises: looks are a second apart, and
-//! further where they take long. Refuses: children of those that have ended by then, and those that run another program already: these have none.
+//! A copy has the breakpoints that were there when it was made. Where probes are attached many at a
+//! time the kernel takes them away from it only once a probe at the same place goes, and what they
+//! cost it is in nobody's account. Owns: when the kernel is to be asked to look, which is once for
+//! each child that may have some. Promises: looks are a second apart, and further where they take
+//! long. Refuses: children of those that have ended by then, and those that run another program
+//! already: these have none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,7 +30,8 @@ impl Copies {
         Copies { known: BTreeMap::new(), next: Instant::now() + EVERY }
     }
 
-    /// Those of these processes that have copies which were not there at the last look; none between looks.
+    /// Those of these processes that have copies which were not there at the last look; none
+    /// between looks.
     pub(crate) fn more(&mut self, probed: impl Fn() -> BTreeSet<i32>) -> Vec<i32> {
         let now = Instant::now();
         if now < self.next {

@@ -1,8 +1,9 @@
 //! What a hit costs here, by probing functions of a child that is this process' copy.
 //!
-//! Promises: CPU time with probes less the time without, per hit, the least of several rounds: what other programs do
-//! meanwhile only adds. The time in the kernel is the calling thread's own, so it is counted. This process itself is never probed: the
-//! kernel looks through each process that once was when it takes a probe of a file away that the process maps too (libc), and cannot while
+//! Promises: CPU time with probes less the time without, per hit, the least of several rounds: what
+//! other programs do meanwhile only adds. The time in the kernel is the calling thread's own, so it
+//! is counted. This process itself is never probed: the kernel looks through each process that once
+//! was when it takes a probe of a file away that the process maps too (libc), and cannot while
 //! whoever takes it away is being killed: it then keeps the probe for good and says so in its log.
 
 use crate::code::{Place, Shape};
@@ -57,7 +58,8 @@ pub struct Costs {
     pub emulated: f64,
     /// At any other, which it steps.
     pub stepped: f64,
-    /// At a plain return: the probe carries it out where the kernel lets it write registers (7.3 does, 6.18 does not), else the kernel steps it.
+    /// At a plain return: the probe carries it out where the kernel lets it write registers (7.3
+    /// does, 6.18 does not), else the kernel steps it.
     pub returned: f64,
 }
 
@@ -109,7 +111,8 @@ pub(crate) fn measure(prober: &mut Prober) -> Result<Costs, Error> {
 /// What the subject calls, by number.
 const FUNCTIONS: [unsafe extern "C" fn(); 3] = [orbit_uprobe_emulated, orbit_uprobe_stepped, orbit_uprobe_returned];
 
-/// The child whose functions are probed; it ends when this is dropped, and with the thread that made it.
+/// The child whose functions are probed; it ends when this is dropped, and with the thread that
+/// made it.
 struct Subject {
     pid: i32,
     process: OwnedFd,
@@ -124,7 +127,8 @@ impl Subject {
         let child = unsafe { process::raw_fork(0) }?;
         let Some(RawChild { pid, pidfd }) = child else { answer(answers.as_fd()) };
         drop(blocked);
-        // Where the kernel half could be loaded (cookies of probes, Linux 5.15) a fork gives one. Without it the child ends with its socket.
+        // Where the kernel half could be loaded (cookies of probes, Linux 5.15) a fork gives one.
+        // Without it the child ends with its socket.
         let process = pidfd.ok_or(io::ErrorKind::Unsupported)?;
         Ok(Subject { pid, process, asks })
     }
@@ -150,7 +154,8 @@ impl Drop for Subject {
     }
 }
 
-/// What the child does, with all signals blocked: calls functions by number and answers what that cost, until nobody asks.
+/// What the child does, with all signals blocked: calls functions by number and answers what that
+/// cost, until nobody asks.
 fn answer(asks: BorrowedFd<'_>) -> ! {
     if process::set_parent_death_signal(libc::SIGKILL).is_err() {
         process::end(1);
@@ -191,7 +196,8 @@ fn place(address: u64) -> Option<(Arc<CodeFile>, u64)> {
         let (major, minor) = fields.next()?.split_once(':')?;
         let identity = (libc::makedev(number(major)? as u32, number(minor)? as u32), fields.next()?.parse().ok()?);
         let name = line.split_ascii_whitespace().nth(5).unwrap_or_default();
-        // By the mapping where there is no other way: such a link may be followed by few users (CAP_CHECKPOINT_RESTORE).
+        // By the mapping where there is no other way: such a link may be followed by few users
+        // (CAP_CHECKPOINT_RESTORE).
         let mapping = format!("/proc/self/map_files/{start:x}-{end:x}");
         let names = [name, "/proc/self/exe", &mapping];
         let file = || names.iter().find_map(|name| CodeFile::open(name.as_ref(), identity).ok());

@@ -1,11 +1,13 @@
 //! Probes that keep their own cost below a bound.
 //!
-//! Owns: a thread that attaches and detaches. Each function in each process has an account: the bound's share of the CPU
-//! time that the process has used comes in, hits times what a hit costs here go out. While there is credit the function
-//! is probed; once it is used up the probes are taken away until there is enough for another window. So a function that
-//! is entered seldom is probed all the time, and a hot one now and then for some milliseconds. Promises: nothing here blocks
-//! the caller but [`Duty::settle`], for as long as that takes. The bound holds for the time since the start, but for what is spent in advance
-//! ([`ADVANCE`]) and what a delay of this thread costs, which is paid back before the next window.
+//! Owns: a thread that attaches and detaches. Each function in each process has an account: the
+//! bound's share of the CPU time that the process has used comes in, hits times what a hit costs
+//! here go out. While there is credit the function is probed; once it is used up the probes are
+//! taken away until there is enough for another window. So a function that is entered seldom is
+//! probed all the time, and a hot one now and then for some milliseconds. Promises: nothing here
+//! blocks the caller but [`Duty::settle`], for as long as that takes. The bound holds for the time
+//! since the start, but for what is spent in advance ([`ADVANCE`]) and what a delay of this thread
+//! costs, which is paid back before the next window.
 
 use crate::callers::{Behind, Callers};
 use crate::code::Shape;
@@ -42,7 +44,8 @@ pub struct Target {
     pub start: u64,
     /// Where to probe.
     pub shape: Shape,
-    /// Whoever watches it says where its callers continue ([`Duty::returned`]), so that the kernel need not step its returns.
+    /// Whoever watches it says where its callers continue ([`Duty::returned`]), so that the kernel
+    /// need not step its returns.
     pub callers: bool,
 }
 
@@ -70,7 +73,8 @@ pub struct Tally {
     pub windows: u64,
     /// Return addresses of which nobody has said yet where it is seen that it returned there.
     pub callers: Vec<u64>,
-    /// Why it could not be probed when that was tried last. What may pass is tried again after some seconds.
+    /// Why it could not be probed when that was tried last. What may pass is tried again after some
+    /// seconds.
     pub error: Option<Error>,
     /// Where this or the last window counts.
     slot: Option<Arc<Slot>>,
@@ -92,7 +96,8 @@ enum Job {
     Done(Sender<()>),
 }
 
-/// Probes of functions; they go soon after it is dropped. Nobody waits for that: the kernel takes its time.
+/// Probes of functions; they go soon after it is dropped. Nobody waits for that: the kernel takes
+/// its time.
 pub struct Duty {
     shared: Arc<Mutex<Shared>>,
     /// The thread ends once this is gone.
@@ -111,8 +116,8 @@ fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
 }
 
 impl Duty {
-    /// Begins to load the kernel half. `bound`: what all hits may cost each process, as a share of the CPU time it uses, for each
-    /// function (0.02 is 2 %); nothing for no bound.
+    /// Begins to load the kernel half. `bound`: what all hits may cost each process, as a share of
+    /// the CPU time it uses, for each function (0.02 is 2 %); nothing for no bound.
     pub fn start(bound: Option<f64>) -> Duty {
         let shared = Arc::new(Mutex::new(Shared { state: State::Starting, reader: None, tallies: BTreeMap::new() }));
         let (to, from) = mpsc::channel();
@@ -139,7 +144,8 @@ impl Duty {
         id
     }
 
-    /// Says where it is seen that a function has returned to this address ([`Tally::callers`]); nothing if that cannot be seen there.
+    /// Says where it is seen that a function has returned to this address ([`Tally::callers`]);
+    /// nothing if that cannot be seen there.
     pub fn returned(&self, id: u64, back: u64, behind: Option<Behind>) {
         // As above.
         let _ = self.to.send(Job::Returned(id, back, behind));
@@ -152,13 +158,15 @@ impl Duty {
         lock(&self.shared).tallies.remove(&id)
     }
 
-    /// Waits until there are no probes, this long at most; whether that is so. While the state is [`State::Starting`] there may be some, of a child,
-    /// that measure what a hit costs. Where nobody waits, or this process is killed, they go a little later all the same, unless the one that sets and takes
-    /// them away is killed too.
+    /// Waits until there are no probes, this long at most; whether that is so. While the state is
+    /// [`State::Starting`] there may be some, of a child, that measure what a hit costs. Where
+    /// nobody waits, or this process is killed, they go a little later all the same, unless the one
+    /// that sets and takes them away is killed too.
     pub fn settle(&self, most: Duration) -> bool {
         let until = Instant::now() + most;
         let (done, settled) = mpsc::channel();
-        // A thread that is still starting answers once those that measure what a hit costs are on their way out; without it there will be no more.
+        // A thread that is still starting answers once those that measure what a hit costs are on
+        // their way out; without it there will be no more.
         if self.to.send(Job::Done(done)).is_ok() && settled.recv_timeout(most) == Err(RecvTimeoutError::Timeout) {
             return false;
         }
@@ -182,7 +190,8 @@ impl Duty {
         lock(&self.shared).tallies.get(&id).cloned()
     }
 
-    /// What a thread did in this or the last window; nothing if it has not entered the function in it.
+    /// What a thread did in this or the last window; nothing if it has not entered the function in
+    /// it.
     pub fn record(&self, id: u64, tid: i32) -> Option<Record> {
         let (reader, slot) = {
             let shared = lock(&self.shared);
@@ -318,7 +327,8 @@ impl Account {
         if wanted { self.callers.unknown(reader.callers(slot)) } else { Vec::new() }
     }
 
-    /// Where it is seen that the function has returned to this address; in this window too, if there is one.
+    /// Where it is seen that the function has returned to this address; in this window too, if
+    /// there is one.
     fn returned(&mut self, prober: &mut Prober, back: u64, behind: Option<Behind>) {
         if !self.callers.add(back, behind.clone()) {
             return;
@@ -416,7 +426,8 @@ impl Account {
         if self.probes.is_none() {
             return LOOKS.1;
         }
-        // Half the time in which the credit would be used up; of a window just begun little is known.
+        // Half the time in which the credit would be used up; of a window just begun little is
+        // known.
         let left = Duration::from_nanos((credit / price / 2.0).min(1e9) as u64);
         left.min((now - self.paced).max(LOOKS.0)).clamp(LOOKS.0, LOOKS.1)
     }

@@ -1,7 +1,8 @@
 //! A file whose code is probed.
 //!
-//! Owns: its descriptor, opened once, when a function is found in it. Promises: whatever comes to stand under its name later, an upgrade or what a program makes for those who
-//! watch it, is neither probed nor opened. Refuses: what is no plain file, and another one than is mapped.
+//! Owns: its descriptor, opened once, when a function is found in it. Promises: whatever comes to
+//! stand under its name later, an upgrade or what a program makes for those who watch it, is
+//! neither probed nor opened. Refuses: what is no plain file, and another one than is mapped.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +19,8 @@ pub struct CodeFile {
 }
 
 impl CodeFile {
-    /// Opens it by this name, if that leads to the file with this device and inode: those of the mapping that holds the code.
+    /// Opens it by this name, if that leads to the file with this device and inode: those of the
+    /// mapping that holds the code.
     ///
     /// # Errors
     /// Those of opening it; `InvalidInput` where it is another file, or no plain one.
@@ -26,7 +28,8 @@ impl CodeFile {
         // Nothing happens to what is opened so, be it a device.
         let file = File::options().read(true).custom_flags(libc::O_PATH).open(name)?;
         let is = file.metadata()?;
-        // File systems that have no device of their own (btrfs, overlayfs) may say one here and another in maps, where it may be that of the file system below.
+        // File systems that have no device of their own (btrfs, overlayfs) may say one here and
+        // another in maps, where it may be that of the file system below.
         let same = is.ino() == ino && (is.dev() == dev || libc::major(is.dev()) == 0 || libc::major(dev) == 0);
         if !is.is_file() || !same && !is_mapping(name) {
             let why = format!("{} is no longer the file that is mapped", name.display());

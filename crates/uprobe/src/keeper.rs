@@ -1,9 +1,12 @@
 //! The process that sets probes and takes them away.
 //!
-//! Whoever is killed while it does either leaves breakpoints in the program, for the kernel changes no memory in the name of one who is about to end. So a
-//! child does both, which makes system calls only, has all signals blocked, and outlives its parent until that is done. Owns: the links' descriptors, and
-//! which are taken. Promises: what was begun is done to its end however the parent ends; then all probes go, and the child too. Taking away blocks
-//! nobody: each link is closed by a thread of its own, as far as there can be one. Refuses: to say why a child that somebody kills with its parent left something.
+//! Whoever is killed while it does either leaves breakpoints in the program, for the kernel changes
+//! no memory in the name of one who is about to end. So a child does both, which makes system calls
+//! only, has all signals blocked, and outlives its parent until that is done. Owns: the links'
+//! descriptors, and which are taken. Promises: what was begun is done to its end however the parent
+//! ends; then all probes go, and the child too. Taking away blocks nobody: each link is closed by a
+//! thread of its own, as far as there can be one. Refuses: to say why a child that somebody kills
+//! with its parent left something.
 
 use crate::CodeFile;
 use orbit_linux::map::Mapping;
@@ -59,7 +62,8 @@ pub(crate) struct Token {
     turn: u32,
 }
 
-/// Probes at one or more places of a file. When it is dropped they are out of the program at once, and gone some tenths of a second later ([`Links::there`]).
+/// Probes at one or more places of a file. When it is dropped they are out of the program at once,
+/// and gone some tenths of a second later ([`Links::there`]).
 #[derive(Debug)]
 pub(crate) struct Link {
     token: Token,
@@ -97,7 +101,8 @@ impl Links {
 }
 
 fn turns(shared: &Mapping) -> &[AtomicU32] {
-    // SAFETY: the mapping has room for as many words, is writable and aligned, and lives as long as the slice. Both processes use it by atomics only.
+    // SAFETY: the mapping has room for as many words, is writable and aligned, and lives as long as
+    // the slice. Both processes use it by atomics only.
     unsafe { std::slice::from_raw_parts(shared.as_ptr().cast(), LINKS) }
 }
 
@@ -125,7 +130,8 @@ impl Keeper {
             busy: [const { AtomicI32::new(0) }; CLOSERS],
         };
         let blocked = Blocked::all();
-        // SAFETY: the child makes system calls only, on memory that was had before, and does not return from `keep`.
+        // SAFETY: the child makes system calls only, on memory that was allocated before, and does
+        // not return from `keep`.
         let child = unsafe { process::raw_fork(0) }?;
         let Some(RawChild { pidfd, .. }) = child else {
             keep(answers.as_raw_fd(), parent.as_raw_fd(), turns(&shared), &mut room)
@@ -140,8 +146,9 @@ impl Keeper {
         self.links.clone()
     }
 
-    /// Attaches a program to places of a file in a process, each given by its offset in bytes and its cookie. `note` hears of each link before it is made, also
-    /// of those that go again since a later one cannot be.
+    /// Attaches a program to places of a file in a process, each given by its offset in bytes and
+    /// its cookie. `note` hears of each link before it is made, also of those that go again since a
+    /// later one cannot be.
     pub(crate) fn attach(
         &mut self,
         (program, how): (BorrowedFd<'_>, How),
@@ -209,7 +216,8 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // The child sees it whoever holds the other end; it takes all probes away and ends, which takes some tenths of a second.
+        // The child sees it whoever holds the other end; it takes all probes away and ends, which
+        // takes some tenths of a second.
         socket::shut_down(self.asks.as_fd());
         let _ = pidfd::wait(self.links.process.as_fd(), false);
     }
@@ -255,7 +263,8 @@ fn keep(asks: RawFd, parent: RawFd, turns: &[AtomicU32], room: &mut Room) -> ! {
     process::end(0)
 }
 
-/// Waits until something is asked; whether the parent lives. Where another child of it holds the socket too, only its own end shows that it has ended.
+/// Waits until something is asked; whether the parent lives. Where another child of it holds the
+/// socket too, only its own end shows that it has ended.
 fn asked(asks: RawFd, parent: RawFd) -> bool {
     let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     loop {
@@ -308,7 +317,8 @@ impl Room {
         Ok(())
     }
 
-    /// Closes a link, in a thread of its own if there can be one. One that could not be made is nobody's from now on.
+    /// Closes a link, in a thread of its own if there can be one. One that could not be made is
+    /// nobody's from now on.
     fn close(&mut self, number: usize, turn: &AtomicU32) {
         let fd = std::mem::replace(&mut self.held[number], -1);
         if fd < 0 {
@@ -325,9 +335,11 @@ impl Room {
     /// Has a thread on this stack, which is nobody's, close it; whether there is one.
     fn thread(&self, i: usize, closer: &Closer) -> bool {
         let busy = self.busy[i].as_ptr();
-        // SAFETY: the stack is nobody's, as `busy` is 0, and large enough for a function that makes one system call; what it is to do is written to its lower end,
-        // where the thread reads it. The kernel keeps `busy` set until the thread has left the stack. It shares its maker's thread-local memory, of which it may
-        // write errno only, which nobody reads after a call that another thread may make meanwhile.
+        // SAFETY: the stack is nobody's, as `busy` is 0, and large enough for a function that makes
+        // one system call; what it is to do is written to its lower end, where the thread reads it.
+        // The kernel keeps `busy` set until the thread has left the stack. It shares its maker's
+        // thread-local memory, of which it may write errno only, which nobody reads after a call
+        // that another thread may make meanwhile.
         unsafe {
             let stack = self.stacks.as_ptr().add(i * STACK);
             let mine = stack.cast::<Closer>();

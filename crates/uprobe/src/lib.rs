@@ -1,12 +1,15 @@
-//! Entries and exits of functions of another process, counted in the kernel by uprobes. The program need not know.
+//! Entries and exits of functions of another process, counted in the kernel by uprobes. The program
+//! need not know.
 //!
-//! Owns: the kernel half, the probes, what a hit costs here ([`Costs`]), and keeping that cost below a bound ([`Duty`]). Promises: a
-//! probe fires in the one process it was attached to; return addresses are never touched, as return probes would do, so
-//! exceptions, `longjmp`, stack readers and Go's moving stacks work as before: exits are probed at the function's own
-//! instructions, or behind the call in whoever called it ([`code`]). All probes go with the [`Duty`], and with this process however it ends. Refuses: to look
-//! for functions, to judge.
+//! Owns: the kernel half, the probes, what a hit costs here ([`Costs`]), and keeping that cost
+//! below a bound ([`Duty`]). Promises: a probe fires in the one process it was attached to; return
+//! addresses are never touched, as return probes would do, so exceptions, `longjmp`, stack readers
+//! and Go's moving stacks work as before: exits are probed at the function's own instructions, or
+//! behind the call in whoever called it ([`code`]). All probes go with the [`Duty`], and with this
+//! process however it ends. Refuses: to look for functions, to judge.
 //!
-//! Needs root, or CAP_BPF and CAP_PERFMON, and a kernel with uprobes; else an [`Error`] says which is missing.
+//! Needs root, or CAP_BPF and CAP_PERFMON, and a kernel with uprobes; else an [`Error`] says which
+//! is missing.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -1,6 +1,7 @@
 //! The kernel half: loading it, attaching probes, reading what they counted.
 //!
-//! Owns: which slots are taken. Promises: a slot is given out anew only once its last probe is gone and nobody reads it any more ([`Slot`]).
+//! Owns: which slots are taken. Promises: a slot is given out anew only once its last probe is gone
+//! and nobody reads it any more ([`Slot`]).
 
 use crate::callers::InFile;
 use crate::code::Place;
@@ -33,7 +34,8 @@ pub(crate) struct Reader {
     links: Arc<Links>,
 }
 
-/// Where the probes of one function in one process count; what they counted stays until all who hold it let go.
+/// Where the probes of one function in one process count; what they counted stays until all who
+/// hold it let go.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) number: u32,
@@ -53,8 +55,8 @@ impl Slot {
     }
 }
 
-/// The probes of one function in one process. When it is dropped they are out of the program at once, and gone some tenths of a second later: the
-/// kernel waits until nobody is in them.
+/// The probes of one function in one process. When it is dropped they are out of the program at
+/// once, and gone some tenths of a second later: the kernel waits until nobody is in them.
 pub(crate) struct Probes {
     pub(crate) slot: Arc<Slot>,
     links: Vec<Link>,
@@ -100,8 +102,10 @@ impl Prober {
         Ok(slot)
     }
 
-    /// Probes a function of a process. Counts and records of the slot, which has no probes, begin anew. Callers' places are probed too, by the file; where
-    /// `step` says so, or one of these cannot be (its file may have gone), also those that the kernel steps: whether they are is answered.
+    /// Probes a function of a process. Counts and records of the slot, which has no probes, begin
+    /// anew. Callers' places are probed too, by the file; where `step` says so, or one of these
+    /// cannot be (its file may have gone), also those that the kernel steps: whether they are is
+    /// answered.
     pub(crate) fn attach(
         &mut self,
         slot: Arc<Slot>,
@@ -188,7 +192,8 @@ impl Prober {
         Ok(())
     }
 
-    /// Frees copies of the process, which were made since these probes are there, of their breakpoints.
+    /// Frees copies of the process, which were made since these probes are there, of their
+    /// breakpoints.
     pub(crate) fn free_copies(&mut self, probes: &Probes, pid: i32) {
         for (file, offsets) in &probes.places {
             // What fails now is done when the probes go.
@@ -220,7 +225,8 @@ impl Reader {
         records.get(&Key { tid: tid as u32, slot }, 0).ok()
     }
 
-    /// Where outermost activations of a slot's function were to return to, as far as that was noted.
+    /// Where outermost activations of a slot's function were to return to, as far as that was
+    /// noted.
     pub(crate) fn callers(&self, slot: u32) -> Vec<u64> {
         let callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         callers.keys().filter_map(Result::ok).filter(|c| c.slot == u64::from(slot)).map(|c| c.back).collect()

@@ -1,7 +1,8 @@
 //! The kernel half's programs, and the two ways of attaching them.
 //!
-//! Owns: loading. Where the kernel has probes that come and go many at a time ([`orbit_linux::uprobes`]) those are used, since they are out of the program
-//! before anybody waits for anything; else one by one.
+//! Owns: loading. Where the kernel has probes that come and go many at a time
+//! ([`orbit_linux::uprobes`]) those are used, since they are out of the program before anybody
+//! waits for anything; else one by one.
 
 use crate::keeper::{How, Keeper, Link, Token};
 use crate::{CodeFile, Error};
@@ -85,7 +86,8 @@ impl Programs {
         self.ebpf.take_map(name).ok_or_else(|| Error::Failed(format!("the kernel half lacks map \"{name}\"")))
     }
 
-    /// Probes places of a file in a process, each given by its offset in bytes and its cookie; see [`Keeper::attach`].
+    /// Probes places of a file in a process, each given by its offset in bytes and its cookie; see
+    /// [`Keeper::attach`].
     pub(crate) fn attach(
         &mut self,
         keeper: &mut Keeper,
@@ -107,8 +109,9 @@ impl Programs {
             .map_err(|e| Error::of(&format!("probing {}", file.name().display()), &e))
     }
 
-    /// Has the kernel take breakpoints at these places of a file, which are probed in a process, away from its copies: when any probe goes, it asks the others at
-    /// each place whom they are for. One by one each is taken away from a copy that hits it.
+    /// Has the kernel take breakpoints at these places of a file, which are probed in a process,
+    /// away from its copies: when any probe goes, it asks the others at each place whom they are
+    /// for. One by one each is taken away from a copy that hits it.
     pub(crate) fn free_copies(
         &self,
         keeper: &mut Keeper,
@@ -130,7 +133,8 @@ fn one(ebpf: &mut Ebpf, program: Program) -> Result<&mut UProbe, Error> {
     program.try_into().map_err(|_| Error::Failed(format!("program \"{name}\" of the kernel half is of another kind")))
 }
 
-/// Loads the programs for many places, with the maps that are there: aya knows no such programs. The last may be rejected.
+/// Loads the programs for many places, with the maps that are there: aya knows no such programs.
+/// The last may be rejected.
 fn load_many(ebpf: &Ebpf, globals: &[(&str, u64)]) -> Result<[Option<OwnedFd>; 3], Error> {
     fn failed<E: std::error::Error + 'static>(e: E) -> Error {
         Error::of(LOADING, &e)

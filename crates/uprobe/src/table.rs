@@ -25,7 +25,8 @@ pub(crate) struct Caller {
     pub(crate) slot: u64,
 }
 
-/// What one thread did in one function. It is written while it is read, so fields may be of two moments.
+/// What one thread did in one function. It is written while it is read, so fields may be of two
+/// moments.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
@@ -33,7 +34,8 @@ pub struct Record {
     pub entries: u64,
     /// Stack pointer at the entry of the open activation; 0 if none is open.
     pub sp: u64,
-    /// CPU time of the thread when it entered, ns; up to a tick of the kernel (10 ms at most) too little.
+    /// CPU time of the thread when it entered, ns; up to a tick of the kernel (10 ms at most) too
+    /// little.
     pub run: u64,
     /// The monotonic clock at that moment, ns.
     pub time: u64,
@@ -41,7 +43,8 @@ pub struct Record {
     pub switches: u64,
     /// The return address of that activation.
     pub back: u64,
-    /// `entries` by then, that one too: if it is the same now, the thread has not entered since. It is written last.
+    /// `entries` by then, that one too: if it is the same now, the thread has not entered since. It
+    /// is written last.
     pub opened: u64,
     /// Times left, by exit; outermost activations only.
     pub exits: [u64; EXITS],

@@ -1,5 +1,5 @@
-//! A probed function reads its own constants as they are, also those that look like return instructions; where exits are unknown
-//! each entry begins a new execution.
+//! A probed function reads its own constants as they are, also those that look like return
+//! instructions; where exits are unknown each entry begins a new execution.
 
 mod common;
 use common::{Program, duty, until};
@@ -14,7 +14,8 @@ fn constants_among_the_code() {
     program.run(0, 1000);
     let first = duty.record(id, program.pid()).expect("a record");
     assert_eq!((first.entries, first.exits.iter().sum::<u64>()), (1000, 0), "{first:?}");
-    // It has left, which nobody saw: one that is called from further down the stack is not a part of that execution.
+    // It has left, which nobody saw: one that is called from further down the stack is not a part
+    // of that execution.
     program.run(1, 1);
     let next = duty.record(id, program.pid()).expect("a record");
     assert!(next.entries == 1001 && next.time > first.time && next.sp < first.sp, "{first:?} {next:?}");

@@ -1,4 +1,5 @@
-//! A child that a probed process makes by `fork` is freed of the breakpoints it inherits, while the process stays probed.
+//! A child that a probed process makes by `fork` is freed of the breakpoints it inherits, while the
+//! process stays probed.
 
 mod common;
 use common::{Program, duty, until};

@@ -1,5 +1,5 @@
-//! A function entered as fast as can be costs no more than its bound, by the account and by the program's own CPU time; where it was probed, hits were
-//! counted. Prints what a hit costs.
+//! A function entered as fast as can be costs no more than its bound, by the account and by the
+//! program's own CPU time; where it was probed, hits were counted. Prints what a hit costs.
 
 mod common;
 use common::{Program, duty, until};
@@ -29,7 +29,8 @@ fn windows_of_a_hot_function() {
     let clock = ticks();
     let start = Instant::now();
     let mut cpu = 0;
-    // At least three windows, and the bound holds at the end; a delay of the prober's thread is paid back.
+    // At least three windows, and the bound holds at the end; a delay of the prober's thread is
+    // paid back.
     until("the bound does not hold", || {
         program.run(0, 100_000);
         cpu = cpu_of(program.pid()) * 1_000_000_000 / clock;
@@ -48,7 +49,8 @@ fn windows_of_a_hot_function() {
     );
 }
 
-/// What nobody counts would not be in the account: breakpoints that are there before or after they are.
+/// What nobody counts would not be in the account: breakpoints that are there before or after they
+/// are.
 #[test]
 fn the_program_is_no_slower_than_that() {
     if let Support::No(why) = uprobes::probe() {

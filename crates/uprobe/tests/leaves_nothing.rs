@@ -1,4 +1,5 @@
-//! The process that probes is never probed itself, and once it has settled the program's code is as it was.
+//! The process that probes is never probed itself, and once it has settled the program's code is as
+//! it was.
 
 mod common;
 use common::{PATIENCE, Program, duty, until};

@@ -1,4 +1,5 @@
-//! An execution that ended by no exit is not counted as one that returned, where its caller comes by behind the call all the same.
+//! An execution that ended by no exit is not counted as one that returned, where its caller comes
+//! by behind the call all the same.
 
 mod common;
 use common::{Program, duty, tell_callers, until};

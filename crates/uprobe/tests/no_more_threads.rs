@@ -8,8 +8,9 @@ const fn op(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// From now on no thread of this process or of one that it makes can have another one made by plain `clone`, as the one that closes probes does; libc's own
-/// threads, which have memory of their own (`CLONE_SETTLS`), can.
+/// From now on no thread of this process or of one that it makes can have another one made by plain
+/// `clone`, as the one that closes probes does; libc's own threads, which have memory of their own
+/// (`CLONE_SETTLS`), can.
 fn no_more_threads() {
     let refused = libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32;
     let flags = std::mem::offset_of!(libc::seccomp_data, args) as u32;

@@ -1,4 +1,5 @@
-//! However a compiler lets a function be left, each execution is seen to end, once, and the kernel steps no instruction for it.
+//! However a compiler lets a function be left, each execution is seen to end, once, and the kernel
+//! steps no instruction for it.
 
 mod common;
 use common::{Program, duty, tell_callers, until};
@@ -109,13 +110,15 @@ fn a_caller_that_is_refused_has_it_stepped() {
     assert_eq!((record.entries, record.sp, record.exits.iter().sum::<u64>()), (100, 0, 100), "{record:?}");
 }
 
-/// Where it is called now and then, in a hot loop, the cheap place behind the call would cost more than the stepped one.
+/// Where it is called now and then, in a hot loop, the cheap place behind the call would cost more
+/// than the stepped one.
 #[test]
 fn a_place_where_many_come_by_is_let_go() {
     crowded("ways-out-crowded", 303);
 }
 
-/// Nor is the very first instruction behind the call of use where the loop continues there without it.
+/// Nor is the very first instruction behind the call of use where the loop continues there without
+/// it.
 #[test]
 fn so_it_is_right_behind_the_call() {
     crowded("ways-out-at-once", 403);
@@ -132,8 +135,8 @@ fn crowded(name: &str, how: u32) {
     assert_eq!(tell_callers(&mut duty, id, &program, 1), 1, "nobody else comes by behind the call");
     let (mut entries, mut cpu) = (0, 0);
     until("it is never probed for long", || {
-        // Of it the bound would pay for a hit at each turn of the loop, ns: what closes a window is that many come by, not that nothing is left to
-        // pay with.
+        // Of it the bound would pay for a hit at each turn of the loop, ns: what closes a window is
+        // that many come by, not that nothing is left to pay with.
         cpu += 200_000_000_000;
         duty.used(id, cpu);
         program.run(how, 1);
@@ -145,6 +148,6 @@ fn crowded(name: &str, how: u32) {
     assert_eq!((record.sp, record.exits.iter().sum::<u64>()), (0, entries), "{record:?}");
     let tally = duty.tally(id).expect("an account");
     println!("{:?}", tally.hits);
-    // Half of what comes by in one run, of ten or more: what lets go may be held up for some time.
+    // Half of what comes by in one run, of ten or more: what lets go may be delayed for some time.
     assert!(tally.hits.all() < 1_500_000, "{:?}", tally.hits);
 }

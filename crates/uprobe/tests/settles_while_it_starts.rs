@@ -1,4 +1,5 @@
-//! Whoever ends while probes are still being made ready waits for those that measure what a hit costs.
+//! Whoever ends while probes are still being made ready waits for those that measure what a hit
+//! costs.
 
 mod common;
 use common::{PATIENCE, until};

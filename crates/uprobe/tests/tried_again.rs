@@ -1,4 +1,5 @@
-//! A function for which there is no place among those that can be probed is probed once there is one.
+//! A function for which there is no place among those that can be probed is probed once there is
+//! one.
 
 mod common;
 use common::{Program, duty, until};

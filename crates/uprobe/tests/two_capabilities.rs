@@ -1,4 +1,5 @@
-//! An ordinary user with CAP_BPF and CAP_PERFMON, and no other capability, counts what a function of a program of its own does.
+//! An ordinary user with CAP_BPF and CAP_PERFMON, and no other capability, counts what a function
+//! of a program of its own does.
 
 mod common;
 use common::{Program, code_file, until};
@@ -86,7 +87,8 @@ fn keep_two() -> io::Result<()> {
     let header = [0x2008_0522u32, 0];
     // Effective, permitted, inheritable.
     let data = [0, 0, 0, high, high, high];
-    // SAFETY: plain calls; version 3 takes a header of two words and data of six, which these are; 0 is the calling process.
+    // SAFETY: plain calls; version 3 takes a header of two words and data of six, which these are;
+    // 0 is the calling process.
     unsafe {
         for c in (0..CAPS).filter(|c| ![CAP_BPF, CAP_PERFMON].contains(c)) {
             // Those that the kernel does not know nobody has.

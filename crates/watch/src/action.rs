@@ -51,7 +51,8 @@ pub enum Action {
     Exec(String),
 }
 
-/// Signals by name, in the order of their numbers, then other names of the same. Real-time ones: [`real_time`].
+/// Signals by name, in the order of their numbers, then other names of the same. Real-time ones:
+/// [`real_time`].
 const SIGNALS: [(&str, i32); 34] = [
     ("HUP", libc::SIGHUP),
     ("INT", libc::SIGINT),
@@ -105,7 +106,8 @@ fn signal(text: &str) -> Result<i32, String> {
     })
 }
 
-/// A real-time signal: `RTMIN`, `RTMIN+N`, `RTMAX-N` or `RTMAX`, numbered as the C library leaves them to programs.
+/// A real-time signal: `RTMIN`, `RTMIN+N`, `RTMAX-N` or `RTMAX`, numbered as the C library leaves
+/// them to programs.
 fn real_time(name: &str) -> Option<i32> {
     let (low, high) = (libc::SIGRTMIN(), libc::SIGRTMAX());
     let distance = |rest: &str, sign| match rest.strip_prefix(sign) {
@@ -144,15 +146,16 @@ impl FromStr for Action {
             Some(("signal", name)) => signal(name).map(Action::Signal),
             Some(("exec", command)) if !command.trim().is_empty() => Ok(Action::Exec(command.to_owned())),
             _ => Err(format!(
-                "`{}` is no action: use report, signal:SIG, kill, restart, recover or exec:CMD, with likely: or guess: before it to act on such reports too",
+                "`{}` is no action: use report, signal:SIG, kill, restart, recover or exec:CMD, with likely: or \
+                 guess: before it to act on such reports too",
                 quoted(text)
             )),
         }
     }
 }
 
-/// Whether the signal ends the process: it cannot or does not handle, ignore or hold it back, and it is not one that does nothing
-/// or only stops.
+/// Whether the signal ends the process: it cannot or does not handle, ignore or hold it back, and
+/// it is not one that does nothing or only stops.
 pub fn ends(pid: i32, signal: i32) -> bool {
     const HARMLESS: [i32; 8] = [
         libc::SIGCHLD,
@@ -173,7 +176,8 @@ pub fn ends(pid: i32, signal: i32) -> bool {
             .any(|set| is_in(pid, set, signal))
 }
 
-/// Signals that ask for the end of the process: SIGTERM and SIGINT, unless it ignores them, and others that end it.
+/// Signals that ask for the end of the process: SIGTERM and SIGINT, unless it ignores them, and
+/// others that end it.
 pub fn asks_to_end(pid: i32) -> Vec<i32> {
     let asks = |signal: &i32| match *signal {
         libc::SIGTERM | libc::SIGINT => !ignores(pid, *signal),
@@ -187,7 +191,8 @@ pub fn ignores(pid: i32, signal: i32) -> bool {
     is_in(pid, Status::ignored_signals, signal)
 }
 
-/// Whether a set of its signals has this one. So it has where that cannot be read; of one that has ended each is empty.
+/// Whether a set of its signals has this one. So it has where that cannot be read; of one that has
+/// ended each is empty.
 fn is_in(pid: i32, set: fn(&Status) -> Option<u64>, signal: i32) -> bool {
     let bits = Status::of(pid).ok().and_then(|status| set(&status));
     bits.is_none_or(|bits| bits >> (signal - 1) & 1 == 1)
@@ -217,7 +222,8 @@ struct Running {
     about: i32,
 }
 
-/// The commands of `exec:`: a few run, more wait for those to end, what is beyond that is left out and counted.
+/// The commands of `exec:`: a few run, more wait for those to end, what is beyond that is left out
+/// and counted.
 #[derive(Default)]
 pub struct Commands {
     running: Vec<Running>,
@@ -284,7 +290,8 @@ impl Commands {
         did
     }
 
-    /// The program has ended: nothing more is run; answers what that leaves out, and how commands ended, as far as they have.
+    /// The program has ended: nothing more is run; answers what that leaves out, and how commands
+    /// ended, as far as they have.
     pub fn finish(&mut self) -> Vec<(String, i32)> {
         let mut did = self.ended();
         let left_out = self.waiting.len() + self.left_out;
@@ -295,8 +302,8 @@ impl Commands {
     }
 }
 
-/// Runs the shell command of `exec:`, with the report as JSON on its stdin and its main points in the environment. Does not wait
-/// for it.
+/// Runs the shell command of `exec:`, with the report as JSON on its stdin and its main points in
+/// the environment. Does not wait for it.
 fn exec(command: &str, report: &Report, signals: &Signals, limit: (u64, u64)) -> io::Result<Child> {
     let mut file = File::from(orbit_linux::memfd::create("orbit-guard-report", 0, false)?);
     writeln!(file, "{}", report.json)?;
@@ -307,7 +314,8 @@ fn exec(command: &str, report: &Report, signals: &Signals, limit: (u64, u64)) ->
     shell.args(["-c", command]).envs(environment(report)).stdin(Stdio::from(file)).spawn()
 }
 
-/// The main points of a report, each under its name and the one that it had while the command was `orbit guard`.
+/// The main points of a report, each under its name and the one that it had while the command was
+/// `orbit guard`.
 fn environment(report: &Report) -> impl Iterator<Item = (String, String)> {
     let points = [
         ("PID", report.pid.to_string()),

@@ -1,8 +1,10 @@
-//! Where the detection runs: in the module `ahd` of a core of the guard's own, or in the guard itself.
+//! Where the detection runs: in the module `ahd` of a core of the guard's own, or in the guard
+//! itself.
 //!
-//! Promises: a module that crashes, loops or leaks is loaded again and told all that was watched; each process is told to join
-//! and to leave once, however often that happens; nothing here waits for the module. Without the right to look into a program
-//! from a process that is not its parent, the detection runs in the guard, and [`Detector::new`] says so.
+//! Promises: a module that crashes, loops or leaks is loaded again and told all that was watched;
+//! each process is told to join and to leave once, however often that happens; nothing here waits
+//! for the module. Without the right to look into a program from a process that is not its parent,
+//! the detection runs in the guard, and [`Detector::new`] says so.
 
 use orbit_ahd::{Event, json};
 use orbit_linux::host;
@@ -28,7 +30,8 @@ pub enum News {
 #[derive(Clone, Debug)]
 pub struct About {
     pub module: String,
-    /// `loaded`, `failed`, `reloaded`, `gave up`, `refused`, `said`, `dropped`, `unloaded` or `in-process`.
+    /// `loaded`, `failed`, `reloaded`, `gave up`, `refused`, `said`, `dropped`, `unloaded` or
+    /// `in-process`.
     pub state: &'static str,
     pub text: String,
     /// Its process; 0 if it has none.
@@ -58,19 +61,22 @@ pub struct Apart {
     there: bool,
     /// Whether it has something to tell at the end.
     sections: bool,
-    /// Whether all are let go: what joins now was found before the module heard of it, and leaves with the others.
+    /// Whether all are let go: what joins now was found before the module heard of it, and leaves
+    /// with the others.
     leaving: bool,
 }
 
 /// Longest wait for what a module tells at the end.
 const LAST: Duration = Duration::from_secs(1);
-/// Longest wait until probes are gone from a program that goes on: the kernel takes some 0.1 s for each.
+/// Longest wait until probes are gone from a program that continues: the kernel takes some 0.1 s
+/// for each.
 const LEAVE: Duration = Duration::from_secs(10);
 /// Longest time between two looks at whether modules came or went.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Detector {
-    /// Begins the detection, of nothing yet; `deadline` is how long one look may take before it counts as an endless loop.
+    /// Begins the detection, of nothing yet; `deadline` is how long one look may take before it
+    /// counts as an endless loop.
     pub fn new(settings: &Settings, deadline: Option<Duration>, in_process: bool) -> Detector {
         let here = |why: String| {
             let about = About { module: AhdModule::NAME.into(), state: "in-process", text: why, pid: 0 };
@@ -92,8 +98,8 @@ impl Detector {
         }
     }
 
-    /// Watches this process and, if the settings have it so, those that it makes. Why it cannot is news, unless the process has
-    /// ended.
+    /// Watches this process and, if the settings have it so, those that it makes. Why it cannot is
+    /// news, unless the process has ended.
     pub fn watch(&mut self, pid: i32) {
         let not_watched = |why: &dyn std::fmt::Display| trouble(pid, format!("process {pid} is not watched: {why}"));
         if let Some(why) = lacks_proc() {
@@ -211,7 +217,8 @@ impl Apart {
         Ok(apart)
     }
 
-    /// Lets all go and waits until the module has said so of each: before that it tells what is left to tell of it.
+    /// Lets all go and waits until the module has said so of each: before that it tells what is
+    /// left to tell of it.
     fn wait_for_the_last(&mut self) {
         for pid in &self.watched {
             self.hosted.core().unguard(*pid as u32);
@@ -260,7 +267,7 @@ impl Apart {
         }
     }
 
-    /// Passes an event on, unless it was told before or is about what is no longer watched.
+    /// Passes an event on, unless it was reported before or is about what is no longer watched.
     fn event(&mut self, event: Event) {
         match event {
             Event::Joined { pid, comm } => {
@@ -287,7 +294,8 @@ impl Apart {
 
 impl Drop for Apart {
     fn drop(&mut self) {
-        // The thread that answers `orbit modules` holds on to the core for as long as the process lives.
+        // The thread that answers `orbit modules` holds on to the core for as long as the process
+        // lives.
         self.hosted.clear();
     }
 }
@@ -310,7 +318,8 @@ fn lives(pid: i32) -> bool {
     }
 }
 
-/// Why `/proc` does not show the processes that the guard knows by their numbers, if so: without it nothing can be looked into.
+/// Why `/proc` does not show the processes that the guard knows by their numbers, if so: without it
+/// nothing can be looked into.
 pub fn lacks_proc() -> Option<String> {
     match std::fs::read_link("/proc/self") {
         Ok(own) if own.as_os_str() == std::process::id().to_string().as_str() => None,
@@ -321,7 +330,8 @@ pub fn lacks_proc() -> Option<String> {
     }
 }
 
-/// Whether this user may see what the threads of a process wait for: without it hardly anything can be found.
+/// Whether this user may see what the threads of a process wait for: without it hardly anything can
+/// be found.
 pub fn may_see(pid: i32) -> io::Result<()> {
     for thread in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
         match std::fs::read(thread.path().join("syscall")) {
@@ -334,14 +344,16 @@ pub fn may_see(pid: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Why a process beside the guard may not look into the program, if so. Yama's exception (PR_SET_PTRACER) would not do: it holds
-/// for one process, and processes that the program makes do not inherit it.
+/// Why a process beside the guard may not look into the program, if so. Yama's exception
+/// (PR_SET_PTRACER) would not do: it holds for one process, and processes that the program makes do
+/// not inherit it.
 fn only_a_parent_may_look() -> Option<String> {
     const CAP_SYS_PTRACE: u32 = 19;
     let scope = host::text("/proc/sys/kernel/yama/ptrace_scope")?;
     (scope != "0" && !host::has_capability(CAP_SYS_PTRACE)).then(|| {
         format!(
-            "kernel.yama.ptrace_scope is {scope}: only a program's parent may look into it, so a detector that fails is not \
+            "kernel.yama.ptrace_scope is {scope}: only a program's parent may look into it, so a detector that fails \
+             is not \
              loaded again; sysctl kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE would allow it a process of its own"
         )
     })
@@ -360,7 +372,8 @@ mod tests {
         let poor = std::thread::spawn(move || {
             let (soft, hard) = rlimit::get(0, Resource::Files).expect("a limit");
             rlimit::set(0, Resource::Files, soft.min(1024), hard).expect("a limit");
-            // SAFETY: numbers only; the copies of stderr are nobody else's, and end with the thread.
+            // SAFETY: numbers only; the copies of stderr are nothing else's, and end with the
+            // thread.
             unsafe {
                 assert_eq!(libc::unshare(libc::CLONE_FILES), 0);
                 while libc::dup(2) >= 0 {}

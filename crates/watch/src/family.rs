@@ -1,15 +1,19 @@
 //! The program's family: all processes that it made, whoever is their parent by now.
 //!
-//! A process whose parent ends becomes a child of the next subreaper above it, else of init, where nobody knows whence it came. So
-//! a guard that is to restart its program makes itself one ([`adopt`]): then all that the program made stays below the guard.
-//! Promises: processes of the guard's own are neither ended nor reaped. Those (the template of its modules, the modules) are copies
-//! of the guard that never ran another program, so their memory is laid out as the guard's, at places drawn by chance at its start;
-//! what the program made has run a program. When the guard ends, however it does, orphans go to init and nothing ends them.
+//! A process whose parent ends becomes a child of the next subreaper above it, else of init, where
+//! nobody knows whence it came. So a guard that is to restart its program makes itself one
+//! ([`adopt`]): then all that the program made stays below the guard. Promises: processes of the
+//! guard's own are neither ended nor reaped. Those (the template of its modules, the modules) are
+//! copies of the guard that never ran another program, so their memory is laid out as the guard's,
+//! at places drawn at random at its start; what the program made has run a program. When the guard
+//! ends, however it does, orphans go to init and nothing ends them.
 //!
-//! Not all below the guard is the program's: a shell that becomes the guard (`sidecar & exec orbit watch ..`) leaves it its children,
-//! and where the guard is process 1 the orphans of all its namespace are its children (of `docker exec`). [`Others`] are those that were there
-//! first. Where there are any, or may be, an orphan's ancestors do not tell whose it is: there the program is marked, by what its
-//! children inherit and no kernel since 2.4 heeds, its limit of resident memory, and only marked orphans are taken for the program's.
+//! Not all below the guard is the program's: a shell that becomes the guard
+//! (`sidecar & exec orbit watch ..`) leaves it its children, and where the guard is process 1 the
+//! orphans of all its namespace are its children (of `docker exec`). [`Others`] are those that were
+//! there first. Where there are any, or may be, an orphan's ancestors do not tell whose it is:
+//! there the program is marked, by what its children inherit and no kernel since 2.4 heeds, its
+//! limit of resident memory, and only marked orphans are taken for the program's.
 
 use orbit_linux::rlimit::{self, Resource};
 use orbit_linux::stat::Stat;
@@ -24,13 +28,14 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Pause between two looks at what is left.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Where the code, the stack, the arguments and the environment of a process are; zeros where it has ended, or may not be looked
-/// into.
+/// Where the code, the stack, the arguments and the environment of a process are; zeros where it
+/// has ended, or may not be looked into.
 fn layout(of: &Stat) -> [u64; 5] {
     [of.code.start, of.code.end, of.stack, of.arguments.start, of.environment]
 }
 
-/// The command line of a process, its arguments separated by spaces; empty if it has none or has exited.
+/// The command line of a process, its arguments separated by spaces; empty if it has none or has
+/// exited.
 pub fn command(pid: i32) -> String {
     let line = orbit_linux::procfs::text(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     line.trim_end_matches('\0').replace('\0', " ")
@@ -44,7 +49,8 @@ pub fn is_kernel_thread(pid: i32) -> bool {
 /// From now on orphans of the program become the guard's children.
 ///
 /// # Errors
-/// A guard that others may not look into (it has capabilities of its file's) could not tell its own processes from the program's.
+/// A guard that others may not look into (it has capabilities of its file's) could not tell its own
+/// processes from the program's.
 pub fn adopt() -> io::Result<()> {
     if !process::is_dumpable() {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "the guard has rights that it was not started with"));
@@ -114,7 +120,8 @@ impl Family {
         family
     }
 
-    /// Kills it and waits until none is left, some seconds at most; answers how many are. With the program killed: for that itself it does not wait.
+    /// Kills it and waits until none is left, some seconds at most; answers how many are. With the
+    /// program killed: for that itself it does not wait.
     pub fn end(&mut self, others: &Others) -> usize {
         let until = Instant::now() + LONGEST;
         loop {
@@ -155,7 +162,8 @@ fn all() -> Vec<(i32, Stat)> {
     pids.filter_map(|pid| Some((pid, Stat::of(pid).ok()?))).collect()
 }
 
-/// Sends the process its end; `false` if it has ended, or has made way for another, or may not be ended by this user.
+/// Sends the process its end; `false` if it has ended, or has made way for another, or may not be
+/// ended by this user.
 fn kill((pid, started): Born) -> bool {
     let Ok(process) = pidfd::open(pid) else { return false };
     // The number may have been given to another process before it was opened, but not after.
@@ -163,7 +171,8 @@ fn kill((pid, started): Born) -> bool {
     same && !pidfd::has_ended(process.as_fd()) && pidfd::send_signal(process.as_fd(), libc::SIGKILL).is_ok()
 }
 
-/// The process and its copies: the template of its modules, which is nobody's child, and the modules.
+/// The process and its copies: the template of its modules, which is nobody's child, and the
+/// modules.
 pub fn copies(pid: i32) -> Vec<i32> {
     let Ok(own) = Stat::of(pid) else { return Vec::new() };
     let same = |(of, stat): &(i32, Stat)| *of == pid || layout(&own) != [0; 5] && layout(stat) == layout(&own);
@@ -172,8 +181,9 @@ pub fn copies(pid: i32) -> Vec<i32> {
 
 /// Reaps orphans that ended. Does not wait. Leaves the program to who wants its status.
 ///
-/// To be called in the guard's first thread. Orphans are that thread's children, as the program is; processes that other threads
-/// make and wait for are not looked at, nor the template, which ends without a signal.
+/// To be called in the guard's first thread. Orphans are that thread's children, as the program is;
+/// processes that other threads make and wait for are not looked at, nor the template, which ends
+/// without a signal.
 pub fn reap(program: i32) {
     while let Some(pid) = process::ended_child().filter(|pid| *pid != program) {
         process::reap(pid);
@@ -226,7 +236,7 @@ mod tests {
             }
         }
         let found = copies(std::process::id() as i32);
-        // SAFETY: the child just made, which nobody else reaps; a null status is allowed.
+        // SAFETY: the child just made, which nothing else reaps; a null status is allowed.
         unsafe {
             libc::kill(copy, libc::SIGKILL);
             libc::waitpid(copy, std::ptr::null_mut(), 0);

@@ -1,8 +1,10 @@
 //! The guarded program: starting it, handing signals on, its end.
 //!
-//! Promises: the program gets the guard's own descriptors, signal mask, ignored signals and limits as they were given to the
-//! guard (but for the mark of [`super::family`], where it has one); a signal of [`forwarded`] sent to the guard goes on to the program, in order, one that was sent to both does not go twice; the end of the
-//! guard, however it comes, does not end the program. Where it cannot be told whether the program got a signal, it goes on.
+//! Promises: the program gets the guard's own descriptors, signal mask, ignored signals and limits
+//! as they were given to the guard (but for the mark of [`super::family`], where it has one); a
+//! signal of [`forwarded`] sent to the guard continues to the program, in order, one that was sent
+//! to both does not go twice; the end of the guard, however it comes, does not end the program.
+//! Where it is not known whether the program got a signal, it continues.
 
 use super::action;
 use super::witness::{self, Note, To, Witnesses};
@@ -17,8 +19,9 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// Signals that are handed on, with the real-time ones. Not those that cannot be caught, that stop, that do nothing by default (but for the size
-/// of the terminal), and those by which the kernel tells the guard of its own faults, limits and readers.
+/// Signals that are handed on, with the real-time ones. Not those that cannot be caught, that stop,
+/// that do nothing by default (but for the size of the terminal), and those by which the kernel
+/// tells the guard of its own faults, limits and readers.
 const FORWARDED: [i32; 14] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -41,15 +44,17 @@ pub fn forwarded() -> impl Iterator<Item = i32> {
     FORWARDED.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
 }
 
-/// How the kernel itself sends: for the terminal, to a group, and at the terminal's end to one process.
+/// How the kernel itself sends: for the terminal, to a group, and at the terminal's end to one
+/// process.
 pub const SI_KERNEL: i32 = 0x80;
-/// How long a signal may take from the guard to the witnesses, where a process sends it to one after the other.
+/// How long a signal may take from the guard to the witnesses, where a process sends it to one
+/// after the other.
 const WAIT: Duration = Duration::from_millis(50);
 /// Longest wait for a witness that got something and has yet to say what.
 const LONGEST: Duration = Duration::from_secs(1);
 /// Pause between two looks at such a one.
 const LOOK: Duration = Duration::from_millis(5);
-/// A program that goes on for so long after SIGINT has taken it for something else than to end.
+/// A program that continues for so long after SIGINT has taken it for something else than to end.
 const INTERRUPTED: Duration = Duration::from_secs(60);
 
 /// Signals that came for the guard, read from a descriptor.
@@ -60,7 +65,8 @@ pub struct Signals {
     witnesses: Option<Witnesses>,
     /// What was read, and is not known yet to be for the program, in order.
     came: VecDeque<Came>,
-    /// When the program got SIGTERM and SIGINT last, from the guard or by itself, unless it ignored them then.
+    /// When the program got SIGTERM and SIGINT last, from the guard or by itself, unless it ignored
+    /// them then.
     asked: BTreeMap<i32, Note>,
 }
 
@@ -82,9 +88,10 @@ impl Signals {
         Ok(Signals { fd, before, witnesses: None, came: VecDeque::new(), asked: BTreeMap::new() })
     }
 
-    /// From now on it is asked who else got a signal: for a program that the guard is to start. To be called before there are other threads.
+    /// From now on it is asked who else got a signal: for a program that the guard is to start. To
+    /// be called before there are other threads.
     pub fn with_witnesses(self, program: &[OsString]) -> Signals {
-        // Without them all that came from processes goes on.
+        // Without them all that came from processes continues.
         Signals { witnesses: Witnesses::new(program).ok(), ..self }
     }
 
@@ -103,7 +110,8 @@ impl Signals {
         }
     }
 
-    /// Signals that came, but for those that `program` got by itself; without a program, all. Does not wait.
+    /// Signals that came, but for those that `program` got by itself; without a program, all. Does
+    /// not wait.
     pub fn take(&mut self, program: Option<i32>) -> Vec<i32> {
         let since = orbit_rmk::now();
         let near = program.is_some_and(in_own_group);
@@ -138,14 +146,16 @@ impl Signals {
         out
     }
 
-    /// What the program got last that asks for its end, and that it has not ended by: SIGTERM, and SIGINT within a minute.
+    /// What the program got last that asks for its end, and that it has not ended by: SIGTERM, and
+    /// SIGINT within a minute.
     pub fn asked_to_end(&self) -> Option<i32> {
         let of = |signal| self.asked.get(&signal).map(age);
         let interrupted = of(libc::SIGINT).filter(|age| *age < INTERRUPTED).map(|_| libc::SIGINT);
         of(libc::SIGTERM).map(|_| libc::SIGTERM).or(interrupted)
     }
 
-    /// To be called when a program was started: what came so far may have come before it was there, and goes on.
+    /// To be called when a program was started: what came so far may have come before it was there,
+    /// and continues.
     pub fn before_program(&mut self) {
         self.asked.clear();
         while let Ok(got) = witness::next(self.fd.as_fd()) {
@@ -158,7 +168,7 @@ impl Signals {
         self.came.clear();
     }
 
-    /// Whether a signal goes on to the program, once that is known.
+    /// Whether a signal continues to the program, once that is known.
     fn goes_on(&mut self, program: i32, got: &Note, near: bool) -> Option<bool> {
         // Others are sent to one process, if not to one thread.
         if ![libc::SI_USER, SI_KERNEL].contains(&got.code) {
@@ -186,7 +196,8 @@ fn age(got: &Note) -> Duration {
     Duration::from_nanos(orbit_rmk::now().saturating_sub(got.at))
 }
 
-/// Whether the kernel sends such a signal to a group: the terminal's but for its end, of which it tells the session's leader alone.
+/// Whether the kernel sends such a signal to a group: the terminal's but for its end, of which it
+/// tells the session's leader alone.
 fn to_a_group(signal: i32) -> bool {
     match signal {
         libc::SIGINT | libc::SIGQUIT | libc::SIGWINCH => true,
@@ -211,13 +222,15 @@ pub fn in_own_group(pid: i32) -> bool {
     process::is_in_own_group(pid)
 }
 
-/// Stops the guard where the program has stopped itself in the foreground of their terminal, as an editor does: else the shell that waits for
-/// the guard would not learn of it, and the terminal would be nobody's. Does nothing where no shell would let them go on.
+/// Stops the guard where the program has stopped itself in the foreground of their terminal, as an
+/// editor does: else the shell that waits for the guard would not learn of it, and the terminal
+/// would be nobody's. Does nothing where no shell would let them continue.
 pub fn stop_with(program: i32) {
     if !process::child_has_stopped(program, true) || !in_own_group(program) || !in_foreground() {
         return;
     }
-    // A shell that lets a group go on sends to one process after the other, to the guard perhaps first.
+    // A shell that lets a group continue sends to one process after the other, to the guard perhaps
+    // first.
     std::thread::sleep(LOOK);
     if process::child_has_stopped(program, false) {
         // The kernel ignores it in a group without a shell above.
@@ -231,7 +244,8 @@ fn in_foreground() -> bool {
     terminal.is_ok_and(|terminal| process::is_in_foreground(terminal.as_fd()))
 }
 
-/// Raises the limit of open files, of which every watched thread takes one; answers what it was, soft and hard.
+/// Raises the limit of open files, of which every watched thread takes one; answers what it was,
+/// soft and hard.
 pub fn raise_limit() -> (u64, u64) {
     let was = rlimit::get(0, Resource::Files).unwrap_or((0, 0));
     // One that cannot be raised stays as it was: then fewer descriptors are kept open.
@@ -239,7 +253,8 @@ pub fn raise_limit() -> (u64, u64) {
     was
 }
 
-/// Whether the process may make threads: not where its next child is to be the first of a namespace (`unshare -p` became the guard).
+/// Whether the process may make threads: not where its next child is to be the first of a namespace
+/// (`unshare -p` became the guard).
 pub fn may_make_threads() -> bool {
     // There is none to read before its first process.
     let namespace = |of| procfs::own(of, |path| std::fs::read_link(path)).ok();

@@ -1,8 +1,11 @@
-//! The restart of a program that hangs: its end, with all that it made, a pause, and its next start.
+//! The restart of a program that hangs: its end, with all that it made, a pause, and its next
+//! start.
 //!
-//! Promises: a program that was asked to end, by a signal before it hung, since then or in the pause, is not started again. In a
-//! program that hangs while it ends the end is what was wanted, and a supervisor that waits for it is not to wait for another one.
-//! No second program runs beside a first that has not ended, in a call that no signal ends: that is told, and signals are heard meanwhile.
+//! Promises: a program that was asked to end, by a signal before it hung, since then or in the
+//! pause, is not started again. In a program that hangs while it ends the end is what was wanted,
+//! and a supervisor that waits for it is not to wait for another one. No second program runs beside
+//! a first that has not ended, in a call that no signal ends: that is told, and signals are heard
+//! meanwhile.
 
 use super::family::{self, Family};
 use super::{Guard, action, program, readable, unmake};
@@ -20,14 +23,16 @@ pub const PAUSE: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(10);
 /// A program that ran for so long is restarted at once again.
 const CALM: Duration = Duration::from_secs(60);
-/// So long a killed program may take to end before that is told, and a signal that asks for the end ends the guard.
+/// So long a killed program may take to end before that is told, and a signal that asks for the end
+/// ends the guard.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Pause between two looks at one that a tracer keeps.
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Guard {
-    /// Kills the program with all that is watched of it, and all that it made where orphans are adopted, and starts it anew; an exit status if that fails,
-    /// or if a signal has asked for its end, or does so meanwhile.
+    /// Kills the program with all that is watched of it, and all that it made where orphans are
+    /// adopted, and starts it anew; an exit status if that fails, or if a signal has asked for its
+    /// end, or does so meanwhile.
     pub(super) fn restart(&mut self, hung: i32) -> Option<ExitCode> {
         // Asked before: afterwards it is gone.
         let ending = action::asks_to_end(self.pid);
@@ -87,7 +92,8 @@ impl Guard {
         None
     }
 
-    /// Waits until the killed program has ended and is reaped; some seconds at most if a signal asked, or asks meanwhile, for its end.
+    /// Waits until the killed program has ended and is reaped; some seconds at most if a signal
+    /// asked, or asks meanwhile, for its end.
     fn wait_for_its_end(&mut self, ending: &[i32], asked: &mut Option<i32>) {
         let until = Instant::now() + LONGEST;
         let mut told = false;
@@ -104,7 +110,8 @@ impl Guard {
                 return;
             }
             let mut fds = self.signals.polled().to_vec();
-            // One that is traced has ended, and is not its parent's before its tracer has let it go.
+            // One that is traced has ended, and is not its parent's before its tracer has let it
+            // go.
             let traced = pidfd::has_ended(self.pidfd.as_fd());
             if !traced {
                 fds.push(readable(self.pidfd.as_fd()));
@@ -117,7 +124,8 @@ impl Guard {
         }
     }
 
-    /// Waits for the pause before a restart; answers which of these signals came, if one did. Others are for a program that is gone.
+    /// Waits for the pause before a restart; answers which of these signals came, if one did.
+    /// Others are for a program that is gone.
     fn asked_in_pause(&mut self, ending: &[i32]) -> Option<i32> {
         let until = Instant::now() + self.pause;
         loop {
@@ -125,7 +133,7 @@ impl Guard {
                 return Some(signal);
             }
             let left = until.saturating_duration_since(Instant::now());
-            // Where it cannot wait for signals it goes on at once.
+            // Where it cannot wait for signals it continues at once.
             if left.is_zero() || poll(&mut self.signals.polled(), Some(left)).is_err() {
                 return None;
             }

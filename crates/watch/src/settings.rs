@@ -1,9 +1,11 @@
 //! The guard's configuration file.
 //!
-//! Owns: reading `key = value` lines, a part of TOML: comments, bare keys, strings in double quotes without escapes,
-//! numbers, booleans. Promises: a key that is not known, a value that is not possible or a key given twice is an error
-//! with file, line, key and what would be right; only `section` may be given several times. Refuses: tables, arrays, several
-//! values a line, a double quote inside a string, text that is not UTF-8, more than 1 MiB. A byte order mark at the start is skipped.
+//! Owns: reading `key = value` lines, a part of TOML: comments, bare keys, strings in double quotes
+//! without escapes, numbers, booleans. Promises: a key that is not known, a value that is not
+//! possible or a key given twice is an error with file, line, key and what would be right; only
+//! `section` may be given several times. Refuses: tables, arrays, several values a line, a double
+//! quote inside a string, text that is not UTF-8, more than 1 MiB. A byte order mark at the start
+//! is skipped.
 
 use super::action::OnHang;
 use orbit_modules::hangs;
@@ -37,7 +39,8 @@ const KEYS: [(&str, &str); 11] = [
     ("deadline_ms", "a whole number from 500 to 3600000"),
     (
         "on_hang",
-        "\"report\", \"signal:SIG\", \"kill\", \"restart\" or \"exec:CMD\", perhaps with \"likely:\" or \"guess:\" before it",
+        "\"report\", \"signal:SIG\", \"kill\", \"restart\" or \"exec:CMD\", perhaps with \"likely:\" or \"guess:\" \
+         before it",
     ),
     ("events", "a file name of at most 4095 bytes in double quotes, or \"-\" for stdout"),
 ];
@@ -103,7 +106,8 @@ pub fn read(path: &Path) -> Result<Settings, String> {
 /// A file to write events to, and the line that says so.
 type Events = Option<(PathBuf, usize)>;
 
-/// Parses a file's text; an error tells the line, from 1. The place of the events is answered apart.
+/// Parses a file's text; an error tells the line, from 1. The place of the events is answered
+/// apart.
 fn parse(text: &str) -> Result<(Settings, Events), (usize, String)> {
     let mut out = Settings::default();
     let mut events = None;
@@ -162,7 +166,8 @@ fn set<'a>(out: &mut Settings, seen: &mut Vec<&'a str>, line: &'a str) -> Result
         match inner.contains('"') {
             false => Ok(inner),
             true => Err(format!(
-                "{}; one string, with no double quote inside, for there are no escapes (a backslash stands for itself): a command may \
+                "{}; one string, with no double quote inside, for there are no escapes (a backslash stands for \
+                 itself): a command may \
                  use single quotes, or be put into a script",
                 wrong()
             )),

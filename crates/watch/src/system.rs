@@ -1,8 +1,10 @@
 //! `orbit watch --system`: watches the kernel instead of a program, and tells when a CPU hangs.
 //!
-//! Owns: where the events go, and until when. The detection is `orbit-shd`'s, in a module of a core of the guard's own, so that it
-//! is loaded again if it fails; where that cannot be, in the guard itself. Either way the events are written beside its watchers:
-//! what is done here may wait for a CPU that hangs, so people are told, in a sentence on stderr, last of all. Ends with status 0 at SIGINT or SIGTERM.
+//! Owns: where the events go, and until when. The detection is `orbit-shd`'s, in a module of a core
+//! of the guard's own, so that it is loaded again if it fails; where that cannot be, in the guard
+//! itself. Either way the events are written beside its watchers: what is done here may wait for a
+//! CPU that hangs, so people are told, in a sentence on stderr, last of all. Ends with status 0 at
+//! SIGINT or SIGTERM.
 
 use super::detector::About;
 use super::{readable, show};
@@ -22,7 +24,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long an event waits at most to be told to people, where the detection runs in the guard itself.
+/// How long an event waits at most to be told to people, where the detection runs in the guard
+/// itself.
 const SOON: Duration = Duration::from_millis(100);
 
 /// How to judge, with this least check value in milliseconds; the greatest is never below it.
@@ -111,7 +114,8 @@ fn begin(orders: Orders) -> Result<Arc<Hosted>, String> {
     Ok(hosted)
 }
 
-/// Tells how the module stands, and people what it found, until a signal comes. Events it has written already.
+/// Tells how the module stands, and people what it found, until a signal comes. Events it has
+/// written already.
 fn follow(hosted: &Hosted, signals: &Leave, mut to: File) -> io::Result<()> {
     let began = Instant::now();
     loop {
@@ -172,7 +176,8 @@ mod tests {
             ),
             (
                 hung(How::InterruptsOffOrHalted),
-                "CPU 1 hangs: it has scheduled nothing for 178 ms, and takes no interrupts, or is halted; found by CPU 0",
+                "CPU 1 hangs: it has scheduled nothing for 178 ms, and takes no interrupts, or is halted; found by \
+                 CPU 0",
             ),
             (
                 Event::Recovered { cpu: 1, since, lasted: Duration::from_millis(700) },

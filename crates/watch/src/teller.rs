@@ -1,8 +1,11 @@
-//! Telling: a thread that writes what the guard has to say, to stderr and to where events go, in order.
+//! Telling: a thread that writes what the guard has to say, to stderr and to where events go, in
+//! order.
 //!
-//! Promises: a reader that does not read holds up this thread and nothing else: signals are handed on and hangs acted upon
-//! meanwhile. What waits to be written is bounded ([`MOST`]); what comes on top is left out, and how much is told. At the end all
-//! is written, unless a signal asks the guard not to wait for it. Where events go, and what becomes of those that cannot be written: [`orbit_console::events`].
+//! Promises: a reader that does not read blocks this thread and nothing else: signals are handed on
+//! and hangs acted upon meanwhile. What waits to be written is bounded ([`MOST`]); what comes on
+//! top is left out, and how much is told. At the end all is written, unless a signal asks the guard
+//! not to wait for it. Where events go, and what becomes of those that cannot be written:
+//! [`orbit_console::events`].
 
 use super::detector::About;
 use super::program::Signals;
@@ -48,7 +51,7 @@ pub struct Teller {
 struct Counts {
     /// The weight of what waits: added to before it is sent, taken off once it is written.
     waiting: AtomicU64,
-    /// Things left out and not told to be: added to by the guard, taken by the thread.
+    /// Things left out and not reported as such: added to by the guard, taken by the thread.
     missed: AtomicU64,
 }
 
@@ -58,7 +61,8 @@ const MOST: u64 = 10_000;
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Teller {
-    /// Times of events count from now. To be called with the signals blocked that only the guard's first thread is to get.
+    /// Times of events count from now. To be called with the signals blocked that only the guard's
+    /// first thread is to get.
     pub fn start(events: Option<Events>) -> io::Result<Teller> {
         let (to, from) = channel();
         let (end, done) = channel();

@@ -1,8 +1,10 @@
-//! Witnesses: two processes beside the guard, from which it learns who else got a signal that it got.
+//! Witnesses: two processes beside the guard, from which it learns who else got a signal that it
+//! got.
 //!
-//! A signal says who sent it, not to whom. One for the guard alone is to go on to the program; one that the program got as well is
-//! not to reach it twice. The witnesses are copies of the guard that do nothing but note the signals they get: the *near* one is in
-//! the guard's process group, the *far* one in a session of its own. The kernel gives a group's signal to all of it at once.
+//! A signal says who sent it, not to whom. One for the guard alone is to continue to the program;
+//! one that the program got as well is not to reach it twice. The witnesses are copies of the guard
+//! that do nothing but note the signals they get: the *near* one is in the guard's process group,
+//! the *far* one in a session of its own. The kernel gives a group's signal to all of it at once.
 //!
 //! | near | far | sent to |
 //! |---|---|---|
@@ -11,10 +13,12 @@
 //! | yes | no | the guard's process group |
 //! | yes | yes | one process after the other: of a control group, by systemd, or of one name, by `kill $(pidof orbit)` |
 //!
-//! For the second, which the guard's own command line has in it, they have command lines of their own ([`Arguments`]).
+//! For the second, which the guard's own command line has in it, they have command lines of their
+//! own ([`Arguments`]).
 //!
-//! Promises: they end with the guard, however that ends; they hold none of its descriptors; they are no children of the program's,
-//! raise no SIGCHLD, and are named `guard-witness`; the guard waits for them a second at most, and never where they are at rest.
+//! Promises: they end with the guard, however that ends; they hold none of its descriptors; they
+//! are no children of the program's, raise no SIGCHLD, and are named `guard-witness`; the guard
+//! waits for them a second at most, and never where they are at rest.
 
 use super::arguments::Arguments;
 use super::program;
@@ -48,7 +52,8 @@ pub struct Note {
 impl Note {
     /// As it is written to the pipe.
     fn bytes(&self) -> [u8; SIZE] {
-        // SAFETY: a note is 32 bytes of plain numbers without gaps, so that all its bytes are values.
+        // SAFETY: a note is 32 bytes of plain numbers without gaps, so that all its bytes are
+        // values.
         unsafe { std::mem::transmute(*self) }
     }
 
@@ -85,7 +90,8 @@ pub struct Witnesses {
 }
 
 impl Witnesses {
-    /// Makes them, of this process, which has one thread and has blocked [`program::forwarded`], and is to run this program.
+    /// Makes them, of this process, which has one thread and has blocked [`program::forwarded`],
+    /// and is to run this program.
     pub fn new(program: &[OsString]) -> io::Result<Witnesses> {
         let (from, to) = stream::pipe(libc::O_NONBLOCK)?;
         let mut witnesses = Witnesses { all: Vec::new(), from: from.into(), notes: Vec::new() };
@@ -112,7 +118,8 @@ impl Witnesses {
         while let Ok(n) = self.from.read(&mut bytes)
             && n > 0
         {
-            // SAFETY: a note is plain numbers, of which any bytes make some; a chunk has the bytes of one.
+            // SAFETY: a note is plain numbers, of which any bytes make some; a chunk has the bytes
+            // of one.
             self.notes
                 .extend(bytes[..n].chunks_exact(SIZE).map(|b| unsafe { b.as_ptr().cast::<Note>().read_unaligned() }));
         }
@@ -137,12 +144,14 @@ impl Witnesses {
         }
     }
 
-    /// Whether the program has the command line that it was started with, and a text in it that hits the guard and the far one hits it.
+    /// Whether the program has the command line that it was started with, and a text in it that
+    /// hits the guard and the far one hits it.
     pub fn in_line(&self, program: i32) -> bool {
         Arguments::shown(self.all[1].0, program)
     }
 
-    /// Forgets the notes of a signal that the guard got: all from before it was read, for while several wait they are one, but of real-time ones, else the first.
+    /// Forgets the notes of a signal that the guard got: all from before it was read, for while
+    /// several wait they are one, but of real-time ones, else the first.
     pub fn settle(&mut self, got: &Note) {
         let one = (got.signal as i32) < libc::SIGRTMIN();
         for who in [NEAR, FAR] {
@@ -154,7 +163,8 @@ impl Witnesses {
         }
     }
 
-    /// Forgets the notes that are older than this and of no signal that the guard has: it did not get those.
+    /// Forgets the notes that are older than this and of no signal that the guard has: it did not
+    /// get those.
     pub fn forget(&mut self, before: u64, has: impl Fn(&Note) -> bool) {
         self.notes.retain(|n| n.at >= before || has(n));
     }

@@ -25,7 +25,8 @@ pub(crate) fn groups(threads: &[Thread]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Whether two threads are shown as one: neither in a ring, both busy or neither, at the same places in the program.
+/// Whether two threads are shown as one: neither in a ring, both busy or neither, at the same
+/// places in the program.
 fn same(a: &Thread, b: &Thread) -> bool {
     let place = |thread: &Thread| -> Vec<u64> { thread.frames.iter().map(|frame| frame.address).collect() };
     let is_known = !a.frames.is_empty() || !a.python.is_empty();

@@ -1,5 +1,6 @@
-//! `orbit why PID`: one look at a process, now: what each thread does or waits for, which thread holds that, which processes are at the other
-//! end, with stacks. It needs no history, so it judges nothing: that is `orbit watch`.
+//! `orbit why PID`: one look at a process, now: what each thread does or waits for, which thread
+//! holds that, which processes are at the other end, with stacks. It needs no history, so it judges
+//! nothing: that is `orbit watch`.
 //!
 //! | file | what it owns |
 //! |---|---|
@@ -29,10 +30,11 @@ Examples:
 Each thread is stopped for some 50 us to copy its stack; nothing in the process is changed.
 It takes the same user, or CAP_SYS_PTRACE.";
 
-/// Shows what the threads of a process do or wait for now, which threads hold that, and their stacks.
+/// Shows what the threads of a process do or wait for now, which threads hold that, and their
+/// stacks.
 ///
-/// Threads with equal stacks are shown once. Threads in a ring of locks come first, then those that seem to wait for themselves, then
-/// those that use CPU.
+/// Threads with equal stacks are shown once. Threads in a ring of locks come first, then those that
+/// seem to wait for themselves, then those that use CPU.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -47,9 +49,10 @@ pub struct Args {
     pid: i32,
 }
 
-/// Writes a look at a process to `to` if it seems to hang already: threads in a ring of locks, or that wait for a lock of their own, or
-/// one that computes without a pause. Whether that is unusual for it one look cannot say. Blocks for the interval and what
-/// reading takes; writes nothing where the process cannot be read.
+/// Writes a look at a process to `to` if it seems to hang already: threads in a ring of locks, or
+/// that wait for a lock of their own, or one that computes without a pause. Whether that is unusual
+/// for it one look cannot say. Blocks for the interval and what reading takes; writes nothing where
+/// the process cannot be read.
 ///
 /// # Errors
 /// Those of writing.
@@ -58,7 +61,8 @@ pub fn if_it_seems_to_hang(pid: i32, interval: Duration, to: &mut impl std::io::
         Ok(sample) if sample.seems_to_hang() => {
             writeln!(
                 to,
-                "process {pid} ran before it was joined: what is usual for it is not known yet, and it may hang already. \
+                "process {pid} ran before it was joined: what is usual for it is not known yet, and it may hang \
+                 already. \
                  One look at it, as `orbit why {pid}` shows it:"
             )?;
             show::text(to, &sample)

@@ -1,6 +1,7 @@
 //! Reading a process: waits, holders, peers, rings, stacks, Python frames, CPU use.
 //!
-//! Waits are read before the stacks, for a stop may end a wait. All text that the process chooses is made harmless when it is shown.
+//! Waits are read before the stacks, for a stop may end a wait. All text that the process chooses
+//! is made harmless when it is shown.
 
 use orbit_inspect::contention::{Contention, Holder, Waiter, contentions};
 use orbit_inspect::rings::{Ring, RingWatch};
@@ -29,10 +30,12 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// From this share of the time on in which it ran, or waited for a CPU, a thread computes without a pause.
+    /// From this share of the time on in which it ran, or waited for a CPU, a thread computes
+    /// without a pause.
     const NO_PAUSE: f64 = 0.9;
 
-    /// Whether threads wait for each other, or for a lock that will not come free, or one computes without a pause.
+    /// Whether threads wait for each other, or for a lock that will not come free, or one computes
+    /// without a pause.
     pub(crate) fn seems_to_hang(&self) -> bool {
         let never_free = |lock: &Contention| match lock.holder {
             Holder::OwnHandler { .. } | Holder::Named(Owner::Gone { .. } | Owner::Forked { .. }) => true,
@@ -55,7 +58,8 @@ pub(crate) struct Thread {
     pub(crate) wait: Wait,
     /// CPU time per time, over the interval: 1 is one whole CPU.
     pub(crate) cpu: f64,
-    /// The same with the time in which it waited for a CPU: on a loaded machine one that computes gets a part of a CPU only.
+    /// The same with the time in which it waited for a CPU: on a loaded machine one that computes
+    /// gets a part of a CPU only.
     pub(crate) runnable: f64,
     /// The thread that holds what it waits for, with its process.
     pub(crate) holder: Option<(i32, i32)>,

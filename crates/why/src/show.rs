@@ -52,7 +52,8 @@ fn sentence(lock: &Contention, name: Option<&str>) -> String {
         Holder::Named(Owner::Unknown) | Holder::Unknown => "its holder is not known".to_owned(),
         Holder::OwnHandler { tid } => {
             format!(
-                "thread {tid} waits for it in a signal handler, and probably holds it itself: the handler interrupted it"
+                "thread {tid} waits for it in a signal handler, and probably holds it itself: the handler \
+                 interrupted it"
             )
         }
         Holder::Readers { count } => {

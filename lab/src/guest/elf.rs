@@ -1,5 +1,6 @@
-//! The victim's object file: where its functions lie, and which of their bytes are its own. A byte that the loader fills in (a
-//! relocation) is not: the kernel rejects a module that has something there already.
+//! The victim's object file: where its functions lie, and which of their bytes are its own. A byte
+//! that the loader fills in (a relocation) is not: the kernel rejects a module that has something
+//! there already.
 //!
 //! The file is our own build, so a wrong one ends the program; nothing is read beyond its end.
 

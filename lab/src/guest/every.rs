@@ -1,4 +1,5 @@
-//! Hangs every CPU at once and never comes back: what then tells of it is for the host to see (signs of life, the console).
+//! Hangs every CPU at once and never comes back: what then tells of it is for the host to see
+//! (signs of life, the console).
 
 use super::{
     Failed, hangs, line,
@@ -6,7 +7,8 @@ use super::{
 };
 use serde_json::json;
 
-/// `threshold` is `kernel.watchdog_thresh`; with `panic` a lockup that the kernel finds itself is its end.
+/// `threshold` is `kernel.watchdog_thresh`; with `panic` a lockup that the kernel finds itself is
+/// its end.
 pub fn run(kind: &str, threshold: usize, panic: bool) -> Result<bool, Failed> {
     let panic = usize::from(panic);
     let settings = json!({

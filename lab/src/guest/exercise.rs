@@ -1,5 +1,6 @@
-//! One life of a copy of the driver, in a process of its own, which an exception may kill: loads it with one byte altered, uses it
-//! from several threads, compares what it says with what is right, unloads it.
+//! One life of a copy of the driver, in a process of its own, which an exception may kill: loads it
+//! with one byte altered, uses it from several threads, compares what it says with what is right,
+//! unloads it.
 
 use super::{Failed, machine::pin};
 use orbit_linux::modules;
@@ -41,8 +42,8 @@ fn renamed(mut file: Vec<u8>, name: &str) -> Vec<u8> {
     file
 }
 
-/// Loads copy `name` with byte `at` of its file set to `value`, and uses it from every CPU or from one only. Does not return but by ending the process, unless the lab
-/// itself is broken.
+/// Loads copy `name` with byte `at` of its file set to `value`, and uses it from every CPU or from
+/// one only. Does not return but by ending the process, unless the lab itself is broken.
 pub fn run(name: &str, at: usize, value: u8, one_cpu: bool) -> Result<bool, Failed> {
     if one_cpu {
         // The driver's timer and work items then stay there too.

@@ -1,12 +1,14 @@
-//! Faults at random in the code of a driver (the RMK paper, section 7.1): each in a fresh copy of it, one altered byte a copy.
+//! Faults at random in the code of a driver (the RMK paper, section 7.1): each in a fresh copy of
+//! it, one altered byte a copy.
 //!
-//! Three of four are a flipped bit, as the paper's; the fourth is a byte of any other value. Which byte follows from the seed and
-//! the fault's number alone. Every other copy is used from one CPU only: where all use it, one lock held for ever hangs all of
-//! them, and nobody inside is left to find it. A machine continues with the next fault while it is well; after a hang, a stuck caller or three exceptions it
-//! ends, and the host boots a fresh one.
+//! Three of four are a flipped bit, as the paper's; the fourth is a byte of any other value. Which
+//! byte follows from the seed and the fault's number alone. Every other copy is used from one CPU
+//! only: where all use it, one lock held for ever hangs all of them, and nobody inside is left to
+//! find it. A machine continues with the next fault while it is well; after a hang, a stuck caller
+//! or three exceptions it ends, and the host boots a fresh one.
 //!
-//! Lines: `fault` before, `outcome` after each. A CPU counts as hung when its pinned thread (`lives.rs`) did not run for a
-//! second; the detection has two more to speak.
+//! Lines: `fault` before, `outcome` after each. A CPU counts as hung when its pinned thread
+//! (`lives.rs`) did not run for a second; the detection has two more to speak.
 
 use super::{
     Failed,
@@ -152,7 +154,8 @@ pub fn run(seed: u64, first: usize, count: usize) -> Result<bool, Failed> {
             if exception.is_none() {
                 exception = kmsg.new_failures().first().map(|said| said.what);
                 if exception.is_some() {
-                    // It kills a thread, and the rest of the process would wait for that one for ever.
+                    // It kills a thread, and the rest of the process would wait for that one for
+                    // ever.
                     patience = begun.elapsed() + AFTERMATH;
                 }
             }

@@ -1,4 +1,5 @@
-//! The command itself, `orbit watch --system=ACTION`, and a CPU hung under it. What it did is for the host to see.
+//! The command itself, `orbit watch --system=ACTION`, and a CPU hung under it. What it did is for
+//! the host to see.
 
 use super::{
     Failed, line,

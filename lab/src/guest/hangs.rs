@@ -1,8 +1,10 @@
-//! Hangs each CPU in each way, RUNS times in all (and each way with every CPU), then loads the machine for a while.
+//! Hangs each CPU in each way, RUNS times in all (and each way with every CPU), then loads the
+//! machine for a while.
 //!
-//! Lines: `run` one a run, times in milliseconds; `again` a run made once more; `summary` one a kind and CPU; `all` the runs with
-//! every CPU hung; `load` false alarms; `hangs` the sum; at last `unwatched`, alarms while the detection ended. Latency is from
-//! the module's own note of the time at which the hang began to the handler's in user space.
+//! Lines: `run` one a run, times in milliseconds; `again` a run made once more; `summary` one a
+//! kind and CPU; `all` the runs with every CPU hung; `load` false alarms; `hangs` the sum; at last
+//! `unwatched`, alarms while the detection ended. Latency is from the module's own note of the time
+//! at which the hang began to the handler's in user space.
 
 use super::{
     Failed, line,
@@ -25,8 +27,8 @@ use std::{
 const ALL: [&str; 3] = ["preempt", "irq", "order"];
 /// How long a hang lasts at most; what is not found by then is missed.
 const HANG_MS: u64 = 10_000;
-/// A run does not count, and is made again, if the other CPU too ran no thread for longer than this (`lives.rs`): then the host did
-/// not run the machine, and nobody was there to judge.
+/// A run does not count, and is made again, if the other CPU too ran no thread for longer than this
+/// (`lives.rs`): then the host did not run the machine, and nobody was there to judge.
 const HELD_UP_MS: u64 = 500;
 /// One that was found lasts so much longer.
 const MORE_MS: u64 = 300;
@@ -34,8 +36,8 @@ const MORE_MS: u64 = 300;
 const PIECE_S: u64 = 20;
 /// So often at most: then the host is as it is, and what that piece said is left out.
 const MOST_VOID: usize = 4;
-/// How long a CPU stood still is heeded for so much longer at both ends than alarms are: it notes it when it runs again, and an
-/// alarm may be reported a little later.
+/// How long a CPU stood still is heeded for so much longer at both ends than alarms are: it notes
+/// it when it runs again, and an alarm may be reported a little later.
 const SETTLE_MS: u64 = 500;
 /// How long both CPUs hang.
 const ALL_MS: u64 = 1500;
@@ -69,7 +71,8 @@ impl Heard {
         [0, 1].map(|cpu| self.of[cpu].alarms.load(Relaxed))
     }
 
-    /// Ends it: alarms for a CPU that ran threads all the while, and for one that did not, as the host did not run it.
+    /// Ends it: alarms for a CPU that ran threads all the while, and for one that did not, as the
+    /// host did not run it.
     fn judged(&self, before: [usize; 2]) -> Alarms {
         sleep_ms(PAUSE_MS);
         let now = [0, 1].map(|cpu| self.of[cpu].alarms.load(Relaxed));
@@ -112,7 +115,8 @@ pub fn detect() -> Result<(Shd, Arc<Heard>), Failed> {
     Ok((shd, heard))
 }
 
-/// One run: latency of the alarm (reported, judged) in milliseconds, if it came while the CPU hung (or, with every CPU hung, after).
+/// One run: latency of the alarm (reported, judged) in milliseconds, if it came while the CPU hung
+/// (or, with every CPU hung, after).
 pub struct Run {
     pub reported: Option<f64>,
     pub judged: Option<f64>,
@@ -121,7 +125,8 @@ pub struct Run {
     /// The longest time for which the other CPU did not run its thread.
     pub held_up_ms: u64,
     pub interrupts_on: bool,
-    /// Alarms for the other CPU, which in truth did not run either for as long as an alarm takes: it waited for the hung one.
+    /// Alarms for the other CPU, which in truth did not run either for as long as an alarm takes:
+    /// it waited for the hung one.
     pub dragged: usize,
     /// Alarms for the other CPU, which ran.
     pub wrong: usize,
@@ -210,7 +215,8 @@ fn report(kind: &str, cpu: usize, run: &Run, void: bool) {
     }));
 }
 
-/// Busy threads of several sorts, more than there are CPUs, until a stop is requested: computing, system calls, files, forks.
+/// Busy threads of several sorts, more than there are CPUs, until a stop is requested: computing,
+/// system calls, files, forks.
 fn load(seconds: u64) {
     // What hung a CPU last stayed on the other one, and so would all that is made here.
     run_on(&[0, 1]);
@@ -242,7 +248,8 @@ fn load(seconds: u64) {
     }
 }
 
-/// Alarms in that much load. A piece with an alarm for a CPU that the host did not run is void, and made again.
+/// Alarms in that much load. A piece with an alarm for a CPU that the host did not run is void, and
+/// made again.
 fn loaded(heard: &Heard, seconds: u64) -> (Alarms, usize) {
     let (mut all, mut void, mut left) = (Alarms::default(), 0, seconds);
     while left > 0 {
@@ -268,7 +275,8 @@ pub fn run(runs: usize, seconds: u64) -> Result<bool, Failed> {
     let mut table: Vec<Vec<f64>> = vec![Vec::new(); places];
     let mut counts = vec![(0usize, 0usize); places];
     let (mut void, mut again) = (0, Vec::new());
-    // Kinds take turns, so that a short form has each of them; so do the CPUs, in a form too short for both.
+    // Kinds take turns, so that a short form has each of them; so do the CPUs, in a form too short
+    // for both.
     let mut n = 0;
     while n < runs {
         let (kind, cpu) = (n % KINDS.len(), (n / KINDS.len() + n % KINDS.len()) % 2);
@@ -287,7 +295,8 @@ pub fn run(runs: usize, seconds: u64) -> Result<bool, Failed> {
             continue;
         }
         wrong += run.wrong;
-        // Where a kind has but one run, an alarm that came late, or was overwritten by that for the other CPU, would leave it with none.
+        // Where a kind has but one run, an alarm that came late, or was overwritten by that for the
+        // other CPU, would leave it with none.
         if run.reported.is_none() && runs <= KINDS.len() && !again.contains(&kind) {
             again.push(kind);
             line::say(&json!({"again": KINDS[kind], "cpu": cpu}));

@@ -1,5 +1,6 @@
-//! Services on a CPU that has protection keys: the test of `orbit-services` that needs them, and the costs that it counts.
-//! The machine counts one cycle for each instruction: that compares ways, and says nothing of the times of real CPUs.
+//! Services on a CPU that has protection keys: the test of `orbit-services` that needs them, and
+//! the costs that it counts. The machine counts one cycle for each instruction: that compares ways,
+//! and says nothing of the times of real CPUs.
 
 use super::{Failed, line};
 use serde_json::json;

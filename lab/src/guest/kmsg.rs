@@ -1,4 +1,5 @@
-//! What the kernel says about itself: lines of `/dev/kmsg` that report a failure, with the time at which they were heard.
+//! What the kernel says about itself: lines of `/dev/kmsg` that report a failure, with the time at
+//! which they were heard.
 
 use super::machine::now_ns;
 use std::{

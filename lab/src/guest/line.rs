@@ -1,5 +1,5 @@
-//! The line to the host: ports of the emulated machine, so that neither interrupts, nor the kernel, nor a living second CPU is
-//! needed for it. One port for JSON lines, one for signs of life.
+//! The line to the host: ports of the emulated machine, so that neither interrupts, nor the kernel,
+//! nor a living second CPU is needed for it. One port for JSON lines, one for signs of life.
 
 use serde_json::Value;
 use std::{

@@ -1,7 +1,8 @@
 //! The truth against which the detection is held: does each CPU still run threads of user space?
 //!
-//! A thread pinned to every CPU, of higher priority than the detection's own, notes that it ran and judges the other CPUs by
-//! its own rounds, so that a machine whose host is busy accuses no CPU. It shares nothing with the detection.
+//! A thread pinned to every CPU, of higher priority than the detection's own, notes that it ran and
+//! judges the other CPUs by its own rounds, so that a machine whose host is busy accuses no CPU. It
+//! shares nothing with the detection.
 
 use super::{
     line,
@@ -22,8 +23,8 @@ pub struct Lives {
 }
 
 impl Lives {
-    /// Starts the threads, which never end. `dead` is called, by a thread of a living CPU, `rounds` rounds of its own after another's
-    /// last: with that CPU and the time of its last sign of life.
+    /// Starts the threads, which never end. `dead` is called, by a thread of a living CPU, `rounds`
+    /// rounds of its own after another's last: with that CPU and the time of its last sign of life.
     pub fn start(cpus: usize, rounds: u64, dead: impl Fn(usize, u64) + Send + Sync + 'static) -> Arc<Lives> {
         let all = |value: u64| (0..cpus).map(|_| AtomicU64::new(value)).collect();
         let lives = Arc::new(Lives { last: all(now_ns()), longest: all(0) });
@@ -56,7 +57,8 @@ impl Lives {
         lives
     }
 
-    /// The longest time for which a CPU's thread did not run, since the last time that this was asked; milliseconds.
+    /// The longest time for which a CPU's thread did not run, since the last time that this was
+    /// asked; milliseconds.
     pub fn longest_ms(&self, cpu: usize) -> u64 {
         self.longest[cpu].swap(0, Relaxed) / 1_000_000
     }

@@ -1,4 +1,5 @@
-//! What every part needs of the machine: pinned threads, the clock, the module that hangs CPUs, settings, a last way out.
+//! What every part needs of the machine: pinned threads, the clock, the module that hangs CPUs,
+//! settings, a last way out.
 
 use super::Failed;
 use orbit_linux::{clock, sched};
@@ -40,7 +41,8 @@ pub fn hang(kind: &str, cpu: usize, ms: u64) -> Result<(), Failed> {
         .map_err(|e| format!("cannot begin {kind} on CPU {cpu}: {e}"))
 }
 
-/// Ends it before its time. Called again and again until it has: one that is still beginning does not hear of it.
+/// Ends it before its time. Called again and again until it has: one that is still beginning does
+/// not hear of it.
 pub fn let_go() {
     // Its own time ends it, if this does not.
     let _ = fs::write(format!("{MODULE}/end"), "1");
@@ -65,7 +67,7 @@ pub fn set(name: &str, value: usize) -> String {
     }
 }
 
-/// A machine that was broken is not gone on with: this ends it at once, from any CPU that lives.
+/// A machine that was broken is not continued with: this ends it at once, from any CPU that lives.
 pub struct WayOut(fs::File);
 
 impl WayOut {

@@ -1,7 +1,8 @@
 //! Inside the virtual machine. Parts of the experiment, each the only program of one boot:
 //!
-//! `hangs RUNS LOAD_SECONDS`, `rivals MILLISECONDS THRESHOLD`, `every KIND THRESHOLD PANIC`, `faults SEED FIRST COUNT`,
-//! `guard ACTION KIND`, `keys`. Each writes JSON lines by `line`, and `{"part":"ended"}` at last.
+//! `hangs RUNS LOAD_SECONDS`, `rivals MILLISECONDS THRESHOLD`, `every KIND THRESHOLD PANIC`,
+//! `faults SEED FIRST COUNT`, `guard ACTION KIND`, `keys`. Each writes JSON lines by `line`, and
+//! `{"part":"ended"}` at last.
 
 mod elf;
 mod every;

@@ -1,6 +1,8 @@
-//! Each kind of hang, long enough for the kernel's own detectors: which of them finds it, and when, beside system hang detection.
+//! Each kind of hang, long enough for the kernel's own detectors: which of them finds it, and when,
+//! beside system hang detection.
 //!
-//! Line `rival`: seconds from the beginning of the hang until each was heard of; null: not while the CPU hung.
+//! Line `rival`: seconds from the beginning of the hang until each was heard of; null: not while
+//! the CPU hung.
 
 use super::{
     Failed,

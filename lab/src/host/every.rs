@@ -1,13 +1,16 @@
-//! Every CPU hung at once: nothing inside runs any more. What can still tell of it is measured from outside: signs of life
-//! that no longer come, and the kernel's own detectors with panic settings, each kind of hang with each.
+//! Every CPU hung at once: nothing inside runs any more. What can still tell of it is measured from
+//! outside: signs of life that no longer come, and the kernel's own detectors with panic settings,
+//! each kind of hang with each.
 //!
-//! Line `every_cpu`: seconds from the hang's announcement; null: not within the time it was watched for.
+//! Line `every_cpu`: seconds from the hang's announcement; null: not within the time it was watched
+//! for.
 
 use super::{BOOT, Failed, Next, Parts, Said, Vm, say};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// A machine that was silent for so long, when it should give a sign ten times a second from each CPU, hangs.
+/// A machine that was silent for so long, when it should give a sign ten times a second from each
+/// CPU, hangs.
 pub const SILENCE: Duration = Duration::from_secs(1);
 const KINDS: [&str; 7] = ["preempt", "irq", "lock", "lock-irq", "order", "halt", "kernel"];
 

@@ -1,5 +1,5 @@
-//! The command `orbit watch --system` with each of its actions, seen from outside: an alarm in its file, a panic on the console,
-//! a second boot.
+//! The command `orbit watch --system` with each of its actions, seen from outside: an alarm in its
+//! file, a panic on the console, a second boot.
 //!
 //! Line `action`: seconds from the hang's announcement; null: not seen.
 

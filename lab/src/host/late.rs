@@ -1,4 +1,5 @@
-//! How late this machine itself is: a figure of an emulated machine is worth no more than the processors that emulate it.
+//! How late this machine itself is: a figure of an emulated machine is worth no more than the
+//! processors that emulate it.
 
 use std::{
     sync::{

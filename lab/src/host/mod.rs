@@ -1,8 +1,10 @@
-//! Outside of the virtual machine: boots it, once or many times a part of the experiment, watches it, and writes JSON lines.
+//! Outside of the virtual machine: boots it, once or many times a part of the experiment, watches
+//! it, and writes JSON lines.
 //!
-//! `host --kernel FILE --initrd FILE --work DIRECTORY`, then parts, in this order: `--hangs RUNS LOAD_SECONDS`, `--rivals`,
-//! `--every ROUNDS`, `--guard ACTION` (each), `--faults SEED FIRST COUNT`, `--keys`. The last line is `{"lab":...}`. The result is good if every hang of one CPU was found, no
-//! alarm was false, and the actions did what they should.
+//! `host --kernel FILE --initrd FILE --work DIRECTORY`, then parts, in this order:
+//! `--hangs RUNS LOAD_SECONDS`, `--rivals`, `--every ROUNDS`, `--guard ACTION` (each),
+//! `--faults SEED FIRST COUNT`, `--keys`. The last line is `{"lab":...}`. The result is good if
+//! every hang of one CPU was found, no alarm was false, and the actions did what they should.
 
 mod every;
 mod faults;

@@ -1,6 +1,8 @@
-//! One virtual machine: QEMU, emulating, with two processors; what it says, line by line, each with the time it was heard at.
+//! One virtual machine: QEMU, emulating, with two processors; what it says, line by line, each with
+//! the time it was heard at.
 //!
-//! Owns the process and the sockets by which it talks; dropping it ends both. Everything the console said stays in a file.
+//! Owns the process and the sockets by which it talks; dropping it ends both. Everything the
+//! console said stays in a file.
 
 use super::Failed;
 use serde_json::Value;
@@ -55,8 +57,8 @@ pub enum Next {
 const CHANNELS: [&str; 3] = ["console", "life", "lines"];
 
 impl Vm {
-    /// Boots. `part` is what `orbit-lab guest` is to do; `kernel` are words for the kernel's command line; with `again` a reboot
-    /// boots anew, else it ends the machine.
+    /// Boots. `part` is what `orbit-lab guest` is to do; `kernel` are words for the kernel's
+    /// command line; with `again` a reboot boots anew, else it ends the machine.
     pub fn boot(parts: &Parts, name: &str, part: &str, kernel: &str, again: bool) -> Result<Vm, Failed> {
         let cannot = |what: &str, e: std::io::Error| format!("{what}: {e}");
         let mut command = Command::new("qemu-system-x86_64");
@@ -65,8 +67,8 @@ impl Vm {
             None => ("tcg,thread=multi", "max"),
         };
         if part == "keys" {
-            // One cycle for each instruction: emulated, a change of rights empties the caches of addresses, which would
-            // be all that a clock sees.
+            // One cycle for each instruction: emulated, a change of rights empties the caches of
+            // addresses, which would be all that a clock sees.
             command.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", "max", "-smp", "1"]);
         } else {
             command.args(["-accel", accelerator, "-cpu", cpu, "-smp", "2"]);

@@ -24,7 +24,8 @@ pub fn module() -> PathBuf {
 }
 
 impl Server {
-    /// Starts a server with the module and these arguments of it; `None`, having said so, where there is no server.
+    /// Starts a server with the module and these arguments of it; `None`, having said so, where
+    /// there is no server.
     pub fn start(arguments: &str) -> Option<Server> {
         if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("SKIP: needs redis-server (Debian: apt-get install redis-server)");
@@ -140,13 +141,14 @@ pub fn entries(answer: Value) -> Vec<Vec<Value>> {
     entries
 }
 
-/// Whether an entry of Redis' own log is about a command that a module ran: its client has no connection.
+/// Whether an entry of Redis' own log is about a command that a module ran: its client has no
+/// connection.
 pub fn by_module(entry: &[Value]) -> bool {
     matches!(text(&entry[4]).as_str(), "?:0" | "")
 }
 
-/// All entries of Redis' own log since the module was loaded with the server, the newest first, as if its looks at that log were
-/// no commands: without those, and numbered without them.
+/// All entries of Redis' own log since the module was loaded with the server, the newest first, as
+/// if its looks at that log were no commands: without those, and numbered without them.
 pub fn redis_own(connection: &mut Connection) -> Vec<Vec<Value>> {
     let mut entries = entries(run(connection, "SLOWLOG GET -1"));
     assert!(entries.last().is_none_or(|oldest| number(&oldest[0]) == 0), "it goes back to the start");

@@ -77,7 +77,8 @@ impl Ends {
         self.links.get(&(pid, fd)).map(String::as_str)
     }
 
-    /// Processes that have a descriptor with this link and may do this with it; sockets can always be read and written.
+    /// Processes that have a descriptor with this link and may do this with it; sockets can always
+    /// be read and written.
     pub fn holders(&self, link: &str, access: Access) -> Vec<i32> {
         let may = |mode: u8| match (mode, access) {
             (2, _) | (0, Access::Read) | (1, Access::Write) => true,

@@ -15,7 +15,8 @@ const SHARED_SIGHTS: u32 = 20;
 /// After so many sights old ones count half.
 const WINDOW: u32 = 256;
 
-/// A moment of a thread: the time, and for how long the machine had kept it from running until then.
+/// A moment of a thread: the time, and for how long the machine had kept it from running until
+/// then.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stamp {
     /// Seconds.
@@ -63,7 +64,8 @@ impl Places {
         }
     }
 
-    /// One more sight of a thread of the process at a place that threads may share; whether it is a home of them all.
+    /// One more sight of a thread of the process at a place that threads may share; whether it is a
+    /// home of them all.
     pub fn is_shared_home(&mut self, home: Home) -> bool {
         self.sights += 1;
         let n = self.add(home);
@@ -91,7 +93,8 @@ pub struct Habit {
 }
 
 impl Habit {
-    /// Takes a sight of it after it ran, and what it had lost by then; `shared` are the homes of all threads of the process.
+    /// Takes a sight of it after it ran, and what it had lost by then; `shared` are the homes of
+    /// all threads of the process.
     pub fn saw(&mut self, old: Option<&Sight>, new: &Sight, lost: f64, shared: &mut Places) {
         let stamp = Stamp { t: new.t, lost };
         self.at_home = false;
@@ -125,7 +128,8 @@ impl Habit {
         self.places.age();
     }
 
-    /// Whether it was back in its loop often enough, and over a time long enough, to know how it behaves.
+    /// Whether it was back in its loop often enough, and over a time long enough, to know how it
+    /// behaves.
     pub fn is_learnt(&self, limits: &Limits) -> bool {
         let Some((last, _)) = self.last_home else { return false };
         self.returns >= limits.returns && self.first.is_some_and(|first| last.t - first >= limits.learn)

@@ -5,7 +5,8 @@ use crate::facts::Sight;
 /// A place in a program at which work comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Home {
-    /// A condition variable or semaphore, by its address in units of 8 bytes: the halves of a condition variable are one place.
+    /// A condition variable or semaphore, by its address in units of 8 bytes: the halves of a
+    /// condition variable are one place.
     Futex(u64),
     /// An epoll set, by its descriptor.
     Epoll(i32),
@@ -36,7 +37,8 @@ pub fn waits_for_lock(sight: &Sight) -> bool {
     sight.nr == libc::SYS_futex && matches!(futex_op(sight), 0 | 9) && sight.a2 == 2
 }
 
-/// Whether the call is one in which work comes in from several places: a holder that waits here holds its lock until there is some.
+/// Whether the call is one in which work comes in from several places: a holder that waits here
+/// holds its lock until there is some.
 pub fn serves(sight: &Sight) -> bool {
     takes_events(sight) || waits_for_signal(sight.nr)
 }
@@ -57,7 +59,8 @@ fn waits_for_signal(nr: i64) -> bool {
     matches!(nr, libc::SYS_pause | libc::SYS_rt_sigpending | libc::SYS_rt_sigtimedwait | libc::SYS_rt_sigsuspend)
 }
 
-/// The place a sleeping thread waits at; nothing if no work comes in there: a lock, a time limit, a nap.
+/// The place a sleeping thread waits at; nothing if no work comes in there: a lock, a time limit, a
+/// nap.
 pub fn home(sight: &Sight) -> Option<Home> {
     Some(match sight.nr {
         // A wait with a time limit is housekeeping, or Python's lock.

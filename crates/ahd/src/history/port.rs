@@ -1,4 +1,5 @@
-//! How a process answers on a port: which requests it read and has not answered, and how long answers took.
+//! How a process answers on a port: which requests it read and has not answered, and how long
+//! answers took.
 
 use crate::facts::Connection;
 use std::collections::BTreeMap;
@@ -49,7 +50,8 @@ struct Last {
     takes: u32,
 }
 
-/// A connection on which so much came in at different times, and nothing ever went out, goes one way.
+/// A connection on which so much came in at different times, and nothing ever went out, goes one
+/// way.
 const ONE_WAY: u32 = 3;
 
 /// States of a TCP socket in which an answer can still be sent.

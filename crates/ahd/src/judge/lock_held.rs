@@ -1,7 +1,8 @@
 //! Lock held: a thread has waited for a lock for longer than the limit.
 //!
-//! Likely where the holder is known and sleeps all the while; a guess where it runs, or is not known. Left out: holders that
-//! themselves wait for work or for a process that works, which hold their lock until then, and rings, which are closed sets.
+//! Likely where the holder is known and sleeps all the while; a guess where it runs, or is not
+//! known. Left out: holders that themselves wait for work or for a process that works, which hold
+//! their lock until then, and rings, which are closed sets.
 
 use super::{Key, Verdict, Why, others_work};
 use crate::facts::{Facts, Id, Thread};
@@ -28,13 +29,15 @@ pub fn lock_held(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdi
     }
     for verdict in verdicts.values_mut() {
         if let Key::HeldAt(pid, at) = verdict.key {
-            // Whoever waits for it, however short: one of them may be the one that waits for itself.
+            // Whoever waits for it, however short: one of them may be the one that waits for
+            // itself.
             let of = facts.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
             let waits = |t: &&Thread| t.sleeps() && waits_for_lock(&t.sight) && (t.sight.a0, t.sight.a3) == (at, 0);
             let new: Vec<Id> = of.map(|(_, t)| t).filter(waits).map(|t| t.id).collect();
             verdict.threads.extend(new.into_iter().filter(|id| !verdict.threads.contains(id)).collect::<Vec<_>>());
         }
-        // Whoever came first: where the holder is not known, a thread that waits for itself began to wait before all others.
+        // Whoever came first: where the holder is not known, a thread that waits for itself began
+        // to wait before all others.
         let from = usize::from(matches!(verdict.why, Why::LockHeld { holder: Some(_), .. }));
         let since = |id: &Id| facts.threads.get(id).map_or(f64::MAX, |t| t.since);
         verdict.threads[from..].sort_by(|a, b| since(a).total_cmp(&since(b)));
@@ -49,10 +52,12 @@ pub fn lock_held(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdi
     verdicts.into_values().collect()
 }
 
-/// In glibc's rwlock a reader behind a writer waits so many bytes before the word at which the writer waits for readers to leave.
+/// In glibc's rwlock a reader behind a writer waits so many bytes before the word at which the
+/// writer waits for readers to leave.
 const READERS_BEFORE: u64 = 8;
 
-/// A reader that waits behind the writer whose wait the verdict is about: it may be one of those that the writer waits for.
+/// A reader that waits behind the writer whose wait the verdict is about: it may be one of those
+/// that the writer waits for.
 fn reader_behind(facts: &Facts, verdict: &Verdict) -> Option<Id> {
     let Key::HeldAt(pid, at) = verdict.key else { return None };
     let of = facts.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
@@ -75,8 +80,9 @@ fn of(facts: &Facts, history: &History, limits: &Limits, id: Id, thread: &Thread
     if end.id == id {
         return Some(verdict(Key::HeldAt(id.pid, at), Sure::Guess, vec![id], None));
     }
-    // A lock that goes from hand to hand is not held by any of them for long; nor is the holder to blame for what the machine took.
-    // Nor is one that keeps coming back to where events come in: it holds the lock until there is work.
+    // A lock that goes from hand to hand is not held by any of them for long; nor is the holder to
+    // blame for what the machine took. Nor is one that keeps coming back to where events come in:
+    // it holds the lock until there is work.
     let habit = history.threads.get(&end.id).filter(|habit| habit.is_event_loop);
     if habit.is_some_and(|habit| habit.at_home || habit.away(facts.now, end.lost(facts.now)) < limits.limit) {
         return None;

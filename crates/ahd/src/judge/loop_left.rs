@@ -1,8 +1,10 @@
-//! Loop left: a thread that kept coming back to a place where work comes in has not been there for longer than ever.
+//! Loop left: a thread that kept coming back to a place where work comes in has not been there for
+//! longer than ever.
 //!
-//! A guess: one job may simply take longer than all before. Likely once an event loop is left for twice as long while
-//! input waits that nobody takes: input of a worker or a filter may wait for a long job to end.
-//! Left out: who is blocked by a lock whose holder itself waits for work, for then it is the turn of others.
+//! A guess: one job may simply take longer than all before. Likely once an event loop is left for
+//! twice as long while input waits that nobody takes: input of a worker or a filter may wait for a
+//! long job to end. Left out: who is blocked by a lock whose holder itself waits for work, for then
+//! it is the turn of others.
 
 use super::{Key, Verdict, Why};
 use crate::facts::{Facts, Id, Thread};
@@ -16,7 +18,8 @@ pub fn loop_left(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdi
     let of = |(id, thread): (&Id, &Thread)| {
         let habit = history.threads.get(id)?;
         let (last, _) = habit.last_home?;
-        // Stopped, traced or in an uninterruptible wait is not the program's doing; '?' is not known.
+        // Stopped, traced or in an uninterruptible wait is not the program's doing; '?' is not
+        // known.
         if habit.at_home || !habit.is_learnt(limits) || thread.is_halted() || thread.sight.st == '?' {
             return None;
         }

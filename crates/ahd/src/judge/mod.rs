@@ -1,6 +1,7 @@
 //! The rules: pure functions of facts, history and limits.
 //!
-//! Owns: [`Verdict`] and the list of [`JUDGES`]. Promises: a rule does no I/O and keeps nothing; the same facts give the same verdicts.
+//! Owns: [`Verdict`] and the list of [`JUDGES`]. Promises: a rule does no I/O and keeps nothing;
+//! the same facts give the same verdicts.
 
 mod closed_set;
 mod lock_held;

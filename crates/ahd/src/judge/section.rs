@@ -1,9 +1,12 @@
-//! Section: one execution of a marked section uses more CPU than its check value, or the thread has not run inside for the limit.
+//! Section: one execution of a marked section uses more CPU than its check value, or the thread has
+//! not run inside for the limit.
 //!
-//! This is the application hang detection of RMK (section 5): the check value is the factor times the mean of the exit with the
-//! largest mean, at least the floor; it needs two scans, between which the thread got on with [`MORE`] of CPU. Likely, since one
-//! execution may simply take longer than all before. Of sections inside each other the innermost is named that used at least half of
-//! what the outer one did. A wait is left out while whoever could end it is at work, or is kept from its CPU.
+//! This is the application hang detection of RMK (section 5): the check value is the factor times
+//! the mean of the exit with the largest mean, at least the floor; it needs two scans, between
+//! which the thread got on with [`MORE`] of CPU. Likely, since one execution may simply take longer
+//! than all before. Of sections inside each other the innermost is named that used at least half of
+//! what the outer one did. A wait is left out while whoever could end it is at work, or is kept
+//! from its CPU.
 
 use super::{Key, Verdict, Why};
 use crate::facts::{Facts, Id, Thread};
@@ -84,7 +87,8 @@ fn blocked(
     Some((since, limits.limit, why))
 }
 
-/// Whether somebody who could end the wait of a thread works for that, or would if the machine let it.
+/// Whether somebody who could end the wait of a thread works for that, or would if the machine let
+/// it.
 pub fn may_end_soon(facts: &Facts, thread: &Thread, limits: &Limits) -> bool {
     if let Some(end) = chain_end(facts, thread)
         && end.id != thread.id
@@ -97,8 +101,9 @@ pub fn may_end_soon(facts: &Facts, thread: &Thread, limits: &Limits) -> bool {
 /// Waits for processes that wait for processes are followed so far.
 const DEPTH: u32 = 4;
 
-/// Whether another process that could end the wait of a thread has run within the limit, sleeps by the clock or waits for work; one
-/// that waits for such a process counts too, and so does a child that is not seen.
+/// Whether another process that could end the wait of a thread has run within the limit, sleeps by
+/// the clock or waits for work; one that waits for such a process counts too, and so does a child
+/// that is not seen.
 pub fn others_work(facts: &Facts, thread: &Thread, limits: &Limits) -> bool {
     works(facts, thread, limits, DEPTH)
 }

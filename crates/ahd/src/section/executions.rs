@@ -1,15 +1,18 @@
 //! What the executions of a marked section took, as far as that can be known from outside.
 //!
-//! Owns: the history of one section and the CPU time that one execution of it may use. The marks say how often a section was
-//! entered and by which exits it was left, not when, and many executions may lie between two scans. So an exit is never
-//! credited with less than its executions can have taken:
-//! - one that was seen inside for [`LONG`] of CPU is one execution, with all that was seen of it and all up to the scan that
-//!   found it left. An exit's long executions have a window of their own: among many short ones the mean would not show them. If
-//!   several exits were used meanwhile, it counts for each of them whose long ones it does not make look shorter;
-//! - of the others each exit is credited as if it had used all of the CPU time between the scans, and the other exits none.
+//! Owns: the history of one section and the CPU time that one execution of it may use. The marks
+//! say how often a section was entered and by which exits it was left, not when, and many
+//! executions may lie between two scans. So an exit is never credited with less than its executions
+//! can have taken:
+//! - one that was seen inside for [`LONG`] of CPU is one execution, with all that was seen of it
+//!   and all up to the scan that found it left. An exit's long executions have a window of their
+//!   own: among many short ones the mean would not show them. If several exits were used meanwhile,
+//!   it counts for each of them whose long ones it does not make look shorter;
+//! - of the others each exit is credited as if it had used all of the CPU time between the scans,
+//!   and the other exits none.
 //!
-//! Promises: too much is at most what the thread used in two periods. Refuses: to judge by few executions, see
-//! [`Executions::allowed`].
+//! Promises: too much is at most what the thread used in two periods. Refuses: to judge by few
+//! executions, see [`Executions::allowed`].
 
 use super::window::Windows;
 use orbit_section::layout::EXITS;
@@ -46,8 +49,8 @@ impl Executions {
         Executions { history: Windows::new(window), enough: window as u64, first: now, exits: [None; EXITS] }
     }
 
-    /// It was left so many times by each exit. `seen`: CPU time up to the last look in which one of these was inside already.
-    /// `since`: what the thread used after that scan.
+    /// It was left so many times by each exit. `seen`: CPU time up to the last look in which one of
+    /// these was inside already. `since`: what the thread used after that scan.
     pub fn left(&mut self, times: &[u32; EXITS], seen: u64, since: u64, now: f64) {
         let used: Vec<(usize, u64)> =
             times.iter().enumerate().filter(|(_, n)| **n > 0).map(|(e, n)| (e, u64::from(*n))).collect();
@@ -75,9 +78,10 @@ impl Executions {
         self.history.usual()
     }
 
-    /// CPU time, ns, that one execution may use: the check value, once the section is known. Before, that is the limit for waits at
-    /// least: a rare long execution need not have been among few. It is known by a window of executions and `NEW`, and
-    /// each of the exits seen by `FEW` executions or `RARE`.
+    /// CPU time, ns, that one execution may use: the check value, once the section is known.
+    /// Before, that is the limit for waits at least: a rare long execution need not have been among
+    /// few. It is known by a window of executions and `NEW`, and each of the exits seen by `FEW`
+    /// executions or `RARE`.
     pub fn allowed(&self, factor: f64, floor: u64, limit: u64, now: f64) -> u64 {
         let check = self.history.check_value(factor, floor);
         let exits = || self.exits.iter().flatten();
@@ -110,7 +114,8 @@ mod tests {
         let now = 0.0;
         let mut x = Executions::new(50, now);
         for _ in 0..20 {
-            // 300 ms by exit 1, of which the last 60 after the last scan; then 20 short ones by exit 0.
+            // 300 ms by exit 1, of which the last 60 after the last scan; then 20 short ones by
+            // exit 0.
             x.left(&times([(0, 20), (1, 1)]), 240 * MS, 62 * MS, now);
             x.left(&times([(0, 30)]), 0, 3 * MS, now);
         }

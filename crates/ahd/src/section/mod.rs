@@ -1,8 +1,10 @@
-//! Sections that a program marks in its source (RMK, section 5): entered, left by an exit, nested, overlapping, in many threads.
+//! Sections that a program marks in its source (RMK, section 5): entered, left by an exit, nested,
+//! overlapping, in many threads.
 //!
-//! Owns: [`Marked`], the sections of one process, which takes the cells that a scan read. Promises: pure; what belongs to threads
-//! that ended is forgotten. The clock is read by the sensor, not by the program: what executions took is as good as
-//! [`Executions`] can know. Whether an execution hangs is the rule's to say ([`crate::judge`]).
+//! Owns: [`Marked`], the sections of one process, which takes the cells that a scan read. Promises:
+//! pure; what belongs to threads that ended is forgotten. The clock is read by the sensor, not by
+//! the program: what executions took is as good as [`Executions`] can know. Whether an execution
+//! hangs is the rule's to say ([`crate::judge`]).
 
 mod executions;
 mod window;
@@ -40,7 +42,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Later entries are further in; of those whose entry was not seen, the one that is entered more often.
+    /// Later entries are further in; of those whose entry was not seen, the one that is entered
+    /// more often.
     fn rank(&self, section: usize) -> Option<(f64, u32, usize)> {
         self.inside.map(|inside| (inside.began, self.seq, section))
     }
@@ -107,7 +110,8 @@ impl Marked {
 
 impl Place {
     fn follow(&mut self, now: f64, seq: u32, exits: [u32; EXITS], (run, ran): (u64, u64), executions: &mut Executions) {
-        // An exit is counted before the section is left: with none left, that one is seen in the next scan.
+        // An exit is counted before the section is left: with none left, that one is seen in the
+        // next scan.
         if seq / 2 != self.seq / 2 {
             let times = std::array::from_fn(|e| exits[e].wrapping_sub(self.exits[e]));
             let seen = self.inside.map_or(0, |inside| run.saturating_sub(ran).saturating_sub(inside.from));

@@ -1,8 +1,8 @@
 //! Check values from the last executions of a section.
 //!
-//! Owns: for each exit a sliding window of the progress its last executions made. Promises: the check value is the factor
-//! times the mean of the exit with the largest mean (RMK, section 5.1), never below the floor; adding and asking are O(1)
-//! in the window. Units are the caller's.
+//! Owns: for each exit a sliding window of the progress its last executions made. Promises: the
+//! check value is the factor times the mean of the exit with the largest mean (RMK, section 5.1),
+//! never below the floor; adding and asking are O(1) in the window. Units are the caller's.
 
 use std::collections::{BTreeMap, VecDeque};
 

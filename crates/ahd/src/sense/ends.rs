@@ -1,7 +1,8 @@
 //! Who holds the pipes and sockets of the watched processes, and their other sides.
 //!
-//! All processes that can be seen are read, but only what leads to a watched one is handed over. They are read one after the other:
-//! a descriptor that is sent from one not read yet to one already read is missed. That takes a unix socket, and both its sides run.
+//! All processes that can be seen are read, but only what leads to a watched one is handed over.
+//! They are read one after the other: a descriptor that is sent from one not read yet to one
+//! already read is missed. That takes a unix socket, and both its sides run.
 
 use super::process::Process;
 use crate::facts::Record;
@@ -9,7 +10,8 @@ use orbit_inspect::Family;
 use orbit_linux::{procfs, socket_info, thread};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// Reads it all. `true` with it if a process that may pass descriptors on ran meanwhile, so that one may be missing.
+/// Reads it all. `true` with it if a process that may pass descriptors on ran meanwhile, so that
+/// one may be missing.
 pub(super) fn read(watched: &mut BTreeMap<i32, Process>, t: f64) -> (Record, bool) {
     let mut all: Vec<(i32, i32, String)> = Vec::new();
     let mut unreadable = Vec::new();
@@ -73,7 +75,8 @@ fn mode(pid: i32, fd: i32) -> u8 {
     thread::access(&procfs::text(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default())
 }
 
-/// The sockets of this machine that have to do with these inodes: TCP lines, and pairs of connected unix sockets.
+/// The sockets of this machine that have to do with these inodes: TCP lines, and pairs of connected
+/// unix sockets.
 fn sockets(watched: &BTreeMap<i32, Process>, inodes: &HashSet<u64>) -> (Vec<socket_info::Line>, Vec<(u64, u64)>) {
     if inodes.is_empty() {
         return (Vec::new(), Vec::new());

@@ -1,7 +1,7 @@
 //! The records that `orbit-section` keeps in a program's memory, read from outside.
 //!
-//! Owns: where they are, one for each copy of the library in the process. Promises: trusts nothing in them; what one scan reads is
-//! bounded by the layout.
+//! Owns: where they are, one for each copy of the library in the process. Promises: trusts nothing
+//! in them; what one scan reads is bounded by the layout.
 
 use crate::facts::Cell;
 use orbit_inspect::{Maps, Memory};
@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 
 /// Scans between two searches for a record in a process that has none yet.
 const SEARCH_EVERY: u64 = 8;
-/// The same for one that has made none in [`SEARCHES`], or has one: a library loaded later may bring another.
+/// The same for one that has made none in [`SEARCHES`], or has one: a library loaded later may
+/// bring another.
 const SEARCH_SELDOM: u64 = SEARCH_EVERY * 16;
 const SEARCHES: u32 = 50;
 /// Records of a process that are read.
@@ -40,8 +41,8 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Reads them. `thread` says of an id in the program's own namespace which thread it is, its CPU time and that since the
-    /// scan before. Names are answered where one is new.
+    /// Reads them. `thread` says of an id in the program's own namespace which thread it is, its
+    /// CPU time and that since the scan before. Names are answered where one is new.
     pub(super) fn read(
         &mut self,
         pid: i32,

@@ -1,4 +1,5 @@
-//! A program that execs, forks or ends is followed: histories start anew, children are watched or not as asked, no stranger is told.
+//! A program that execs, forks or ends is followed: histories start anew, children are watched or
+//! not as asked, no stranger is told.
 
 use crate::common::{Dir, PATIENCE, Program, Watcher};
 use orbit_ahd::{Config, Event};
@@ -10,9 +11,11 @@ fn exec_starts_histories_anew() {
     let dir = Dir::new("exec");
     let Some(fares) = dir.program() else { return };
     let other = dir.0.join("computes");
-    // By a process of its own: a file that this one writes is no program as long as a child of another test has it too.
+    // By a process of its own: a file that this one writes is no program as long as a child of
+    // another test has it too.
     assert!(Command::new("cp").arg(&fares).arg(&other).status().expect("cp").success());
-    // A loop of a second, then, by exec, another program that computes: by the habits of the first one that is a hang.
+    // A loop of a second, then, by exec, another program that computes: by the habits of the first
+    // one that is a hang.
     let mut p = Program::start(Command::new(&fares).args(["exec", "1"]).arg(&other).args(["wanders", "1.5"]));
     let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     let start = Instant::now();
@@ -48,7 +51,8 @@ fn a_program_by_exec_is_judged_by_its_own_habits() {
     let dir = Dir::new("exec-loop");
     let Some(fares) = dir.program() else { return };
     let other = dir.0.join("loops");
-    // By a process of its own: a file that this one writes is no program as long as a child of another test has it too.
+    // By a process of its own: a file that this one writes is no program as long as a child of
+    // another test has it too.
     assert!(Command::new("cp").arg(&fares).arg(&other).status().expect("cp").success());
     let p = Program::start(Command::new(&fares).args(["exec", "0.5"]).arg(&other).args(["loop", "0.3"]));
     let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
@@ -118,8 +122,8 @@ fn start_as(pid: i32, program: &std::ffi::CStr, arg: &std::ffi::CStr) -> Option<
     let args =
         Args { exit_signal: libc::SIGCHLD as u64, set_tid: ids.as_ptr() as u64, set_tid_size: 1, ..Args::default() };
     let argv = [program.as_ptr(), arg.as_ptr(), std::ptr::null()];
-    // SAFETY: `args` is a clone_args of the size it says; without CLONE_VM the child has memory of its own, and makes only
-    // calls that may be made after fork until exec.
+    // SAFETY: `args` is a clone_args of the size it says; without CLONE_VM the child has memory of
+    // its own, and makes only calls that may be made after fork until exec.
     unsafe {
         match libc::syscall(libc::SYS_clone3, &raw const args, size_of::<Args>()) {
             0 => {
@@ -150,7 +154,7 @@ fn a_process_id_that_is_given_again() {
     };
     assert_eq!(stranger, pid);
     w.run(Duration::from_secs(3));
-    // SAFETY: plain calls on the child made above, which nobody else reaps.
+    // SAFETY: plain calls on the child made above, which nothing else reaps.
     unsafe {
         libc::kill(stranger, libc::SIGKILL);
         libc::waitpid(stranger, std::ptr::null_mut(), 0);

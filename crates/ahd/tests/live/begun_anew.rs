@@ -1,5 +1,5 @@
-//! A wait that a signal interrupts between two looks, and that the program begins anew, is the same wait: it is told as if it had never been
-//! interrupted.
+//! A wait that a signal interrupts between two looks, and that the program begins anew, is the same
+//! wait: it is reported as if it had never been interrupted.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Kind};

@@ -1,5 +1,5 @@
-//! A program that changes its credentials: root goes on watching it; an ordinary user is told what cannot be seen, and what it needs, once
-//! for all processes.
+//! A program that changes its credentials: root continues watching it; an ordinary user is told
+//! what cannot be seen, and what it needs, once for all processes.
 //!
 //! The test starts itself again as the ordinary user's watcher.
 

@@ -1,5 +1,6 @@
-//! Waits that end once somebody has done what takes its time: nothing is told of a lock whose holder waits for a child that works or sleeps, nor of a main thread that
-//! another one will wake when a time is over. A child that will never end is told with who waits for its parent.
+//! Waits that end once somebody has done what takes its time: nothing is reported of a lock whose
+//! holder waits for a child that works or sleeps, nor of a main thread that another one will wake
+//! when a time is over. A child that will never end is told with who waits for its parent.
 
 use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Kind};

@@ -1,4 +1,5 @@
-//! Where every thread that is left waits for another one this is told soon after the last of the others has ended, and only those are named.
+//! Where every thread that is left waits for another one this is told soon after the last of the
+//! others has ended, and only those are named.
 
 use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Kind};
@@ -40,7 +41,7 @@ int main(int argc, char **argv) {
 
 #[test]
 fn and_those_left_wait_for_each_other() {
-    // Long after a second: that it is told at all shows that it was not left for the limit.
+    // Long after a second: that it is reported at all shows that it was not left for the limit.
     let config = Config { limit: Duration::from_secs(600), ..Config::default() };
     at_once([false, true], |other_thread| {
         let dir = Dir::new("first-ended");

@@ -1,11 +1,13 @@
-//! A lock that keeps its holder and goes from hand to hand is no hang, however long each of many waits for it; it is one once somebody keeps it.
+//! A lock that keeps its holder and goes from hand to hand is no hang, however long each of many
+//! waits for it; it is one once somebody keeps it.
 
 use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Kind};
 use std::process::Command;
 use std::time::Duration;
 
-// Twelve workers hold the lock for 0.4 s each, asleep. "keep": after four seconds one of them keeps it. "flock", "file" (of an open file), "priority": another kind of lock.
+// Twelve workers hold the lock for 0.4 s each, asleep. "keep": after four seconds one of them keeps
+// it. "flock", "file" (of an open file), "priority": another kind of lock.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-//! A lock that stood held in the parent when a process was made: said so, and in a child of `vfork` it is the child's own.
+//! A lock that stood held in the parent when a process was made: said so, and in a child of `vfork`
+//! it is the child's own.
 
 use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Hang, Kind};

@@ -1,13 +1,14 @@
-//! Waits that something unseen ends in its time: nothing is told of one that writes to a slow reader by `splice`, nor of a lock without owner while another
-//! thread is held up by the machine.
+//! Waits that something unseen ends in its time: nothing is reported of one that writes to a slow
+//! reader by `splice`, nor of a lock without owner while another thread is delayed by the machine.
 
 use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::Config;
 use std::process::Command;
 use std::time::Duration;
 
-// "splice": moves bytes by a pipe of its own to one whose reader takes four seconds. "disk": a reader of a lock waits, as for a disk, while a writer wants it:
-// who makes a process by vfork sleeps so until that has ended.
+// "splice": moves bytes by a pipe of its own to one whose reader takes four seconds. "disk": a
+// reader of a lock waits, as for a disk, while a writer wants it: who makes a process by vfork
+// sleeps so until that has ended.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>

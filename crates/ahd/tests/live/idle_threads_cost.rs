@@ -1,5 +1,6 @@
-//! A healthy program of which hundreds or thousands of threads only wait, each in its way, costs the watcher less than MOST of a CPU: to judge a wait
-//! costs no look at all processes, nor one at all threads. 1 to 2 % is usual; a busy machine makes it more.
+//! A healthy program of which hundreds or thousands of threads only wait, each in its way, costs
+//! the watcher less than MOST of a CPU: to judge a wait costs no look at all processes, nor one at
+//! all threads. 1 to 2 % is usual; a loaded machine makes it more.
 //!
 //! The test starts itself again as the program.
 

@@ -1,6 +1,8 @@
-//! Hangs injected into a real server under load, at several places and in several ways: all found, of the right kind.
+//! Hangs injected into a real server under load, at several places and in several ways: all found,
+//! of the right kind.
 //!
-//! `ORBIT_TEST_FULL=1` takes ten times as many places. Prints how long each took from hang to report.
+//! `ORBIT_TEST_FULL=1` takes ten times as many places. Prints how long each took from hang to
+//! report.
 
 use orbit_ahd::{Config, Event, Hang, Kind};
 use std::io::{Read, Write};

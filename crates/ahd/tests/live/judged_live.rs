@@ -1,5 +1,5 @@
-//! The detector that judges facts, on living programs: what it reports, that it says when a hang is over, and that what it
-//! recorded gives the same verdicts again.
+//! The detector that judges facts, on living programs: what it reports, that it says when a hang is
+//! over, and that what it recorded gives the same verdicts again.
 
 use crate::common::{Dir, PATIENCE, Program};
 use orbit_ahd::{Config, Event, Hang, Kind, Limits, Sure, Watcher, replay};

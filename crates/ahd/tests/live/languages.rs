@@ -1,4 +1,5 @@
-//! Hangs of programs in Python and Rust are reported with the thread and with functions by the names of the language.
+//! Hangs of programs in Python and Rust are reported with the thread and with functions by the
+//! names of the language.
 
 use crate::common::{Dir, Program, Watcher, functions, have};
 use orbit_ahd::{Config, Kind};

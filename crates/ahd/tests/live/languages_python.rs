@@ -1,5 +1,5 @@
-//! A thread of Python's that spins is told though others are awake, who ask for the interpreter's lock now and then; one that
-//! gets back to its loop is not.
+//! A thread of Python's that spins is told though others are awake, who ask for the interpreter's
+//! lock now and then; one that gets back to its loop is not.
 
 use crate::common::{Dir, Program, Watcher, have};
 use orbit_ahd::{Config, Event, Kind};
@@ -7,8 +7,9 @@ use orbit_linux::perf::{Access, Counter, Kind as Count};
 use std::process::Command;
 use std::time::Duration;
 
-/// Another thread wakes up each 20 ms. The first one takes requests from a socket, each worth the CPU time of the second argument, s; the one whose number
-/// is the first argument ends only when a signal comes.
+/// Another thread wakes up each 20 ms. The first one takes requests from a socket, each worth the
+/// CPU time of the second argument, s; the one whose number is the first argument ends only when a
+/// signal comes.
 const SERVER: &str = "
 import signal, socket, sys, threading, time
 enough = False
@@ -61,12 +62,12 @@ fn spins_beside_others() {
     if !have("python3", "--version") || !watches() {
         return;
     }
-    // Little work before: it sleeps in its loop on a busy machine too, and so is known to have one. More requests than it takes to learn
-    // that: some of the first are not seen.
+    // Little work before: it sleeps in its loop on a loaded machine too, and so is known to have
+    // one. More requests than it takes to learn that: some of the first are not seen.
     let p = start(&dir, "150", "0.002");
     let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
     let h = w.hang();
-    // By luck, when nobody asks for the lock for long enough, it is told in the end anyhow.
+    // By luck, when nobody asks for the lock for long enough, it is reported in the end anyhow.
     let used = std::fs::read_to_string(format!("/proc/{}/schedstat", p.pid())).expect("it runs");
     let used: u64 = used.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
     assert!(used < 6_000_000_000, "told after {used} ns of CPU");
@@ -78,7 +79,7 @@ fn spins_beside_others() {
         let told: Vec<&str> = t.python.iter().map(|f| f.function.as_str()).collect();
         assert_eq!(told, ["never_ends", "serve", "<module>"], "{h:#?}");
     }
-    // It goes on and is not told again, nor as recovered, until it gets back.
+    // It continues and is not reported again, nor as recovered, until it gets back.
     w.run(Duration::from_secs(3));
     let recovered = |all: &[Event]| all.iter().any(|e| matches!(e, Event::Recovered { kind: Kind::Busy, .. }));
     assert!(w.hangs().len() == 1 && !recovered(&w.events), "{:#?}", w.events);

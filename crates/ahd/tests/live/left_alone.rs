@@ -1,4 +1,5 @@
-//! Who is left alone by processes that have ended: with the lock they held, in a ring that was told, at a pipe they used to fill.
+//! Who is left alone by processes that have ended: with the lock they held, in a ring that was
+//! told, at a pipe they used to fill.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Event};
@@ -59,7 +60,8 @@ static void ring(int members, int reaped) {
     }
 }
 
-// Reads what the child writes, a byte at a time, and goes on when that has ended: it has kept the writing end.
+// Reads what the child writes, a byte at a time, and continues when that has ended: it has kept the
+// writing end.
 static void pipe_used_to_be_filled(void) {
     int fd[2];
     char byte;

@@ -1,4 +1,5 @@
-//! The watcher on living programs: what it senses, reports, and leaves alone. One binary, a module for each behaviour.
+//! The watcher on living programs: what it senses, reports, and leaves alone. One binary, a module
+//! for each behaviour.
 
 mod common;
 

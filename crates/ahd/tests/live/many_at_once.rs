@@ -1,4 +1,5 @@
-//! Hundreds of threads, and more, that hang at once are few reports with true times, and no thread is part of two.
+//! Hundreds of threads, and more, that hang at once are few reports with true times, and no thread
+//! is part of two.
 //!
 //! The test starts itself again as the program.
 

@@ -1,4 +1,5 @@
-//! A wait for a priority-inheriting mutex that the kernel refused is told in words of its own: nothing is known of who holds the mutex.
+//! A wait for a priority-inheriting mutex that the kernel rejected is reported in words of its own:
+//! which thread holds the mutex is not known.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Kind};

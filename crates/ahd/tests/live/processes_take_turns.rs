@@ -1,12 +1,13 @@
-//! Processes that take turns at their work, by a lock on a file that a thread of theirs holds or by a semaphore in memory that they share, wait for their turn as long as
-//! there is none.
+//! Processes that take turns at their work, by a lock on a file that a thread of theirs holds or by
+//! a semaphore in memory that they share, wait for their turn as long as there is none.
 
 use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::Config;
 use std::process::Command;
 use std::time::Duration;
 
-// "file": a thread of each takes the lock and waits for work; the main threads read a pipe. "semaphore": who has it reads the pipe that work comes by.
+// "file": a thread of each takes the lock and waits for work; the main threads read a pipe.
+// "semaphore": who has it reads the pipe that work comes by.
 const SOURCE: &str = r#"
 #include <fcntl.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
-//! A reader that never gets a lock which goes from writer to writer is no hang: writers sleep at another word of it than readers, and whoever
-//! unlocks wakes them first.
+//! A reader that never gets a lock which goes from writer to writer is no hang: writers sleep at
+//! another word of it than readers, and whoever unlocks wakes them first.
 //!
 //! The test starts itself again as the program.
 

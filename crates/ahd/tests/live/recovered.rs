@@ -1,4 +1,5 @@
-//! A thread that was told to spin has recovered when it is back in its main loop, not when something else stopped it for a while.
+//! A thread that was told to spin has recovered when it is back in its main loop, not when
+//! something else stopped it for a while.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Event, Kind};

@@ -1,4 +1,5 @@
-//! Threads that come after hundreds of restless ones are looked at too: more want a look than there are in one tick.
+//! Threads that come after hundreds of restless ones are looked at too: more want a look than there
+//! are in one tick.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Kind};

@@ -1,4 +1,5 @@
-//! A request that is not answered is explained by the program's own runtime: Go's goroutines, the JVM's deadlock.
+//! A request that is not answered is explained by the program's own runtime: Go's goroutines, the
+//! JVM's deadlock.
 
 use crate::common::{Dir, PATIENCE, Program, Watcher, have};
 use orbit_ahd::{Config, Event, Hang};
@@ -21,7 +22,8 @@ fn ask(port: u16, path: &str) -> std::io::Result<TcpStream> {
     Ok(server)
 }
 
-/// Starts the server, has it answer, then has it hang, and hands over the report that its runtime explains.
+/// Starts the server, has it answer, then has it hang, and hands over the report that its runtime
+/// explains.
 fn explained(port: u16, command: &mut Command, is_explained: impl Fn(&Hang) -> bool) {
     let program = Program::start(command);
     let mut watcher = Watcher::of(program.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });

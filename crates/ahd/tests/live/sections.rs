@@ -1,4 +1,5 @@
-//! Hangs inside marked sections are found with the section's name; executions that are merely long for once are learnt.
+//! Hangs inside marked sections are found with the section's name; executions that are merely long
+//! for once are learnt.
 //!
 //! The test starts itself again as the program that hangs.
 
@@ -37,7 +38,8 @@ fn overlapping() {
     }
 }
 
-/// The program: a healthy start, then the hang. Never waits in a main loop, so only its sections tell.
+/// The program: a healthy start, then the hang. Never waits in a main loop, so only its sections
+/// tell.
 fn program(way: &str) -> ! {
     // Where threads are waited for it would be a wait in this section.
     let outer = (way != "overlapping").then(|| enter(&OUTER));

@@ -1,5 +1,5 @@
-//! Of threads that are suspected together each is judged when its turn comes: one that has left its section by then is not told to hang in
-//! whatever it does next.
+//! Of threads that are suspected together each is judged when its turn comes: one that has left its
+//! section by then is not reported to hang in whatever it does next.
 //!
 //! The test starts itself again as the program.
 

@@ -1,5 +1,5 @@
-//! A marked section whose one exit takes long each time, with many short executions in between: healthy as long as it takes what it
-//! usually does.
+//! A marked section whose one exit takes long each time, with many short executions in between:
+//! healthy as long as it takes what it usually does.
 //!
 //! The test starts itself again as the program.
 
@@ -64,7 +64,8 @@ fn told_only_when_it_takes_far_longer_than_the_slow_exit() {
     let hang = watcher.hang();
     assert_eq!((hang.kind, hang.section.as_deref()), (Kind::Busy, Some("request")), "{hang:?}");
     assert!(start.elapsed() > BEFORE + SLOW * ROUNDS, "a slow execution was told: {hang:?}");
-    // Known by now, so not the limit of 5 s of CPU: four times some 300 ms, and what could not be told apart.
+    // Known by now, so not the limit of 5 s of CPU: four times some 300 ms, and what is not known
+    // apart.
     let times = hang.usual.map(|u| hang.check_value as f64 / u as f64);
     assert!(times.is_some_and(|t| (3.9..4.1).contains(&t)), "{hang:?}");
 }

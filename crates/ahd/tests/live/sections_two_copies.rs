@@ -1,7 +1,8 @@
-//! A process may hold two copies of the section library, as with a plug-in that has one of its own: sections of both are watched, also
-//! where the second comes later.
+//! A process may hold two copies of the section library, as with a plug-in that has one of its own:
+//! sections of both are watched, also where the second comes later.
 //!
-//! The test starts itself again as the program. The second copy's record is made by hand, as the library makes it.
+//! The test starts itself again as the program. The second copy's record is made by hand, as the
+//! library makes it.
 
 use orbit_ahd::{Config, Event};
 use orbit_section::layout::{Header, MAGIC, NAMES_AT, SIZE, SLOTS_AT, Slot};
@@ -14,7 +15,8 @@ static MAIN: Section = section!("main-work");
 
 const WAY: &str = "ORBIT_AHD_TEST_WAY";
 
-/// A second copy's record, whose only thread is the calling one and whose only section is "plug-in".
+/// A second copy's record, whose only thread is the calling one and whose only section is
+/// "plug-in".
 fn plug_in() -> &'static Slot {
     // SAFETY: a mapping of a fresh file of the layout's size, which stays for ever.
     unsafe {

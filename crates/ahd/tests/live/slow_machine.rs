@@ -1,4 +1,5 @@
-//! A program that is slow because of the machine, or of somebody who holds it, does not hang; when it then hangs, it is told.
+//! A program that is slow because of the machine, or of somebody who holds it, does not hang; when
+//! it then hangs, it is reported.
 
 use crate::common::{Dir, PATIENCE, Program, Watcher, cpu};
 use orbit_ahd::{Config, Kind};
@@ -95,9 +96,10 @@ fn held_by_a_debugger() {
     slowed("slow-debugger", |w, p| {
         let pid = p.pid();
         let (end, wait_end) = std::sync::mpsc::channel::<()>();
-        // Stops it as at a breakpoint, lets it go on traced, and stops it again.
+        // Stops it as at a breakpoint, lets it continue traced, and stops it again.
         let debugger = std::thread::spawn(move || {
-            // SAFETY: plain calls with numbers; waitpid is given a valid place. The program is this test's own.
+            // SAFETY: plain calls with numbers; waitpid is given a valid place. The program is this
+            // test's own.
             unsafe {
                 if libc::ptrace(libc::PTRACE_SEIZE, pid, 0usize, 0usize) != 0 {
                     println!("SKIP: needs the right to trace");
@@ -149,7 +151,8 @@ fn starved_of_cpu() {
         let burners = Burners((0..how_many).map(|_| burner()).collect());
         w.run(Duration::from_secs(4));
         drop(burners);
-        // An ordinary user cannot take it back: then the hang at the end is found only where nothing else runs.
+        // An ordinary user cannot take it back: then the hang at the end is found only where
+        // nothing else runs.
         nice(0);
     });
 }
@@ -203,7 +206,8 @@ fn in_memory(file: &std::fs::File) -> bool {
     asked == 0 && [RAMFS, libc::TMPFS_MAGIC].contains(&about.f_type)
 }
 
-/// Watches a program that touches its pages, of which a third fit, again and again: those of this file, or of its own.
+/// Watches a program that touches its pages, of which a third fit, again and again: those of this
+/// file, or of its own.
 fn thrashes(group: &Group, version: usize, fares: &Path, file: &Path, size: usize) {
     let files = ["memory.limit_in_bytes", "memory.max"];
     assert!(group.set(files[version], &(size / 3).to_string()));

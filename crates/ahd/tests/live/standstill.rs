@@ -1,4 +1,5 @@
-//! Processes that wait for each other over pipes, sockets and the ends of children are told as one cycle; those that somebody else may wake, or time, are not.
+//! Processes that wait for each other over pipes, sockets and the ends of children are told as one
+//! cycle; those that somebody else may wake, or time, are not.
 
 use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Hang, Kind};
@@ -7,7 +8,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
-/// Long before this a hang is told, and nothing is told for having waited so long.
+/// Long before this a hang is reported, and nothing is reported for having waited so long.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Nothing is told for so long, several times what a hang takes.
 const QUIET: Duration = Duration::from_secs(6);
@@ -60,7 +61,8 @@ fn two_that_fill_each_others_pipe() {
 #[test]
 fn two_ends_of_a_socket() {
     at_once([("socket-read", "reads_here"), ("socket-write", "writes_here")], |(way, function)| {
-        // Where no descriptor may be had of another process (Docker's profile) a time limit of the socket cannot be ruled out.
+        // Where no descriptor is available of another process (Docker's profile) a time limit of
+        // the socket cannot be ruled out.
         told(way, (2, 2), &[function]);
     });
 }

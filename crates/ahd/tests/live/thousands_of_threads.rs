@@ -1,5 +1,6 @@
-//! Watching a program with 2,000 threads costs less than reading `/proc/PID/task/TID/stat` of each of them PASSES times a second (one such
-//! pass a second is 2 to 4 % of a CPU, as busy as the machine is), and the one that hangs among them is found.
+//! Watching a program with 2,000 threads costs less than reading `/proc/PID/task/TID/stat` of each
+//! of them PASSES times a second (one such pass a second is 2 to 4 % of a CPU, as busy as the
+//! machine is), and the one that hangs among them is found.
 
 use crate::common::{Dir, Program, Watcher, cpu, functions};
 use orbit_ahd::{Config, Kind};

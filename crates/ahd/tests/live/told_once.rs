@@ -1,4 +1,5 @@
-//! A hang is told once: taking its stacks does not make it look like threads that got on, and all who wait in it belong to it.
+//! A hang is reported once: taking its stacks does not make it look like threads that got on, and
+//! all who wait in it belong to it.
 
 use crate::common::{Dir, Program, Watcher, functions};
 use orbit_ahd::{Config, Event};
@@ -68,7 +69,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Functions in the stack of the thread that it is told of; none without a compiler.
+/// Functions in the stack of the reported thread; none without a compiler.
 fn told_once(way: &str) -> Vec<String> {
     let dir = Dir::new(&format!("told-once-{way}"));
     let Some(program) = dir.build("hangs", SOURCE) else {

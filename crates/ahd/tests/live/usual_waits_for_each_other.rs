@@ -1,14 +1,15 @@
-//! Where every thread waits for another one this is told soon, though each waits where it usually does; as long as one of them has a time to wake up
-//! at, nothing is.
+//! Where every thread waits for another one this is told soon, though each waits where it usually
+//! does; as long as one of them has a time to wake up at, nothing is.
 
 use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Kind};
 use std::process::Command;
 use std::time::Duration;
 
-// Two threads hand a turn to each other; after two seconds one forgets to. "alone": the main thread gets its turns from one that ends then.
-// "pipes": they do it by pipes. "sleeps": a third thread sleeps for three seconds and wakes them. "chain": the main thread waits for one that
-// each time is a new one, made by the last.
+// Two threads hand a turn to each other; after two seconds one forgets to. "alone": the main thread
+// gets its turns from one that ends then. "pipes": they do it by pipes. "sleeps": a third thread
+// sleeps for three seconds and wakes them. "chain": the main thread waits for one that each time is
+// a new one, made by the last.
 const SOURCE: &str = r#"
 #include <pthread.h>
 #include <string.h>
@@ -99,7 +100,7 @@ int main(int argc, char **argv) {
 
 #[test]
 fn and_nobody_is_left_to_wake_any() {
-    // Long after a second: that it is told at all shows that it was not left for the limit.
+    // Long after a second: that it is reported at all shows that it was not left for the limit.
     let config = Config { limit: Duration::from_secs(600), ..Config::default() };
     at_once([("", 2), ("alone", 1), ("pipes", 2)], |(way, threads)| {
         let dir = Dir::new("usual-waits");

@@ -1,4 +1,5 @@
-//! Waits that look alike are told apart: what only looks like a dead end is not told, what is one is.
+//! Waits that look alike are distinguished: what only looks like a dead end is not reported, what
+//! is one is.
 
 use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Kind};

@@ -1,4 +1,5 @@
-//! A server whose first thread keeps stdout locked while it accepts, and whose threads print; see reports.txt.
+//! A server whose first thread keeps stdout locked while it accepts, and whose threads print; see
+//! reports.txt.
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
 

@@ -42,7 +42,7 @@ static int listener;
 static void *follows(void *x) { for (;;) { pthread_mutex_lock(&a); int fd = accept(listener, 0, 0); pthread_mutex_unlock(&a); close(fd); } return x; }
 static void leader(void) { listener = socket(AF_INET, SOCK_STREAM, 0); listen(listener, 8); for (int i = 0; i < 4; i++) run(follows); sleep(16); }
 
-// A first thread that ended, and one that goes on.
+// A first thread that ended, and one that continues.
 static void *goes_on(void *x) { for (int i = 0; i < 700; i++) ms(20); exit(0); return x; }
 static void first_ended(void) { run(goes_on); pthread_exit(0); }
 

@@ -1,4 +1,5 @@
-/* A task that follows a chain of locks; what it reads is made in five places, one through a function pointer. */
+/* A task that follows a chain of locks; what it reads is made in five places, one through a
+ * function pointer. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

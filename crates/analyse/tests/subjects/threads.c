@@ -1,4 +1,5 @@
-/* The task is called by several threads at once, by a forked child, and between programs that are started. */
+/* The task is called by several threads at once, by a forked child, and between programs that
+ * are started. */
 #include <pthread.h>
 #include <spawn.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* A task over a list whose nodes come from a wrapper of the allocator, in a program with an allocator's function of its own. */
+/* A task over a list whose nodes come from a wrapper of the allocator, in a program with an
+ * allocator's function of its own. */
 #include <stdio.h>
 #include <stdlib.h>
 struct node {

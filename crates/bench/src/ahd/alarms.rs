@@ -51,7 +51,7 @@ const STRESSORS: [&str; 16] = [
     "--hdd 1 --hdd-bytes 64m --io 1",
 ];
 
-/// What was watched, for how long, and what was told of it.
+/// What was watched, for how long, and what was reported of it.
 #[derive(Debug, Serialize)]
 pub struct Row {
     pub what: String,
@@ -304,7 +304,8 @@ pub fn stress(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<()
     if scratch::go_on().is_err() { Ok(()) } else { ended }
 }
 
-/// Runs one set of stressors to its end; answers what was told of it, and of the server beside it.
+/// Runs one set of stressors to its end; answers what was reported of it, and of the server beside
+/// it.
 fn one_slot(
     stressors: &str,
     seconds: u64,

@@ -133,7 +133,8 @@ fn show(cost: &[Value], span: Duration, lines: &mut Lines) {
     )]);
     if span < JUDGED {
         lines.note(format!(
-            "sections: what they cost beyond 1 ms each in advance is {share:.1} % of the program's CPU time so far; whether that is kept below {BOUND} % shows \
+            "sections: what they cost beyond 1 ms each in advance is {share:.1} % of the program's CPU time so far; \
+             whether that is kept below {BOUND} % shows \
              once it has run for {JUDGED:?}, without --quick"
         ));
     } else {

@@ -1,4 +1,5 @@
-//! All recordings of this source tree, judged with several limits: hangs found, how soon, and healthy programs reported.
+//! All recordings of this source tree, judged with several limits: hangs found, how soon, and
+//! healthy programs reported.
 
 use super::Lines;
 use crate::reach::Reach;
@@ -41,8 +42,10 @@ pub fn run(lines: &mut Lines) -> Result<(), Failure> {
         if limit_s == LIMITS[LIMITS.len() - 1] {
             let percent = |part: usize, of: usize| part as f64 * 100.0 / of.max(1) as f64;
             lines.reach([
-                Reach::at_least(format!("recorded hangs found, of {}", found.hangs), percent(found.found, found.hangs), 90.0, "%"),
-                Reach::at_most(format!("{} recorded healthy programs above a guess", found.healthy), found.alarms as f64, 0.0, "programs"),
+                Reach::at_least(format!("recorded hangs found, of \
+                    {}", found.hangs), percent(found.found, found.hangs), 90.0, "%"),
+                Reach::at_most(format!("{} recorded healthy programs above a \
+                    guess", found.healthy), found.alarms as f64, 0.0, "programs"),
                 Reach::at_most(
                     format!("{} recorded healthy programs, a guess", found.healthy),
                     percent(found.guesses, found.healthy),

@@ -1,4 +1,5 @@
-//! What the guard itself uses beside many threads: all asleep for a job, and a tenth of them at work ten times a second.
+//! What the guard itself uses beside many threads: all asleep for a job, and a tenth of them at
+//! work ten times a second.
 
 use super::Lines;
 use super::guarded::Guarded;

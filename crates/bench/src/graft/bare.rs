@@ -1,6 +1,7 @@
-//! The rival: ptrace and nothing else. Threads are stopped as they are found; calls are made by a `syscall` instruction that is put where the
-//! first thread stands. It knows no interrupted calls, signals, new threads or restartable sequences, and a tracer that dies leaves a ruined
-//! program: it is the least that entering can cost.
+//! The rival: ptrace and nothing else. Threads are stopped as they are found; calls are made by a
+//! `syscall` instruction that is put where the first thread stands. It knows no interrupted calls,
+//! signals, new threads or restartable sequences, and a tracer that dies leaves a ruined program:
+//! it is the least that entering can cost.
 
 use super::{REGION, Work, failed};
 use graft::Process;
@@ -10,7 +11,8 @@ use std::io;
 
 pub fn enter(process: &Process, work: Work) -> Result<(), Failure> {
     let pid = process.pid();
-    // The kernel ties a tracer to a thread, as it does for graft: what it holds is released when that ends.
+    // The kernel ties a tracer to a thread, as it does for graft: what it holds is released when
+    // that ends.
     let done = std::thread::scope(|scope| {
         let tracer = std::thread::Builder::new().spawn_scoped(scope, || enter_traced(pid, work))?;
         tracer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

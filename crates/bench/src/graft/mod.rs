@@ -1,8 +1,9 @@
-//! `orbit bench graft`: how long a program stands still while another process enters it, makes calls in it, maps a page, unmaps it and
-//! leaves; by `graft`, by bare ptrace without any of graft's care, and by gdb.
+//! `orbit bench graft`: how long a program stands still while another process enters it, makes
+//! calls in it, maps a page, unmaps it and leaves; by `graft`, by bare ptrace without any of
+//! graft's care, and by gdb.
 //!
-//! The figure is the program's own: the longest gap between two readings of the clock by a thread of it that reads it without pause. The
-//! ways take turns on one program.
+//! The figure is the program's own: the longest gap between two readings of the clock by a thread
+//! of it that reads it without pause. The ways take turns on one program.
 
 mod bare;
 mod subject;
@@ -52,8 +53,8 @@ impl Work {
         }
     }
 
-    /// How many times as long as bare ptrace, at most: graft reads and keeps more of each thread, and has each call stand in a stub that a
-    /// program whose tracer died survives.
+    /// How many times as long as bare ptrace, at most: graft reads and keeps more of each thread,
+    /// and has each call stand in a stub that a program whose tracer died survives.
     fn limit(self) -> f64 {
         match self {
             Work::Stop => 2.0,
@@ -182,7 +183,8 @@ fn gdb_enters(pid: i32, work: Work) -> Result<(), Failure> {
     gdb.args(["-nx", "-batch", "-p", &pid.to_string()]);
     if work == Work::Calls {
         // Read and write, private and anonymous, as in the other ways.
-        let map = format!("set $page = ((long (*)(long, long, int, int, int, long)) mmap)(0, {REGION}, 3, 0x22, -1, 0)");
+        let map = format!("set $page = ((long (*)(long, long, int, int, int, long)) mmap)(0, {REGION}, 3, 0x22, -1, \
+            0)");
         gdb.args(["-ex", "print ((int (*)(void)) getpid)()", "-ex", &map]);
         gdb.args(["-ex", &format!("print ((int (*)(long, long)) munmap)($page, {REGION})")]);
     }

@@ -1,4 +1,5 @@
-//! The program that is entered: this command again, with a thread that reads the clock without pause and others that sleep.
+//! The program that is entered: this command again, with a thread that reads the clock without
+//! pause and others that sleep.
 
 use super::failed;
 use graft::Process;

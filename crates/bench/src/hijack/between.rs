@@ -1,5 +1,6 @@
-//! Two processes that call each other: guests over a channel; and, as rivals, what the machine needs at the least: a
-//! pair of cache lines in shared memory on two CPUs, and a pair of futexes on one.
+//! Two processes that call each other: guests over a channel; and, as rivals, what the machine
+//! needs at the least: a pair of cache lines in shared memory on two CPUs, and a pair of futexes on
+//! one.
 
 use super::guest::{batches, gate};
 use orbit_linux::map::Mapping;
@@ -15,7 +16,8 @@ struct Line {
     words: [AtomicU64; 6],
 }
 
-/// Puts the two sides of a pair on two CPUs, or on one. Where there is one CPU only, both are on it.
+/// Puts the two sides of a pair on two CPUs, or on one. Where there is one CPU only, both are on
+/// it.
 fn settle(is_child: bool, awake: bool) {
     let cpus = sched::affinity(0).unwrap_or_default();
     let cpu = if is_child && awake { cpus.first() } else { cpus.last() };

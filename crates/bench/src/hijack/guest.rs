@@ -208,8 +208,8 @@ fn notified() -> std::io::Result<f64> {
     Ok(measure())
 }
 
-/// Maps page 0: a slide of NOPs for the numbers of calls, then a syscall and a return, which is the least that zpoline
-/// needs: no registers are saved, and no function is called.
+/// Maps page 0: a slide of NOPs for the numbers of calls, then a syscall and a return, which is the
+/// least that zpoline needs: no registers are saved, and no function is called.
 #[cfg(target_arch = "x86_64")]
 pub fn map_page_zero() -> std::io::Result<()> {
     const SLIDE: usize = 512;
@@ -217,7 +217,8 @@ pub fn map_page_zero() -> std::io::Result<()> {
     unsafe { map::fixed_anonymous(0, 4096) }?;
     let code: Vec<u8> = [0x90].repeat(SLIDE).into_iter().chain([0x0f, 0x05, 0xc3]).collect();
     for (nth, byte) in code.iter().enumerate() {
-        // SAFETY: stores into the page just mapped. Address 0 is none that Rust's own pointers may have.
+        // SAFETY: stores into the page just mapped. Address 0 is none that Rust's own pointers may
+        // have.
         unsafe { std::arch::asm!("mov byte ptr [{}], {}", in(reg) nth, in(reg_byte) *byte, options(nostack)) };
     }
     // SAFETY: changes the rights of that page.
@@ -235,7 +236,8 @@ fn over_page_zero() -> std::io::Result<f64> {
     map_page_zero()?;
     Ok(batches(|| {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the page holds NOPs, a system call and a return; the call destroys rax, rcx and r11.
+        // SAFETY: the page holds NOPs, a system call and a return; the call destroys rax, rcx and
+        // r11.
         unsafe {
             std::arch::asm!("call rax", inout("rax") libc::SYS_getppid => _, out("rcx") _, out("r11") _);
         }

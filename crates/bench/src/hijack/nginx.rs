@@ -1,4 +1,5 @@
-//! nginx serves a file of 1 KB natively and under the executive, to eight connections that stay open.
+//! nginx serves a file of 1 KB natively and under the executive, to eight connections that stay
+//! open.
 
 use super::failure;
 use super::servers::{Served, Server};
@@ -38,7 +39,8 @@ fn serve(is_guest: bool, requests: usize, place: &Path) -> io::Result<Served<1>>
         "daemon off; master_process off; {user} pid {at}/pid; error_log {at}/logs/error.log;
          events {{ worker_connections 64; }}
          http {{ access_log off; keepalive_requests 100000000; client_body_temp_path {at}/body;
-           proxy_temp_path {at}/proxy; fastcgi_temp_path {at}/fastcgi; uwsgi_temp_path {at}/uwsgi; scgi_temp_path {at}/scgi;
+           proxy_temp_path {at}/proxy; fastcgi_temp_path {at}/fastcgi; uwsgi_temp_path {at}/uwsgi; scgi_temp_path \
+           {at}/scgi;
            server {{ listen unix:{at}/socket; root {at}; }} }}"
     );
     fs::write(place.join("nginx.conf"), settings)?;

@@ -58,7 +58,8 @@ impl Server {
         }
     }
 
-    /// Asks it to end if that was not done, waits, and returns the percentage of calls by signal since it settled.
+    /// Asks it to end if that was not done, waits, and returns the percentage of calls by signal
+    /// since it settled.
     pub fn end(self, was_asked: bool) -> io::Result<f64> {
         let pid = match &self {
             Server::Native(child) => child.id(),

@@ -1,5 +1,5 @@
-//! Programs in Python and Go that make many kinds of calls for two seconds: which share of the calls of the second
-//! second comes by signal.
+//! Programs in Python and Go that make many kinds of calls for two seconds: which share of the
+//! calls of the second second comes by signal.
 
 use super::failure;
 use super::servers::Server;

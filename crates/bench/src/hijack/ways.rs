@@ -59,7 +59,8 @@ pub fn programs(quick: bool) -> Vec<Program> {
 pub fn has_page_zero() -> bool {
     let is_mapped = super::guest::map_page_zero().is_ok();
     if is_mapped {
-        // SAFETY: nothing uses the page that was just mapped; accesses by null pointers must fault again.
+        // SAFETY: nothing uses the page that was just mapped; accesses by null pointers must fault
+        // again.
         let _ = unsafe { map::unmap(0, 4096) };
     }
     is_mapped

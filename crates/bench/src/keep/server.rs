@@ -21,14 +21,16 @@ const TABLE_8: Duration = Duration::from_secs(5);
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How it is kept: not at all (Apache restarts the child), by a log with a checkpoint a second, in request mode.
+/// How it is kept: not at all (Apache restarts the child), by a log with a checkpoint a second, in
+/// request mode.
 const WAYS: [Option<&[&str]>; 3] = [
     None,
     Some(&["--log", "--log-size", "64M", "--family"]),
     Some(&["--log", "--log-size", "64M", "--family", "--requests"]),
 ];
 
-/// Table 9: a child that crashes, restarted by Apache or put back, and what that costs; and Apache's row of Table 8.
+/// Table 9: a child that crashes, restarted by Apache or put back, and what that costs; and
+/// Apache's row of Table 8.
 pub fn apache(rounds: usize, results: &mut Results, bench: &mut Bench) -> Result<(), Failure> {
     if !has("apache2", bench) || !has("ab", bench) {
         return Ok(());
@@ -92,7 +94,8 @@ struct Apache {
 }
 
 impl Apache {
-    /// Starts one with a single child, kept with these options, if any; waits until it answers and is kept.
+    /// Starts one with a single child, kept with these options, if any; waits until it answers and
+    /// is kept.
     fn start(folder: &Path, options: Option<&[&str]>) -> Result<Apache, Failure> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let at = folder.display();

@@ -1,5 +1,6 @@
-// Writes each signal it gets to the file of its first argument, one byte for one signal: its number, as a letter from 'A'. Ends with 6 at SIGUSR2.
-// With a second argument it leaves its process group first.
+// Writes each signal it gets to the file of its first argument, one byte for one signal: its
+// number, as a letter from 'A'. Ends with 6 at SIGUSR2. With a second argument it leaves its
+// process group first.
 #include <fcntl.h>
 #include <signal.h>
 #include <stddef.h>

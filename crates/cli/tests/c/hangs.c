@@ -203,7 +203,8 @@ static void *burner(void *arg) {
     return arg;
 }
 
-// Healthy: an event loop that is busy four fifths of the time, a pool of workers that contend for a lock, a thread that never waits.
+// Healthy: an event loop that is busy four fifths of the time, a pool of workers that contend for a
+// lock, a thread that never waits.
 static void *worker(void *arg) {
     for (;;) {
         pthread_mutex_lock(&mutex);

@@ -1,5 +1,6 @@
-// A healthy main loop until the file of the first argument is there; then it hangs in the way of the second: self or spin;
-// or renamed: as self, once the file is gone again, after it has made a process and taken a name that is no UTF-8.
+// A healthy main loop until the file of the first argument is there; then it hangs in the way of
+// the second: self or spin; or renamed: as self, once the file is gone again, after it has made a
+// process and taken a name that is no UTF-8.
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>

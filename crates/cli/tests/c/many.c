@@ -1,5 +1,6 @@
-// So many processes as the first argument says lock a mutex twice, all at once; with a second argument so many threads, each so many
-// seconds after the one before. SIGUSR1 is handled and does nothing.
+// So many processes as the first argument says lock a mutex twice, all at once; with a second
+// argument so many threads, each so many seconds after the one before. SIGUSR1 is handled and does
+// nothing.
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>

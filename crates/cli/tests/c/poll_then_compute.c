@@ -1,4 +1,5 @@
-// Sleeps a few times and then computes for five seconds, as a batch job that waits for its input: no hang.
+// Sleeps a few times and then computes for five seconds, as a batch job that waits for its input:
+// no hang.
 #include <time.h>
 #include <unistd.h>
 

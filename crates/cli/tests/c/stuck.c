@@ -1,4 +1,5 @@
-// A file system that answers nothing, and a program that hangs on it in a call that no signal ends, and in a ring of locks besides.
+// A file system that answers nothing, and a program that hangs on it in a call that no signal ends,
+// and in a ring of locks besides.
 //   stuck serve DIR    mounts it there, in a namespace of its own; says "ready" when it can be used, "asked" at each request
 //   stuck hang FILE    asks for the file
 // 77 where it cannot be mounted.

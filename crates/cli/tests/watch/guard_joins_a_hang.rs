@@ -1,4 +1,5 @@
-//! `orbit watch --pid` of a program that hangs already says so at once and shows it as `orbit why` does; of one that sleeps it says nothing.
+//! `orbit watch --pid` of a program that hangs already says so at once and shows it as `orbit why`
+//! does; of one that sleeps it says nothing.
 
 use crate::guard_common::{Dir, Owned, build, signal, skipped, until};
 use serde_json::Value;
@@ -7,7 +8,8 @@ use std::process::{Command, Stdio};
 
 const SAID: &str = "it may hang already";
 
-/// What `orbit watch --pid` of this process says on stderr until `done` is satisfied with that and its events.
+/// What `orbit watch --pid` of this process says on stderr until `done` is satisfied with that and
+/// its events.
 fn said_of(dir: &Dir, pid: u32, done: impl Fn(&str, &str) -> bool) -> String {
     let (stderr, events) = (dir.0.join(format!("stderr-{pid}")), dir.0.join(format!("events-{pid}")));
     let mut orbit = Command::new(env!("CARGO_BIN_EXE_orbit"));

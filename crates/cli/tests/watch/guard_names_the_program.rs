@@ -4,7 +4,8 @@
 use crate::guard_common::skipped;
 use std::process::Command;
 
-const GIVEN: &str = "export LISTEN_PID=$$ WATCHDOG_PID=$$ SYSTEMD_EXEC_PID=$$ LISTEN_PIDFDID=7 LISTEN_FDS=2 OTHER_PID=$$; exec \"$0\" \"$@\"";
+const GIVEN: &str = "export LISTEN_PID=$$ WATCHDOG_PID=$$ SYSTEMD_EXEC_PID=$$ LISTEN_PIDFDID=7 LISTEN_FDS=2 \
+    OTHER_PID=$$; exec \"$0\" \"$@\"";
 const SHOWN: &str = "echo $$ $LISTEN_PID $WATCHDOG_PID $SYSTEMD_EXEC_PID ${LISTEN_PIDFDID-none} $LISTEN_FDS $OTHER_PID";
 
 /// What a program shows that this command starts in an environment that this script makes.

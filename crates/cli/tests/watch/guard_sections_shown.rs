@@ -1,5 +1,5 @@
-//! `--section NAME=FUNCTION` and `section = ` in a settings file: hangs are told with NAME, and at
-//! the end what the sections cost.
+//! `--section NAME=FUNCTION` and `section = ` in a settings file: hangs are reported with NAME, and
+//! at the end what the sections cost.
 
 use crate::guard_common::{Dir, Guard, skipped};
 use std::process::Command;

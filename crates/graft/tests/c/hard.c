@@ -1,4 +1,5 @@
-// Programs that are hard to enter; argv[1] says how. Each says "ready ADDRESS" like subject.c, with its rounds at the address.
+// Programs that are hard to enter; argv[1] says how. Each says "ready ADDRESS" like subject.c, with
+// its rounds at the address.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -45,8 +46,9 @@ static void filter(void)
 	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) exit(9);
 }
 
-// A restartable sequence that counts in two places: between the first and the last instruction nothing may come. If it is left by
-// another way than its end or its abort handler, the places differ.
+// A restartable sequence that counts in two places: between the first and the last instruction
+// nothing may come. If it is left by another way than its end or its abort handler, the places
+// differ.
 static void *sequences(void *unused)
 {
 	static __thread volatile uint64_t begun, ended, aborted;

@@ -1,6 +1,7 @@
-// A program to be entered. It says "ready ADDRESS" and keeps its state at that address; argv[1] says what its main thread does.
-// compute: checks a computation with vector and general registers for ever. The others: make one call that blocks, which a second
-// thread ends when a line comes in, and note its result; then compute.
+// A program to be entered. It says "ready ADDRESS" and keeps its state at that address; argv[1]
+// says what its main thread does. compute: checks a computation with vector and general registers
+// for ever. The others: make one call that blocks, which a second thread ends when a line comes in,
+// and note its result; then compute.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>

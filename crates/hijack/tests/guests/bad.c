@@ -1,4 +1,5 @@
-/* What guests may do wrong or at the edge: one part by name; prints what came of it, natively the same. */
+/* What guests may do wrong or at the edge: one part by name; prints what came of it, natively
+ * the same. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>

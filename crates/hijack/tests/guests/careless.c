@@ -1,6 +1,6 @@
 /*
- * A program with one bug in each error path; with -DHEALTHY its look-alike that does the same and has none of them.
- * argv[1]: the folder it works in.
+ * A program with one bug in each error path; with -DHEALTHY its look-alike that does the same and
+ * has none of them. argv[1]: the folder it works in.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 #endif
 #define PART __attribute__((noinline))
 
-/* mkdir fails: the careless one goes on as if it had a pointer. */
+/* mkdir fails: the careless one continues as if it had a pointer. */
 PART int crashes(void) {
     char *volatile made = mkdir("d", 0700) ? NULL : "d";
     if (!made && IS_HEALTHY) return 1;

@@ -46,7 +46,8 @@ static int tree(int depth) {
     return sum;
 }
 
-/* Children in system calls are killed at any moment; the parent and later children are not harmed. */
+/* Children in system calls are killed at any moment; the parent and later children are not
+ * harmed. */
 static int killed(void) {
     srand(1);
     for (int i = 0; i < 200; i++) {
@@ -89,7 +90,7 @@ static int filter(void) {
     return fork() == 0 ? 0 : wait(NULL) < 0;
 }
 
-/* Bad pointers are the kernel's to refuse, wherever they point. */
+/* Bad pointers are the kernel's to reject, wherever they point. */
 static int pointers(void) {
     for (int i = 0; i < 10; i++) {
         if (syscall(SYS_rt_sigaction, SIGUSR1, (void *)8, NULL, 8) != -1 || errno != EFAULT) return 1;

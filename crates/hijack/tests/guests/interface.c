@@ -1,6 +1,6 @@
 /*
- * The interface of signals and exec as programs use it. Each part prints a line when it finds something wrong; the
- * result is the number of such lines.
+ * The interface of signals and exec as programs use it. Each part prints a line when it finds
+ * something wrong; the result is the number of such lines.
  */
 #define _GNU_SOURCE
 #include <errno.h>

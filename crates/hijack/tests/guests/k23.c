@@ -1,6 +1,6 @@
 /*
- * What a 2025 study (K23, ACM Middleware) found that earlier interposers get wrong: one part by name. Each prints
- * "right", or what is wrong.
+ * What a 2025 study (K23, ACM Middleware) found that earlier interposers get wrong: one part by
+ * name. Each prints "right", or what is wrong.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,12 +29,14 @@ static int is_seen(void) { return getppid() == 4242; }
 #define SITES 200
 __asm__(
     ".text\n.p2align 4\nmov_sites:\n.rept 200\n.p2align 4\nmov $39, %eax\nsyscall\nret\n.endr\n"
-    ".p2align 5\npad_sites:\n.rept 200\n.p2align 5\nmov %rdi, %rax\nsyscall\nret\n.byte 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0\n"
+    ".p2align 5\npad_sites:\n.rept 200\n.p2align 5\nmov %rdi, %rax\nsyscall\nret\n.byte 0x0f, 0x1f, 0x84, 0, 0, 0, 0, "
+    "0\n"
     ".endr\n"
     /* Data among code: bytes of a syscall, of a long NOP and of padding. */
     ".p2align 4\ndata: .byte 0xb8, 0x27, 0, 0, 0, 0x0f, 0x05, 0x90, 0x90, 0x90, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc\n"
     "beside_data: mov %rdi, %rax\nsyscall\nret\n"
-    /* The constant of a mov is a syscall and a return, with a NOP nearby that a rewriter could use. */
+    /* The constant of a mov is a syscall and a return, with a NOP nearby that a rewriter could
+     * use. */
     ".p2align 4\nhidden: mov $0x00c3050f, %eax\nret\n.p2align 4\n.byte 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0\n"
     /* Entered at the mov and at the syscall. */
     ".p2align 4\ntwo_ways: mov $39, %eax\nsecond_way: syscall\nret\n"
@@ -66,7 +68,8 @@ static int own_prctl(void) {
     return 0;
 }
 
-/* A process' CPU clock is not in the vdso's page: the vdso makes the call itself, from its own code. */
+/* A process' CPU clock is not in the vdso's page: the vdso makes the call itself, from its own
+ * code. */
 static int vdso(void) {
     struct timespec at;
     for (int i = 0; i < 20; i++) CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &at) == 0);
@@ -177,7 +180,8 @@ static int protection(void) {
     CHECK(!strcmp(is, "r-xp"));
     rights(data, is);
     CHECK(!strcmp(is, "r-xp"));
-    /* What the program itself has set stays: code that only executes, and code that it made writable. */
+    /* What the program itself has set stays: code that only executes, and code that it made
+     * writable. */
     CHECK(mprotect(lone_page, 4096, PROT_EXEC) == 0);
     for (int i = 0; i < 20; i++) CHECK(call_at(lone_page, 0) == self);
     rights(lone_page, is);

@@ -15,7 +15,8 @@ static int failures;
         if (!(what)) failures++, printf("wrong: %s\n", #what); \
     } while (0)
 
-/* 300 sites `mov $getpid, %eax; syscall`, and 300 `syscall` with the number from a register beside a long NOP. */
+/* 300 sites `mov $getpid, %eax; syscall`, and 300 `syscall` with the number from a register
+ * beside a long NOP. */
 #define SITES 300
 __asm__(
     ".text\n.p2align 4\nmov_sites:\n.rept 300\n.p2align 4\nmov $39, %eax\nsyscall\nret\n.endr\n"

@@ -1,4 +1,5 @@
-/* Two threads read from pipes of their own and random numbers; prints a sum that depends on each byte. */
+/* Two threads read from pipes of their own and random numbers; prints a sum that depends on each
+ * byte. */
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/random.h>

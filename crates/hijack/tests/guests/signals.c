@@ -1,4 +1,5 @@
-/* Real-time signals at random moments to a thread that checks the result of every call. Arguments: how many. */
+/* Real-time signals at random moments to a thread that checks the result of every call.
+ * Arguments: how many. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -18,7 +19,8 @@ static int sent;
 static void handle(int signal, siginfo_t *info, void *context) {
     int before = errno;
     (void)signal, (void)context;
-    /* Each signal carries its number: none may come twice or out of turn with others of its kind. */
+    /* Each signal carries its number: none may come twice or out of turn with others of its
+     * kind. */
     static int last[4];
     int kind = signal - SIGRTMIN;
     if (info->si_value.sival_int <= last[kind]) wrong++;

@@ -49,7 +49,7 @@ pub struct PyFrame {
 /// The Python stack of one thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PyThread {
-    /// Thread id; 0 if it could not be told.
+    /// Thread id; 0 if it is not known.
     pub tid: i32,
     /// Innermost first.
     pub frames: Vec<PyFrame>,
@@ -251,7 +251,7 @@ impl Python {
         out
     }
 
-    /// The kernel's id of a thread state, as this process sees it; 0 if it cannot be told.
+    /// The kernel's id of a thread state, as this process sees it; 0 if it is not known.
     fn tid(&self, r: &mut Reader, state: u64, watched: Option<&Watched>) -> i32 {
         let own = (|| match self.layout.native_id {
             Some(at) => i32::try_from(r.u64(state.wrapping_add(at))?).ok(),

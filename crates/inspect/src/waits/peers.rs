@@ -2,8 +2,8 @@
 //! lock, the children.
 //!
 //! Promises: looks at descriptors by their links in `/proc` and opens none of the files. Refuses:
-//! processes this one may not look into (they are not found, and cannot be told from those that are
-//! not there).
+//! processes this one may not look into (they are not found, and cannot be distinguished from those
+//! that are not there).
 
 use super::Wait;
 use super::call::{Call, name};

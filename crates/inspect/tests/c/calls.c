@@ -1,5 +1,6 @@
-// Threads in calls that give up when a thread is stopped, each with a time limit of some seconds; one goes in and out of such a call all the
-// time. Prints "ready", and at the end a line a thread: its name, and how its call ended.
+// Threads in calls that give up when a thread is stopped, each with a time limit of some seconds;
+// one goes in and out of such a call all the time. Prints "ready", and at the end a line a thread:
+// its name, and how its call ended.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>

@@ -1,6 +1,6 @@
-/* Locks that go from hand to hand, and words that look as if they were free: handed MODE [LOCK]. LOCK is robust (glibc's), musl or
- * musl-recursive: musl's words and calls, for there need be no musl here. Prints "ready" once all is as it should be; the threads' names say
- * who they are. */
+/* Locks that go from hand to hand, and words that look as if they were free: handed MODE [LOCK].
+ * LOCK is robust (glibc's), musl or musl-recursive: musl's words and calls, for there need be no
+ * musl here. Prints "ready" once all is as it should be; the threads' names say who they are. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -115,8 +115,8 @@ static void *broadcast(void *a)
     return NULL;
 }
 
-/* Two processes and their mutex. The one that gives it away is stopped before it wakes anyone; once it continues, it does not. Or it ends
- * and has the mutex. */
+/* Two processes and their mutex. The one that gives it away is stopped before it wakes anyone;
+ * once it continues, it does not. Or it ends and has the mutex. */
 static void between(int ends)
 {
     pthread_mutex_t *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -155,7 +155,8 @@ int main(int argc, char **argv)
     word = is_musl ? &lock.u.musl.lock : (unsigned *)&lock.u.glibc;
     if (!strcmp(mode, "between")) between(!strcmp(kind, "ended"));
     else if (!strcmp(mode, "handed")) {
-        /* The first that waits gets it and keeps it; whoever gave it away then waits for the second. */
+        /* The first that waits gets it and keeps it; whoever gave it away then waits for the
+         * second. */
         take();
         start(comes, (void *)1, 1);
         start(comes, (void *)2, 2);
@@ -170,7 +171,8 @@ int main(int argc, char **argv)
         *word = 0;
         ready();
     } else if (!strcmp(mode, "rust")) {
-        /* A reader of Rust's lock for readers and writers. It is free, or ("read") others read meanwhile. */
+        /* A reader of Rust's lock for readers and writers. It is free, or ("read") others read
+         * meanwhile. */
         static int op = FUTEX_WAIT_BITSET_PRIVATE;
         word = pair;
         pair[0] = WRITTEN | READERS;

@@ -1,5 +1,6 @@
-/* Threads that wait for locks, one arrangement a run: locks MODE [FILE], or locks MODE leave|join: what the first thread does then.
- * With "between-" before it a mode's rwlocks are process-shared. Prints "ready" once all threads run. */
+/* Threads that wait for locks, one arrangement a run: locks MODE [FILE], or locks MODE
+ * leave|join: what the first thread does then. With "between-" before it a mode's rwlocks are
+ * process-shared. Prints "ready" once all threads run. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-// Waits in a frame of main's own for a thread that never comes: parking SEMAPHORE, where that is binary, counting, atomic or posix.
+// Waits in a frame of main's own for a thread that never comes: parking SEMAPHORE, where that is
+// binary, counting, atomic or posix.
 #include <atomic>
 #include <cstdio>
 #include <cstring>

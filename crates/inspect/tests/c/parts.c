@@ -1,5 +1,6 @@
-// Threads in calls that end after a part when a thread is stopped: each moves much, slowly. Prints "ready", continues until its input ends, and prints a
-// line a thread: its name, and how many of its calls did not move all.
+// Threads in calls that end after a part when a thread is stopped: each moves much, slowly. Prints
+// "ready", continues until its input ends, and prints a line a thread: its name, and how many of
+// its calls did not move all.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,5 +1,6 @@
-/* Looks like a Python interpreter whose structures are rubbish: rubbish VERSION cycle|random SEED. Or, of version 3.12, as large as can be
- * ("large"): many threads with deep stacks of one function, which has long names and a long table of lines. */
+/* Looks like a Python interpreter whose structures are rubbish: rubbish VERSION cycle|random
+ * SEED. Or, of version 3.12, as large as can be ("large"): many threads with deep stacks of one
+ * function, which has long names and a long table of lines. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-//! A hang that another process has found (`orbit watch --on-hang recover`): the program is put back as after a crash. Where that is not
-//! possible it is left as it is.
+//! A hang that another process has found (`orbit watch --on-hang recover`): the program is put back
+//! as after a crash. Where that is not possible it is left as it is.
 
 use super::{Keeper, PUT_BACK_LIMIT};
 use crate::desk::Waiting;
@@ -77,14 +77,16 @@ impl Keeper {
             }
             Ok(None) => Err(format!("its serving thread has not come to a safe point within {PUT_BACK_LIMIT:?}")),
             Err(error) => {
-                // Memory may be half rolled back. Its handler has the ladder's next step taken, or it dies.
+                // Memory may be half rolled back. Its handler has the ladder's next step taken, or
+                // it dies.
                 let _ = pidfd::send_signal(self.kept.process().handle(), libc::SIGABRT);
                 Err(error.to_string())
             }
         }
     }
 
-    /// Where the thread is that hangs, as a crash there would have been reported; the main thread if there is none of this number.
+    /// Where the thread is that hangs, as a crash there would have been reported; the main thread
+    /// if there is none of this number.
     fn at_hang(&self, tid: i32) -> Result<CrashReport, Error> {
         if self.figures.checkpoints == 0 {
             return Err(Error::Unkept("there is no checkpoint yet".into()));

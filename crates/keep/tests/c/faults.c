@@ -1,4 +1,5 @@
-/* faults CASE: works in the current folder, where files that it makes are what no rollback undoes. Exit status 7 if all is well in the end. */
+/* faults CASE: works in the current folder, where files that it makes are what no rollback
+ * undoes. Exit status 7 if all is well in the end. */
 #include "../../include/orbit_keep.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -102,7 +103,8 @@ int main(int argc, char **argv)
             if (pthread_join(all[i], NULL))
                 return WRONG;
     } else if (!strcmp(what, "endless")) {
-        /* Each crash is at another instruction: they are all new to the keeper. movl %eax,8 is 7 bytes. */
+        /* Each crash is at another instruction: they are all new to the keeper. movl %eax,8 is 7
+         * bytes. */
         static const unsigned char CRASH[8] = {0x89, 0x04, 0x25, 8, 0, 0, 0, 0x90};
         int fd = open("count", O_CREAT | O_RDWR, 0644);
         if (ftruncate(fd, 4096))

@@ -1,7 +1,9 @@
-/* handler FOLDER: a server with one thread on the unix socket FOLDER/socket. It keeps a history: `r` for each request, `1` and `2` for each SIGUSR1 and
- * SIGUSR2 that it has handled (SIGUSR2 with SA_RESTART), `a` for a signal that it has sent to itself. Requests are one byte: `h` answers the history,
- * `a` sends itself SIGALRM by kill, `c` crashes, `d` crashes twice and
- * not again: in the replay too, others answer a dot. SIGTERM ends it with status 7 once it is between requests. */
+/* handler FOLDER: a server with one thread on the unix socket FOLDER/socket. It keeps a history:
+ * `r` for each request, `1` and `2` for each SIGUSR1 and SIGUSR2 that it has handled (SIGUSR2
+ * with SA_RESTART), `a` for a signal that it has sent to itself. Requests are one byte: `h`
+ * answers the history, `a` sends itself SIGALRM by kill, `c` crashes, `d` crashes twice and not
+ * again: in the replay too, others answer a dot. SIGTERM ends it with status 7 once it is
+ * between requests. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>

@@ -1,4 +1,5 @@
-/* heap SOCKET: answers each line on a connection with it and a count. Three words set off bugs of the heap that come each time:
+/* heap SOCKET: answers each line on a connection with it and a count. Three words set off bugs of
+ * the heap that come each time:
  *   overflow       writes 40 bytes beyond a block, over the neighbour that has a pointer
  *   uninitialised  follows a pointer in memory that it has not written
  *   freed          follows a pointer in a block that it has freed, after another one has written there
@@ -12,7 +13,8 @@
 #include <unistd.h>
 
 struct item { long *count; };
-/* Larger than what the C library frees at its start: they come from memory that was never used, side by side. */
+/* Larger than what the C library frees at its start: they come from memory that was never used,
+ * side by side. */
 struct large { long *count; char bytes[992]; };
 
 static long counts;

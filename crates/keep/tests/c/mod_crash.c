@@ -1,5 +1,5 @@
-/* An Apache module with a bug: the handler `crash` writes through a null pointer for a URI that ends with "/poison"; others are answered with
- * their arguments. */
+/* An Apache module with a bug: the handler `crash` writes through a null pointer for a URI that
+ * ends with "/poison"; others are answered with their arguments. */
 #include <httpd.h>
 #include <http_config.h>
 #include <http_protocol.h>

@@ -1,5 +1,6 @@
-/* An nginx module with a bug: where `crash;` stands in a location, a request whose URI ends with "/poison" writes through a null pointer; others are
- * answered with their arguments. SIGNATURE is that of the installed nginx, for this is compiled with fewer of its options. */
+/* An nginx module with a bug: where `crash;` stands in a location, a request whose URI ends with
+ * "/poison" writes through a null pointer; others are answered with their arguments. SIGNATURE
+ * is that of the installed nginx, for this is compiled with fewer of its options. */
 #include <ngx_config.h>
 #include <ngx_core.h>
 #include <ngx_http.h>

@@ -1,5 +1,7 @@
-/* pages FOLDER: writes the number of the round to both ends of many pages, of some in each round, of others in every eighth, and compares what each held
- * before. If FOLDER/crash is there, removes it and crashes in the middle of a round; ends with status 7 once FOLDER/stop is there, with 3 if a page is wrong. */
+/* pages FOLDER: writes the number of the round to both ends of many pages, of some in each
+ * round, of others in every eighth, and compares what each held before. If FOLDER/crash is
+ * there, removes it and crashes in the middle of a round; ends with status 7 once FOLDER/stop is
+ * there, with 3 if a page is wrong. */
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
-/* A module for Redis with a bug: HEAP.FREED follows a pointer in a block that it has freed, after another block has been written there. It names what it needs of
- * Redis' interface for modules itself. */
+/* A module for Redis with a bug: HEAP.FREED follows a pointer in a block that it has freed,
+ * after another block has been written there. It names what it needs of Redis' interface for
+ * modules itself. */
 #include <stdlib.h>
 
 struct item { long *count; };

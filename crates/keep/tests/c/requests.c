@@ -1,4 +1,5 @@
-/* requests SOCKET: answers one line on each connection with it, one connection after the other; "poison" crashes, "loop" hangs, "stop" ends with status 7. */
+/* requests SOCKET: answers one line on each connection with it, one connection after the other;
+ * "poison" crashes, "loop" hangs, "stop" ends with status 7. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>

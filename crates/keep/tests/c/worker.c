@@ -1,5 +1,6 @@
-/* worker FOLDER: writes numbered lines to FOLDER/lines, while two threads count and memory is mapped and unmapped. If FOLDER/crash1 or FOLDER/crash2 is there, removes
- * it and crashes; ends with status 7 once FOLDER/stop is there. */
+/* worker FOLDER: writes numbered lines to FOLDER/lines, while two threads count and memory is
+ * mapped and unmapped. If FOLDER/crash1 or FOLDER/crash2 is there, removes it and crashes; ends
+ * with status 7 once FOLDER/stop is there. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -47,7 +47,8 @@ pub struct Apache {
 }
 
 impl Apache {
-    /// `requests`: the option that says where a request is waited for; `more`: lines of its settings.
+    /// `requests`: the option that says where a request is waited for; `more`: lines of its
+    /// settings.
     pub fn start(name: &str, module: &Path, requests: &str, more: &str) -> Apache {
         let scratch = Scratch::new(name);
         let (at, modules) = (scratch.0.display(), "/usr/lib/apache2/modules");

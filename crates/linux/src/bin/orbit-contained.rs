@@ -36,7 +36,8 @@ fn main() -> ExitCode {
     }
     if args.peek().is_some_and(|a| a == "--help" || a == "-h") {
         println!(
-            "{USAGE}\n\nRuns a command as an ordinary user ({NOBODY} if root does not say which) under a model of Docker's seccomp profile;\nwith --without as it is, but with these system calls missing."
+            "{USAGE}\n\nRuns a command as an ordinary user ({NOBODY} if root does not say which) under a model of \
+             Docker's seccomp profile;\nwith --without as it is, but with these system calls missing."
         );
         return ExitCode::SUCCESS;
     }

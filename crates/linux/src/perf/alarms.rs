@@ -1,8 +1,9 @@
 //! A signal to a thread while it runs: once in each period of its own CPU time, only when it is in
 //! user mode.
 //!
-//! No rights are needed for threads of one's own user where `kernel.perf_event_paranoid` is at most 2. A signal of the
-//! classic ones (below 32) is not queued twice: a thread that has it blocked finds one later, not thousands.
+//! No rights are needed for threads of one's own user where `kernel.perf_event_paranoid` is at most
+//! 2. A signal of the classic ones (below 32) is not queued twice: a thread that has it blocked
+//! finds one later, not thousands.
 
 use super::{
     ATTR_EXCLUDE_HV, ATTR_EXCLUDE_KERNEL, Attr, F_OWNER_TID, F_SETOWN_EX, F_SETSIG, Kind, PERF_COUNT_SW_TASK_CLOCK,

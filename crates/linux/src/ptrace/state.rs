@@ -251,7 +251,8 @@ pub fn dispatches_calls(tid: i32) -> bool {
     read == 0 && raw[0] != 0
 }
 
-/// Returns the signals that wait to be delivered to a thread, or (`shared`) to any thread of its process: the kernel's `siginfo`, 128 bytes each.
+/// Returns the signals that wait to be delivered to a thread, or (`shared`) to any thread of its
+/// process: the kernel's `siginfo`, 128 bytes each.
 ///
 /// # Errors
 /// See the module's head.

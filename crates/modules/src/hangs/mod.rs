@@ -1,7 +1,7 @@
 //! Hang detection whole: the rules of `orbit-ahd` with sections by name beside them.
 //!
-//! Owns: [`Detection`], which a command runs in its own process, and [`Detector`], the module of the same that a core runs in one
-//! of its own.
+//! Owns: [`Detection`], which a command runs in its own process, and [`Detector`], the module of
+//! the same that a core runs in one of its own.
 
 mod module;
 
@@ -19,7 +19,8 @@ pub struct Settings {
     pub config: Config,
     /// Sections by name: functions of programs that were not changed for it.
     pub sections: Vec<Named>,
-    /// What probes of all of them together may cost a process, in percent of the CPU time it uses; 0: no bound.
+    /// What probes of all of them together may cost a process, in percent of the CPU time it uses;
+    /// 0: no bound.
     pub section_cost: f64,
 }
 
@@ -53,8 +54,8 @@ impl Detection {
         self.watcher.add(pid)
     }
 
-    /// Watches a process no more; what its sections cost is among the next events. `false`: it was not watched, or has ended, which
-    /// the next scan reports.
+    /// Watches a process no more; what its sections cost is among the next events. `false`: it was
+    /// not watched, or has ended, which the next scan reports.
     pub fn remove(&mut self, pid: i32) -> bool {
         let was_there = self.watcher.remove(pid);
         if was_there {
@@ -83,7 +84,8 @@ impl Detection {
         self.watcher.soon()
     }
 
-    /// Scans once and hands over what happened, each event as soon as it is known; see [`Watcher::scan`].
+    /// Scans once and hands over what happened, each event as soon as it is known; see
+    /// [`Watcher::scan`].
     pub fn scan(&mut self, hand: &mut dyn FnMut(Event)) {
         self.late.drain(..).for_each(&mut *hand);
         let Detection { watcher, sections, .. } = self;

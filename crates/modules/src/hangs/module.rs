@@ -1,9 +1,11 @@
 //! The detector as a module of the reliability microkernel: `ahd`.
 //!
-//! Owns: what the detector is told (settings, guarded programs) and how it tells. It looks at every event of the pin P_PERI, in
-//! the process that the core gave it, and reports each [`Event`] as one line of JSON, at once. Promises: a program that is no longer
-//! guarded has left, and is not looked at any more, and with the last one what they made; a report has at most `MOST` bytes. Knows nothing after it was loaded again: threads'
-//! habits are learnt anew, and a hang that goes on is told again.
+//! Owns: what the detector is told (settings, guarded programs) and how it tells. It looks at every
+//! event of the pin P_PERI, in the process that the core gave it, and reports each [`Event`] as one
+//! line of JSON, at once. Promises: a program that is no longer guarded has left, and is not looked
+//! at any more, and with the last one what they made; a report has at most `MOST` bytes. Knows
+//! nothing after it was loaded again: threads' habits are learnt anew, and a hang that continues is
+//! reported again.
 
 use super::{Detection, Settings};
 use orbit_ahd::{Config, Event, Hang, json};
@@ -35,8 +37,9 @@ pub struct Detector {
     looked: u64,
 }
 
-/// How it is best installed. One look takes less than a millisecond, with many suspects 300 ms of CPU and the time of the last of them: only one of
-/// more than 20 s is taken for an endless loop. Reading a large program's debug information takes memory: 512 MiB.
+/// How it is best installed. One look takes less than a millisecond, with many suspects 300 ms of
+/// CPU and the time of the last of them: only one of more than 20 s is taken for an endless loop.
+/// Reading a large program's debug information takes memory: 512 MiB.
 pub fn options(settings: &Settings) -> ModuleOptions {
     ModuleOptions {
         settings: written(settings).to_string().into_bytes(),
@@ -96,7 +99,8 @@ impl Module for Detector {
         }
         let mut let_go = std::mem::take(&mut self.guarded);
         if now.is_empty() && !let_go.is_empty() {
-            // Children too that were found just now: nobody could have them guarded yet, to let them go.
+            // Children too that were found just now: nobody could have them guarded yet, to let
+            // them go.
             let_go = self.detection.pids();
         }
         for pid in let_go {
@@ -131,7 +135,8 @@ impl Detector {
         }
     }
 
-    /// One look. Each event leaves at once: should the look never end, it was told all the same.
+    /// One look. Each event leaves at once: should the look never end, it was reported all the
+    /// same.
     fn look(&mut self, context: &mut Context) {
         self.detection.scan(&mut |event| {
             context.report(line(event));

@@ -1,5 +1,6 @@
-//! In an orbit of a core the detector finds a hang of a guarded program, also after its process was killed, and lets go of what is no
-//! longer guarded, with the last program of the processes that it made.
+//! In an orbit of a core the detector finds a hang of a guarded program, also after its process was
+//! killed, and lets go of what is no longer guarded, with the last program of the processes that it
+//! made.
 
 use crate::common::Dir;
 use orbit_ahd::{Config, Event, Kind, json};

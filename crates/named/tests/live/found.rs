@@ -1,4 +1,5 @@
-//! Hangs inside functions that are named as sections, of a program that was not changed for it, are told with the section's name.
+//! Hangs inside functions that are named as sections, of a program that was not changed for it, are
+//! told with the section's name.
 
 use crate::common::{Dir, Program, Watcher, functions, have};
 use orbit_ahd::{Config, Event, Hang, Kind};
@@ -148,7 +149,8 @@ fn trouble_of(program: &mut Command, section: &str) -> String {
     watcher.events.iter().find_map(of_it).expect("it was told")
 }
 
-/// C++ as compilers leave it: `twin(int)` and `twin(long)`, and `thrower(int)`, which waits, with a part split off.
+/// C++ as compilers leave it: `twin(int)` and `twin(long)`, and `thrower(int)`, which waits, with a
+/// part split off.
 const SYMBOLS: &str = r#"
 #include <unistd.h>
 void thrower(void) __asm__("_Z7throweri");

@@ -1,4 +1,5 @@
-//! A server that nobody has asked for anything yet waits for events inside a section by name: that is no hang.
+//! A server that nobody has asked for anything yet waits for events inside a section by name: that
+//! is no hang.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::Config;

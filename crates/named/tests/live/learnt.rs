@@ -1,5 +1,5 @@
-//! Probes learn what an execution of a section by name usually uses, by exit; what they cost stays below its bound and is told;
-//! nothing healthy is told to hang.
+//! Probes learn what an execution of a section by name usually uses, by exit; what they cost stays
+//! below its bound and is told; nothing healthy is told to hang.
 
 use crate::common::{Dir, Program, Watcher, have};
 use orbit_ahd::{Event, Kind, SectionUse};
@@ -51,8 +51,8 @@ fn used(events: &[Event]) -> Option<&SectionUse> {
 fn a_hot_function_costs_no_more_than_its_bound() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut shares = Vec::new();
-    // In advance and by a thread that is held up while it probes it may overdraw, to be paid back later: which the end of the program may
-    // forestall, if that was late.
+    // In advance and by a thread that is delayed while it probes it may overdraw, to be paid back
+    // later: which the end of the program may forestall, if that was late.
     while shares.len() < 3 && !shares.iter().any(|&share| share <= 0.03) {
         let Some((_dir, mut program, mut watcher)) = start("named-hot", "hot", ["hot", "100"]) else { return };
         while program.0.try_wait().expect("wait").is_none() {
@@ -82,7 +82,8 @@ fn slow_requests_have_an_exit_and_so_a_history_of_their_own() {
     if lacking(&watcher) {
         return;
     }
-    // The last request hangs; none of the slow ones before it was told, which take 305 ms where most take 5.
+    // The last request hangs; none of the slow ones before it was reported, which take 305 ms where
+    // most take 5.
     assert_eq!((kind, section.as_deref()), (Kind::Busy, Some("request")), "{text}");
     assert!(start.elapsed().as_millis() > 11_000, "a slow request was told: {text}");
     // Not the 5 ms of most; what it is exactly depends on how steadily the machine ran.

@@ -1,5 +1,5 @@
-//! A section by name that is left by a way which no probe sees is not told to hang, whatever is called from where afterwards; what it really hangs in is
-//! told as soon as ever.
+//! A section by name that is left by a way which no probe sees is not reported to hang, whatever is
+//! called from where afterwards; what it really hangs in is told as soon as ever.
 
 use crate::common::{Dir, Program, Watcher, have};
 use orbit_ahd::{Config, Event, Kind};

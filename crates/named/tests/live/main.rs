@@ -1,4 +1,5 @@
-//! Sections by name in living programs, in the process of the test and in a module. One binary, a module for each behaviour.
+//! Sections by name in living programs, in the process of the test and in a module. One binary, a
+//! module for each behaviour.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! A function that a program has changed in memory is not probed; of each process that is said once.
+//! A function that a program has changed in memory is not probed; of each process that is said
+//! once.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::Event;

@@ -1,5 +1,5 @@
-//! Sections by name whose exits are not known: not told while they are healthy, told when they hang, and nothing that is used outside counts as
-//! theirs.
+//! Sections by name whose exits are not known: not reported while they are healthy, reported when
+//! they hang, and nothing that is used outside counts as theirs.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Kind};

@@ -1,4 +1,5 @@
-//! Without rights for uprobes a section by name that jumps back to its first instruction, and is left by a jump through a pointer, is not told.
+//! Without rights for uprobes a section by name that jumps back to its first instruction, and is
+//! left by a jump through a pointer, is not reported.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Event};
@@ -40,7 +41,8 @@ fn give_up(capabilities: &[u32]) -> bool {
     let header = [0x2008_0522u32, 0];
     // Effective, permitted, inheritable; low words, then high ones.
     let mut data = [0u32; 6];
-    // SAFETY: version 3 takes a header of two words and data of six, which these are; 0 is the calling thread.
+    // SAFETY: version 3 takes a header of two words and data of six, which these are; 0 is the
+    // calling thread.
     if unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) } != 0 {
         return false;
     }

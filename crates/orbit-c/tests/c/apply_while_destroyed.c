@@ -1,4 +1,5 @@
-/* An update is applied whole or rejected while another thread destroys the area that it modifies. */
+/* An update is applied whole or rejected while another thread destroys the area that it
+ * modifies. */
 #include "check.h"
 #include <pthread.h>
 #include <unistd.h>

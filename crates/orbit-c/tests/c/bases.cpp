@@ -1,4 +1,5 @@
-// Objects in an area end through pointers to any base and to const; what would free a wrong address does not compile.
+// Objects in an area end through pointers to any base and to const; what would free a wrong address
+// does not compile.
 #include "check.h"
 #include <memory>
 #include <orbit.hpp>

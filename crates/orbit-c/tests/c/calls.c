@@ -1,4 +1,5 @@
-/* Calls: the state of their moment, arguments of every size, another function for once, and each way to end. */
+/* Calls: the state of their moment, arguments of every size, another function for once, and each
+ * way to end. */
 #include "check.h"
 #include <signal.h>
 #include <unistd.h>

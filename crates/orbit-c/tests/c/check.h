@@ -1,4 +1,5 @@
-/* What the C test programs share: a check that says what failed and where, with the library's last sentence. */
+/* What the C test programs share: a check that says what failed and where, with the library's
+ * last sentence. */
 #ifndef CHECK_H
 #define CHECK_H
 #include <dirent.h>
@@ -51,7 +52,8 @@ static inline int entries(const char *directory)
     return count;
 }
 
-/* Whether the threads are as many again as `entries` told of /proc/self/task. One that has been joined is listed for a moment yet. */
+/* Whether the threads are as many again as `entries` told of /proc/self/task. One that has been
+ * joined is listed for a moment yet. */
 static inline int threads_are_again(int threads)
 {
     for (int tries = 0; tries < 10000 && entries("/proc/self/task") != threads; tries++)

@@ -1,4 +1,5 @@
-// The standard library's containers in an area, read in an orbit; make and destroy; delegate objects.
+// The standard library's containers in an area, read in an orbit; make and destroy; delegate
+// objects.
 #include "check.h"
 #include <map>
 #include <orbit.hpp>

@@ -1,4 +1,5 @@
-/* A copier holds a snapshot, and none of main's descriptors: what main closes is closed for everyone at once. */
+/* A copier holds a snapshot, and none of main's descriptors: what main closes is closed for
+ * everyone at once. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -71,7 +72,8 @@ int main(void)
     GIVES(counters.copiers, 1);
     object[0] = 2;
 
-    /* The copier takes its own table as soon as it runs; on a loaded machine that may take some time. */
+    /* The copier takes its own table as soon as it runs; on a loaded machine that may take some
+     * time. */
     close(early[0]), close(late[0]), close(listener), close(lock), close(pipe_[0]);
     struct pollfd ends[2] = { { early[1], POLLIN, 0 }, { late[1], POLLIN, 0 } };
     for (int i = 0; i < 2; i++)

@@ -1,5 +1,6 @@
-/* Main has no child of the library's, so a program that it becomes by exec has none to wait for either; where main adopts
- * orphans or holds much memory the template is its child, but no plain wait sees it. */
+/* Main has no child of the library's, so a program that it becomes by exec has none to wait for
+ * either; where main adopts orphans or holds much memory the template is its child, but no plain
+ * wait sees it. */
 #include "check.h"
 #include <signal.h>
 #include <sys/prctl.h>
@@ -60,7 +61,8 @@ int main(int count, char **words)
     use();
     NO_CHILD(__WALL);
     GIVES(orbit_shutdown(), 0);
-    /* A template made by several threads would be told: the child between it and main ends by libc's fork. */
+    /* A template made by several threads would be told: the child between it and main ends by
+     * libc's fork. */
     CHECK(threads_are_again(threads));
     use();
     NO_CHILD(__WALL);

@@ -1,5 +1,6 @@
-/* Limits of descriptors, processes, address space, data, locked memory and file sizes: each is an error that names it, and goes away with its cause; what
- * works with a limit works with every higher one. */
+/* Limits of descriptors, processes, address space, data, locked memory and file sizes: each is
+ * an error that names it, and goes away with its cause; what works with a limit works with every
+ * higher one. */
 #include "check.h"
 #include <malloc.h>
 #include <sys/mman.h>
@@ -21,14 +22,16 @@ static void limit(int what, rlim_t now)
     CHECK(setrlimit(what, &limit) == 0);
 }
 
-/* An area, two orbits and calls of both, in a child with this limit. 1: they worked; 0: an error said why. */
+/* An area, two orbits and calls of both, in a child with this limit. 1: they worked; 0: an error
+ * said why. */
 static int works_with(int what, rlim_t value, const char *name)
 {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
         limit(what, value);
-        /* Else glibc reserves 64 MiB when a second thread first allocates, if they happen to be free: 9 of 600 sweeps stumbled. */
+        /* Else glibc reserves 64 MiB when a second thread first allocates, if they happen to be
+         * free: 9 of 600 sweeps stumbled. */
         mallopt(M_ARENA_MAX, 1);
         struct orbit_area *area = orbit_area_create(4096, NULL);
         struct orbit *orbits[2] = {NULL, NULL};
@@ -104,7 +107,8 @@ int main(int argc, char **argv)
     } else if (strcmp(which, "data") == 0) {
         limit(RLIMIT_DATA, 1 << 20);
         struct orbit_area *refused = orbit_area_create(4096, NULL);
-        CHECK(refused == NULL && errno == EAGAIN && strstr(orbit_last_error(), "1024 KiB") && strstr(orbit_last_error(), "ulimit -d"));
+        CHECK(refused == NULL && errno == EAGAIN && strstr(orbit_last_error(), "1024 "
+            "KiB") && strstr(orbit_last_error(), "ulimit -d"));
         limit(RLIMIT_DATA, RLIM_INFINITY);
     } else if (strcmp(which, "processes") == 0) {
         if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) {
@@ -141,7 +145,8 @@ int main(int argc, char **argv)
         CHECK(munlockall() == 0);
         GIVES(orbit_call(one, 1, &area, NULL, NULL, 0, &end), 0);
     } else if (strcmp(which, "address-space-later") == 0) {
-        /* What the set-up began is done when it returns: the program may take its own memory away. */
+        /* What the set-up began is done when it returns: the program may take its own memory
+         * away. */
         for (int round = 0; round < 200; round++) {
             pid_t child = fork();
             CHECK(child >= 0);

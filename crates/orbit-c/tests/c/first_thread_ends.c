@@ -1,5 +1,5 @@
-/* After the end of main's first thread (pthread_exit in main) the others have the same engines, and adopt memory: with an area
- * from before, and without ("fresh"). */
+/* After the end of main's first thread (pthread_exit in main) the others have the same engines,
+ * and adopt memory: with an area from before, and without ("fresh"). */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

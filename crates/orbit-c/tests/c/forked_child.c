@@ -1,4 +1,5 @@
-/* A forked child has none of its parent's orbits, is told so, and may make its own; the parent is not disturbed. */
+/* A forked child has none of its parent's orbits, is told so, and may make its own; the parent
+ * is not disturbed. */
 #include "check.h"
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,5 @@
-/* Futures: epoll, poll, timed waits, cancelling by future and by argument, and calls that stand for one another. */
+/* Futures: epoll, poll, timed waits, cancelling by future and by argument, and calls that stand
+ * for one another. */
 #include "check.h"
 #include <sys/epoll.h>
 #include <time.h>

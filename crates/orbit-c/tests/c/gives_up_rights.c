@@ -1,4 +1,5 @@
-/* A program that sets the library up as root and then becomes another user: it still has its orbits in hand. */
+/* A program that sets the library up as root and then becomes another user: it still has its
+ * orbits in hand. */
 #include "check.h"
 #include <signal.h>
 #include <unistd.h>
@@ -57,7 +58,8 @@ int main(void)
     CHECK(end.kind == ORBIT_KILLED && end.signal == SIGKILL);
     orbit_future_free(future);
 
-    /* The end. Nobody else may ask whether there is a process of root's: EPERM says that there is one. */
+    /* The end. Nobody else may ask whether there is a process of root's: EPERM says that there
+     * is one. */
     GIVES(orbit_wait_ready(orbit, 60000000), 0);
     int pid = pid_of(orbit);
     CHECK(kill(pid, 0) == -1 && errno == EPERM);

@@ -1,4 +1,5 @@
-/* Global variables of several source files in an adopted section, which holds nothing else and is whole pages. */
+/* Global variables of several source files in an adopted section, which holds nothing else and
+ * is whole pages. */
 #include "check.h"
 #include "globals.h"
 

@@ -1,4 +1,5 @@
-/* A heap of jemalloc in areas: a task reads what malloc made, as it was at the call, also after the heap grew; it allocates outside. */
+/* A heap of jemalloc in areas: a task reads what malloc made, as it was at the call, also after
+ * the heap grew; it allocates outside. */
 #include "check.h"
 #include <orbit_jemalloc.h>
 

@@ -1,4 +1,5 @@
-/* A task that uses more memory than it may ends its call with ORBIT_OUT_OF_MEMORY; limits can be changed; main lives. */
+/* A task that uses more memory than it may ends its call with ORBIT_OUT_OF_MEMORY; limits can be
+ * changed; main lives. */
 #include "check.h"
 #include <sys/resource.h>
 

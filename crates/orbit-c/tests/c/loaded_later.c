@@ -1,5 +1,6 @@
-/* Code loaded after the library was set up can be an orbit's entry, and a call's function once an orbit knows it; dlclose of
- * the library itself does no harm. Arguments: the plugin, the library. */
+/* Code loaded after the library was set up can be an orbit's entry, and a call's function once
+ * an orbit knows it; dlclose of the library itself does no harm. Arguments: the plugin, the
+ * library. */
 #include "check.h"
 #include <dlfcn.h>
 

@@ -1,4 +1,5 @@
-/* Sizes of the log: the largest arguments fit into the smallest log; no log is smaller than was asked for. */
+/* Sizes of the log: the largest arguments fit into the smallest log; no log is smaller than was
+ * asked for. */
 #include "check.h"
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
-/* A main that closes the library's descriptors, and has files of its own under their numbers, gets an error that says so or a
- * library that works: it never hangs, is never killed by a signal, and finds nothing in its files. */
+/* A main that closes the library's descriptors, and has files of its own under their numbers,
+ * gets an error that says so or a library that works: it never hangs, is never killed by a
+ * signal, and finds nothing in its files. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-/* Every sentence of an error makes sense in C: it has no names of another language, and says what was wrong. */
+/* Every sentence of an error makes sense in C: it has no names of another language, and says
+ * what was wrong. */
 #include "check.h"
 #include <stdint.h>
 

@@ -1,4 +1,5 @@
-/* Pauses and times as long as numbers can say: none of them ends the supervision of this orbit or of others. */
+/* Pauses and times as long as numbers can say: none of them ends the supervision of this orbit
+ * or of others. */
 #include "check.h"
 #include <stdint.h>
 #include <unistd.h>

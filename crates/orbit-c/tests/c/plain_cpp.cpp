@@ -1,5 +1,5 @@
-// orbit.hpp in C++11 to 20, with and without exceptions and RTTI: an area outlives its owner as long as an orbit uses it, and in a
-// task containers allocate from the orbit's own heap.
+// orbit.hpp in C++11 to 20, with and without exceptions and RTTI: an area outlives its owner as
+// long as an orbit uses it, and in a task containers allocate from the orbit's own heap.
 #include "check.h"
 #include <map>
 #include <orbit.hpp>
@@ -30,7 +30,8 @@ struct large : orbits::delegated<fields> {
     char rest[4000];
 };
 
-// Copies a container of main's and works on the copy; ends what it made and, in vain, what is main's.
+// Copies a container of main's and works on the copy; ends what it made and, in vain, what is
+// main's.
 static long work(void *, void *args)
 {
     const table &seen = **static_cast<table **>(args);

@@ -1,5 +1,6 @@
-/* A call's function of a plugin that was loaded after the orbit was made is rejected, and the orbit that is made again has it, as
- * the rejection says; loading alone and wild addresses make no new template. Argument: a plugin, which adds 1000. */
+/* A call's function of a plugin that was loaded after the orbit was made is rejected, and the
+ * orbit that is made again has it, as the rejection says; loading alone and wild addresses make
+ * no new template. Argument: a plugin, which adds 1000. */
 #include "plugins.h"
 
 /* An address where no code is. */

@@ -1,9 +1,11 @@
-/* A plugin is unloaded, and another one loaded at its address: new orbits run the new one, the others the one they were made
- * with, restarted or not. What changes no code makes no new template, if the plugins can be distinguished. Arguments: three
- * plugins, which add 1000, 2000 and 3000, and "named" if they have build ids. */
+/* A plugin is unloaded, and another one loaded at its address: new orbits run the new one, the
+ * others the one they were made with, restarted or not. What changes no code makes no new
+ * template, if the plugins can be distinguished. Arguments: three plugins, which add 1000, 2000
+ * and 3000, and "named" if they have build ids. */
 #include "plugins.h"
 
-/* Loads a plugin at the address of the one that was just unloaded. The library's thread may have mapped something there. */
+/* Loads a plugin at the address of the one that was just unloaded. The library's thread may have
+ * mapped something there. */
 static void load_at(orbit_entry entry, const char *plugin, void **handle)
 {
     if (load(plugin, handle) != entry) {

@@ -1,6 +1,7 @@
-/* While an orbit that keeps its calls is down, a call's function that its next process will lack is rejected as ever; a call that
- * was taken and whose function the next process lacks all the same, since it is of another template, ends alone. Arguments:
- * two plugins, which add 1000 and 2000. */
+/* While an orbit that keeps its calls is down, a call's function that its next process will lack
+ * is rejected as ever; a call that was taken and whose function the next process lacks all the
+ * same, since it is of another template, ends alone. Arguments: two plugins, which add 1000 and
+ * 2000. */
 #include "plugins.h"
 #include <signal.h>
 
@@ -50,7 +51,8 @@ static void ends_alone(const char *one, const char *two)
 {
     void *handle, *other;
     orbit_entry function = load(one, &handle);
-    /* From here on the template knows the first plugin, and the next template, made of the second, will not. */
+    /* From here on the template knows the first plugin, and the next template, made of the
+     * second, will not. */
     struct orbit *orbit = orbit_create("of the first", function, NULL);
     CHECK(orbit && orbit_destroy(orbit) == 0);
     orbit = keeping();

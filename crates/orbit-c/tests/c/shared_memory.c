@@ -1,4 +1,5 @@
-/* Memory that main shares with other processes: a task reads it and cannot write it, or as the program chose. */
+/* Memory that main shares with other processes: a task reads it and cannot write it, or as the
+ * program chose. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-/* orbit_shutdown ends every process and thread of the library; handles held say so; afterwards it may be used again. */
+/* orbit_shutdown ends every process and thread of the library; handles held say so; afterwards
+ * it may be used again. */
 #include "check.h"
 #include <pthread.h>
 #include <unistd.h>
@@ -43,7 +44,8 @@ static void *make_and_use(void *stop)
             (void)code; /* main's stack is not in an area: any end will do, none may hang */
             GIVES(orbit_destroy(orbit), 0);
         } else {
-            /* The end may come between any two steps, and between shutdown and the next start nobody is there. */
+            /* The end may come between any two steps, and between shutdown and the next start
+             * nobody is there. */
             CHECK(errno == ENODEV || errno == EHOSTDOWN || errno == EAGAIN);
             CHECK(*orbit_last_error());
         }
@@ -86,7 +88,8 @@ int main(void)
         GIVES(orbit_shutdown(), 0);
     }
     GIVES(orbit_area_destroy(area), 0);
-    /* The wiped page, the tracker of the kernel and the like are made once; nothing grows with the rounds. */
+    /* The wiped page, the tracker of the kernel and the like are made once; nothing grows with
+     * the rounds. */
     CHECK(entries("/proc/self/fd") <= descriptors + 4);
 
     /* While others make orbits. */

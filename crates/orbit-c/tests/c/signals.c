@@ -1,4 +1,5 @@
-/* Signal handlers of the program run while it waits for calls; no wait ends early, and the orbit gets none of them. */
+/* Signal handlers of the program run while it waits for calls; no wait ends early, and the orbit
+ * gets none of them. */
 #include "check.h"
 #include <signal.h>
 #include <sys/time.h>

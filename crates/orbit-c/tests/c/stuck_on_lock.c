@@ -1,5 +1,6 @@
-/* A task that takes a lock which lies in an area and is held in the snapshot: ended, and the outcome names the lock. One that somebody
- * in the orbit can release, or that ends its wait by itself, is left alone. */
+/* A task that takes a lock which lies in an area and is held in the snapshot: ended, and the
+ * outcome names the lock. One that somebody in the orbit can release, or that ends its wait by
+ * itself, is left alone. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

@@ -1,4 +1,5 @@
-/* Updates of a synchronous call wait at its orbit: in order, however the call ended, and without growing for ever. */
+/* Updates of a synchronous call wait at its orbit: in order, however the call ended, and without
+ * growing for ever. */
 #include "check.h"
 
 static long push_some(void *store, void *args)

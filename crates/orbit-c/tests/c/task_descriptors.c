@@ -1,4 +1,5 @@
-/* What a task meets under the numbers of main's descriptors: EBADF, never another file; what it is passed is main's own. */
+/* What a task meets under the numbers of main's descriptors: EBADF, never another file; what it
+ * is passed is main's own. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -71,7 +72,8 @@ int main(int argc, char **argv)
     GIVES(ask(plain, area, use, &job), 0);
     job.number = high;
     GIVES(ask(plain, area, use, &job), 0);
-    /* What main opens now has a number that is nothing else in the orbit, also where that has opened files of its own. */
+    /* What main opens now has a number that is nothing else in the orbit, also where that has
+     * opened files of its own. */
     GIVES(ask(plain, area, opens, &job) > 50, 1);
     for (int i = 0; i < 20; i++) {
         job.number = open("/dev/zero", O_RDWR);

@@ -1,4 +1,5 @@
-/* Many threads allocate, call, free and destroy at once, each other's things too: answers or errors, nothing else. */
+/* Many threads allocate, call, free and destroy at once, each other's things too: answers or
+ * errors, nothing else. */
 #include "check.h"
 #include <pthread.h>
 #include <stdatomic.h>

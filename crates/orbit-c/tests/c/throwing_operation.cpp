@@ -16,7 +16,8 @@ static long refuse(void *args, size_t len)
     throw std::runtime_error(std::string(static_cast<char *>(args), len));
 }
 
-/* Pushes a modification of the place that args names, and three operations, of which the second throws. */
+/* Pushes a modification of the place that args names, and three operations, of which the second
+ * throws. */
 static long push(void *, void *args)
 {
     int *place = *static_cast<int **>(args), value = 7;

@@ -1,4 +1,5 @@
-/* What a task throws and nobody catches is told as a crash at the place that threw it; what it catches itself is its own. */
+/* What a task throws and nobody catches is told as a crash at the place that threw it; what it
+ * catches itself is its own. */
 #include "check.h"
 #include <stdexcept>
 #include <signal.h>

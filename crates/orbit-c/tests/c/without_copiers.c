@@ -1,4 +1,5 @@
-/* Where no copier can be made, or each dies, large snapshots are copied by main: such calls continue, and so do small ones. */
+/* Where no copier can be made, or each dies, large snapshots are copied by main: such calls
+ * continue, and so do small ones. */
 #include "check.h"
 #include <sys/mman.h>
 #include <sys/resource.h>

@@ -1,4 +1,5 @@
-//! What is to be held back, for whom: [`Rule`], and which verdict holds where several want something.
+//! What is to be held back, for whom: [`Rule`], and which verdict holds where several want
+//! something.
 
 use crate::calls;
 use orbit_linux::{pidfd, ptrace, socket};
@@ -86,7 +87,8 @@ pub(super) fn on_call(
     Some((verdicts.into_iter().max_by_key(|verdict| strictness(verdict))?.clone(), users))
 }
 
-/// Whether a call is one whose number means what it does here. How a handler of a signal goes back is none that anybody may decide about.
+/// Whether a call is one whose number means what it does here. How a handler of a signal goes back
+/// is none that anybody may decide about.
 fn native(call: &ptrace::Call) -> bool {
     #[cfg(target_arch = "x86_64")]
     const MACHINE: u32 = 0xc000_003e;

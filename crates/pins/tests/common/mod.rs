@@ -1,4 +1,5 @@
-//! What the tests share: conditions with a generous limit, children that end with the test, skips that say why.
+//! What the tests share: conditions with a generous limit, children that end with the test, skips
+//! that say why.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use orbit_rmk::{Client, Event};
@@ -41,8 +42,8 @@ impl Drop for Guest {
     }
 }
 
-/// Forks a child that runs `body` and exits; it is killed when the test lets go of it. `body` must not need locks that other
-/// threads of the test may hold: plain system calls and memory only.
+/// Forks a child that runs `body` and exits; it is killed when the test lets go of it. `body` must
+/// not need locks that other threads of the test may hold: plain system calls and memory only.
 pub struct Forked(pub i32);
 
 impl Forked {
@@ -119,7 +120,8 @@ impl Drop for Gate {
 /// Gives the calling thread descriptors of its own, and leaves it none to open.
 pub fn use_up_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the calls take one live struct or numbers; the copies of stderr are not shared and end with the thread.
+    // SAFETY: the calls take one live struct or numbers; the copies of stderr are not shared and
+    // end with the thread.
     unsafe {
         assert_eq!(libc::unshare(libc::CLONE_FILES), 0);
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);

@@ -1,4 +1,5 @@
-//! A module's side of the core: [`Client`], the five calls of the paper's section 3.1 and the events that come back.
+//! A module's side of the core: [`Client`], the five calls of the paper's section 3.1 and the
+//! events that come back.
 
 use super::{
     Inner,
@@ -16,8 +17,8 @@ use std::{
     time::Duration,
 };
 
-/// A module as the core sees it: pins it uses, events it subscribed to, programs guarded for it. All calls may be made from any
-/// thread. Dropping it releases everything.
+/// A module as the core sees it: pins it uses, events it subscribed to, programs guarded for it.
+/// All calls may be made from any thread. Dropping it releases everything.
 pub struct Client {
     pub(super) core: Arc<Inner>,
     pub(super) id: u64,
@@ -32,7 +33,8 @@ impl Client {
         &self.name
     }
 
-    /// From now on the module uses the pin; its first user loads it. Using it again changes nothing.
+    /// From now on the module uses the pin; its first user loads it. Using it again changes
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::PinMissing`] says which pin, for which module, and what to install or allow.
@@ -40,7 +42,8 @@ impl Client {
         self.core.use_pin(self.id, &self.name, pin)
     }
 
-    /// The module no longer uses the pin: its subscriptions there end, and what it made there is forgotten. The last user unloads the pin.
+    /// The module no longer uses the pin: its subscriptions there end, and what it made there is
+    /// forgotten. The last user unloads the pin.
     pub fn release_pin(&self, pin: &str) -> Result<()> {
         for id in self.core.release_pin(self.id, &self.name, pin)? {
             lock(&self.subscriptions).remove(&id);
@@ -53,7 +56,8 @@ impl Client {
         self.core.issue_cmd(self.id, &self.name, pin, command)
     }
 
-    /// From now on events of this kind that pass the filter come to the module. Gives the subscription's number.
+    /// From now on events of this kind that pass the filter come to the module. Gives the
+    /// subscription's number.
     pub fn subscr_event(&self, pin: &str, kind: Kind, filter: Filter) -> Result<u64> {
         let subscription = self.core.subscribe(self.id, &self.name, &self.queue, pin, kind, filter)?;
         let id = subscription.id;
@@ -108,7 +112,8 @@ impl Client {
         lock(&self.subscriptions).contains_key(&subscription)
     }
 
-    /// The programs guarded for it that still run, if any came or went since `seen`, which is brought up to date; 0: since ever.
+    /// The programs guarded for it that still run, if any came or went since `seen`, which is
+    /// brought up to date; 0: since ever.
     pub(super) fn newly_guarded(&self, seen: &mut u64) -> Option<Vec<u32>> {
         let mut state = lock(&self.core.state);
         let now = self.core.guards.load(Ordering::Relaxed);

@@ -1,7 +1,9 @@
-//! The dispatcher: one thread that sleeps until the kernel's ring, a timer or a counter has something, and hands it on.
+//! The dispatcher: one thread that sleeps until the kernel's ring, a timer or a counter has
+//! something, and hands it on.
 //!
-//! Sources add themselves while their pin is loaded. `remove` returns only when the source no longer runs, so a pin may
-//! free what the source used. A source must not add or remove sources from within `ready`.
+//! Sources add themselves while their pin is loaded. `remove` returns only when the source no
+//! longer runs, so a pin may free what the source used. A source must not add or remove sources
+//! from within `ready`.
 
 use super::subscription::lock;
 use crate::error::{Error, Result};
@@ -27,8 +29,8 @@ pub trait Source: Send {
     fn fd(&self) -> RawFd;
     /// Hands on what there is. Must not block.
     fn ready(&mut self);
-    /// Called before the dispatcher sleeps; how long it may sleep at most, in milliseconds, whatever the descriptor says
-    /// (-1: for ever, 0: there is something already).
+    /// Called before the dispatcher sleeps; how long it may sleep at most, in milliseconds,
+    /// whatever the descriptor says (-1: for ever, 0: there is something already).
     fn before_sleep(&mut self) -> i32 {
         -1
     }

@@ -8,10 +8,12 @@ use std::{
     sync::{Arc, Mutex, Weak},
 };
 
-/// Something that the pins of one core share, such as a kernel half or a tracer: made by the first pin that needs it, dropped
-/// with the last one that holds it. Of each type a core has one at a time.
+/// Something that the pins of one core share, such as a kernel half or a tracer: made by the first
+/// pin that needs it, dropped with the last one that holds it. Of each type a core has one at a
+/// time.
 pub trait Shared: Any + Send + Sync {
-    /// A process became the core's own (`true`) or is no longer (`false`): subscriptions to everyone do not see the core's own.
+    /// A process became the core's own (`true`) or is no longer (`false`): subscriptions to
+    /// everyone do not see the core's own.
     fn mark_own(&self, _pid: u32, _own: bool) {}
 
     /// Names of the kernel programs that it has attached now.
@@ -30,7 +32,8 @@ pub struct Env {
 }
 
 impl Env {
-    /// Starts a dispatcher; `kernel_programs`: whether pins may use kernel programs. A core has its own; tests of pins make one.
+    /// Starts a dispatcher; `kernel_programs`: whether pins may use kernel programs. A core has its
+    /// own; tests of pins make one.
     ///
     /// # Errors
     /// If the dispatcher's thread cannot be started.
@@ -54,7 +57,8 @@ impl Env {
         lock(&self.own).iter().copied().collect()
     }
 
-    /// What this core's pins share of this type; made now if none of them has it. Others wait meanwhile.
+    /// What this core's pins share of this type; made now if none of them has it. Others wait
+    /// meanwhile.
     ///
     /// # Errors
     /// Those of `make`.
@@ -86,7 +90,8 @@ impl Env {
 
     /// Marks a process as the core's own: it is not seen by subscriptions to everyone.
     pub(crate) fn mark_own(&self, pid: u32, own: bool) {
-        // Let go before the other lock is taken: what is made in `shared` takes them in the other order.
+        // Let go before the other lock is taken: what is made in `shared` takes them in the other
+        // order.
         if own {
             lock(&self.own).insert(pid);
         } else {

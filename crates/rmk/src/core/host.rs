@@ -1,13 +1,17 @@
-//! The core's side of a module: installs it in an orbit of its own, hands it events, carries out its requests. When it
-//! crashes, loops or leaks, reports that and loads it again. The program that installed it has an [`Installed`].
+//! The core's side of a module: installs it in an orbit of its own, hands it events, carries out
+//! its requests. When it crashes, loops or leaks, reports that and loads it again. The program that
+//! installed it has an [`Installed`].
 //!
-//! A module's life is one [`Client`]. When a life ends the client stays until another has started, however often that fails: its
-//! subscriptions go on counting, nothing reads them, and what they counted is the number of missed events. A subscription to the
-//! kernel's events counts until the new life makes the same, and again if that life does not get through its start. Pins stay
-//! loaded, and other modules notice nothing. The programs guarded for it go over to the next life too.
+//! A module's life is one [`Client`]. When a life ends the client stays until another has started,
+//! however often that fails: its subscriptions continue counting, nothing reads them, and what they
+//! counted is the number of missed events. A subscription to the kernel's events counts until the
+//! new life makes the same, and again if that life does not get through its start. Pins stay
+//! loaded, and other modules notice nothing. The programs guarded for it go over to the next life
+//! too.
 //!
-//! Invariant: of the events that pass a module's subscriptions, whole calls of them are `handled`, and the rest is `missed`, `lost`
-//! or waits; those of the call in which it failed are missed: how far it came is not known.
+//! Invariant: of the events that pass a module's subscriptions, whole calls of them are `handled`,
+//! and the rest is `missed`, `lost` or waits; those of the call in which it failed are missed: how
+//! far it came is not known.
 
 use super::{
     Core,
@@ -36,7 +40,8 @@ pub struct ModuleOptions {
     pub deadline: Duration,
     /// Bytes of memory that it may use, where the system can limit that.
     pub memory: u64,
-    /// Pause before it is loaded again after its second failure in a row; doubles with each further one, up to 5 s.
+    /// Pause before it is loaded again after its second failure in a row; doubles with each further
+    /// one, up to 5 s.
     pub pause: Duration,
     /// Failures in a row after which it stays unloaded; 0: never.
     pub give_up: u32,
@@ -59,11 +64,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const HEALTHY: Duration = Duration::from_secs(10);
 
 impl Core {
-    /// Installs a module: makes its process, starts it, and carries out the requests of [`Module::start`]. Returns when all that is
-    /// done. A program with threads had better call [`orbit::init`] before it makes them.
+    /// Installs a module: makes its process, starts it, and carries out the requests of
+    /// [`Module::start`]. Returns when all that is done. A program with threads had better call
+    /// [`orbit::init`] before it makes them.
     ///
     /// # Errors
-    /// [`Error::PinMissing`] for a pin of [`Module::PINS`]; a request of its start that failed; how its start failed.
+    /// [`Error::PinMissing`] for a pin of [`Module::PINS`]; a request of its start that failed; how
+    /// its start failed.
     pub fn install<M: Module>(&self, options: ModuleOptions) -> Result<Installed> {
         let wrong = |why: String| Error::Module { module: M::NAME.into(), why };
         let shared = Arc::new(Shared::new(M::NAME)?);
@@ -100,7 +107,8 @@ impl Core {
         Ok(Installed { shared, orbit, thread: Some(thread) })
     }
 
-    /// A client that uses the module's pins and sees the programs guarded for it, after the one of the life before; 0: none.
+    /// A client that uses the module's pins and sees the programs guarded for it, after the one of
+    /// the life before; 0: none.
     fn life<M: Module>(&self, shared: &Shared, before: u64) -> Result<Life> {
         let client = Arc::new(self.client_after(before, M::NAME));
         for pin in M::PINS {
@@ -121,7 +129,8 @@ struct Host {
     options: ModuleOptions,
     life: Life,
     period: Option<Duration>,
-    /// Of earlier lives: events missed, and events that found the queue full while the module was up.
+    /// Of earlier lives: events missed, and events that found the queue full while the module was
+    /// up.
     missed: u64,
     lost: u64,
     make: fn(&Core, &Shared, u64) -> Result<Life>,
@@ -169,7 +178,8 @@ impl Host {
         for refused in self.send_guarded()? {
             self.shared.report(Report::Refused(refused.to_string()));
         }
-        // One that ends between two calls fails none, and the next process in its place knows nothing.
+        // One that ends between two calls fails none, and the next process in its place knows
+        // nothing.
         if self.orbit.pid() != self.own as i32 {
             return Err("its process ended between two calls".into());
         }
@@ -188,7 +198,8 @@ impl Host {
                 return Err(how);
             }
         }
-        // Replies to what it asks meanwhile come after the next events: a module that always asks sees those all the same.
+        // Replies to what it asks meanwhile come after the next events: a module that always asks
+        // sees those all the same.
         for _ in 0..self.life.waiting() {
             let Some(reply) = self.life.next_reply() else { break };
             self.send_encoded(&reply)?;
@@ -265,11 +276,13 @@ impl Host {
         Ok(refused)
     }
 
-    /// After a failure: reports it, pauses, starts a new life; false: the module is to stay unloaded.
+    /// After a failure: reports it, pauses, starts a new life; false: the module is to stay
+    /// unloaded.
     fn reload(&mut self, mut how: String, mut row: u32) -> bool {
         let lost = self.life.sum(|counts| counts.lost);
         self.lost += lost;
-        // What the ended life's subscriptions counted and it did not see, from now on without what they lost before.
+        // What the ended life's subscriptions counted and it did not see, from now on without what
+        // they lost before.
         let unseen = |life: &Life| life.sum(|counts| counts.due.saturating_sub(counts.delivered)).saturating_sub(lost);
         loop {
             let missed = self.missed + unseen(&self.life);
@@ -297,8 +310,9 @@ impl Host {
                 let mut other = std::mem::replace(&mut self.life, life);
                 let started = self.start(self.missed + unseen(&other));
                 if started.is_ok() {
-                    // Only now, so that every event up to here was counted by the old life or will be seen by the new one: as
-                    // soon as that subscribes to the same, the old one counts no more.
+                    // Only now, so that every event up to here was counted by the old life or will
+                    // be seen by the new one: as soon as that subscribes to the same, the old one
+                    // counts no more.
                     self.missed += unseen(&other);
                 } else {
                     // The old one continues to count.

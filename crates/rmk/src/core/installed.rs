@@ -46,8 +46,8 @@ pub struct ModuleStatus {
     pub up: bool,
     /// Events handed to it, without those of a call in which it failed.
     pub handled: u64,
-    /// Events that came while it was down, and those of the calls in which it failed: up to 1,022 each time, of which it may have
-    /// seen the first.
+    /// Events that came while it was down, and those of the calls in which it failed: up to 1,022
+    /// each time, of which it may have seen the first.
     pub missed: u64,
     /// Events that found its queue full while it was up, over all its lives.
     pub lost: u64,
@@ -180,8 +180,8 @@ impl Installed {
         }
     }
 
-    /// Guards a program for this module only, through all its lives; see [`crate::Core::guard`]. After an error it is guarded for none
-    /// of them.
+    /// Guards a program for this module only, through all its lives; see [`crate::Core::guard`].
+    /// After an error it is guarded for none of them.
     pub fn guard(&self, pid: u32) -> Result<()> {
         lock(&self.shared.state).guard(pid)
     }
@@ -195,8 +195,9 @@ impl Installed {
         }
     }
 
-    /// Removes the module: its process is killed, in the middle of a call too, and its pins are released. Waits for the process to
-    /// be gone, never for the module; and for a command at a pin that it asked for, if the core is at one.
+    /// Removes the module: its process is killed, in the middle of a call too, and its pins are
+    /// released. Waits for the process to be gone, never for the module; and for a command at a pin
+    /// that it asked for, if the core is at one.
     pub fn remove(self) {}
 }
 
@@ -218,8 +219,8 @@ impl Drop for Installed {
         for client in clients {
             client.wake();
         }
-        // The thread may wait for a call that does not end, or for a start; both end with the orbit. One that is down already is as
-        // gone as one that was just ended.
+        // The thread may wait for a call that does not end, or for a start; both end with the
+        // orbit. One that is down already is as gone as one that was just ended.
         let _ = self.orbit.destroy();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,8 +1,9 @@
 //! One life of a module: its client, its requests, and the replies that wait for it.
 //!
-//! All of it is memory of the core that the module fills, so all of it is bounded. A reply that cannot be handed over becomes an
-//! error at once, and so does a command once [`REPLY_BYTES`] of replies wait; a module that asks for more than a call's [`Room`],
-//! or has more than [`MAX_REQUESTS_A_CALL`] replies to come, has failed.
+//! All of it is memory of the core that the module fills, so all of it is bounded. A reply that
+//! cannot be handed over becomes an error at once, and so does a command once [`REPLY_BYTES`] of
+//! replies wait; a module that asks for more than a call's [`Room`], or has more than
+//! [`MAX_REQUESTS_A_CALL`] replies to come, has failed.
 
 use super::{
     Client,
@@ -24,7 +25,8 @@ use std::{
 pub(super) const CALL_BYTES: usize = orbit::MAX_ARGS - 64;
 /// Bytes of replies that may wait for a module.
 const REPLY_BYTES: usize = 4 << 20;
-/// Things that a module may ask for in one call, and their bytes. As many replies may wait for it, those that are errors too.
+/// Things that a module may ask for in one call, and their bytes. As many replies may wait for it,
+/// those that are errors too.
 const MAX_REQUESTS_A_CALL: u64 = 16_384;
 const MAX_REQUEST_BYTES_A_CALL: usize = orbit::MAX_BYTES;
 
@@ -59,7 +61,10 @@ pub(super) fn requests_of(bytes: &[u8], room: &mut Room) -> std::result::Result<
     let count = list_length(bytes).unwrap_or(0);
     let left = room.requests.checked_sub(count).zip(room.bytes.checked_sub(bytes.len()));
     let (requests, left) = left.ok_or_else(|| {
-        format!("it asked for more than {MAX_REQUESTS_A_CALL} things, or {MAX_REQUEST_BYTES_A_CALL} bytes of them, in one call: ask for the rest in the next")
+        format!(
+            "it asked for more than {MAX_REQUESTS_A_CALL} things, or {MAX_REQUEST_BYTES_A_CALL} bytes of them, \
+            in one call: ask for the rest in the next"
+        )
     })?;
     *room = Room { requests, bytes: left };
     decode(bytes).ok_or_else(|| "it pushed something that is no request".into())
@@ -94,12 +99,14 @@ impl Life {
         self.replies.len()
     }
 
-    /// How the module failed, if more replies wait than may: one that asks for several in each reply never comes to an end.
+    /// How the module failed, if more replies wait than may: one that asks for several in each
+    /// reply never comes to an end.
     pub fn within(&self) -> std::result::Result<(), String> {
         match self.waiting() as u64 {
             ..=MAX_REQUESTS_A_CALL => Ok(()),
             _ => Err(format!(
-                "it issued more commands than it took replies, and {MAX_REQUESTS_A_CALL} wait for it: issue the rest once those came"
+                "it issued more commands than it took replies, and {MAX_REQUESTS_A_CALL} wait for it: issue the rest \
+                 once those came"
             )),
         }
     }

@@ -1,9 +1,11 @@
-//! The core, between modules and pins (the paper's section 3.3): it loads a pin for its first user and unloads it with the
-//! last, keeps the subscriptions, delivers events, and knows which programs are guarded.
+//! The core, between modules and pins (the paper's section 3.3): it loads a pin for its first user
+//! and unloads it with the last, keeps the subscriptions, delivers events, and knows which programs
+//! are guarded.
 //!
-//! Locks, in the order in which they are taken: a pin, the core's state, the dispatcher's sources, a queue. The dispatcher's
-//! thread takes only the last two, so a pin may wait for it while it is unloaded. A pin may wait for long, for a program or the
-//! system; so no thread waits for a pin while it holds the state, and only users of that pin wait with it.
+//! Locks, in the order in which they are taken: a pin, the core's state, the dispatcher's sources,
+//! a queue. The dispatcher's thread takes only the last two, so a pin may wait for it while it is
+//! unloaded. A pin may wait for long, for a program or the system; so no thread waits for a pin
+//! while it holds the state, and only users of that pin wait with it.
 
 mod client;
 mod dispatcher;
@@ -47,7 +49,8 @@ use subscription::Queue;
 
 /// How long a module waits for a pin whose last user gave it back, and which still is unloaded.
 const UNLOADED: Duration = Duration::from_secs(5);
-/// Subscriptions that a module may have at a time, and events that may wait for all of them together.
+/// Subscriptions that a module may have at a time, and events that may wait for all of them
+/// together.
 const SUBSCRIPTIONS: usize = 256;
 const WAITING: u64 = 1 << 20;
 
@@ -69,7 +72,8 @@ pub struct CoreBuilder {
 }
 
 impl CoreBuilder {
-    /// False: use no kernel programs, only what needs no privilege. Pins then fall back or are missing, as on a system that forbids them.
+    /// False: use no kernel programs, only what needs no privilege. Pins then fall back or are
+    /// missing, as on a system that forbids them.
     pub fn kernel_programs(self, allowed: bool) -> CoreBuilder {
         CoreBuilder { kernel_programs: allowed, ..self }
     }
@@ -120,14 +124,16 @@ pub struct PinStatus {
     pub counts: Counts,
 }
 
-/// See the module's head. A handle: clones are the same core, which ends with the last handle and the last [`Client`].
+/// See the module's head. A handle: clones are the same core, which ends with the last handle and
+/// the last [`Client`].
 #[derive(Clone)]
 pub struct Core {
     inner: Arc<Inner>,
 }
 
 impl Core {
-    /// A core without pins, until some are registered; the crate `orbit-pins` makes one with its twelve.
+    /// A core without pins, until some are registered; the crate `orbit-pins` makes one with its
+    /// twelve.
     pub fn new() -> Result<Core> {
         Core::builder().build()
     }
@@ -162,13 +168,15 @@ impl Core {
         Client { core: self.inner.clone(), id, name: name.into(), queue, subscriptions: Mutex::default() }
     }
 
-    /// Guards a program for every module: filters made with [`Filter::guarded`] let its events pass from now on, and those of the
-    /// processes it makes. Fails if there is no such process, or `/proc` does not show it.
+    /// Guards a program for every module: filters made with [`Filter::guarded`] let its events pass
+    /// from now on, and those of the processes it makes. Fails if there is no such process, or
+    /// `/proc` does not show it.
     pub fn guard(&self, pid: u32) -> Result<()> {
         self.inner.guard(None, pid)
     }
 
-    /// Guards it no more. Processes that it made stay guarded until they end or are unguarded themselves.
+    /// Guards it no more. Processes that it made stay guarded until they end or are unguarded
+    /// themselves.
     pub fn unguard(&self, pid: u32) {
         self.inner.unguard(None, pid);
     }
@@ -206,13 +214,15 @@ impl Core {
         self.inner.env.attached()
     }
 
-    /// Marks a process as the core's own (its modules, its user interface): subscriptions to everyone do not see it.
+    /// Marks a process as the core's own (its modules, its user interface): subscriptions to
+    /// everyone do not see it.
     pub fn mark_own(&self, pid: u32, own: bool) {
         self.inner.env.mark_own(pid, own);
     }
 }
 
-/// When a process was started, in ticks since boot: distinguishes it from a later one of the same pid.
+/// When a process was started, in ticks since boot: distinguishes it from a later one of the same
+/// pid.
 fn start_time(pid: u32) -> io::Result<u64> {
     let stat = Stat::of(pid as i32).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::from_raw_os_error(libc::ESRCH),
@@ -221,7 +231,8 @@ fn start_time(pid: u32) -> io::Result<u64> {
     Ok(stat.started_ticks)
 }
 
-/// Whether the process that was started then is still there; also where that cannot be read now, as for want of a descriptor.
+/// Whether the process that was started then is still there; also where that cannot be read now, as
+/// for want of a descriptor.
 fn still_runs(pid: u32, born: u64) -> bool {
     match start_time(pid) {
         Ok(now) => now == born,
@@ -296,7 +307,8 @@ impl Inner {
     fn issue_cmd(&self, user: u64, module: &str, pin: &str, command: &Command) -> Result<Reply> {
         let shared = lock(&self.state).pin_of(user, module, pin)?;
         let mut shared = lock(&shared);
-        // The module may have released the pin while it waited for another: what it made now would never be removed.
+        // The module may have released the pin while it waited for another: what it made now would
+        // never be removed.
         lock(&self.state).pin_of(user, module, pin)?;
         shared.command(user, command).map_err(|source| Error::Command {
             pin: pin.into(),

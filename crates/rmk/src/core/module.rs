@@ -1,8 +1,9 @@
 //! What a module is: [`Module`], and what it can ask of the core: [`Context`].
 //!
-//! A module runs in a process of its own and knows nothing of the platform. It is called with one thing at a time and answers by
-//! asking: everything it asks for leaves its process when it returns, or before by [`Context::hand_over`], so nothing it does can block
-//! the core. What it asked is done in order; a command's reply comes back by [`Module::reply`].
+//! A module runs in a process of its own and knows nothing of the platform. It is called with one
+//! thing at a time and answers by asking: everything it asks for leaves its process when it
+//! returns, or before by [`Context::hand_over`], so nothing it does can block the core. What it
+//! asked is done in order; a command's reply comes back by [`Module::reply`].
 
 use crate::{
     command::{Command, Reply},
@@ -22,16 +23,19 @@ pub trait Module: 'static {
     /// How often [`Module::tick`] is called; `None`: never.
     const PERIOD: Option<Duration> = None;
 
-    /// Makes it, from the settings it was installed with. Called again after each reload: what it knew is gone.
+    /// Makes it, from the settings it was installed with. Called again after each reload: what it
+    /// knew is gone.
     fn create(settings: &[u8]) -> Self;
     /// Called once, first: subscribes to the events that it needs.
     fn start(&mut self, context: &mut Context);
     /// An event of one of its subscriptions.
     fn event(&mut self, context: &mut Context, event: &Event);
-    /// The reply to a command, by the ticket that [`Context::issue_cmd`] gave; an error as a sentence.
+    /// The reply to a command, by the ticket that [`Context::issue_cmd`] gave; an error as a
+    /// sentence.
     fn reply(&mut self, _context: &mut Context, _ticket: u64, _reply: &Result<Reply, String>) {}
-    /// The programs guarded for it now that still run, without the processes they made: sent after the start, and whenever
-    /// one came or was let go. An event of one that is no longer guarded may come after that.
+    /// The programs guarded for it now that still run, without the processes they made: sent after
+    /// the start, and whenever one came or was let go. An event of one that is no longer guarded
+    /// may come after that.
     fn guarded(&mut self, _context: &mut Context, _pids: &[u32]) {}
     /// The period passed.
     fn tick(&mut self, _context: &mut Context) {}
@@ -92,16 +96,17 @@ impl Context {
         self.requests.push(Request::Report { text: text.into() });
     }
 
-    /// Says that it cannot do its work, and why, in one sentence. Said from [`Module::start`] it makes the installation fail; later
-    /// it is reported to the program that runs the core.
+    /// Says that it cannot do its work, and why, in one sentence. Said from [`Module::start`] it
+    /// makes the installation fail; later it is reported to the program that runs the core.
     pub fn fail(&mut self, why: impl Into<String>) {
         self.requests.push(Request::Fail { why: why.into() });
     }
 
-    /// Has all that was asked so far leave the process now: a module that fails later in the same call has asked it all the same. Waits
-    /// while the core takes nothing.
+    /// Has all that was asked so far leave the process now: a module that fails later in the same
+    /// call has asked it all the same. Waits while the core takes nothing.
     pub fn hand_over(&mut self) {
-        // What could not leave is tried once more when the call returns, where it counts as a failure.
+        // What could not leave is tried once more when the call returns, where it counts as a
+        // failure.
         let _ = self.leave();
     }
 

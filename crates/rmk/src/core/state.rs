@@ -1,4 +1,5 @@
-//! The core's [`State`]: which module uses which pin, the subscriptions, and the programs guarded for each module.
+//! The core's [`State`]: which module uses which pin, the subscriptions, and the programs guarded
+//! for each module.
 
 use super::{Queue, SUBSCRIPTIONS, Subscription, WAITING, still_runs};
 use crate::{
@@ -57,7 +58,8 @@ impl State {
         let queue = u64::from(filter.queue);
         if waiting + queue > WAITING {
             return Some(format!(
-                "{WAITING} events may wait for it, {waiting} are promised to its other subscriptions and {queue} are asked for: lower Filter::queue"
+                "{WAITING} events may wait for it, {waiting} are promised to its other subscriptions and {queue} are \
+                 asked for: lower Filter::queue"
             ));
         }
         filter.too_long()
@@ -101,7 +103,8 @@ impl State {
         self.to_guarded(user).try_for_each(|sub| sub.list(pid))
     }
 
-    /// Tells them that one went. Guarded for all and for one module are two reasons: it stays while one of them holds.
+    /// Tells them that one went. Guarded for all and for one module are two reasons: it stays while
+    /// one of them holds.
     pub(super) fn unlist(&self, user: Option<u64>, pid: u32) {
         let still = |sub: &Subscription| {
             self.guarded.contains_key(&pid)

@@ -1,8 +1,10 @@
-//! One module's subscription to one kind of event: its filter, its counters, and the way its events take to the module.
+//! One module's subscription to one kind of event: its filter, its counters, and the way its events
+//! take to the module.
 //!
-//! Invariant: events sent and not yet taken never exceed the filter's `queue`. Scope makes the event (the kernel program, or a
-//! pin here) compares `sent - taken` with it first and counts a loss instead; so neither the ring nor the queue of a slow
-//! module can grow, and no module can use up another's share.
+//! Invariant: events sent and not yet taken never exceed the filter's `queue`. Scope makes the
+//! event (the kernel program, or a pin here) compares `sent - taken` with it first and counts a
+//! loss instead; so neither the ring nor the queue of a slow module can grow, and no module can use
+//! up another's share.
 
 use crate::{
     error::PinError,
@@ -43,7 +45,8 @@ impl Queue {
         self.arrived.notify_one();
     }
 
-    /// Moves up to `most` events to `out`, waiting up to `timeout` for the first; not once it was nudged.
+    /// Moves up to `most` events to `out`, waiting up to `timeout` for the first; not once it was
+    /// nudged.
     pub(crate) fn take(&self, most: usize, timeout: Duration, out: &mut Vec<Event>) -> usize {
         let until = Instant::now() + timeout;
         let mut inner = lock(&self.inner);
@@ -64,7 +67,8 @@ impl Queue {
         lock(&self.inner).events.retain(|event| event.subscription != subscription);
     }
 
-    /// Ends the wait that is under way, or else the next one, so that the waiting thread checks its state again.
+    /// Ends the wait that is under way, or else the next one, so that the waiting thread checks its
+    /// state again.
     pub(crate) fn nudge(&self) {
         lock(&self.inner).nudged = true;
         self.arrived.notify_all();
@@ -86,8 +90,9 @@ pub struct Counted {
     pub unlisted: u64,
 }
 
-/// What filters and counts in the kernel for subscriptions that are bound to it ([`Subscription::bind`]), each in a slot. A slot
-/// is used again: `subscription` says for whom a process is listed, and a slot that is another's by now stays as it is.
+/// What filters and counts in the kernel for subscriptions that are bound to it
+/// ([`Subscription::bind`]), each in a slot. A slot is used again: `subscription` says for whom a
+/// process is listed, and a slot that is another's by now stays as it is.
 pub trait KernelSide: Send + Sync {
     /// The module took so many events: their room is free again.
     fn took(&self, slot: usize, events: u64);
@@ -118,7 +123,8 @@ pub struct Subscription {
     took_over: AtomicU64,
     pids: Mutex<BTreeSet<u32>>,
     in_kernel: OnceLock<(Arc<dyn KernelSide>, usize)>,
-    /// What passed and was due: here, and where the kernel counts, what another counted in its place.
+    /// What passed and was due: here, and where the kernel counts, what another counted in its
+    /// place.
     passed: AtomicU64,
     due: AtomicU64,
     sent: AtomicU64,
@@ -159,8 +165,8 @@ impl Subscription {
         }
     }
 
-    /// One of no core, for the tests of what binds subscriptions: of the client `client`, whose life before was that of `before`
-    /// (0: none). Nothing reads its events.
+    /// One of no core, for the tests of what binds subscriptions: of the client `client`, whose
+    /// life before was that of `before` (0: none). Nothing reads its events.
     pub fn detached(id: u64, client: u64, before: u64, kind: Kind, filter: Filter) -> Subscription {
         Subscription::new(id, (client, before), kind, filter, Arc::default(), &[])
     }
@@ -170,7 +176,8 @@ impl Subscription {
         lock(&self.pids).iter().copied().collect()
     }
 
-    /// Offers an event that was made here, not in the kernel: filters by process, counts, and queues it or counts it as lost. True: it is queued.
+    /// Offers an event that was made here, not in the kernel: filters by process, counts, and
+    /// queues it or counts it as lost. True: it is queued.
     pub fn offer(&self, mut event: Event) -> bool {
         if event.pid != 0 && self.filter.scope != Scope::Everyone && !lock(&self.pids).contains(&event.pid) {
             return false;
@@ -244,8 +251,9 @@ impl Subscription {
         let _ = self.in_kernel.set((side, slot));
     }
 
-    /// Lists a process; nothing where it is not bound to processes. One that is listed already is listed again: it may be another
-    /// of that number, whose row in the kernel went with the one before.
+    /// Lists a process; nothing where it is not bound to processes. One that is listed already is
+    /// listed again: it may be another of that number, whose row in the kernel went with the one
+    /// before.
     pub fn list(&self, pid: u32) -> Result<(), PinError> {
         let mut pids = lock(&self.pids);
         pids.insert(pid);

@@ -19,10 +19,12 @@ pub(super) unsafe extern "C" fn begin<M: Module>() -> *mut c_void {
     Box::into_raw(Box::new(Life::<M> { module: None, context: Context::default() })).cast()
 }
 
-/// Hands the module one message and pushes its requests. A panic here aborts, so the orbit ends as a crash.
+/// Hands the module one message and pushes its requests. A panic here aborts, so the orbit ends as
+/// a crash.
 ///
 /// # Safety
-/// `store` is what [`begin`] of the same `M` made; `args` starts with the length of what follows, as `u32`.
+/// `store` is what [`begin`] of the same `M` made; `args` starts with the length of what follows,
+/// as `u32`.
 pub(super) unsafe extern "C" fn run<M: Module>(store: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: by contract; the orbit makes one call at a time, so nothing else refers to the store.
     let life = unsafe { &mut *store.cast::<Life<M>>() };

@@ -1,4 +1,5 @@
-//! A timer at the dispatcher: calls a function each interval, with the number of intervals since the last call.
+//! A timer at the dispatcher: calls a function each interval, with the number of intervals since
+//! the last call.
 
 use super::dispatcher::{Dispatcher, Registration, Source};
 use orbit_linux::timerfd::Periodic;
@@ -27,7 +28,8 @@ impl<F: FnMut(u64) + Send> Source for Timer<F> {
     }
 }
 
-/// Calls `tick` on the dispatcher's thread every `interval_ns` (1 us to 1 year), until the registration is dropped. `tick` must not block.
+/// Calls `tick` on the dispatcher's thread every `interval_ns` (1 us to 1 year), until the
+/// registration is dropped. `tick` must not block.
 pub fn every(
     dispatcher: &Arc<Dispatcher>,
     interval_ns: u64,

@@ -4,9 +4,9 @@ use crate::{Context, Event, Filter, Kind, Module};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Switches away from each thread since the last report, and nanoseconds that it ran before them. A switch passes if either
-/// side is guarded, and the event does not say which: so threads that gave way to a guarded one are counted too, for those
-/// switches only.
+/// Switches away from each thread since the last report, and nanoseconds that it ran before them. A
+/// switch passes if either side is guarded, and the event does not say which: so threads that gave
+/// way to a guarded one are counted too, for those switches only.
 pub struct Switches {
     threads: BTreeMap<(u32, u32), (u64, u64)>,
 }

@@ -1,5 +1,6 @@
-//! The CPU manager: real-time priority and niceness of threads, the CPU time of processes, and their weight and most CPU
-//! time by control group, which need no privilege where the group is delegated.
+//! The CPU manager: real-time priority and niceness of threads, the CPU time of processes, and
+//! their weight and most CPU time by control group, which need no privilege where the group is
+//! delegated.
 
 use crate::manager::AttributeClass;
 use orbit_sandbox_lib::attribute;

@@ -1,7 +1,8 @@
-//! The manager of descriptors: how many a process has open, how many it may have, and how long a program's connections may
-//! be idle.
+//! The manager of descriptors: how many a process has open, how many it may have, and how long a
+//! program's connections may be idle.
 //!
-//! `descriptors:idle` belongs to the program, which publishes it and closes what has been idle for longer.
+//! `descriptors:idle` belongs to the program, which publishes it and closes what has been idle for
+//! longer.
 
 use crate::manager::AttributeClass;
 use orbit_sandbox_lib::attribute;

@@ -1,8 +1,9 @@
 //! The memory manager: what a process uses, and what a program's own cache may use.
 //!
-//! `memory:cache` belongs to the program: it publishes the attribute (`orbit_program.h`, [`crate::program`]) and shrinks or
-//! grows its cache when a service asks for it. Events come from pressure stalls, `--on psi=memory:150ms/2s`: those of the
-//! owner's control group where it has one of its own.
+//! `memory:cache` belongs to the program: it publishes the attribute (`orbit_program.h`,
+//! [`crate::program`]) and shrinks or grows its cache when a service asks for it. Events come from
+//! pressure stalls, `--on psi=memory:150ms/2s`: those of the owner's control group where it has one
+//! of its own.
 
 use crate::manager::AttributeClass;
 use orbit_sandbox_lib::attribute;

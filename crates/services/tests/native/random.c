@@ -1,5 +1,6 @@
-// A wild handler, drawn at random: the argument is a seed (8 bytes). It spins, writes where it may not, divides by zero, calls
-// with forged handles and bad pointers, allocates, recurses, and often does several of these.
+// A wild handler, drawn at random: the argument is a seed (8 bytes). It spins, writes where it may
+// not, divides by zero, calls with forged handles and bad pointers, allocates, recurses, and often
+// does several of these.
 #include "orbit_service.h"
 
 static uint64_t seed;
@@ -20,7 +21,8 @@ static __attribute__((noinline)) char recurse(volatile char *above, uint64_t dep
 	return depth ? recurse(here, depth - 1) + here[0] : 0;
 }
 
-// An address that is nobody's to write: below the first page, of a slot's code, of another slot, or none at all.
+// An address that is nobody's to write: below the first page, of a slot's code, of another slot, or
+// none at all.
 static volatile char *forbidden(const struct orbit_context *context)
 {
 	uint64_t offset = next() % 0x10000;

@@ -1,5 +1,6 @@
-// Keeps what its latest events were in the niceness that it sets: 1 posted, 2 pressure, 3 readable, 4 tracepoint; with a
-// handle of its own to nothing it counts only. With argument 'w' it waits first, 't' waits longer than its budget.
+// Keeps what its latest events were in the niceness that it sets: 1 posted, 2 pressure, 3 readable,
+// 4 tracepoint; with a handle of its own to nothing it counts only. With argument 'w' it waits
+// first, 't' waits longer than its budget.
 #include "orbit_service.h"
 static int64_t last[8];
 void orbit_handler(const struct orbit_context *context, const struct orbit_event *event)

@@ -1,9 +1,12 @@
 //! Where it is seen that a function has returned, in whoever called it.
 //!
-//! Of an exit that has no posts ([`super::posts`]), since a call or a loop leads up to it, the first instruction that the kernel runs itself *behind* the
-//! call is probed, if nobody comes there but from the call; else the very first, which is stepped, if nothing else comes there. Where others come by too, as behind a call that is made now and then, the
-//! cheap one is named beside: how often they do only a try shows. Promises: the control flow of the caller leads there from its first byte, past the call,
-//! and comes from the call through no jump or call. Refuses: callers whose flow does not lead to the return address.
+//! Of an exit that has no posts ([`super::posts`]), since a call or a loop leads up to it, the
+//! first instruction that the kernel runs itself *behind* the call is probed, if nobody comes there
+//! but from the call; else the very first, which is stepped, if nothing else comes there. Where
+//! others come by too, as behind a call that is made now and then, the cheap one is named beside:
+//! how often they do only a try shows. Promises: the control flow of the caller leads there from
+//! its first byte, past the call, and comes from the call through no jump or call. Refuses: callers
+//! whose flow does not lead to the return address.
 
 use super::posts::ahead_of;
 use super::{Above, Place, Read, Walk, emulated};
@@ -15,16 +18,19 @@ const NEAR: usize = 32;
 /// Bytes of an instruction.
 const LONGEST: u64 = 15;
 
-/// Where to probe to see that a call has returned; at least one of both. The address on the stack is that of the called function.
+/// Where to probe to see that a call has returned; at least one of both. The address on the stack
+/// is that of the called function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Return {
     /// Passed once for each return, and at no other time.
     pub own: Option<Place>,
-    /// Passed for each return too, and by others: but the kernel need not step it, as it must the other.
+    /// Passed for each return too, and by others: but the kernel need not step it, as it must the
+    /// other.
     pub shared: Option<Place>,
 }
 
-/// Where to probe in a caller with this code, which begins at this address, to see that what returns to `back` did.
+/// Where to probe in a caller with this code, which begins at this address, to see that what
+/// returns to `back` did.
 pub fn behind(code: &[u8], address: u64, back: u64, memory: Read<'_>) -> Option<Return> {
     let first = back.checked_sub(address).filter(|&at| at < code.len() as u64)?;
     let (walk, _) = Walk::along(code, address, memory)?;
@@ -44,14 +50,16 @@ pub fn behind(code: &[u8], address: u64, back: u64, memory: Read<'_>) -> Option<
     let stepped = place(first, taken, false);
     let found = match cheap {
         Some(cheap) if !met(&cheap) => Return { own: Some(cheap), shared: None },
-        // What comes next after a call that is made now and then may begin right behind it: others come by at its very first instruction.
+        // What comes next after a call that is made now and then may begin right behind it: others
+        // come by at its very first instruction.
         shared => Return { own: Some(stepped).filter(|p| alone(first) && !met(p)), shared },
     };
     (found.own.is_some() || found.shared.is_some()).then_some(found)
 }
 
-/// The first instruction from here on that the kernel runs itself, and by how much the stack pointer is moved up to it; nothing if another comes first
-/// from which the control flow may go elsewhere.
+/// The first instruction from here on that the kernel runs itself, and by how much the stack
+/// pointer is moved up to it; nothing if another comes first from which the control flow may go
+/// elsewhere.
 fn cheap(walk: &Walk<'_>, mut at: u64) -> Option<(u64, i32)> {
     let mut info = InstructionInfoFactory::new();
     let mut moved = 0i32;
@@ -118,7 +126,8 @@ mod tests {
         assert_eq!(behind_call(&[0x55], &[0x48, 0x83, 0xc4, 0x18, 0x5d, 0xe9, 0, 0x10, 0, 0]), Some((5, -40)));
         assert_eq!(behind_call(&[0x55], &[0x50, 0xc3]), Some((0, -8)));
         assert_eq!(behind_call(&[0x55], &[0x89, 0xc7, 0xe8, 0, 0x20, 0, 0, 0xc3]), Some((2, -8)));
-        // A return comes first, an indirect call, a system call, a copy of unknown length, the stack pointer from elsewhere, or too much: stepped.
+        // A return comes first, an indirect call, a system call, a copy of unknown length, the
+        // stack pointer from elsewhere, or too much: stepped.
         for first in
             [&[0xc3][..], &[0xff, 0xd0], &[0x0f, 0x05], &[0xf3, 0xa4], &[0x48, 0x89, 0xcc], &[0x89, 0xc7].repeat(40)]
         {
@@ -134,7 +143,8 @@ mod tests {
         let at = |back| behind(&code, 0x1000, back, &|_, _| Vec::new()).and_then(|r| Some(r.own?.offset));
         // In the middle of an instruction, outside, at the very end.
         assert_eq!((at(0x1005), at(0x1002), at(0xfff), at(0x1007)), (Some(5), None, None, None));
-        // A jump ahead reads the no-op behind the call and `mov eax, eax` as a part of another instruction; or begins at it.
+        // A jump ahead reads the no-op behind the call and `mov eax, eax` as a part of another
+        // instruction; or begins at it.
         let rest = [&[0x89, 0xc0][..], &[0x90; 10], &[0xc3]].concat();
         assert_eq!(behind_call(&[0x74, 6], &rest), Some((0, -8)));
         assert_eq!(all_behind_call(&[0x74, 7], &rest), Some((Some((0, -8)), Some((2, -8)))));

@@ -1,21 +1,25 @@
 //! Where an execution is as good as over, at an instruction that costs little to probe.
 //!
-//! The kernel steps over a probed return instruction, which takes exceptions and ten times as long as an instruction that it runs itself. So an
-//! exit is seen a few instructions earlier, at its *posts*: pushes, no-ops, jumps, or one side of conditional jumps, from
-//! which the control flow can only continue to that exit, through no call and no loop. Owns: finding them. Promises: each execution
-//! that leaves by the exit passes one of its posts, and none that passes one stays: what lies between takes no longer than its page faults.
-//! Refuses: exits that a call or a `switch` leads up to, and a loop's own jump, which would be probed at each turn.
+//! The kernel steps over a probed return instruction, which takes exceptions and ten times as long
+//! as an instruction that it runs itself. So an exit is seen a few instructions earlier, at its
+//! *posts*: pushes, no-ops, jumps, or one side of conditional jumps, from which the control flow
+//! can only continue to that exit, through no call and no loop. Owns: finding them. Promises: each
+//! execution that leaves by the exit passes one of its posts, and none that passes one stays: what
+//! lies between takes no longer than its page faults. Refuses: exits that a call or a `switch`
+//! leads up to, and a loop's own jump, which would be probed at each turn.
 
 use super::{Place, Walk, emulated};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Steps along the control flow, for all exits of a function together: what takes more is not looked for.
+/// Steps along the control flow, for all exits of a function together: what takes more is not
+/// looked for.
 const STEPS: usize = 1 << 20;
 /// Posts of an exit.
 const MOST: usize = 64;
 
-/// Where an activation's return address lies, seen from a place in the function: so many bytes above the stack pointer, or the frame pointer.
+/// Where an activation's return address lies, seen from a place in the function: so many bytes
+/// above the stack pointer, or the frame pointer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Above {
     /// It is the frame pointer.
@@ -29,7 +33,8 @@ pub(super) struct Exits<'a> {
     walk: &'a Walk<'a>,
     /// Where it comes from, by where it leads.
     before: BTreeMap<u64, Vec<u64>>,
-    /// Of instructions from which it leads only out, through no call and no loop: where the return address lies before them.
+    /// Of instructions from which it leads only out, through no call and no loop: where the return
+    /// address lies before them.
     tails: BTreeMap<u64, Option<Above>>,
     steps: usize,
     info: InstructionInfoFactory,
@@ -81,7 +86,8 @@ impl<'a> Exits<'a> {
         (1..=MOST).contains(&posts.len()).then_some(posts)
     }
 
-    /// Where the return address lies before this instruction, if from there the control flow leads only out, through no call and no loop.
+    /// Where the return address lies before this instruction, if from there the control flow leads
+    /// only out, through no call and no loop.
     fn tail(&mut self, at: u64) -> Option<Above> {
         let mut open = vec![(at, false)];
         while let Some((at, returned)) = open.pop() {
@@ -184,8 +190,8 @@ mod tests {
     use super::super::shape;
     use super::*;
 
-    /// What is probed to see this function left: offset, exit, condition, where the return address lies from the frame pointer and from the
-    /// stack pointer; and which returns are stepped.
+    /// What is probed to see this function left: offset, exit, condition, where the return address
+    /// lies from the frame pointer and from the stack pointer; and which returns are stepped.
     type Ends = (Vec<(u64, u8, Option<u8>, Option<i32>, Option<i32>)>, Vec<u64>);
     fn ends(parts: &[&[u8]]) -> Ends {
         let s = shape(&parts.concat(), true, 0x1000, &|_, _| Vec::new());
@@ -219,7 +225,8 @@ mod tests {
         assert_eq!(ends(&[PUSH, CALL, TEST, &[0x74, 0], &tail]), (vec![(8, 0, None, Some(8), None)], vec![]));
         let tail = [&[0x48, 0x83, 0xec, 0x80, 0x6a, 0x01, 0x59, 0x5d][..], RET].concat();
         assert_eq!(ends(&[PUSH, CALL, TEST, &[0x74, 0], &tail]), (vec![(8, 0, None, None, Some(0x88))], vec![]));
-        // The frame pointer is loaded on the way to leave; the stack pointer comes from elsewhere, or is aligned; a word is popped: where it is, is unknown.
+        // The frame pointer is loaded on the way to leave; the stack pointer comes from elsewhere,
+        // or is aligned; a word is popped: where it is, is unknown.
         for odd in [
             &[0x48, 0x8b, 0x2f, 0xc9][..],
             &[0x48, 0x89, 0xcc],
@@ -254,7 +261,8 @@ mod tests {
             let code: [&[u8]; 7] = [PUSH, CALL, TEST, &[0x74, 0], long, &[0x5d], RET];
             assert_eq!(ends(&code), (vec![], vec![11 + long.len() as u64]), "{long:x?}");
         }
-        // dec ecx; jne back: a loop whose own jump leads out. Where another one does, behind it, that is a post.
+        // dec ecx; jne back: a loop whose own jump leads out. Where another one does, behind it,
+        // that is a post.
         let turn: &[u8] = &[0xff, 0xc9, 0x75, 0xfc];
         assert_eq!(ends(&[PUSH, CALL, turn, &[0x5d], RET]), (vec![], vec![11]));
         let (posts, stepped) = ends(&[PUSH, CALL, turn, TEST, &[0x74, 0], &[0x5d], RET]);
@@ -262,7 +270,8 @@ mod tests {
         // Two ways, one of which has no post: je +5 (over the call) to pop; ret
         let (posts, stepped) = ends(&[PUSH, CALL, TEST, &[0x74, 5], CALL, &[0x5d], RET]);
         assert_eq!((posts, stepped), (vec![], vec![16]));
-        // Nor where a case of a switch, which nobody found, may come from: jmp rax, and code that only it reaches.
+        // Nor where a case of a switch, which nobody found, may come from: jmp rax, and code that
+        // only it reaches.
         let (posts, stepped) = ends(&[TEST, &[0x74, 2, 0xff, 0xe0, 0xc3, 0x90, 0xeb, 0xfc]]);
         assert_eq!((posts, stepped), (vec![], vec![6]));
     }

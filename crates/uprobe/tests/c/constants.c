@@ -1,6 +1,6 @@
-// A function with constants among its code, as assembly often has them: bytes that would be return instructions. Called as often as
-// the lines on its input say, and each line is answered when that is done and every call got the right constant. First it
-// prints the function's address.
+// A function with constants among its code, as assembly often has them: bytes that would be return
+// instructions. Called as often as the lines on its input say, and each line is answered when that
+// is done and every call got the right constant. First it prints the function's address.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-// Calls a function as often as the lines on its input say, and answers each line when that is done. First it prints the
-// function's address.
+// Calls a function as often as the lines on its input say, and answers each line when that is done.
+// First it prints the function's address.
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,14 +23,16 @@ __attribute__((noinline)) long callee(long x) {
     return x;
 }
 
-// Written in assembly so that its exits are known: a return for 0, a tail call for 1, else a second return after work.
+// Written in assembly so that its exits are known: a return for 0, a tail call for 1, else a second
+// return after work.
 __attribute__((noinline)) long counted(long how);
 __asm__(".text\n.globl counted\n.type counted, @function\ncounted:\n"
         "push %rbx\nmov %rdi, %rbx\ntest %rdi, %rdi\njne 1f\npop %rbx\nret\n"
         "1: cmp $1, %rdi\njne 2f\npop %rbx\njmp callee\n"
         "2: call deeper\npop %rbx\nret\n.size counted, . - counted\n");
 
-// 2: 20 ms of CPU. 3 to 9: calls the function itself, nested. 10: leaves it by longjmp. From 100 on: as without them, from further down.
+// 2: 20 ms of CPU. 3 to 9: calls the function itself, nested. 10: leaves it by longjmp. From 100
+// on: as without them, from further down.
 __attribute__((used)) void deeper(long how) {
     if (how == 2) {
         work(20000);

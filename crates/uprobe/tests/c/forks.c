@@ -1,4 +1,5 @@
-// For each line on its input makes a child that calls a function over and over, and answers with its process' id. First it prints the function's address.
+// For each line on its input makes a child that calls a function over and over, and answers with
+// its process' id. First it prints the function's address.
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>

@@ -1,5 +1,6 @@
-// Calls a function, which returns for 0 and is left by longjmp for 1, as often as the lines on its input say, and answers each line when that is done. Either way its
-// caller continues at the same place. First it prints the function's address.
+// Calls a function, which returns for 0 and is left by longjmp for 1, as often as the lines on its
+// input say, and answers each line when that is done. Either way its caller continues at the same
+// place. First it prints the function's address.
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,8 @@ __attribute__((noinline)) long counted(long how);
 __asm__(".text\n.globl counted\n.type counted, @function\ncounted:\n"
         "push %rbx\ncall deeper\nmov %rdi, %rax\npop %rbx\nret\n.size counted, . - counted\n");
 
-// 2: what follows the call; 3: where longjmp leads, which calls somebody else first, as handlers of exceptions do.
+// 2: what follows the call; 3: where longjmp leads, which calls somebody else first, as handlers of
+// exceptions do.
 void lands(long how);
 __asm__(".text\n.globl lands\n.type lands, @function\nlands:\n"
         "push %rbx\nmov %rdi, %rbx\nlea out(%rip), %rdi\ncall _setjmp@PLT\ntest %eax, %eax\njne 3f\n"

@@ -1,5 +1,5 @@
-// Calls a function that is left in many ways as often as the lines on its input say, and answers each line when that is done. First it
-// prints the function's address.
+// Calls a function that is left in many ways as often as the lines on its input say, and answers
+// each line when that is done. First it prints the function's address.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +68,8 @@ __attribute__((noinline)) long straight(long how) {
     return counted(how) + 1;
 }
 
-// Calls it now and then, in a loop that continues at the place behind the call most of the time without it: twice in 3 million turns.
+// Calls it now and then, in a loop that continues at the place behind the call most of the time
+// without it: twice in 3 million turns.
 long rarely(long how);
 __asm__(".text\n.globl rarely\n.type rarely, @function\nrarely:\n"
         "push %rbx\npush %rbp\npush %r12\nmov %rdi, %rbp\nmov $3000000, %ebx\nmov $1500000, %r12d\n"

@@ -1,4 +1,4 @@
-// Programs that fare in one way each: fares WAY [ARGUMENTS].
+// Programs that behave in one way each: fares WAY [ARGUMENTS].
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -86,7 +86,8 @@ KEEP void wanders_here(double seconds) {
     sink = x;
 }
 
-// A loop on epoll with a timer of 10 ms and `ms` of work each round, until SIGUSR1 or the end of `seconds`.
+// A loop on epoll with a timer of 10 ms and `ms` of work each round, until SIGUSR1 or the end of
+// `seconds`.
 static void event_loop(double seconds, double ms) {
     int epoll = epoll_create1(0), timer = timerfd_create(CLOCK_MONOTONIC, 0);
     struct itimerspec each = {{0, 10000000}, {0, 10000000}};
@@ -100,7 +101,8 @@ static void event_loop(double seconds, double ms) {
     }
 }
 
-// Touches every page of a large file that is mapped, or of memory of its own ("-"), again and again, in a loop with naps.
+// Touches every page of a large file that is mapped, or of memory of its own ("-"), again and
+// again, in a loop with naps.
 static void thrashes(const char *path, size_t size) {
     int own = !strcmp(path, "-"), fd = own ? -1 : open(path, O_RDONLY);
     int how = own ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
@@ -194,7 +196,8 @@ static void *reads_and_gives(void *a) {
     return a;
 }
 
-// Waits for Ctrl-C as programs do: its handler writes a pipe that is read, here or by a thread that gives word, or it gives word itself.
+// Waits for Ctrl-C as programs do: its handler writes a pipe that is read, here or by a thread that
+// gives word, or it gives word itself.
 static void waits_for_ctrl_c(const char *how) {
     pthread_t t;
     if (pipe(pipe_ends) != 0) exit(3);
@@ -221,7 +224,8 @@ static void reads_from_fifo(const char *path) {
     signal(SIGUSR1, SIG_DFL);
 }
 
-// Reads from a pipe whose other end is on its way to a child, in a socket, for so many seconds. It holds that end itself too.
+// Reads from a pipe whose other end is on its way to a child, in a socket, for so many seconds. It
+// holds that end itself too.
 static void reads_while_it_is_sent(double seconds) {
     int sockets[2];
     char byte = 0, room[CMSG_SPACE(sizeof(int))] = {0};
@@ -373,7 +377,8 @@ static int gives(void *a) {
     return 0;
 }
 
-// Waits, alone, for what a child gives after so many seconds: into memory that both share, or into the child's own copy.
+// Waits, alone, for what a child gives after so many seconds: into memory that both share, or into
+// the child's own copy.
 static void takes_from_child(double seconds, int shared) {
     static char stack[64 << 10] __attribute__((aligned(16)));
     sem_init(&given, 0, 0);
@@ -387,7 +392,8 @@ static void takes_from_child(double seconds, int shared) {
 static pthread_mutex_t *crossed;
 static atomic_int *arrived;
 
-// One of two, threads or processes, that hold a lock each and want the other's. The second one gives up after some 1000 s.
+// One of two, threads or processes, that hold a lock each and want the other's. The second one
+// gives up after some 1000 s.
 KEEP void *in_a_timed_ring(void *a) {
     intptr_t mine = (intptr_t)a;
     struct timespec t;
@@ -531,7 +537,8 @@ int main(int argc, char **argv) {
         pthread_create(&t, NULL, naps, NULL);
         waits_for_latch();
     } else if (!strcmp(way, "queue")) {
-        // A lock that goes from hand to hand, of which each in the queue has long to wait; it is free for most of the time.
+        // A lock that goes from hand to hand, of which each in the queue has long to wait; it is
+        // free for most of the time.
         pthread_attr_t small;
         pthread_attr_init(&small);
         pthread_attr_setstacksize(&small, 64 << 10);
@@ -547,7 +554,8 @@ int main(int argc, char **argv) {
             poll(NULL, 0, stutters && i % 5 == 0 ? 200 : 10);
         }
     } else if (!strcmp(way, "queue-and-ticks")) {
-        // A lock that nobody gives back: one waits for it, and so does main, which signals wake now and then.
+        // A lock that nobody gives back: one waits for it, and so does main, which signals wake now
+        // and then.
         pthread_t t;
         sigset_t ticks;
         sigemptyset(&ticks);

@@ -1,6 +1,6 @@
 // Loaded into a server by LD_PRELOAD: makes it hang at the N-th call of a function, in a given way.
-// ORBIT_INJECT is FUNCTION:N:WAY; calls count from one second after the start on. The moment is written to the file
-// ORBIT_INJECT_AT, in nanoseconds of the monotonic clock.
+// ORBIT_INJECT is FUNCTION:N:WAY; calls count from one second after the start on. The moment is
+// written to the file ORBIT_INJECT_AT, in nanoseconds of the monotonic clock.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -61,7 +61,8 @@ static void send_one(int by, int fd) {
     sendmsg(by, &message, 0);
 }
 
-// Two processes of which each reads what only the other writes, each after it has closed what it does not need.
+// Two processes of which each reads what only the other writes, each after it has closed what it
+// does not need.
 static void two_readers(int a[2], int b[2]) {
     if (child() == 0) {
         close(a[1]), close(b[0]);
@@ -219,7 +220,7 @@ int main(int count, char **argument) {
         two_readers(a, b);
     }
     if (is(way, "ends")) {
-        // A child of its own that ends some time: its handler would go on.
+        // A child of its own that ends some time: its handler would continue.
         signal(SIGCHLD, handle);
         if (child() == 0) {
             sleep(1000);

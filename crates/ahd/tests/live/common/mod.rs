@@ -1,4 +1,5 @@
-//! Programs to watch: built from `tests/live/c` with the system's compiler, run, and killed at the end; and a watcher for them.
+//! Programs to watch: built from `tests/live/c` with the system's compiler, run, and killed at the
+//! end; and a watcher for them.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use orbit_ahd::{Config, Event, Hang, Sure};
@@ -28,7 +29,8 @@ impl Dir {
         self.built(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/live/c/fares.c"))
     }
 
-    /// Builds a program of this name from its C text; nothing, and a line that says so, where there is no compiler.
+    /// Builds a program of this name from its C text; nothing, and a line that says so, where there
+    /// is no compiler.
     pub fn build(&self, name: &str, text: &str) -> Option<PathBuf> {
         let source = self.0.join(name).with_extension("c");
         std::fs::write(&source, text).expect("a file");
@@ -79,7 +81,8 @@ impl Program {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: plain call with numbers, on the child started above, which is not reaped before the end.
+        // SAFETY: plain call with numbers, on the child started above, which is not reaped before
+        // the end.
         unsafe { libc::kill(self.pid(), signal) };
     }
 }

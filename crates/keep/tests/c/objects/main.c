@@ -1,6 +1,7 @@
-/* objects CASE: works in the current folder. Makes an object, waits for a checkpoint, changes it and crashes. Put back, it checks the object; status: see
- * objects.h. A file `crashed` is the one thing here that no rollback undoes. Where no keeper's library is, it waits for a file `go` instead, so that a
- * keeper can be attached meanwhile. `objects` alone lists the cases. */
+/* objects CASE: works in the current folder. Makes an object, waits for a checkpoint, changes it
+ * and crashes. Put back, it checks the object; status: see objects.h. A file `crashed` is the
+ * one thing here that no rollback undoes. Where no keeper's library is, it waits for a file `go`
+ * instead, so that a keeper can be attached meanwhile. `objects` alone lists the cases. */
 #include "objects.h"
 #include "../../../include/orbit_keep.h"
 #include <fcntl.h>

@@ -187,7 +187,8 @@ static void rounding_make(void) { IS(fesetround(FE_DOWNWARD) == 0); }
 static void rounding_change(void) { IS(fesetround(FE_UPWARD) == 0); }
 static void rounding_check(void) { IS(fegetround() == FE_DOWNWARD); }
 
-/* A thread that holds a value in a vector register until `go` is set, and has another one there from then on. */
+/* A thread that holds a value in a vector register until `go` is set, and has another one there
+ * from then on. */
 static volatile int go;
 static float seen[8], second_value[8] = {9, 9, 9, 9, 9, 9, 9, 9};
 static const float FIRST_VALUE[8] = {1, 2, 3, 4, 5, 6, 7, 8};

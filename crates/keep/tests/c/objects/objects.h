@@ -1,5 +1,5 @@
-/* What the cases of the program `objects` share. A case makes some kernel object, changes it after a checkpoint, and after a crash tells whether it
- * is as it was at the checkpoint. */
+/* What the cases of the program `objects` share. A case makes some kernel object, changes it
+ * after a checkpoint, and after a crash tells whether it is as it was at the checkpoint. */
 #pragma once
 #include <stdio.h>
 #include <stdlib.h>

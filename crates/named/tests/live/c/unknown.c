@@ -1,7 +1,8 @@
-// Sections whose exits are not known. `turns` jumps back to its first instruction and is left by a jump through a pointer, always from the same depth of the
-// stack. `constants` has constants among its code that look like returns. The first argument says which, and what it does when it was healthy
-// for as many tenths of a second as the second says: `turns` (nothing), `endless` (`turns` turns without end), `constants` (CPU outside
-// for a second and a half, then it spins inside).
+// Sections whose exits are not known. `turns` jumps back to its first instruction and is left by a
+// jump through a pointer, always from the same depth of the stack. `constants` has constants among
+// its code that look like returns. The first argument says which, and what it does when it was
+// healthy for as many tenths of a second as the second says: `turns` (nothing), `endless` (`turns`
+// turns without end), `constants` (CPU outside for a second and a half, then it spins inside).
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -36,8 +37,10 @@ void (*leave)(long) = done;
 // do inside(n) while (--n), by way of the first instruction; then leave(n).
 long turns(long n);
 __asm__(".text\n.globl turns\n.type turns, @function\nturns:\n.cfi_startproc\n"
-        "push %rbx\n.cfi_def_cfa_offset 16\n.cfi_offset 3, -16\nmov %rdi, %rbx\nxor %edi, %edi\ncall inside\nlea -1(%rbx), %rdi\n"
-        "pop %rbx\n.cfi_def_cfa_offset 8\n.cfi_restore 3\ntest %rdi, %rdi\njne turns\njmp *leave(%rip)\n.cfi_endproc\n.size turns, . - turns\n");
+        "push %rbx\n.cfi_def_cfa_offset 16\n.cfi_offset 3, -16\nmov %rdi, %rbx\nxor %edi, %edi\ncall inside\nlea "
+        "-1(%rbx), %rdi\n"
+        "pop %rbx\n.cfi_def_cfa_offset 8\n.cfi_restore 3\ntest %rdi, %rdi\njne turns\njmp "
+        "*leave(%rip)\n.cfi_endproc\n.size turns, . - turns\n");
 
 long constants(long how);
 __asm__(".text\n.globl constants\n.type constants, @function\nconstants:\n.cfi_startproc\n"

@@ -1,7 +1,8 @@
-// A section that is left by ways which no probe sees. `work` takes 2 ms and returns, called from deep down the stack; once, from `main`, it is left in
-// the way that the first argument says: `longjmp`, `throw`, `virtual` (a call through a table in tail position). Then the healthy calls go on for as many
-// tenths of a second as the second argument says. `outside`: left by an exception, then so much CPU outside, then it spins inside. `itself`:
-// it calls itself without end.
+// A section that is left by ways which no probe sees. `work` takes 2 ms and returns, called from
+// deep down the stack; once, from `main`, it is left in the way that the first argument says:
+// `longjmp`, `throw`, `virtual` (a call through a table in tail position). Then the healthy calls
+// continue for as many tenths of a second as the second argument says. `outside`: left by an
+// exception, then so much CPU outside, then it spins inside. `itself`: it calls itself without end.
 #include <csetjmp>
 #include <cstdlib>
 #include <cstring>
