@@ -323,7 +323,8 @@ static void usage(FILE *to)
             "  --deadline MS      of a call of the detector (%u)\n"
             "  -v, --verbose      tell of every deadlock and every failure\n"
             "Exit status: 0 if all transactions finished.\n",
-            MAX_THREADS, thread_count, per_thread, LOCKS_PER_TRX, MAX_LOCKS, lock_count, seed, fault_every, deadline_ms);
+            MAX_THREADS, thread_count, per_thread, LOCKS_PER_TRX, MAX_LOCKS, lock_count, seed, fault_every,
+                deadline_ms);
 }
 
 static int index_of(const char *name, const char *const *names, int count)
@@ -336,9 +337,12 @@ static int index_of(const char *name, const char *const *names, int count)
 
 static bool parse(int argc, char **argv)
 {
-    static const struct option longs[] = {{"threads", 1, NULL, 't'}, {"transactions", 1, NULL, 'n'}, {"locks", 1, NULL, 'l'},
-                                          {"seed", 1, NULL, 's'},    {"fault", 1, NULL, 'f'},        {"every", 1, NULL, 'e'},
-                                          {"deadline", 1, NULL, 'd'}, {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},         {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"threads", 1, NULL, 't'}, {"transactions", 1, NULL, 'n'},
+        {"locks", 1, NULL, 'l'},
+                                          {"seed", 1, NULL, 's'},    {"fault", 1, NULL, 'f'},
+                                              {"every", 1, NULL, 'e'},
+                                          {"deadline", 1, NULL, 'd'}, {"verbose", 0, NULL, 'v'},
+                                              {"help", 0, NULL, 'h'},         {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "vh", longs, NULL)) != -1;) {
         switch (c) {
         case 't': thread_count = atoi(optarg); break;

@@ -39,7 +39,8 @@ static void *bob_pays(void *unused)
 int main(void)
 {
     pthread_t threads[2];
-    if (pthread_create(&threads[0], NULL, alice_pays, NULL) != 0 || pthread_create(&threads[1], NULL, bob_pays, NULL) != 0) {
+    if (pthread_create(&threads[0], NULL, alice_pays, NULL) != 0
+        || pthread_create(&threads[1], NULL, bob_pays, NULL) != 0) {
         fprintf(stderr, "cannot create threads\n");
         return 1;
     }

@@ -88,7 +88,8 @@ figures run(int rounds, const std::vector<Object *> &objects, table<Seen> *all, 
     orbit_area_get_info(area, &info);
     orbit_destroy(task);
     std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
-    return {double(info.high_water) / 1024, double(after.pages - before.pages) / rounds, times[rounds / 2], rounds / seconds,
+    return {double(info.high_water) / 1024, double(after.pages - before.pages) / rounds, times[rounds / 2],
+        rounds / seconds,
             right};
 }
 

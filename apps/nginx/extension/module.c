@@ -76,7 +76,8 @@ static void exit_process(ngx_cycle_t *cycle)
 static ngx_command_t commands[] = {
     {ngx_string("orbit_dav_put"), ANYWHERE | NGX_CONF_FLAG, ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,
      FIELD(dav_location_conf, on)},
-    {ngx_string("orbit_dav_create_full_path"), ANYWHERE | NGX_CONF_FLAG, ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,
+    {ngx_string("orbit_dav_create_full_path"), ANYWHERE | NGX_CONF_FLAG, ngx_conf_set_flag_slot,
+        NGX_HTTP_LOC_CONF_OFFSET,
      FIELD(dav_location_conf, create_full_path)},
     {ngx_string("orbit_dav_access"), ANYWHERE | NGX_CONF_TAKE123, ngx_conf_set_access_slot, NGX_HTTP_LOC_CONF_OFFSET,
      FIELD(dav_location_conf, access)},
@@ -84,7 +85,8 @@ static ngx_command_t commands[] = {
      FIELD(dav_location_conf, deadline)},
     {ngx_string("orbit_dav_faults"), ANYWHERE | NGX_CONF_FLAG, ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,
      FIELD(dav_location_conf, faults)},
-    {ngx_string("orbit_dav_memory"), NGX_HTTP_MAIN_CONF | NGX_CONF_TAKE1, ngx_conf_set_size_slot, NGX_HTTP_MAIN_CONF_OFFSET,
+    {ngx_string("orbit_dav_memory"), NGX_HTTP_MAIN_CONF | NGX_CONF_TAKE1, ngx_conf_set_size_slot,
+        NGX_HTTP_MAIN_CONF_OFFSET,
      FIELD(dav_main_conf, memory)},
     ngx_null_command,
 };

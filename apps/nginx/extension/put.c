@@ -17,7 +17,8 @@ static int32_t fault_of(ngx_http_request_t *r, const dav_location_conf *conf)
     for (part = &r->headers_in.headers.part; part; part = part->next) {
         ngx_table_elt_t *headers = part->elts;
         for (ngx_uint_t i = 0; i < part->nelts; i++)
-            if (headers[i].key.len == sizeof header - 1 && ngx_strncmp(headers[i].lowcase_key, header, sizeof header - 1) == 0)
+            if (headers[i].key.len == sizeof header - 1
+                && ngx_strncmp(headers[i].lowcase_key, header, sizeof header - 1) == 0)
                 return fault_by_name((const char *)headers[i].value.data, "no-body");
     }
     return FAULT_NONE;
@@ -153,7 +154,8 @@ static ngx_int_t fill_args(ngx_http_request_t *r, struct put *put)
     put->args = args = ngx_pcalloc(r->pool, sizeof *args + size);
     if (!args)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    args->modified = r->headers_in.date ? ngx_parse_http_time(r->headers_in.date->value.data, r->headers_in.date->value.len)
+    args->modified = r->headers_in.date ? ngx_parse_http_time(r->headers_in.date->value.data,
+        r->headers_in.date->value.len)
                                         : NGX_ERROR;
     if (args->modified == NGX_ERROR)
         args->modified = -1;
@@ -183,7 +185,8 @@ static ngx_int_t start(ngx_http_request_t *r)
     status = fill_args(r, put);
     if (status != NGX_OK)
         return status;
-    put->call = put_call_start(put->args, sizeof *put->args + put->args->source_size + put->args->target_size, conf->deadline,
+    put->call = put_call_start(put->args, sizeof *put->args + put->args->source_size + put->args->target_size,
+        conf->deadline,
                                on_done, log_of_task, put);
     if (!put->call)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;

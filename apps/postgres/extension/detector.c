@@ -64,7 +64,8 @@ static void start_orbit(void)
      * process 1 of a container, it would take a killed orphan for a crashed backend. */
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
         ereport(ERROR, (errmsg("orbit_deadlock: could not become a subreaper: %m")));
-    if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&options)) || !(area = orbit_area_create_with(&region)))
+    if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&options))
+        || !(area = orbit_area_create_with(&region)))
         ereport(ERROR, (errmsg("orbit_deadlock: could not set up the detector's process: %s", orbit_last_error()),
                         errhint("Deadlocks are broken by the server itself after orbit_deadlock.server_timeout.")));
 }
@@ -289,7 +290,8 @@ static enum call_end call_fork(int32_t fault)
         close(ends[0]);
         return CALL_NOT_MADE;
     }
-    while (read_whole(ends[0], &head, sizeof head) && head.length >= 2 && head.length <= called_scan->waits->wait_count) {
+    while (read_whole(ends[0], &head, sizeof head) && head.length >= 2
+        && head.length <= called_scan->waits->wait_count) {
         size_t rest = (size_t)head.length * sizeof(int32_t);
         cycle = palloc(sizeof head + rest);
         *cycle = head;

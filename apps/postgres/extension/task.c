@@ -202,7 +202,8 @@ static void push_lies(const struct waits *waits)
 {
     int32_t n = waits->wait_count;
     const int32_t lies[][4] = {
-        {2, 0, 0, 1}, {2, 1, 1, 0}, {2, 0, 0, n}, {2, 0, -1, 0}, {2, 2, 0, 1}, {2, -1, 0, 1}, {1, 0, 0, 0}, {INT32_MAX, 0, 0, 1},
+        {2, 0, 0, 1}, {2, 1, 1, 0}, {2, 0, 0, n}, {2, 0, -1, 0}, {2, 2, 0, 1}, {2, -1, 0, 1}, {1, 0, 0, 0},
+            {INT32_MAX, 0, 0, 1},
     };
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++)
         push(lies[i], sizeof lies[i]);

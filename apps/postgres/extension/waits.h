@@ -53,7 +53,8 @@ struct waits {
 
 static inline size_t waits_size(int32_t locks, int32_t waits, int32_t holds)
 {
-    return sizeof(struct waits) + (size_t)locks * sizeof(struct awaited_lock) + (size_t)waits * sizeof(struct lock_wait) +
+    return sizeof(struct waits) + (size_t)locks * sizeof(struct awaited_lock) +
+           (size_t)waits * sizeof(struct lock_wait) +
            (size_t)holds * sizeof(struct lock_hold);
 }
 

@@ -114,7 +114,8 @@ static long scan_and_call(void)
     }
     before = MemoryContextSwitchTo(call_context);
     scan = lock_table_scan();
-    if (pending_fault == FAULT_NONE && (scan->waits->wait_count < 2 || (searched != 0 && scan->signature == searched))) {
+    if (pending_fault == FAULT_NONE && (scan->waits->wait_count < 2
+        || (searched != 0 && scan->signature == searched))) {
         MemoryContextSwitchTo(before);
         MemoryContextReset(call_context);
         return setting_interval;

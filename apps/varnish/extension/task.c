@@ -44,7 +44,8 @@ static char lock_counters[COUNTERS_SIZE] __attribute__((aligned(16)));
 
 /* A check of Varnish' own that fails: main would write a report to memory that it shares with
  * its manager, and abort. */
-static __attribute__((noreturn)) void fail(const char *function, const char *file, int line, const char *condition, enum vas_e kind)
+static __attribute__((noreturn)) void fail(const char *function, const char *file, int line, const char *condition,
+    enum vas_e kind)
 {
     (void)function, (void)file, (void)line, (void)condition, (void)kind;
     abort();
@@ -284,7 +285,8 @@ static long learn(struct store *store, struct herder_ways *ways)
     view = imagined(15, 3, 0, 1000);
     REQUIRE(run_step(store, &view, &kiss) == 0 && kiss && replica->step.does == DOES_WAIT);
     ways->kiss = kiss;
-    REQUIRE(POOL_FIELD(replica->pool, unsigned, POOL_NTHR) == 14 && POOL_FIELD(replica->pool, unsigned, POOL_NIDLE) == 2);
+    REQUIRE(POOL_FIELD(replica->pool, unsigned, POOL_NTHR) == 14
+        && POOL_FIELD(replica->pool, unsigned, POOL_NIDLE) == 2);
     REQUIRE((int64_t)COUNTER(counters, COUNT_THREADS) == -1 && COUNTER(counters, COUNT_DESTROYED) == 1);
     view = imagined(15, 3, 0, 50);
     REQUIRE(run_step(store, &view, &kiss) == 0 && !kiss && replica->step.does == DOES_WAIT);

@@ -69,7 +69,8 @@ static int outs_of(struct keep_out *out, const struct iovec *iov, size_t count, 
 
 EXPORT ssize_t read(int fd, void *to, size_t bytes)
 {
-    struct keep_call call = CALL(SYS_read, fd, ARGS(fd, to, bytes), .fill = FILL_RETURNED, .outs = 1, .out = {{to, bytes}});
+    struct keep_call call = CALL(SYS_read, fd, ARGS(fd, to, bytes), .fill = FILL_RETURNED, .outs = 1,
+        .out = {{to, bytes}});
     return answer(&call);
 }
 
@@ -82,7 +83,8 @@ EXPORT ssize_t __read_chk(int fd, void *to, size_t bytes, size_t room)
 
 EXPORT ssize_t pread64(int fd, void *to, size_t bytes, off64_t at)
 {
-    struct keep_call call = CALL(SYS_pread64, fd, ARGS(fd, to, bytes, at), .fill = FILL_RETURNED, .outs = 1, .out = {{to, bytes}});
+    struct keep_call call = CALL(SYS_pread64, fd, ARGS(fd, to, bytes, at), .fill = FILL_RETURNED, .outs = 1,
+        .out = {{to, bytes}});
     return answer(&call);
 }
 
@@ -100,9 +102,11 @@ EXPORT ssize_t readv(int fd, const struct iovec *iov, int count)
     return answer(&call);
 }
 
-EXPORT ssize_t recvfrom(int fd, void *restrict to, size_t bytes, int flags, struct sockaddr *restrict from, socklen_t *restrict length)
+EXPORT ssize_t recvfrom(int fd, void *restrict to, size_t bytes, int flags, struct sockaddr *restrict from,
+    socklen_t *restrict length)
 {
-    struct keep_call call = CALL(SYS_recvfrom, fd, ARGS(fd, to, bytes, flags, from, length), .fill = FILL_RETURNED, .outs = 1, .out = {{to, bytes}});
+    struct keep_call call = CALL(SYS_recvfrom, fd, ARGS(fd, to, bytes, flags, from, length), .fill = FILL_RETURNED,
+        .outs = 1, .out = {{to, bytes}});
     if (flags & MSG_PEEK) {
         call.log_nr += KEEP_PEEK;
         call.is_fresh = 1;
@@ -161,13 +165,15 @@ EXPORT ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at)
 
 EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
 {
-    struct keep_call call = CALL(SYS_writev, fd, ARGS(fd, iov, count), .hash = hash_iov(iov, count < 0 ? 0 : (size_t)count));
+    struct keep_call call = CALL(SYS_writev, fd, ARGS(fd, iov, count),
+        .hash = hash_iov(iov, count < 0 ? 0 : (size_t)count));
     return answer(&call);
 }
 
 EXPORT ssize_t sendto(int fd, const void *from, size_t bytes, int flags, const struct sockaddr *to, socklen_t length)
 {
-    struct keep_call call = CALL(SYS_sendto, fd, ARGS(fd, from, bytes, flags, to, length), .hash = hash_bytes(from, bytes));
+    struct keep_call call = CALL(SYS_sendto, fd, ARGS(fd, from, bytes, flags, to, length),
+        .hash = hash_bytes(from, bytes));
     return answer(&call);
 }
 
@@ -178,7 +184,8 @@ EXPORT ssize_t send(int fd, const void *from, size_t bytes, int flags)
 
 EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
-    struct keep_call call = CALL(SYS_sendmsg, fd, ARGS(fd, message, flags), .hash = hash_iov(message->msg_iov, message->msg_iovlen));
+    struct keep_call call = CALL(SYS_sendmsg, fd, ARGS(fd, message, flags),
+        .hash = hash_iov(message->msg_iov, message->msg_iovlen));
     return answer(&call);
 }
 
@@ -234,7 +241,9 @@ EXPORT int getsockname(int fd, struct sockaddr *restrict name, socklen_t *restri
 
 EXPORT int close(int fd) { PLAIN(SYS_close, fd, ARGS(fd)); }
 EXPORT int socket(int domain, int type, int protocol) { PLAIN(SYS_socket, domain, ARGS(domain, type, protocol)); }
-EXPORT int connect(int fd, const struct sockaddr *name, socklen_t length) { PLAIN(SYS_connect, fd, ARGS(fd, name, length)); }
+EXPORT int connect(int fd, const struct sockaddr *name, socklen_t length) {
+    PLAIN(SYS_connect, fd, ARGS(fd, name, length));
+}
 EXPORT int bind(int fd, const struct sockaddr *name, socklen_t length) { PLAIN(SYS_bind, fd, ARGS(fd, name, length)); }
 EXPORT int listen(int fd, int backlog) { PLAIN(SYS_listen, fd, ARGS(fd, backlog)); }
 EXPORT int shutdown(int fd, int how) { PLAIN(SYS_shutdown, fd, ARGS(fd, how)); }
@@ -252,14 +261,16 @@ EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen_t 
 
 EXPORT int getsockopt(int fd, int level, int name, void *restrict value, socklen_t *restrict length)
 {
-    struct keep_call call = CALL(SYS_getsockopt, fd, ARGS(fd, level, name, value, length), .fill = FILL_ALL, .is_fresh = 1, .outs = 2,
+    struct keep_call call = CALL(SYS_getsockopt, fd, ARGS(fd, level, name, value, length), .fill = FILL_ALL,
+        .is_fresh = 1, .outs = 2,
                                  .out = {{length, sizeof *length}, {value, *length}});
     return (int)answer(&call);
 }
 
 EXPORT int pipe2(int fds[2], int flags)
 {
-    struct keep_call call = CALL(SYS_pipe2, 0, ARGS(fds, flags), .fill = FILL_ALL, .outs = 1, .out = {{fds, 2 * sizeof *fds}});
+    struct keep_call call = CALL(SYS_pipe2, 0, ARGS(fds, flags), .fill = FILL_ALL, .outs = 1,
+        .out = {{fds, 2 * sizeof *fds}});
     return (int)answer(&call);
 }
 
@@ -270,7 +281,8 @@ EXPORT int pipe(int fds[2])
 
 EXPORT int socketpair(int domain, int type, int protocol, int fds[2])
 {
-    struct keep_call call = CALL(SYS_socketpair, domain, ARGS(domain, type, protocol, fds), .fill = FILL_ALL, .outs = 1, .out = {{fds, 2 * sizeof *fds}});
+    struct keep_call call = CALL(SYS_socketpair, domain, ARGS(domain, type, protocol, fds), .fill = FILL_ALL,
+        .outs = 1, .out = {{fds, 2 * sizeof *fds}});
     return (int)answer(&call);
 }
 
@@ -317,26 +329,30 @@ EXPORT int epoll_ctl(int fd, int operation, int of, struct epoll_event *event)
 
 EXPORT int epoll_wait(int fd, struct epoll_event *events, int most, int timeout)
 {
-    struct keep_call call = CALL(SYS_epoll_wait, fd, ARGS(fd, events, most, timeout), .fill = FILL_EVENTS, .timeout_arg = 4, .outs = 1,
+    struct keep_call call = CALL(SYS_epoll_wait, fd, ARGS(fd, events, most, timeout), .fill = FILL_EVENTS,
+        .timeout_arg = 4, .outs = 1,
                                  .out = {{events, most > 0 ? (size_t)most * sizeof *events : 0}});
     return (int)answer(&call);
 }
 
 EXPORT int epoll_pwait(int fd, struct epoll_event *events, int most, int timeout, const sigset_t *mask)
 {
-    struct keep_call call = CALL(SYS_epoll_pwait, fd, ARGS(fd, events, most, timeout, mask, 8), .fill = FILL_EVENTS, .timeout_arg = 4, .outs = 1,
+    struct keep_call call = CALL(SYS_epoll_pwait, fd, ARGS(fd, events, most, timeout, mask, 8), .fill = FILL_EVENTS,
+        .timeout_arg = 4, .outs = 1,
                                  .out = {{events, most > 0 ? (size_t)most * sizeof *events : 0}});
     return (int)answer(&call);
 }
 
 EXPORT int poll(struct pollfd *fds, nfds_t count, int timeout)
 {
-    struct keep_call call = CALL(SYS_poll, count, ARGS(fds, count, timeout), .fill = FILL_ALL, .timeout_arg = 3, .outs = 1,
+    struct keep_call call = CALL(SYS_poll, count, ARGS(fds, count, timeout), .fill = FILL_ALL, .timeout_arg = 3,
+        .outs = 1,
                                  .out = {{fds, count * sizeof *fds}});
     return (int)answer(&call);
 }
 
-EXPORT int select(int count, fd_set *restrict in, fd_set *restrict out, fd_set *restrict failed, struct timeval *restrict timeout)
+EXPORT int select(int count, fd_set *restrict in, fd_set *restrict out, fd_set *restrict failed,
+    struct timeval *restrict timeout)
 {
     struct keep_call call = CALL(SYS_select, count, ARGS(count, in, out, failed, timeout), .fill = FILL_ALL);
     fd_set *sets[] = {in, out, failed};
@@ -374,7 +390,8 @@ EXPORT int openat64(int at, const char *path, int flags, ...) { return open_file
 
 static int state_of(long nr, int of, int at, const char *path, struct stat *to, int flags)
 {
-    struct keep_call call = CALL(nr, of, ARGS(at, path, to, flags), .fill = FILL_ALL, .is_fresh = 1, .outs = 1, .out = {{to, sizeof *to}});
+    struct keep_call call = CALL(nr, of, ARGS(at, path, to, flags), .fill = FILL_ALL, .is_fresh = 1, .outs = 1,
+        .out = {{to, sizeof *to}});
     if (nr == SYS_fstat)
         memcpy(call.arg, (long[6])ARGS(at, to), sizeof call.arg);
     return (int)answer(&call);
@@ -382,12 +399,20 @@ static int state_of(long nr, int of, int at, const char *path, struct stat *to, 
 
 EXPORT int fstat(int fd, struct stat *to) { return state_of(SYS_fstat, fd, fd, NULL, to, 0); }
 EXPORT int fstat64(int fd, struct stat64 *to) { return state_of(SYS_fstat, fd, fd, NULL, (struct stat *)to, 0); }
-EXPORT int stat(const char *restrict path, struct stat *restrict to) { return state_of(SYS_newfstatat, path_id(path), AT_FDCWD, path, to, 0); }
+EXPORT int stat(const char *restrict path, struct stat *restrict to) {
+    return state_of(SYS_newfstatat, path_id(path), AT_FDCWD, path, to, 0);
+}
 EXPORT int stat64(const char *restrict path, struct stat64 *restrict to) { return stat(path, (struct stat *)to); }
-EXPORT int lstat(const char *restrict path, struct stat *restrict to) { return state_of(SYS_newfstatat, path_id(path), AT_FDCWD, path, to, AT_SYMLINK_NOFOLLOW); }
+EXPORT int lstat(const char *restrict path, struct stat *restrict to) {
+    return state_of(SYS_newfstatat, path_id(path), AT_FDCWD, path, to, AT_SYMLINK_NOFOLLOW);
+}
 EXPORT int lstat64(const char *restrict path, struct stat64 *restrict to) { return lstat(path, (struct stat *)to); }
-EXPORT int fstatat(int at, const char *restrict path, struct stat *restrict to, int flags) { return state_of(SYS_newfstatat, path_id(path), at, path, to, flags); }
-EXPORT int fstatat64(int at, const char *restrict path, struct stat64 *restrict to, int flags) { return fstatat(at, path, (struct stat *)to, flags); }
+EXPORT int fstatat(int at, const char *restrict path, struct stat *restrict to, int flags) {
+    return state_of(SYS_newfstatat, path_id(path), at, path, to, flags);
+}
+EXPORT int fstatat64(int at, const char *restrict path, struct stat64 *restrict to, int flags) {
+    return fstatat(at, path, (struct stat *)to, flags);
+}
 
 EXPORT off64_t lseek64(int fd, off64_t to, int whence) { PLAIN(SYS_lseek, fd, ARGS(fd, to, whence)); }
 EXPORT off_t lseek(int fd, off_t to, int whence) { return lseek64(fd, to, whence); }
@@ -404,6 +429,7 @@ EXPORT int rmdir(const char *path) { PLAIN(SYS_rmdir, path_id(path), ARGS(path))
 
 EXPORT ssize_t getrandom(void *to, size_t bytes, unsigned flags)
 {
-    struct keep_call call = CALL(SYS_getrandom, 0, ARGS(to, bytes, flags), .fill = FILL_RETURNED, .outs = 1, .out = {{to, bytes}});
+    struct keep_call call = CALL(SYS_getrandom, 0, ARGS(to, bytes, flags), .fill = FILL_RETURNED, .outs = 1,
+        .out = {{to, bytes}});
     return answer(&call);
 }

@@ -25,7 +25,8 @@ void keep_note_names(const char *preload, const char *shared)
 
 static int is_ours(const char *entry)
 {
-    return !strncmp(entry, "LD_PRELOAD=", 11) || !strncmp(entry, "ORBIT_KEEP=", 11) || !strncmp(entry, "ORBIT_KEEP_PRELOAD=", 19);
+    return !strncmp(entry, "LD_PRELOAD=", 11) || !strncmp(entry, "ORBIT_KEEP=", 11)
+        || !strncmp(entry, "ORBIT_KEEP_PRELOAD=", 19);
 }
 
 /* The environment with the keeper's variables in it, at `to`. */

@@ -42,7 +42,8 @@ static int has_handler(const struct sigaction *action)
 static void send_again(int sig, const siginfo_t *info)
 {
     if (info->si_code <= 0)
-        keep_plain(SYS_tgkill, keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0), keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0), sig, 0, 0, 0);
+        keep_plain(SYS_tgkill, keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0), keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0),
+            sig, 0, 0, 0);
 }
 
 /* Whether an address is in the memory for our stacks; that may be gone, in a child of fork. */
@@ -89,7 +90,8 @@ static int runs_last(const struct sigaction *action)
     case KEEP_HANDLERS_FIRST: return 0;
     case KEEP_HANDLERS_LAST: return 1;
     default:
-        return !is_listed(keep_news->resumed, handler) && ((action->sa_flags & SA_RESETHAND) || is_listed(keep_news->died, handler));
+        return !is_listed(keep_news->resumed, handler)
+            && ((action->sa_flags & SA_RESETHAND) || is_listed(keep_news->died, handler));
     }
 }
 

@@ -53,11 +53,13 @@ static void *run(void *of)
     return result;
 }
 
-EXPORT int pthread_create(pthread_t *restrict thread, const pthread_attr_t *restrict attributes, void *(*begin)(void *), void *restrict of)
+EXPORT int pthread_create(pthread_t *restrict thread, const pthread_attr_t *restrict attributes,
+    void *(*begin)(void *), void *restrict of)
 {
     static int (*make)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
     if (!make)
-        make = (int (*)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *))dlsym(RTLD_NEXT, "pthread_create");
+        make = (int (*)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *))dlsym(RTLD_NEXT,
+            "pthread_create");
     struct beginning *beginning = keep_orders ? malloc(sizeof *beginning) : NULL;
     if (!beginning)
         return make(thread, attributes, begin, of);

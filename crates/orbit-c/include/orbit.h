@@ -509,7 +509,8 @@ int orbit_call_with(struct orbit *orbit, size_t area_count, struct orbit_area *c
  * one after the other, in the order made. Blocks while there is no room (see ORBIT_FULL_BLOCK), and
  * while the orbit is down (down_wait_us). Free the future with orbit_future_free. NULL on failure.
  * */
-struct orbit_future *orbit_call_async(struct orbit *orbit, int flags, size_t area_count, struct orbit_area *const *areas,
+struct orbit_future *orbit_call_async(struct orbit *orbit, int flags, size_t area_count,
+    struct orbit_area *const *areas,
                                       orbit_entry func_once, const void *args, size_t args_size);
 struct orbit_future *orbit_call_async_with(struct orbit *orbit, size_t area_count, struct orbit_area *const *areas,
                                            const void *args, size_t args_size,
@@ -577,7 +578,8 @@ enum orbit_item_kind {
     ORBIT_ITEM_DATA = 1,      /* data, size */
     ORBIT_ITEM_MODIFY = 2,    /* address, data (the new bytes), size */
     ORBIT_ITEM_MODIFY_IF = 3, /* the same, and old_data */
-    ORBIT_ITEM_OPERATION = 4  /* operation (never call it yourself: orbit_apply checks it), data (its arguments), size */
+    /* operation (never call it yourself: orbit_apply checks it), data (its arguments), size */
+    ORBIT_ITEM_OPERATION = 4
 };
 /* One item of an update. Trust none of it: the task wrote it. data need not be aligned for its
  * type: copy it out. */

@@ -194,7 +194,8 @@ template <class T> struct deleter {
     constexpr deleter() noexcept = default;
     template <class U, class = typename std::enable_if<
                            std::is_convertible<U *, T *>::value &&
-                           std::conditional<std::is_same<typename std::remove_cv<U>::type, typename std::remove_cv<T>::type>::value,
+                           std::conditional<std::is_same<typename std::remove_cv<U>::type,
+                               typename std::remove_cv<T>::type>::value,
                                             std::true_type, std::has_virtual_destructor<T>>::type::value>::type>
     deleter(const deleter<U> &) noexcept
     {

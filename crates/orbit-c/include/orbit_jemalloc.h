@@ -53,7 +53,8 @@ extern "C" {
 #define ORBIT_JEMALLOC_MOST_REGIONS 1024
 
 /* jemalloc's control function: NULL where the program has no jemalloc. */
-extern int mallctl(const char *name, void *old_value, size_t *old_size, void *new_value, size_t new_size) __attribute__((weak));
+extern int mallctl(const char *name, void *old_value, size_t *old_size, void *new_value,
+    size_t new_size) __attribute__((weak));
 
 /* The functions by which an arena gets its memory, in the order of jemalloc 5's interface. */
 struct orbit_jemalloc_hooks {
@@ -106,7 +107,8 @@ static inline bool orbit_jemalloc_grow_(struct orbit_jemalloc *heap, size_t leas
 }
 
 /* Called with locks of jemalloc held: allocates nothing by malloc. */
-static inline void *orbit_jemalloc_alloc_(struct orbit_jemalloc_hooks *hooks, void *at, size_t size, size_t alignment, bool *zero,
+static inline void *orbit_jemalloc_alloc_(struct orbit_jemalloc_hooks *hooks, void *at, size_t size,
+    size_t alignment, bool *zero,
                                           bool *commit, unsigned arena)
 {
     struct orbit_jemalloc *heap = (struct orbit_jemalloc *)hooks;
@@ -134,21 +136,24 @@ static inline void *orbit_jemalloc_alloc_(struct orbit_jemalloc_hooks *hooks, vo
 }
 
 /* True: jemalloc keeps it. */
-static inline bool orbit_jemalloc_keep_(struct orbit_jemalloc_hooks *hooks, void *at, size_t size, bool committed, unsigned arena)
+static inline bool orbit_jemalloc_keep_(struct orbit_jemalloc_hooks *hooks, void *at, size_t size, bool committed,
+    unsigned arena)
 {
     (void)hooks, (void)at, (void)size, (void)committed, (void)arena;
     return true;
 }
 
 /* False: it may. */
-static inline bool orbit_jemalloc_split_(struct orbit_jemalloc_hooks *hooks, void *at, size_t size, size_t a, size_t b, bool committed,
+static inline bool orbit_jemalloc_split_(struct orbit_jemalloc_hooks *hooks, void *at, size_t size, size_t a,
+    size_t b, bool committed,
                                          unsigned arena)
 {
     (void)hooks, (void)at, (void)size, (void)a, (void)b, (void)committed, (void)arena;
     return false;
 }
 
-static inline bool orbit_jemalloc_merge_(struct orbit_jemalloc_hooks *hooks, void *a, size_t a_size, void *b, size_t b_size,
+static inline bool orbit_jemalloc_merge_(struct orbit_jemalloc_hooks *hooks, void *a, size_t a_size, void *b,
+    size_t b_size,
                                          bool committed, unsigned arena)
 {
     (void)hooks, (void)a, (void)a_size, (void)b, (void)b_size, (void)committed, (void)arena;
@@ -222,7 +227,8 @@ static inline bool orbit_jemalloc_has(const struct orbit_jemalloc *heap, const v
 {
     size_t n = __atomic_load_n(&heap->region_count, __ATOMIC_ACQUIRE);
     for (size_t i = 0; i < n; i++)
-        if ((const char *)address >= heap->regions[i].start && (const char *)address < heap->regions[i].start + heap->regions[i].size)
+        if ((const char *)address >= heap->regions[i].start
+            && (const char *)address < heap->regions[i].start + heap->regions[i].size)
             return true;
     return false;
 }

@@ -210,7 +210,8 @@ static void pass(const char *name) {
         return;
     }
     char comm[16] = "";
-    if (control->comm[0] != 0 && (prctl(PR_GET_NAME, comm) != 0 || strncmp(comm, control->comm, strlen(control->comm)) != 0)) {
+    if (control->comm[0] != 0 && (prctl(PR_GET_NAME, comm) != 0
+        || strncmp(comm, control->comm, strlen(control->comm)) != 0)) {
         return;
     }
     if (atomic_fetch_sub(&control->left, 1) == 1) {
@@ -250,7 +251,8 @@ WRAP(void *, malloc, (size_t n), (n))
 WRAP(int, posix_memalign, (void **to, size_t align, size_t n), (to, align, n))
 WRAP(void, free, (void *p), (p))
 WRAP(int, usleep, (useconds_t us), (us))
-WRAP(int, clock_nanosleep, (clockid_t c, int flags, const struct timespec *t, struct timespec *rest), (c, flags, t, rest))
+WRAP(int, clock_nanosleep, (clockid_t c, int flags, const struct timespec *t, struct timespec *rest),
+    (c, flags, t, rest))
 
 int open64(const char *path, int flags, ...) {
     static int (*real)(const char *, int, ...);
